@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
+# needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
+.DEFAULT_GOAL := help
+.PHONY: help demo build test test-slow check check-all fix tsan asan clang bench install clean
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+RANKS ?= 2
+PREFIX ?= $(CURDIR)/build/install
+BIN = build/release/bin
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## Train a residual network on 60,000 images over two processes (RANKS=4: over four)
+	@tools/setup build demo
+	@tools/build release trireme_program example_fashion_mnist
+	@$(BIN)/trireme run -n $(RANKS) -- $(BIN)/fashion_mnist
+
+build: ## Build the library, the program, examples, benchmarks and tests
+	@tools/setup build
+	@tools/build release all
+
+test: ## Build, and run the fast tests
+	@tools/setup build test
+	@tools/build release all
+	@tools/test release fast
+
+test-slow: ## Build, and run the slow tests
+	@tools/setup build test demo
+	@tools/build release all
+	@tools/test release slow
+
+check: ## Formatting, clang-tidy, headers, directions of includes, links of the documentation
+	@tools/setup build check
+	@tools/build release
+	@tools/check $(CHECK)
+
+check-all: ## check on every file, Clang, sanitizers, all tests, a moment of each benchmark
+	@$(MAKE) check CHECK=--all
+	@$(MAKE) tsan
+	@$(MAKE) asan
+	@$(MAKE) clang
+	@$(MAKE) test
+	@$(MAKE) test-slow
+	@$(MAKE) bench BENCH=--smoke
+
+fix: ## Reformat every source file
+	@tools/setup build check
+	@tools/check --fix
+
+tsan: ## Thread sanitizer, on the rooms without LibTorch
+	@tools/setup build test
+	@tools/build tsan all
+	@tools/test tsan fast
+
+asan: ## Address and undefined-behaviour sanitizers, on the fast tests
+	@tools/setup build test
+	@tools/build asan all
+	@tools/test asan fast
+
+clang: ## Build with Clang, and run the fast tests
+	@tools/setup build test clang
+	@tools/build clang all
+	@tools/test clang fast
+
+bench: bench-all ## Run every benchmark beside its peers; `make bench-<name>` runs one
+bench-%:
+	@tools/setup build bench
+	@tools/build release trireme_program benchmarks
+	@build/python/bin/python bench/run.py $(BENCH) $*
+
+install: build ## Install to PREFIX (default build/install)
+	@cmake --install build/release --prefix $(PREFIX) >build/install.log || (tail build/install.log >&2; exit 1)
+	@echo "installed to $(PREFIX); CMake finds it with -DCMAKE_PREFIX_PATH=$(PREFIX)"
+
+clean: ## Remove what was built, not what was installed for it
+	@find build -mindepth 1 -maxdepth 1 ! -name python ! -name torch-prefix -exec rm -rf {} +

@@ -1,0 +1,44 @@
+# Language level, warnings, sanitizers, and the compiler cache and linker where they are found.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+# Programs too, instead of -fPIE: one precompiled header then serves libraries and programs.
+set(CMAKE_CXX_COMPILE_OPTIONS_PIE -fPIC)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+# Our own files are compiled with these; imported targets (LibTorch, GoogleTest) are system headers and stay quiet.
+add_library(trireme_options INTERFACE)
+target_compile_options(trireme_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms of GCC 12 on std::string's operator+
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-designated-field-initializers>)
+if(TRIREME_WERROR)
+  target_compile_options(trireme_options INTERFACE -Werror)
+endif()
+if(TRIREME_SANITIZER)
+  add_compile_options(-fsanitize=${TRIREME_SANITIZER} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${TRIREME_SANITIZER})
+endif()
+if(TRIREME_COVERAGE)
+  add_compile_options(--coverage -fprofile-update=atomic)
+  add_link_options(--coverage)
+endif()
+
+find_program(TRIREME_CCACHE ccache)
+if(TRIREME_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # The sloppiness is what ccache asks for before it caches anything that uses a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${TRIREME_CCACHE})
+endif()
+find_program(TRIREME_MOLD mold)
+if(TRIREME_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()

@@ -1,0 +1,26 @@
+# trireme_test(<name> SOURCES <files…> [LINK <targets…>] [TORCH none|aten|full] [SLOW] [NEEDS <targets…>])
+#
+# One test program of GoogleTest cases and one ctest entry. SLOW puts it under the label `slow`, which
+# `make test` leaves out. NEEDS are programs that the test runs.
+include(GoogleTest)
+function(trireme_test name)
+  cmake_parse_arguments(test "SLOW" "TORCH" "SOURCES;LINK;NEEDS" ${ARGN})
+  add_executable(${name} ${test_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${test_LINK} trireme_options GTest::gmock GTest::gtest_main)
+  if(test_TORCH STREQUAL "full")
+    target_link_libraries(${name} PRIVATE torch)
+    target_precompile_headers(${name} REUSE_FROM trireme_pch)
+  endif()
+  if(test_NEEDS)
+    add_dependencies(${name} ${test_NEEDS})
+  endif()
+  set(labels fast)
+  if(test_SLOW)
+    set(labels slow)
+  endif()
+  # One process per program, not per case: loading LibTorch takes longer than most cases do.
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+  set_tests_properties(${name} PROPERTIES LABELS ${labels} ENVIRONMENT
+    "TRIREME_BIN=$<TARGET_FILE_DIR:trireme_program>;TRIREME_SOURCE=${PROJECT_SOURCE_DIR};OMP_NUM_THREADS=1")
+endfunction()

@@ -1,0 +1,14 @@
+# Finds LibTorch and precompiles torch/torch.h once for every target that needs it.
+if(NOT Torch_DIR AND EXISTS ${PROJECT_SOURCE_DIR}/build/torch-prefix)
+  file(READ ${PROJECT_SOURCE_DIR}/build/torch-prefix torch_prefix)
+  string(STRIP "${torch_prefix}" torch_prefix)
+  list(PREPEND CMAKE_PREFIX_PATH ${torch_prefix})
+endif()
+find_package(Torch ${TRIREME_TORCH_MINIMUM} REQUIRED)
+
+# Debian's Gloo headers serve LibTorch's own copy of the library; its library is never linked.
+find_path(TRIREME_GLOO_INCLUDE gloo/context.h)
+
+add_library(trireme_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
+target_link_libraries(trireme_pch PRIVATE torch trireme_options)
+target_precompile_headers(trireme_pch PRIVATE <torch/torch.h>)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that need a compiler: headers that compile alone, and clang-tidy.
+
+Flags come from build/release/compile_commands.json without the precompiled header: it would hide a missing include, and
+Clang cannot read GCC's.
+"""
+import json
+import os
+import re
+import shlex
+import subprocess
+
+from .tree import ROOT, Result, forget_old, remember, remembered
+
+DATABASE = ROOT / "build" / "release" / "compile_commands.json"
+CLANG_TIDY = ROOT / "build" / "python" / "bin" / "clang-tidy"
+# The flags are GCC's. Clang also warns of fields that a designated initialiser leaves to their defaults, and of what the
+# standard library uses of itself.
+CLANG_FLAGS = ("-Wno-unknown-warning-option", "-Wno-missing-designated-field-initializers", "-Wno-deprecated-declarations")
+
+
+class Flags:
+    """Compiler and flags for any file of ours, listed in the compilation database or not."""
+
+    def __init__(self):
+        if not DATABASE.exists():
+            raise SystemExit("check: build/release is not configured; type: tools/build release")
+        commands = {os.path.relpath(entry["file"], ROOT): shlex.split(entry["command"])
+                    for entry in json.loads(DATABASE.read_text())}
+        self.commands = {path: command for path, command in commands.items() if not path.startswith("build/")}
+
+    def of(self, path):
+        """Compiler and flags of the file itself, else of the listed file nearest to it in the tree, most flags first."""
+        def closeness(other):
+            return len(os.path.commonprefix([path.split("/"), other.split("/")])), len(self.commands[other])
+
+        if path not in self.commands:
+            path = max(sorted(self.commands), key=closeness)
+        return self.compiler(path), self.kept(self.commands[path])
+
+    def compiler(self, path):
+        """The first word that is neither `cmake -E env NAME=VALUE…` nor ccache."""
+        for word in self.commands[path]:
+            if re.search(r"(g\+\+|clang\+\+|c\+\+)[-\d.]*$", word):
+                return word
+        raise SystemExit(f"check: no compiler in the command for {path}")
+
+    @staticmethod
+    def kept(words):
+        flags, skip = [], False
+        for word, following in zip(words, [*words[1:], ""]):
+            if skip:
+                skip = False
+            elif word in ("-isystem", "-include", "-I"):
+                skip = True
+                if "cmake_pch" not in following:
+                    flags += [word, following]
+            elif re.match(r"-(I|D|U|std=|W|f|m|O|pthread)", word) and word != "-Winvalid-pch":
+                flags.append(word)
+        return flags
+
+
+def version_of(program):
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def headers(tree):
+    """Every header compiles when it is the only include."""
+    flags = Flags()
+    paths = tree.having(".h")
+    versions = {}
+
+    def compile_alone(path):
+        compiler, options = flags.of(path)
+        key = "header-" + tree.digest(path, compiler, options, versions.setdefault(compiler, version_of(compiler)))
+        if remembered(key):
+            return None
+        run = subprocess.run([compiler, *options, f"-I{ROOT}", "-fsyntax-only", "-x", "c++", "-"], cwd=ROOT,
+                             input=f"#include <{path}>\n", capture_output=True, text=True, check=False)
+        if run.returncode == 0:
+            remember(key)
+            return None
+        errors = [line for line in run.stderr.splitlines() if "error" in line]
+        return f"{path}: does not compile alone: {(errors or [run.stderr])[0]}".replace(f"{ROOT}/", "")
+
+    findings = [finding for finding in tree.parallel(compile_alone, paths) if finding]
+    forget_old()
+    return Result(f"{len(paths)} headers", findings)
+
+
+def changed_files(tree):
+    """Files that differ from the commit before: where HEAD left the main branch, or its parent on the main branch."""
+    head = tree.git("rev-parse", "HEAD").strip()
+    base = tree.git("merge-base", "HEAD", "origin/main").strip()
+    if not base or base == head:
+        base = tree.git("rev-parse", "--verify", "--quiet", "HEAD~1").strip()
+    if not base:
+        return set(tree.files)  # the first commit, or a clone without history
+    changed = tree.git("diff", "--name-only", "-z", base) + tree.git("ls-files", "-z", "--others", "--exclude-standard")
+    return set(changed.split("\0")) - {""}
+
+
+def tidy(tree):
+    """clang-tidy with .clang-tidy. A file that takes in torch/torch.h costs 20 s, the others 1 to 4: those are looked at
+    when they or what they include changed, and all with --all."""
+    flags = Flags()
+    sources = [path for path in tree.having(".cpp") if path.startswith(("trireme/", "apps/", "models/", "tests/",
+                                                                        "examples/", "bench/"))]
+    skipped = set()
+    if not tree.everything:
+        changed = changed_files(tree)
+        skipped = {path for path in sources if tree.needs_torch_headers(path) and not changed & {*tree.closure(path),
+                                                                                                 ".clang-tidy"}}
+    chosen = [path for path in sources if path not in skipped]
+    version, configuration = version_of(CLANG_TIDY), tree.text(".clang-tidy")
+
+    def look_at(path):
+        _, options = flags.of(path)
+        options = [option for option in options if not option.startswith(("-fsanitize", "-fprofile"))]
+        key = "tidy-" + tree.digest(path, options, CLANG_FLAGS, version, configuration)
+        if remembered(key):
+            return []
+        run = subprocess.run([CLANG_TIDY, "--quiet", path, "--", *options, f"-I{ROOT}", *CLANG_FLAGS], cwd=ROOT,
+                             capture_output=True, text=True, check=False)
+        if run.returncode == 0:
+            remember(key)
+            return []
+        found = re.findall(r"^(\S+:\d+):\d+: (?:error|warning): (.*)$", run.stdout, re.MULTILINE)
+        return [f"{place.removeprefix(f'{ROOT}/')}: {message}"
+                for place, message in found] or [f"{path}: {run.stdout}{run.stderr}".strip()]
+
+    # The slowest first, so that no core waits for one of them at the end.
+    chosen.sort(key=lambda path: not tree.needs_torch_headers(path))
+    findings = sorted({finding for group in tree.parallel(look_at, chosen) for finding in group})
+    forget_old()
+    looked_at = f"{len(chosen)} files"
+    if skipped:
+        looked_at += f"; {len(skipped)} unchanged ones that need torch/torch.h are left to make check-all"
+    return Result(looked_at, findings)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the house that can be read off the text: names, sizes, licence, directions of includes, who reads what."""
+import os
+import re
+
+from .tree import ROOMS, Result, line_of
+
+LONG_FILES = {}  # path: why it is longer than 600 lines
+MAXIMUM_LINES = 600
+
+
+def licence(tree):
+    sources = tree.cpp + tree.having(".py", ".sh") + [
+        path for path in tree.files if "." not in os.path.basename(path) and tree.text(path).startswith("#!")]
+    findings = [f"{path}:1: expected 'SPDX-License-Identifier: Apache-2.0' in the first two lines"
+                for path in sources
+                if "SPDX-License-Identifier: Apache-2.0" not in "".join(tree.text(path).splitlines()[:2])]
+    return Result(f"{len(sources)} files", findings)
+
+
+def names(tree):
+    """A file named after nothing collects everything."""
+    vague = re.compile(r"(^|[_/.-])(utils?|helpers?|common|misc|manager)([_/.-]|$)")
+    findings = [f"{path}: name it after what it holds, not '{vague.search(path).group(2)}'"
+                for path in tree.files if vague.search(path)]
+    findings += [f"{path}: expected snake_case" for path in tree.cpp
+                 if not re.fullmatch(r"[a-z0-9_]+\.(h|cpp)", os.path.basename(path))]
+    return Result(f"{len(tree.files)} files", findings)
+
+
+def size(tree):
+    sources = tree.cpp + tree.having(".py", ".cmake")
+    lines = sorted(((tree.text(path).count("\n"), path) for path in sources), reverse=True)
+    findings = [f"{path}: {count} lines, at most {MAXIMUM_LINES}; split it, or give a reason in tools/checks/structure.py"
+                for count, path in lines if count > MAXIMUM_LINES and path not in LONG_FILES]
+    findings += [f"tools/checks/structure.py: {path} needs no exception any more" for path in LONG_FILES
+                 if dict((path, count) for count, path in lines).get(path, 0) <= MAXIMUM_LINES]
+    largest = ", ".join(f"{path} {count}" for count, path in lines[:10])
+    return Result(f"{sum(count for count, _ in lines)} lines", findings, [f"largest: {largest}"])
+
+
+def rooms(tree):
+    """Every room is in the list and says what it is for."""
+    found = sorted({path.split("/")[1] for path in tree.having(".h", ".cpp", under="trireme/") if path.count("/") > 1})
+    findings = [f"trireme/{room}: not a room; the list is in CONTRIBUTING.md and tools/checks/tree.py"
+                for room in found if room not in ROOMS]
+    for room in found:
+        readme = f"trireme/{room}/README.md"
+        lines = tree.text(readme).count("\n") if readme in tree.known else 0
+        if not 5 <= lines <= 40:
+            findings.append(f"{readme}: {lines} lines, expected 10 to 30: purpose, key types, invariants")
+    return Result(f"{len(found)} rooms", findings)
+
+
+def room_of(path):
+    parts = path.split("/")
+    return parts[1] if parts[0] == "trireme" and len(parts) > 2 else ""
+
+
+def is_torch(include):
+    return re.match(r"(torch|ATen|c10|caffe2)/", include) is not None
+
+
+def is_torch_free(path):
+    """These build in seconds and run under the thread sanitizer."""
+    free = ("trireme/launch/", "trireme/base/", "trireme/schedule/", "trireme/report/", "trireme/comm/shm/")
+    return path.startswith(free) and not path.startswith("trireme/launch/store/")
+
+
+def includes(tree):
+    """Includes point up the list of rooms, never down and never out of the library."""
+    findings = []
+    for path in tree.cpp:
+        room, top = room_of(path), path.split("/")[0]
+        for include in tree.includes(path):
+            target_room = room_of(include)
+            if room in ROOMS and target_room in ROOMS and ROOMS.index(target_room) > ROOMS.index(room):
+                findings.append(f"{path}: includes {include}, but {target_room} stands below {room}")
+            if top == "trireme" and re.match(r"(models|apps|bench|tests|examples)/", include):
+                findings.append(f"{path}: includes {include}; the library knows nothing outside trireme/")
+            if room and include == "trireme/trireme.h":
+                findings.append(f"{path}: includes trireme/trireme.h, which is for programs; include what is used")
+            if top == "models" and include.startswith("trireme/") and target_room != "tensor":
+                findings.append(f"{path}: includes {include}; models are written as users write them: torch and "
+                                "trireme/tensor alone")
+            if is_torch_free(path) and is_torch(include):
+                findings.append(f"{path}: includes {include}; this folder builds without LibTorch")
+    return Result(f"{len(tree.cpp)} files", findings)
+
+
+def public_interface(tree):
+    """What a user's program has to parse: see 'Public headers' in CONTRIBUTING.md."""
+    slow = re.compile(r"(torch/(torch|all|nn|optim|data)\b|ATen/ATen\.h|nlohmann/|CLI/|fmt/|spdlog/|mpi\.h|gtest/|gmock/)")
+    headers = tree.having(".h", under="trireme/")
+    findings = [f"{path}: includes {include}; forward-declare, or move it to the .cpp file"
+                for path in headers for include in tree.includes(path) if slow.match(include)]
+    findings += [f"{path}: expected '#pragma once'" for path in tree.having(".h") if "#pragma once" not in tree.text(path)]
+    return Result(f"{len(headers)} headers", findings)
+
+
+def matches(tree, paths, pattern, message):
+    """One finding for each match outside comments."""
+    findings = []
+    for path in paths:
+        for match in re.finditer(pattern, tree.text(path)):
+            start = tree.text(path).rfind("\n", 0, match.start()) + 1
+            if not tree.text(path)[start:match.start()].lstrip().startswith(("//", "#")):
+                findings.append(f"{path}:{line_of(tree.text(path), match.start())}: {match.group(0).strip()}: {message}")
+    return findings
+
+
+def environment(tree):
+    """Environment variables are read in one place, so that `trireme doctor` and the manual know all of them."""
+    sources = [path for path in tree.cpp if path.startswith(("trireme/", "apps/", "models/"))
+               and path != "trireme/base/environment.cpp"]
+    return Result(f"{len(sources)} files", matches(
+        tree, sources, r"\b(secure_)?getenv\s*\(|\benviron\b", "take a trireme::Environment (trireme/base/environment.h)"))
+
+
+def portable(tree):
+    """Nothing of the machine or the network that it was written on."""
+    machine = r"(?<![\w.$}>-])/(?:work|root)/[\w.]|/tmp/bash" + r"_jobs"
+    hosts = r"\b(?:pypi\.org|files\.pythonhosted\.org|download\.pytorch\.org|deb\.debian\.org|archive\.ubuntu\.com)\b"
+    findings = []
+    for path in tree.files:
+        if path == "tools/checks/structure.py":
+            continue
+        for pattern, what in ((machine, "a path of one machine"), (hosts, "a package registry's host name")):
+            for match in re.finditer(pattern, tree.text(path)):
+                findings.append(f"{path}:{line_of(tree.text(path), match.start())}: {match.group(0)}: {what}")
+    return Result(f"{len(tree.files)} files", findings)
+
+
+def tests(tree):
+    """Names sources that no test mirrors or includes. A note, not a finding: processes and programs test many."""
+    tested = {include for path in tree.having(".cpp", ".h", under="tests/") for include in tree.includes(path)}
+    sources = tree.having(".cpp", under="trireme/")
+    untested = [path for path in sources
+                if path.removesuffix(".cpp") + ".h" not in tested
+                and "tests/unit/" + path.removeprefix("trireme/").removesuffix(".cpp") + "_test.cpp" not in tree.known]
+    notes = [f"no test of its own: {', '.join(untested)}"] if untested else []
+    return Result(f"{len(sources)} sources, {len(untested)} without a test of their own", [], notes)

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/environment.h>
+#include <trireme/base/error.h>
+
+#include <charconv>
+
+extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it undeclared
+
+namespace trireme {
+
+Environment Environment::of_process() {
+  std::map<std::string, std::string, std::less<>> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const auto equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return Environment(std::move(variables));
+}
+
+std::optional<std::string> Environment::find(std::string_view name) const {
+  const auto found = variables_.find(name);
+  if (found == variables_.end() || found->second.empty()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<std::int64_t> Environment::find_integer(std::string_view name, std::int64_t minimum,
+                                                      std::int64_t maximum) const {
+  const auto text = find(name);
+  if (!text) return std::nullopt;
+  std::int64_t value = 0;
+  const char* end = text->data() + text->size();
+  const auto [parsed_end, failure] = std::from_chars(text->data(), end, value);
+  if (failure != std::errc{} || parsed_end != end || value < minimum || value > maximum) {
+    throw ConfigError(join_message("environment variable ", name, " is '", *text,
+                                   "', expected an integer from ", minimum, " to ", maximum),
+                      join_message("correct ", name, " or unset it"));
+  }
+  return value;
+}
+
+Settings Settings::from(const Environment& environment) {
+  Settings settings;
+  constexpr std::int64_t kOneMonth = 31LL * 24 * 3600;
+  if (const auto seconds = environment.find_integer("TRIREME_TIMEOUT", 1, kOneMonth)) {
+    settings.timeout = std::chrono::seconds{*seconds};
+  }
+  settings.engine = environment.find("TRIREME_ENGINE").value_or(settings.engine);
+  settings.interface = environment.find("TRIREME_INTERFACE").value_or("");
+  return settings;
+}
+
+}  // namespace trireme

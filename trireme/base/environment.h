@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only place that reads environment variables: a snapshot of them, and every variable of Trireme's own as one
+// documented field. Other rooms take an Environment, so that tests can hand them any.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace trireme {
+
+/// An immutable set of environment variables. Const methods may be called concurrently.
+class Environment {
+ public:
+  Environment() = default;
+  explicit Environment(std::map<std::string, std::string, std::less<>> variables)
+      : variables_(std::move(variables)) {}
+
+  /// Takes a snapshot of this process's environment.
+  static Environment of_process();
+
+  /// Returns the value; nothing where the variable is unset or empty.
+  std::optional<std::string> find(std::string_view name) const;
+
+  /// Returns the value as an integer. Throws ConfigError naming the variable, its value and the range where the text
+  /// is not an integer in [minimum, maximum].
+  std::optional<std::int64_t> find_integer(std::string_view name, std::int64_t minimum,
+                                           std::int64_t maximum) const;
+
+  bool has(std::string_view name) const { return find(name).has_value(); }
+
+ private:
+  std::map<std::string, std::string, std::less<>> variables_;
+};
+
+/// Every variable that Trireme itself defines, read once. Variables of launchers are read in trireme/launch.
+struct Settings {
+  /// TRIREME_TIMEOUT: seconds that rendezvous and a collective may take before they fail. `trireme run --timeout` sets
+  /// it. Default 300.
+  std::chrono::milliseconds timeout{std::chrono::seconds{300}};
+
+  /// TRIREME_ENGINE: name of the communication engine, as `trireme doctor` lists them. Default `auto`.
+  std::string engine = "auto";
+
+  /// TRIREME_INTERFACE: network interface that engines bind to, such as `eth0`. Default: the one of the host name, and
+  /// loopback where all ranks share a host.
+  std::string interface;
+
+  /// Throws ConfigError for a value that cannot be.
+  static Settings from(const Environment& environment);
+};
+
+}  // namespace trireme

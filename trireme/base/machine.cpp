@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sched.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <trireme/base/machine.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <fstream>
+#include <sstream>
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Folders of this process's control group and its ancestors, deepest first: every one of them may set a limit.
+std::vector<fs::path> control_groups(const fs::path& root, const std::string& controller) {
+  std::vector<fs::path> folders;
+  std::ifstream membership("/proc/self/cgroup");
+  for (std::string line; std::getline(membership, line);) {
+    // hierarchy-id:controllers:path; version 2 has id 0 and no controllers.
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool unified = controllers.empty();
+    if (!unified && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) continue;
+    const fs::path base = unified ? root : root / controllers;
+    for (fs::path path = line.substr(second + 1); path.has_relative_path(); path = path.parent_path()) {
+      folders.push_back(base / path.relative_path());
+    }
+    folders.push_back(base);
+  }
+  folders.push_back(root);
+  folders.push_back(root / controller);
+  return folders;
+}
+
+std::optional<std::string> read_text(const fs::path& file) {
+  std::ifstream stream(file);
+  if (!stream) return std::nullopt;
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+// Cores' worth of time that one folder's quota allows: version 2 `cpu.max` ("200000 100000" or "max 100000"), version 1
+// `cpu.cfs_quota_us` (-1 for none) over `cpu.cfs_period_us`.
+std::optional<double> cpu_quota(const fs::path& folder) {
+  double quota = 0;
+  double period = 0;
+  if (const auto both = read_text(folder / "cpu.max")) {
+    std::istringstream parts(*both);
+    if (parts >> quota >> period && period > 0) return quota / period;
+    return std::nullopt;
+  }
+  const auto quota_text = read_text(folder / "cpu.cfs_quota_us");
+  const auto period_text = read_text(folder / "cpu.cfs_period_us");
+  if (!quota_text || !period_text) return std::nullopt;
+  std::istringstream(*quota_text) >> quota;
+  std::istringstream(*period_text) >> period;
+  if (quota <= 0 || period <= 0) return std::nullopt;
+  return quota / period;
+}
+
+std::optional<std::int64_t> memory_limit(const fs::path& folder) {
+  for (const char* file : {"memory.max", "memory.limit_in_bytes"}) {
+    const auto text = read_text(folder / file);
+    if (!text) continue;
+    std::int64_t bytes = 0;
+    if (std::istringstream(*text) >> bytes) return bytes;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<int> allowed_cores() {
+  std::vector<int> cores;
+  // The kernel refuses a mask smaller than its own; grow until it fits, for machines with more than 1024 cores.
+  for (int capacity = CPU_SETSIZE; capacity <= 1 << 20; capacity *= 2) {
+    cpu_set_t* mask = CPU_ALLOC(capacity);
+    const std::size_t bytes = CPU_ALLOC_SIZE(capacity);
+    const bool read = ::sched_getaffinity(0, bytes, mask) == 0;
+    for (int core = 0; read && core < capacity; ++core) {
+      if (CPU_ISSET_S(static_cast<std::size_t>(core), bytes, mask)) cores.push_back(core);
+    }
+    CPU_FREE(mask);
+    if (read) break;
+  }
+  return cores;
+}
+
+int available_cores(const fs::path& cgroup_root) {
+  double cores = std::max<double>(1, static_cast<double>(allowed_cores().size()));
+  for (const fs::path& folder : control_groups(cgroup_root, "cpu")) {
+    if (const auto quota = cpu_quota(folder)) cores = std::min(cores, *quota);
+  }
+  return std::max(1, static_cast<int>(cores));
+}
+
+std::int64_t available_memory(const fs::path& cgroup_root) {
+  struct sysinfo information {};
+  ::sysinfo(&information);
+  auto bytes = static_cast<std::int64_t>(information.totalram) * static_cast<std::int64_t>(information.mem_unit);
+  for (const fs::path& folder : control_groups(cgroup_root, "memory")) {
+    if (const auto limit = memory_limit(folder)) bytes = std::min(bytes, *limit);
+  }
+  return bytes;
+}
+
+std::optional<std::int64_t> free_shared_memory() {
+  struct statvfs information {};
+  if (::statvfs("/dev/shm", &information) != 0) return std::nullopt;
+  return static_cast<std::int64_t>(information.f_bavail) * static_cast<std::int64_t>(information.f_frsize);
+}
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace trireme
