@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looking up a column by its name.
+#pragma once
+
+#include <trireme/base/error.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::data::detail {
+
+/// Joins the names as `'image', 'label'`.
+inline std::string quoted(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
+  return text;
+}
+
+/// Returns the place of `name`. Throws UsageError that lists the names there are.
+inline std::size_t column_index(const std::vector<std::string>& names, std::string_view name) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    throw UsageError(join_message("no column '", name, "'; the columns are ", quoted(names)),
+                     "use one of these names");
+  }
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+}  // namespace trireme::data::detail

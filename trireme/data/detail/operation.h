@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The built-in transforms as the pipeline sees them: from memory to memory, so that the last one of
+// a column writes straight into the batch and none makes a tensor.
+#pragma once
+
+#include <trireme/data/random.h>
+
+#include <ATen/core/DimVector.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace trireme::data::detail {
+
+/// Dtype and sizes of one sample of a column; it lies contiguously in memory.
+struct Form {
+  at::ScalarType dtype = at::kFloat;
+  at::DimVector sizes;
+
+  std::int64_t elements() const {
+    std::int64_t product = 1;
+    for (const std::int64_t size : sizes) product *= size;
+    return product;
+  }
+  std::int64_t element_bytes() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
+  std::size_t bytes() const { return static_cast<std::size_t>(elements() * element_bytes()); }
+  bool operator==(const Form& other) const = default;
+};
+
+/// `Byte [1, 28, 28]`.
+std::string describe(const Form& form);
+
+/// Height and width of an image [..., H, W], and how many planes of them there are.
+struct Planes {
+  std::int64_t count;
+  std::int64_t height;
+  std::int64_t width;
+};
+/// Throws UsageError where there are fewer than two dimensions.
+Planes planes_of(const Form& form);
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  virtual std::string_view name() const = 0;
+
+  /// Returns the form of the result. Throws UsageError where this operation cannot take the input.
+  virtual Form result(const Form& input) const = 0;
+
+  /// Reads a sample of form `from` and writes `result(from)` to `output`, which does not overlap
+  /// it.
+  virtual void run(const Form& from, const std::byte* input, std::byte* output,
+                   Random& random) const = 0;
+};
+
+}  // namespace trireme::data::detail

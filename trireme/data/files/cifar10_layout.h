@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The record of CIFAR-10's binary version: one byte label, then the red, green and blue planes, row
+// after row.
+#pragma once
+
+#include <cstdint>
+
+namespace trireme::data {
+
+inline constexpr std::int64_t kCifar10Side = 32;
+inline constexpr std::int64_t kCifar10PlaneBytes = kCifar10Side * kCifar10Side;
+inline constexpr std::int64_t kCifar10ImageBytes = 3 * kCifar10PlaneBytes;
+inline constexpr std::int64_t kCifar10RecordBytes = 1 + kCifar10ImageBytes;
+inline constexpr std::int64_t kCifar10Classes = 10;
+
+}  // namespace trireme::data
