@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/checkpoint/checkpoint.h>
+
+#include "temporary_folder.h"
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/module_state.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace trireme::checkpoint {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+class Checkpoint : public ::testing::Test {
+ protected:
+  torch::nn::Linear net_{4, 3};
+  torch::optim::SGD optimizer_{net_->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)};
+  TemporaryFolder folder_;
+  SaveOptions options_{.folder = folder_.path(), .prefix = "demo"};
+
+  void SetUp() override {
+    net_->forward(torch::randn({2, 4})).sum().backward();
+    optimizer_.step();
+  }
+
+  std::filesystem::path save_at(std::int64_t step, torch::optim::Optimizer* optimizer = nullptr) {
+    return save(options_, *net_, optimizer, {.epoch = 1, .step = step, .entries = {}});
+  }
+
+  std::string load_error(const std::filesystem::path& path,
+                         torch::optim::Optimizer* optimizer = nullptr) {
+    return message_of<CheckpointError>([&] { load(path, *net_, optimizer); });
+  }
+};
+
+TEST_F(Checkpoint, GivesBackModelOptimizerAndState) {
+  const State state{
+      .epoch = 3, .step = 42, .entries = {{"plan", "any \"text\"\n"}, {"sampler", "{}"}}};
+  const auto path = save(options_, *net_, &optimizer_, state);
+  EXPECT_EQ(path, folder_ / "demo-3_42");
+  EXPECT_TRUE(net_->weight.grad().defined()) << "saving leaves gradients alone";
+
+  torch::nn::Linear other(4, 3);
+  torch::optim::SGD other_optimizer(other->parameters(), torch::optim::SGDOptions(0.5));
+  const State loaded = load(path, *other, &other_optimizer);
+  EXPECT_EQ(loaded.epoch, 3);
+  EXPECT_EQ(loaded.step, 42);
+  EXPECT_THAT(loaded.entries, ElementsAre(Pair("plan", "any \"text\"\n"), Pair("sampler", "{}")));
+  EXPECT_TRUE(torch::equal(other->weight, net_->weight));
+  EXPECT_EQ(other_optimizer.param_groups()[0].options().get_lr(), 0.1);
+  EXPECT_EQ(other_optimizer.state().size(), 2U);
+}
+
+TEST_F(Checkpoint, KeepsTheLastOnes) {
+  options_.keep = 2;
+  for (const std::int64_t step : {8, 9, 10, 11}) save_at(step);
+  EXPECT_THAT(list_checkpoints(folder_.path(), "demo"),
+              ElementsAre(folder_ / "demo-1_10", folder_ / "demo-1_11"));
+  options_.keep = 0;
+  save_at(12);
+  EXPECT_EQ(list_checkpoints(folder_.path(), "demo").size(), 3U);
+  options_.keep = 1;
+  save_at(1);
+  EXPECT_THAT(list_checkpoints(folder_.path(), "demo"), ElementsAre(folder_ / "demo-1_1"))
+      << "the one just saved stays, whatever its number";
+  options_.keep = -1;
+  EXPECT_THAT(message_of<UsageError>([&] { save_at(2); }),
+              HasSubstr("asked to keep -1 checkpoints"));
+}
+
+TEST_F(Checkpoint, ReplacesTheSameStep) {
+  save_at(1);
+  const torch::NoGradGuard no_grad;
+  net_->weight.fill_(7);
+  const auto path = save_at(1);
+  net_->weight.fill_(0);
+  load(path, *net_, nullptr);
+  EXPECT_EQ(net_->weight[0][0].item<float>(), 7);
+}
+
+TEST_F(Checkpoint, LoadsTheModelAloneFromACheckpointWithAnOptimizer) {
+  const auto path = save_at(1, &optimizer_);
+  load(path, *net_, nullptr);
+  EXPECT_THAT(load_error(save_at(2), &optimizer_), HasSubstr("lists no optimizer"));
+}
+
+TEST_F(Checkpoint, LeavesNoTracesWhereTheOptimizerCannotBeSaved) {
+  torch::optim::LBFGS lbfgs(net_->parameters());
+  EXPECT_THROW(save_at(1, &lbfgs), UsageError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+TEST_F(Checkpoint, OfAnotherModelNamesTheParameterAndChangesNeitherModelNorOptimizer) {
+  const auto path = save_at(1, &optimizer_);
+  torch::nn::Linear other(4, 5);
+  torch::optim::SGD other_optimizer(other->parameters(), 0.5);
+  EXPECT_THAT(
+      message_of<CheckpointError>([&] { load(path, *other, &other_optimizer); }),
+      AllOf(HasSubstr((path / "model.safetensors").string()),
+            HasSubstr("parameter 'weight' has shape [3, 4] there and [5, 4] in the model")));
+  EXPECT_EQ(other_optimizer.param_groups()[0].options().get_lr(), 0.5);
+
+  // A model that fits beside an optimizer that does not: the model stays as it is, too.
+  torch::nn::Linear same(4, 3);
+  const auto before = same->weight.clone();
+  torch::optim::Adam adam(same->parameters());
+  EXPECT_THAT(message_of<CheckpointError>([&] { load(path, *same, &adam); }),
+              HasSubstr("holds the state of SGD, and the optimizer is Adam"));
+  EXPECT_TRUE(torch::equal(before, same->weight));
+}
+
+TEST_F(Checkpoint, CutShortSaysExpectedAndActualSize) {
+  const auto path = save_at(1);
+  const auto model = path / "model.safetensors";
+  const auto size = std::filesystem::file_size(model);
+  std::filesystem::resize_file(model, size - 1);
+  EXPECT_THAT(load_error(path),
+              HasSubstr(model.string() + " is cut short: it has " + std::to_string(size - 1) +
+                        " bytes, expected " + std::to_string(size)));
+  std::filesystem::resize_file(model, size + 1);
+  EXPECT_THAT(load_error(path), HasSubstr("is too long"));
+  std::filesystem::remove(model);
+  EXPECT_THAT(load_error(path), HasSubstr(model.string() + " cannot be read: No such file"));
+}
+
+TEST_F(Checkpoint, FindsADamagedByteAnywhere) {
+  const auto path = save_at(1, &optimizer_);
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+    const std::string good = read_file(path / name);
+    for (std::size_t place = 0; place < good.size(); ++place) {
+      std::string damaged = good;
+      damaged[place] = static_cast<char>(damaged[place] ^ 4);
+      write_file(path / name, damaged);
+      EXPECT_THAT(load_error(path, &optimizer_), HasSubstr(name)) << place;
+    }
+    write_file(path / name, good);
+  }
+  const std::string good = read_file(path / "state.json");
+  std::string damaged = good;
+  damaged[good.find("\"epoch\": 1") + 9] = '2';
+  write_file(path / "state.json", damaged);
+  EXPECT_THAT(load_error(path), HasSubstr("state.json is damaged: its checksum does not match"));
+  write_file(path / "state.json", good.substr(0, 20));
+  EXPECT_THAT(load_error(path),
+              HasSubstr("is cut short or damaged: its 20 bytes are not a JSON object"));
+  write_file(path / "state.json", R"({"format": 2})");
+  EXPECT_THAT(load_error(path), HasSubstr("is of format 2, expected 1"));
+}
+
+TEST_F(Checkpoint, SaysWhenThereIsNone) {
+  EXPECT_THAT(load_error(folder_ / "demo-1_1"),
+              AllOf(HasSubstr("demo-1_1/state.json cannot be opened: No such file"),
+                    HasSubstr("hint: give the folder")));
+}
+
+TEST_F(Checkpoint, SaysWhichFolderIsNotWritable) {
+  write_file(folder_ / "file", "in the way");
+  options_.folder = folder_ / "file" / "below";
+  EXPECT_THAT(message_of<CheckpointError>([&] { save_at(1); }),
+              AllOf(HasSubstr(options_.folder.string()), HasSubstr("Not a directory")));
+
+  options_.folder = folder_ / "locked";
+  std::filesystem::create_directory(options_.folder);
+  std::filesystem::permissions(options_.folder, std::filesystem::perms(0555));
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms(0755));
+  // Permissions do not bind root: become somebody else for the call.
+  const bool is_root = ::geteuid() == 0;
+  if (is_root) {
+    ASSERT_EQ(::seteuid(65534), 0);
+  }
+  const std::string message = message_of<CheckpointError>([&] { save_at(1); });
+  if (is_root) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
+  EXPECT_THAT(message, AllOf(HasSubstr(options_.folder.string()), HasSubstr("Permission denied"),
+                             HasSubstr("hint:")));
+}
+
+TEST_F(Checkpoint, OnAFullDiskLeavesTheEarlierOnes) {
+  options_.folder = folder_ / "small disk";
+  std::filesystem::create_directory(options_.folder);
+  if (::mount("tmpfs", options_.folder.c_str(), "tmpfs", 0, "size=64k") != 0) {
+    GTEST_SKIP() << "mounting a small disk needs root and the right to mount";
+  }
+  const auto first = save_at(1);
+  torch::nn::Linear large(200, 200);
+  const std::string message = message_of<CheckpointError>(
+      [&] { save(options_, *large, nullptr, {.epoch = 1, .step = 2, .entries = {}}); });
+  const auto left = std::distance(std::filesystem::directory_iterator(options_.folder), {});
+  EXPECT_EQ(list_checkpoints(options_.folder, "demo"), std::vector{first});
+  load(first, *net_, nullptr);
+  ::umount(options_.folder.c_str());
+  EXPECT_THAT(message, AllOf(HasSubstr("small disk"), HasSubstr("No space left"),
+                             HasSubstr("hint: free space")));
+  EXPECT_EQ(left, 1) << "the unfinished checkpoint has to be gone";
+}
+
+// Kills a writer at ten different moments; whatever readers see then has to load.
+TEST_F(Checkpoint, KilledAtAnyMomentLeavesOnlyCompleteOnes) {
+  options_.keep = 2;
+  for (int round = 0; round < 10; ++round) {
+    const pid_t writer = ::fork();
+    ASSERT_GE(writer, 0);
+    if (writer == 0) {
+      for (std::int64_t step = 1000 * round;; ++step) save_at(step, &optimizer_);
+    }
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto wanted = folder_ / checkpoint_name("demo", 1, 1000 * round + round % 7);
+    while (!std::filesystem::exists(wanted) && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
+    ::kill(writer, SIGKILL);
+    ::waitpid(writer, nullptr, 0);
+
+    const auto checkpoints = list_checkpoints(folder_.path(), "demo");
+    ASSERT_FALSE(checkpoints.empty());
+    for (const auto& path : checkpoints) load(path, *net_, &optimizer_);
+  }
+  save_at(1'000'000);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2)
+      << "leftovers are removed";
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint

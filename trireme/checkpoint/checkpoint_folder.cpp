@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/checkpoint/checkpoint_folder.h>
+
+#include <trireme/base/error.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace trireme::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTemporarySuffix = ".tmp";
+
+[[noreturn]] void fail(std::string_view action, const fs::path& path, int error_number) {
+  throw CheckpointError(
+      join_message("cannot ", action, " ", path.string(), ": ", describe_errno(error_number)),
+      error_number == ENOSPC ? "free space on that disk or choose another folder"
+                             : "check that the folder exists and may be written to");
+}
+
+void check_prefix(const std::string& prefix) {
+  if (!prefix.empty() && prefix.front() != '.' && prefix.find('/') == std::string::npos) return;
+  throw UsageError(join_message("checkpoint prefix is '", prefix,
+                                "', expected a name without '/' or leading '.'"),
+                   "give the folder apart from the prefix");
+}
+
+struct Numbered {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  fs::path path;
+};
+
+// Epoch and step of a folder name; nothing where it is not one that checkpoint_name makes for this
+// prefix.
+std::optional<Numbered> parse_name(const fs::path& path, const std::string& prefix) {
+  const std::string name = path.filename();
+  if (!name.starts_with(prefix + "-")) return std::nullopt;
+  Numbered result{.path = path};
+  const char* end = name.data() + name.size();
+  const auto epoch = std::from_chars(name.data() + prefix.size() + 1, end, result.epoch);
+  if (epoch.ec != std::errc{} || epoch.ptr == end || *epoch.ptr != '_') return std::nullopt;
+  const auto step = std::from_chars(epoch.ptr + 1, end, result.step);
+  if (step.ec != std::errc{} || step.ptr != end || result.epoch < 0 || result.step < 0)
+    return std::nullopt;
+  return result;
+}
+
+std::vector<fs::path> children(const fs::path& folder) {
+  std::error_code failure;
+  std::vector<fs::path> paths;
+  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    paths.push_back(entry->path());
+  }
+  if (failure && failure != std::errc::no_such_file_or_directory)
+    fail("list", folder, failure.value());
+  return paths;
+}
+
+void remove_folder(const fs::path& path) {
+  std::error_code failure;
+  fs::remove_all(path, failure);
+  if (failure) fail("remove", path, failure.value());
+}
+
+void flush_folder(const fs::path& folder) {
+  const UniqueFd handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!handle || ::fsync(handle.get()) != 0) fail("flush", folder, errno);
+}
+
+// A lock on the folder itself, which ends with the process that holds it; none where somebody else
+// has it.
+UniqueFd try_lock(const fs::path& folder) {
+  UniqueFd handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (handle && ::flock(handle.get(), LOCK_EX | LOCK_NB) != 0) handle.reset();
+  return handle;
+}
+
+fs::path hidden_sibling(const fs::path& path) {
+  return path.parent_path() /
+         join_message(".", path.filename().string(), ".", ::getpid(), kTemporarySuffix);
+}
+
+}  // namespace
+
+std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::int64_t step) {
+  check_prefix(prefix);
+  if (epoch < 0 || step < 0) {
+    throw UsageError(
+        join_message("checkpoint of epoch ", epoch, " and step ", step, ": expected 0 or more"),
+        "count epochs and steps up from 0 or 1");
+  }
+  return join_message(prefix, "-", epoch, "_", step);
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& folder, const std::string& prefix) {
+  check_prefix(prefix);
+  std::vector<Numbered> found;
+  for (const fs::path& path : children(folder)) {
+    std::error_code ignored;
+    if (auto numbered = parse_name(path, prefix); numbered && fs::is_directory(path, ignored)) {
+      found.push_back(std::move(*numbered));
+    }
+  }
+  std::ranges::sort(found, {}, [](const Numbered& one) { return std::pair(one.epoch, one.step); });
+  std::vector<fs::path> paths;
+  for (Numbered& one : found) paths.push_back(std::move(one.path));
+  return paths;
+}
+
+std::optional<fs::path> latest(const fs::path& folder, const std::string& prefix) {
+  auto paths = list_checkpoints(folder, prefix);
+  if (paths.empty()) return std::nullopt;
+  return std::move(paths.back());
+}
+
+void keep_last(const fs::path& folder, const std::string& prefix, std::int64_t count,
+               const fs::path& spare) {
+  if (count < 1) {
+    throw UsageError(join_message("asked to keep ", count, " checkpoints, expected 1 or more"),
+                     "keep at least one");
+  }
+  auto paths = list_checkpoints(folder, prefix);
+  auto excess = static_cast<std::int64_t>(paths.size()) - count;
+  for (const fs::path& path : paths) {
+    if (excess <= 0) break;
+    if (path == spare) continue;
+    // Hidden first: a kill while its files go must not leave something that looks complete.
+    const fs::path hidden = hidden_sibling(path);
+    if (::rename(path.c_str(), hidden.c_str()) != 0) fail("remove", path, errno);
+    remove_folder(hidden);
+    --excess;
+  }
+}
+
+void remove_leftovers(const fs::path& folder, const std::string& prefix) {
+  check_prefix(prefix);
+  for (const fs::path& path : children(folder)) {
+    const std::string name = path.filename();
+    if (!name.starts_with("." + prefix + "-") || !name.ends_with(kTemporarySuffix)) continue;
+    if (try_lock(path)) remove_folder(path);
+  }
+}
+
+CheckpointFolderWriter::CheckpointFolderWriter(const fs::path& folder, const std::string& name)
+    : destination_(folder / name), temporary_(hidden_sibling(destination_)) {
+  std::error_code failure;
+  fs::create_directories(folder, failure);
+  if (failure) fail("create the checkpoint folder", folder, failure.value());
+  if (::mkdir(temporary_.c_str(), 0755) != 0) fail("create", temporary_, errno);
+  lock_ = try_lock(temporary_);
+}
+
+CheckpointFolderWriter::~CheckpointFolderWriter() {
+  std::error_code ignored;
+  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+}
+
+fs::path CheckpointFolderWriter::commit() {
+  flush_folder(temporary_);
+  if (::rename(temporary_.c_str(), destination_.c_str()) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST)
+      fail("give a finished checkpoint its name", destination_, errno);
+    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, destination_.c_str(),
+                    RENAME_EXCHANGE) != 0) {
+      throw CheckpointError(
+          join_message("cannot replace the checkpoint ", destination_.string(),
+                       " in one step: ", describe_errno(errno)),
+          "remove it or choose another prefix; some network file systems cannot exchange folders");
+    }
+    remove_folder(temporary_);  // the old one, which now has the hidden name
+  }
+  temporary_.clear();
+  flush_folder(destination_.parent_path());
+  return destination_;
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints as folders `prefix-<epoch>_<step>` inside one folder: their names, which there are,
+// which to keep, and how a new one appears whole or not at all. What is in them is checkpoint.h's
+// business. One process owns the folders of a prefix: only it may write and remove them; any may
+// read.
+#pragma once
+
+#include <trireme/base/unique_fd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme::checkpoint {
+
+/// Returns `prefix-<epoch>_<step>`. Throws UsageError for a prefix that is empty, hidden or has a
+/// slash, and for negative numbers.
+std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::int64_t step);
+
+/// Returns the complete checkpoints of a prefix in ascending order of epoch, then step; the newest
+/// is last. Clocks play no part. Empty where the folder does not exist.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder,
+                                                    const std::string& prefix);
+
+/// Returns the newest complete checkpoint, if there is one.
+std::optional<std::filesystem::path> latest(const std::filesystem::path& folder,
+                                            const std::string& prefix);
+
+/// Removes the oldest checkpoints so that `count` remain; at least 1. `spare`, if given, is never
+/// removed. For the owner only. One that is killed on the way leaves no half checkpoint that a
+/// reader could take for a whole one.
+void keep_last(const std::filesystem::path& folder, const std::string& prefix, std::int64_t count,
+               const std::filesystem::path& spare = {});
+
+/// Removes what writers of this prefix that were killed left behind; a writer at work is left
+/// alone.
+void remove_leftovers(const std::filesystem::path& folder, const std::string& prefix);
+
+/// A checkpoint under construction: a hidden folder that `commit()` gives its name. Without a
+/// commit the destructor removes it. Not thread-safe.
+class CheckpointFolderWriter {
+ public:
+  /// Makes `folder` where it is missing. Throws CheckpointError with path and cause where the file
+  /// system refuses.
+  CheckpointFolderWriter(const std::filesystem::path& folder, const std::string& name);
+  CheckpointFolderWriter(const CheckpointFolderWriter&) = delete;
+  CheckpointFolderWriter& operator=(const CheckpointFolderWriter&) = delete;
+  ~CheckpointFolderWriter();
+
+  /// Place for the files; write each with AtomicFile, which flushes it.
+  const std::filesystem::path& path() const { return temporary_; }
+
+  /// Makes the checkpoint visible and returns its path; blocking until the disk has it. A
+  /// checkpoint of the same name is exchanged for the new one in one step.
+  std::filesystem::path commit();
+
+ private:
+  std::filesystem::path destination_;
+  std::filesystem::path temporary_;
+  UniqueFd lock_;  // held while this writer lives; the kernel frees it when the process dies
+};
+
+}  // namespace trireme::checkpoint
