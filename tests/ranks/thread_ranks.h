@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a function on several threads, each of them a rank with a real group (Gloo over loopback).
+#pragma once
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <trireme/comm/engine.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace trireme::testing {
+
+inline comm::Group connect_thread(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                  std::chrono::milliseconds timeout) {
+  return comm::connect(comm::choose_engine("gloo"),
+                       {.store = store, .rank = rank, .size = size, .one_host = true, .interface = "", .timeout = timeout},
+                       "threads");
+}
+
+/// Returns what each rank threw, by rank; null where it returned.
+inline std::vector<std::exception_ptr> run_ranks_catching(
+    int size, const std::function<void(comm::Group)>& body,
+    std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(connect_thread(store, rank, size, timeout));
+      } catch (...) {
+        thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  threads.clear();  // joins
+  return thrown;
+}
+
+/// Rethrows the first rank's exception.
+inline void run_ranks(int size, const std::function<void(comm::Group)>& body) {
+  for (const std::exception_ptr& exception : run_ranks_catching(size, body)) {
+    if (exception) std::rethrow_exception(exception);
+  }
+}
+
+/// The message of an exception of that type; anything else, or none, is returned as a text that no test expects.
+template <typename Expected>
+std::string message_of(const std::exception_ptr& exception) {
+  if (!exception) return "(nothing was thrown)";
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Expected& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("(another type of exception) ") + error.what();
+  }
+}
+
+}  // namespace trireme::testing

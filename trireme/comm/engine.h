@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between Group and the engines that carry collectives. An engine is a folder beside this file with one
+// function that describes it; where its dependency is missing, CMake builds a twin that says why.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <trireme/comm/group.h>
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
+
+namespace trireme::comm {
+
+/// What an engine needs to connect the ranks of one group.
+struct EngineContext {
+  c10::intrusive_ptr<c10d::Store> store;  ///< private to this group
+  int rank = 0;
+  int size = 1;
+  bool one_host = false;  ///< all ranks share a host and its loopback interface
+  std::string interface;  ///< network interface to bind to; empty: the engine's choice
+  std::chrono::milliseconds timeout{};
+};
+
+/// One way of carrying collectives.
+struct Engine {
+  std::string_view name;
+  /// Why it cannot be used in this build or on this machine; empty where it can.
+  std::string (*unavailable_because)();
+  /// Collective over the ranks of the context, blocking up to its deadline.
+  c10::intrusive_ptr<c10d::Backend> (*connect)(const EngineContext&);
+  SummationOrder (*summation_order)(int size);
+};
+
+/// All engines this build knows, the preferred first.
+std::span<const Engine> engines();
+
+/// Returns the engine of that name, or for `auto` the first that is available. Throws ConfigError with the list and the
+/// reasons where there is none.
+const Engine& choose_engine(std::string_view name);
+
+/// Connects the ranks of `context` by that engine and proves it with one small all-reduce. Throws CommError.
+Group connect(const Engine& engine, const EngineContext& context, std::string group_name);
+
+}  // namespace trireme::comm

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Gloo that comes inside LibTorch, for CPU tensors on one host or over TCP. Needs Gloo's headers at build time.
+#pragma once
+
+#include <trireme/comm/engine.h>
+
+namespace trireme::comm {
+
+Engine gloo_engine();
+
+}  // namespace trireme::comm

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Context.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+#include <trireme/comm/engine.h>
+#include <trireme/comm/torch_version.h>
+#include <trireme/comm/world.h>
+#include <trireme/launch/launcher_environment.h>
+#include <trireme/launch/store/rendezvous.h>
+#include <trireme/launch/store/store.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace trireme {
+namespace {
+
+at::Device choose_device(int local_rank) {
+  const auto devices = static_cast<int>(at::getNumGPUs());
+  if (devices == 0) return at::kCPU;
+  return {at::kCUDA, static_cast<at::DeviceIndex>(local_rank % devices)};
+}
+
+comm::Group connect_world(const launch::Identity& identity, const Environment& environment,
+                          const Settings& settings) {
+  const comm::Engine& engine = comm::choose_engine(settings.engine);
+  const auto attempt = environment.find_integer("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX).value_or(0);
+  const auto store = launch::make_store(identity, attempt, settings.timeout);
+  const auto all = launch::meet(*store, identity, launch::own_attendance(identity), settings.timeout);
+  const bool one_host = std::all_of(all.begin(), all.end(), [&](const launch::Attendance& entry) {
+    return entry.machine == all.front().machine;
+  });
+  return comm::connect(engine,
+                       {.store = c10::make_intrusive<c10d::PrefixStore>("world", store),
+                        .rank = identity.rank,
+                        .size = identity.world_size,
+                        .one_host = one_host,
+                        .interface = settings.interface,
+                        .timeout = settings.timeout},
+                       "world");
+}
+
+World make_world(const InitOptions& options) {
+  comm::check_torch_version();
+  const Environment environment = Environment::of_process();
+  Settings settings = Settings::from(environment);
+  settings.engine = options.engine.value_or(settings.engine);
+  settings.timeout = options.timeout.value_or(settings.timeout);
+  const launch::Identity identity = launch::read_identity(environment);
+
+  World world;
+  world.rank = identity.rank;
+  world.size = identity.world_size;
+  world.local_rank = identity.local_rank;
+  world.local_size = identity.local_world_size;
+  world.host = host_name();
+  world.launcher = identity.launcher;
+  world.device = choose_device(identity.local_rank);
+  if (identity.world_size > 1) world.group = connect_world(identity, environment, settings);
+  return world;
+}
+
+}  // namespace
+
+World init(const InitOptions& options) {
+  // Weak: the connection closes when the program drops its last World, not after main.
+  static std::mutex mutex;
+  static std::weak_ptr<const World> last;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<const World> shared = last.lock();
+  if (!shared) {
+    shared = std::make_shared<const World>(make_world(options));
+    last = shared;
+  }
+  World world = *shared;
+  world.shared = std::move(shared);
+  return world;
+}
+
+}  // namespace trireme

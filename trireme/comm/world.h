@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first call of a parallel program: who am I, who are the others, and the group of all.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <trireme/base/environment.h>
+#include <trireme/comm/group.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace trireme {
+
+/// What `init` may be told; each field that is left alone comes from the environment (Settings).
+struct InitOptions {
+  /// Engine by name, or `auto`.
+  std::optional<std::string> engine;
+  /// Deadline of the meeting of all ranks, and of each collective afterwards.
+  std::optional<std::chrono::milliseconds> timeout;
+};
+
+/// All processes of this run, as seen from one of them. A value: copies share the connection, which lives as long as any
+/// of them or of their groups.
+struct World {
+  int rank = 0;
+  int size = 1;
+  /// Among the processes of this host.
+  int local_rank = 0;
+  int local_size = 1;
+  std::string host;
+  /// What started the run: `trireme`, `torchrun`, `openmpi`, `mpich`, `slurm` or `alone`.
+  std::string launcher = "alone";
+  /// The CUDA device of the local rank where LibTorch has CUDA, else the CPU.
+  at::Device device{at::kCPU};
+  /// All ranks.
+  comm::Group group;
+
+  /// Whether this process prints, logs and writes checkpoints.
+  bool is_first() const noexcept { return rank == 0; }
+
+  /// What a second `init` returns again.
+  std::shared_ptr<const World> shared;
+};
+
+/// Finds the other processes of this run and connects to them. Reads the variables of `trireme run`, torchrun, Open MPI,
+/// MPICH (Hydra) and Slurm; a program started by hand is a world of one. Collective and blocking, up to the deadline.
+/// Calling it again returns the same world.
+///
+/// Throws ConfigError for variables that are wrong or contradict each other, and CommError that lists the ranks that
+/// came and those that did not when the deadline passes.
+///
+///     auto world = trireme::init();
+///     torch::Tensor x = torch::ones(4) * world.rank;
+///     trireme::comm::all_reduce(x, world.group);
+World init(const InitOptions& options = {});
+
+}  // namespace trireme

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/version.h>
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+#include <trireme/launch/store/quiet_torch.h>
+#include <trireme/launch/store/rendezvous.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+namespace trireme::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// How long one wait for the missing ranks lasts before a look at who has ended meanwhile.
+constexpr milliseconds kLookAround{200};
+
+std::string attendance_key(int rank) { return join_message("attendance/", rank); }
+
+// One field a line; host names and versions hold no line breaks.
+std::string encode(const Attendance& entry) {
+  return join_message(entry.world_size, '\n', entry.process_id, '\n', entry.host, '\n', entry.machine, '\n',
+                      entry.torch_version);
+}
+
+Attendance decode(const std::string& text) {
+  std::istringstream lines(text);
+  Attendance entry;
+  lines >> entry.world_size >> entry.process_id >> std::ws;
+  std::getline(lines, entry.host);
+  std::getline(lines, entry.machine);
+  std::getline(lines, entry.torch_version);
+  return entry;
+}
+
+// `0-3, 6`; the first sixteen ranges of them.
+std::string list_ranks(const std::vector<int>& ranks) {
+  std::ostringstream text;
+  int ranges = 0;
+  for (std::size_t first = 0; first < ranks.size(); ++ranges) {
+    if (ranges == 16) {
+      text << ", …";
+      break;
+    }
+    std::size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text << (first == 0 ? "" : ", ") << ranks[first];
+    if (last > first) text << "-" << ranks[last];
+    first = last + 1;
+  }
+  return ranks.empty() ? "none" : text.str();
+}
+
+void claim_rank(c10d::Store& store, const Identity& identity, const Attendance& own) {
+  if (store.add(join_message("claim/", identity.rank), 1) > 1) {
+    throw ConfigError(join_message("process ", own.process_id, " on ", own.host, " claims rank ", identity.rank,
+                                   ", which another process has already"),
+                      "give each process its own RANK; after a crash, use a fresh MASTER_PORT");
+  }
+  store.set(attendance_key(identity.rank), encode(own));
+}
+
+void check_nobody_left(c10d::Store& store, const std::vector<int>& missing) {
+  for (const int rank : missing) {
+    if (!store.check({exit_key(rank)})) continue;
+    throw CommError(join_message("rank ", rank, " ", store.get_to_str(exit_key(rank)),
+                                 " without calling trireme::init()"),
+                    "its log says why; every process of a run must call init");
+  }
+}
+
+[[noreturn]] void report_missing(const Identity& identity, const std::vector<int>& missing, milliseconds timeout) {
+  std::vector<int> came;
+  for (int rank = 0; rank < identity.world_size; ++rank) {
+    if (std::find(missing.begin(), missing.end(), rank) == missing.end()) came.push_back(rank);
+  }
+  throw CommError(join_message("waited ", static_cast<double>(timeout.count()) / 1000, " s for all ", identity.world_size,
+                               " ranks; came: ", list_ranks(came), "; missing: ", list_ranks(missing)),
+                  "look at the logs of the missing ranks: they have not started, hang, or never call trireme::init(); "
+                  "TRIREME_TIMEOUT or `trireme run --timeout` sets the deadline in seconds");
+}
+
+void check_agreement(int rank, const Attendance& entry, const Identity& identity, const Attendance& own) {
+  const auto who = join_message("rank ", rank, " (process ", entry.process_id, " on ", entry.host, ")");
+  if (entry.world_size != own.world_size) {
+    throw ConfigError(join_message(who, " counts ", entry.world_size, " ranks, rank ", identity.rank, " counts ",
+                                   own.world_size),
+                      "start all processes with the same WORLD_SIZE");
+  }
+  if (entry.torch_version != own.torch_version) {
+    throw ConfigError(join_message(who, " runs LibTorch ", entry.torch_version, ", rank ", identity.rank, " runs ",
+                                   own.torch_version),
+                      "build and run all ranks with one LibTorch");
+  }
+}
+
+// Waits for every entry and checks each as it comes, so that a disagreement is not mistaken for an absence.
+std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity, const Attendance& own,
+                                  milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::vector<Attendance> entries(static_cast<std::size_t>(identity.world_size));
+  std::vector<int> missing(entries.size());
+  std::iota(missing.begin(), missing.end(), 0);
+  while (!missing.empty()) {
+    std::vector<std::string> keys;
+    for (const int rank : missing) keys.push_back(attendance_key(rank));
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+    try {
+      store.wait(keys, std::clamp(left, milliseconds{1}, kLookAround));
+    } catch (const c10::DistError&) {
+      // Not all are there yet; a store that is gone fails again below.
+    }
+    std::erase_if(missing, [&](int rank) {
+      if (!store.check({attendance_key(rank)})) return false;
+      Attendance& entry = entries[static_cast<std::size_t>(rank)];
+      entry = decode(store.get_to_str(attendance_key(rank)));
+      check_agreement(rank, entry, identity, own);
+      return true;
+    });
+    check_nobody_left(store, missing);
+    if (!missing.empty() && Clock::now() >= deadline) report_missing(identity, missing, timeout);
+  }
+  return entries;
+}
+
+}  // namespace
+
+std::string exit_key(int rank) { return join_message("exit/", rank); }
+
+Attendance own_attendance(const Identity& identity) {
+  std::ifstream boot_file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(boot_file, boot);
+  std::error_code unreadable;
+  const auto network = std::filesystem::read_symlink("/proc/self/ns/net", unreadable);
+  return {.world_size = identity.world_size,
+          .process_id = ::getpid(),
+          .host = host_name(),
+          .machine = boot + " " + network.string(),
+          .torch_version = TORCH_VERSION};
+}
+
+std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const Attendance& own,
+                             milliseconds timeout) {
+  const QuietTorch quiet;
+  try {
+    claim_rank(store, identity, own);
+    return await_all(store, identity, own, timeout);
+  } catch (const c10::Error& failure) {
+    throw CommError(join_message("rank ", identity.rank, " lost the store while the ranks met: ",
+                                 message_of(failure)),
+                    "the process that hosts it (the launcher, or rank 0) ended");
+  }
+}
+
+}  // namespace trireme::launch

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The meeting of all ranks over a store: everybody comes or everybody learns who did not.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <trireme/launch/launcher_environment.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Store;
+}
+
+namespace trireme::launch {
+
+/// What a rank tells the others about itself.
+struct Attendance {
+  int world_size = 1;
+  std::int64_t process_id = 0;
+  std::string host;
+  /// Equal for processes that share a running kernel and its network interfaces, whatever the host is called.
+  std::string machine;
+  /// LibTorch's version: c10d's interface is not stable across minor versions.
+  std::string torch_version;
+};
+
+/// This process's own entry.
+Attendance own_attendance(const Identity& identity);
+
+/// Writes this rank's entry and waits until every rank's is there; returns them by rank. Collective, blocking up to
+/// `timeout`. Throws CommError that lists the ranks that came and those that did not, or that names a rank which ended
+/// without coming; ConfigError where two processes claim one rank, or ranks disagree about the world size or LibTorch.
+std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const Attendance& own,
+                             std::chrono::milliseconds timeout);
+
+/// Key under which a launcher publishes that a rank of it ended.
+std::string exit_key(int rank);
+
+}  // namespace trireme::launch

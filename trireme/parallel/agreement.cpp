@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/util/hash.h>
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/agreement.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace trireme::detail {
+namespace {
+
+// One line a tensor: `weight [10, 4] strides [4, 1] Float on cpu, trained`.
+std::string describe(const std::vector<NamedTensor>& tensors) {
+  std::ostringstream text;
+  for (const auto& [name, tensor] : tensors) {
+    text << name << " " << tensor.sizes() << " strides " << tensor.strides() << " " << tensor.scalar_type() << " on "
+         << c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true)
+         << (tensor.requires_grad() ? ", trained" : "") << "\n";
+  }
+  return text.str();
+}
+
+// Returns the first line in which two descriptions differ, from each.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream lines_a(a);
+  std::istringstream lines_b(b);
+  std::string line_a;
+  std::string line_b;
+  while (true) {
+    const bool has_a = static_cast<bool>(std::getline(lines_a, line_a));
+    const bool has_b = static_cast<bool>(std::getline(lines_b, line_b));
+    if (!has_a) line_a = "nothing more";
+    if (!has_b) line_b = "nothing more";
+    if (line_a != line_b || (!has_a && !has_b)) return {line_a, line_b};
+  }
+}
+
+}  // namespace
+
+void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
+                             const comm::Group& group) {
+  const std::string own = describe(tensors);
+  const std::vector<std::string> digests = comm::all_gather_text(c10::sha1(own).str(), group);
+  const auto other = std::find_if(digests.begin(), digests.end(), [&](const auto& digest) { return digest != digests.front(); });
+  if (other == digests.end()) return;
+  const std::vector<std::string> all = comm::all_gather_text(own, group);
+  const auto rank = other - digests.begin();
+  const auto [first, differing] = first_difference(all.front(), all[static_cast<std::size_t>(rank)]);
+  throw UsageError(join_message("the module differs between ranks, first in a ", kind, ":\n    rank 0 has ", first,
+                                "\n    rank ", rank, " has ", differing),
+                   "build the same module on every rank before parallelize");
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves that all ranks hold the same kind of module before anything of it is exchanged.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <trireme/comm/group.h>
+
+#include <string>
+#include <vector>
+
+namespace trireme::detail {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+/// Compares names, sizes, strides, dtypes and requires_grad of `tensors` over all ranks; values may differ. Collective and
+/// blocking. Throws the same UsageError on every rank, naming the first `kind` (`parameter`) that differs and both sides.
+void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
+                             const comm::Group& group);
+
+}  // namespace trireme::detail

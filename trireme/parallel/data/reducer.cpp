@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+#include <trireme/base/error.h>
+#include <trireme/parallel/data/reducer.h>
+
+#include <map>
+
+namespace trireme::detail {
+namespace {
+
+namespace autograd = torch::autograd;
+
+// LibTorch's vectorised kernels give other bits at other alignments; its own allocator aligns to 64 bytes.
+constexpr std::int64_t kAlignment = 64;
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+std::int64_t aligned_elements(const at::Tensor& tensor) {
+  const auto element = static_cast<std::int64_t>(tensor.element_size());
+  return round_up(tensor.numel() * element, kAlignment) / element;
+}
+
+// A slice of `memory` that autograd does not take for a view, so that zero_grad(false) may detach it in place.
+at::Tensor slice_of(const at::Tensor& memory, std::int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  return at::empty({0}, memory.options()).set_(memory.storage(), offset, sizes, strides);
+}
+
+}  // namespace
+
+class Reducer::Hook final : public autograd::PostAccumulateGradHook {
+ public:
+  Hook(Reducer* reducer, std::size_t slot) : reducer_(reducer), slot_(slot) {}
+  void operator()(const autograd::Variable&) override { reducer_->on_gradient(slot_); }
+
+ private:
+  Reducer* reducer_;  // outlives the hook: its destructor takes all hooks out
+  std::size_t slot_;
+};
+
+Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers,
+                 const Plan& plan, comm::Group group)
+    : plan_(plan), group_(std::move(group)), buffers_(buffers, group_) {
+  const at::NoGradGuard no_grad;
+  for (const NamedTensor& parameter : parameters) slots_.emplace_back().parameter = parameter;
+  assign_buckets();
+  install_hooks();
+}
+
+Reducer::~Reducer() {
+  for (const Slot& slot : slots_) {
+    autograd::impl::set_post_acc_grad_hooks(slot.parameter.tensor, nullptr);
+  }
+}
+
+void Reducer::assign_buckets() {
+  // One open bucket per device and dtype; it closes, and takes its place in the order, when it is full.
+  std::map<std::pair<std::string, at::ScalarType>, Bucket> open;
+  const auto bytes_of = [&](const Bucket& bucket) {
+    std::int64_t bytes = 0;
+    for (const std::size_t slot : bucket.slots) bytes += static_cast<std::int64_t>(slots_[slot].parameter.tensor.nbytes());
+    return bytes;
+  };
+  for (std::size_t slot = slots_.size(); slot-- > 0;) {
+    const at::Tensor& parameter = slots_[slot].parameter.tensor;
+    Bucket& bucket = open[{parameter.device().str(), parameter.scalar_type()}];
+    bucket.slots.push_back(slot);
+    if (bytes_of(bucket) >= (buckets_.empty() ? plan_.first_bucket_bytes : plan_.bucket_bytes)) {
+      buckets_.push_back(std::exchange(bucket, {}));
+    }
+  }
+  for (auto& [kind, bucket] : open) {
+    if (!bucket.slots.empty()) buckets_.push_back(std::move(bucket));
+  }
+  for (std::size_t index = 0; index < buckets_.size(); ++index) {
+    for (const std::size_t slot : buckets_[index].slots) slots_[slot].bucket = index;
+    allocate(buckets_[index], index + 1 == buckets_.size());
+  }
+}
+
+void Reducer::allocate(Bucket& bucket, bool is_last) {
+  std::int64_t elements = 0;
+  for (const std::size_t slot : bucket.slots) elements += aligned_elements(slots_[slot].parameter.tensor);
+  const auto num_counts = is_last ? static_cast<std::int64_t>(slots_.size()) : 0;
+  bucket.memory = at::zeros({elements + num_counts}, slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false));
+  if (is_last) use_counts_ = slice_of(bucket.memory, elements, at::IntArrayRef{num_counts}, at::IntArrayRef{1});
+  std::int64_t offset = 0;
+  for (const std::size_t index : bucket.slots) {
+    const at::Tensor& parameter = slots_[index].parameter.tensor;
+    slots_[index].gradient = slice_of(bucket.memory, offset, parameter.sizes(), parameter.strides());
+    offset += aligned_elements(parameter);
+  }
+  bucket.num_pending = bucket.slots.size();
+}
+
+void Reducer::install_hooks() {
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    const at::Tensor& parameter = slots_[index].parameter.tensor;
+    autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, index));
+  }
+}
+
+void Reducer::on_gradient(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  if (pass_id_ != autograd::get_current_graph_task_id()) begin_pass();
+  if (pass_ + 1 < plan_.micro_batches) return;
+  Slot& slot = slots_[index];
+  if (slot.is_ready) return;
+  store_gradient(slot);
+  launch_ready_buckets();
+}
+
+void Reducer::begin_pass() {
+  if (pass_id_ != kNoPass) {
+    throw UsageError("a backward pass started while another one of the same module had not ended",
+                     "an exception left an earlier backward(), or two run at once; this rank is out of step with the "
+                     "others and must end");
+  }
+  pass_id_ = autograd::get_current_graph_task_id();
+  if (pass_ + 1 == plan_.micro_batches) {
+    buffers_.start();
+    use_counts_.fill_(1);
+  }
+  autograd::Engine::get_default_engine().queue_callback([this] { end_pass(); });
+}
+
+void Reducer::end_pass() {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  pass_id_ = kNoPass;
+  if (++pass_ < plan_.micro_batches) return;
+  pass_ = 0;
+  finish_step();
+}
+
+// Copies what autograd accumulated into the bucket, unless it accumulated there already.
+void Reducer::store_gradient(Slot& slot) {
+  const at::Tensor& gradient = slot.parameter.tensor.grad();
+  if (gradient.defined() && gradient.layout() != at::kStrided) {
+    throw UsageError(join_message("parameter ", slot.parameter.name, " got a gradient of layout ", gradient.layout(),
+                                  ", expected a dense one"),
+                     "data parallel averages dense gradients; build the embedding without sparse gradients");
+  }
+  if (!gradient.defined()) {
+    slot.gradient.zero_();
+    use_counts_[&slot - slots_.data()].zero_();
+  } else if (gradient.const_data_ptr() != slot.gradient.const_data_ptr()) {
+    slot.gradient.copy_(gradient);
+  }
+  slot.is_ready = true;
+  --buckets_[slot.bucket].num_pending;
+}
+
+void Reducer::launch_ready_buckets() {
+  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].num_pending == 0; ++next_bucket_) {
+    buckets_[next_bucket_].work = comm::all_reduce_async(buckets_[next_bucket_].memory, group_);
+  }
+}
+
+void Reducer::finish_step() {
+  // What this rank did not use still takes part, so that all ranks exchange the same buckets in the same order.
+  for (Slot& slot : slots_) {
+    if (!slot.is_ready) store_gradient(slot);
+  }
+  launch_ready_buckets();
+  for (Bucket& bucket : buckets_) {
+    bucket.work.wait();
+    bucket.num_pending = bucket.slots.size();
+  }
+  const at::Tensor counts = use_counts_.to(at::kCPU, at::kDouble);
+  const double* num_ranks_using = counts.const_data_ptr<double>();
+  const std::int64_t divisor = group_.size() * plan_.micro_batches;
+  for (Bucket& bucket : buckets_) {
+    // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
+    bucket.memory.div_(at::full({}, divisor, bucket.memory.options()));
+  }
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    Slot& slot = slots_[index];
+    if (num_ranks_using[index] > 0) slot.parameter.tensor.mutable_grad() = slot.gradient;
+    slot.is_ready = false;
+  }
+  next_bucket_ = 0;
+  buffers_.finish();
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/error.h>
+#include <trireme/plan/plan.h>
+
+namespace trireme {
+namespace {
+
+void check_at_least_one(const char* field, std::int64_t value) {
+  if (value >= 1) return;
+  throw UsageError(join_message("plan: ", field, " is ", value, ", expected 1 or more"),
+                   "correct the plan before handing it to parallelize");
+}
+
+}  // namespace
+
+std::string to_string(const Plan& plan) {
+  return join_message("data parallel        ", plan.data_parallel ? "yes" : "no", "\n",
+                      "micro-batches        ", plan.micro_batches, "\n",
+                      "bucket bytes         ", plan.bucket_bytes, "\n",
+                      "first bucket bytes   ", plan.first_bucket_bytes, "\n",
+                      "broadcast buffers    ", plan.broadcast_buffers ? "yes" : "no", "\n");
+}
+
+void validate(const Plan& plan) {
+  check_at_least_one("micro_batches", plan.micro_batches);
+  check_at_least_one("bucket_bytes", plan.bucket_bytes);
+  check_at_least_one("first_bucket_bytes", plan.first_bucket_bytes);
+}
+
+}  // namespace trireme
