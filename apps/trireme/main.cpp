@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program `trireme`. Each command is a file of its own; this one parses the command line and
+// prints errors.
+#include <trireme/base/error.h>
+
+#include <CLI/CLI.hpp>
+#include <apps/trireme/run_command.h>
+#include <apps/trireme/torch_parts.h>
+
+#include <algorithm>
+#include <iostream>
+#include <span>
+
+namespace {
+
+constexpr int kCannotStart = 2;
+
+void check_command(const CLI::App& app, const std::vector<std::string>& words) {
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!words.empty() && command->get_name() == words.front()) return;
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  if (!words.empty() && words.front().starts_with('-')) return;
+  throw trireme::ConfigError(
+      words.empty() ? "no command"
+                    : trireme::join_message("no command is called '", words.front(), "'"),
+      trireme::join_message("the commands are ", names, "; see trireme --help"));
+}
+
+int parse_and_run(std::vector<std::string> words) {
+  // What stands after `--` belongs to the program that is run, and never meets the parser.
+  const auto mark = std::ranges::find(words, "--");
+  const std::vector<std::string> program_tail(mark, words.end());
+  words.erase(mark, words.end());
+
+  CLI::App app{"Parallel training with LibTorch.", "trireme"};
+  app.set_version_flag("--version", "trireme " TRIREME_VERSION);
+  app.require_subcommand(1);
+  trireme::apps::add_run_command(app, program_tail);
+  trireme::apps::add_torch_commands(app);
+  check_command(app, words);
+  std::ranges::reverse(words);  // the parser takes them from the back
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::Success& wanted) {
+    return app.exit(wanted);
+  } catch (const CLI::RuntimeError& finished) {
+    return finished.get_exit_code();
+  } catch (const CLI::ParseError& wrong) {
+    throw trireme::ConfigError(wrong.what(),
+                               "see trireme --help, and --help after a command's name");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::span<char*> all(arguments, static_cast<std::size_t>(count));
+  try {
+    return parse_and_run({all.begin() + 1, all.end()});
+  } catch (const std::exception& error) {
+    std::cerr << "trireme: error: " << error.what() << '\n';
+    return kCannotStart;
+  }
+}

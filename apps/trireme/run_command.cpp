@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <apps/trireme/run_command.h>
+
+#include <trireme/base/error.h>
+#include <trireme/launch/run/run.h>
+
+#include <CLI/CLI.hpp>
+#include <apps/trireme/torch_parts.h>
+
+#include <iostream>
+#include <map>
+#include <memory>
+
+namespace trireme::apps {
+namespace {
+
+constexpr const char* kDescription = R"(Run a program in several processes (ranks):
+  trireme run [options] [--] program [arguments]
+
+Every rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT in its environment. When a rank fails, all others are ended, and its
+last lines are shown; Ctrl-C ends all, a second one at once.)";
+
+constexpr const char* kFooter =
+    R"(Exit code: 0 if all ranks end with 0; else that of the rank that failed first, or
+128 plus the signal that ended it or the run; 2 if nothing could be started.
+
+Examples:
+  trireme run -n 4 -- ./train --epochs 3
+  trireme run -n 2 --bind core --output all ./train
+  trireme run --nnodes 2 --node-rank 0 --master-addr host0 --master-port 29500 \
+      -n 8 -- ./train         # the same on host1 with --node-rank 1)";
+
+const std::map<std::string, launch::Binding> kBindings{{"none", launch::Binding::kNone},
+                                                       {"core", launch::Binding::kCore}};
+const std::map<std::string, launch::Output> kOutputs{{"first", launch::Output::kFirst},
+                                                     {"all", launch::Output::kAll},
+                                                     {"none", launch::Output::kNone}};
+
+struct Arguments {
+  launch::RunOptions options;
+  std::string binding = "none";
+  std::string output = "first";
+  std::int64_t timeout_seconds = 0;
+  std::vector<std::string> variables;
+  bool dry_run = false;
+};
+
+void add_options(CLI::App& command, Arguments& arguments) {
+  launch::RunOptions& options = arguments.options;
+  command.add_option("-n,--nproc", options.processes,
+                     "Ranks on this host (default: one for each available core)");
+  command.add_option("--nnodes", options.nodes, "Hosts of the run (default: 1)");
+  command.add_option("--node-rank", options.node_rank, "Number of this host, from 0");
+  command.add_option("--master-addr", options.master_address,
+                     "Name or address of host 0 (default: 127.0.0.1)");
+  command.add_option("--master-port", options.master_port,
+                     "Port of the store on host 0 (default: a free one)");
+  command.add_option(
+      "--log-dir", options.log_folder,
+      "Folder for rank_<r>.log (default: a fresh one under the temporary directory)");
+  command
+      .add_option("--bind", arguments.binding,
+                  "Bind each rank to its share of the cores: core or none (default)")
+      ->check(CLI::IsMember({"core", "none"}))
+      ->option_text("core|none");
+  command
+      .add_option("--output", arguments.output,
+                  "Ranks to show: first (default), all, each line marked, or none")
+      ->check(CLI::IsMember({"first", "all", "none"}))
+      ->option_text("first|all|none");
+  command
+      .add_option(
+          "--timeout", arguments.timeout_seconds,
+          "Seconds that meeting and a collective may take (default: TRIREME_TIMEOUT, or 300)")
+      ->option_text("S");
+  command
+      .add_option("--env", arguments.variables,
+                  "Variable for all ranks; may be given several times")
+      ->option_text("NAME=VALUE")
+      ->allow_extra_args(false);
+  command.add_flag("--dry-run", arguments.dry_run, "Print what would run, and start nothing");
+}
+
+// The program with its arguments: what CLI11 did not know (it stops there), and what stood after
+// `--`.
+std::vector<std::string> program_of(const CLI::App& command, const std::vector<std::string>& tail) {
+  std::vector<std::string> program = command.remaining();
+  if (!program.empty() && program.front().starts_with('-')) {
+    throw ConfigError(join_message("trireme run has no option ", program.front()),
+                      "see trireme run --help; options of your program come after its name");
+  }
+  const bool mark_is_ours = program.empty() && !tail.empty();
+  program.insert(program.end(), tail.begin() + (mark_is_ours ? 1 : 0), tail.end());
+  return program;
+}
+
+std::vector<std::pair<std::string, std::string>> split_variables(
+    const std::vector<std::string>& texts) {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const std::string& text : texts) {
+    const auto equals = text.find('=');
+    if (equals == std::string::npos) {
+      throw ConfigError(join_message("--env is '", text, "', expected NAME=VALUE"),
+                        "for instance --env OMP_NUM_THREADS=2");
+    }
+    variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("run", kDescription);
+  command->footer(kFooter);
+  command->prefix_command();
+  add_options(*command, *arguments);
+  command->callback([arguments, command, &program_tail] {
+    launch::RunOptions& options = arguments->options;
+    options.command = program_of(*command, program_tail);
+    options.environment = split_variables(arguments->variables);
+    if (command->count("--timeout") > 0)
+      options.timeout = std::chrono::seconds(arguments->timeout_seconds);
+    options.binding = kBindings.at(arguments->binding);
+    options.output = kOutputs.at(arguments->output);
+    options.host_store = store_host();
+    if (arguments->dry_run) {
+      std::cout << launch::describe_run(options);
+    } else if (const int code = launch::run(options); code != 0) {
+      throw CLI::RuntimeError(code);
+    }
+  });
+}
+
+}  // namespace trireme::apps

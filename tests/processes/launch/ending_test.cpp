@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nothing is left behind: neither after a failure, nor after a signal, nor when the launcher itself
+// is killed.
+#include <trireme/launch/process_tree.h>
+
+#include <gmock/gmock.h>
+#include <tests/processes/launch/launched.h>
+
+namespace trireme::launch {
+namespace {
+
+using test::Launched;
+using test::run_script;
+using testing::HasSubstr;
+
+// Each rank has a child in a session of its own, whose parent is gone: nothing but a search finds
+// it. Rank 0 says when all of that is there, and who its parent is.
+const std::string kWithDaemon =
+    "( setsid sh -c 'echo daemon; exec sleep 1000' & ) | read line; echo ready parent $PPID end; ";
+
+TEST(Ending, ARankThatFailsEndsTheOthersAndTheirChildren) {
+  Launched trireme(
+      run_script({"-n", "3"}, kWithDaemon + "[ $RANK = 2 ] && exit 7; sleep 1000; exit 1"));
+  EXPECT_EQ(trireme.wait(), 7) << trireme.error;
+  EXPECT_TRUE(trireme.is_nothing_left());
+}
+
+TEST(Ending, ASuccessLeavesNoChildrenEither) {
+  Launched trireme(run_script({"-n", "2"}, kWithDaemon));
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+  EXPECT_TRUE(trireme.is_nothing_left());
+}
+
+class Signals : public testing::TestWithParam<int> {};
+
+TEST_P(Signals, EndTheRanksAndTheirChildren) {
+  Launched trireme(run_script({"-n", "2"}, kWithDaemon + "sleep 1000"));
+  trireme.await_output("ready");
+  trireme.signal(GetParam());
+  EXPECT_EQ(trireme.wait(), 128 + GetParam());
+  EXPECT_TRUE(trireme.is_nothing_left());
+  EXPECT_THAT(trireme.error, HasSubstr("ending 2 ranks"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ending, Signals, testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT),
+                         [](const auto& tested) {
+                           return std::string(::sigabbrev_np(tested.param));
+                         });
+
+TEST(Ending, ASecondCtrlCKillsWhatIgnoresTheFirst) {
+  Launched trireme(
+      run_script({"-n", "2"}, "trap '' TERM; echo ready; while :; do sleep 1000; done"));
+  trireme.await_output("ready");
+  trireme.signal(SIGINT);
+  trireme.await_error("once more kills at once");
+  trireme.signal(SIGINT);
+  EXPECT_EQ(trireme.wait(), 128 + SIGINT);
+  EXPECT_TRUE(trireme.is_nothing_left());
+}
+
+TEST(Ending, WhatIgnoresSigtermIsKilledAfterTheGracePeriod) {
+  Launched trireme(
+      run_script({"-n", "2"}, "trap '' TERM; echo ready; while :; do sleep 1000; done"));
+  trireme.await_output("ready");
+  trireme.signal(SIGTERM);
+  EXPECT_EQ(trireme.wait(), 128 + SIGTERM);
+  EXPECT_TRUE(trireme.is_nothing_left());
+}
+
+TEST(Ending, NothingIsLeftWhenTheFrontProcessIsKilled) {
+  Launched trireme(
+      run_script({"-n", "2"}, kWithDaemon + "trap '' TERM; while :; do sleep 1000; done"));
+  trireme.await_output("ready");
+  trireme.signal(SIGKILL);
+  EXPECT_TRUE(trireme.await_nothing_left());
+}
+
+TEST(Ending, NothingIsLeftWhenTheWholeProcessGroupOfTheFrontIsKilled) {
+  Launched trireme(run_script({"-n", "2"}, kWithDaemon + "sleep 1000"));
+  trireme.await_output("ready");
+  ::kill(-trireme.process(), SIGKILL);
+  EXPECT_TRUE(trireme.await_nothing_left());
+}
+
+TEST(Ending, NothingIsLeftWhenTheSupervisingProcessIsKilled) {
+  Launched trireme(
+      run_script({"-n", "2"}, kWithDaemon + "trap '' TERM; while :; do sleep 1000; done"));
+  const std::string& text = trireme.await_output(" end");
+  const pid_t supervisor = std::stoi(text.substr(text.find("parent ") + 7));
+  ASSERT_NE(supervisor, trireme.process());
+  ::kill(supervisor, SIGKILL);
+  EXPECT_EQ(trireme.wait(), 128 + SIGKILL);
+  EXPECT_TRUE(trireme.is_nothing_left());
+  EXPECT_THAT(
+      trireme.error,
+      HasSubstr("the supervising process was killed by SIGKILL (killed); all ranks were ended"));
+}
+
+TEST(Ending, ARankThatWasStoppedGoesOnAndEndsWell) {
+  Launched trireme(run_script({"-n", "1"}, "echo ready; kill -STOP $$; echo went on; exit 4"));
+  trireme.await_output("ready");
+  const auto state_of_rank = [&] {
+    for (const Process& process : descendants(trireme.process())) {
+      if (process.name == "sh") return process.state;
+    }
+    return '?';
+  };
+  while (state_of_rank() != 'T') {
+  }
+  trireme.signal(SIGCONT);
+  EXPECT_EQ(trireme.wait(), 4);
+  EXPECT_THAT(trireme.output, HasSubstr("went on"));
+}
+
+TEST(Ending, CtrlZStopsTheRanksAndTheLauncherUntilTheyAreContinued) {
+  Launched trireme(run_script(
+      {"-n", "1"}, "trap 'echo continued; exit 5' CONT; echo ready; while :; do :; done"));
+  trireme.await_output("ready");
+  trireme.signal(SIGTSTP);
+  int status = 0;
+  ASSERT_EQ(::waitpid(trireme.process(), &status, WUNTRACED), trireme.process());
+  EXPECT_TRUE(WIFSTOPPED(status));
+  trireme.signal(SIGCONT);
+  EXPECT_EQ(trireme.wait(), 5);
+  EXPECT_THAT(trireme.output, HasSubstr("continued"));
+}
+
+}  // namespace
+}  // namespace trireme::launch

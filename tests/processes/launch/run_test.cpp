@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks find when they start, and the exit code and report when they end.
+#include <trireme/launch/listening_socket.h>
+
+#include <gmock/gmock.h>
+#include <tests/processes/launch/launched.h>
+
+namespace trireme::launch {
+namespace {
+
+using test::Launched;
+using test::read_file;
+using test::run_script;
+using test::TemporaryFolder;
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+TEST(Run, GivesEachRankItsPlace) {
+  const TemporaryFolder logs;
+  Launched trireme(
+      run_script({"-n", "3", "--log-dir", logs.path()},
+                 "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR "
+                 "$TORCHELASTIC_USE_AGENT_STORE"));
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+  for (const char* rank : {"0", "1", "2"}) {
+    EXPECT_EQ(read_file(logs.path() / ("rank_" + std::string(rank) + ".log")),
+              std::string(rank) + " 3 " + rank + " 3 0 127.0.0.1 True\n");
+  }
+}
+
+TEST(Run, NumbersTheRanksOfLaterHostsFurther) {
+  Launched trireme(
+      run_script({"--nnodes", "3", "--node-rank", "2", "--master-addr", "far", "--master-port",
+                  "4711", "-n", "2", "--output", "all"},
+                 "echo $RANK $WORLD_SIZE $LOCAL_RANK $GROUP_RANK $MASTER_ADDR $MASTER_PORT"));
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+  EXPECT_THAT(trireme.output, AllOf(HasSubstr("[rank 4] 4 6 0 2 far 4711\n"),
+                                    HasSubstr("[rank 5] 5 6 1 2 far 4711\n")));
+}
+
+TEST(Run, SetsTimeoutThreadsAndGivenVariables) {
+  Launched trireme(
+      run_script({"-n", "1", "--timeout", "9", "--env", "A=b c", "--env", "OMP_NUM_THREADS=7"},
+                 "echo $TRIREME_TIMEOUT $OMP_NUM_THREADS \"$A\""));
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+  EXPECT_EQ(trireme.output, "9 7 b c\n");
+}
+
+TEST(Run, BindsARankToItsShareOfTheCores) {
+  Launched trireme(run_script({"-n", "1000", "--bind", "core", "--dry-run"}, "true"));
+  EXPECT_EQ(trireme.wait(), 0);
+  EXPECT_THAT(trireme.output, HasSubstr("taskset -c "));
+  Launched bound(
+      run_script({"-n", "2", "--bind", "core"}, "grep Cpus_allowed_list /proc/self/status"));
+  EXPECT_EQ(bound.wait(), 0) << bound.error;
+  EXPECT_THAT(bound.output, testing::MatchesRegex("Cpus_allowed_list:\t[0-9]+[-,0-9]*\n"));
+}
+
+TEST(Run, HandsItsInputToRankZeroOnly) {
+  const TemporaryFolder folder;
+  const auto input = folder.write("input", "hello\n");
+  Launched trireme(run_script({"-n", "1"}, std::string(std::getenv("TRIREME_BIN")) +
+                                               "/trireme run -n 2 --output all -- cat < " +
+                                               input.string()));
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+  EXPECT_EQ(trireme.output, "[rank 0] hello\n");
+}
+
+TEST(Run, ListensOnAPortThatIsKeptForTheRunAndFreedAfterIt) {
+  Launched trireme(run_script({"-n", "2"}, "echo port $MASTER_PORT end; read line; exit 0; "));
+  trireme.wait();
+  const std::string text = trireme.output.substr(trireme.output.find("port ") + 5);
+  const int port = std::stoi(text);
+  EXPECT_EQ(listen_on(Reach::kLoopback, port).port, port);
+}
+
+TEST(Run, SaysWhoHoldsAPortThatIsInUse) {
+  const ListeningSocket taken = listen_on(Reach::kLoopback, std::nullopt);
+  Launched trireme(
+      run_script({"-n", "2", "--master-port", std::to_string(taken.port)}, "echo ran"));
+  EXPECT_EQ(trireme.wait(), 2);
+  EXPECT_THAT(trireme.error, HasSubstr("error: port " + std::to_string(taken.port) +
+                                       " is in use by process " + std::to_string(::getpid())));
+  EXPECT_EQ(trireme.output, "");
+}
+
+TEST(Run, ReturnsTheCodeOfTheRankThatFailedAndShowsItsEnd) {
+  const TemporaryFolder logs;
+  Launched trireme(
+      run_script({"-n", "3", "--log-dir", logs.path()},
+                 "[ $RANK = 1 ] || exec sleep 1000; seq 1 30; echo last words >&2; exit 3"));
+  EXPECT_EQ(trireme.wait(), 3);
+  EXPECT_THAT(trireme.error, HasSubstr("rank 1 failed first: "));
+  EXPECT_THAT(trireme.error,
+              HasSubstr("/sh exited with code 3\n  its last lines, 20 at most:\n  | 12\n  | 13\n"));
+  EXPECT_THAT(trireme.error,
+              EndsWith("  | 30\n  | last words\n  its whole log: " +
+                       (logs.path() / "rank_1.log").string() + "\n  2 other ranks were ended\n"));
+  EXPECT_TRUE(trireme.is_nothing_left());
+}
+
+TEST(Run, NamesTheSignalThatKilledARank) {
+  Launched crashed(
+      run_script({"-n", "2"}, "[ $RANK = 1 ] || exec sleep 1000; ulimit -c 0; kill -SEGV $$"));
+  EXPECT_EQ(crashed.wait(), 128 + SIGSEGV);
+  EXPECT_THAT(crashed.error, HasSubstr("was killed by SIGSEGV (segmentation fault)\n"));
+  EXPECT_THAT(crashed.error, HasSubstr("  it printed nothing\n"));
+
+  Launched killed(run_script({"-n", "2"}, "[ $RANK = 1 ] || exec sleep 1000; kill -KILL $$"));
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_THAT(
+      killed.error,
+      HasSubstr("was killed by SIGKILL (killed)\n  hint: somebody killed it; the kernel does when "
+                "memory runs out"));
+}
+
+TEST(Run, BlamesTheRankThatFailedFirstAndNotThoseThatFollow) {
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const TemporaryFolder folder;
+    // Rank 0 sees the end of rank 1 as it would see a closed connection, and fails at once.
+    const std::string script =
+        "cd " + folder.path().string() +
+        "; if [ $RANK = 1 ]; then mkfifo made && mv made link; exec 3>link; kill -SEGV $$; fi; "
+        "until [ -p link ]; do :; done; cat link; exit 9";
+    Launched trireme(run_script({"-n", "2"}, "ulimit -c 0; " + script));
+    EXPECT_EQ(trireme.wait(), 128 + SIGSEGV) << trireme.error;
+    EXPECT_THAT(trireme.error, HasSubstr("rank 1 failed first"));
+  }
+}
+
+TEST(Run, SaysThatAProgramIsMissingBeforeAnythingRuns) {
+  Launched trireme({"run", "-n", "2", "--env", "PATH=/bin:/nowhere", "--", "no-such-program"});
+  EXPECT_EQ(trireme.wait(), 2);
+  EXPECT_EQ(trireme.error,
+            "trireme: error: program 'no-such-program' not found in PATH (/bin:/nowhere)\n"
+            "  hint: check its name, or give its path\n");
+}
+
+TEST(Run, SaysThatAFileIsNotExecutable) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("program", "#!/bin/sh\n");
+  Launched trireme({"run", "-n", "2", path});
+  EXPECT_EQ(trireme.wait(), 2);
+  EXPECT_EQ(trireme.error, "trireme: error: cannot run " + path +
+                               ": it is not executable\n  hint: chmod +x " + path + "\n");
+}
+
+TEST(Run, SaysThatAFileIsNoProgramOrItsInterpreterIsMissing) {
+  const TemporaryFolder folder;
+  const std::string binary = folder.write("binary", std::string("\0\1\2", 3));
+  const std::string script = folder.write("script", "#!/no/such/interpreter\n");
+  for (const auto& [path, what] :
+       {std::pair{binary, "it is not a program that this machine can run"},
+        {script, "the interpreter that it names is missing"}}) {
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    Launched trireme({"run", "-n", "2", path});
+    EXPECT_EQ(trireme.wait(), 2);
+    EXPECT_THAT(trireme.error, HasSubstr("trireme: error: cannot run " + path + ": " + what));
+    EXPECT_TRUE(trireme.is_nothing_left());
+  }
+}
+
+TEST(Run, SaysThatTheLogFolderCannotBeMade) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("file", "");
+  Launched trireme(run_script({"-n", "1", "--log-dir", file + "/logs"}, "true"));
+  EXPECT_EQ(trireme.wait(), 2);
+  EXPECT_THAT(trireme.error,
+              HasSubstr("cannot make the log folder " + file + "/logs: Not a directory"));
+}
+
+}  // namespace
+}  // namespace trireme::launch

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/environment.h>
+
+#include <trireme/base/error.h>
+
+#include <gmock/gmock.h>
+#include <tests/temporary_folder.h>
+
+namespace trireme {
+namespace {
+
+using std::chrono::seconds;
+using test::message_of;
+using testing::HasSubstr;
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+TEST(Environment, OfTheProcessHoldsItsVariables) {
+  ::setenv("TRIREME_TEST_VARIABLE", "a=b", 1);
+  const Environment environment = Environment::of_process();
+  ::unsetenv("TRIREME_TEST_VARIABLE");
+  EXPECT_EQ(environment.find("TRIREME_TEST_VARIABLE"), "a=b");
+}
+
+TEST(Environment, TreatsEmptyAsUnset) {
+  const Environment environment(Variables{{"EMPTY", ""}});
+  EXPECT_EQ(environment.find("EMPTY"), std::nullopt);
+  EXPECT_FALSE(environment.has("MISSING"));
+}
+
+TEST(Environment, ReadsIntegersInRange) {
+  const Environment environment(Variables{{"N", "-5"}});
+  EXPECT_EQ(environment.find_integer("N", -5, 5), -5);
+  EXPECT_EQ(environment.find_integer("MISSING", 0, 1), std::nullopt);
+}
+
+TEST(Environment, RefusesOtherTextForIntegers) {
+  for (const char* text :
+       {"six", "6x", " 6", "6 ", "1e3", "0x10", "+6", "99999999999999999999", "11", "-1"}) {
+    const Environment environment(Variables{{"N", text}});
+    const std::string message =
+        message_of<ConfigError>([&] { environment.find_integer("N", 0, 10); });
+    EXPECT_THAT(message, HasSubstr("environment variable N is '" + std::string(text) +
+                                   "', expected an integer from 0 to 10"));
+    EXPECT_THAT(message, HasSubstr("hint: correct N or unset it"));
+  }
+}
+
+TEST(Settings, HaveTheirDocumentedDefaults) {
+  const Settings settings = Settings::from(Environment{});
+  EXPECT_EQ(settings.timeout, seconds(300));
+  EXPECT_EQ(settings.engine, "auto");
+  EXPECT_EQ(settings.interface, "");
+}
+
+TEST(Settings, ComeFromTheirVariables) {
+  const Settings settings = Settings::from(Environment(Variables{
+      {"TRIREME_TIMEOUT", "7"}, {"TRIREME_ENGINE", "gloo"}, {"TRIREME_INTERFACE", "eth0"}}));
+  EXPECT_EQ(settings.timeout, seconds(7));
+  EXPECT_EQ(settings.engine, "gloo");
+  EXPECT_EQ(settings.interface, "eth0");
+}
+
+TEST(Settings, RefuseATimeoutOfNothing) {
+  EXPECT_THROW(Settings::from(Environment(Variables{{"TRIREME_TIMEOUT", "0"}})), ConfigError);
+}
+
+}  // namespace
+}  // namespace trireme

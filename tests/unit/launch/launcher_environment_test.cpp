@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/launcher_environment.h>
+
+#include <trireme/base/error.h>
+
+#include <gmock/gmock.h>
+#include <tests/temporary_folder.h>
+
+namespace trireme::launch {
+namespace {
+
+using test::message_of;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+// No process above this one is a launcher.
+Identity identity_of(const Variables& variables) {
+  const TemporaryFolder nothing;
+  return read_identity(Environment(variables), nothing.path());
+}
+
+struct Launcher {
+  const char* name;
+  Variables variables;
+  Identity expected;
+};
+
+class ReadIdentity : public testing::TestWithParam<Launcher> {};
+
+TEST_P(ReadIdentity, FindsTheRank) {
+  const Identity identity = identity_of(GetParam().variables);
+  const Identity& expected = GetParam().expected;
+  EXPECT_EQ(identity.rank, expected.rank);
+  EXPECT_EQ(identity.world_size, expected.world_size);
+  EXPECT_EQ(identity.local_rank, expected.local_rank);
+  EXPECT_EQ(identity.local_world_size, expected.local_world_size);
+  EXPECT_EQ(identity.launcher, expected.launcher);
+  EXPECT_EQ(identity.master_address, expected.master_address);
+  EXPECT_EQ(identity.master_port, expected.master_port);
+  EXPECT_EQ(identity.launcher_hosts_store, expected.launcher_hosts_store);
+  EXPECT_EQ(identity.job, expected.job);
+}
+
+const Variables kTwoNodesOfSlurm{{"SLURM_JOB_ID", "77"},
+                                 {"SLURM_STEP_ID", "1"},
+                                 {"SLURM_PROCID", "5"},
+                                 {"SLURM_NTASKS", "6"},
+                                 {"SLURM_LOCALID", "1"},
+                                 {"SLURM_NODEID", "1"},
+                                 {"SLURM_STEP_TASKS_PER_NODE", "4,2"},
+                                 {"SLURM_STEP_NODELIST", "node[08-09]"}};
+
+INSTANTIATE_TEST_SUITE_P(
+    Launchers, ReadIdentity,
+    testing::Values(Launcher{"Alone", {}, {}},
+                    Launcher{"Trireme",
+                             {{"RANK", "1"},
+                              {"WORLD_SIZE", "2"},
+                              {"LOCAL_RANK", "1"},
+                              {"LOCAL_WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "127.0.0.1"},
+                              {"MASTER_PORT", "4711"},
+                              {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                              {"TRIREME_RUN_ID", "host-1-2"}},
+                             {1, 2, 1, 2, "trireme", "127.0.0.1", 4711, true, "host-1-2"}},
+                    Launcher{"Torchrun",
+                             {{"RANK", "5"},
+                              {"WORLD_SIZE", "8"},
+                              {"LOCAL_RANK", "1"},
+                              {"LOCAL_WORLD_SIZE", "4"},
+                              {"MASTER_ADDR", "host0"},
+                              {"MASTER_PORT", "29500"},
+                              {"TORCHELASTIC_RUN_ID", "none"},
+                              {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                              {"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "2"}},
+                             {5, 8, 1, 4, "torchrun", "host0", 29500, false, std::nullopt}},
+                    Launcher{"ByHand",
+                             {{"RANK", "1"}, {"WORLD_SIZE", "2"}},
+                             {1, 2, 1, 2, "torchrun", {}, {}, false, std::nullopt}},
+                    Launcher{"OpenMpi",
+                             {{"OMPI_COMM_WORLD_RANK", "3"},
+                              {"OMPI_COMM_WORLD_SIZE", "4"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                              {"PMIX_NAMESPACE", "prte@1/x"},
+                              {"SLURM_STEP_ID", "0"},
+                              {"SLURM_PROCID", "0"},
+                              {"SLURM_NTASKS", "1"}},
+                             {3, 4, 1, 2, "openmpi", {}, {}, false, "openmpi-prte_1_x"}},
+                    Launcher{"Mpich",
+                             {{"PMI_RANK", "2"},
+                              {"PMI_SIZE", "3"},
+                              {"MPI_LOCALRANKID", "2"},
+                              {"MPI_LOCALNRANKS", "3"},
+                              {"MASTER_ADDR", "host0"},
+                              {"MASTER_PORT", "1"}},
+                             {2, 3, 2, 3, "mpich", "host0", 1, false, std::nullopt}},
+                    Launcher{"SlurmOnOneNode",
+                             {{"SLURM_JOB_ID", "77"},
+                              {"SLURM_STEP_ID", "0"},
+                              {"SLURM_PROCID", "1"},
+                              {"SLURM_NTASKS", "2"},
+                              {"SLURM_LOCALID", "1"},
+                              {"SLURM_STEP_TASKS_PER_NODE", "2"},
+                              {"SLURM_STEP_NODELIST", "node1"},
+                              {"PMI_RANK", "1"},
+                              {"PMI_SIZE", "2"}},
+                             {1, 2, 1, 2, "slurm", {}, {}, false, "slurm-77-0"}},
+                    Launcher{
+                        "SlurmOnTwoNodes",
+                        kTwoNodesOfSlurm,
+                        {5, 6, 1, 2, "slurm", "node08", 12000 + 77 * 31 + 1, false, "slurm-77-1"}},
+                    Launcher{"SlurmBatchScript",
+                             {{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "6"}, {"SLURM_PROCID", "0"}},
+                             {}},
+                    Launcher{"SlurmInteractiveShell",
+                             {{"SLURM_JOB_ID", "77"},
+                              {"SLURM_NTASKS", "6"},
+                              {"SLURM_PROCID", "0"},
+                              {"SLURM_STEP_ID", "4294967290"}},
+                             {}}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(ReadIdentity, NamesTheJobByTheNearestLauncherAboveWithItsStartTime) {
+  const TemporaryFolder proc;
+  const std::string fields = " 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 ";
+  proc.write("self/stat", "30 (train) S 20" + fields + "900 0");
+  proc.write("20/stat", "20 (a (b) c) S 10" + fields + "800 0");
+  proc.write("10/stat", "10 (hydra_pmi_proxy) S 5" + fields + "700 0");
+  proc.write("5/stat", "5 (mpiexec.hydra) S 1" + fields + "600 0");
+  const Identity identity =
+      read_identity(Environment(Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}), proc.path());
+  EXPECT_EQ(identity.job, "mpich-10-700");
+}
+
+struct Mistake {
+  const char* name;
+  Variables variables;
+  const char* message;
+};
+
+class WrongVariables : public testing::TestWithParam<Mistake> {};
+
+TEST_P(WrongVariables, AreNamedWithValueAndExpectation) {
+  const std::string message = message_of<ConfigError>([] { identity_of(GetParam().variables); });
+  EXPECT_THAT(message, HasSubstr(GetParam().message));
+  EXPECT_THAT(message, HasSubstr("\n  hint: "));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mistakes, WrongVariables,
+    testing::Values(
+        Mistake{"RankWithoutSize",
+                {{"RANK", "1"}},
+                "variable RANK is '1' but WORLD_SIZE is not set, expected both or neither"},
+        Mistake{"SizeWithoutRank",
+                {{"WORLD_SIZE", "2"}},
+                "variable WORLD_SIZE is '2' but RANK is not set"},
+        Mistake{"RankTooLarge",
+                {{"RANK", "2"}, {"WORLD_SIZE", "2"}},
+                "variable RANK is '2', expected less than WORLD_SIZE, which is '2'"},
+        Mistake{"NegativeRank",
+                {{"RANK", "-1"}, {"WORLD_SIZE", "2"}},
+                "variable RANK is '-1', expected an integer from 0"},
+        Mistake{"NoNumber",
+                {{"RANK", "one"}, {"WORLD_SIZE", "2"}},
+                "variable RANK is 'one', expected an integer"},
+        Mistake{"SizeOfNothing",
+                {{"RANK", "0"}, {"WORLD_SIZE", "0"}},
+                "variable WORLD_SIZE is '0', expected an integer from 1"},
+        Mistake{"HalfOfLocal",
+                {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}},
+                "LOCAL_RANK is '0' but LOCAL_WORLD_SIZE is not set"},
+        Mistake{
+            "MoreLocalThanAll",
+            {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}},
+            "variable LOCAL_WORLD_SIZE is '2', expected at most WORLD_SIZE, which is '1'"},
+        Mistake{
+            "PortOutOfRange",
+            {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "65536"}},
+            "variable MASTER_PORT is '65536', expected an integer from 1 to 65535"},
+        Mistake{"AddressWithoutPort",
+                {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "a"}},
+                "MASTER_ADDR is 'a' but MASTER_PORT is not set"},
+        Mistake{
+            "AgentStoreWithoutAddress",
+            {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
+            "TORCHELASTIC_USE_AGENT_STORE is 'True' but MASTER_ADDR and MASTER_PORT are not set"},
+        Mistake{"LeftoverRankUnderMpi",
+                {{"RANK", "0"},
+                 {"WORLD_SIZE", "1"},
+                 {"OMPI_COMM_WORLD_RANK", "1"},
+                 {"OMPI_COMM_WORLD_SIZE", "2"}},
+                "RANK and WORLD_SIZE are 0 and 1 but OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE "
+                "are 1 and 2"},
+        Mistake{
+            "HalfOfOpenMpi", {{"OMPI_COMM_WORLD_RANK", "0"}}, "OMPI_COMM_WORLD_SIZE is not set"},
+        Mistake{"HalfOfMpich", {{"PMI_SIZE", "2"}}, "PMI_RANK is not set"},
+        Mistake{"SlurmWithoutSize",
+                {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}},
+                "SLURM_NTASKS is not set"},
+        Mistake{"SlurmTasksUnreadable",
+                {{"SLURM_STEP_ID", "0"},
+                 {"SLURM_PROCID", "0"},
+                 {"SLURM_NTASKS", "2"},
+                 {"SLURM_STEP_TASKS_PER_NODE", "2(x"}},
+                "SLURM_STEP_TASKS_PER_NODE is '2(x', expected tasks per node"}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
+}  // namespace
+}  // namespace trireme::launch

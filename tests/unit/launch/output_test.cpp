@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/run/output.h>
+
+#include <trireme/base/error.h>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <tests/temporary_folder.h>
+
+#include <array>
+
+namespace trireme::launch {
+namespace {
+
+using test::read_file;
+using test::TemporaryFolder;
+
+std::array<UniqueFd, 2> make_pipe(int flags = 0) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC | flags), 0);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+UniqueFd open_file(const std::filesystem::path& path) {
+  return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+}
+
+void put(const UniqueFd& fd, std::string_view text) {
+  EXPECT_EQ(::write(fd.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+}
+
+TEST(Relay, ShowsWholeLinesWithTheirMarkAndLogsEverythingAtOnce) {
+  const TemporaryFolder folder;
+  const UniqueFd log = open_file(folder.path() / "log");
+  const UniqueFd shown = open_file(folder.path() / "shown");
+  Console console(shown.get());
+  auto [source, rank] = make_pipe(O_NONBLOCK);
+  Relay relay(std::move(source), log.get(), console, "[rank 1] ");
+  put(rank, "one\ntw");
+  EXPECT_EQ(relay.pump(), Relay::Result::kMore);
+  EXPECT_EQ(relay.pump(), Relay::Result::kNothingNow);
+  EXPECT_EQ(read_file(folder.path() / "shown"), "[rank 1] one\n");
+  EXPECT_EQ(read_file(folder.path() / "log"), "one\ntw");
+  put(rank, "o\n\nend");
+  EXPECT_EQ(relay.pump(), Relay::Result::kMore);
+  rank.reset();
+  EXPECT_EQ(relay.pump(), Relay::Result::kEnd);
+  relay.close();
+  EXPECT_EQ(read_file(folder.path() / "shown"),
+            "[rank 1] one\n[rank 1] two\n[rank 1] \n[rank 1] end\n");
+}
+
+TEST(Relay, GoesOnWhenTheLogCannotBeWritten) {
+  const TemporaryFolder folder;
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const UniqueFd shown = open_file(folder.path() / "shown");
+  Console console(shown.get());
+  auto [source, rank] = make_pipe(O_NONBLOCK);
+  Relay relay(std::move(source), full.get(), console, "");
+  put(rank, "text\n");
+  EXPECT_EQ(relay.pump(), Relay::Result::kMore);
+  EXPECT_EQ(read_file(folder.path() / "shown"),
+            "trireme: a log file is cut short here: No space left on device (errno 28)\ntext\n");
+}
+
+TEST(Console, NeverBlocksOnASlowReaderAndLosesNothing) {
+  auto [reader, writer] = make_pipe();
+  Console console(writer.get());
+  const std::string text(1 << 20, 'x');
+  console.write(text);
+  EXPECT_TRUE(console.is_congested());
+  std::size_t received = 0;
+  std::array<char, 1 << 16> buffer{};
+  while (received < text.size()) {
+    received += static_cast<std::size_t>(::read(reader.get(), buffer.data(), buffer.size()));
+    console.flush();
+  }
+  EXPECT_TRUE(console.is_empty());
+  EXPECT_EQ(::fcntl(writer.get(), F_GETFL) & O_NONBLOCK,
+            0);  // other users of the pipe keep their blocking writes
+}
+
+TEST(OpenOutput, SaysWhichLogFileCannotBeWritten) {
+  Consoles consoles;
+  EXPECT_THAT(
+      test::message_of<ConfigError>(
+          [&] { open_output(3, "/no/such/folder", Output::kNone, consoles); }),
+      testing::StartsWith(
+          "cannot write the log file /no/such/folder/rank_3.log: No such file or directory"));
+}
+
+}  // namespace
+}  // namespace trireme::launch

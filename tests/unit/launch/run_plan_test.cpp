@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/run/run_plan.h>
+
+#include <trireme/base/error.h>
+
+#include <gmock/gmock.h>
+#include <tests/temporary_folder.h>
+
+namespace trireme::launch {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+RunOptions options_for(int processes) {
+  RunOptions options;
+  options.command = {"/bin/sh", "-c", "echo $RANK"};
+  options.processes = processes;
+  return options;
+}
+
+RunPlan plan_of(const RunOptions& options, const Variables& variables = {},
+                const std::vector<int>& cores = {0, 1, 2, 3, 4}) {
+  return make_plan(options, Environment(variables), cores, static_cast<int>(cores.size()));
+}
+
+TEST(RunPlan, StartsOneRankForEachCoreByDefault) {
+  RunOptions options = options_for(1);
+  options.processes.reset();
+  EXPECT_EQ(plan_of(options).ranks.size(), 5U);
+}
+
+TEST(RunPlan, SharesTheCoresOfTheMachine) {
+  RunOptions options = options_for(2);
+  options.binding = Binding::kCore;
+  const RunPlan plan = plan_of(options);
+  EXPECT_THAT(plan.ranks.at(0).cores, ElementsAre(0, 1));
+  EXPECT_THAT(plan.ranks.at(1).cores, ElementsAre(2, 3, 4));
+  EXPECT_THAT(describe(plan),
+              HasSubstr("OMP_NUM_THREADS=2 taskset -c 0,1 /bin/sh -c 'echo $RANK'\n"));
+}
+
+TEST(RunPlan, LetsRanksTakeTurnsOnTooFewCores) {
+  RunOptions options = options_for(3);
+  options.binding = Binding::kCore;
+  const RunPlan plan = plan_of(options, {}, {4, 6});
+  EXPECT_THAT(plan.ranks.at(2).cores, ElementsAre(4));
+  EXPECT_THAT(describe(plan), HasSubstr("OMP_NUM_THREADS=1 "));
+}
+
+TEST(RunPlan, LeavesTheUsersThreadsAlone) {
+  EXPECT_THAT(describe(plan_of(options_for(2), {{"OMP_NUM_THREADS", "8"}})),
+              Not(HasSubstr("OMP_NUM_THREADS")));
+  RunOptions options = options_for(2);
+  options.environment = {{"OMP_NUM_THREADS", "7"}};
+  EXPECT_THAT(describe(plan_of(options)), HasSubstr("OMP_NUM_THREADS=7 "));
+}
+
+TEST(RunPlan, LaterHostsHostNoStore) {
+  RunOptions options = options_for(2);
+  options.nodes = 2;
+  options.node_rank = 1;
+  options.master_address = "host0";
+  options.master_port = 29500;
+  const RunPlan plan = plan_of(options);
+  EXPECT_FALSE(plan.hosts_store);
+  EXPECT_EQ(plan.world_size, 4);
+  EXPECT_EQ(plan.ranks.at(1).rank, 3);
+}
+
+TEST(ShellQuote, LeavesPlainWordsAndProtectsOthers) {
+  EXPECT_EQ(shell_quote("./a-b_c.d/e=f"), "./a-b_c.d/e=f");
+  EXPECT_EQ(shell_quote(""), "''");
+  EXPECT_EQ(shell_quote("a b"), "'a b'");
+  EXPECT_EQ(shell_quote("it's"), "'it'\\''s'");
+}
+
+}  // namespace
+}  // namespace trireme::launch

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/launcher_environment.h>
+
+#include <trireme/base/error.h>
+#include <trireme/launch/process_tree.h>
+#include <trireme/launch/slurm_lists.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <string_view>
+
+namespace trireme::launch {
+namespace {
+
+// How one launcher calls the four numbers.
+struct Names {
+  std::string_view launcher;
+  std::string_view rank;
+  std::string_view world_size;
+  std::string_view local_rank;
+  std::string_view local_world_size;
+};
+
+constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kOpenMpi{"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kMpich{"mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+
+// Programs that start ranks; one instance per host and run. The kernel keeps 15 characters of a
+// name.
+constexpr std::array<std::string_view, 9> kLauncherPrograms{
+    "mpirun",  "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun",
+    "prterun", "prted",   "orted",         "slurmstepd"};
+
+// Both numbers of one pair, or neither; half a pair is an error.
+bool has_pair(const Environment& environment, std::string_view first, std::string_view second) {
+  const bool has_first = environment.has(first);
+  if (has_first == environment.has(second)) return has_first;
+  const std::string_view set = has_first ? first : second;
+  const std::string_view missing = has_first ? second : first;
+  throw ConfigError(join_message("environment variable ", set, " is '", *environment.find(set),
+                                 "' but ", missing, " is not set, expected both or neither"),
+                    join_message("set ", missing, " too, or unset ", set, " to run alone"));
+}
+
+int read_size(const Environment& environment, std::string_view name) {
+  return static_cast<int>(environment.find_integer(name, 1, INT_MAX).value());
+}
+
+int read_index(const Environment& environment, std::string_view name) {
+  return static_cast<int>(environment.find_integer(name, 0, INT_MAX).value());
+}
+
+void check_below(const Environment& environment, std::string_view index, std::string_view size) {
+  if (read_index(environment, index) < read_size(environment, size)) return;
+  throw ConfigError(
+      join_message("environment variable ", index, " is '", *environment.find(index),
+                   "', expected less than ", size, ", which is '", *environment.find(size), "'"),
+      "ranks count from 0; start the ranks by one launcher, which sets both");
+}
+
+void check_at_most(std::string_view small_name, int small, std::string_view large_name, int large) {
+  if (small <= large) return;
+  throw ConfigError(join_message("environment variable ", small_name, " is '", small,
+                                 "', expected at most ", large_name, ", which is '", large, "'"),
+                    "start the ranks by one launcher, which sets both");
+}
+
+// The four numbers under one launcher's names; without the local pair all ranks are taken to share
+// this host.
+Identity read_numbers(const Environment& environment, const Names& names) {
+  Identity identity;
+  identity.launcher = names.launcher;
+  check_below(environment, names.rank, names.world_size);
+  identity.rank = read_index(environment, names.rank);
+  identity.world_size = read_size(environment, names.world_size);
+  if (has_pair(environment, names.local_rank, names.local_world_size)) {
+    check_below(environment, names.local_rank, names.local_world_size);
+    identity.local_rank = read_index(environment, names.local_rank);
+    identity.local_world_size = read_size(environment, names.local_world_size);
+    check_at_most(names.local_world_size, identity.local_world_size, names.world_size,
+                  identity.world_size);
+  } else {
+    identity.local_rank = identity.rank;
+    identity.local_world_size = identity.world_size;
+  }
+  return identity;
+}
+
+void read_master(const Environment& environment, Identity& identity) {
+  if (!has_pair(environment, "MASTER_ADDR", "MASTER_PORT")) return;
+  identity.master_address = environment.find("MASTER_ADDR");
+  identity.master_port =
+      static_cast<int>(environment.find_integer("MASTER_PORT", 1, 65535).value());
+}
+
+// Variables in torchrun's style that nobody claims, next to those of MPI: a leftover `export
+// RANK=0` would make every process of an mpirun rank 0.
+void check_agrees_with_mpi(const Environment& environment, const Identity& identity) {
+  for (const Names& names : {kOpenMpi, kMpich}) {
+    if (!environment.has(names.rank) || !environment.has(names.world_size)) continue;
+    if (read_index(environment, names.rank) == identity.rank &&
+        read_size(environment, names.world_size) == identity.world_size) {
+      continue;
+    }
+    throw ConfigError(
+        join_message("environment variables RANK and WORLD_SIZE are ", identity.rank, " and ",
+                     identity.world_size, " but ", names.rank, " and ", names.world_size, " are ",
+                     *environment.find(names.rank), " and ", *environment.find(names.world_size),
+                     ", expected the same"),
+        "unset RANK and WORLD_SIZE; mpirun says it all");
+  }
+}
+
+Identity read_torchrun(const Environment& environment) {
+  Identity identity = read_numbers(environment, kTorchrun);
+  if (environment.has("TRIREME_RUN_ID")) {
+    identity.launcher = "trireme";
+  } else if (!environment.has("TORCHELASTIC_RUN_ID")) {
+    check_agrees_with_mpi(environment, identity);
+  }
+  identity.launcher_hosts_store = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return identity;
+}
+
+// A job step that srun started. Batch scripts and interactive shells are steps too, with reserved
+// numbers at the top.
+bool in_slurm_step(const Environment& environment) {
+  constexpr std::int64_t kFirstReservedStep = 0xfffffff0;
+  const auto step = environment.find_integer("SLURM_STEP_ID", 0, UINT_MAX);
+  return step && *step < kFirstReservedStep && environment.has("SLURM_PROCID");
+}
+
+// A port that all ranks of a step compute alike and two steps rarely share, below those that
+// kernels give to clients.
+int slurm_port(const Environment& environment) {
+  constexpr std::int64_t kFirstPort = 12000;
+  constexpr std::int64_t kPorts = 20000;
+  const std::int64_t job = environment.find_integer("SLURM_JOB_ID", 0, INT64_MAX / 64).value_or(0);
+  const std::int64_t step = environment.find_integer("SLURM_STEP_ID", 0, UINT_MAX).value_or(0);
+  return static_cast<int>(kFirstPort + (job * 31 + step) % kPorts);
+}
+
+int slurm_tasks_here(const Environment& environment, int world_size) {
+  constexpr std::string_view kTasks = "SLURM_STEP_TASKS_PER_NODE";
+  const auto list = environment.find(kTasks);
+  if (!list) return world_size;
+  const auto tasks = expand_tasks_per_node(*list, kTasks);
+  const auto node =
+      environment.find_integer("SLURM_NODEID", 0, static_cast<std::int64_t>(tasks.size()) - 1);
+  return tasks[static_cast<std::size_t>(node.value_or(0))];
+}
+
+Identity read_slurm(const Environment& environment) {
+  const std::string_view size_name =
+      environment.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  Identity identity;
+  identity.launcher = "slurm";
+  has_pair(environment, "SLURM_PROCID", size_name);
+  check_below(environment, "SLURM_PROCID", size_name);
+  identity.rank = read_index(environment, "SLURM_PROCID");
+  identity.world_size = read_size(environment, size_name);
+  identity.local_world_size = slurm_tasks_here(environment, identity.world_size);
+  check_at_most("SLURM_STEP_TASKS_PER_NODE", identity.local_world_size, size_name,
+                identity.world_size);
+  identity.local_rank =
+      static_cast<int>(environment.find_integer("SLURM_LOCALID", 0, identity.local_world_size - 1)
+                           .value_or(identity.rank));
+  const auto nodes = environment.find("SLURM_STEP_NODELIST");
+  if (nodes && identity.local_world_size < identity.world_size) {
+    identity.master_address = expand_node_list(*nodes, "SLURM_STEP_NODELIST").front();
+    identity.master_port = slurm_port(environment);
+  }
+  return identity;
+}
+
+// The launcher's name for the job, where it has one, and the process that started the ranks of this
+// host: names come round again after a while, a process number with its start time does not.
+std::optional<std::string> read_job(const Environment& environment, const Identity& identity,
+                                    const std::filesystem::path& proc_root) {
+  std::string job;
+  for (const char* name :
+       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
+    const bool of_slurm = std::string_view(name).starts_with("SLURM");
+    if (of_slurm != (identity.launcher == "slurm")) continue;
+    if (const auto value = environment.find(name)) job += "-" + *value;
+  }
+  const auto above = ancestors(proc_root);
+  const auto starter = std::ranges::find_if(above, [](const Process& process) {
+    return std::ranges::find(kLauncherPrograms, process.name) != kLauncherPrograms.end();
+  });
+  if (starter != above.end()) job += join_message("-", starter->id, "-", starter->start_time);
+  if (job.empty()) return std::nullopt;
+  job.insert(0, identity.launcher);
+  std::ranges::replace_if(
+      job,
+      [](char c) {
+        return c != '-' && c != '_' && c != '.' &&
+               (std::isalnum(static_cast<unsigned char>(c)) == 0);
+      },
+      '_');
+  return job;
+}
+
+// Hydra sets PMI_RANK, but so does srun with its PMI plug-ins; only Hydra says which local rank
+// this is.
+bool under_hydra(const Environment& environment) {
+  return has_pair(environment, "PMI_RANK", "PMI_SIZE") &&
+         (environment.has("MPI_LOCALRANKID") || !in_slurm_step(environment));
+}
+
+}  // namespace
+
+Identity read_identity(const Environment& environment, const std::filesystem::path& proc_root) {
+  Identity identity;
+  if (has_pair(environment, "RANK", "WORLD_SIZE")) {
+    identity = read_torchrun(environment);
+  } else if (has_pair(environment, kOpenMpi.rank, kOpenMpi.world_size)) {
+    identity = read_numbers(environment, kOpenMpi);
+  } else if (under_hydra(environment)) {
+    identity = read_numbers(environment, kMpich);
+  } else if (in_slurm_step(environment)) {
+    identity = read_slurm(environment);
+  } else {
+    return identity;
+  }
+  read_master(environment, identity);
+  if (identity.launcher_hosts_store && !identity.master_address) {
+    throw ConfigError(
+        "environment variable TORCHELASTIC_USE_AGENT_STORE is 'True' but MASTER_ADDR and "
+        "MASTER_PORT are not set, "
+        "expected the address of the launcher's store",
+        "start the ranks by trireme run or torchrun, which set all three, or unset "
+        "TORCHELASTIC_USE_AGENT_STORE");
+  }
+  identity.job = environment.find("TRIREME_RUN_ID");
+  if (!identity.job || identity.launcher != "trireme")
+    identity.job = read_job(environment, identity, proc_root);
+  return identity;
+}
+
+}  // namespace trireme::launch

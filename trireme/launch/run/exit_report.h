@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a process ended, in words, and the end of its log.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace trireme::launch {
+
+/// `SIGSEGV (segmentation fault)`.
+std::string describe_signal(int signal);
+
+/// Describes a wait status (as of waitpid): `exited with code 3`, `was killed by SIGSEGV
+/// (segmentation fault), core dumped`.
+std::string describe_exit(int wait_status);
+
+/// Returns what a shell would: the exit code, or 128 plus the signal.
+int exit_code(int wait_status);
+
+/// What may have ended a process in this way, for signals that puzzle people; else empty.
+std::string_view exit_hint(int wait_status);
+
+/// Returns the last `lines` lines of a file, each indented by `  | `; of a progress bar that
+/// rewrites its line only the last state. Looks at the last 64 KiB only.
+std::string last_lines(const std::filesystem::path& file, int lines);
+
+}  // namespace trireme::launch

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/run/run_plan.h>
+
+#include <trireme/base/error.h>
+#include <trireme/launch/run/program.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+namespace trireme::launch {
+namespace {
+
+constexpr int kMostProcesses = 4096;
+constexpr int kMostNodes = 65536;
+
+constexpr std::array<std::string_view, 10> kOwnVariables{
+    "RANK",           "WORLD_SIZE",      "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",     "MASTER_ADDR",     "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+    "TRIREME_RUN_ID", "GROUP_WORLD_SIZE"};
+
+void check_range(std::string_view option, std::int64_t value, std::int64_t minimum,
+                 std::int64_t maximum) {
+  if (value >= minimum && value <= maximum) return;
+  throw ConfigError(join_message(option, " is ", value, ", expected ", minimum, " to ", maximum),
+                    "see trireme run --help");
+}
+
+void check_nodes(const RunOptions& options) {
+  check_range("--nnodes", options.nodes, 1, kMostNodes);
+  if (options.node_rank) check_range("--node-rank", *options.node_rank, 0, options.nodes - 1);
+  if (options.master_port) check_range("--master-port", *options.master_port, 1, 65535);
+  if (options.nodes == 1) return;
+  std::string missing;
+  if (!options.processes) missing += " -n";
+  if (!options.node_rank) missing += " --node-rank";
+  if (!options.master_address) missing += " --master-addr";
+  if (!options.master_port) missing += " --master-port";
+  if (missing.empty()) return;
+  throw ConfigError(join_message("--nnodes is ", options.nodes, ", expected with it:", missing),
+                    "give every host the same -n and its own --node-rank from 0, and the address "
+                    "and a free port of host 0");
+}
+
+void check_variables(const RunOptions& options) {
+  for (const auto& [name, value] : options.environment) {
+    if (name.empty() || name.find('=') != std::string::npos) {
+      throw ConfigError(join_message("--env has the name '", name, "', expected NAME=VALUE"),
+                        "for instance --env OMP_NUM_THREADS=2");
+    }
+    if (std::ranges::find(kOwnVariables, name) == kOwnVariables.end()) continue;
+    throw ConfigError(join_message("--env sets ", name, " to '", value,
+                                   "', which trireme run sets itself for each rank"),
+                      "use -n, --nnodes, --node-rank, --master-addr and --master-port");
+  }
+}
+
+std::optional<std::string> given_variable(const RunOptions& options, std::string_view name) {
+  std::optional<std::string> value;
+  for (const auto& [given, text] : options.environment) {
+    if (given == name) value = text;
+  }
+  return value;
+}
+
+// Cores [first, last) of `index` among `count`; with fewer cores than ranks, ranks take turns.
+std::vector<int> share_of_cores(const std::vector<int>& cores, std::size_t index,
+                                std::size_t count) {
+  if (cores.size() < count) return {cores.at(index % cores.size())};
+  const auto begin = cores.begin();
+  return {begin + static_cast<std::ptrdiff_t>(index * cores.size() / count),
+          begin + static_cast<std::ptrdiff_t>((index + 1) * cores.size() / count)};
+}
+
+}  // namespace
+
+RunPlan make_plan(const RunOptions& options, const Environment& environment,
+                  const std::vector<int>& allowed_cores, int available_cores) {
+  if (options.command.empty()) {
+    throw ConfigError("no program to run, expected one after the options",
+                      "trireme run -n 2 -- ./my_program arguments");
+  }
+  const int count = options.processes.value_or(available_cores);
+  check_range("-n", count, 1, kMostProcesses);
+  check_nodes(options);
+  check_variables(options);
+  if (options.timeout) check_range("--timeout", options.timeout->count(), 1, 31LL * 24 * 3600);
+
+  RunPlan plan;
+  plan.program =
+      find_program(options.command.front(),
+                   given_variable(options, "PATH").value_or(environment.find("PATH").value_or("")));
+  plan.command = options.command;
+  plan.world_size = options.nodes * count;
+  const int node_rank = options.node_rank.value_or(0);
+  plan.hosts_store = node_rank == 0;
+  for (int local_rank = 0; local_rank < count; ++local_rank) {
+    RankPlan rank{.rank = node_rank * count + local_rank, .variables = {}, .cores = {}};
+    rank.variables = {{"RANK", std::to_string(rank.rank)},
+                      {"WORLD_SIZE", std::to_string(plan.world_size)},
+                      {"LOCAL_RANK", std::to_string(local_rank)},
+                      {"LOCAL_WORLD_SIZE", std::to_string(count)},
+                      {"GROUP_RANK", std::to_string(node_rank)},
+                      {"GROUP_WORLD_SIZE", std::to_string(options.nodes)},
+                      {"MASTER_ADDR", options.master_address.value_or("127.0.0.1")},
+                      {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+    if (options.binding == Binding::kCore) {
+      rank.cores = share_of_cores(allowed_cores, static_cast<std::size_t>(local_rank),
+                                  static_cast<std::size_t>(count));
+    }
+    plan.ranks.push_back(std::move(rank));
+  }
+  if (options.timeout)
+    add_variable(plan, "TRIREME_TIMEOUT", std::to_string(options.timeout->count()));
+  if (!environment.has("OMP_NUM_THREADS") && !given_variable(options, "OMP_NUM_THREADS")) {
+    add_variable(plan, "OMP_NUM_THREADS", std::to_string(std::max(1, available_cores / count)));
+  }
+  for (const auto& [name, value] : options.environment) add_variable(plan, name, value);
+  return plan;
+}
+
+void add_variable(RunPlan& plan, const std::string& name, const std::string& value) {
+  for (RankPlan& rank : plan.ranks) {
+    std::erase_if(rank.variables, [&](const auto& variable) { return variable.first == name; });
+    rank.variables.emplace_back(name, value);
+  }
+}
+
+std::string shell_quote(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string describe(const RunPlan& plan) {
+  std::ostringstream text;
+  for (const RankPlan& rank : plan.ranks) {
+    for (const auto& [name, value] : rank.variables)
+      text << name << '=' << shell_quote(value) << ' ';
+    for (std::size_t i = 0; i < rank.cores.size(); ++i)
+      text << (i == 0 ? "taskset -c " : ",") << rank.cores[i];
+    if (!rank.cores.empty()) text << ' ';
+    text << shell_quote(plan.program);
+    for (std::size_t i = 1; i < plan.command.size(); ++i)
+      text << ' ' << shell_quote(plan.command[i]);
+    text << '\n';
+  }
+  return text.str();
+}
+
+}  // namespace trireme::launch

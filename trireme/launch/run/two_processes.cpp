@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/launch/run/two_processes.h>
+
+#include <trireme/base/error.h>
+#include <trireme/launch/process_tree.h>
+#include <trireme/launch/run/exit_report.h>
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+namespace trireme::launch {
+namespace {
+
+struct Pipe {
+  UniqueFd read_end;
+  UniqueFd write_end;
+};
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw ConfigError(join_message("cannot make a pipe: ", describe_errno(errno)),
+                      "check ulimit -n");
+  }
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+// Blocks the handled signals while it lives. SIGCHLD is set back to its default: whoever started us
+// may ignore it, and exit codes would then be lost.
+class BlockedSignals {
+ public:
+  BlockedSignals() : blocked_(handled_signals()) {
+    ::signal(SIGCHLD, SIG_DFL);
+    ::sigprocmask(SIG_BLOCK, &blocked_, &original_);
+  }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &original_, nullptr); }
+
+  const sigset_t& blocked() const { return blocked_; }
+  const sigset_t& original() const { return original_; }
+
+ private:
+  sigset_t blocked_;
+  sigset_t original_{};
+};
+
+// The supervisor's whole life. It has a process group of its own, so that the terminal's signals
+// and a `kill` of the front's group reach the front process only.
+[[noreturn]] void be_supervisor(const std::function<int(SupervisorSetting)>& supervise,
+                                SupervisorSetting setting, UniqueFd failure) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGTTOU, SIG_IGN);  // it writes to a terminal of which it is not the foreground
+  int code = 2;
+  try {
+    code = supervise(std::move(setting));
+  } catch (const std::exception& error) {
+    constexpr std::size_t kFitsIntoPipe = 1 << 15;
+    const std::string message = std::string(error.what()).substr(0, kFitsIntoPipe);
+    [[maybe_unused]] const ssize_t written = ::write(failure.get(), message.data(), message.size());
+  }
+  // A process of its own ends here: it must not return into the caller's program a second time.
+  std::exit(code);  // NOLINT(concurrency-mt-unsafe)
+}
+
+// Waits for the supervisor and passes on what the user wants meanwhile. Returns its wait status.
+int wait_and_forward(pid_t supervisor, const sigset_t& signals) {
+  while (true) {
+    const int signal = ::sigwaitinfo(&signals, nullptr);
+    if (signal == SIGCHLD) {
+      int status = 0;
+      if (::waitpid(supervisor, &status, WNOHANG) == supervisor) return status;
+    } else if (signal > 0) {
+      ::kill(supervisor, signal);
+      if (signal == SIGTSTP)
+        ::raise(SIGSTOP);  // the supervisor has stopped the ranks by now or does soon
+    }
+  }
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (true) {
+    const ssize_t count = ::read(fd, buffer.data(), buffer.size());
+    if (count > 0) text.append(buffer.data(), static_cast<std::size_t>(count));
+    if (count == 0 || (count < 0 && errno != EINTR)) return text;
+  }
+}
+
+// After the supervisor was killed: all that was below it is below us now. Gives up on what resists
+// SIGKILL.
+void end_orphans() {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  sigset_t children;
+  ::sigemptyset(&children);
+  ::sigaddset(&children, SIGCHLD);
+  while (true) {
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    const bool none_left = ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
+    if (none_left || std::chrono::steady_clock::now() > deadline) return;
+    for (const Process& process : descendants(::getpid())) send_signal(process, SIGKILL);
+    const timespec soon{.tv_sec = 0, .tv_nsec = 50'000'000};
+    ::sigtimedwait(&children, nullptr, &soon);
+  }
+}
+
+}  // namespace
+
+sigset_t handled_signals() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD}) {
+    ::sigaddset(&signals, signal);
+  }
+  return signals;
+}
+
+int run_in_two_processes(const std::function<int(SupervisorSetting)>& supervise) {
+  Pipe alive = make_pipe();
+  Pipe failure = make_pipe();
+  const BlockedSignals signals;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  std::cout.flush();
+  std::fflush(nullptr);
+  const pid_t supervisor = ::fork();
+  if (supervisor < 0) {
+    throw ConfigError(join_message("cannot start a process: ", describe_errno(errno)),
+                      "check ulimit -u");
+  }
+  if (supervisor == 0) {
+    alive.write_end.reset();
+    failure.read_end.reset();
+    be_supervisor(supervise, {std::move(alive.read_end), signals.blocked(), signals.original()},
+                  std::move(failure.write_end));
+  }
+  alive.read_end.reset();
+  failure.write_end.reset();
+  const int status = wait_and_forward(supervisor, signals.blocked());
+  const bool was_killed = WIFSIGNALED(status);
+  if (was_killed) {
+    end_orphans();
+    std::cerr << "trireme: the supervising process " << describe_exit(status)
+              << "; all ranks were ended\n";
+  }
+  if (const std::string message = read_all(failure.read_end.get()); !message.empty())
+    throw ConfigError(message, "");
+  return exit_code(status);
+}
+
+}  // namespace trireme::launch
