@@ -2,7 +2,6 @@
 include(CMakePackageConfigHelpers)
 get_property(rooms GLOBAL PROPERTY TRIREME_ROOMS)
 install(TARGETS ${rooms} trireme EXPORT TriremeTargets FILE_SET HEADERS)
-install(TARGETS trireme_program RUNTIME)
 set(TRIREME_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Trireme)
 install(EXPORT TriremeTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 configure_package_config_file(cmake/TriremeConfig.cmake.in ${PROJECT_BINARY_DIR}/TriremeConfig.cmake

@@ -4,11 +4,13 @@
 #include <trireme/base/error.h>
 
 #include <CLI/CLI.hpp>
+#include <apps/trireme/data_command.h>
 #include <apps/trireme/run_command.h>
 #include <apps/trireme/torch_parts.h>
 
 #include <algorithm>
 #include <iostream>
+#include <memory>
 #include <span>
 
 namespace {
@@ -28,6 +30,16 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
       trireme::join_message("the commands are ", names, "; see trireme --help"));
 }
 
+void add_doctor_command(CLI::App& app) {
+  CLI::App* const command =
+      app.add_subcommand("doctor", "Say what works on this machine, and how to mend the rest");
+  const auto as_rank = std::make_shared<bool>(false);
+  command->add_flag("--as-rank", *as_rank)->group("");  // hidden: the processes of the self-test
+  command->callback([as_rank] {
+    if (const int code = trireme::apps::doctor(*as_rank); code != 0) throw CLI::RuntimeError(code);
+  });
+}
+
 int parse_and_run(std::vector<std::string> words) {
   // What stands after `--` belongs to the program that is run, and never meets the parser.
   const auto mark = std::ranges::find(words, "--");
@@ -38,7 +50,8 @@ int parse_and_run(std::vector<std::string> words) {
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);
   app.require_subcommand(1);
   trireme::apps::add_run_command(app, program_tail);
-  trireme::apps::add_torch_commands(app);
+  trireme::apps::add_data_command(app);
+  add_doctor_command(app);
   check_command(app, words);
   std::ranges::reverse(words);  // the parser takes them from the back
   try {

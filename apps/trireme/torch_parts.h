@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program has only where it is built with LibTorch: with_torch.cpp, and its stub twin
-// without_torch.cpp.
+// The parts of the program that need LibTorch. They are a shared object of their own, loaded when they are first needed:
+// LibTorch takes a quarter of a second to load, which `trireme run` spends while its ranks load theirs.
 #pragma once
 
 #include <trireme/launch/run/run.h>
 
-namespace CLI {
-class App;
-}
-
 namespace trireme::apps {
 
-/// Adds the commands that need LibTorch.
-void add_torch_commands(CLI::App& app);
-
-/// Returns what serves the store of `trireme run`; empty where nothing can.
+/// Returns what hosts a run's store; calling it loads the shared object. Empty in a build without LibTorch.
 launch::StoreHost store_host();
+
+/// Examines this machine and this build and prints what it finds; returns the exit code: 0 where everything is in order.
+/// @param as_rank be one of the two processes of the self-test instead.
+int doctor(bool as_rank);
 
 }  // namespace trireme::apps

@@ -218,6 +218,29 @@ TEST(DataParallel, KeepsTheMemoryFormatOfParameters) {
   });
 }
 
+TEST(Parallelized, SumsANumberOverRanksWithTheGradients) {
+  run_ranks(3, [](const Group& group) {
+    Net net = make_net(1);
+    Parallelized parallelized = parallelize(*net, {.micro_batches = 2}, group);
+    for (int step = 0; step < 2; ++step) {
+      loss_of(net, make_batch(0, 0)).backward();
+      if (step == 0) parallelized.add_to_step(torch::full({1, 1}, group.rank() + 0.5));
+      loss_of(net, make_batch(0, 0)).backward();
+      EXPECT_EQ(parallelized.sum_of_step(), step == 0 ? 4.5 : 0);
+    }
+  });
+}
+
+TEST(Parallelized, KeepsTheNumberOfAGroupOfOne) {
+  torch::nn::Linear net(2, 2);
+  Parallelized parallelized = parallelize(*net, {}, Group());
+  EXPECT_EQ(parallelized.sum_of_step(), 0);
+  parallelized.add_to_step(torch::tensor(2.5));
+  EXPECT_EQ(parallelized.sum_of_step(), 2.5);
+  EXPECT_THROW(parallelized.add_to_step(torch::ones({2})), UsageError);
+  EXPECT_THROW(parallelized.add_to_step(torch::tensor(1)), UsageError);
+}
+
 TEST(ParallelizeErrors, NameTheFirstParameterThatDiffersOnEveryRank) {
   const auto thrown = run_ranks_catching(3, [](const Group& group) {
     torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, group.rank() == 2 ? 5 : 4));

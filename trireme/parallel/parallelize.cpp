@@ -16,7 +16,8 @@ using detail::NamedTensor;
 struct Parallelized::Impl {
   Plan plan;
   comm::Group group;
-  std::optional<detail::Reducer> reducer;
+  std::optional<detail::Reducer> reducer;  // where there is something to exchange
+  at::Tensor own_number;                   // of add_to_step, without a reducer
 };
 
 Parallelized::Parallelized(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -25,6 +26,24 @@ Parallelized& Parallelized::operator=(Parallelized&&) noexcept = default;
 Parallelized::~Parallelized() = default;
 const Plan& Parallelized::plan() const noexcept { return impl_->plan; }
 const comm::Group& Parallelized::group() const noexcept { return impl_->group; }
+
+void Parallelized::add_to_step(const at::Tensor& number) {
+  if (number.numel() != 1 || !number.is_floating_point()) {
+    throw UsageError(join_message("add_to_step was given a tensor ", number.sizes(), " of ", number.scalar_type(),
+                                  ", expected one floating-point number"),
+                     "reduce it to one number first");
+  }
+  if (impl_->reducer) {
+    impl_->reducer->add_to_step(number);
+  } else {
+    impl_->own_number = number.detach();
+  }
+}
+
+double Parallelized::sum_of_step() const {
+  if (impl_->reducer) return impl_->reducer->sum_of_step();
+  return impl_->own_number.defined() ? impl_->own_number.item<double>() : 0;
+}
 
 namespace {
 

@@ -2,6 +2,7 @@
 // parallelize: the one function that changes a module so that it trains in parallel.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <trireme/comm/group.h>
 #include <trireme/plan/plan.h>
 
@@ -25,6 +26,14 @@ class Parallelized {
 
   const Plan& plan() const noexcept;
   const comm::Group& group() const noexcept;
+
+  /// Gives this rank's number for the step that is under way; call it before the step's last backward(). The sum over
+  /// all ranks travels with the gradients and costs no message of its own: a loss, or a mark that it is not finite.
+  /// @param number one element of a floating dtype; may be on another device than the gradients.
+  void add_to_step(const at::Tensor& number);
+
+  /// Returns the sum over ranks of the numbers given for the step whose last backward() returned; 0 where none was.
+  double sum_of_step() const;
 
  private:
   std::unique_ptr<Impl> impl_;

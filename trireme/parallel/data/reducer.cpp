@@ -87,9 +87,9 @@ void Reducer::assign_buckets() {
 void Reducer::allocate(Bucket& bucket, bool is_last) {
   std::int64_t elements = 0;
   for (const std::size_t slot : bucket.slots) elements += aligned_elements(slots_[slot].parameter.tensor);
-  const auto num_counts = is_last ? static_cast<std::int64_t>(slots_.size()) : 0;
-  bucket.memory = at::zeros({elements + num_counts}, slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false));
-  if (is_last) use_counts_ = slice_of(bucket.memory, elements, at::IntArrayRef{num_counts}, at::IntArrayRef{1});
+  const auto tail = is_last ? static_cast<std::int64_t>(slots_.size()) + 1 : 0;
+  bucket.memory = at::zeros({elements + tail}, slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false));
+  if (is_last) tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
   std::int64_t offset = 0;
   for (const std::size_t index : bucket.slots) {
     const at::Tensor& parameter = slots_[index].parameter.tensor;
@@ -126,7 +126,10 @@ void Reducer::begin_pass() {
   pass_id_ = autograd::get_current_graph_task_id();
   if (pass_ + 1 == plan_.micro_batches) {
     buffers_.start();
-    use_counts_.fill_(1);
+    tail_.fill_(1);
+    at::Tensor sum = tail_.slice(0, -1);
+    number_.defined() ? sum.copy_(number_.flatten()) : sum.zero_();
+    number_.reset();
   }
   autograd::Engine::get_default_engine().queue_callback([this] { end_pass(); });
 }
@@ -150,7 +153,7 @@ void Reducer::store_gradient(Slot& slot) {
   }
   if (!gradient.defined()) {
     slot.gradient.zero_();
-    use_counts_[&slot - slots_.data()].zero_();
+    tail_[&slot - slots_.data()].zero_();
   } else if (gradient.const_data_ptr() != slot.gradient.const_data_ptr()) {
     slot.gradient.copy_(gradient);
   }
@@ -174,8 +177,9 @@ void Reducer::finish_step() {
     bucket.work.wait();
     bucket.num_pending = bucket.slots.size();
   }
-  const at::Tensor counts = use_counts_.to(at::kCPU, at::kDouble);
-  const double* num_ranks_using = counts.const_data_ptr<double>();
+  const at::Tensor tail = tail_.to(at::kCPU, at::kDouble);
+  const double* num_ranks_using = tail.const_data_ptr<double>();
+  sum_of_step_ = num_ranks_using[slots_.size()];
   const std::int64_t divisor = group_.size() * plan_.micro_batches;
   for (Bucket& bucket : buckets_) {
     // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.

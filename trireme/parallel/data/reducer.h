@@ -6,8 +6,8 @@
 //   engine:                         all-reduce 0 │ …      | wait for the rest, divide once, .grad = bucket slices
 //
 // Buckets are filled in reverse order of registration, which is about the order in which backward finds the gradients,
-// and are launched in that order on every rank, whatever order each rank finds them ready in. The last bucket carries
-// one number a parameter besides: how many ranks used it in this step.
+// and are launched in that order on every rank, whatever order each rank finds them ready in. The last bucket has a tail
+// besides: for each parameter how many ranks used it in this step, and one number of the caller's.
 // Follows Li et al., "PyTorch Distributed" (VLDB 2020), section 3; the tree of sums is docs/design/numerics.md.
 #pragma once
 
@@ -35,6 +35,10 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
   ~Reducer();
+
+  /// See Parallelized.
+  void add_to_step(const at::Tensor& number) { number_ = number.detach(); }
+  double sum_of_step() const { return sum_of_step_; }
 
  private:
   class Hook;
@@ -69,7 +73,9 @@ class Reducer {
   const comm::Group group_;
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
-  at::Tensor use_counts_;      // [parameters], the tail of the last bucket
+  at::Tensor tail_;            // [parameters + 1] of the last bucket: use counts, then the caller's number
+  at::Tensor number_;          // given for this step; may be undefined
+  double sum_of_step_ = 0;
   BufferBroadcast buffers_;
 
   std::mutex mutex_;           // autograd of several devices calls hooks from several threads

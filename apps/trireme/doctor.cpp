@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/ones.h>
-#include <apps/trireme/doctor_command.h>
+#include <apps/trireme/doctor.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -11,7 +11,6 @@
 #include <trireme/comm/torch_version.h>
 #include <trireme/comm/world.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -132,6 +131,8 @@ Finding try_two_processes() {
           .remedy = "the lines above say where it stopped"};
 }
 
+}  // namespace
+
 void act_as_rank() {
   const World world = init();
   const at::Tensor sum = at::ones({1});
@@ -159,21 +160,6 @@ int examine() {
   }
   std::cout << (num_bad == 0 ? "everything is in order\n" : join_message(num_bad, " to mend\n"));
   return num_bad == 0 ? 0 : 1;
-}
-
-}  // namespace
-
-void add_doctor_command(CLI::App& app) {
-  CLI::App* const doctor = app.add_subcommand("doctor", "Say what works on this machine, and how to mend the rest");
-  const auto as_rank = std::make_shared<bool>(false);
-  doctor->add_flag("--as-rank", *as_rank)->group("");  // hidden: the two processes of the self-test
-  doctor->callback([as_rank] {
-    if (*as_rank) {
-      act_as_rank();
-    } else if (const int code = examine(); code != 0) {
-      throw CLI::RuntimeError(code);
-    }
-  });
 }
 
 }  // namespace trireme::apps

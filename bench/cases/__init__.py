@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks: one module for each, with a docstring and CASES; see bench/README.md."""
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = ROOT / "build" / "release" / "bin"
+PYTHON = ROOT / "build" / "python" / "bin" / "python"
+
+# All are costs: lower is better.
+METRICS = ("start_time step_time communication_time added_time time peak_memory sample_time save_time load_time "
+           "stall_time").split()
+PEERS = ("gloo openmpi mpich intelmpi memcpy torchrun ddp fsdp2 dtensor plain torch_pipelining model_parallel "
+         "torch_dataloader libtorch_dataloader mindspore dcp disk no_communication one_process prediction").split()
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A command that prints one line of JSON, and how its figure is read from that.
+
+    `figure` takes the object that was printed and the time (seconds since 1970) at which the command was started.
+    """
+
+    command: tuple
+    figure: Callable[[dict, float], float]
+    environment: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One comparison: the same work by us and by a peer. `smoke` is appended to both commands for a quick look."""
+
+    case: str
+    metric: str
+    unit: str
+    ours: Program
+    peer: Program
+    peer_name: str
+    smoke: tuple = ()
+    pairs: int = 7
+
+    def __post_init__(self):
+        if self.metric not in METRICS:
+            raise ValueError(f"metric is '{self.metric}', expected one of {METRICS}")
+        if self.peer_name not in PEERS:
+            raise ValueError(f"peer_name is '{self.peer_name}', expected one of {PEERS}")
+
+
+def trireme_run(num_ranks, *command):
+    return (BIN / "trireme", "run", "-n", num_ranks, "--", *command)
+
+
+def torchrun(num_ranks, *command):
+    return (PYTHON.parent / "torchrun", "--nproc-per-node", num_ranks, *command)

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs benchmarks beside their peers and records the comparison.
+
+bench/run.py [--smoke] [--pairs N] [all | NAME...]
+
+For each case of bench/cases/NAME.py: one pair of runs to warm up, then pairs of ours and the peer's, who takes turns at
+being first. A pair gives one ratio, ours over the peer's; what drifts slowly (clock rates, caches, neighbours) touches
+both runs of a pair and falls out of it. Writes bench/results/NAME.jsonl and machine.json; see bench/README.md. --smoke
+runs one short pair of each, writes nothing, and only shows that everything still works.
+"""
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from cases import PYTHON, ROOT  # noqa: E402  (after the path)
+
+RESULTS = ROOT / "bench" / "results"
+# A run that takes longer hangs: the longest, a few steps of ResNet-18 on a slow core, takes less than a minute.
+DEADLINE_S = 600
+
+
+class BenchmarkFailed(Exception):
+    """A program of a case failed or printed no figure."""
+
+
+def run_once(program, more=()):
+    """Runs a command and returns its figure: the last line of its output that is a JSON object has it."""
+    command = [str(word) for word in (*program.command, *more)]
+    environment = {**os.environ, **program.environment}
+    began = time.time()
+    try:
+        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+                             stdin=subprocess.DEVNULL, timeout=DEADLINE_S)
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        raise BenchmarkFailed(f"{' '.join(command)}: {failure}") from failure
+    lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
+    if run.returncode or not lines:
+        tail = "\n".join((run.stdout + run.stderr).splitlines()[-15:])
+        raise BenchmarkFailed(f"{' '.join(command)}: exit code {run.returncode}, {len(lines)} lines of JSON\n{tail}")
+    return program.figure(json.loads(lines[-1]), began)
+
+
+def quantile(values, share):
+    """Linear between the closest ranks, as numpy does."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def measure(case, num_pairs, smoke):
+    """Returns the figures of ours and of the peer, pair by pair."""
+    more = case.smoke if smoke else ()
+    ours, peer = [], []
+    for pair in range(num_pairs if smoke else num_pairs + 1):
+        sides = [(case.ours, ours), (case.peer, peer)]
+        for program, figures in sides if pair % 2 == 0 else reversed(sides):
+            figures.append(run_once(program, more))
+    return (ours, peer) if smoke else (ours[1:], peer[1:])  # the first pair warms up
+
+
+def record_of(case, ours, peer):
+    """One line of the results: exactly these fields."""
+    ratios = [a / b for a, b in zip(ours, peer)]
+    def rounded(value):
+        return float(f"{value:.5g}")
+
+    return {
+        "case": case.case,
+        "metric": case.metric,
+        "unit": case.unit,
+        "ours": rounded(statistics.median(ours)),
+        "peer": rounded(statistics.median(peer)),
+        "peer_name": case.peer_name,
+        "ratio": rounded(statistics.median(ratios)),
+        "p10": rounded(quantile(ratios, 0.1)),
+        "p90": rounded(quantile(ratios, 0.9)),
+        "ours_range": [rounded(min(ours)), rounded(max(ours))],
+        "peer_range": [rounded(min(peer)), rounded(max(peer))],
+    }
+
+
+def verdict(record):
+    if record["p10"] <= 1 <= record["p90"]:
+        return "within noise"
+    return "ours is less" if record["ratio"] < 1 else "ours is more"
+
+
+def table(records):
+    """The records as columns for people."""
+    rows = [("case", "metric", "ours", "peer", "ratio", "10 % .. 90 %", "")]
+    for record in records:
+        unit = record["unit"]
+        rows.append((record["case"], record["metric"], f"{record['ours']:.4g} {unit}",
+                     f"{record['peer']:.4g} {unit} ({record['peer_name']})", f"{record['ratio']:.3f}",
+                     f"{record['p10']:.3f} .. {record['p90']:.3f}", verdict(record)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def machine():
+    """What the figures depend on; nothing that names the machine."""
+    def first_line(*command):
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        return run.stdout.split("\n")[0].strip()
+
+    cpu = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    memory = re.search(r"MemTotal:\s*(\d+)", pathlib.Path("/proc/meminfo").read_text())
+    cache = (ROOT / "build/release/CMakeCache.txt").read_text()
+    compiler = re.search(r"CMAKE_CXX_COMPILER:\w+=(.*)", cache)
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": cpu.group(1) if cpu else platform.machine(),
+        "memory_gib": round(int(memory.group(1)) / 2**20, 1) if memory else None,
+        "system": platform.freedesktop_os_release().get("PRETTY_NAME", ""),
+        "compiler": first_line(compiler.group(1), "--version") if compiler else "",
+        "python": platform.python_version(),
+        "torch": first_line(PYTHON, "-c", "import torch; print(torch.__version__)"),
+        "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def run_benchmark(name, options):
+    """Measures all cases of one benchmark, prints the table and writes the results. Returns what failed."""
+    module = importlib.import_module(f"cases.{name}")
+    print(f"\n{name}: {module.__doc__.splitlines()[0]}", flush=True)
+    records, failures = [], []
+    for case in module.CASES:
+        num_pairs = 1 if options.smoke else max(5, options.pairs or case.pairs)
+        print(f"  {case.case}, against {case.peer_name}: {num_pairs} pairs", flush=True)
+        try:
+            records.append(record_of(case, *measure(case, num_pairs, options.smoke)))
+        except BenchmarkFailed as failure:
+            failures.append(f"{name}, {case.case}: {failure}")
+    if options.smoke:
+        return failures
+    print(table(records), flush=True)
+    if not failures:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        machines = RESULTS / "machine.json"
+        known = json.loads(machines.read_text()) if machines.exists() else {}
+        machines.write_text(json.dumps({**known, name: machine()}, indent=2, sort_keys=True) + "\n")
+    return failures
+
+
+def main():
+    available = sorted(path.stem for path in (ROOT / "bench/cases").glob("*.py") if path.stem != "__init__")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--smoke", action="store_true", help="one short pair of each; writes no results")
+    parser.add_argument("--pairs", type=int, help="pairs for each case, at least 5")
+    parser.add_argument("names", nargs="*", choices=[*available, "all"], default="all", metavar="NAME",
+                        help="; ".join(available))
+    options = parser.parse_args()
+    names = available if "all" in options.names else options.names
+    failures = [failure for name in names for failure in run_benchmark(name, options)]
+    for failure in failures:
+        print(f"bench: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds a, b and c of z = a x^2 + b y^3 + c from 160 noisy points, over as many processes as it is
+// started with, and checks that all of them end with the same parameters.
+#include <trireme/data/random.h>
+#include <trireme/train/loss_monitor.h>
+#include <trireme/train/time_monitor.h>
+#include <trireme/trireme.h>
+
+#include <torch/torch.h>
+
+#include <array>
+#include <cmath>
+#include <iostream>
+
+namespace data = trireme::data;
+
+constexpr double kA = 2;
+constexpr double kB = 3;
+constexpr double kC = 5;
+constexpr double kTolerance = 0.05;
+
+// A point is computed from its number, so that every rank and every epoch sees the same 160.
+std::vector<at::Tensor> point(std::int64_t index) {
+  data::Random random(/*seed=*/1, /*pass=*/0, static_cast<std::uint64_t>(index), /*operation=*/0);
+  const double x = 4 * random.uniform() - 2;
+  const double y = 4 * random.uniform() - 2;
+  const double z = kA * x * x + kB * y * y * y + kC + 0.03 * random.normal();
+  return {torch::tensor({x * x, y * y * y}, torch::kFloat), torch::tensor({z}, torch::kFloat)};
+}
+
+// Whether every rank holds the same bits.
+bool same_on_all_ranks(const at::Tensor& values, const trireme::comm::Group& group) {
+  const at::Tensor all = torch::empty({group.size() * values.numel()});
+  trireme::comm::all_gather(all, values, group);
+  return all.view({group.size(), -1}).eq(values).all().item<bool>();
+}
+
+bool run() {
+  const auto world = trireme::init();
+
+  data::Pipeline points(data::generator(160, {"features", "z"}, point));
+  points.shard({.index = world.rank, .count = world.size}).batch(16).repeat(20).prefetch(4);
+
+  torch::nn::Linear dense(2, 1);  // features [16, 2] to z [16, 1]
+  for (at::Tensor& parameter : dense->parameters()) torch::nn::init::constant_(parameter, 0.02);
+  torch::optim::SGD momentum(dense->parameters(), torch::optim::SGDOptions(0.01).momentum(0.6));
+
+  if (world.is_first()) {
+    const auto sample = points.open(0)->next();
+    std::cout << "a batch: features " << (*sample)["features"].sizes() << ", z "
+              << (*sample)["z"].sizes() << '\n';
+  }
+
+  trireme::Model model(dense, trireme::MeanSquaredError(), momentum,
+                       {.group = world.group, .input_column = "features", .target_column = "z"});
+  trireme::LossMonitor loss_monitor(100);
+  trireme::TimeMonitor time_monitor;
+  model.train(10, points, {loss_monitor, time_monitor});
+
+  const torch::NoGradGuard no_gradients;
+  const at::Tensor found = torch::cat({dense->weight.flatten(), dense->bias});
+  const bool same = same_on_all_ranks(found, world.group);
+  bool close = true;
+  if (world.is_first())
+    std::cout << world.size << " rank(s) have " << (same ? "the same" : "DIFFERENT")
+              << " parameters\n";
+  for (const auto& [name, place, expected] :
+       {std::tuple{"a", 0, kA}, std::tuple{"b", 1, kB}, std::tuple{"c", 2, kC}}) {
+    const auto value = found[place].item<float>();
+    close = close && std::abs(value - expected) <= kTolerance;
+    if (world.is_first()) std::cout << name << " = " << value << " (expected " << expected << ")\n";
+  }
+  return same && close;
+}
+
+int main() {
+  try {
+    if (run()) return 0;
+    std::cerr << "linear_regression: the parameters are not what they should be\n";
+  } catch (const std::exception& error) {
+    std::cerr << "linear_regression: " << error.what() << '\n';
+  }
+  return 1;
+}

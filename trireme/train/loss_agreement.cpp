@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/train/loss_agreement.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/report/number.h>
+
+#include <ATen/ops/sub.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace trireme::detail {
+
+void LossAgreement::start(const at::Tensor& loss) {
+  loss_ = loss;
+  // x - x is 0 for a finite number and not a number for any other, and a sum over ranks keeps that.
+  parallelized_.add_to_step(at::sub(loss, loss));
+}
+
+float LossAgreement::finish(std::int64_t epoch, std::int64_t step) {
+  const auto loss = loss_.item<float>();
+  loss_.reset();
+  if (parallelized_.sum_of_step() != 0) fail(loss, epoch, step);
+  return loss;
+}
+
+void LossAgreement::fail(float loss, std::int64_t epoch, std::int64_t step) const {
+  std::string where;
+  const std::string own = std::isfinite(loss) ? "" : report::shortest(loss);
+  const std::vector<std::string> all = comm::all_gather_text(own, parallelized_.group());
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    where += join_message(where.empty() ? "" : ", ", all[rank]);
+    if (all.size() > 1) where += join_message(" on rank ", rank);
+  }
+  throw TrainingError(
+      join_message("the loss is not a number in epoch ", epoch, ", step ", step, ": ", where,
+                   "; no parameter was changed by this step"),
+      "lower the learning rate, look for infinite or missing values in the data of this step, or "
+      "continue from an earlier checkpoint");
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/train/model.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/data/pipeline.h>
+#include <trireme/parallel/parallelize.h>
+#include <trireme/train/loss_agreement.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <vector>
+
+namespace trireme {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+// Where training stands, as a checkpoint records it: `step` of the `steps_in_epoch` steps of
+// `epoch` are done.
+struct Position {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  std::int64_t steps_in_epoch = 0;
+  std::int64_t global_step = 0;
+
+  bool is_between_epochs() const { return step == steps_in_epoch; }
+  std::int64_t next_epoch() const { return is_between_epochs() ? epoch + 1 : epoch; }
+};
+
+std::int64_t entry(const checkpoint::State& state, const std::string& name) {
+  const auto found = state.entries.find(name);
+  if (found == state.entries.end()) {
+    throw CheckpointError(join_message("the checkpoint has no entry ", name),
+                          "load checkpoints of other programs with checkpoint::load");
+  }
+  return std::stoll(found->second);
+}
+
+// Puts a module into evaluation mode, and every part of it back into its own mode at the end.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& module) {
+    for (const auto& part : module.modules()) modes_.emplace_back(part, part->is_training());
+    module.eval();
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+  ~EvaluationMode() {
+    // Deepest parts last, since train() goes down to the children.
+    for (const auto& [part, mode] : modes_) part->train(mode);
+  }
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+  torch::NoGradGuard no_gradients_;
+};
+
+void broadcast_buffers(const torch::nn::Module& module, const comm::Group& group) {
+  std::vector<comm::Work> works;
+  for (const at::Tensor& buffer : module.buffers()) {
+    if (buffer.defined()) works.push_back(comm::broadcast_async(buffer, 0, group));
+  }
+  for (comm::Work& work : works) work.wait();
+}
+
+const at::Tensor& column(const data::Batch& batch, const std::string& name, std::size_t place) {
+  if (!name.empty()) return batch[name];
+  if (place >= batch.columns.size()) {
+    throw UsageError(
+        join_message("a model needs a column for the input and one for the target, the batch has ",
+                     batch.columns.size()),
+        "give the data set two columns, or make the model of a function of the whole batch");
+  }
+  return batch.columns[place];
+}
+
+// Ranks that disagree would wait for each other at the end of the epoch.
+void check_same_steps(std::int64_t steps, const comm::Group& group) {
+  const at::Tensor own = at::tensor({steps}, at::kLong);
+  const at::Tensor all = at::empty({group.size()}, at::kLong);
+  comm::all_gather(all, own, group);
+  const std::int64_t* counts = all.const_data_ptr<std::int64_t>();
+  for (int rank = 1; rank < group.size(); ++rank) {
+    if (counts[rank] == counts[0]) continue;
+    throw UsageError(join_message("ranks would take different numbers of steps in an epoch: ",
+                                  counts[0], " on rank 0, ", counts[rank], " on rank ", rank),
+                     "shard the data set so that all parts are equal: remainder kWrap or kDrop");
+  }
+}
+
+}  // namespace
+
+struct Model::Impl {
+  Impl(std::shared_ptr<torch::nn::Module> the_module, torch::optim::Optimizer& the_optimizer,
+       ModelOptions the_options)
+      : module(std::move(the_module)),
+        optimizer(the_optimizer),
+        options(std::move(the_options)),
+        parallelized(parallelize(*module, options.plan, options.group)),
+        agreement(parallelized) {}
+
+  std::shared_ptr<torch::nn::Module> module;
+  torch::optim::Optimizer& optimizer;
+  ModelOptions options;
+  Forward forward;  // empty for a model of a function
+  Loss loss;
+  BatchLoss batch_loss;
+  Parallelized parallelized;
+  detail::LossAgreement agreement;
+  at::Device device{at::kCPU};
+  Position position;
+  std::int64_t requested_epochs = 0;
+
+  // Looks up where the parameters are now; once per call, for it makes a list of all of them.
+  void find_device() {
+    const auto parameters = module->parameters();
+    device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
+  }
+
+  at::Tensor input_of(const data::Batch& batch) const {
+    return column(batch, options.input_column, 0).to(device, /*non_blocking=*/true);
+  }
+  at::Tensor target_of(const data::Batch& batch) const {
+    return column(batch, options.target_column, 1).to(device, /*non_blocking=*/true);
+  }
+
+  at::Tensor loss_of(const data::Batch& batch) const;
+  std::int64_t steps_in_epoch(const data::Pipeline& data) const;
+  void train_epoch(const RunContext& run, const data::Pipeline& data, const Callbacks& callbacks,
+                   const data::Pipeline* evaluate_with);
+  StepEndContext train_step(data::BatchStream& batches, const StepContext& step);
+};
+
+at::Tensor Model::Impl::loss_of(const data::Batch& batch) const {
+  const at::Tensor value =
+      forward ? loss(forward(input_of(batch)), target_of(batch)) : batch_loss(batch);
+  if (value.numel() != 1) {
+    throw UsageError(join_message("a loss must be one number, got a tensor ", value.sizes()),
+                     "take the mean over the samples");
+  }
+  return value;
+}
+
+std::int64_t Model::Impl::steps_in_epoch(const data::Pipeline& data) const {
+  const std::int64_t batches = data.batches();
+  const std::int64_t steps = batches / options.plan.micro_batches;
+  check_same_steps(steps, options.group);
+  if (steps == 0) {
+    throw UsageError(join_message("an epoch has ", batches, " batches, a step takes ",
+                                  options.plan.micro_batches, " (plan.micro_batches)"),
+                     "use more data, smaller batches or fewer micro-batches");
+  }
+  return steps;
+}
+
+// One optimizer step over the next micro-batches.
+StepEndContext Model::Impl::train_step(data::BatchStream& batches, const StepContext& step) {
+  const std::int64_t micro_batches = options.plan.micro_batches;
+  StepEndContext result{step};
+  optimizer.zero_grad();
+  at::Tensor sum;
+  for (std::int64_t i = 1; i <= micro_batches; ++i) {
+    const auto batch = batches.next();
+    TRIREME_CHECK(batch.has_value());
+    result.samples += batch->rows();
+    const at::Tensor value = loss_of(*batch);
+    sum = i == 1 ? value.detach() : sum + value.detach();
+    if (i == micro_batches) agreement.start(i == 1 ? sum : sum / micro_batches);
+    value.backward();
+  }
+  result.loss = agreement.finish(step.epoch, step.step);
+  optimizer.step();
+  return result;
+}
+
+void Model::Impl::train_epoch(const RunContext& run, const data::Pipeline& data,
+                              const Callbacks& callbacks, const data::Pipeline* evaluate_with) {
+  if (position.is_between_epochs()) {
+    position = {.epoch = position.next_epoch(),
+                .steps_in_epoch = run.steps_in_epoch,
+                .global_step = position.global_step};
+  } else if (position.steps_in_epoch != run.steps_in_epoch) {
+    throw UsageError(
+        join_message("the checkpoint was made after step ", position.step, " of ",
+                     position.steps_in_epoch, " in epoch ", position.epoch,
+                     ", but here an epoch has ", run.steps_in_epoch, " steps"),
+        "resume with the same data, batch size and number of ranks, or from the end of an epoch");
+  }
+  const EpochContext epoch{.run = run, .epoch = position.epoch, .steps_done = position.step};
+  const auto batches = data.open(position.epoch - 1, position.step * options.plan.micro_batches);
+  for (Callback& callback : callbacks) callback.on_epoch_begin(epoch);
+  const auto started = std::chrono::steady_clock::now();
+  Tally tally;
+  while (!position.is_between_epochs()) {
+    const StepContext step{.run = run,
+                           .epoch = epoch.epoch,
+                           .step = position.step + 1,
+                           .global_step = position.global_step + 1};
+    for (Callback& callback : callbacks) callback.on_step_begin(step);
+    const StepEndContext end = train_step(*batches, step);
+    ++position.step;
+    ++position.global_step;
+    tally.add_loss(static_cast<double>(end.loss), end.samples);
+    for (Callback& callback : callbacks) callback.on_step_end(end);
+  }
+  const Seconds seconds = std::chrono::steady_clock::now() - started;
+  const Tally all = all_reduce(tally, options.group);
+  EpochEndContext end{epoch};
+  end.global_step = position.global_step;
+  end.mean_loss = all.evaluation().loss;
+  end.samples = all.samples;
+  end.seconds = seconds.count();
+  if (evaluate_with != nullptr) end.evaluation = run.model.evaluate(*evaluate_with);
+  for (Callback& callback : callbacks) callback.on_epoch_end(end);
+}
+
+Model::Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss,
+             BatchLoss batch_loss, torch::optim::Optimizer& optimizer, ModelOptions options)
+    : impl_(std::make_unique<Impl>(std::move(module), optimizer, std::move(options))) {
+  impl_->forward = std::move(forward);
+  impl_->loss = std::move(loss);
+  impl_->batch_loss = std::move(batch_loss);
+}
+
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+
+void Model::train(std::int64_t epochs, const data::Pipeline& data, const Callbacks& callbacks,
+                  const data::Pipeline* evaluate_with) {
+  Impl& impl = *impl_;
+  if (epochs < 0)
+    throw UsageError(join_message("cannot train for ", epochs, " epochs"), "give 0 or more");
+  const std::int64_t steps = impl.steps_in_epoch(data);
+  impl.requested_epochs += epochs;
+  impl.find_device();
+  impl.module->train();
+  const RunContext run{.model = *this,
+                       .rank = impl.options.group.rank(),
+                       .world_size = impl.options.group.size(),
+                       .last_epoch = impl.requested_epochs,
+                       .steps_in_epoch = steps};
+  try {
+    for (Callback& callback : callbacks) callback.on_run_begin(run);
+    while (impl.position.next_epoch() <= impl.requested_epochs) {
+      impl.train_epoch(run, data, callbacks, evaluate_with);
+    }
+    for (Callback& callback : callbacks) callback.on_run_end(run);
+  } catch (...) {
+    for (Callback& callback : callbacks) callback.on_failure(run);
+    throw;
+  }
+}
+
+Evaluation Model::evaluate(const data::Pipeline& data) {
+  Impl& impl = *impl_;
+  impl.find_device();
+  const EvaluationMode mode(*impl.module);
+  broadcast_buffers(*impl.module, impl.options.group);
+  Tally tally;
+  const auto batches = data.open(0);
+  while (const auto batch = batches->next()) {
+    if (!impl.forward) {
+      tally.add_loss(impl.loss_of(*batch).item<double>(), batch->rows());
+      continue;
+    }
+    const at::Tensor output = impl.forward(impl.input_of(*batch));
+    const at::Tensor target = impl.target_of(*batch);
+    tally.add_loss(impl.loss(output, target).item<double>(), batch->rows());
+    tally.add_predictions(output, target);
+  }
+  return all_reduce(tally, impl.options.group).evaluation();
+}
+
+at::Tensor Model::predict(const at::Tensor& input) {
+  Impl& impl = *impl_;
+  if (!impl.forward) {
+    throw UsageError("a model made of a function of the batch cannot predict",
+                     "call the network itself, or make the model of the network and a loss");
+  }
+  impl.find_device();
+  const EvaluationMode mode(*impl.module);
+  return impl.forward(input.to(impl.device));
+}
+
+at::Tensor Model::predict(const data::Pipeline& data) {
+  std::vector<at::Tensor> outputs;
+  const auto batches = data.open(0);
+  while (const auto batch = batches->next())
+    outputs.push_back(predict(column(*batch, impl_->options.input_column, 0)));
+  return at::cat(outputs);
+}
+
+void Model::save(const checkpoint::SaveOptions& options) const {
+  const Impl& impl = *impl_;
+  if (impl.options.group.rank() != 0) return;
+  const Position& position = impl.position;
+  checkpoint::save(options, *impl.module, &impl.optimizer,
+                   {.epoch = position.epoch,
+                    .step = position.step,
+                    .entries = {{"global_step", std::to_string(position.global_step)},
+                                {"steps_in_epoch", std::to_string(position.steps_in_epoch)}}});
+}
+
+void Model::resume(const std::filesystem::path& path) {
+  Impl& impl = *impl_;
+  const checkpoint::State state = checkpoint::load(path, *impl.module, &impl.optimizer);
+  const Position position{.epoch = state.epoch,
+                          .step = state.step,
+                          .steps_in_epoch = entry(state, "steps_in_epoch"),
+                          .global_step = entry(state, "global_step")};
+  const auto where = comm::all_gather_text(
+      join_message("epoch ", state.epoch, ", step ", state.step), impl.options.group);
+  const auto other = std::find_if(where.begin(), where.end(),
+                                  [&](const auto& text) { return text != where.front(); });
+  if (other != where.end()) {
+    throw CheckpointError(
+        join_message("ranks found different checkpoints in ", path.string(), ": ", where.front(),
+                     " on rank 0, ", *other, " on rank ", other - where.begin()),
+        "put the checkpoint where all hosts see the same files");
+  }
+  impl.position = position;
+}
+
+}  // namespace trireme

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Model: a module, a loss and an optimizer, trained over the ranks of a group with the loop written
+// once.
+#pragma once
+
+#include <trireme/checkpoint/checkpoint.h>
+#include <trireme/comm/group.h>
+#include <trireme/data/batch.h>
+#include <trireme/plan/plan.h>
+#include <trireme/train/callback.h>
+#include <trireme/train/losses.h>
+#include <trireme/train/metrics.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+namespace trireme::data {
+class Pipeline;
+}
+
+namespace trireme {
+
+/// Something that holds a module and shares it: a ModuleHolder such as torch::nn::Linear, or a
+/// torch::nn::AnyModule.
+template <typename T>
+concept ModuleHolder = requires(const T& holder) {
+  { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+};
+
+/// Something with `forward(Tensor) -> Tensor` behind an arrow: a ModuleHolder or a shared_ptr to a
+/// module.
+template <typename T>
+concept ForwardPointer = requires(T& pointer, const at::Tensor& input) {
+  { pointer->forward(input) } -> std::convertible_to<at::Tensor>;
+};
+
+/// A module whose forward maps one tensor to one tensor, in any of the forms LibTorch has for it.
+template <typename T>
+concept Network =
+    ForwardPointer<T> || (ModuleHolder<T> && requires(T& any, const at::Tensor& input) {
+      { any.forward(input) } -> std::convertible_to<at::Tensor>;
+    });
+
+/// A function of the whole batch. (A ModuleHolder must not be asked whether it can be called: that
+/// does not compile.)
+template <typename T>
+concept BatchFunction = !ModuleHolder<T> && requires(T& function, const data::Batch& batch) {
+  { function(batch) } -> std::convertible_to<at::Tensor>;
+};
+
+struct ModelOptions {
+  /// The ranks that train together. This one setting makes training parallel; without it the same
+  /// program trains alone.
+  comm::Group group{};
+  Plan plan{};
+  /// The columns that go into forward and into the loss; by default the first and the second of the
+  /// batch.
+  std::string input_column{};
+  std::string target_column{};
+};
+
+/// Trains, evaluates and predicts. Over several ranks the module is parallelized by the plan when
+/// the model is made, and restored when it is destroyed. Module and optimizer stay the caller's,
+/// and may be looked at and changed between calls; inputs are moved to the device of the module's
+/// first parameter. Not thread-safe. What is collective must be called by all ranks of the group in
+/// the same order.
+///
+///     models::ResNet network = models::resnet20();
+///     torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.1));
+///     trireme::Model model(network, trireme::CrossEntropy(), optimizer, {.group = world.group});
+///     trireme::LossMonitor monitor(100);
+///     model.train(10, training_data, {monitor});
+///     std::cout << *model.evaluate(test_data).accuracy;
+class Model {
+ public:
+  using Forward = std::function<at::Tensor(const at::Tensor& input)>;
+  /// Returns a scalar, the mean over the samples: CrossEntropy, MeanSquaredError or any function.
+  using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+  /// Returns the mean loss of a batch, a scalar to call backward() on.
+  using BatchLoss = std::function<at::Tensor(const data::Batch& batch)>;
+
+  /// A network with one input and one output. Collective: see parallelize, whose errors it throws.
+  /// @param optimizer must outlive the model.
+  template <Network NetworkType>
+  Model(NetworkType network, Loss loss, torch::optim::Optimizer& optimizer,
+        ModelOptions options = {})
+      : Model(module_of(network), forward_of(network), std::move(loss), {}, optimizer,
+              std::move(options)) {}
+
+  /// Anything that turns a batch into a loss. `module` holds the parameters that it uses; where it
+  /// uses several modules, register them in one. Such a model cannot predict, and its evaluation
+  /// has no accuracy. Collective.
+  template <BatchFunction Function>
+  Model(Function loss, std::shared_ptr<torch::nn::Module> module,
+        torch::optim::Optimizer& optimizer, ModelOptions options = {})
+      : Model(std::move(module), {}, {}, std::move(loss), optimizer, std::move(options)) {}
+
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  /// Trains for `epochs` passes over the data, this rank's part of it, in training mode. A step
+  /// takes `plan.micro_batches` batches; those left over at the end of an epoch are not used.
+  /// Epochs and steps are counted on from call to call. After each epoch the model is evaluated
+  /// with `evaluate_with`, where it is given.
+  ///
+  /// After `resume` the epochs and steps that lie behind the checkpoint are passed over: the
+  /// program makes the same calls as an uninterrupted one, and goes on with the same data and the
+  /// same bits (but for modules that draw random numbers, such as dropout: LibTorch's generator is
+  /// not part of a checkpoint).
+  ///
+  /// Collective, blocking. Throws UsageError where ranks have different numbers of batches, or too
+  /// few for one step; TrainingError on all ranks where a loss is infinite or not a number, before
+  /// the optimizer has used it; and whatever data, forward, loss, optimizer or a callback throw, on
+  /// that rank. The others then fail with CommError when they next communicate, or are ended by the
+  /// launcher.
+  void train(std::int64_t epochs, const data::Pipeline& data, const Callbacks& callbacks = {},
+             const data::Pipeline* evaluate_with = nullptr);
+
+  /// Returns loss and accuracy over the parts of all ranks, in evaluation mode and without
+  /// gradients; modes are as before afterwards. Parts may differ in size. All ranks use rank 0's
+  /// buffers (running statistics), which are also what a checkpoint holds. Collective, blocking.
+  Evaluation evaluate(const data::Pipeline& data);
+
+  /// Returns the network's output for one input batch, in evaluation mode and without gradients.
+  /// Not collective. Throws UsageError for a model made of a function.
+  at::Tensor predict(const at::Tensor& input);
+
+  /// Returns the outputs for this rank's part of the data, in its order, concatenated. Not
+  /// collective.
+  at::Tensor predict(const data::Pipeline& data);
+
+  /// Saves module, optimizer and position as `prefix-<epoch>_<step>`. Rank 0 writes and blocks
+  /// until it is on the disk; the others return at once. Throws CheckpointError there.
+  void save(const checkpoint::SaveOptions& options) const;
+
+  /// Loads a checkpoint made by `save`: every rank reads it, so each must see the folder.
+  /// Collective. Throws CheckpointError naming what does not fit, also where ranks find different
+  /// checkpoints in that place.
+  void resume(const std::filesystem::path& checkpoint);
+
+ private:
+  struct Impl;
+
+  // Either forward and loss, or batch_loss; the others are empty.
+  Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss, BatchLoss batch_loss,
+        torch::optim::Optimizer& optimizer, ModelOptions options);
+
+  template <typename NetworkType>
+  static std::shared_ptr<torch::nn::Module> module_of(const NetworkType& network) {
+    if constexpr (ModuleHolder<NetworkType>) {
+      return network.ptr();
+    } else {
+      return network;
+    }
+  }
+
+  template <typename NetworkType>
+  static Forward forward_of(NetworkType network) {
+    return [network = std::move(network)](const at::Tensor& input) mutable -> at::Tensor {
+      if constexpr (ForwardPointer<NetworkType>) {
+        return network->forward(input);
+      } else {
+        return network.forward(input);
+      }
+    };
+  }
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme
