@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ops/ones.h>
 #include <apps/trireme/doctor.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
+
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/engine.h>
 #include <trireme/comm/torch_version.h>
 #include <trireme/comm/world.h>
+
+#include <ATen/ops/ones.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 
 #include <array>
 #include <chrono>
@@ -62,26 +64,31 @@ std::vector<Finding> look_at_engines() {
 
 Finding look_at_cores() {
   return {.name = "cores",
-          .text = join_message(available_cores(), " for this process, of ", std::thread::hardware_concurrency(),
-                               " in the machine"),
+          .text = join_message(available_cores(), " for this process, of ",
+                               std::thread::hardware_concurrency(), " in the machine"),
           .remedy = ""};
 }
 
 Finding look_at_memory() {
-  return {.name = "memory", .text = gibibytes(available_memory()) + " for this process", .remedy = ""};
+  return {
+      .name = "memory", .text = gibibytes(available_memory()) + " for this process", .remedy = ""};
 }
 
 Finding look_at_shared_memory() {
   constexpr std::int64_t kEnough = 1LL << 30;
   const auto free = free_shared_memory();
   if (!free) {
-    return {.is_good = false, .name = "shared memory", .text = "/dev/shm is not mounted",
+    return {.is_good = false,
+            .name = "shared memory",
+            .text = "/dev/shm is not mounted",
             .remedy = "mount -t tmpfs tmpfs /dev/shm; in a container: --shm-size=8g"};
   }
   return {.is_good = *free >= kEnough,
           .name = "shared memory",
           .text = gibibytes(*free) + " free in /dev/shm",
-          .remedy = "1 GiB or more is wanted: mount -o remount,size=8G /dev/shm; in a container: --shm-size=8g"};
+          .remedy =
+              "1 GiB or more is wanted: mount -o remount,size=8G /dev/shm; in a container: "
+              "--shm-size=8g"};
 }
 
 std::string interface_names() {
@@ -101,24 +108,31 @@ Finding look_at_network() {
   addrinfo* first = nullptr;
   const std::string name = host_name();
   const int failure = ::getaddrinfo(name.c_str(), nullptr, nullptr, &first);
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(failure == 0 ? first : nullptr, ::freeaddrinfo);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(failure == 0 ? first : nullptr,
+                                                                 ::freeaddrinfo);
   const std::string interfaces = "interfaces " + interface_names();
-  if (failure == 0) return {.name = "network", .text = "host name resolves; " + interfaces, .remedy = ""};
+  if (failure == 0)
+    return {.name = "network", .text = "host name resolves; " + interfaces, .remedy = ""};
   return {.is_good = false,
           .name = "network",
-          .text = join_message("the host name '", name, "' does not resolve (", ::gai_strerror(failure), "); ", interfaces),
-          .remedy = "add a line '127.0.1.1 " + name + "' to /etc/hosts; one host alone works without it"};
+          .text = join_message("the host name '", name, "' does not resolve (",
+                               ::gai_strerror(failure), "); ", interfaces),
+          .remedy =
+              "add a line '127.0.1.1 " + name + "' to /etc/hosts; one host alone works without it"};
 }
 
 // Runs this very program twice under its own launcher; each copy comes back as `doctor --as-rank`.
 Finding try_two_processes() {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   const std::string quoted = "'" + self + "'";
-  const std::string command = quoted + " run -n 2 --timeout 60 -- " + quoted + " doctor --as-rank 2>&1";
+  const std::string command =
+      quoted + " run -n 2 --timeout 60 -- " + quoted + " doctor --as-rank 2>&1";
   const auto start = std::chrono::steady_clock::now();
   std::string output;
   std::FILE* const pipe = ::popen(command.c_str(), "re");
-  if (pipe == nullptr) throw ConfigError("cannot start a process: " + describe_errno(errno), "free memory or processes");
+  if (pipe == nullptr)
+    throw ConfigError("cannot start a process: " + describe_errno(errno),
+                      "free memory or processes");
   std::array<char, 512> chunk{};
   while (std::fgets(chunk.data(), chunk.size(), pipe) != nullptr) output += chunk.data();
   const bool is_good = ::pclose(pipe) == 0;
@@ -138,7 +152,8 @@ void act_as_rank() {
   const at::Tensor sum = at::ones({1});
   comm::all_reduce(sum, world.group);
   if (world.size != 2 || sum.item<float>() != 2) {
-    throw InternalError(join_message("rank ", world.rank, " of ", world.size, " got ", sum.item<float>(), ", expected 2"),
+    throw InternalError(join_message("rank ", world.rank, " of ", world.size, " got ",
+                                     sum.item<float>(), ", expected 2"),
                         "please report this");
   }
 }
@@ -146,14 +161,15 @@ void act_as_rank() {
 int examine() {
   std::vector<Finding> findings = {look_at_torch()};
   for (Finding& finding : look_at_engines()) findings.push_back(std::move(finding));
-  for (const auto& look : {look_at_cores, look_at_memory, look_at_shared_memory, look_at_network, try_two_processes}) {
+  for (const auto& look :
+       {look_at_cores, look_at_memory, look_at_shared_memory, look_at_network, try_two_processes}) {
     findings.push_back(look());
   }
   int num_bad = 0;
   std::cout << "trireme " TRIREME_VERSION "\n";
   for (const Finding& finding : findings) {
-    std::cout << (finding.is_good ? "  ok    " : "  BAD   ") << std::left << std::setw(15) << finding.name << finding.text
-              << '\n';
+    std::cout << (finding.is_good ? "  ok    " : "  BAD   ") << std::left << std::setw(15)
+              << finding.name << finding.text << '\n';
     if (finding.is_good) continue;
     ++num_bad;
     std::cout << "        -> " << finding.remedy << '\n';

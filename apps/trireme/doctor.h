@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trireme doctor`: looks at this machine and this build, and says what works and what to do about the rest.
+// `trireme doctor`: looks at this machine and this build, and says what works and what to do about
+// the rest.
 #pragma once
 
 namespace trireme::apps {

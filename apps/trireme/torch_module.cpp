@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <apps/trireme/doctor.h>
 #include <apps/trireme/torch_module.h>
+
 #include <trireme/launch/store/store_server.h>
+
+#include <apps/trireme/doctor.h>
 
 #include <memory>
 
-void trireme_host_store(trireme::UniqueFd& listening_socket, int port, trireme::launch::ExitObserver& observer) {
+void trireme_host_store(trireme::UniqueFd& listening_socket, int port,
+                        trireme::launch::ExitObserver& observer) {
   auto server = std::make_shared<trireme::launch::StoreServer>(std::move(listening_socket), port);
   observer = [server](int rank, std::string_view how) { server->publish_exit(rank, how); };
 }

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of the program that need LibTorch. They are a shared object of their own, loaded when they are first needed:
-// LibTorch takes a quarter of a second to load, which `trireme run` spends while its ranks load theirs.
+// The parts of the program that need LibTorch. They are a shared object of their own, loaded when
+// they are first needed: LibTorch takes a quarter of a second to load, which `trireme run` spends
+// while its ranks load theirs.
 #pragma once
 
 #include <trireme/launch/run/run.h>
 
 namespace trireme::apps {
 
-/// Returns what hosts a run's store; calling it loads the shared object. Empty in a build without LibTorch.
+/// Returns what hosts a run's store; calling it loads the shared object. Empty in a build without
+/// LibTorch.
 launch::StoreHost store_host();
 
-/// Examines this machine and this build and prints what it finds; returns the exit code: 0 where everything is in order.
+/// Examines this machine and this build and prints what it finds; returns the exit code: 0 where
+/// everything is in order.
 /// @param as_rank be one of the two processes of the self-test instead.
 int doctor(bool as_rank);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/error.h>
+
 #include <apps/trireme/torch_module.h>
 #include <apps/trireme/torch_parts.h>
 #include <dlfcn.h>
-#include <trireme/base/error.h>
 
 #include <filesystem>
 
@@ -26,7 +27,8 @@ Function* load(const char* name) {
   void* const found = module == nullptr ? nullptr : ::dlsym(module, name);
   if (found == nullptr) {
     throw ConfigError(join_message("cannot load ", path.string(), ": ", ::dlerror()),
-                      "LibTorch has moved or changed since this was built, or the installation is not complete: build "
+                      "LibTorch has moved or changed since this was built, or the installation is "
+                      "not complete: build "
                       "and install Trireme again");
   }
   return reinterpret_cast<Function*>(found);

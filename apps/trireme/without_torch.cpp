@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for with_torch.cpp in a build without LibTorch.
-#include <apps/trireme/torch_parts.h>
 #include <trireme/base/error.h>
+
+#include <apps/trireme/torch_parts.h>
 
 namespace trireme::apps {
 
 launch::StoreHost store_host() { return {}; }
 
 int doctor(bool /*as_rank*/) {
-  throw ConfigError("this program was built without LibTorch", "build it with LibTorch: make build");
+  throw ConfigError("this program was built without LibTorch",
+                    "build it with LibTorch: make build");
 }
 
 }  // namespace trireme::apps

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/collectives.h>
+
+#include <trireme/base/error.h>
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -7,8 +11,6 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <tests/ranks/thread_ranks.h>
-#include <trireme/base/error.h>
-#include <trireme/comm/collectives.h>
 
 namespace trireme::comm {
 namespace {
@@ -21,7 +23,8 @@ using trireme::testing::run_ranks;
 using trireme::testing::run_ranks_catching;
 
 TEST(AllReduce, SumsOverRanksForEveryCommonDtype) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kInt, at::kLong, at::kByte}) {
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kDouble, at::kHalf, at::kInt, at::kLong, at::kByte}) {
     run_ranks(3, [&](const Group& group) {
       const at::Tensor tensor = at::full({5, 3}, group.rank() + 1, dtype);
       all_reduce(tensor, group);
@@ -74,12 +77,14 @@ TEST(AllReduce, RefusesTensorsWithGaps) {
     all_reduce(at::zeros({4, 4}).slice(1, 0, 2), Group());
     FAIL() << "a tensor with gaps was taken";
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("all-reduce"), HasSubstr("[4, 2]"), HasSubstr("contiguous")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("all-reduce"), HasSubstr("[4, 2]"), HasSubstr("contiguous")));
   }
 }
 
 TEST(Broadcast, CopiesTheRootsBitsForAnyDtype) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBool, at::kShort, at::kBFloat16, at::kComplexDouble}) {
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kBool, at::kShort, at::kBFloat16, at::kComplexDouble}) {
     run_ranks(3, [&](const Group& group) {
       const at::Tensor tensor = at::full({7}, group.rank() == 2 ? 1 : 0, dtype);
       broadcast(tensor, 2, group);
@@ -98,7 +103,8 @@ TEST(AllGather, ConcatenatesInRankOrder) {
     const at::Tensor input = at::full({2, 2}, group.rank(), at::kShort);
     const at::Tensor output = at::empty({6, 2}, at::kShort);
     all_gather(output, input, group);
-    EXPECT_TRUE(at::equal(output.select(1, 0), at::arange(6, at::kShort).div(2, "floor").to(at::kShort)));
+    EXPECT_TRUE(
+        at::equal(output.select(1, 0), at::arange(6, at::kShort).div(2, "floor").to(at::kShort)));
   });
 }
 
@@ -126,7 +132,8 @@ TEST(ReduceScatter, LeavesEachRankItsSlice) {
 TEST(AllGatherText, ReturnsTextsOfAnyLengthByRank) {
   run_ranks(3, [](const Group& group) {
     const std::vector<std::string> own = {"", "one", std::string(10'000, 'x')};
-    EXPECT_THAT(all_gather_text(own[static_cast<std::size_t>(group.rank())], group), ElementsAre("", "one", own[2]));
+    EXPECT_THAT(all_gather_text(own[static_cast<std::size_t>(group.rank())], group),
+                ElementsAre("", "one", own[2]));
     EXPECT_THAT(all_gather_text("", group), ElementsAre("", "", ""));
   });
 }
@@ -149,8 +156,11 @@ TEST(GroupOfOne, MakesEveryCollectiveACopy) {
 }
 
 TEST(SummationOrderOfGloo, IsRankOrderForTwoRanksOnly) {
-  run_ranks(2, [](const Group& group) { EXPECT_EQ(group.summation_order(), SummationOrder::kRank); });
-  run_ranks(3, [](const Group& group) { EXPECT_EQ(group.summation_order(), SummationOrder::kUnspecified); });
+  run_ranks(2,
+            [](const Group& group) { EXPECT_EQ(group.summation_order(), SummationOrder::kRank); });
+  run_ranks(3, [](const Group& group) {
+    EXPECT_EQ(group.summation_order(), SummationOrder::kUnspecified);
+  });
 }
 
 TEST(CommErrors, NameOperationNumberAndGroupWhenAPeerIsGone) {
@@ -158,9 +168,11 @@ TEST(CommErrors, NameOperationNumberAndGroupWhenAPeerIsGone) {
     if (group.rank() == 1) return;  // closes its connections
     all_reduce(at::zeros({4}), group);
   });
-  EXPECT_THAT(message_of<CommError>(thrown[0]),
-              AllOf(HasSubstr("all-reduce (number 2 of group 'threads', rank 0 of 2, engine gloo) failed after"),
-                    HasSubstr("hint:")));
+  EXPECT_THAT(
+      message_of<CommError>(thrown[0]),
+      AllOf(HasSubstr(
+                "all-reduce (number 2 of group 'threads', rank 0 of 2, engine gloo) failed after"),
+            HasSubstr("hint:")));
 }
 
 TEST(CommErrors, ComeAfterTheDeadlineWhenAPeerHangs) {
@@ -190,7 +202,8 @@ TEST(Engines, AreChosenByNameAndListedWhenUnknown) {
     choose_engine("nccI");
     FAIL() << "an unknown engine was found";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("'nccI'"), HasSubstr("gloo"), HasSubstr("TRIREME_ENGINE")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("'nccI'"), HasSubstr("gloo"), HasSubstr("TRIREME_ENGINE")));
   }
 }
 

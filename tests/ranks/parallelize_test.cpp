@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data parallel against one process that accumulates the same micro-batches: bit by bit where two ranks add, within a
-// bound where the engine chooses the order. The numerics contract is docs/design/numerics.md.
+// Data parallel against one process that accumulates the same micro-batches: bit by bit where two
+// ranks add, within a bound where the engine chooses the order. The numerics contract is
+// docs/design/numerics.md.
+#include <trireme/base/error.h>
+#include <trireme/parallel/data_parallel.h>
+
 #include <gmock/gmock.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
-#include <trireme/base/error.h>
-#include <trireme/parallel/data_parallel.h>
 
 namespace trireme {
 namespace {
 
+using comm::Group;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
-using comm::Group;
 using testing::message_of;
+using ::testing::Not;
 using testing::run_ranks;
 using testing::run_ranks_catching;
 
 // Convolution, batch norm (with buffers), a tied weight and one parameter in double.
 struct NetImpl : torch::nn::Module {
   NetImpl() {
-    conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).bias(false)));
+    conv =
+        register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).bias(false)));
     norm = register_module("norm", torch::nn::BatchNorm2d(4));
     first = register_module("first", torch::nn::Linear(4 * 6 * 6, 13));
     second = register_module("second", torch::nn::Linear(13, 13));
@@ -56,7 +59,8 @@ Net make_net(std::uint64_t seed) {
 }
 
 torch::Tensor make_batch(int step, std::int64_t micro_batch) {
-  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 * step + micro_batch));
+  auto generator =
+      at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 * step + micro_batch));
   return torch::rand({6, 1, 8, 8}, generator, torch::kFloat);
 }
 
@@ -65,7 +69,8 @@ torch::Tensor loss_of(Net& net, const torch::Tensor& batch, bool use_all = false
 }
 
 torch::optim::SGD make_optimizer(Net& net) {
-  return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
+  return torch::optim::SGD(net->parameters(),
+                           torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
 }
 
 struct Case {
@@ -84,15 +89,18 @@ std::vector<torch::Tensor> train_alone(const Case& c, int steps) {
     std::vector<torch::Tensor> total(parameters.size());
     for (int rank = 0; rank < c.ranks; ++rank) {
       net->zero_grad();
-      for (std::int64_t i = 0; i < c.micro_batches; ++i) loss_of(net, make_batch(step, rank * c.micro_batches + i)).backward();
+      for (std::int64_t i = 0; i < c.micro_batches; ++i)
+        loss_of(net, make_batch(step, rank * c.micro_batches + i)).backward();
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         const torch::Tensor gradient = parameters[p].grad();
-        if (gradient.defined()) total[p] = total[p].defined() ? total[p] + gradient : gradient.clone();
+        if (gradient.defined())
+          total[p] = total[p].defined() ? total[p] + gradient : gradient.clone();
       }
     }
     const torch::NoGradGuard no_grad;
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      parameters[p].mutable_grad() = total[p].defined() ? total[p] / (c.ranks * c.micro_batches) : torch::Tensor();
+      parameters[p].mutable_grad() =
+          total[p].defined() ? total[p] / (c.ranks * c.micro_batches) : torch::Tensor();
     }
     optimizer.step();
   }
@@ -101,9 +109,10 @@ std::vector<torch::Tensor> train_alone(const Case& c, int steps) {
 
 std::vector<torch::Tensor> train_parallel(const Case& c, int steps, const Group& group) {
   Net net = make_net(static_cast<std::uint64_t>(1 + group.rank()));  // rank 0's values count
-  const Parallelized parallelized = parallelize(*net, {.micro_batches = c.micro_batches,
-                                                       .bucket_bytes = c.bucket_bytes,
-                                                       .first_bucket_bytes = c.bucket_bytes},
+  const Parallelized parallelized = parallelize(*net,
+                                                {.micro_batches = c.micro_batches,
+                                                 .bucket_bytes = c.bucket_bytes,
+                                                 .first_bucket_bytes = c.bucket_bytes},
                                                 group);
   auto optimizer = make_optimizer(net);
   for (int step = 0; step < steps; ++step) {
@@ -125,24 +134,30 @@ TEST_P(DataParallelParity, GivesTheBitsOfOneProcessWithTheSameMicroBatches) {
     const auto parameters = train_parallel(c, 3, group);
     ASSERT_EQ(parameters.size(), expected.size());
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      EXPECT_TRUE(torch::equal(parameters[p], expected[p])) << "parameter " << p << " on rank " << group.rank();
+      EXPECT_TRUE(torch::equal(parameters[p], expected[p]))
+          << "parameter " << p << " on rank " << group.rank();
     }
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(RanksMicroBatchesAndBuckets, DataParallelParity,
-                         ::testing::Values(Case{1, 1, 1, true}, Case{1, 3, 1 << 20, true}, Case{2, 1, 1, true},
-                                           Case{2, 1, 4096, true}, Case{2, 1, 1 << 20, true}, Case{2, 1, 4096, false},
+                         ::testing::Values(Case{1, 1, 1, true}, Case{1, 3, 1 << 20, true},
+                                           Case{2, 1, 1, true}, Case{2, 1, 4096, true},
+                                           Case{2, 1, 1 << 20, true}, Case{2, 1, 4096, false},
                                            Case{2, 2, 4096, true}, Case{2, 3, 1 << 20, false}));
 
 TEST(DataParallelOverThreeRanks, IsTheSameOnAllRanksAndCloseToOneProcess) {
   const Case c{3, 1, 4096, true};
   const auto expected = train_alone(c, 3);
   std::vector<std::vector<torch::Tensor>> of_rank(3);
-  run_ranks(3, [&](const Group& group) { of_rank[static_cast<std::size_t>(group.rank())] = train_parallel(c, 3, group); });
+  run_ranks(3, [&](const Group& group) {
+    of_rank[static_cast<std::size_t>(group.rank())] = train_parallel(c, 3, group);
+  });
   for (std::size_t p = 0; p < expected.size(); ++p) {
-    EXPECT_TRUE(torch::equal(of_rank[0][p], of_rank[1][p]) && torch::equal(of_rank[0][p], of_rank[2][p]));
-    // Three summands in another order: a few units in the last place of the largest element, a step.
+    EXPECT_TRUE(torch::equal(of_rank[0][p], of_rank[1][p]) &&
+                torch::equal(of_rank[0][p], of_rank[2][p]));
+    // Three summands in another order: a few units in the last place of the largest element, a
+    // step.
     const double difference = (of_rank[0][p] - expected[p]).abs().max().item<double>();
     EXPECT_LE(difference, 1e-5 * expected[p].abs().max().item<double>()) << "parameter " << p;
   }
@@ -155,7 +170,8 @@ TEST(DataParallel, AlignsEveryGradientTo64Bytes) {
     loss_of(net, make_batch(0, group.rank())).backward();
     for (const auto& parameter : net->named_parameters()) {
       if (!parameter.value().grad().defined()) continue;
-      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(parameter.value().grad().data_ptr()) % 64, 0U) << parameter.key();
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(parameter.value().grad().data_ptr()) % 64, 0U)
+          << parameter.key();
     }
   });
 }
@@ -200,7 +216,9 @@ TEST(DataParallel, GivesAllRanksTheBuffersOfRankZero) {
 TEST(DataParallel, LeavesAnOrdinaryModuleBehindWhenDestroyed) {
   run_ranks(2, [](const Group& group) {
     Net net = make_net(1);
-    { const DataParallel parallel(*net, group); }
+    {
+      const DataParallel parallel(*net, group);
+    }
     loss_of(net, make_batch(0, group.rank())).backward();
     Net alone = make_net(1);
     loss_of(alone, make_batch(0, group.rank())).backward();
@@ -243,21 +261,24 @@ TEST(Parallelized, KeepsTheNumberOfAGroupOfOne) {
 
 TEST(ParallelizeErrors, NameTheFirstParameterThatDiffersOnEveryRank) {
   const auto thrown = run_ranks_catching(3, [](const Group& group) {
-    torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, group.rank() == 2 ? 5 : 4));
+    torch::nn::Sequential net(torch::nn::Linear(4, 4),
+                              torch::nn::Linear(4, group.rank() == 2 ? 5 : 4));
     const DataParallel parallel(*net, group);
   });
   for (const auto& exception : thrown) {
-    EXPECT_THAT(message_of<UsageError>(exception),
-                AllOf(HasSubstr("rank 0 has 1.weight [4, 4]"), HasSubstr("rank 2 has 1.weight [5, 4]")));
+    EXPECT_THAT(message_of<UsageError>(exception), AllOf(HasSubstr("rank 0 has 1.weight [4, 4]"),
+                                                         HasSubstr("rank 2 has 1.weight [5, 4]")));
   }
 }
 
 TEST(ParallelizeErrors, NameABufferThatOneRankLacks) {
   const auto thrown = run_ranks_catching(2, [](const Group& group) {
-    torch::nn::Sequential net(torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(4).track_running_stats(group.rank() == 0)));
+    torch::nn::Sequential net(torch::nn::BatchNorm1d(
+        torch::nn::BatchNorm1dOptions(4).track_running_stats(group.rank() == 0)));
     const DataParallel parallel(*net, group);
   });
-  EXPECT_THAT(message_of<UsageError>(thrown[0]), AllOf(HasSubstr("buffer"), HasSubstr("rank 1 has nothing more")));
+  EXPECT_THAT(message_of<UsageError>(thrown[0]),
+              AllOf(HasSubstr("buffer"), HasSubstr("rank 1 has nothing more")));
 }
 
 TEST(ParallelizeErrors, RefuseAModuleThatIsParallelAlready) {
@@ -283,14 +304,18 @@ TEST(ParallelizeErrors, RefuseImpossiblePlans) {
 }
 
 TEST(ParallelizeErrors, SurfaceFromBackwardWhenAPeerIsGone) {
-  const auto thrown = run_ranks_catching(2, [](Group group) {
-    Net net = make_net(1);
-    const DataParallel parallel(*net, group);
-    if (group.rank() == 1) return;
-    group = Group();
-    loss_of(net, make_batch(0, 0)).backward();
-  }, std::chrono::milliseconds(2000));
-  EXPECT_THAT(message_of<CommError>(thrown[0]), AllOf(HasSubstr("failed after"), HasSubstr("rank 0 of 2")));
+  const auto thrown = run_ranks_catching(
+      2,
+      [](Group group) {
+        Net net = make_net(1);
+        const DataParallel parallel(*net, group);
+        if (group.rank() == 1) return;
+        group = Group();
+        loss_of(net, make_batch(0, 0)).backward();
+      },
+      std::chrono::milliseconds(2000));
+  EXPECT_THAT(message_of<CommError>(thrown[0]),
+              AllOf(HasSubstr("failed after"), HasSubstr("rank 0 of 2")));
 }
 
 TEST(ParallelizeErrors, NameTheParameterWithASparseGradient) {
@@ -307,8 +332,11 @@ TEST(ParallelizeErrors, NameTheParameterWithASparseGradient) {
 }
 
 struct Thrower : torch::autograd::Function<Thrower> {
-  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, const torch::autograd::variable_list&) {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
     throw std::runtime_error("backward failed here");
   }
 };
@@ -330,7 +358,8 @@ TEST(ParallelizeErrors, TellThatAnEarlierBackwardFailed) {
 }
 
 TEST(Plan, PrintsItsSettings) {
-  EXPECT_THAT(to_string(Plan{}), AllOf(HasSubstr("micro-batches        1\n"), HasSubstr("26214400")));
+  EXPECT_THAT(to_string(Plan{}),
+              AllOf(HasSubstr("micro-batches        1\n"), HasSubstr("26214400")));
   EXPECT_EQ(Plan{}, Plan{});
   EXPECT_THAT((Plan{.micro_batches = 2}), Not(Plan{}));
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <trireme/launch/store/rendezvous.h>
+
 #include <trireme/base/error.h>
 #include <trireme/launch/listening_socket.h>
-#include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/store.h>
+
+#include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <thread>
 
@@ -54,17 +56,22 @@ TEST(Meet, ReturnsEveryRanksEntryByRank) {
 TEST(Meet, ListsWhoCameAndWhoDidNotAfterTheDeadline) {
   c10d::HashStore store;
   const Identity early = identity_of(1, 6);
-  std::jthread other([&] { message_of_meeting<CommError>(store, early, own_attendance(early), milliseconds(300)); });
+  std::jthread other([&] {
+    message_of_meeting<CommError>(store, early, own_attendance(early), milliseconds(300));
+  });
   const Identity identity = identity_of(0, 6);
-  const auto message = message_of_meeting<CommError>(store, identity, own_attendance(identity), milliseconds(300));
-  EXPECT_THAT(message, AllOf(HasSubstr("0.3 s"), HasSubstr("came: 0-1"), HasSubstr("missing: 2-5"), HasSubstr("--timeout")));
+  const auto message =
+      message_of_meeting<CommError>(store, identity, own_attendance(identity), milliseconds(300));
+  EXPECT_THAT(message, AllOf(HasSubstr("0.3 s"), HasSubstr("came: 0-1"), HasSubstr("missing: 2-5"),
+                             HasSubstr("--timeout")));
 }
 
 TEST(Meet, NamesARankThatEndedWithoutComing) {
   c10d::HashStore store;
   static_cast<c10d::Store&>(store).set(exit_key(1), "exited with code 0");
   const Identity identity = identity_of(0, 2);
-  const auto message = message_of_meeting<CommError>(store, identity, own_attendance(identity), std::chrono::hours(1));
+  const auto message = message_of_meeting<CommError>(store, identity, own_attendance(identity),
+                                                     std::chrono::hours(1));
   EXPECT_THAT(message, HasSubstr("rank 1 exited with code 0 without calling trireme::init()"));
 }
 
@@ -72,7 +79,8 @@ TEST(Meet, RefusesASecondProcessOfTheSameRank) {
   c10d::HashStore store;
   const Identity identity = identity_of(0, 1);
   meet(store, identity, own_attendance(identity), std::chrono::seconds(1));
-  const auto message = message_of_meeting<ConfigError>(store, identity, own_attendance(identity), std::chrono::seconds(1));
+  const auto message = message_of_meeting<ConfigError>(store, identity, own_attendance(identity),
+                                                       std::chrono::seconds(1));
   EXPECT_THAT(message, AllOf(HasSubstr("claims rank 0"), HasSubstr("RANK")));
 }
 
@@ -80,12 +88,15 @@ TEST(Meet, NoticesWorldSizesThatDifferBeforeTheDeadline) {
   c10d::HashStore store;
   const Identity three = identity_of(1, 3);  // waits for rank 2, which rank 0 does not know of
   std::jthread other([&] {
-    EXPECT_THAT(message_of_meeting<ConfigError>(store, three, own_attendance(three), std::chrono::hours(1)),
-                HasSubstr("rank 0"));
+    EXPECT_THAT(
+        message_of_meeting<ConfigError>(store, three, own_attendance(three), std::chrono::hours(1)),
+        HasSubstr("rank 0"));
   });
   const Identity two = identity_of(0, 2);
-  const auto message = message_of_meeting<ConfigError>(store, two, own_attendance(two), std::chrono::hours(1));
-  EXPECT_THAT(message, AllOf(HasSubstr("rank 1"), HasSubstr("counts 3 ranks, rank 0 counts 2"), HasSubstr("WORLD_SIZE")));
+  const auto message =
+      message_of_meeting<ConfigError>(store, two, own_attendance(two), std::chrono::hours(1));
+  EXPECT_THAT(message, AllOf(HasSubstr("rank 1"), HasSubstr("counts 3 ranks, rank 0 counts 2"),
+                             HasSubstr("WORLD_SIZE")));
 }
 
 TEST(Meet, RefusesAnotherLibTorch) {
@@ -93,9 +104,11 @@ TEST(Meet, RefusesAnotherLibTorch) {
   const Identity first = identity_of(0, 2);
   Attendance old = own_attendance(first);
   old.torch_version = "1.0";
-  std::jthread other([&] { message_of_meeting<ConfigError>(store, first, old, std::chrono::hours(1)); });
+  std::jthread other(
+      [&] { message_of_meeting<ConfigError>(store, first, old, std::chrono::hours(1)); });
   const Identity identity = identity_of(1, 2);
-  const auto message = message_of_meeting<ConfigError>(store, identity, own_attendance(identity), std::chrono::hours(1));
+  const auto message = message_of_meeting<ConfigError>(store, identity, own_attendance(identity),
+                                                       std::chrono::hours(1));
   EXPECT_THAT(message, AllOf(HasSubstr("rank 0"), HasSubstr("LibTorch 1.0")));
 }
 
@@ -108,7 +121,8 @@ TEST(MakeStore, NeedsAnAddressWhereRanksAreOnSeveralHosts) {
     make_store(identity, 0, milliseconds(100));
     FAIL() << "a store was made";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("openmpi"), HasSubstr("MASTER_ADDR"), HasSubstr("mpirun -x")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("openmpi"), HasSubstr("MASTER_ADDR"), HasSubstr("mpirun -x")));
   }
 }
 
@@ -139,7 +153,8 @@ TEST(MakeStore, NamesThePlaceThatCannotBeReached) {
     make_store(identity, 0, milliseconds(300));
     FAIL() << "somebody answered";
   } catch (const CommError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("127.0.0.1:" + std::to_string(port)), HasSubstr("0.3 s"), HasSubstr("MASTER_ADDR")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("127.0.0.1:" + std::to_string(port)),
+                                    HasSubstr("0.3 s"), HasSubstr("MASTER_ADDR")));
   }
 }
 

@@ -2,8 +2,9 @@
 // Runs a function on several threads, each of them a rank with a real group (Gloo over loopback).
 #pragma once
 
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <trireme/comm/engine.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <chrono>
 #include <exception>
@@ -16,7 +17,12 @@ namespace trireme::testing {
 inline comm::Group connect_thread(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                   std::chrono::milliseconds timeout) {
   return comm::connect(comm::choose_engine("gloo"),
-                       {.store = store, .rank = rank, .size = size, .one_host = true, .interface = "", .timeout = timeout},
+                       {.store = store,
+                        .rank = rank,
+                        .size = size,
+                        .one_host = true,
+                        .interface = "",
+                        .timeout = timeout},
                        "threads");
 }
 
@@ -47,7 +53,8 @@ inline void run_ranks(int size, const std::function<void(comm::Group)>& body) {
   }
 }
 
-/// The message of an exception of that type; anything else, or none, is returned as a text that no test expects.
+/// The message of an exception of that type; anything else, or none, is returned as a text that no
+/// test expects.
 template <typename Expected>
 std::string message_of(const std::exception_ptr& exception) {
   if (!exception) return "(nothing was thrown)";

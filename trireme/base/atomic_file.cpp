@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <trireme/base/atomic_file.h>
+
 #include <trireme/base/error.h>
+
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -43,15 +45,18 @@ void AtomicFile::commit() {
   if (::fsync(file_.get()) != 0) fail("flush", errno);
   if (::rename(temporary_.c_str(), destination_.c_str()) != 0) fail("rename", errno);
   file_.reset();
-  const UniqueFd folder(::open(folder_of(destination_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd folder(
+      ::open(folder_of(destination_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder || ::fsync(folder.get()) != 0) fail("flush the folder of", errno);
 }
 
 void AtomicFile::fail(std::string_view action, int error_number) const {
   throw CheckpointError(
-      join_message("cannot ", action, " ", destination_.string(), ": ", describe_errno(error_number)),
-      error_number == ENOSPC ? "free space on that disk or choose another folder; the previous file is untouched"
-                             : "check that the folder exists and may be written to");
+      join_message("cannot ", action, " ", destination_.string(), ": ",
+                   describe_errno(error_number)),
+      error_number == ENOSPC
+          ? "free space on that disk or choose another folder; the previous file is untouched"
+          : "check that the folder exists and may be written to");
 }
 
 }  // namespace trireme

@@ -11,9 +11,10 @@
 
 namespace trireme {
 
-/// A file under construction: written beside its place under a hidden temporary name, flushed to the disk and renamed
-/// by `commit()`. Without a commit the destructor removes it and the old file stays. Not thread-safe.
-/// Every method throws CheckpointError with path and cause where the file system refuses.
+/// A file under construction: written beside its place under a hidden temporary name, flushed to
+/// the disk and renamed by `commit()`. Without a commit the destructor removes it and the old file
+/// stays. Not thread-safe. Every method throws CheckpointError with path and cause where the file
+/// system refuses.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path destination);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/environment.h>
+
 #include <trireme/base/error.h>
 
 #include <charconv>

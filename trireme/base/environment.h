@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only place that reads environment variables: a snapshot of them, and every variable of Trireme's own as one
-// documented field. Other rooms take an Environment, so that tests can hand them any.
+// The only place that reads environment variables: a snapshot of them, and every variable of
+// Trireme's own as one documented field. Other rooms take an Environment, so that tests can hand
+// them any.
 #pragma once
 
 #include <chrono>
@@ -25,8 +26,8 @@ class Environment {
   /// Returns the value; nothing where the variable is unset or empty.
   std::optional<std::string> find(std::string_view name) const;
 
-  /// Returns the value as an integer. Throws ConfigError naming the variable, its value and the range where the text
-  /// is not an integer in [minimum, maximum].
+  /// Returns the value as an integer. Throws ConfigError naming the variable, its value and the
+  /// range where the text is not an integer in [minimum, maximum].
   std::optional<std::int64_t> find_integer(std::string_view name, std::int64_t minimum,
                                            std::int64_t maximum) const;
 
@@ -36,17 +37,19 @@ class Environment {
   std::map<std::string, std::string, std::less<>> variables_;
 };
 
-/// Every variable that Trireme itself defines, read once. Variables of launchers are read in trireme/launch.
+/// Every variable that Trireme itself defines, read once. Variables of launchers are read in
+/// trireme/launch.
 struct Settings {
-  /// TRIREME_TIMEOUT: seconds that rendezvous and a collective may take before they fail. `trireme run --timeout` sets
-  /// it. Default 300.
+  /// TRIREME_TIMEOUT: seconds that rendezvous and a collective may take before they fail. `trireme
+  /// run --timeout` sets it. Default 300.
   std::chrono::milliseconds timeout{std::chrono::seconds{300}};
 
-  /// TRIREME_ENGINE: name of the communication engine, as `trireme doctor` lists them. Default `auto`.
+  /// TRIREME_ENGINE: name of the communication engine, as `trireme doctor` lists them. Default
+  /// `auto`.
   std::string engine = "auto";
 
-  /// TRIREME_INTERFACE: network interface that engines bind to, such as `eth0`. Default: the one of the host name, and
-  /// loopback where all ranks share a host.
+  /// TRIREME_INTERFACE: network interface that engines bind to, such as `eth0`. Default: the one of
+  /// the host name, and loopback where all ranks share a host.
   std::string interface;
 
   /// Throws ConfigError for a value that cannot be.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exceptions of Trireme, by what the caller can do about them, and the checks that throw them.
-// docs/guide/errors.md lists each with its causes, what it means for the other ranks, and the remedy.
+// docs/guide/errors.md lists each with its causes, what it means for the other ranks, and the
+// remedy.
 #pragma once
 
 #include <concepts>
@@ -12,8 +13,8 @@
 
 namespace trireme {
 
-/// Root of every exception that Trireme throws on purpose. `what()` is one message for people: what went wrong with
-/// which value, what was expected, and after "hint:" what to do.
+/// Root of every exception that Trireme throws on purpose. `what()` is one message for people: what
+/// went wrong with which value, what was expected, and after "hint:" what to do.
 class Error : public std::runtime_error {
  public:
   Error(const std::string& message, std::string_view hint,
@@ -32,7 +33,8 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-/// The surroundings are wrong: an environment variable, a command-line option, a port, a missing program.
+/// The surroundings are wrong: an environment variable, a command-line option, a port, a missing
+/// program.
 class ConfigError : public Error {
  public:
   using Error::Error;
@@ -44,13 +46,15 @@ class CommError : public Error {
   using Error::Error;
 };
 
-/// A data set is missing, damaged, or does not fit the model; names file and offset or sample index.
+/// A data set is missing, damaged, or does not fit the model; names file and offset or sample
+/// index.
 class DataError : public Error {
  public:
   using Error::Error;
 };
 
-/// A checkpoint could not be written or read, or belongs to another model; names file and parameter.
+/// A checkpoint could not be written or read, or belongs to another model; names file and
+/// parameter.
 class CheckpointError : public Error {
  public:
   using Error::Error;
@@ -81,23 +85,24 @@ std::string describe_errno(int error_number);
 
 }  // namespace trireme
 
-/// Throws InternalError with both operands unless `a == b`; for invariants of our own code, never for user input.
-#define TRIREME_CHECK_EQ(a, b)                                                                    \
-  do {                                                                                            \
-    const auto& trireme_a = (a);                                                                  \
-    const auto& trireme_b = (b);                                                                  \
-    if (!(trireme_a == trireme_b)) {                                                              \
-      throw ::trireme::InternalError(                                                             \
-          ::trireme::join_message("expected " #a " == " #b ", got ", trireme_a, " and ", trireme_b), \
-          "this is a defect in Trireme; please report it");                                       \
-    }                                                                                             \
+/// Throws InternalError with both operands unless `a == b`; for invariants of our own code, never
+/// for user input.
+#define TRIREME_CHECK_EQ(a, b)                                                                  \
+  do {                                                                                          \
+    const auto& trireme_a = (a);                                                                \
+    const auto& trireme_b = (b);                                                                \
+    if (!(trireme_a == trireme_b)) {                                                            \
+      throw ::trireme::InternalError(::trireme::join_message("expected " #a " == " #b ", got ", \
+                                                             trireme_a, " and ", trireme_b),    \
+                                     "this is a defect in Trireme; please report it");          \
+    }                                                                                           \
   } while (false)
 
 /// Throws InternalError unless `condition`; for invariants of our own code, never for user input.
-#define TRIREME_CHECK(condition)                                                            \
-  do {                                                                                      \
-    if (!(condition)) {                                                                     \
-      throw ::trireme::InternalError("expected " #condition,                                \
-                                     "this is a defect in Trireme; please report it");      \
-    }                                                                                       \
+#define TRIREME_CHECK(condition)                                                       \
+  do {                                                                                 \
+    if (!(condition)) {                                                                \
+      throw ::trireme::InternalError("expected " #condition,                           \
+                                     "this is a defect in Trireme; please report it"); \
+    }                                                                                  \
   } while (false)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/machine.h>
+
 #include <sched.h>
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
-#include <trireme/base/machine.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Folders of this process's control group and its ancestors, deepest first: every one of them may set a limit.
+// Folders of this process's control group and its ancestors, deepest first: every one of them may
+// set a limit.
 std::vector<fs::path> control_groups(const fs::path& root, const std::string& controller) {
   std::vector<fs::path> folders;
   std::ifstream membership("/proc/self/cgroup");
@@ -27,9 +29,11 @@ std::vector<fs::path> control_groups(const fs::path& root, const std::string& co
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const bool unified = controllers.empty();
-    if (!unified && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) continue;
+    if (!unified && ("," + controllers + ",").find("," + controller + ",") == std::string::npos)
+      continue;
     const fs::path base = unified ? root : root / controllers;
-    for (fs::path path = line.substr(second + 1); path.has_relative_path(); path = path.parent_path()) {
+    for (fs::path path = line.substr(second + 1); path.has_relative_path();
+         path = path.parent_path()) {
       folders.push_back(base / path.relative_path());
     }
     folders.push_back(base);
@@ -47,8 +51,8 @@ std::optional<std::string> read_text(const fs::path& file) {
   return text.str();
 }
 
-// Cores' worth of time that one folder's quota allows: version 2 `cpu.max` ("200000 100000" or "max 100000"), version 1
-// `cpu.cfs_quota_us` (-1 for none) over `cpu.cfs_period_us`.
+// Cores' worth of time that one folder's quota allows: version 2 `cpu.max` ("200000 100000" or "max
+// 100000"), version 1 `cpu.cfs_quota_us` (-1 for none) over `cpu.cfs_period_us`.
 std::optional<double> cpu_quota(const fs::path& folder) {
   double quota = 0;
   double period = 0;
@@ -80,7 +84,8 @@ std::optional<std::int64_t> memory_limit(const fs::path& folder) {
 
 std::vector<int> allowed_cores() {
   std::vector<int> cores;
-  // The kernel refuses a mask smaller than its own; grow until it fits, for machines with more than 1024 cores.
+  // The kernel refuses a mask smaller than its own; grow until it fits, for machines with more than
+  // 1024 cores.
   for (int capacity = CPU_SETSIZE; capacity <= 1 << 20; capacity *= 2) {
     cpu_set_t* mask = CPU_ALLOC(capacity);
     const std::size_t bytes = CPU_ALLOC_SIZE(capacity);
@@ -103,9 +108,10 @@ int available_cores(const fs::path& cgroup_root) {
 }
 
 std::int64_t available_memory(const fs::path& cgroup_root) {
-  struct sysinfo information {};
+  struct sysinfo information{};
   ::sysinfo(&information);
-  auto bytes = static_cast<std::int64_t>(information.totalram) * static_cast<std::int64_t>(information.mem_unit);
+  auto bytes = static_cast<std::int64_t>(information.totalram) *
+               static_cast<std::int64_t>(information.mem_unit);
   for (const fs::path& folder : control_groups(cgroup_root, "memory")) {
     if (const auto limit = memory_limit(folder)) bytes = std::min(bytes, *limit);
   }
@@ -113,9 +119,10 @@ std::int64_t available_memory(const fs::path& cgroup_root) {
 }
 
 std::optional<std::int64_t> free_shared_memory() {
-  struct statvfs information {};
+  struct statvfs information{};
   if (::statvfs("/dev/shm", &information) != 0) return std::nullopt;
-  return static_cast<std::int64_t>(information.f_bavail) * static_cast<std::int64_t>(information.f_frsize);
+  return static_cast<std::int64_t>(information.f_bavail) *
+         static_cast<std::int64_t>(information.f_frsize);
 }
 
 std::string host_name() {

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives as free functions over a Group.
 //
-// Every function here is collective: each rank of the group must call it, in the same order, with tensors of the same
-// shape and dtype. Tensors must be dense (any permutation of contiguous, the same on all ranks). On a group of one they
-// return at once. Engine failures and missed deadlines throw CommError, which names the operation, its sequence number
-// in the group and the time waited; the group is dead then. The plain forms block until the result is there; the
-// `_async` forms return a Work, and neither inputs nor outputs may be touched before it has been waited for.
+// Every function here is collective: each rank of the group must call it, in the same order, with
+// tensors of the same shape and dtype. Tensors must be dense (any permutation of contiguous, the
+// same on all ranks). On a group of one they return at once. Engine failures and missed deadlines
+// throw CommError, which names the operation, its sequence number in the group and the time waited;
+// the group is dead then. The plain forms block until the result is there; the
+// `_async` forms return a Work, and neither inputs nor outputs may be touched before it has been
+// waited for.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <trireme/comm/group.h>
+
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <string>
@@ -19,8 +22,8 @@ namespace trireme::comm {
 
 enum class ReduceOp { kSum, kProduct, kMinimum, kMaximum };
 
-/// A collective under way. Move-only; dropping it without waiting leaves the operation running to its end.
-/// Not thread-safe.
+/// A collective under way. Move-only; dropping it without waiting leaves the operation running to
+/// its end. Not thread-safe.
 class Work {
  public:
   /// A completed operation.
@@ -39,7 +42,8 @@ class Work {
   std::unique_ptr<Pending> pending_;  // null when completed
 };
 
-/// Reduces `tensor` element by element over all ranks, in place; every rank ends with the same bits.
+/// Reduces `tensor` element by element over all ranks, in place; every rank ends with the same
+/// bits.
 void all_reduce(const at::Tensor& tensor, const Group& group, ReduceOp op = ReduceOp::kSum);
 Work all_reduce_async(const at::Tensor& tensor, const Group& group, ReduceOp op = ReduceOp::kSum);
 

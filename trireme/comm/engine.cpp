@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/engine.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/comm/gloo/gloo.h>
+#include <trireme/launch/store/quiet_torch.h>
+
 #include <ATen/ops/full.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <trireme/base/error.h>
-#include <trireme/comm/collectives.h>
-#include <trireme/comm/engine.h>
-#include <trireme/comm/gloo/gloo.h>
-#include <trireme/launch/store/quiet_torch.h>
 
 #include <array>
 
 namespace trireme::comm {
 namespace {
 
-// LibTorch's Gloo is built from another checkout than the headers we compile against; a mismatch must show here, not in
-// the gradients.
+// LibTorch's Gloo is built from another checkout than the headers we compile against; a mismatch
+// must show here, not in the gradients.
 void prove(const Group& group) {
   const at::Tensor sum = at::full({1}, group.rank() + 1, at::kInt);
   all_reduce(sum, group);
   const int expected = group.size() * (group.size() + 1) / 2;
   const int got = *sum.const_data_ptr<int>();
   if (got != expected) {
-    throw CommError(join_message("engine ", group.engine(), " adds wrongly: the ranks 1 to ", group.size(),
-                                 " sum to ", expected, ", it says ", got),
+    throw CommError(join_message("engine ", group.engine(), " adds wrongly: the ranks 1 to ",
+                                 group.size(), " sum to ", expected, ", it says ", got),
                     "the engine does not fit this LibTorch; `trireme doctor` tells more");
   }
 }
@@ -47,7 +49,8 @@ const Engine& choose_engine(std::string_view name) {
   }
   throw ConfigError(
       join_message("no communication engine '", name, "'; this build knows:", reasons),
-      "choose one of them by TRIREME_ENGINE or InitOptions::engine; `trireme doctor` shows which work here");
+      "choose one of them by TRIREME_ENGINE or InitOptions::engine; `trireme doctor` shows which "
+      "work here");
 }
 
 Group connect(const Engine& engine, const EngineContext& context, std::string group_name) {
@@ -57,10 +60,11 @@ Group connect(const Engine& engine, const EngineContext& context, std::string gr
     backend = engine.connect(context);
   } catch (const std::exception& failure) {
     if (dynamic_cast<const Error*>(&failure) != nullptr) throw;
-    throw CommError(join_message("engine ", engine.name, " could not connect rank ", context.rank, " of ",
-                                 context.size, " within ", static_cast<double>(context.timeout.count()) / 1000,
-                                 " s: ", launch::message_of(failure)),
-                    "check that the ranks reach each other; TRIREME_INTERFACE chooses the network interface");
+    throw CommError(
+        join_message("engine ", engine.name, " could not connect rank ", context.rank, " of ",
+                     context.size, " within ", static_cast<double>(context.timeout.count()) / 1000,
+                     " s: ", launch::message_of(failure)),
+        "check that the ranks reach each other; TRIREME_INTERFACE chooses the network interface");
   }
   Group group(std::move(backend), std::move(group_name), engine.summation_order(context.size),
               context.timeout);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between Group and the engines that carry collectives. An engine is a folder beside this file with one
-// function that describes it; where its dependency is missing, CMake builds a twin that says why.
+// The seam between Group and the engines that carry collectives. An engine is a folder beside this
+// file with one function that describes it; where its dependency is missing, CMake builds a twin
+// that says why.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
 #include <trireme/comm/group.h>
+
+#include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <span>
@@ -41,11 +43,12 @@ struct Engine {
 /// All engines this build knows, the preferred first.
 std::span<const Engine> engines();
 
-/// Returns the engine of that name, or for `auto` the first that is available. Throws ConfigError with the list and the
-/// reasons where there is none.
+/// Returns the engine of that name, or for `auto` the first that is available. Throws ConfigError
+/// with the list and the reasons where there is none.
 const Engine& choose_engine(std::string_view name);
 
-/// Connects the ranks of `context` by that engine and proves it with one small all-reduce. Throws CommError.
+/// Connects the ranks of `context` by that engine and proves it with one small all-reduce. Throws
+/// CommError.
 Group connect(const Engine& engine, const EngineContext& context, std::string group_name);
 
 }  // namespace trireme::comm

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <trireme/comm/group.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
 
@@ -13,7 +14,8 @@ struct Group::State {
   std::chrono::milliseconds timeout{0};
   int rank = 0;
   int size = 1;
-  // Relaxed is enough: collectives of one group start on one thread at a time, and the number only labels them.
+  // Relaxed is enough: collectives of one group start on one thread at a time, and the number only
+  // labels them.
   std::atomic<std::uint64_t> sequence_number{0};
 };
 

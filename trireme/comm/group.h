@@ -15,23 +15,25 @@ class Backend;
 
 namespace trireme::comm {
 
-/// In which order an engine adds the contributions of the ranks, element by element. The numerics contract
-/// (docs/design/numerics.md) gives the bits of one process where it is kRank.
+/// In which order an engine adds the contributions of the ranks, element by element. The numerics
+/// contract (docs/design/numerics.md) gives the bits of one process where it is kRank.
 enum class SummationOrder {
   kRank,         ///< left fold in rank order, the same bits on every rank and in every run
   kHostNested,   ///< rank order inside each host, then host order
   kUnspecified,  ///< the engine makes no promise beyond equal bits on all ranks
 };
 
-/// Ranks that communicate, as a cheap value: copies share one connection. A group of one (the default) needs no engine,
-/// and every collective works on it. Thread-safety: const methods may be called concurrently; collectives on one group
-/// must be started in the same order on every rank, so from one thread at a time.
+/// Ranks that communicate, as a cheap value: copies share one connection. A group of one (the
+/// default) needs no engine, and every collective works on it. Thread-safety: const methods may be
+/// called concurrently; collectives on one group must be started in the same order on every rank,
+/// so from one thread at a time.
 class Group {
  public:
   /// A group of one.
   Group();
 
-  /// @param backend the engine's connection, of any c10d kind; its rank and size become the group's.
+  /// @param backend the engine's connection, of any c10d kind; its rank and size become the
+  /// group's.
   /// @param name appears in error messages, such as `world`.
   /// @param timeout deadline of each collective.
   Group(c10::intrusive_ptr<c10d::Backend> backend, std::string name, SummationOrder order,
@@ -44,16 +46,18 @@ class Group {
   /// Name of the engine, such as `gloo`; `none` for a group of one.
   std::string engine() const;
 
-  /// For a group of two every engine that adds each pair once gives rank order: IEEE addition commutes.
+  /// For a group of two every engine that adds each pair once gives rank order: IEEE addition
+  /// commutes.
   SummationOrder summation_order() const noexcept;
 
   std::chrono::milliseconds timeout() const noexcept;
 
-  /// The c10d backend, for code that speaks c10d; null for a group of one. Held directly because calling it through
-  /// c10d::ProcessGroup costs 1 us more per collective.
+  /// The c10d backend, for code that speaks c10d; null for a group of one. Held directly because
+  /// calling it through c10d::ProcessGroup costs 1 us more per collective.
   const c10::intrusive_ptr<c10d::Backend>& backend() const noexcept;
 
-  /// Counts the collectives started on this group; error messages name one by this number, equal on all ranks.
+  /// Counts the collectives started on this group; error messages name one by this number, equal on
+  /// all ranks.
   std::uint64_t next_sequence_number() const noexcept;
 
  private:

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/torch_version.h>
+
+#include <trireme/base/error.h>
+
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/version.h>
-#include <trireme/base/error.h>
-#include <trireme/comm/torch_version.h>
 
 namespace trireme::comm {
 namespace {
@@ -21,8 +23,8 @@ std::string loaded_torch_version() { return to_text(aoti_torch_abi_version()); }
 
 void check_torch_version() {
   if ((aoti_torch_abi_version() & kMinorMask) == (TORCH_ABI_VERSION & kMinorMask)) return;
-  throw ConfigError(join_message("this program was built with LibTorch ", built_torch_version(), ", but LibTorch ",
-                                 loaded_torch_version(), " is loaded"),
+  throw ConfigError(join_message("this program was built with LibTorch ", built_torch_version(),
+                                 ", but LibTorch ", loaded_torch_version(), " is loaded"),
                     "build it again with that LibTorch, or take the other out of LD_LIBRARY_PATH");
 }
 

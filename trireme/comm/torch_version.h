@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The LibTorch we were built with and the one that is loaded: c10d's C++ interface changes with every minor version, so
-// that one build serves one version.
+// The LibTorch we were built with and the one that is loaded: c10d's C++ interface changes with
+// every minor version, so that one build serves one version.
 #pragma once
 
 #include <string>

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/Context.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <trireme/comm/world.h>
+
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
 #include <trireme/comm/engine.h>
 #include <trireme/comm/torch_version.h>
-#include <trireme/comm/world.h>
 #include <trireme/launch/launcher_environment.h>
 #include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/store.h>
+
+#include <ATen/Context.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
 #include <mutex>
@@ -25,9 +27,11 @@ at::Device choose_device(int local_rank) {
 comm::Group connect_world(const launch::Identity& identity, const Environment& environment,
                           const Settings& settings) {
   const comm::Engine& engine = comm::choose_engine(settings.engine);
-  const auto attempt = environment.find_integer("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX).value_or(0);
+  const auto attempt =
+      environment.find_integer("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX).value_or(0);
   const auto store = launch::make_store(identity, attempt, settings.timeout);
-  const auto all = launch::meet(*store, identity, launch::own_attendance(identity), settings.timeout);
+  const auto all =
+      launch::meet(*store, identity, launch::own_attendance(identity), settings.timeout);
   const bool one_host = std::all_of(all.begin(), all.end(), [&](const launch::Attendance& entry) {
     return entry.machine == all.front().machine;
   });

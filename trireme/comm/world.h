@@ -2,9 +2,10 @@
 // The first call of a parallel program: who am I, who are the others, and the group of all.
 #pragma once
 
-#include <c10/core/Device.h>
 #include <trireme/base/environment.h>
 #include <trireme/comm/group.h>
+
+#include <c10/core/Device.h>
 
 #include <chrono>
 #include <memory>
@@ -21,8 +22,8 @@ struct InitOptions {
   std::optional<std::chrono::milliseconds> timeout;
 };
 
-/// All processes of this run, as seen from one of them. A value: copies share the connection, which lives as long as any
-/// of them or of their groups.
+/// All processes of this run, as seen from one of them. A value: copies share the connection, which
+/// lives as long as any of them or of their groups.
 struct World {
   int rank = 0;
   int size = 1;
@@ -44,12 +45,12 @@ struct World {
   std::shared_ptr<const World> shared;
 };
 
-/// Finds the other processes of this run and connects to them. Reads the variables of `trireme run`, torchrun, Open MPI,
-/// MPICH (Hydra) and Slurm; a program started by hand is a world of one. Collective and blocking, up to the deadline.
-/// Calling it again returns the same world.
+/// Finds the other processes of this run and connects to them. Reads the variables of `trireme
+/// run`, torchrun, Open MPI, MPICH (Hydra) and Slurm; a program started by hand is a world of one.
+/// Collective and blocking, up to the deadline. Calling it again returns the same world.
 ///
-/// Throws ConfigError for variables that are wrong or contradict each other, and CommError that lists the ranks that
-/// came and those that did not when the deadline passes.
+/// Throws ConfigError for variables that are wrong or contradict each other, and CommError that
+/// lists the ranks that came and those that did not when the deadline passes.
 ///
 ///     auto world = trireme::init();
 ///     torch::Tensor x = torch::ones(4) * world.rank;

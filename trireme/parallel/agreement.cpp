@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <c10/util/hash.h>
+#include <trireme/parallel/agreement.h>
+
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/agreement.h>
+
+#include <c10/util/hash.h>
 
 #include <algorithm>
 #include <sstream>
@@ -14,7 +16,8 @@ namespace {
 std::string describe(const std::vector<NamedTensor>& tensors) {
   std::ostringstream text;
   for (const auto& [name, tensor] : tensors) {
-    text << name << " " << tensor.sizes() << " strides " << tensor.strides() << " " << tensor.scalar_type() << " on "
+    text << name << " " << tensor.sizes() << " strides " << tensor.strides() << " "
+         << tensor.scalar_type() << " on "
          << c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true)
          << (tensor.requires_grad() ? ", trained" : "") << "\n";
   }
@@ -42,14 +45,17 @@ void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std:
                              const comm::Group& group) {
   const std::string own = describe(tensors);
   const std::vector<std::string> digests = comm::all_gather_text(c10::sha1(own).str(), group);
-  const auto other = std::find_if(digests.begin(), digests.end(), [&](const auto& digest) { return digest != digests.front(); });
+  const auto other = std::find_if(digests.begin(), digests.end(),
+                                  [&](const auto& digest) { return digest != digests.front(); });
   if (other == digests.end()) return;
   const std::vector<std::string> all = comm::all_gather_text(own, group);
   const auto rank = other - digests.begin();
-  const auto [first, differing] = first_difference(all.front(), all[static_cast<std::size_t>(rank)]);
-  throw UsageError(join_message("the module differs between ranks, first in a ", kind, ":\n    rank 0 has ", first,
-                                "\n    rank ", rank, " has ", differing),
-                   "build the same module on every rank before parallelize");
+  const auto [first, differing] =
+      first_difference(all.front(), all[static_cast<std::size_t>(rank)]);
+  throw UsageError(
+      join_message("the module differs between ranks, first in a ", kind, ":\n    rank 0 has ",
+                   first, "\n    rank ", rank, " has ", differing),
+      "build the same module on every rank before parallelize");
 }
 
 }  // namespace trireme::detail

@@ -2,8 +2,9 @@
 // Proves that all ranks hold the same kind of module before anything of it is exchanged.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <trireme/comm/group.h>
+
+#include <ATen/core/Tensor.h>
 
 #include <string>
 #include <vector>
@@ -15,8 +16,9 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-/// Compares names, sizes, strides, dtypes and requires_grad of `tensors` over all ranks; values may differ. Collective and
-/// blocking. Throws the same UsageError on every rank, naming the first `kind` (`parameter`) that differs and both sides.
+/// Compares names, sizes, strides, dtypes and requires_grad of `tensors` over all ranks; values may
+/// differ. Collective and blocking. Throws the same UsageError on every rank, naming the first
+/// `kind` (`parameter`) that differs and both sides.
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
                              const comm::Group& group);
 

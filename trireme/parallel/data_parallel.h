@@ -6,7 +6,8 @@
 
 namespace trireme {
 
-/// Trains `module` on every rank of `group`, each with its own part of the data; see parallelize for what that means.
+/// Trains `module` on every rank of `group`, each with its own part of the data; see parallelize
+/// for what that means.
 ///
 ///     auto world = trireme::init();
 ///     torch::nn::Linear model(10, 1);
@@ -16,7 +17,8 @@ namespace trireme {
 class DataParallel {
  public:
   DataParallel(torch::nn::Module& module, const comm::Group& group, std::int64_t micro_batches = 1)
-      : parallelized_(parallelize(module, {.data_parallel = true, .micro_batches = micro_batches}, group)) {}
+      : parallelized_(
+            parallelize(module, {.data_parallel = true, .micro_batches = micro_batches}, group)) {}
 
  private:
   Parallelized parallelized_;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/autograd/variable.h>
-#include <torch/nn/module.h>
+#include <trireme/parallel/parallelize.h>
+
 #include <trireme/base/error.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/reducer.h>
-#include <trireme/parallel/parallelize.h>
+
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
 
 #include <optional>
 #include <unordered_set>
@@ -29,8 +31,8 @@ const comm::Group& Parallelized::group() const noexcept { return impl_->group; }
 
 void Parallelized::add_to_step(const at::Tensor& number) {
   if (number.numel() != 1 || !number.is_floating_point()) {
-    throw UsageError(join_message("add_to_step was given a tensor ", number.sizes(), " of ", number.scalar_type(),
-                                  ", expected one floating-point number"),
+    throw UsageError(join_message("add_to_step was given a tensor ", number.sizes(), " of ",
+                                  number.scalar_type(), ", expected one floating-point number"),
                      "reduce it to one number first");
   }
   if (impl_->reducer) {
@@ -62,20 +64,22 @@ std::vector<NamedTensor> named_tensors(const torch::OrderedDict<std::string, at:
 void check_parameters(const std::vector<NamedTensor>& parameters) {
   for (const auto& [name, tensor] : parameters) {
     if (!tensor.is_non_overlapping_and_dense()) {
-      throw UsageError(join_message("parameter ", name, " has gaps or overlaps (sizes ", tensor.sizes(), ", strides ",
-                                    tensor.strides(), ")"),
+      throw UsageError(join_message("parameter ", name, " has gaps or overlaps (sizes ",
+                                    tensor.sizes(), ", strides ", tensor.strides(), ")"),
                        "make it a dense tensor before parallelize");
     }
     if (tensor.requires_grad() && torch::autograd::impl::post_acc_grad_hooks(tensor)) {
-      throw UsageError(join_message("parameter ", name, " has a post-accumulate-gradient hook already"),
-                       "a module can be parallelized once at a time; destroy the first Parallelized before");
+      throw UsageError(
+          join_message("parameter ", name, " has a post-accumulate-gradient hook already"),
+          "a module can be parallelized once at a time; destroy the first Parallelized before");
     }
   }
 }
 
 void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group) {
   std::vector<comm::Work> works;
-  for (const NamedTensor& item : tensors) works.push_back(comm::broadcast_async(item.tensor, 0, group));
+  for (const NamedTensor& item : tensors)
+    works.push_back(comm::broadcast_async(item.tensor, 0, group));
   for (comm::Work& work : works) work.wait();
 }
 
@@ -88,8 +92,9 @@ Parallelized parallelize(torch::nn::Module& module, const Plan& plan, const comm
   impl->group = group;
   if (!plan.data_parallel) {
     if (group.size() > 1) {
-      throw UsageError(join_message("the plan is not data parallel, but the group has ", group.size(), " ranks"),
-                       "set data_parallel, or train with a group of one");
+      throw UsageError(
+          join_message("the plan is not data parallel, but the group has ", group.size(), " ranks"),
+          "set data_parallel, or train with a group of one");
     }
     return Parallelized(std::move(impl));
   }

@@ -2,9 +2,10 @@
 // parallelize: the one function that changes a module so that it trains in parallel.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <trireme/comm/group.h>
 #include <trireme/plan/plan.h>
+
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 
@@ -14,8 +15,8 @@ class Module;
 
 namespace trireme {
 
-/// What `parallelize` put around a module's parameters. It must outlive the training; destroying it takes everything out
-/// again and leaves an ordinary module. Move-only, not thread-safe.
+/// What `parallelize` put around a module's parameters. It must outlive the training; destroying it
+/// takes everything out again and leaves an ordinary module. Move-only, not thread-safe.
 class Parallelized {
  public:
   struct Impl;
@@ -27,33 +28,40 @@ class Parallelized {
   const Plan& plan() const noexcept;
   const comm::Group& group() const noexcept;
 
-  /// Gives this rank's number for the step that is under way; call it before the step's last backward(). The sum over
-  /// all ranks travels with the gradients and costs no message of its own: a loss, or a mark that it is not finite.
+  /// Gives this rank's number for the step that is under way; call it before the step's last
+  /// backward(). The sum over all ranks travels with the gradients and costs no message of its own:
+  /// a loss, or a mark that it is not finite.
   /// @param number one element of a floating dtype; may be on another device than the gradients.
   void add_to_step(const at::Tensor& number);
 
-  /// Returns the sum over ranks of the numbers given for the step whose last backward() returned; 0 where none was.
+  /// Returns the sum over ranks of the numbers given for the step whose last backward() returned; 0
+  /// where none was.
   double sum_of_step() const;
 
  private:
   std::unique_ptr<Impl> impl_;
 };
 
-/// Makes `module` train over the ranks of `group` as `plan` says. The module stays what it is: its forward, its optimizer
-/// and the loop around it are written as for one process.
+/// Makes `module` train over the ranks of `group` as `plan` says. The module stays what it is: its
+/// forward, its optimizer and the loop around it are written as for one process.
 ///
-/// Data parallel: parameters and buffers become rank 0's. From then on, when the last of `plan.micro_batches` calls of
-/// backward() returns, every gradient is the sum over ranks (in rank order, each rank's sum over its micro-batches) divided
-/// once by ranks times micro-batches: the mean over the whole batch where the loss is a mean and parts are equal.
-/// Gradients travel while backward still runs. Call optimizer.zero_grad() between steps, in either form. The memory behind
-/// `.grad()` belongs to the plan and is written again in the next step. A parameter that no rank used in a step keeps its
-/// gradient as it was; one that some ranks used counts as zero on the others.
+/// Data parallel: parameters and buffers become rank 0's. From then on, when the last of
+/// `plan.micro_batches` calls of backward() returns, every gradient is the sum over ranks (in rank
+/// order, each rank's sum over its micro-batches) divided once by ranks times micro-batches: the
+/// mean over the whole batch where the loss is a mean and parts are equal. Gradients travel while
+/// backward still runs. Call optimizer.zero_grad() between steps, in either form. The memory behind
+/// `.grad()` belongs to the plan and is written again in the next step. A parameter that no rank
+/// used in a step keeps its gradient as it was; one that some ranks used counts as zero on the
+/// others.
 ///
-/// Collective and blocking; every rank must then run backward() equally often. Throws UsageError naming the first
-/// parameter or buffer that differs between ranks in name, shape, strides or dtype, and for a module that is parallel already; a
-/// CommError of a later exchange comes out of backward().
+/// Collective and blocking; every rank must then run backward() equally often. Throws UsageError
+/// naming the first parameter or buffer that differs between ranks in name, shape, strides or
+/// dtype, and for a module that is parallel already; a CommError of a later exchange comes out of
+/// backward().
 ///
-/// Same contract as PyTorch's DistributedDataParallel with find_unused_parameters, without wrapping forward.
-[[nodiscard]] Parallelized parallelize(torch::nn::Module& module, const Plan& plan, const comm::Group& group);
+/// Same contract as PyTorch's DistributedDataParallel with find_unused_parameters, without wrapping
+/// forward.
+[[nodiscard]] Parallelized parallelize(torch::nn::Module& module, const Plan& plan,
+                                       const comm::Group& group);
 
 }  // namespace trireme

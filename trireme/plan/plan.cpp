@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/base/error.h>
 #include <trireme/plan/plan.h>
+
+#include <trireme/base/error.h>
 
 namespace trireme {
 namespace {
@@ -15,10 +16,9 @@ void check_at_least_one(const char* field, std::int64_t value) {
 
 std::string to_string(const Plan& plan) {
   return join_message("data parallel        ", plan.data_parallel ? "yes" : "no", "\n",
-                      "micro-batches        ", plan.micro_batches, "\n",
-                      "bucket bytes         ", plan.bucket_bytes, "\n",
-                      "first bucket bytes   ", plan.first_bucket_bytes, "\n",
-                      "broadcast buffers    ", plan.broadcast_buffers ? "yes" : "no", "\n");
+                      "micro-batches        ", plan.micro_batches, "\n", "bucket bytes         ",
+                      plan.bucket_bytes, "\n", "first bucket bytes   ", plan.first_bucket_bytes,
+                      "\n", "broadcast buffers    ", plan.broadcast_buffers ? "yes" : "no", "\n");
 }
 
 void validate(const Plan& plan) {

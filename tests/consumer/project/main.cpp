@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's program: trains a line over the ranks and checks that all of them ended with the same one.
-#include <torch/torch.h>
+// A user's program: trains a line over the ranks and checks that all of them ended with the same
+// one.
 #include <trireme/trireme.h>
+
+#include <torch/torch.h>
 
 #include <iostream>
 
@@ -20,7 +22,8 @@ int main() {
   const torch::NoGradGuard no_grad;
   const auto weights = torch::empty({world.size});
   trireme::comm::all_gather(weights, model->weight.flatten(), world.group);
-  const bool is_right = weights.eq(weights[0]).all().item<bool>() && (weights[0] - 2).abs().item<float>() < 0.1;
+  const bool is_right =
+      weights.eq(weights[0]).all().item<bool>() && (weights[0] - 2).abs().item<float>() < 0.1;
   if (world.is_first()) std::cout << "weights of all ranks: " << weights << '\n';
   return is_right ? 0 : 1;
 }

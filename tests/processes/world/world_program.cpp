@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins its run, adds the ranks up and prints what it found; `--never-init` and the like misbehave for the tests.
-#include <ATen/ops/full.h>
+// Joins its run, adds the ranks up and prints what it found; `--never-init` and the like misbehave
+// for the tests.
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
+
+#include <ATen/ops/full.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,8 +19,9 @@ int join() {
   const at::Tensor sum = at::full({1}, world.rank, at::kLong);
   trireme::comm::all_reduce(sum, world.group);
   const trireme::World again = trireme::init();
-  std::cout << "rank " << world.rank << " of " << world.size << ", local " << world.local_rank << " of "
-            << world.local_size << ", by " << world.launcher << ", sum " << sum.item<std::int64_t>() << ", same "
+  std::cout << "rank " << world.rank << " of " << world.size << ", local " << world.local_rank
+            << " of " << world.local_size << ", by " << world.launcher << ", sum "
+            << sum.item<std::int64_t>() << ", same "
             << (again.group.backend() == world.group.backend()) << std::endl;
   return 0;
 }

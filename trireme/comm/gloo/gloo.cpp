@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #ifndef USE_C10D_GLOO
-#define USE_C10D_GLOO  // LibTorch's headers ask for it; its CMake target sets it only in some versions
+#define USE_C10D_GLOO  // LibTorch's headers ask for it; its CMake target sets it only in some
+                       // versions
 #endif
+
+#include <trireme/comm/gloo/gloo.h>
+
+#include <trireme/base/error.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <trireme/base/error.h>
-#include <trireme/comm/gloo/gloo.h>
 
 namespace trireme::comm {
 namespace {
@@ -18,8 +21,8 @@ std::shared_ptr<::gloo::transport::Device> make_device(const EngineContext& cont
     try {
       return ProcessGroupGloo::createDeviceForInterface(context.interface);
     } catch (const std::exception& failure) {
-      throw ConfigError(join_message("engine gloo cannot use network interface '", context.interface,
-                                     "': ", failure.what()),
+      throw ConfigError(join_message("engine gloo cannot use network interface '",
+                                     context.interface, "': ", failure.what()),
                         "set TRIREME_INTERFACE to a name that `ip address` lists, or unset it");
     }
   }
@@ -32,7 +35,8 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const EngineContext& context) {
   options->devices.push_back(make_device(context));
   // Two threads let one bucket's all-reduce wait for a peer while the next one moves data.
   options->threads = 2;
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(context.store, context.rank, context.size, options);
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(context.store, context.rank, context.size,
+                                                     options);
 }
 
 }  // namespace
@@ -41,10 +45,12 @@ Engine gloo_engine() {
   return {.name = "gloo",
           .unavailable_because = []() -> std::string { return ""; },
           .connect = connect_gloo,
-          // Ring and halving-doubling start their folds at different ranks for different slices; two ranks commute.
-          .summation_order = [](int size) {
-            return size <= 2 ? SummationOrder::kRank : SummationOrder::kUnspecified;
-          }};
+          // Ring and halving-doubling start their folds at different ranks for different slices;
+          // two ranks commute.
+          .summation_order =
+              [](int size) {
+                return size <= 2 ? SummationOrder::kRank : SummationOrder::kUnspecified;
+              }};
 }
 
 }  // namespace trireme::comm

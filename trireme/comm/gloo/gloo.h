@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Gloo that comes inside LibTorch, for CPU tensors on one host or over TCP. Needs Gloo's headers at build time.
+// The Gloo that comes inside LibTorch, for CPU tensors on one host or over TCP. Needs Gloo's
+// headers at build time.
 #pragma once
 
 #include <trireme/comm/engine.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for gloo.cpp where Gloo's headers were not found.
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <trireme/base/error.h>
 #include <trireme/comm/gloo/gloo.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 namespace trireme::comm {
 namespace {

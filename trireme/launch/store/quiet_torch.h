@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps LibTorch's own log lines, stack traces included, off the screen while we turn its failures into our errors.
+// Keeps LibTorch's own log lines, stack traces included, off the screen while we turn its failures
+// into our errors.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/distributed/c10d/Store.hpp>
-#include <torch/version.h>
+#include <trireme/launch/store/rendezvous.h>
+
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
 #include <trireme/launch/store/quiet_torch.h>
-#include <trireme/launch/store/rendezvous.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,8 +28,8 @@ std::string attendance_key(int rank) { return join_message("attendance/", rank);
 
 // One field a line; host names and versions hold no line breaks.
 std::string encode(const Attendance& entry) {
-  return join_message(entry.world_size, '\n', entry.process_id, '\n', entry.host, '\n', entry.machine, '\n',
-                      entry.torch_version);
+  return join_message(entry.world_size, '\n', entry.process_id, '\n', entry.host, '\n',
+                      entry.machine, '\n', entry.torch_version);
 }
 
 Attendance decode(const std::string& text) {
@@ -60,8 +62,8 @@ std::string list_ranks(const std::vector<int>& ranks) {
 
 void claim_rank(c10d::Store& store, const Identity& identity, const Attendance& own) {
   if (store.add(join_message("claim/", identity.rank), 1) > 1) {
-    throw ConfigError(join_message("process ", own.process_id, " on ", own.host, " claims rank ", identity.rank,
-                                   ", which another process has already"),
+    throw ConfigError(join_message("process ", own.process_id, " on ", own.host, " claims rank ",
+                                   identity.rank, ", which another process has already"),
                       "give each process its own RANK; after a crash, use a fresh MASTER_PORT");
   }
   store.set(attendance_key(identity.rank), encode(own));
@@ -76,34 +78,40 @@ void check_nobody_left(c10d::Store& store, const std::vector<int>& missing) {
   }
 }
 
-[[noreturn]] void report_missing(const Identity& identity, const std::vector<int>& missing, milliseconds timeout) {
+[[noreturn]] void report_missing(const Identity& identity, const std::vector<int>& missing,
+                                 milliseconds timeout) {
   std::vector<int> came;
   for (int rank = 0; rank < identity.world_size; ++rank) {
     if (std::find(missing.begin(), missing.end(), rank) == missing.end()) came.push_back(rank);
   }
-  throw CommError(join_message("waited ", static_cast<double>(timeout.count()) / 1000, " s for all ", identity.world_size,
-                               " ranks; came: ", list_ranks(came), "; missing: ", list_ranks(missing)),
-                  "look at the logs of the missing ranks: they have not started, hang, or never call trireme::init(); "
+  throw CommError(join_message("waited ", static_cast<double>(timeout.count()) / 1000,
+                               " s for all ", identity.world_size, " ranks; came: ",
+                               list_ranks(came), "; missing: ", list_ranks(missing)),
+                  "look at the logs of the missing ranks: they have not started, hang, or never "
+                  "call trireme::init(); "
                   "TRIREME_TIMEOUT or `trireme run --timeout` sets the deadline in seconds");
 }
 
-void check_agreement(int rank, const Attendance& entry, const Identity& identity, const Attendance& own) {
-  const auto who = join_message("rank ", rank, " (process ", entry.process_id, " on ", entry.host, ")");
+void check_agreement(int rank, const Attendance& entry, const Identity& identity,
+                     const Attendance& own) {
+  const auto who =
+      join_message("rank ", rank, " (process ", entry.process_id, " on ", entry.host, ")");
   if (entry.world_size != own.world_size) {
-    throw ConfigError(join_message(who, " counts ", entry.world_size, " ranks, rank ", identity.rank, " counts ",
-                                   own.world_size),
+    throw ConfigError(join_message(who, " counts ", entry.world_size, " ranks, rank ",
+                                   identity.rank, " counts ", own.world_size),
                       "start all processes with the same WORLD_SIZE");
   }
   if (entry.torch_version != own.torch_version) {
-    throw ConfigError(join_message(who, " runs LibTorch ", entry.torch_version, ", rank ", identity.rank, " runs ",
-                                   own.torch_version),
+    throw ConfigError(join_message(who, " runs LibTorch ", entry.torch_version, ", rank ",
+                                   identity.rank, " runs ", own.torch_version),
                       "build and run all ranks with one LibTorch");
   }
 }
 
-// Waits for every entry and checks each as it comes, so that a disagreement is not mistaken for an absence.
-std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity, const Attendance& own,
-                                  milliseconds timeout) {
+// Waits for every entry and checks each as it comes, so that a disagreement is not mistaken for an
+// absence.
+std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity,
+                                  const Attendance& own, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   std::vector<Attendance> entries(static_cast<std::size_t>(identity.world_size));
   std::vector<int> missing(entries.size());
@@ -154,8 +162,8 @@ std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const
     claim_rank(store, identity, own);
     return await_all(store, identity, own, timeout);
   } catch (const c10::Error& failure) {
-    throw CommError(join_message("rank ", identity.rank, " lost the store while the ranks met: ",
-                                 message_of(failure)),
+    throw CommError(join_message("rank ", identity.rank,
+                                 " lost the store while the ranks met: ", message_of(failure)),
                     "the process that hosts it (the launcher, or rank 0) ended");
   }
 }

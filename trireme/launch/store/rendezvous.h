@@ -2,8 +2,9 @@
 // The meeting of all ranks over a store: everybody comes or everybody learns who did not.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
 #include <trireme/launch/launcher_environment.h>
+
+#include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <string>
@@ -20,7 +21,8 @@ struct Attendance {
   int world_size = 1;
   std::int64_t process_id = 0;
   std::string host;
-  /// Equal for processes that share a running kernel and its network interfaces, whatever the host is called.
+  /// Equal for processes that share a running kernel and its network interfaces, whatever the host
+  /// is called.
   std::string machine;
   /// LibTorch's version: c10d's interface is not stable across minor versions.
   std::string torch_version;
@@ -29,9 +31,10 @@ struct Attendance {
 /// This process's own entry.
 Attendance own_attendance(const Identity& identity);
 
-/// Writes this rank's entry and waits until every rank's is there; returns them by rank. Collective, blocking up to
-/// `timeout`. Throws CommError that lists the ranks that came and those that did not, or that names a rank which ended
-/// without coming; ConfigError where two processes claim one rank, or ranks disagree about the world size or LibTorch.
+/// Writes this rank's entry and waits until every rank's is there; returns them by rank.
+/// Collective, blocking up to `timeout`. Throws CommError that lists the ranks that came and those
+/// that did not, or that names a rank which ended without coming; ConfigError where two processes
+/// claim one rank, or ranks disagree about the world size or LibTorch.
 std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const Attendance& own,
                              std::chrono::milliseconds timeout);
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <trireme/launch/store/store_server.h>
+
 #include <trireme/base/error.h>
 #include <trireme/launch/store/quiet_torch.h>
 #include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/store.h>
-#include <trireme/launch/store/store_server.h>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace trireme::launch {
 
@@ -17,8 +19,9 @@ StoreServer::StoreServer(UniqueFd listening_socket, int port) {
   try {
     store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   } catch (const std::exception& failure) {
-    throw ConfigError(join_message("cannot host the store on port ", port, ": ", message_of(failure)),
-                      "check that connections to 127.0.0.1 are allowed here");
+    throw ConfigError(
+        join_message("cannot host the store on port ", port, ": ", message_of(failure)),
+        "check that connections to 127.0.0.1 are allowed here");
   }
   static_cast<void>(listening_socket.release());  // the store closes it
 }

@@ -2,8 +2,9 @@
 // The key-value store that a launcher hosts, so that it outlives every rank.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
 #include <trireme/base/unique_fd.h>
+
+#include <c10/util/intrusive_ptr.h>
 
 #include <string_view>
 
@@ -13,7 +14,8 @@ class TCPStore;
 
 namespace trireme::launch {
 
-/// A c10d TCPStore served by a thread of this process, until destruction. Safe to call from several threads.
+/// A c10d TCPStore served by a thread of this process, until destruction. Safe to call from several
+/// threads.
 class StoreServer {
  public:
   /// Serves on a socket that listens already; clients that came early wait in its backlog.
@@ -21,8 +23,8 @@ class StoreServer {
   StoreServer(UniqueFd listening_socket, int port);
   ~StoreServer();
 
-  /// Tells ranks that wait in `meet` that `rank` is gone and how (`exited with code 3`), so that they need not wait for
-  /// the deadline.
+  /// Tells ranks that wait in `meet` that `rank` is gone and how (`exited with code 3`), so that
+  /// they need not wait for the deadline.
   void publish_exit(int rank, std::string_view how);
 
  private:

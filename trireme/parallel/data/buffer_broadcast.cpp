@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/data/buffer_broadcast.h>
+
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <trireme/parallel/data/buffer_broadcast.h>
 
 #include <map>
 

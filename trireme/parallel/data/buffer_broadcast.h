@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives every rank the buffers of rank 0 (running statistics of batch norm), once a step, while backward runs.
+// Gives every rank the buffers of rank 0 (running statistics of batch norm), once a step, while
+// backward runs.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <trireme/comm/collectives.h>
+
+#include <ATen/core/Tensor.h>
 
 #include <vector>
 
 namespace trireme::detail {
 
-/// Sends all buffers of one device as one message. `start` and `finish` are collective. Not thread-safe.
+/// Sends all buffers of one device as one message. `start` and `finish` are collective. Not
+/// thread-safe.
 class BufferBroadcast {
  public:
   /// @param buffers dense tensors that keep their memory as long as this lives.

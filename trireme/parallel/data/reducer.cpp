@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/data/reducer.h>
+
+#include <trireme/base/error.h>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -7,8 +11,6 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
-#include <trireme/base/error.h>
-#include <trireme/parallel/data/reducer.h>
 
 #include <map>
 
@@ -17,18 +19,23 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-// LibTorch's vectorised kernels give other bits at other alignments; its own allocator aligns to 64 bytes.
+// LibTorch's vectorised kernels give other bits at other alignments; its own allocator aligns to 64
+// bytes.
 constexpr std::int64_t kAlignment = 64;
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 std::int64_t aligned_elements(const at::Tensor& tensor) {
   const auto element = static_cast<std::int64_t>(tensor.element_size());
   return round_up(tensor.numel() * element, kAlignment) / element;
 }
 
-// A slice of `memory` that autograd does not take for a view, so that zero_grad(false) may detach it in place.
-at::Tensor slice_of(const at::Tensor& memory, std::int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
+// A slice of `memory` that autograd does not take for a view, so that zero_grad(false) may detach
+// it in place.
+at::Tensor slice_of(const at::Tensor& memory, std::int64_t offset, at::IntArrayRef sizes,
+                    at::IntArrayRef strides) {
   return at::empty({0}, memory.options()).set_(memory.storage(), offset, sizes, strides);
 }
 
@@ -60,11 +67,13 @@ Reducer::~Reducer() {
 }
 
 void Reducer::assign_buckets() {
-  // One open bucket per device and dtype; it closes, and takes its place in the order, when it is full.
+  // One open bucket per device and dtype; it closes, and takes its place in the order, when it is
+  // full.
   std::map<std::pair<std::string, at::ScalarType>, Bucket> open;
   const auto bytes_of = [&](const Bucket& bucket) {
     std::int64_t bytes = 0;
-    for (const std::size_t slot : bucket.slots) bytes += static_cast<std::int64_t>(slots_[slot].parameter.tensor.nbytes());
+    for (const std::size_t slot : bucket.slots)
+      bytes += static_cast<std::int64_t>(slots_[slot].parameter.tensor.nbytes());
     return bytes;
   };
   for (std::size_t slot = slots_.size(); slot-- > 0;) {
@@ -86,14 +95,18 @@ void Reducer::assign_buckets() {
 
 void Reducer::allocate(Bucket& bucket, bool is_last) {
   std::int64_t elements = 0;
-  for (const std::size_t slot : bucket.slots) elements += aligned_elements(slots_[slot].parameter.tensor);
+  for (const std::size_t slot : bucket.slots)
+    elements += aligned_elements(slots_[slot].parameter.tensor);
   const auto tail = is_last ? static_cast<std::int64_t>(slots_.size()) + 1 : 0;
-  bucket.memory = at::zeros({elements + tail}, slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false));
+  bucket.memory =
+      at::zeros({elements + tail},
+                slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false));
   if (is_last) tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
   std::int64_t offset = 0;
   for (const std::size_t index : bucket.slots) {
     const at::Tensor& parameter = slots_[index].parameter.tensor;
-    slots_[index].gradient = slice_of(bucket.memory, offset, parameter.sizes(), parameter.strides());
+    slots_[index].gradient =
+        slice_of(bucket.memory, offset, parameter.sizes(), parameter.strides());
     offset += aligned_elements(parameter);
   }
   bucket.num_pending = bucket.slots.size();
@@ -120,7 +133,8 @@ void Reducer::on_gradient(std::size_t index) {
 void Reducer::begin_pass() {
   if (pass_id_ != kNoPass) {
     throw UsageError("a backward pass started while another one of the same module had not ended",
-                     "an exception left an earlier backward(), or two run at once; this rank is out of step with the "
+                     "an exception left an earlier backward(), or two run at once; this rank is "
+                     "out of step with the "
                      "others and must end");
   }
   pass_id_ = autograd::get_current_graph_task_id();
@@ -147,9 +161,10 @@ void Reducer::end_pass() {
 void Reducer::store_gradient(Slot& slot) {
   const at::Tensor& gradient = slot.parameter.tensor.grad();
   if (gradient.defined() && gradient.layout() != at::kStrided) {
-    throw UsageError(join_message("parameter ", slot.parameter.name, " got a gradient of layout ", gradient.layout(),
-                                  ", expected a dense one"),
-                     "data parallel averages dense gradients; build the embedding without sparse gradients");
+    throw UsageError(
+        join_message("parameter ", slot.parameter.name, " got a gradient of layout ",
+                     gradient.layout(), ", expected a dense one"),
+        "data parallel averages dense gradients; build the embedding without sparse gradients");
   }
   if (!gradient.defined()) {
     slot.gradient.zero_();
@@ -162,13 +177,15 @@ void Reducer::store_gradient(Slot& slot) {
 }
 
 void Reducer::launch_ready_buckets() {
-  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].num_pending == 0; ++next_bucket_) {
+  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].num_pending == 0;
+       ++next_bucket_) {
     buckets_[next_bucket_].work = comm::all_reduce_async(buckets_[next_bucket_].memory, group_);
   }
 }
 
 void Reducer::finish_step() {
-  // What this rank did not use still takes part, so that all ranks exchange the same buckets in the same order.
+  // What this rank did not use still takes part, so that all ranks exchange the same buckets in the
+  // same order.
   for (Slot& slot : slots_) {
     if (!slot.is_ready) store_gradient(slot);
   }

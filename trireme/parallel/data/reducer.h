@@ -3,19 +3,22 @@
 //
 //   backward:   layer 9   layer 8   layer 7   …   layer 0 | end of backward
 //   hooks:      copy into bucket 0 ─┐  bucket 1 ─┐        |
-//   engine:                         all-reduce 0 │ …      | wait for the rest, divide once, .grad = bucket slices
+//   engine:                         all-reduce 0 │ …      | wait for the rest, divide once, .grad =
+//   bucket slices
 //
-// Buckets are filled in reverse order of registration, which is about the order in which backward finds the gradients,
-// and are launched in that order on every rank, whatever order each rank finds them ready in. The last bucket has a tail
-// besides: for each parameter how many ranks used it in this step, and one number of the caller's.
-// Follows Li et al., "PyTorch Distributed" (VLDB 2020), section 3; the tree of sums is docs/design/numerics.md.
+// Buckets are filled in reverse order of registration, which is about the order in which backward
+// finds the gradients, and are launched in that order on every rank, whatever order each rank finds
+// them ready in. The last bucket has a tail besides: for each parameter how many ranks used it in
+// this step, and one number of the caller's. Follows Li et al., "PyTorch Distributed" (VLDB 2020),
+// section 3; the tree of sums is docs/design/numerics.md.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/plan/plan.h>
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <mutex>
@@ -24,14 +27,13 @@
 
 namespace trireme::detail {
 
-
 /// Hooks on the given parameters, as long as it lives. Called by autograd's threads; safe to be.
 class Reducer {
  public:
   /// @param parameters that require gradients, in the same order on all ranks.
   /// @param buffers that follow rank 0 in every step.
-  Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers, const Plan& plan,
-          comm::Group group);
+  Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers,
+          const Plan& plan, comm::Group group);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
   ~Reducer();
@@ -52,7 +54,7 @@ class Reducer {
   };
 
   struct Bucket {
-    at::Tensor memory;             // [elements], each gradient at a multiple of 64 bytes
+    at::Tensor memory;  // [elements], each gradient at a multiple of 64 bytes
     std::vector<std::size_t> slots;
     std::size_t num_pending = 0;
     comm::Work work;
@@ -73,14 +75,14 @@ class Reducer {
   const comm::Group group_;
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
-  at::Tensor tail_;            // [parameters + 1] of the last bucket: use counts, then the caller's number
-  at::Tensor number_;          // given for this step; may be undefined
+  at::Tensor tail_;    // [parameters + 1] of the last bucket: use counts, then the caller's number
+  at::Tensor number_;  // given for this step; may be undefined
   double sum_of_step_ = 0;
   BufferBroadcast buffers_;
 
-  std::mutex mutex_;           // autograd of several devices calls hooks from several threads
-  int pass_id_ = kNoPass;      // autograd's number of the running backward
-  std::int64_t pass_ = 0;      // backward passes of this step that are over
+  std::mutex mutex_;       // autograd of several devices calls hooks from several threads
+  int pass_id_ = kNoPass;  // autograd's number of the running backward
+  std::int64_t pass_ = 0;  // backward passes of this step that are over
   std::size_t next_bucket_ = 0;
   static constexpr int kNoPass = -1;
 };
