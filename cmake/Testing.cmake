@@ -16,11 +16,13 @@ function(trireme_test name)
     add_dependencies(${name} ${test_NEEDS})
   endif()
   set(labels fast)
+  set(timeout 300)
   if(test_SLOW)
     set(labels slow)
+    set(timeout 1200)
   endif()
   # One process per program, not per case: loading LibTorch takes longer than most cases do.
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
-  set_tests_properties(${name} PROPERTIES LABELS ${labels} ENVIRONMENT
+  set_tests_properties(${name} PROPERTIES LABELS ${labels} TIMEOUT ${timeout} ENVIRONMENT
     "TRIREME_BIN=$<TARGET_FILE_DIR:trireme_program>;TRIREME_SOURCE=${PROJECT_SOURCE_DIR};OMP_NUM_THREADS=1")
 endfunction()

@@ -48,7 +48,7 @@ inline std::string read_file(const std::filesystem::path& file) {
 
 /// Returns what() of the `E` that `action` throws, or an empty text if it does not.
 template <typename E, typename Action>
-std::string message_of(Action&& action) {
+std::string message_of(const Action& action) {
   try {
     action();
   } catch (const E& error) {

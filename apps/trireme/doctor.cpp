@@ -129,7 +129,8 @@ Finding try_two_processes() {
       quoted + " run -n 2 --timeout 60 -- " + quoted + " doctor --as-rank 2>&1";
   const auto start = std::chrono::steady_clock::now();
   std::string output;
-  std::FILE* const pipe = ::popen(command.c_str(), "re");
+  std::FILE* const pipe =
+      ::popen(command.c_str(), "re");  // NOLINT(bugprone-command-processor): our own words
   if (pipe == nullptr)
     throw ConfigError("cannot start a process: " + describe_errno(errno),
                       "free memory or processes");

@@ -60,7 +60,7 @@ Net make_net(std::uint64_t seed) {
 
 torch::Tensor make_batch(int step, std::int64_t micro_batch) {
   auto generator =
-      at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 * step + micro_batch));
+      at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000L * step + micro_batch));
   return torch::rand({6, 1, 8, 8}, generator, torch::kFloat);
 }
 
@@ -108,7 +108,7 @@ std::vector<torch::Tensor> train_alone(const Case& c, int steps) {
 }
 
 std::vector<torch::Tensor> train_parallel(const Case& c, int steps, const Group& group) {
-  Net net = make_net(static_cast<std::uint64_t>(1 + group.rank()));  // rank 0's values count
+  Net net = make_net(1 + static_cast<std::uint64_t>(group.rank()));  // rank 0's values count
   const Parallelized parallelized = parallelize(*net,
                                                 {.micro_batches = c.micro_batches,
                                                  .bucket_bytes = c.bucket_bytes,
@@ -182,6 +182,63 @@ TEST(DataParallel, LeavesAParameterAloneThatNoRankUsed) {
     const DataParallel parallel(*net, group);
     loss_of(net, make_batch(0, 0)).backward();
     EXPECT_FALSE(net->unused.grad().defined());
+  });
+}
+
+// It used to be averaged again in every step, which halved it where micro-batches are two.
+TEST(DataParallel, KeepsTheOldGradientOfAParameterThatNoRankUses) {
+  run_ranks(2, [](const Group& group) {
+    Net net = make_net(1);
+    const DataParallel parallel(*net, group, /*micro_batches=*/2);
+    const auto step = [&](bool use_all) {
+      for (int i = 0; i < 2; ++i) loss_of(net, make_batch(0, i), use_all).backward();
+    };
+    step(true);
+    const torch::Tensor before = net->unused.grad().clone();
+    step(false);
+    step(false);
+    EXPECT_TRUE(torch::equal(net->unused.grad(), before));
+  });
+}
+
+// Copying rank 0's buffers used to count as a change of what the second graph had saved.
+TEST(DataParallel, RunsTwoForwardsBeforeTwoBackwardsThroughBatchNorm) {
+  run_ranks(2, [](const Group& group) {
+    Net net = make_net(1);
+    const DataParallel parallel(*net, group);
+    const torch::Tensor first = loss_of(net, make_batch(0, 0));
+    const torch::Tensor second = loss_of(net, make_batch(0, 1));
+    first.backward();
+    second.backward();
+  });
+}
+
+TEST(Parallelized, BeginsANewStepAfterOneThatWasAbandoned) {
+  Net net = make_net(1);
+  Parallelized parallelized = parallelize(*net, {.micro_batches = 2}, Group());
+  const auto step = [&] {
+    net->zero_grad();
+    for (int i = 0; i < 2; ++i) loss_of(net, make_batch(0, i)).backward();
+    return net->scale.grad().clone();
+  };
+  const torch::Tensor expected = step();
+  loss_of(net, make_batch(0, 7)).backward();
+  parallelized.abandon_step();
+  EXPECT_TRUE(torch::equal(step(), expected));
+}
+
+TEST(Parallelized, RefusesToGoOnOverSeveralRanksAfterAnAbandonedStep) {
+  run_ranks(2, [](const Group& group) {
+    Net net = make_net(1);
+    Parallelized parallelized = parallelize(*net, {.micro_batches = 2}, group);
+    loss_of(net, make_batch(0, 0)).backward();
+    parallelized.abandon_step();
+    try {
+      loss_of(net, make_batch(0, 0)).backward();
+      FAIL() << "went on";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("gone on without it"));
+    }
   });
 }
 

@@ -6,6 +6,8 @@
 #include <trireme/launch/store/store.h>
 
 #include <gmock/gmock.h>
+#include <tests/temporary_folder.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <thread>
@@ -73,6 +75,31 @@ TEST(Meet, NamesARankThatEndedWithoutComing) {
   const auto message = message_of_meeting<CommError>(store, identity, own_attendance(identity),
                                                      std::chrono::hours(1));
   EXPECT_THAT(message, HasSubstr("rank 1 exited with code 0 without calling trireme::init()"));
+}
+
+// A file store signals "not yet" by another exception than the others.
+TEST(Meet, WaitsForALateRankOverAFileStore) {
+  const test::TemporaryFolder folder;
+  const std::string file = (folder.path() / "store").string();
+  std::jthread late([&] {
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(1500));  // longer than the store's own shortest wait
+    c10d::FileStore store(file, 2);
+    const Identity identity = identity_of(1, 2);
+    meet(store, identity, own_attendance(identity), std::chrono::seconds(60));
+  });
+  c10d::FileStore store(file, 2);
+  const Identity identity = identity_of(0, 2);
+  EXPECT_EQ(meet(store, identity, own_attendance(identity), std::chrono::seconds(60)).size(), 2U);
+}
+
+TEST(Meet, ListsWhoIsMissingOverAFileStore) {
+  const test::TemporaryFolder folder;
+  c10d::FileStore store((folder.path() / "store").string(), 2);
+  const Identity identity = identity_of(0, 2);
+  EXPECT_THAT(
+      message_of_meeting<CommError>(store, identity, own_attendance(identity), milliseconds(1200)),
+      AllOf(HasSubstr("came: 0"), HasSubstr("missing: 1")));
 }
 
 TEST(Meet, RefusesASecondProcessOfTheSameRank) {

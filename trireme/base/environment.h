@@ -31,6 +31,10 @@ class Environment {
   std::optional<std::int64_t> find_integer(std::string_view name, std::int64_t minimum,
                                            std::int64_t maximum) const;
 
+  const std::map<std::string, std::string, std::less<>>& variables() const noexcept {
+    return variables_;
+  }
+
   bool has(std::string_view name) const { return find(name).has_value(); }
 
  private:

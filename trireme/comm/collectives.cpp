@@ -116,16 +116,20 @@ class Starter {
  public:
   template <typename Call>
   static Work start(const Group& group, const char* operation, std::vector<at::Tensor> keep_alive,
-                    Call&& call) {
+                    const Call& call) {
     Work work;
     if (group.size() == 1) return work;
     const std::uint64_t sequence_number = group.next_sequence_number();
-    const auto now = std::chrono::steady_clock::now();
     try {
-      work.pending_.reset(new Work::Pending{call(*group.backend()), group, operation,
-                                            sequence_number, now, std::move(keep_alive)});
+      work.pending_ = std::make_unique<Work::Pending>(Work::Pending{
+          call(*group.backend()), group, operation, sequence_number,
+          std::chrono::steady_clock::now(), std::move(keep_alive)});
     } catch (const std::exception& cause) {
-      fail(group, operation, sequence_number, now, cause);
+      throw CommError(join_message("engine ", group.engine(), " cannot start ", operation,
+                                   " (number ", sequence_number, " of group '", group.name(),
+                                   "'): ", first_line(cause.what())),
+                      "it may not know the dtype or the device of the tensor; if its connection is "
+                      "broken, another rank ended before");
     }
     return work;
   }

@@ -13,6 +13,12 @@ namespace c10d {
 class Backend;
 }
 
+namespace trireme {
+struct InitOptions;
+struct World;
+World init(const InitOptions& options);
+}  // namespace trireme
+
 namespace trireme::comm {
 
 /// In which order an engine adds the contributions of the ranks, element by element. The numerics
@@ -61,6 +67,7 @@ class Group {
   std::uint64_t next_sequence_number() const noexcept;
 
  private:
+  friend World trireme::init(const InitOptions& options);  // which gives the same group again
   struct State;
   std::shared_ptr<State> state_;
 };

@@ -51,6 +51,10 @@ World make_world(const InitOptions& options) {
   Settings settings = Settings::from(environment);
   settings.engine = options.engine.value_or(settings.engine);
   settings.timeout = options.timeout.value_or(settings.timeout);
+  if (settings.timeout <= std::chrono::milliseconds::zero()) {
+    throw UsageError(join_message("init was given a timeout of ", settings.timeout.count(), " ms"),
+                     "give more than 0; every blocking call has a deadline");
+  }
   const launch::Identity identity = launch::read_identity(environment);
 
   World world;
@@ -68,17 +72,21 @@ World make_world(const InitOptions& options) {
 }  // namespace
 
 World init(const InitOptions& options) {
-  // Weak: the connection closes when the program drops its last World, not after main.
+  // The connection itself is remembered weakly: it closes when the program drops its last handle,
+  // not after main.
   static std::mutex mutex;
-  static std::weak_ptr<const World> last;
+  static World last;
+  static std::weak_ptr<comm::Group::State> connection;
   const std::lock_guard lock(mutex);
-  std::shared_ptr<const World> shared = last.lock();
-  if (!shared) {
-    shared = std::make_shared<const World>(make_world(options));
-    last = shared;
+  if (auto state = connection.lock()) {
+    World again = last;
+    again.group.state_ = std::move(state);
+    return again;
   }
-  World world = *shared;
-  world.shared = std::move(shared);
+  World world = make_world(options);
+  connection = world.group.state_;
+  last = world;
+  last.group = {};
   return world;
 }
 

@@ -8,7 +8,6 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -40,9 +39,6 @@ struct World {
 
   /// Whether this process prints, logs and writes checkpoints.
   bool is_first() const noexcept { return rank == 0; }
-
-  /// What a second `init` returns again.
-  std::shared_ptr<const World> shared;
 };
 
 /// Finds the other processes of this run and connects to them. Reads the variables of `trireme

@@ -14,7 +14,7 @@ namespace trireme {
 ///     trireme::DataParallel parallel(*model, world.group);
 ///     torch::optim::SGD optimizer(model->parameters(), 0.1);
 ///     // … the training loop of one process, on this rank's part of the data
-class DataParallel {
+class [[nodiscard]] DataParallel {
  public:
   DataParallel(torch::nn::Module& module, const comm::Group& group, std::int64_t micro_batches = 1)
       : parallelized_(

@@ -42,6 +42,10 @@ void Parallelized::add_to_step(const at::Tensor& number) {
   }
 }
 
+void Parallelized::abandon_step() {
+  if (impl_->reducer) impl_->reducer->abandon_step();
+}
+
 double Parallelized::sum_of_step() const {
   if (impl_->reducer) return impl_->reducer->sum_of_step();
   return impl_->own_number.defined() ? impl_->own_number.item<double>() : 0;

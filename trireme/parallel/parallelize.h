@@ -34,6 +34,11 @@ class Parallelized {
   /// @param number one element of a floating dtype; may be on another device than the gradients.
   void add_to_step(const at::Tensor& number);
 
+  /// Forgets a step that an exception interrupted, so that the next backward() begins a new one. A
+  /// group of one goes on as if the step had not been; with several ranks the others have gone on
+  /// without this one, and its next backward() throws UsageError.
+  void abandon_step();
+
   /// Returns the sum over ranks of the numbers given for the step whose last backward() returned; 0
   /// where none was.
   double sum_of_step() const;
@@ -58,6 +63,8 @@ class Parallelized {
 /// naming the first parameter or buffer that differs between ranks in name, shape, strides or
 /// dtype, and for a module that is parallel already; a CommError of a later exchange comes out of
 /// backward().
+///
+/// A backward() inside a backward (recomputation by hand) is refused.
 ///
 /// Same contract as PyTorch's DistributedDataParallel with find_unused_parameters, without wrapping
 /// forward.

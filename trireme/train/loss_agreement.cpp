@@ -16,7 +16,8 @@ namespace trireme::detail {
 void LossAgreement::start(const at::Tensor& loss) {
   loss_ = loss;
   // x - x is 0 for a finite number and not a number for any other, and a sum over ranks keeps that.
-  parallelized_.add_to_step(at::sub(loss, loss));
+  const at::Tensor value = loss.to(at::kFloat);
+  parallelized_.add_to_step(at::sub(value, value));
 }
 
 float LossAgreement::finish(std::int64_t epoch, std::int64_t step) {

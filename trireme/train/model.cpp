@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <optional>
 #include <vector>
@@ -33,11 +34,24 @@ struct Position {
 
 std::int64_t entry(const checkpoint::State& state, const std::string& name) {
   const auto found = state.entries.find(name);
-  if (found == state.entries.end()) {
-    throw CheckpointError(join_message("the checkpoint has no entry ", name),
-                          "load checkpoints of other programs with checkpoint::load");
+  std::int64_t value = 0;
+  if (found != state.entries.end()) {
+    const std::string& text = found->second;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (failure == std::errc{} && end == text.data() + text.size()) return value;
   }
-  return std::stoll(found->second);
+  throw CheckpointError(
+      join_message("the checkpoint has no number in its entry ", name),
+      "only Model::save makes checkpoints to resume; load others with checkpoint::load");
+}
+
+Position load_position(const std::filesystem::path& path, torch::nn::Module& module,
+                       torch::optim::Optimizer& optimizer) {
+  const checkpoint::State state = checkpoint::load(path, module, &optimizer);
+  return {.epoch = state.epoch,
+          .step = state.step,
+          .steps_in_epoch = entry(state, "steps_in_epoch"),
+          .global_step = entry(state, "global_step")};
 }
 
 // Puts a module into evaluation mode, and every part of it back into its own mode at the end.
@@ -251,6 +265,9 @@ void Model::train(std::int64_t epochs, const data::Pipeline& data, const Callbac
     }
     for (Callback& callback : callbacks) callback.on_run_end(run);
   } catch (...) {
+    // Another train() may follow, after a resume().
+    impl.requested_epochs -= epochs;
+    impl.parallelized.abandon_step();
     for (Callback& callback : callbacks) callback.on_failure(run);
     throw;
   }
@@ -308,19 +325,31 @@ void Model::save(const checkpoint::SaveOptions& options) const {
 
 void Model::resume(const std::filesystem::path& path) {
   Impl& impl = *impl_;
-  const checkpoint::State state = checkpoint::load(path, *impl.module, &impl.optimizer);
-  const Position position{.epoch = state.epoch,
-                          .step = state.step,
-                          .steps_in_epoch = entry(state, "steps_in_epoch"),
-                          .global_step = entry(state, "global_step")};
-  const auto where = comm::all_gather_text(
-      join_message("epoch ", state.epoch, ", step ", state.step), impl.options.group);
-  const auto other = std::find_if(where.begin(), where.end(),
-                                  [&](const auto& text) { return text != where.front(); });
-  if (other != where.end()) {
+  Position position;
+  std::string found;
+  bool is_loaded = false;
+  try {
+    position = load_position(path, *impl.module, impl.optimizer);
+    found = join_message("epoch ", position.epoch, ", step ", position.step);
+    is_loaded = true;
+  } catch (const Error& error) {
+    found = error.what();
+  }
+  // A rank that cannot load tells the others, which would wait for it in the first step.
+  const comm::Group& group = impl.options.group;
+  const auto loaded = comm::all_gather_text(is_loaded ? "yes" : "no", group);
+  const auto all = comm::all_gather_text(found, group);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (loaded[rank] == "yes") continue;
+    if (group.size() == 1) throw CheckpointError(all[rank], "");
+    throw CheckpointError(join_message("rank ", rank, " cannot resume: ", all[rank]), "");
+  }
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](const auto& text) { return text != all.front(); });
+  if (other != all.end()) {
     throw CheckpointError(
-        join_message("ranks found different checkpoints in ", path.string(), ": ", where.front(),
-                     " on rank 0, ", *other, " on rank ", other - where.begin()),
+        join_message("ranks found different checkpoints in ", path.string(), ": ", all.front(),
+                     " on rank 0, ", *other, " on rank ", other - all.begin()),
         "put the checkpoint where all hosts see the same files");
   }
   impl.position = position;

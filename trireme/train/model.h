@@ -95,7 +95,7 @@ class Model {
   /// A network with one input and one output. Collective: see parallelize, whose errors it throws.
   /// @param optimizer must outlive the model.
   template <Network NetworkType>
-  Model(NetworkType network, Loss loss, torch::optim::Optimizer& optimizer,
+  Model(const NetworkType& network, Loss loss, torch::optim::Optimizer& optimizer,
         ModelOptions options = {})
       : Model(module_of(network), forward_of(network), std::move(loss), {}, optimizer,
               std::move(options)) {}
@@ -169,8 +169,8 @@ class Model {
   }
 
   template <typename NetworkType>
-  static Forward forward_of(NetworkType network) {
-    return [network = std::move(network)](const at::Tensor& input) mutable -> at::Tensor {
+  static Forward forward_of(const NetworkType& network) {
+    return [network = network](const at::Tensor& input) mutable -> at::Tensor {
       if constexpr (ForwardPointer<NetworkType>) {
         return network->forward(input);
       } else {

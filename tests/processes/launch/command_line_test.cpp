@@ -7,7 +7,6 @@ namespace trireme::launch {
 namespace {
 
 using test::Launched;
-using test::run_script;
 using test::TemporaryFolder;
 using testing::HasSubstr;
 using Words = std::vector<std::string>;

@@ -18,6 +18,7 @@ int join() {
   const trireme::World world = trireme::init();
   const at::Tensor sum = at::full({1}, world.rank, at::kLong);
   trireme::comm::all_reduce(sum, world.group);
+  const trireme::comm::Group kept = trireme::init().group;
   const trireme::World again = trireme::init();
   std::cout << "rank " << world.rank << " of " << world.size << ", local " << world.local_rank
             << " of " << world.local_size << ", by " << world.launcher << ", sum "

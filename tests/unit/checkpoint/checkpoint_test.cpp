@@ -217,7 +217,7 @@ TEST_F(Checkpoint, KilledAtAnyMomentLeavesOnlyCompleteOnes) {
     const pid_t writer = ::fork();
     ASSERT_GE(writer, 0);
     if (writer == 0) {
-      for (std::int64_t step = 1000 * round;; ++step) save_at(step, &optimizer_);
+      for (std::int64_t step = 1000L * round;; ++step) save_at(step, &optimizer_);
     }
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     const auto wanted = folder_ / checkpoint_name("demo", 1, 1000 * round + round % 7);

@@ -13,7 +13,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 torch::nn::Sequential small_net(std::int64_t hidden = 4, std::int64_t classes = 3) {
   return torch::nn::Sequential(torch::nn::Linear(2, hidden), torch::nn::BatchNorm1d(hidden),

@@ -46,7 +46,7 @@ struct Case {
 };
 
 std::vector<Case> all_optimizers() {
-  using namespace torch::optim;
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace): two dozen names of it
   return {
       {"SGD", [](auto& m) { return std::make_unique<SGD>(m.parameters(), SGDOptions(0.05)); }},
       {"SGDMomentum",
@@ -84,7 +84,7 @@ std::vector<Case> all_optimizers() {
 
 void train(torch::nn::Sequential& net, Optimizer& optimizer, int first_step, int steps) {
   for (int step = first_step; step < first_step + steps; ++step) {
-    torch::manual_seed(100 + step);
+    torch::manual_seed(static_cast<std::uint64_t>(100 + step));
     const auto images = torch::randn({6, 3, 5, 5});
     const auto labels = torch::randint(7, {6});
     optimizer.zero_grad();

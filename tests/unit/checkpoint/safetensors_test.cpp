@@ -182,7 +182,7 @@ TEST(Safetensors, RejectsEveryDamagedByte) {
     write_file(path, damaged);
     try {
       EXPECT_NE(read_safetensors(path).digest, digest) << place;
-    } catch (const CheckpointError&) {  // the expected outcome
+    } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch): the expected outcome
     }
   }
 }

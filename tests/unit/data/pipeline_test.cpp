@@ -223,7 +223,7 @@ TEST(Map, DrawsOtherRandomNumbersForOtherSeedsEpochsSamplesAndOperations) {
   const auto set = tensors({{"x", at::zeros({4})}, {"y", at::zeros({4})}});
   const auto pipeline = Pipeline(set).map("x", draw).map("y", draw).batch(4).repeat(2);
   std::set<std::int64_t> drawn;
-  for (const std::uint64_t seed : {0, 1}) {
+  for (const std::uint64_t seed : {0U, 1U}) {
     for (const std::int64_t epoch : {0, 1}) {
       const auto stream = Pipeline(pipeline).seed(seed).open(epoch);
       while (const auto batch = stream->next()) {

@@ -90,7 +90,9 @@ TEST_P(Stream, TakesErrorsOfLibTorchWithoutTheirBacktrace) {
 }
 
 TEST_P(Stream, SurvivesWhatIsNoException) {
-  const auto stream = over(count_to(1)).map("x", [](at::Tensor) -> at::Tensor { throw 7; }).open(0);
+  const auto stream = over(count_to(1))
+                          .map("x", [](at::Tensor) -> at::Tensor { throw 7; })
+                          .open(0);  // NOLINT(bugprone-std-exception-baseclass)
   EXPECT_THAT(message_of<DataError>([&] { stream->next(); }), HasSubstr("not a std::exception"));
 }
 

@@ -31,7 +31,9 @@ class Resume : public ::testing::Test {
     std::string name = (std::filesystem::temp_directory_path() / "trireme-resume-XXXXXX").string();
     folder_ = ::mkdtemp(name.data());
   }
-  ~Resume() override { std::filesystem::remove_all(folder_); }
+  ~Resume() override {  // NOLINT(cppcoreguidelines-virtual-class-destructor): as gtest has it
+    std::filesystem::remove_all(folder_);
+  }
 
   data::Pipeline part(const comm::Group& group = {}) const {
     auto data = points_;
@@ -158,7 +160,7 @@ TEST_F(Resume, NamesTheRanksThatFoundDifferentCheckpoints) {
   model.train(1, part(), {checkpoint});
   std::array<torch::nn::Sequential, 2> networks{small_network(), small_network()};
   const auto thrown = testing::run_ranks_catching(2, [&](const comm::Group& group) {
-    auto own = networks[static_cast<std::size_t>(group.rank())];
+    const auto& own = networks[static_cast<std::size_t>(group.rank())];
     auto own_optimizer = momentum(*own);
     Model own_model(own, CrossEntropy(), own_optimizer, {.group = group});
     own_model.resume(folder_ / (group.rank() == 0 ? "test-1_5" : "test-1_10"));

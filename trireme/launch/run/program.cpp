@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/launch/run/program.h>
 
+#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/base/unique_fd.h>
 
@@ -14,8 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-
-extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it undeclared
 
 namespace trireme::launch {
 namespace {
@@ -103,16 +102,11 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 std::vector<std::string> merged_environment(const ProcessStart& start) {
+  auto variables = Environment::of_process().variables();
+  for (const auto& [name, value] : start.variables) variables[name] = value;
   std::vector<std::string> entries;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const std::string_view name = text.substr(0, text.find('='));
-    const bool replaced =
-        std::ranges::any_of(start.variables, [&](const auto& own) { return own.first == name; });
-    if (!replaced) entries.emplace_back(text);
-  }
-  for (const auto& [name, value] : start.variables)
-    entries.push_back(join_message(name, "=", value));
+  entries.reserve(variables.size());
+  for (const auto& [name, value] : variables) entries.push_back(join_message(name, "=", value));
   return entries;
 }
 

@@ -24,10 +24,9 @@ RunPlan plan_for_this_machine(const RunOptions& options) {
 }
 
 // Whoever starts us with closed standard streams would have their numbers given to files and pipes
-// of ours.
+// of ours. The ranks inherit these.
 void open_standard_streams() {
-  for (int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC); fd >= 0;
-       fd = ::open("/dev/null", O_RDWR | O_CLOEXEC)) {
+  for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::open("/dev/null", O_RDWR)) {
     if (fd <= 2) continue;
     ::close(fd);
     return;

@@ -14,10 +14,17 @@ namespace {
 constexpr int kMostProcesses = 4096;
 constexpr int kMostNodes = 65536;
 
-constexpr std::array<std::string_view, 10> kOwnVariables{
-    "RANK",           "WORLD_SIZE",      "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",     "MASTER_ADDR",     "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
-    "TRIREME_RUN_ID", "GROUP_WORLD_SIZE"};
+constexpr std::array<std::string_view, 11> kOwnVariables{"RANK",
+                                                         "WORLD_SIZE",
+                                                         "LOCAL_RANK",
+                                                         "LOCAL_WORLD_SIZE",
+                                                         "GROUP_RANK",
+                                                         "MASTER_ADDR",
+                                                         "MASTER_PORT",
+                                                         "TORCHELASTIC_USE_AGENT_STORE",
+                                                         "TRIREME_RUN_ID",
+                                                         "GROUP_WORLD_SIZE",
+                                                         "TORCHELASTIC_RESTART_COUNT"};
 
 void check_range(std::string_view option, std::int64_t value, std::int64_t minimum,
                  std::int64_t maximum) {
@@ -103,7 +110,8 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
                       {"GROUP_RANK", std::to_string(node_rank)},
                       {"GROUP_WORLD_SIZE", std::to_string(options.nodes)},
                       {"MASTER_ADDR", options.master_address.value_or("127.0.0.1")},
-                      {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+                      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                      {"TORCHELASTIC_RESTART_COUNT", "0"}};  // not that of a torchrun around us
     if (options.binding == Binding::kCore) {
       rank.cores = share_of_cores(allowed_cores, static_cast<std::size_t>(local_rank),
                                   static_cast<std::size_t>(count));

@@ -271,7 +271,7 @@ void Supervisor::kill_all() {
 
 void Supervisor::signal_running_ranks(int signal) {
   for (const Rank& rank : ranks_) {
-    if (!rank.status) ::kill(-rank.process, signal);
+    if (rank.process > 0 && !rank.status) ::kill(-rank.process, signal);
   }
 }
 

@@ -62,16 +62,19 @@ std::string list_ranks(const std::vector<int>& ranks) {
 
 void claim_rank(c10d::Store& store, const Identity& identity, const Attendance& own) {
   if (store.add(join_message("claim/", identity.rank), 1) > 1) {
-    throw ConfigError(join_message("process ", own.process_id, " on ", own.host, " claims rank ",
-                                   identity.rank, ", which another process has already"),
-                      "give each process its own RANK; after a crash, use a fresh MASTER_PORT");
+    throw ConfigError(
+        join_message("process ", own.process_id, " on ", own.host, " claims rank ", identity.rank,
+                     ", which another process has already"),
+        "give each process its own RANK; after a failed run use a fresh MASTER_PORT, or start "
+        "mpirun again");
   }
   store.set(attendance_key(identity.rank), encode(own));
 }
 
 void check_nobody_left(c10d::Store& store, const std::vector<int>& missing) {
   for (const int rank : missing) {
-    if (!store.check({exit_key(rank)})) continue;
+    // One that came meanwhile, and ended after that, says itself why.
+    if (!store.check({exit_key(rank)}) || store.check({attendance_key(rank)})) continue;
     throw CommError(join_message("rank ", rank, " ", store.get_to_str(exit_key(rank)),
                                  " without calling trireme::init()"),
                     "its log says why; every process of a run must call init");
@@ -122,7 +125,7 @@ std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity,
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
     try {
       store.wait(keys, std::clamp(left, milliseconds{1}, kLookAround));
-    } catch (const c10::DistError&) {
+    } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): each store has its own type
       // Not all are there yet; a store that is gone fails again below.
     }
     std::erase_if(missing, [&](int rank) {

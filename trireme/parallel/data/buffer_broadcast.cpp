@@ -14,7 +14,9 @@ BufferBroadcast::BufferBroadcast(const std::vector<at::Tensor>& buffers, comm::G
   std::map<std::string, Message> by_device;
   for (const at::Tensor& buffer : buffers) {
     if (buffer.numel() == 0) continue;
-    const at::Tensor bytes = buffer.detach().as_strided({buffer.numel()}, {1}).view(at::kByte);
+    // Without the version counter: a graph that saved the buffer may still run backward.
+    const at::Tensor bytes =
+        at::Tensor(buffer.variable_data()).as_strided({buffer.numel()}, {1}).view(at::kByte);
     by_device[buffer.device().str()].buffers.push_back(bytes);
   }
   for (auto& [device, message] : by_device) {

@@ -12,7 +12,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <map>
+#include <algorithm>
 
 namespace trireme::detail {
 namespace {
@@ -68,24 +68,32 @@ Reducer::~Reducer() {
 
 void Reducer::assign_buckets() {
   // One open bucket per device and dtype; it closes, and takes its place in the order, when it is
-  // full.
-  std::map<std::pair<std::string, at::ScalarType>, Bucket> open;
-  const auto bytes_of = [&](const Bucket& bucket) {
+  // full. Those left over follow in the order in which they were opened, which is the same on all
+  // ranks whatever their devices are called.
+  struct Open {
+    at::Device device;
+    at::ScalarType dtype;
+    Bucket bucket;
     std::int64_t bytes = 0;
-    for (const std::size_t slot : bucket.slots)
-      bytes += static_cast<std::int64_t>(slots_[slot].parameter.tensor.nbytes());
-    return bytes;
   };
+  std::vector<Open> all_open;
   for (std::size_t slot = slots_.size(); slot-- > 0;) {
     const at::Tensor& parameter = slots_[slot].parameter.tensor;
-    Bucket& bucket = open[{parameter.device().str(), parameter.scalar_type()}];
-    bucket.slots.push_back(slot);
-    if (bytes_of(bucket) >= (buckets_.empty() ? plan_.first_bucket_bytes : plan_.bucket_bytes)) {
-      buckets_.push_back(std::exchange(bucket, {}));
+    auto open = std::find_if(all_open.begin(), all_open.end(), [&](const Open& candidate) {
+      return candidate.device == parameter.device() && candidate.dtype == parameter.scalar_type();
+    });
+    if (open == all_open.end()) {
+      open = all_open.insert(open, {parameter.device(), parameter.scalar_type(), {}});
+    }
+    open->bucket.slots.push_back(slot);
+    open->bytes += static_cast<std::int64_t>(parameter.nbytes());
+    if (open->bytes >= (buckets_.empty() ? plan_.first_bucket_bytes : plan_.bucket_bytes)) {
+      buckets_.push_back(std::exchange(open->bucket, {}));
+      open->bytes = 0;
     }
   }
-  for (auto& [kind, bucket] : open) {
-    if (!bucket.slots.empty()) buckets_.push_back(std::move(bucket));
+  for (Open& open : all_open) {
+    if (!open.bucket.slots.empty()) buckets_.push_back(std::move(open.bucket));
   }
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     for (const std::size_t slot : buckets_[index].slots) slots_[slot].bucket = index;
@@ -123,19 +131,22 @@ void Reducer::on_gradient(std::size_t index) {
   const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
   if (pass_id_ != autograd::get_current_graph_task_id()) begin_pass();
-  if (pass_ + 1 < plan_.micro_batches) return;
   Slot& slot = slots_[index];
+  slot.is_used = true;
+  if (pass_ + 1 < plan_.micro_batches) return;
   if (slot.is_ready) return;
   store_gradient(slot);
   launch_ready_buckets();
 }
 
 void Reducer::begin_pass() {
-  if (pass_id_ != kNoPass) {
-    throw UsageError("a backward pass started while another one of the same module had not ended",
-                     "an exception left an earlier backward(), or two run at once; this rank is "
-                     "out of step with the "
-                     "others and must end");
+  if (is_broken_ || pass_id_ != kNoPass) {
+    throw UsageError(
+        is_broken_
+            ? "a step of this rank was interrupted, and the other ranks have gone on without it"
+            : "a backward pass started while another one of the same module had not ended",
+        "an exception left an earlier backward(), two run at once, or one runs inside another "
+        "(recomputation by hand, which data parallel does not support); end this process");
   }
   pass_id_ = autograd::get_current_graph_task_id();
   if (pass_ + 1 == plan_.micro_batches) {
@@ -157,19 +168,32 @@ void Reducer::end_pass() {
   finish_step();
 }
 
+void Reducer::abandon_step() {
+  const std::lock_guard lock(mutex_);
+  is_broken_ = is_broken_ || (group_.size() > 1 && (pass_ != 0 || pass_id_ != kNoPass));
+  pass_id_ = kNoPass;
+  pass_ = 0;
+  next_bucket_ = 0;
+  number_.reset();
+  for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;
+  for (Bucket& bucket : buckets_) bucket.num_pending = bucket.slots.size();
+}
+
 // Copies what autograd accumulated into the bucket, unless it accumulated there already.
 void Reducer::store_gradient(Slot& slot) {
-  const at::Tensor& gradient = slot.parameter.tensor.grad();
-  if (gradient.defined() && gradient.layout() != at::kStrided) {
-    throw UsageError(
-        join_message("parameter ", slot.parameter.name, " got a gradient of layout ",
-                     gradient.layout(), ", expected a dense one"),
-        "data parallel averages dense gradients; build the embedding without sparse gradients");
-  }
-  if (!gradient.defined()) {
+  at::Tensor& gradient = slot.parameter.tensor.mutable_grad();
+  const bool is_in_place = gradient.defined() && gradient.layout() == at::kStrided &&
+                           gradient.is_alias_of(slot.gradient);
+  if (!slot.is_used) {
+    if (is_in_place) gradient = gradient.clone();  // stays as it was, while its place is exchanged
     slot.gradient.zero_();
     tail_[&slot - slots_.data()].zero_();
-  } else if (gradient.const_data_ptr() != slot.gradient.const_data_ptr()) {
+  } else if (gradient.layout() != at::kStrided) {
+    throw UsageError(join_message("parameter ", slot.parameter.name, " got a gradient of layout ",
+                                  gradient.layout(), ", expected a dense one"),
+                     "data parallel averages dense gradients; build the embedding without sparse "
+                     "gradients");
+  } else if (!is_in_place) {
     slot.gradient.copy_(gradient);
   }
   slot.is_ready = true;
@@ -205,7 +229,7 @@ void Reducer::finish_step() {
   for (std::size_t index = 0; index < slots_.size(); ++index) {
     Slot& slot = slots_[index];
     if (num_ranks_using[index] > 0) slot.parameter.tensor.mutable_grad() = slot.gradient;
-    slot.is_ready = false;
+    slot.is_used = slot.is_ready = false;
   }
   next_bucket_ = 0;
   buffers_.finish();

@@ -41,6 +41,7 @@ class Reducer {
   /// See Parallelized.
   void add_to_step(const at::Tensor& number) { number_ = number.detach(); }
   double sum_of_step() const { return sum_of_step_; }
+  void abandon_step();
 
  private:
   class Hook;
@@ -49,8 +50,9 @@ class Reducer {
   struct Slot {
     NamedTensor parameter;
     std::size_t bucket = 0;
-    at::Tensor gradient;  // the slice of the bucket, in the parameter's shape
-    bool is_ready = false;
+    at::Tensor gradient;    // the slice of the bucket, in the parameter's shape
+    bool is_used = false;   // autograd gave it a gradient in this step
+    bool is_ready = false;  // its gradient is in the bucket
   };
 
   struct Bucket {
@@ -84,6 +86,7 @@ class Reducer {
   int pass_id_ = kNoPass;  // autograd's number of the running backward
   std::int64_t pass_ = 0;  // backward passes of this step that are over
   std::size_t next_bucket_ = 0;
+  bool is_broken_ = false;  // out of step with the other ranks for good
   static constexpr int kNoPass = -1;
 };
 
