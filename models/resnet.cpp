@@ -120,7 +120,7 @@ torch::nn::Sequential ResNetImpl::make_stage(const ResNetOptions& options, std::
   return stage;
 }
 
-torch::Tensor ResNetImpl::forward(torch::Tensor images) {
+torch::Tensor ResNetImpl::forward(const torch::Tensor& images) {
   torch::Tensor features = bn1_(conv1_(images)).relu_();
   if (stem_ == Stem::kImageNet) features = torch::max_pool2d(features, 3, 2, 1);
   for (auto& stage : stages_) features = stage->forward(features);

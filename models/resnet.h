@@ -36,7 +36,7 @@ struct ResNetOptions {
 class ResNetImpl : public torch::nn::Module {
  public:
   explicit ResNetImpl(const ResNetOptions& options);
-  torch::Tensor forward(torch::Tensor images);
+  torch::Tensor forward(const torch::Tensor& images);
 
  private:
   torch::nn::Sequential make_stage(const ResNetOptions& options, std::int64_t width,

@@ -121,9 +121,9 @@ class Starter {
     if (group.size() == 1) return work;
     const std::uint64_t sequence_number = group.next_sequence_number();
     try {
-      work.pending_ = std::make_unique<Work::Pending>(Work::Pending{
-          call(*group.backend()), group, operation, sequence_number,
-          std::chrono::steady_clock::now(), std::move(keep_alive)});
+      work.pending_ = std::make_unique<Work::Pending>(
+          Work::Pending{call(*group.backend()), group, operation, sequence_number,
+                        std::chrono::steady_clock::now(), std::move(keep_alive)});
     } catch (const std::exception& cause) {
       throw CommError(join_message("engine ", group.engine(), " cannot start ", operation,
                                    " (number ", sequence_number, " of group '", group.name(),

@@ -84,7 +84,7 @@ std::vector<Case> all_optimizers() {
 
 void train(torch::nn::Sequential& net, Optimizer& optimizer, int first_step, int steps) {
   for (int step = first_step; step < first_step + steps; ++step) {
-    torch::manual_seed(static_cast<std::uint64_t>(100 + step));
+    torch::manual_seed(100 + static_cast<std::uint64_t>(step));
     const auto images = torch::randn({6, 3, 5, 5});
     const auto labels = torch::randint(7, {6});
     optimizer.zero_grad();

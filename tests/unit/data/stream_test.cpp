@@ -91,8 +91,9 @@ TEST_P(Stream, TakesErrorsOfLibTorchWithoutTheirBacktrace) {
 
 TEST_P(Stream, SurvivesWhatIsNoException) {
   const auto stream = over(count_to(1))
+                          // NOLINTNEXTLINE(bugprone-std-exception-baseclass)
                           .map("x", [](at::Tensor) -> at::Tensor { throw 7; })
-                          .open(0);  // NOLINT(bugprone-std-exception-baseclass)
+                          .open(0);
   EXPECT_THAT(message_of<DataError>([&] { stream->next(); }), HasSubstr("not a std::exception"));
 }
 

@@ -25,15 +25,14 @@ using ::testing::ThrowsMessage;
 
 struct Interruption : std::exception {};
 
+// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): as gtest has it
 class Resume : public ::testing::Test {
  protected:
   Resume() {
     std::string name = (std::filesystem::temp_directory_path() / "trireme-resume-XXXXXX").string();
     folder_ = ::mkdtemp(name.data());
   }
-  ~Resume() override {  // NOLINT(cppcoreguidelines-virtual-class-destructor): as gtest has it
-    std::filesystem::remove_all(folder_);
-  }
+  ~Resume() override { std::filesystem::remove_all(folder_); }
 
   data::Pipeline part(const comm::Group& group = {}) const {
     auto data = points_;
