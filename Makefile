@@ -32,7 +32,7 @@ test-slow: ## Build, and run the slow tests
 	@tools/test release slow
 
 check: ## Formatting, clang-tidy, headers, directions of includes, links of the documentation
-	@tools/setup build check
+	@tools/setup build test check
 	@tools/build release
 	@tools/check $(CHECK)
 
