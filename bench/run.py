@@ -6,8 +6,10 @@ bench/run.py [--smoke] [--pairs N] [all | NAME...]
 
 For each case of bench/cases/NAME.py: one pair of runs to warm up, then pairs of ours and the peer's, who takes turns at
 being first. A pair gives one ratio, ours over the peer's; what drifts slowly (clock rates, caches, neighbours) touches
-both runs of a pair and falls out of it. Writes bench/results/NAME.jsonl and machine.json; see bench/README.md. --smoke
-runs one short pair of each, writes nothing, and only shows that everything still works.
+both runs of a pair and falls out of it. A sweep (SWEEPS) is the same with programs that measure many cases in one run:
+each round runs every program once, and gives a pair for each comparison. Writes bench/results/NAME.jsonl and
+machine.json; see bench/README.md. --smoke runs one short pair of each, writes nothing, and only shows that everything
+still works.
 """
 import argparse
 import importlib
@@ -70,6 +72,22 @@ def measure(case, num_pairs, smoke):
         for program, figures in sides if pair % 2 == 0 else reversed(sides):
             figures.append(run_once(program, more))
     return (ours, peer) if smoke else (ours[1:], peer[1:])  # the first pair warms up
+
+
+def measure_sweep(sweep, num_rounds, smoke):
+    """Returns each comparison with the figures of ours and of the peer, round by round."""
+    more = sweep.smoke if smoke else ()
+    names = list(sweep.programs)
+    runs = {name: [] for name in names}
+    for number in range(num_rounds):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:  # another one is first each time; the programs warm up themselves
+            runs[name].append(run_once(sweep.programs[name], more))
+    known = [comparison for comparison in sweep.comparisons
+             if not smoke or (comparison.ours_key in runs[comparison.ours][0] and
+                              comparison.peer_key in runs[comparison.peer][0])]
+    return [(comparison, [figures[comparison.ours_key] for figures in runs[comparison.ours]],
+             [figures[comparison.peer_key] for figures in runs[comparison.peer]]) for comparison in known]
 
 
 def record_of(case, ours, peer):
@@ -139,13 +157,20 @@ def run_benchmark(name, options):
     module = importlib.import_module(f"cases.{name}")
     print(f"\n{name}: {module.__doc__.splitlines()[0]}", flush=True)
     records, failures = [], []
-    for case in module.CASES:
+    for case in getattr(module, "CASES", ()):
         num_pairs = 1 if options.smoke else max(5, options.pairs or case.pairs)
         print(f"  {case.case}, against {case.peer_name}: {num_pairs} pairs", flush=True)
         try:
             records.append(record_of(case, *measure(case, num_pairs, options.smoke)))
         except BenchmarkFailed as failure:
             failures.append(f"{name}, {case.case}: {failure}")
+    for sweep in getattr(module, "SWEEPS", ()):
+        num_rounds = 1 if options.smoke else max(5, options.pairs or sweep.rounds)
+        print(f"  {sweep.name}, {', '.join(sweep.programs)}: {num_rounds} rounds", flush=True)
+        try:
+            records += [record_of(*measured) for measured in measure_sweep(sweep, num_rounds, options.smoke)]
+        except BenchmarkFailed as failure:
+            failures.append(f"{name}, {sweep.name}: {failure}")
     if options.smoke:
         return failures
     print(table(records), flush=True)
@@ -154,7 +179,8 @@ def run_benchmark(name, options):
         (RESULTS / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         machines = RESULTS / "machine.json"
         known = json.loads(machines.read_text()) if machines.exists() else {}
-        machines.write_text(json.dumps({**known, name: machine()}, indent=2, sort_keys=True) + "\n")
+        described = {**machine(), **getattr(module, "versions", dict)()}
+        machines.write_text(json.dumps({**known, name: described}, indent=2, sort_keys=True) + "\n")
     return failures
 
 

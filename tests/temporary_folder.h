@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder of its own for one test, removed afterwards.
+// A folder of its own for one test, removed afterwards; whole files; the message of an exception.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +13,16 @@
 #include <string_view>
 
 namespace trireme::test {
+
+inline void write_file(const std::filesystem::path& file, std::string_view text) {
+  std::ofstream(file, std::ios::binary) << text;
+}
+
+inline std::string read_file(const std::filesystem::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
 
 class TemporaryFolder {
  public:
@@ -27,12 +39,13 @@ class TemporaryFolder {
   }
 
   const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
 
   /// Writes a file, making the folders above it, and returns its path.
   std::filesystem::path write(const std::string& name, std::string_view text) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file, std::ios::binary) << text;
+    write_file(file, text);
     return file;
   }
 
@@ -40,21 +53,19 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-inline std::string read_file(const std::filesystem::path& file) {
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
-}
-
-/// Returns what() of the `E` that `action` throws, or an empty text if it does not.
+/// Runs `action` and returns the message of the `E` that it must throw; fails the test otherwise.
 template <typename E, typename Action>
 std::string message_of(const Action& action) {
   try {
     action();
   } catch (const E& error) {
     return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "threw another exception: " << error.what();
+    return {};
   }
-  return "";
+  ADD_FAILURE() << "threw nothing";
+  return {};
 }
 
 }  // namespace trireme::test

@@ -2,8 +2,10 @@
 // The program `trireme`. Each command is a file of its own; this one parses the command line and
 // prints errors.
 #include <trireme/base/error.h>
+#include <trireme/comm/monitor/dump.h>
 
 #include <CLI/CLI.hpp>
+#include <apps/trireme/bench_command.h>
 #include <apps/trireme/data_command.h>
 #include <apps/trireme/run_command.h>
 #include <apps/trireme/torch_parts.h>
@@ -35,7 +37,15 @@ void add_doctor_command(CLI::App& app) {
       app.add_subcommand("doctor", "Say what works on this machine, and how to mend the rest");
   const auto as_rank = std::make_shared<bool>(false);
   command->add_flag("--as-rank", *as_rank)->group("");  // hidden: the processes of the self-test
-  command->callback([as_rank] {
+  const auto dumps = std::make_shared<std::string>();
+  command->add_option(
+      "--dump", *dumps,
+      "Compare what the ranks of a failed run wrote into this folder (TRIREME_DUMP)");
+  command->callback([as_rank, dumps] {
+    if (!dumps->empty()) {
+      std::cout << trireme::comm::compare_dumps(trireme::comm::read_dumps(*dumps));
+      return;
+    }
     if (const int code = trireme::apps::doctor(*as_rank); code != 0) throw CLI::RuntimeError(code);
   });
 }
@@ -51,6 +61,7 @@ int parse_and_run(std::vector<std::string> words) {
   app.require_subcommand(1);
   trireme::apps::add_run_command(app, program_tail);
   trireme::apps::add_data_command(app);
+  trireme::apps::add_bench_command(app);
   add_doctor_command(app);
   check_command(app, words);
   std::ranges::reverse(words);  // the parser takes them from the back

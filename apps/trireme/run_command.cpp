@@ -58,7 +58,8 @@ void add_options(CLI::App& command, Arguments& arguments) {
                      "Port of the store on host 0 (default: a free one)");
   command.add_option(
       "--log-dir", options.log_folder,
-      "Folder for rank_<r>.log (default: a fresh one under the temporary directory)");
+      "Folder for rank_<r>.log (default: a fresh one under the temporary directory, removed "
+      "when all ranks succeed)");
   command
       .add_option("--bind", arguments.binding,
                   "Bind each rank to its share of the cores: core or none (default)")

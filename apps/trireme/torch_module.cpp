@@ -18,3 +18,7 @@ int trireme_doctor(bool as_rank) {
   trireme::apps::act_as_rank();
   return 0;
 }
+
+void trireme_bench_comm(const trireme::apps::CommBenchmark& benchmark) {
+  trireme::apps::measure_collective(benchmark);
+}

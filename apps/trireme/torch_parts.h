@@ -6,6 +6,8 @@
 
 #include <trireme/launch/run/run.h>
 
+#include <apps/trireme/comm_benchmark.h>
+
 namespace trireme::apps {
 
 /// Returns what hosts a run's store; calling it loads the shared object. Empty in a build without
@@ -16,5 +18,8 @@ launch::StoreHost store_host();
 /// everything is in order.
 /// @param as_rank be one of the two processes of the self-test instead.
 int doctor(bool as_rank);
+
+/// Is one rank of `trireme bench comm`: see measure_collective in comm_benchmark.h.
+void time_collective(const CommBenchmark& benchmark);
 
 }  // namespace trireme::apps

@@ -46,4 +46,8 @@ launch::StoreHost store_host() {
 
 int doctor(bool as_rank) { return load<decltype(trireme_doctor)>("trireme_doctor")(as_rank); }
 
+void time_collective(const CommBenchmark& benchmark) {
+  load<decltype(trireme_bench_comm)>("trireme_bench_comm")(benchmark);
+}
+
 }  // namespace trireme::apps

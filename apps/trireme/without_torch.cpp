@@ -5,12 +5,19 @@
 #include <apps/trireme/torch_parts.h>
 
 namespace trireme::apps {
+namespace {
 
-launch::StoreHost store_host() { return {}; }
-
-int doctor(bool /*as_rank*/) {
+[[noreturn]] void refuse() {
   throw ConfigError("this program was built without LibTorch",
                     "build it with LibTorch: make build");
 }
+
+}  // namespace
+
+launch::StoreHost store_host() { return {}; }
+
+int doctor(bool /*as_rank*/) { refuse(); }
+
+void time_collective(const CommBenchmark& /*benchmark*/) { refuse(); }
 
 }  // namespace trireme::apps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks: one module for each, with a docstring and CASES; see bench/README.md."""
+"""The benchmarks: one module for each, with a docstring and CASES or SWEEPS; see bench/README.md."""
 import dataclasses
 import pathlib
 from collections.abc import Callable
@@ -13,6 +13,13 @@ METRICS = ("start_time step_time communication_time added_time time peak_memory 
            "stall_time").split()
 PEERS = ("gloo openmpi mpich intelmpi memcpy torchrun ddp fsdp2 dtensor plain torch_pipelining model_parallel "
          "torch_dataloader libtorch_dataloader mindspore dcp disk no_communication one_process prediction").split()
+
+
+def check_names(metric, peer_name):
+    if metric not in METRICS:
+        raise ValueError(f"metric is '{metric}', expected one of {METRICS}")
+    if peer_name not in PEERS:
+        raise ValueError(f"peer_name is '{peer_name}', expected one of {PEERS}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +48,39 @@ class Case:
     pairs: int = 7
 
     def __post_init__(self):
-        if self.metric not in METRICS:
-            raise ValueError(f"metric is '{self.metric}', expected one of {METRICS}")
-        if self.peer_name not in PEERS:
-            raise ValueError(f"peer_name is '{self.peer_name}', expected one of {PEERS}")
+        check_names(self.metric, self.peer_name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One line of the results of a sweep: the figures `ours_key` and `peer_key` of two of its programs, by name."""
+
+    case: str
+    ours: str
+    peer: str
+    peer_name: str
+    ours_key: str
+    peer_key: str
+    metric: str = "time"
+    unit: str = "us"
+
+    def __post_init__(self):
+        check_names(self.metric, self.peer_name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Programs that measure many figures in one run each, and take turns: each round runs all of them once.
+
+    `figure` of these programs gives a dictionary. `smoke` is appended to all commands for a quick look, which may lack
+    some figures then.
+    """
+
+    name: str
+    programs: dict
+    comparisons: tuple
+    smoke: tuple = ()
+    rounds: int = 5
 
 
 def trireme_run(num_ranks, *command):

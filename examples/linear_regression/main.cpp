@@ -62,8 +62,8 @@ bool run() {
   const bool same = same_on_all_ranks(found, world.group);
   bool close = true;
   if (world.is_first())
-    std::cout << world.size << " rank(s) have " << (same ? "the same" : "DIFFERENT")
-              << " parameters\n";
+    std::cout << world.size << (world.size == 1 ? " rank has " : " ranks have ")
+              << (same ? "the same" : "DIFFERENT") << " parameters\n";
   for (const auto& [name, place, expected] :
        {std::tuple{"a", 0, kA}, std::tuple{"b", 1, kB}, std::tuple{"c", 2, kC}}) {
     const auto value = found[place].item<float>();

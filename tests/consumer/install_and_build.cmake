@@ -5,6 +5,6 @@ endfunction()
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/install)
 run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK}/build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${CXX}
-    "-DCMAKE_PREFIX_PATH=${WORK}/install;${PREFIX}")
+    -DCMAKE_PREFIX_PATH=${WORK}/install)
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/install/bin/trireme run -n 2 -- ${WORK}/build/consumer)

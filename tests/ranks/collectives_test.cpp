@@ -8,9 +8,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <tests/ranks/thread_ranks.h>
+
+#include <array>
+#include <atomic>
 
 namespace trireme::comm {
 namespace {
@@ -22,7 +26,33 @@ using trireme::testing::message_of;
 using trireme::testing::run_ranks;
 using trireme::testing::run_ranks_catching;
 
-TEST(AllReduce, SumsOverRanksForEveryCommonDtype) {
+// Every case runs over every engine that serves one host.
+class EveryEngine : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { trireme::testing::engine_of_ranks = GetParam(); }
+  void TearDown() override { trireme::testing::engine_of_ranks = "shm"; }
+};
+class AllReduce : public EveryEngine {};
+class Broadcast : public EveryEngine {};
+class AllGather : public EveryEngine {};
+class ReduceScatter : public EveryEngine {};
+class AllToAll : public EveryEngine {};
+class PointToPoint : public EveryEngine {};
+class AllGatherText : public EveryEngine {};
+class Subgroups : public EveryEngine {};
+class CommErrors : public EveryEngine {};
+const auto kEngines = ::testing::Values("shm", "gloo");
+INSTANTIATE_TEST_SUITE_P(Over, AllReduce, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, Broadcast, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, AllGather, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, ReduceScatter, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, AllToAll, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, PointToPoint, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, AllGatherText, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, Subgroups, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, CommErrors, kEngines);
+
+TEST_P(AllReduce, SumsOverRanksForEveryCommonDtype) {
   for (const at::ScalarType dtype :
        {at::kFloat, at::kDouble, at::kHalf, at::kInt, at::kLong, at::kByte}) {
     run_ranks(3, [&](const Group& group) {
@@ -33,7 +63,7 @@ TEST(AllReduce, SumsOverRanksForEveryCommonDtype) {
   }
 }
 
-TEST(AllReduce, TakesProductMinimumAndMaximum) {
+TEST_P(AllReduce, TakesProductMinimumAndMaximum) {
   run_ranks(3, [](const Group& group) {
     const auto reduced = [&](ReduceOp op) {
       const at::Tensor tensor = at::full({2}, group.rank() + 2, at::kFloat);
@@ -46,7 +76,7 @@ TEST(AllReduce, TakesProductMinimumAndMaximum) {
   });
 }
 
-TEST(AllReduce, WorksOnPermutedTensors) {
+TEST_P(AllReduce, WorksOnPermutedTensors) {
   run_ranks(2, [](const Group& group) {
     const at::Tensor tensor = at::arange(6, at::kFloat).view({2, 3}).t();
     all_reduce(tensor, group);
@@ -54,7 +84,7 @@ TEST(AllReduce, WorksOnPermutedTensors) {
   });
 }
 
-TEST(AllReduce, RunsInTheBackgroundUntilWaitedFor) {
+TEST_P(AllReduce, RunsInTheBackgroundUntilWaitedFor) {
   run_ranks(2, [](const Group& group) {
     std::vector<at::Tensor> tensors;
     std::vector<Work> works;
@@ -72,7 +102,7 @@ TEST(AllReduce, RunsInTheBackgroundUntilWaitedFor) {
   });
 }
 
-TEST(AllReduce, RefusesTensorsWithGaps) {
+TEST_P(AllReduce, RefusesTensorsWithGaps) {
   try {
     all_reduce(at::zeros({4, 4}).slice(1, 0, 2), Group());
     FAIL() << "a tensor with gaps was taken";
@@ -82,7 +112,7 @@ TEST(AllReduce, RefusesTensorsWithGaps) {
   }
 }
 
-TEST(Broadcast, CopiesTheRootsBitsForAnyDtype) {
+TEST_P(Broadcast, CopiesTheRootsBitsForAnyDtype) {
   for (const at::ScalarType dtype :
        {at::kFloat, at::kBool, at::kShort, at::kBFloat16, at::kComplexDouble}) {
     run_ranks(3, [&](const Group& group) {
@@ -93,12 +123,12 @@ TEST(Broadcast, CopiesTheRootsBitsForAnyDtype) {
   }
 }
 
-TEST(Broadcast, RefusesARootOutsideTheGroup) {
+TEST_P(Broadcast, RefusesARootOutsideTheGroup) {
   EXPECT_THROW(broadcast(at::zeros({1}), 1, Group()), UsageError);
   EXPECT_THROW(broadcast(at::zeros({1}), -1, Group()), UsageError);
 }
 
-TEST(AllGather, ConcatenatesInRankOrder) {
+TEST_P(AllGather, ConcatenatesInRankOrder) {
   run_ranks(3, [](const Group& group) {
     const at::Tensor input = at::full({2, 2}, group.rank(), at::kShort);
     const at::Tensor output = at::empty({6, 2}, at::kShort);
@@ -108,7 +138,7 @@ TEST(AllGather, ConcatenatesInRankOrder) {
   });
 }
 
-TEST(AllGather, RefusesAnOutputThatDoesNotFit) {
+TEST_P(AllGather, RefusesAnOutputThatDoesNotFit) {
   run_ranks(2, [](const Group& group) {
     try {
       all_gather(at::empty({3}), at::empty({2}), group);
@@ -119,7 +149,7 @@ TEST(AllGather, RefusesAnOutputThatDoesNotFit) {
   });
 }
 
-TEST(ReduceScatter, LeavesEachRankItsSlice) {
+TEST_P(ReduceScatter, LeavesEachRankItsSlice) {
   run_ranks(3, [](const Group& group) {
     const at::Tensor input = at::arange(6, at::kFloat).mul(group.rank() + 1);
     const at::Tensor output = at::empty({2}, at::kFloat);
@@ -129,7 +159,103 @@ TEST(ReduceScatter, LeavesEachRankItsSlice) {
   });
 }
 
-TEST(AllGatherText, ReturnsTextsOfAnyLengthByRank) {
+TEST_P(AllReduce, AddsInRankOrderOverEveryEngineWhenOrdered) {
+  for (const int size : {2, 3, 4}) {
+    // Sums of these depend on their order; the last elements are padding of the slices.
+    std::vector<at::Tensor> inputs;
+    for (int rank = 0; rank < size; ++rank) inputs.push_back(at::randn({1003}).mul(1e3));
+    at::Tensor expected = inputs[0].clone();
+    for (int rank = 1; rank < size; ++rank) expected.add_(inputs[static_cast<std::size_t>(rank)]);
+    run_ranks(size, [&](const Group& group) {
+      const at::Tensor tensor = inputs[static_cast<std::size_t>(group.rank())].clone();
+      all_reduce_ordered(tensor, group);
+      EXPECT_TRUE(at::equal(tensor, expected)) << size;
+    });
+  }
+}
+
+TEST_P(AllReduce, IsFineWithoutElements) {
+  run_ranks(2, [](const Group& group) { all_reduce(at::zeros({0}), group); });
+}
+
+TEST_P(AllToAll, ExchangesSlices) {
+  run_ranks(3, [](const Group& group) {
+    const at::Tensor input = at::arange(6, at::kInt).add(10 * group.rank());
+    const at::Tensor output = at::empty({6}, at::kInt);
+    all_to_all(output, input, group);
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(output[2 * rank].item<int>(), 10 * rank + 2 * group.rank());
+    }
+  });
+}
+
+TEST_P(PointToPoint, KeepsTheOrderOfASenderAndMatchesTags) {
+  run_ranks(2, [](const Group& group) {
+    if (group.rank() == 0) {
+      std::vector<Work> works;
+      for (int i = 0; i < 4; ++i) {
+        works.push_back(send_async(at::full({100'000}, i, at::kInt), 1, group, i % 2));
+      }
+      for (Work& work : works) work.wait();
+    } else {
+      const at::Tensor tensor = at::empty({100'000}, at::kInt);
+      for (const int i : {1, 3, 0, 2}) {
+        receive(tensor, 0, group, i % 2);
+        EXPECT_EQ(tensor[99'999].item<int>(), i);
+      }
+    }
+  });
+}
+
+TEST_P(Subgroups, AreMadeOfAnyRanksInAnyOrder) {
+  run_ranks(4, [](const Group& group) {
+    const Group odd = group.subgroup(std::array{3, 1});
+    const Group all = group.subgroup(std::array{2, 0, 3, 1});
+    EXPECT_EQ(odd.rank(), group.rank() == 3 ? 0 : group.rank() == 1 ? 1 : -1);
+    const at::Tensor tensor = at::full({3}, group.rank(), at::kFloat);
+    if (odd.rank() >= 0) {
+      all_reduce(tensor, odd);
+      EXPECT_EQ(tensor[0].item<float>(), 4);
+    } else {
+      EXPECT_THROW(all_reduce(tensor, odd), UsageError);
+    }
+    const at::Tensor root = at::full({1}, group.rank(), at::kInt);
+    broadcast(root, 0, all);
+    EXPECT_EQ(root.item<int>(), 2);
+  });
+}
+
+TEST_P(Subgroups, RefuseARankThatIsTwiceOrOutside) {
+  run_ranks(2, [](const Group& group) {
+    EXPECT_THROW(group.subgroup(std::array{0, 0}), UsageError);
+    EXPECT_THROW(group.subgroup(std::array{0, 2}), UsageError);
+  });
+}
+
+TEST(RegisteredTensors, AreReducedInPlaceWithTheSameBits) {
+  run_ranks(3, [](const Group& group) {
+    const at::Tensor registered = zeros_registered({1000, 301}, at::kFloat, group);
+    const at::Tensor values = at::randn({1000, 301}).add(group.rank());
+    const at::Tensor ordinary = values.clone();
+    registered.copy_(values);
+    all_reduce(registered, group);
+    all_reduce(ordinary, group);
+    EXPECT_TRUE(at::equal(registered, ordinary));
+    // A part of it, and a reduce-scatter.
+    registered.copy_(values);
+    ordinary.copy_(values);
+    all_reduce(registered.slice(0, 100, 700), group);
+    all_reduce(ordinary.slice(0, 100, 700), group);
+    EXPECT_TRUE(at::equal(registered, ordinary));
+    const at::Tensor of_registered = at::empty({100, 301});
+    const at::Tensor of_ordinary = at::empty({100, 301});
+    reduce_scatter(of_registered, registered.slice(0, 0, 300), group);
+    reduce_scatter(of_ordinary, ordinary.slice(0, 0, 300), group);
+    EXPECT_TRUE(at::equal(of_registered, of_ordinary));
+  });
+}
+
+TEST_P(AllGatherText, ReturnsTextsOfAnyLengthByRank) {
   run_ranks(3, [](const Group& group) {
     const std::vector<std::string> own = {"", "one", std::string(10'000, 'x')};
     EXPECT_THAT(all_gather_text(own[static_cast<std::size_t>(group.rank())], group),
@@ -155,27 +281,29 @@ TEST(GroupOfOne, MakesEveryCollectiveACopy) {
   EXPECT_THAT(all_gather_text("me", group), ElementsAre("me"));
 }
 
-TEST(SummationOrderOfGloo, IsRankOrderForTwoRanksOnly) {
+TEST(SummationOrder, IsRankOrderInSharedMemoryAndOverTwoRanksOfGloo) {
+  run_ranks(3,
+            [](const Group& group) { EXPECT_EQ(group.summation_order(), SummationOrder::kRank); });
+  trireme::testing::engine_of_ranks = "gloo";
   run_ranks(2,
             [](const Group& group) { EXPECT_EQ(group.summation_order(), SummationOrder::kRank); });
   run_ranks(3, [](const Group& group) {
     EXPECT_EQ(group.summation_order(), SummationOrder::kUnspecified);
   });
+  trireme::testing::engine_of_ranks = "shm";
 }
 
-TEST(CommErrors, NameOperationNumberAndGroupWhenAPeerIsGone) {
+TEST_P(CommErrors, NameOperationNumberAndGroupWhenAPeerIsGone) {
   const auto thrown = run_ranks_catching(2, [](Group group) {
     if (group.rank() == 1) return;  // closes its connections
     all_reduce(at::zeros({4}), group);
   });
-  EXPECT_THAT(
-      message_of<CommError>(thrown[0]),
-      AllOf(HasSubstr(
-                "all-reduce (number 2 of group 'threads', rank 0 of 2, engine gloo) failed after"),
-            HasSubstr("hint:")));
+  EXPECT_THAT(message_of<CommError>(thrown[0]),
+              AllOf(HasSubstr("all-reduce"), HasSubstr("number 2"), HasSubstr("group 'threads'"),
+                    HasSubstr("failed after"), HasSubstr("hint:")));
 }
 
-TEST(CommErrors, ComeAfterTheDeadlineWhenAPeerHangs) {
+TEST_P(CommErrors, ComeAfterTheDeadlineWhenAPeerHangs) {
   std::atomic<bool> failed = false;
   const auto thrown = run_ranks_catching(
       2,
@@ -197,9 +325,10 @@ TEST(CommErrors, ComeAfterTheDeadlineWhenAPeerHangs) {
 }
 
 TEST(Engines, AreChosenByNameAndListedWhenUnknown) {
-  EXPECT_EQ(choose_engine("auto").name, "gloo");
+  EXPECT_EQ(choose_engine("auto", true).name, "shm");
+  EXPECT_EQ(choose_engine("auto", false).name, "hierarchy");
   try {
-    choose_engine("nccI");
+    choose_engine("nccI", true);
     FAIL() << "an unknown engine was found";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(),
@@ -208,16 +337,16 @@ TEST(Engines, AreChosenByNameAndListedWhenUnknown) {
 }
 
 TEST(Engines, NameTheInterfaceThatDoesNotExist) {
-  const Engine& gloo = choose_engine("gloo");
+  const Engine& gloo = choose_engine("gloo", true);
   try {
-    connect(gloo,
-            {.store = c10::make_intrusive<c10d::HashStore>(),
-             .rank = 0,
-             .size = 2,
-             .one_host = true,
-             .interface = "nowhere0",
-             .timeout = std::chrono::seconds(1)},
-            "test");
+    connect(gloo, {.store = c10::make_intrusive<c10d::HashStore>(),
+                   .rank = 0,
+                   .size = 2,
+                   .group_name = "test",
+                   .world_ranks = {},
+                   .machines = {},
+                   .interface = "nowhere0",
+                   .timeout = std::chrono::seconds(1)});
     FAIL() << "an interface that does not exist was used";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("nowhere0"), HasSubstr("TRIREME_INTERFACE")));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a function on several threads, each of them a rank with a real group (Gloo over loopback).
+// Runs a function on several threads, each of them a rank with a real group (shared memory, or Gloo
+// over loopback).
 #pragma once
 
 #include <trireme/comm/engine.h>
@@ -9,21 +10,26 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace trireme::testing {
 
+/// By what run_ranks connects: every engine for one host must do.
+inline std::string engine_of_ranks = "shm";
+
 inline comm::Group connect_thread(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                   std::chrono::milliseconds timeout) {
-  return comm::connect(comm::choose_engine("gloo"),
-                       {.store = store,
-                        .rank = rank,
-                        .size = size,
-                        .one_host = true,
-                        .interface = "",
-                        .timeout = timeout},
-                       "threads");
+  comm::EngineContext context = {.store = store,
+                                 .rank = rank,
+                                 .size = size,
+                                 .group_name = "threads",
+                                 .world_ranks = {},
+                                 .machines = {},
+                                 .interface = "",
+                                 .timeout = timeout};
+  return comm::connect(comm::choose_engine(engine_of_ranks, true), context);
 }
 
 /// Returns what each rank threw, by rank; null where it returned.

@@ -49,6 +49,12 @@ Settings Settings::from(const Environment& environment) {
   }
   settings.engine = environment.find("TRIREME_ENGINE").value_or(settings.engine);
   settings.interface = environment.find("TRIREME_INTERFACE").value_or("");
+  if (const auto cache = environment.find("XDG_CACHE_HOME")) {
+    settings.cache_folder = std::filesystem::path(*cache) / "trireme";
+  } else if (const auto home = environment.find("HOME")) {
+    settings.cache_folder = std::filesystem::path(*home) / ".cache" / "trireme";
+  }
+  settings.dump_folder = environment.find("TRIREME_DUMP").value_or("");
   return settings;
 }
 

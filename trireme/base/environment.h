@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -55,6 +56,14 @@ struct Settings {
   /// TRIREME_INTERFACE: network interface that engines bind to, such as `eth0`. Default: the one of
   /// the host name, and loopback where all ranks share a host.
   std::string interface;
+
+  /// TRIREME_DUMP: folder where every rank writes its last operations when a group fails; `trireme
+  /// doctor --dump` compares them. `trireme run --log-dir` sets it. Default: none is written.
+  std::filesystem::path dump_folder;
+
+  /// Where measurements of this machine are kept: `trireme` in XDG_CACHE_HOME or ~/.cache; empty
+  /// where neither is set.
+  std::filesystem::path cache_folder;
 
   /// Throws ConfigError for a value that cannot be.
   static Settings from(const Environment& environment);

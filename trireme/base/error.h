@@ -4,12 +4,15 @@
 // remedy.
 #pragma once
 
+#include <chrono>
 #include <concepts>
+#include <cstdint>
 #include <source_location>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace trireme {
 
@@ -40,10 +43,27 @@ class ConfigError : public Error {
   using Error::Error;
 };
 
+/// Where communication failed, as far as it is known.
+struct CommFailure {
+  int rank = -1;          ///< this rank, within its group
+  int peer = -1;          ///< the rank that is to blame
+  std::string operation;  ///< such as `all-reduce`
+  std::uint64_t sequence = 0;
+  std::chrono::nanoseconds elapsed{};
+};
+
 /// Communication with other ranks failed. The group is dead: make a new one, or end the process.
 class CommError : public Error {
  public:
   using Error::Error;
+  CommError(const std::string& message, std::string_view hint, CommFailure failure,
+            std::source_location where = std::source_location::current())
+      : Error(message, hint, where), failure_(std::move(failure)) {}
+
+  const CommFailure& failure() const noexcept { return failure_; }
+
+ private:
+  CommFailure failure_;
 };
 
 /// A data set is missing, damaged, or does not fit the model; names file and offset or sample

@@ -95,7 +95,6 @@ TensorFile read_verified(const fs::path& file, const json& expected) {
 
 fs::path save(const SaveOptions& options, const torch::nn::Module& module,
               const torch::optim::Optimizer* optimizer, const State& state) {
-  const std::string name = checkpoint_name(options.prefix, state.epoch, state.step);
   if (options.keep < 0) {
     throw UsageError(
         join_message("asked to keep ", options.keep, " checkpoints, expected 0 or more"),
@@ -106,7 +105,7 @@ fs::path save(const SaveOptions& options, const torch::nn::Module& module,
   if (optimizer != nullptr) optimizer_content = optimizer_state(*optimizer, module);
 
   remove_leftovers(options.folder, options.prefix);
-  CheckpointFolderWriter writer(options.folder, name);
+  CheckpointFolderWriter writer(options.folder, options.prefix, state.epoch, state.step);
   json document{{"format", kFormat},
                 {"epoch", state.epoch},
                 {"step", state.step},
@@ -128,7 +127,7 @@ fs::path save(const SaveOptions& options, const torch::nn::Module& module,
   file.write(document.dump(2) + "\n");
   file.commit();
   fs::path path = writer.commit();
-  if (options.keep > 0) keep_last(options.folder, options.prefix, options.keep, path);
+  if (options.keep > 0) keep_last(options.folder, options.prefix, options.keep);
   return path;
 }
 

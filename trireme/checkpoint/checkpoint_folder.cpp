@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/checkpoint_folder.h>
 
+#include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
 
 #include <fcntl.h>
@@ -12,8 +13,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <fstream>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 namespace trireme::checkpoint {
@@ -22,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporarySuffix = ".tmp";
+constexpr auto kOrderFile = "order";
 
 [[noreturn]] void fail(std::string_view action, const fs::path& path, int error_number) {
   throw CheckpointError(
@@ -38,6 +42,7 @@ void check_prefix(const std::string& prefix) {
 }
 
 struct Numbered {
+  std::int64_t order = 0;
   std::int64_t epoch = 0;
   std::int64_t step = 0;
   fs::path path;
@@ -58,6 +63,23 @@ std::optional<Numbered> parse_name(const fs::path& path, const std::string& pref
   return result;
 }
 
+// Which of its prefix a checkpoint is in the order of writing, from 1; 0 where nothing says so.
+std::int64_t read_order(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / kOrderFile;
+  std::error_code ignored;
+  std::ifstream stream(file);
+  std::int64_t order = 0;
+  if (!stream && !fs::exists(file, ignored)) return order;
+  if (!(stream >> order) || order < 0) {
+    throw CheckpointError(
+        join_message("checkpoint file ", file.string(),
+                     " holds no number, expected which "
+                     "checkpoint of its prefix this is, counted from 1"),
+        "write the number, or remove the file: the checkpoint then counts as the oldest");
+  }
+  return order;
+}
+
 std::vector<fs::path> children(const fs::path& folder) {
   std::error_code failure;
   std::vector<fs::path> paths;
@@ -68,6 +90,22 @@ std::vector<fs::path> children(const fs::path& folder) {
   if (failure && failure != std::errc::no_such_file_or_directory)
     fail("list", folder, failure.value());
   return paths;
+}
+
+// In the order of writing.
+std::vector<Numbered> find_checkpoints(const fs::path& folder, const std::string& prefix) {
+  check_prefix(prefix);
+  std::vector<Numbered> found;
+  for (const fs::path& path : children(folder)) {
+    std::error_code ignored;
+    if (auto numbered = parse_name(path, prefix); numbered && fs::is_directory(path, ignored)) {
+      numbered->order = read_order(path);
+      found.push_back(std::move(*numbered));
+    }
+  }
+  std::ranges::sort(found, {},
+                    [](const Numbered& one) { return std::tuple(one.order, one.epoch, one.step); });
+  return found;
 }
 
 void remove_folder(const fs::path& path) {
@@ -107,17 +145,8 @@ std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& folder, const std::string& prefix) {
-  check_prefix(prefix);
-  std::vector<Numbered> found;
-  for (const fs::path& path : children(folder)) {
-    std::error_code ignored;
-    if (auto numbered = parse_name(path, prefix); numbered && fs::is_directory(path, ignored)) {
-      found.push_back(std::move(*numbered));
-    }
-  }
-  std::ranges::sort(found, {}, [](const Numbered& one) { return std::pair(one.epoch, one.step); });
   std::vector<fs::path> paths;
-  for (Numbered& one : found) paths.push_back(std::move(one.path));
+  for (Numbered& one : find_checkpoints(folder, prefix)) paths.push_back(std::move(one.path));
   return paths;
 }
 
@@ -127,8 +156,7 @@ std::optional<fs::path> latest(const fs::path& folder, const std::string& prefix
   return std::move(paths.back());
 }
 
-void keep_last(const fs::path& folder, const std::string& prefix, std::int64_t count,
-               const fs::path& spare) {
+void keep_last(const fs::path& folder, const std::string& prefix, std::int64_t count) {
   if (count < 1) {
     throw UsageError(join_message("asked to keep ", count, " checkpoints, expected 1 or more"),
                      "keep at least one");
@@ -137,7 +165,6 @@ void keep_last(const fs::path& folder, const std::string& prefix, std::int64_t c
   auto excess = static_cast<std::int64_t>(paths.size()) - count;
   for (const fs::path& path : paths) {
     if (excess <= 0) break;
-    if (path == spare) continue;
     // Hidden first: a kill while its files go must not leave something that looks complete.
     const fs::path hidden = hidden_sibling(path);
     if (::rename(path.c_str(), hidden.c_str()) != 0) fail("remove", path, errno);
@@ -155,11 +182,15 @@ void remove_leftovers(const fs::path& folder, const std::string& prefix) {
   }
 }
 
-CheckpointFolderWriter::CheckpointFolderWriter(const fs::path& folder, const std::string& name)
-    : destination_(folder / name), temporary_(hidden_sibling(destination_)) {
+CheckpointFolderWriter::CheckpointFolderWriter(const fs::path& folder, const std::string& prefix,
+                                               std::int64_t epoch, std::int64_t step)
+    : destination_(folder / checkpoint_name(prefix, epoch, step)),
+      temporary_(hidden_sibling(destination_)) {
   std::error_code failure;
   fs::create_directories(folder, failure);
   if (failure) fail("create the checkpoint folder", folder, failure.value());
+  const auto earlier = find_checkpoints(folder, prefix);
+  order_ = earlier.empty() ? 1 : earlier.back().order + 1;
   if (::mkdir(temporary_.c_str(), 0755) != 0) fail("create", temporary_, errno);
   lock_ = try_lock(temporary_);
 }
@@ -170,7 +201,9 @@ CheckpointFolderWriter::~CheckpointFolderWriter() {
 }
 
 fs::path CheckpointFolderWriter::commit() {
-  flush_folder(temporary_);
+  AtomicFile order(temporary_ / kOrderFile);
+  order.write(join_message(order_, "\n"));
+  order.commit();  // and flushes the folder
   if (::rename(temporary_.c_str(), destination_.c_str()) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST)
       fail("give a finished checkpoint its name", destination_, errno);

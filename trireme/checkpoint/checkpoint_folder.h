@@ -19,20 +19,20 @@ namespace trireme::checkpoint {
 /// slash, and for negative numbers.
 std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::int64_t step);
 
-/// Returns the complete checkpoints of a prefix in ascending order of epoch, then step; the newest
-/// is last. Clocks play no part. Empty where the folder does not exist.
+/// Returns the complete checkpoints of a prefix in the order in which they were written, the newest
+/// last: each carries its number in a file `order`, clocks play no part. Those without this file
+/// count as the oldest, by epoch and step. Empty where the folder does not exist.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder,
                                                     const std::string& prefix);
 
-/// Returns the newest complete checkpoint, if there is one.
+/// Returns the complete checkpoint that was written last, if there is one. After a run went on from
+/// an older one that is the new run's, whatever the abandoned one had reached.
 std::optional<std::filesystem::path> latest(const std::filesystem::path& folder,
                                             const std::string& prefix);
 
-/// Removes the oldest checkpoints so that `count` remain; at least 1. `spare`, if given, is never
-/// removed. For the owner only. One that is killed on the way leaves no half checkpoint that a
-/// reader could take for a whole one.
-void keep_last(const std::filesystem::path& folder, const std::string& prefix, std::int64_t count,
-               const std::filesystem::path& spare = {});
+/// Removes the oldest checkpoints so that `count` remain; at least 1. For the owner only. One that
+/// is killed on the way leaves no half checkpoint that a reader could take for a whole one.
+void keep_last(const std::filesystem::path& folder, const std::string& prefix, std::int64_t count);
 
 /// Removes what writers of this prefix that were killed left behind; a writer at work is left
 /// alone.
@@ -44,7 +44,8 @@ class CheckpointFolderWriter {
  public:
   /// Makes `folder` where it is missing. Throws CheckpointError with path and cause where the file
   /// system refuses.
-  CheckpointFolderWriter(const std::filesystem::path& folder, const std::string& name);
+  CheckpointFolderWriter(const std::filesystem::path& folder, const std::string& prefix,
+                         std::int64_t epoch, std::int64_t step);
   CheckpointFolderWriter(const CheckpointFolderWriter&) = delete;
   CheckpointFolderWriter& operator=(const CheckpointFolderWriter&) = delete;
   ~CheckpointFolderWriter();
@@ -59,6 +60,7 @@ class CheckpointFolderWriter {
  private:
   std::filesystem::path destination_;
   std::filesystem::path temporary_;
+  std::int64_t order_ = 1;
   UniqueFd lock_;  // held while this writer lives; the kernel frees it when the process dies
 };
 

@@ -2,61 +2,86 @@
 #include <trireme/comm/collectives.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/monitor/recorder.h>
+#include <trireme/comm/shm/backend/shared_memory_backend.h>
+#include <trireme/comm/shm/communicator.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <utility>
 
 namespace trireme::comm {
 namespace {
 
-c10d::ReduceOp to_c10d(ReduceOp op) {
+struct Names {
+  c10d::ReduceOp::RedOpType c10d;
+  shm::ReduceOp shm;
+};
+
+Names names_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
-      return c10d::ReduceOp::SUM;
+      return {c10d::ReduceOp::SUM, shm::ReduceOp::kSum};
+    case ReduceOp::kAverage:
+      return {c10d::ReduceOp::AVG, shm::ReduceOp::kAverage};
     case ReduceOp::kProduct:
-      return c10d::ReduceOp::PRODUCT;
+      return {c10d::ReduceOp::PRODUCT, shm::ReduceOp::kProduct};
     case ReduceOp::kMinimum:
-      return c10d::ReduceOp::MIN;
+      return {c10d::ReduceOp::MIN, shm::ReduceOp::kMinimum};
     case ReduceOp::kMaximum:
-      return c10d::ReduceOp::MAX;
+      return {c10d::ReduceOp::MAX, shm::ReduceOp::kMaximum};
+    case ReduceOp::kAnd:
+      return {c10d::ReduceOp::BAND, shm::ReduceOp::kAnd};
+    case ReduceOp::kOr:
+      return {c10d::ReduceOp::BOR, shm::ReduceOp::kOr};
+    case ReduceOp::kXor:
+      return {c10d::ReduceOp::BXOR, shm::ReduceOp::kXor};
   }
   throw InternalError("unknown ReduceOp", "this is a defect in Trireme; please report it");
 }
 
-// The same memory as one dimension without autograd, which is all that an engine needs to see.
+[[noreturn]] void refuse(const at::Tensor& tensor, const char* operation, const char* expected) {
+  throw UsageError(
+      join_message(operation, " was given ",
+                   tensor.defined()
+                       ? join_message("a tensor of sizes ", tensor.sizes(), ", strides ",
+                                      tensor.strides(), ", on ", tensor.device())
+                       : std::string("an undefined tensor"),
+                   ", expected ", expected),
+      "pass tensor.contiguous(), on the device that the group's engine carries");
+}
+
+void check_dense(const at::Tensor& tensor, const char* operation) {
+  if (!tensor.defined() || !tensor.is_non_overlapping_and_dense()) {
+    refuse(tensor, operation, "a dense one, without gaps or overlaps");
+  }
+}
+
+// For operations that concatenate slices: there memory order must be row-major order.
+void check_rows(const at::Tensor& tensor, const char* operation) {
+  check_dense(tensor, operation);
+  if (!tensor.is_contiguous()) refuse(tensor, operation, "a contiguous one, not a permuted one");
+}
+
+// The same memory as one dimension without autograd, which is all that a c10d engine needs to see.
 // Reading the storage of a dense tensor in memory order is right for any permutation of its
 // dimensions.
-at::Tensor flat(const at::Tensor& tensor, const char* operation) {
-  if (!tensor.defined() || !tensor.is_non_overlapping_and_dense()) {
-    throw UsageError(
-        join_message(operation, " was given ",
-                     tensor.defined()
-                         ? join_message("a tensor with gaps or overlaps (sizes ", tensor.sizes(),
-                                        ", strides ", tensor.strides(), ")")
-                         : std::string("an undefined tensor"),
-                     ", expected a dense one"),
-        "pass tensor.contiguous()");
-  }
+at::Tensor flat(const at::Tensor& tensor) {
   return tensor.detach().as_strided({tensor.numel()}, {1});
 }
 
-// Like flat, for operations that concatenate slices: there memory order must be row-major order.
-at::Tensor flat_rows(const at::Tensor& tensor, const char* operation) {
-  at::Tensor result = flat(tensor, operation);
-  if (!tensor.is_contiguous()) {
-    throw UsageError(join_message(operation, " was given a permuted tensor (sizes ", tensor.sizes(),
-                                  ", strides ", tensor.strides(), "), expected a contiguous one"),
-                     "pass tensor.contiguous()");
-  }
-  return result;
-}
+// Bytes, so that every dtype travels over every engine.
+at::Tensor flat_bytes(const at::Tensor& tensor) { return flat(tensor).view(at::kByte); }
 
 void check_multiple(const at::Tensor& large, const at::Tensor& small, const Group& group,
                     const char* operation, const char* large_name, const char* small_name) {
@@ -69,27 +94,117 @@ void check_multiple(const at::Tensor& large, const at::Tensor& small, const Grou
                                 small_name, " and the same dtype"));
 }
 
+void check_peer(int peer, const Group& group, const char* operation) {
+  if (peer >= 0 && peer < group.size()) return;
+  throw UsageError(join_message(operation, " with rank ", peer, " of group '", group.name(),
+                                "', which has ranks 0 to ", group.size() - 1),
+                   "give a rank that is in the group");
+}
+
+std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
+
 std::string first_line(const char* text) { return std::string(text, std::strcspn(text, "\n")); }
 
 [[noreturn]] void fail(const Group& group, const char* operation, std::uint64_t sequence_number,
                        std::chrono::steady_clock::time_point started, const std::exception& cause) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
+  const std::string message =
+      join_message(operation, ", number ", sequence_number, ", of group '", group.name(),
+                   "' on rank ", group.rank(), " of ", group.size(), " (engine ", group.engine(),
+                   ") failed after ", elapsed.count(), " s: ", first_line(cause.what()));
   throw CommError(
-      join_message(operation, " (number ", sequence_number, " of group '", group.name(), "', rank ",
-                   group.rank(), " of ", group.size(), ", engine ", group.engine(),
-                   ") failed after ", elapsed.count(), " s: ", first_line(cause.what())),
-      join_message("another rank ended, or did not make this call within ",
+      join_message(message, "\nwhat each rank did last:", group.report_failure(message)),
+      join_message("another rank ended, made another call, or did not make this one within ",
                    static_cast<double>(group.timeout().count()) / 1000,
-                   " s; its own log says why. The group cannot be used any more"));
+                   " s; its own log says why. The group cannot be used any more"),
+      {.rank = group.rank(),
+       .peer = -1,
+       .operation = operation,
+       .sequence = sequence_number,
+       .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed)});
+}
+
+// Whether there is anything to do for this operation: not in a group of one.
+bool is_needed(const Group& group, const char* operation) {
+  if (group.rank() < 0) {
+    throw UsageError(join_message(operation, " on group '", group.name(),
+                                  "', to which this process does not belong"),
+                     "call it only on ranks that are in the list given to subgroup");
+  }
+  return group.size() > 1;
+}
+
+// The shared-memory engine, where it carries the group; it takes CPU tensors alone.
+shm::Communicator* shared_memory(const Group& group, const at::Tensor& tensor,
+                                 const char* operation) {
+  shm::Communicator* shared = group.shared_memory();
+  if (shared != nullptr && !tensor.device().is_cpu()) {
+    refuse(tensor, operation, "one on the CPU, for the group's engine is shared memory");
+  }
+  return shared;
+}
+
+std::vector<std::size_t> equal_parts(const at::Tensor& whole, const Group& group) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  return std::vector<std::size_t>(ranks, whole.nbytes() / ranks);
+}
+
+template <typename Pointer>
+std::vector<Pointer> part_pointers(const at::Tensor& whole, const Group& group) {
+  std::vector<Pointer> pointers;
+  auto* data = static_cast<std::byte*>(whole.data_ptr());
+  const std::size_t part = whole.nbytes() / static_cast<std::size_t>(group.size());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    pointers.push_back(data + static_cast<std::size_t>(rank) * part);
+  }
+  return pointers;
+}
+
+void reduce_scatter_shared(shm::Communicator& shared, const at::Tensor& output,
+                           const at::Tensor& input, const Group& group, ReduceOp op,
+                           std::string_view label) {
+  const std::vector<std::size_t> counts(static_cast<std::size_t>(group.size()), count_of(output));
+  shared.reduce_scatter(input.data_ptr(), output.data_ptr(), counts,
+                        to_shared_memory_type(input.scalar_type(), "reduce-scatter"),
+                        {.op = names_of(op).shm}, label);
+}
+
+void all_to_all_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
+                       const Group& group, std::string_view label) {
+  const auto bytes = equal_parts(input, group);
+  shared.all_to_all(part_pointers<const void*>(input, group), bytes,
+                    part_pointers<void*>(output, group), bytes, label);
+}
+
+void check_all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& group) {
+  check_rows(output, "all-to-all");
+  check_rows(input, "all-to-all");
+  if (output.scalar_type() == input.scalar_type() && output.numel() == input.numel() &&
+      input.numel() % group.size() == 0) {
+    return;
+  }
+  throw UsageError(join_message("all-to-all over ", group.size(), " ranks: input is ",
+                                input.sizes(), " of ", input.scalar_type(), ", output is ",
+                                output.sizes(), " of ", output.scalar_type()),
+                   "both need the same dtype and the same number of elements, a multiple of the "
+                   "number of ranks");
+}
+
+// Whether the shared-memory engine carries the group, so that a blocking call need not start work
+// in the background.
+bool is_shared(const Group& group) {
+  return group.rank() >= 0 && group.size() > 1 && group.shared_memory() != nullptr;
 }
 
 }  // namespace
 
 struct Work::Pending {
-  c10::intrusive_ptr<c10d::Work> work;
+  c10::intrusive_ptr<c10d::Work> work;  // of a c10d engine,
+  std::shared_ptr<shm::Job> job;        // or of the shared-memory engine
+  shm::Queue* queue = nullptr;
   Group group;
-  const char* operation;
-  std::uint64_t sequence_number;
+  const char* operation = "";
+  std::uint64_t sequence_number = 0;
   std::chrono::steady_clock::time_point started;
   std::vector<at::Tensor> keep_alive;
 };
@@ -102,28 +217,48 @@ Work::~Work() = default;
 void Work::wait() {
   if (!pending_) return;
   const std::unique_ptr<Pending> pending = std::move(pending_);
+  if (pending->job) {
+    pending->queue->wait(*pending->job);
+    return;
+  }
   try {
     pending->work->wait(pending->group.timeout());
+    pending->group.recorder().end(pending->sequence_number);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& cause) {
     fail(pending->group, pending->operation, pending->sequence_number, pending->started, cause);
   }
 }
 
-bool Work::is_completed() const { return !pending_ || pending_->work->isCompleted(); }
+bool Work::is_completed() const {
+  if (!pending_) return true;
+  return pending_->job ? pending_->job->is_done() : pending_->work->isCompleted();
+}
 
-// Starts operations on a group's backend; a group of one has nothing to do.
 class Starter {
  public:
+  // By a c10d engine; the first tensor tells the recorder what is sent.
   template <typename Call>
   static Work start(const Group& group, const char* operation, std::vector<at::Tensor> keep_alive,
-                    const Call& call) {
-    Work work;
-    if (group.size() == 1) return work;
+                    std::string_view label, const Call& call) {
     const std::uint64_t sequence_number = group.next_sequence_number();
+    group.recorder().begin(
+        sequence_number, operation,
+        keep_alive.empty() ? std::string_view() : c10::toString(keep_alive.front().scalar_type()),
+        keep_alive.empty() ? 0 : keep_alive.front().numel(), label);
+    Work work;
     try {
-      work.pending_ = std::make_unique<Work::Pending>(
-          Work::Pending{call(*group.backend()), group, operation, sequence_number,
-                        std::chrono::steady_clock::now(), std::move(keep_alive)});
+      work.pending_ =
+          std::make_unique<Work::Pending>(Work::Pending{.work = call(*group.backend()),
+                                                        .job = nullptr,
+                                                        .group = group,
+                                                        .operation = operation,
+                                                        .sequence_number = sequence_number,
+                                                        .started = std::chrono::steady_clock::now(),
+                                                        .keep_alive = std::move(keep_alive)});
+    } catch (const Error&) {
+      throw;
     } catch (const std::exception& cause) {
       throw CommError(join_message("engine ", group.engine(), " cannot start ", operation,
                                    " (number ", sequence_number, " of group '", group.name(),
@@ -133,70 +268,264 @@ class Starter {
     }
     return work;
   }
+
+  // By the shared-memory engine; `call` keeps what it uses alive.
+  static Work submit(const Group& group, shm::Queue& queue, std::function<void()> call) {
+    Work work;
+    work.pending_ = std::make_unique<Work::Pending>();
+    work.pending_->group = group;
+    work.pending_->queue = &queue;
+    work.pending_->job = queue.submit(std::move(call));
+    return work;
+  }
 };
 
-Work all_reduce_async(const at::Tensor& tensor, const Group& group, ReduceOp op) {
-  std::vector<at::Tensor> tensors = {flat(tensor, "all-reduce")};
-  return Starter::start(group, "all-reduce", tensors, [&](c10d::Backend& backend) {
+void all_reduce(const at::Tensor& tensor, const Group& group, ReduceOp op, std::string_view label) {
+  check_dense(tensor, "all-reduce");
+  if (!is_needed(group, "all-reduce")) return;
+  if (auto* shared = shared_memory(group, tensor, "all-reduce")) {
+    const auto type = to_shared_memory_type(tensor.scalar_type(), "all-reduce");
+    shared->all_reduce(tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), type,
+                       {.op = names_of(op).shm}, label);
+    return;
+  }
+  all_reduce_async(tensor, group, op, label).wait();
+}
+
+Work all_reduce_async(const at::Tensor& tensor, const Group& group, ReduceOp op,
+                      std::string_view label) {
+  check_dense(tensor, "all-reduce");
+  if (!is_needed(group, "all-reduce")) return {};
+  if (auto* shared = shared_memory(group, tensor, "all-reduce")) {
+    const auto type = to_shared_memory_type(tensor.scalar_type(), "all-reduce");
+    return Starter::submit(
+        group, shared->collectives(), [shared, tensor, type, op, text = std::string(label)] {
+          shared->all_reduce(tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), type,
+                             {.op = names_of(op).shm}, text);
+        });
+  }
+  std::vector<at::Tensor> tensors = {flat(tensor)};
+  return Starter::start(group, "all-reduce", tensors, label, [&](c10d::Backend& backend) {
     c10d::AllreduceOptions options;
-    options.reduceOp = to_c10d(op);
+    options.reduceOp = names_of(op).c10d;
     return backend.allreduce(tensors, options);
   });
 }
 
-Work broadcast_async(const at::Tensor& tensor, int root, const Group& group) {
-  if (root < 0 || root >= group.size()) {
-    throw UsageError(join_message("broadcast from rank ", root, " of group '", group.name(),
-                                  "', which has ranks 0 to ", group.size() - 1),
-                     "give a root that is in the group");
+void all_reduce_ordered(const at::Tensor& tensor, const Group& group, std::string_view label) {
+  check_dense(tensor, "ordered all-reduce");
+  if (!is_needed(group, "ordered all-reduce")) return;
+  if (group.summation_order() == SummationOrder::kRank) {
+    all_reduce(tensor, group, ReduceOp::kSum, label);
+    return;
   }
-  std::vector<at::Tensor> tensors = {flat(tensor, "broadcast").view(at::kByte)};
-  return Starter::start(group, "broadcast", tensors, [&](c10d::Backend& backend) {
+  // Slices of one length; the last ones are padded with zeros that nobody reads.
+  const at::Tensor whole = flat(tensor);
+  const std::int64_t ranks = group.size();
+  const std::int64_t slice = (whole.numel() + ranks - 1) / ranks;
+  if (slice == 0) return;
+  const at::Tensor padded = at::zeros({ranks, slice}, whole.options());
+  padded.flatten().slice(0, 0, whole.numel()).copy_(whole);
+  const at::Tensor contributions = at::empty_like(padded);
+  all_to_all(contributions, padded, group, label);
+  const at::Tensor sum = contributions.select(0, 0);
+  for (std::int64_t rank = 1; rank < ranks; ++rank) sum.add_(contributions.select(0, rank));
+  all_gather(padded, sum, group, label);
+  whole.copy_(padded.flatten().slice(0, 0, whole.numel()));
+}
+
+void reduce(const at::Tensor& tensor, int root, const Group& group, ReduceOp op,
+            std::string_view label) {
+  check_dense(tensor, "reduce");
+  if (!is_needed(group, "reduce")) return;
+  check_peer(root, group, "reduce");
+  if (auto* shared = shared_memory(group, tensor, "reduce")) {
+    const auto type = to_shared_memory_type(tensor.scalar_type(), "reduce");
+    shared->reduce(tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), type,
+                   {.op = names_of(op).shm}, root, label);
+    return;
+  }
+  std::vector<at::Tensor> tensors = {flat(tensor)};
+  Starter::start(group, "reduce", tensors, label, [&](c10d::Backend& backend) {
+    c10d::ReduceOptions options;
+    options.reduceOp = names_of(op).c10d;
+    options.rootRank = root;
+    return backend.reduce(tensors, options);
+  }).wait();
+}
+
+Work broadcast_async(const at::Tensor& tensor, int root, const Group& group,
+                     std::string_view label) {
+  check_dense(tensor, "broadcast");
+  check_peer(root, group, "broadcast");
+  if (!is_needed(group, "broadcast")) return {};
+  if (auto* shared = shared_memory(group, tensor, "broadcast")) {
+    return Starter::submit(group, shared->collectives(),
+                           [shared, tensor, root, text = std::string(label)] {
+                             shared->broadcast(tensor.data_ptr(), tensor.nbytes(), root, text);
+                           });
+  }
+  std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
+  return Starter::start(group, "broadcast", tensors, label, [&](c10d::Backend& backend) {
     c10d::BroadcastOptions options;
     options.rootRank = root;
     return backend.broadcast(tensors, options);
   });
 }
 
-Work all_gather_async(const at::Tensor& output, const at::Tensor& input, const Group& group) {
+void broadcast(const at::Tensor& tensor, int root, const Group& group, std::string_view label) {
+  check_dense(tensor, "broadcast");
+  check_peer(root, group, "broadcast");
+  if (!is_needed(group, "broadcast")) return;
+  if (auto* shared = shared_memory(group, tensor, "broadcast")) {
+    shared->broadcast(tensor.data_ptr(), tensor.nbytes(), root, label);
+    return;
+  }
+  broadcast_async(tensor, root, group, label).wait();
+}
+
+Work all_gather_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
+                      std::string_view label) {
+  check_rows(output, "all-gather");
+  check_rows(input, "all-gather");
   check_multiple(output, input, group, "all-gather", "output", "input");
-  // Bytes, so that every dtype travels over every engine.
-  at::Tensor out = flat_rows(output, "all-gather").view(at::kByte);
-  at::Tensor in = flat_rows(input, "all-gather").view(at::kByte);
-  if (group.size() == 1) out.copy_(in);
-  return Starter::start(group, "all-gather", {out, in},
+  if (!is_needed(group, "all-gather")) {
+    flat_bytes(output).copy_(flat_bytes(input));
+    return {};
+  }
+  if (auto* shared = shared_memory(group, output, "all-gather")) {
+    return Starter::submit(
+        group, shared->collectives(), [shared, group, output, input, text = std::string(label)] {
+          shared->all_gather(input.data_ptr(), part_pointers<void*>(output, group),
+                             equal_parts(output, group), text);
+        });
+  }
+  at::Tensor out = flat_bytes(output);
+  at::Tensor in = flat_bytes(input);
+  return Starter::start(group, "all-gather", {out, in}, label,
                         [&](c10d::Backend& backend) { return backend._allgather_base(out, in); });
 }
 
+void all_gather(const at::Tensor& output, const at::Tensor& input, const Group& group,
+                std::string_view label) {
+  if (!is_shared(group)) return all_gather_async(output, input, group, label).wait();
+  check_rows(output, "all-gather");
+  check_rows(input, "all-gather");
+  check_multiple(output, input, group, "all-gather", "output", "input");
+  shared_memory(group, output, "all-gather")
+      ->all_gather(input.data_ptr(), part_pointers<void*>(output, group),
+                   equal_parts(output, group), label);
+}
+
 Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
-                          ReduceOp op) {
+                          ReduceOp op, std::string_view label) {
+  check_rows(output, "reduce-scatter");
+  check_rows(input, "reduce-scatter");
   check_multiple(input, output, group, "reduce-scatter", "input", "output");
-  at::Tensor out = flat_rows(output, "reduce-scatter");
-  at::Tensor in = flat_rows(input, "reduce-scatter");
-  if (group.size() == 1) out.copy_(in);
-  return Starter::start(group, "reduce-scatter", {out, in}, [&](c10d::Backend& backend) {
+  if (!is_needed(group, "reduce-scatter")) {
+    flat(output).copy_(flat(input));
+    return {};
+  }
+  if (auto* shared = shared_memory(group, input, "reduce-scatter")) {
+    return Starter::submit(group, shared->collectives(),
+                           [shared, group, output, input, op, text = std::string(label)] {
+                             reduce_scatter_shared(*shared, output, input, group, op, text);
+                           });
+  }
+  at::Tensor out = flat(output);
+  at::Tensor in = flat(input);
+  return Starter::start(group, "reduce-scatter", {out, in}, label, [&](c10d::Backend& backend) {
     c10d::ReduceScatterOptions options;
-    options.reduceOp = to_c10d(op);
+    options.reduceOp = names_of(op).c10d;
     return backend._reduce_scatter_base(out, in, options);
   });
 }
 
-void all_reduce(const at::Tensor& tensor, const Group& group, ReduceOp op) {
-  all_reduce_async(tensor, group, op).wait();
-}
-void broadcast(const at::Tensor& tensor, int root, const Group& group) {
-  broadcast_async(tensor, root, group).wait();
-}
-void all_gather(const at::Tensor& output, const at::Tensor& input, const Group& group) {
-  all_gather_async(output, input, group).wait();
-}
 void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Group& group,
-                    ReduceOp op) {
-  reduce_scatter_async(output, input, group, op).wait();
+                    ReduceOp op, std::string_view label) {
+  if (!is_shared(group)) return reduce_scatter_async(output, input, group, op, label).wait();
+  check_rows(output, "reduce-scatter");
+  check_rows(input, "reduce-scatter");
+  check_multiple(input, output, group, "reduce-scatter", "input", "output");
+  reduce_scatter_shared(*shared_memory(group, input, "reduce-scatter"), output, input, group, op,
+                        label);
+}
+
+Work all_to_all_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
+                      std::string_view label) {
+  check_all_to_all(output, input, group);
+  if (!is_needed(group, "all-to-all")) {
+    flat_bytes(output).copy_(flat_bytes(input));
+    return {};
+  }
+  if (auto* shared = shared_memory(group, input, "all-to-all")) {
+    return Starter::submit(group, shared->collectives(),
+                           [shared, group, output, input, text = std::string(label)] {
+                             all_to_all_shared(*shared, output, input, group, text);
+                           });
+  }
+  at::Tensor out = flat_bytes(output);
+  at::Tensor in = flat_bytes(input);
+  return Starter::start(group, "all-to-all", {out, in}, label, [&](c10d::Backend& backend) {
+    std::vector<std::int64_t> equal;
+    return backend.alltoall_base(out, in, equal, equal);
+  });
+}
+
+void all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& group,
+                std::string_view label) {
+  if (!is_shared(group)) return all_to_all_async(output, input, group, label).wait();
+  check_all_to_all(output, input, group);
+  all_to_all_shared(*shared_memory(group, input, "all-to-all"), output, input, group, label);
+}
+
+Work send_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
+  check_rows(tensor, "send");
+  check_peer(peer, group, "send");
+  if (auto* shared = shared_memory(group, tensor, "send")) {
+    auto transfer =
+        shared->point_to_point().send(tensor.data_ptr(), tensor.nbytes(), peer, tag, {});
+    if (transfer->is_done()) return {};
+    return Starter::submit(group, shared->transfers(), [shared, tensor, transfer] {
+      shared->point_to_point().wait(*transfer);
+    });
+  }
+  std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
+  return Starter::start(group, "send", tensors, {},
+                        [&](c10d::Backend& backend) { return backend.send(tensors, peer, tag); });
+}
+
+void send(const at::Tensor& tensor, int peer, const Group& group, int tag) {
+  send_async(tensor, peer, group, tag).wait();
+}
+
+Work receive_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
+  check_rows(tensor, "receive");
+  check_peer(peer, group, "receive");
+  if (auto* shared = shared_memory(group, tensor, "receive")) {
+    auto transfer =
+        shared->point_to_point().receive(tensor.data_ptr(), tensor.nbytes(), peer, tag, {});
+    if (transfer->is_done()) return {};
+    return Starter::submit(group, shared->transfers(), [shared, tensor, transfer] {
+      shared->point_to_point().wait(*transfer);
+    });
+  }
+  std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
+  return Starter::start(group, "receive", tensors, {},
+                        [&](c10d::Backend& backend) { return backend.recv(tensors, peer, tag); });
+}
+
+void receive(const at::Tensor& tensor, int peer, const Group& group, int tag) {
+  receive_async(tensor, peer, group, tag).wait();
 }
 
 void barrier(const Group& group) {
-  Starter::start(group, "barrier", {}, [](c10d::Backend& backend) {
+  if (!is_needed(group, "barrier")) return;
+  if (auto* shared = group.shared_memory()) {
+    shared->barrier();
+    return;
+  }
+  Starter::start(group, "barrier", {}, {}, [](c10d::Backend& backend) {
     return backend.barrier();
   }).wait();
 }
@@ -225,6 +554,19 @@ std::vector<std::string> all_gather_text(const std::string& text, const Group& g
                        static_cast<std::size_t>(sizes[rank]));
   }
   return texts;
+}
+
+at::Tensor zeros_registered(at::IntArrayRef sizes, const at::TensorOptions& options,
+                            const Group& group) {
+  shm::Communicator* shared = group.shared_memory();
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes) count *= size;
+  if (shared == nullptr || !options.device().is_cpu() || count == 0) {
+    return at::zeros(sizes, options);
+  }
+  const auto allocation =
+      shared->allocate(static_cast<std::size_t>(count) * options.dtype().itemsize());
+  return at::from_blob(allocation->data(), sizes, [allocation](void*) {}, options);
 }
 
 }  // namespace trireme::comm

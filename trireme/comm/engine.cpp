@@ -4,12 +4,16 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/gloo/gloo.h>
+#include <trireme/comm/hierarchy/hierarchy.h>
+#include <trireme/comm/mpi/mpi.h>
+#include <trireme/comm/shm/backend/shm.h>
 #include <trireme/launch/store/quiet_torch.h>
 
 #include <ATen/ops/full.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
 #include <array>
 
 namespace trireme::comm {
@@ -29,21 +33,32 @@ void prove(const Group& group) {
   }
 }
 
+std::string unsuitable_because(const Engine& engine, bool one_host) {
+  if (engine.scope == Scope::kOneHost && !one_host) return "the ranks are on several hosts";
+  if (engine.scope == Scope::kSeveralHosts && one_host) return "all ranks are on one host";
+  return engine.unavailable_because();
+}
+
 }  // namespace
 
+bool EngineContext::is_one_host() const {
+  return std::all_of(machines.begin(), machines.end(),
+                     [&](const std::string& machine) { return machine == machines.front(); });
+}
+
 std::span<const Engine> engines() {
-  static const std::array<Engine, 1> all = {gloo_engine()};
+  static const std::array all = {shm_engine(), hierarchical_engine(), gloo_engine(), mpi_engine()};
   return all;
 }
 
-const Engine& choose_engine(std::string_view name) {
+const Engine& choose_engine(std::string_view name, bool one_host) {
   std::string reasons;
   for (const Engine& engine : engines()) {
     if (name != "auto" && name != engine.name) {
       reasons += join_message("\n    ", engine.name);
       continue;
     }
-    const std::string reason = engine.unavailable_because();
+    const std::string reason = unsuitable_because(engine, one_host);
     if (reason.empty()) return engine;
     reasons += join_message("\n    ", engine.name, ": ", reason);
   }
@@ -53,7 +68,7 @@ const Engine& choose_engine(std::string_view name) {
       "work here");
 }
 
-Group connect(const Engine& engine, const EngineContext& context, std::string group_name) {
+Group connect(const Engine& engine, const EngineContext& context) {
   const launch::QuietTorch quiet;
   c10::intrusive_ptr<c10d::Backend> backend;
   try {
@@ -66,8 +81,7 @@ Group connect(const Engine& engine, const EngineContext& context, std::string gr
                      " s: ", launch::message_of(failure)),
         "check that the ranks reach each other; TRIREME_INTERFACE chooses the network interface");
   }
-  Group group(std::move(backend), std::move(group_name), engine.summation_order(context.size),
-              context.timeout);
+  Group group(std::move(backend), engine, context);
   prove(group);
   return group;
 }

@@ -9,9 +9,11 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace c10d {
 class Backend;
@@ -25,30 +27,47 @@ struct EngineContext {
   c10::intrusive_ptr<c10d::Store> store;  ///< private to this group
   int rank = 0;
   int size = 1;
-  bool one_host = false;  ///< all ranks share a host and its loopback interface
-  std::string interface;  ///< network interface to bind to; empty: the engine's choice
+  std::string group_name = "world";  ///< for messages
+  /// Ranks of the group as ranks of the world, by rank.
+  std::vector<int> world_ranks = {};
+  /// Identity of the machine of each rank, by rank: equal where two ranks share memory and the
+  /// loopback interface. Empty: all share one.
+  std::vector<std::string> machines = {};
+  std::string interface = {};  ///< network interface to bind to; empty: the engine's choice
+  std::filesystem::path dump_folder = {};   ///< where a failing group writes; empty: nowhere
+  std::filesystem::path cache_folder = {};  ///< where engines keep what they measured
   std::chrono::milliseconds timeout{};
+
+  bool is_one_host() const;
+};
+
+/// Where an engine can carry a group.
+enum class Scope {
+  kOneHost,       ///< only inside one host
+  kAnyHosts,      ///< anywhere
+  kSeveralHosts,  ///< only where a group spans hosts
 };
 
 /// One way of carrying collectives.
 struct Engine {
   std::string_view name;
+  Scope scope = Scope::kAnyHosts;
   /// Why it cannot be used in this build or on this machine; empty where it can.
   std::string (*unavailable_because)();
   /// Collective over the ranks of the context, blocking up to its deadline.
   c10::intrusive_ptr<c10d::Backend> (*connect)(const EngineContext&);
-  SummationOrder (*summation_order)(int size);
+  SummationOrder (*summation_order)(const EngineContext&);
 };
 
 /// All engines this build knows, the preferred first.
 std::span<const Engine> engines();
 
-/// Returns the engine of that name, or for `auto` the first that is available. Throws ConfigError
-/// with the list and the reasons where there is none.
-const Engine& choose_engine(std::string_view name);
+/// Returns the engine of that name, or for `auto` the first that is available and suits where the
+/// ranks are. Throws ConfigError with the list and the reasons where there is none.
+const Engine& choose_engine(std::string_view name, bool one_host);
 
 /// Connects the ranks of `context` by that engine and proves it with one small all-reduce. Throws
 /// CommError.
-Group connect(const Engine& engine, const EngineContext& context, std::string group_name);
+Group connect(const Engine& engine, const EngineContext& context);
 
 }  // namespace trireme::comm

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace c10d {
@@ -19,7 +20,15 @@ struct World;
 World init(const InitOptions& options);
 }  // namespace trireme
 
+namespace trireme::shm {
+class Communicator;
+}
+
 namespace trireme::comm {
+
+class Recorder;
+struct Engine;
+struct EngineContext;
 
 /// In which order an engine adds the contributions of the ranks, element by element. The numerics
 /// contract (docs/design/numerics.md) gives the bits of one process where it is kRank.
@@ -38,13 +47,12 @@ class Group {
   /// A group of one.
   Group();
 
-  /// @param backend the engine's connection, of any c10d kind; its rank and size become the
-  /// group's.
-  /// @param name appears in error messages, such as `world`.
-  /// @param timeout deadline of each collective.
-  Group(c10::intrusive_ptr<c10d::Backend> backend, std::string name, SummationOrder order,
-        std::chrono::milliseconds timeout);
+  /// @param backend the connection that `engine` made from `context`; `connect` (engine.h) does
+  /// both.
+  Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
+        const EngineContext& context);
 
+  /// Rank in this group; -1 where this process does not belong to it.
   int rank() const noexcept;
   int size() const noexcept;
   const std::string& name() const noexcept;
@@ -58,11 +66,29 @@ class Group {
 
   std::chrono::milliseconds timeout() const noexcept;
 
+  /// Makes a group of some ranks of this one, given as ranks of this group; the new ranks follow
+  /// their order. Collective over all ranks of this group, members or not: each must call it with
+  /// the same list. On a rank outside the list the result has rank -1, and collectives on it throw
+  /// UsageError. Throws UsageError for a rank that is twice in the list or not in this group.
+  Group subgroup(std::span<const int> ranks) const;
+
   /// The c10d backend, for code that speaks c10d; null for a group of one. Held directly because
   /// calling it through c10d::ProcessGroup costs 1 us more per collective.
   const c10::intrusive_ptr<c10d::Backend>& backend() const noexcept;
 
-  /// Counts the collectives started on this group; error messages name one by this number, equal on
+  /// The shared-memory engine, where it carries this group: its blocking calls take plain pointers
+  /// and need no c10d. Null elsewhere.
+  shm::Communicator* shared_memory() const noexcept;
+
+  /// Of the operations that c10d engines carry; the shared-memory engine has its own.
+  Recorder& recorder() const noexcept;
+
+  /// For the moment when an engine other than shared memory has failed: writes a dump where the
+  /// environment asks for one (TRIREME_DUMP), asks the other ranks what they did and returns a line
+  /// for each. Never throws.
+  std::string report_failure(const std::string& error) const;
+
+  /// Counts the operations started on this group; error messages name one by this number, equal on
   /// all ranks.
   std::uint64_t next_sequence_number() const noexcept;
 

@@ -26,23 +26,24 @@ at::Device choose_device(int local_rank) {
 
 comm::Group connect_world(const launch::Identity& identity, const Environment& environment,
                           const Settings& settings) {
-  const comm::Engine& engine = comm::choose_engine(settings.engine);
   const auto attempt =
       environment.find_integer("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX).value_or(0);
   const auto store = launch::make_store(identity, attempt, settings.timeout);
   const auto all =
       launch::meet(*store, identity, launch::own_attendance(identity), settings.timeout);
-  const bool one_host = std::all_of(all.begin(), all.end(), [&](const launch::Attendance& entry) {
-    return entry.machine == all.front().machine;
-  });
-  return comm::connect(engine,
-                       {.store = c10::make_intrusive<c10d::PrefixStore>("world", store),
-                        .rank = identity.rank,
-                        .size = identity.world_size,
-                        .one_host = one_host,
-                        .interface = settings.interface,
-                        .timeout = settings.timeout},
-                       "world");
+  comm::EngineContext context = {.store = c10::make_intrusive<c10d::PrefixStore>("world", store),
+                                 .rank = identity.rank,
+                                 .size = identity.world_size,
+                                 .group_name = "world",
+                                 .interface = settings.interface,
+                                 .dump_folder = settings.dump_folder,
+                                 .cache_folder = settings.cache_folder,
+                                 .timeout = settings.timeout};
+  for (int rank = 0; rank < identity.world_size; ++rank) {
+    context.world_ranks.push_back(rank);
+    context.machines.push_back(all[static_cast<std::size_t>(rank)].machine);
+  }
+  return comm::connect(comm::choose_engine(settings.engine, context.is_one_host()), context);
 }
 
 World make_world(const InitOptions& options) {

@@ -46,11 +46,18 @@ std::optional<Process> read_process(const std::string& id, const std::filesystem
   std::from_chars(line.data(), line.data() + open, process.id);
   std::istringstream fields(line.substr(close + 1));
   fields >> process.state >> process.parent;
-  constexpr int kFieldsBetweenParentAndStartTime = 17;
   std::string skipped;
-  for (int i = 0; i < kFieldsBetweenParentAndStartTime; ++i) fields >> skipped;
+  const auto skip = [&](int count) {
+    for (int i = 0; i < count; ++i) fields >> skipped;
+  };
+  std::uint64_t flags = 0;
+  skip(4);  // group, session and terminal
+  fields >> flags;
+  skip(12);
   fields >> process.start_time;
   if (!fields) return std::nullopt;
+  constexpr std::uint64_t kExiting = 0x4;  // the kernel's PF_EXITING
+  process.is_exiting = (flags & kExiting) != 0;
   return process;
 }
 

@@ -21,6 +21,8 @@ struct Process {
   /// As in ps: R, S, D, T, Z and others. Z is a process that ended and whose parent has not asked
   /// for its status.
   char state = '?';
+  /// Whether it has begun to end: how is settled, and it closes its files and connections.
+  bool is_exiting = false;
   /// Clock ticks since the machine started.
   std::uint64_t start_time = 0;
 };

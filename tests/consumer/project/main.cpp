@@ -13,7 +13,7 @@ int main() {
   const trireme::DataParallel parallel(*model, world.group);
   torch::manual_seed(static_cast<std::uint64_t>(world.rank));
   torch::optim::SGD optimizer(model->parameters(), 0.1);
-  for (int step = 0; step < 200; ++step) {
+  for (int step = 0; step < 600; ++step) {
     const auto x = torch::rand({32, 1});
     optimizer.zero_grad();
     torch::mse_loss(model(x), 2 * x + 1).backward();

@@ -44,6 +44,7 @@ class Launched {
       ::dup2(error_end.get(), 2);
       ::fcntl(alive_end.get(), F_SETFD, 0);  // everything that trireme starts inherits this end
       ::setpgid(0, 0);
+      ::setenv("TMPDIR", temporary_.path().c_str(), 1);  // logs of runs that fail stay there
       ::execv(words.front(), words.data());
       ::_exit(126);
     }
@@ -101,6 +102,9 @@ class Launched {
     return ::poll(&end, 1, 0) == 1;
   }
 
+  /// The temporary directory of everything that was started.
+  const std::filesystem::path& temporary() const { return temporary_.path(); }
+
   std::string output;
   std::string error;
 
@@ -130,6 +134,7 @@ class Launched {
     return so_far;
   }
 
+  TemporaryFolder temporary_;
   pid_t process_ = -1;
   UniqueFd output_;
   UniqueFd error_;

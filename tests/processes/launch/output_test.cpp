@@ -14,6 +14,7 @@ using test::Launched;
 using test::read_file;
 using test::run_script;
 using test::TemporaryFolder;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 std::string numbered_lines(const std::string& start, int count) {
@@ -80,6 +81,36 @@ TEST(Output, NamesProcessesAndLogFolderAtTheStart) {
   EXPECT_EQ(trireme.error, "trireme: 2 ranks (pids " + first.substr(0, first.size() - 1) + " " +
                                second.substr(0, second.size() - 1) + "), logs in " +
                                logs.path().string() + "\n");
+}
+
+TEST(Output, IsForgottenAfterASuccessUnlessAFolderWasNamed) {
+  Launched unnamed(run_script({"-n", "2"}, "echo $RANK"));
+  EXPECT_EQ(unnamed.wait(), 0) << unnamed.error;
+  EXPECT_THAT(unnamed.error, HasSubstr(" (kept if the run fails)\n"));
+  EXPECT_TRUE(std::filesystem::is_empty(unnamed.temporary()));
+
+  const TemporaryFolder logs;
+  Launched named(run_script({"-n", "2", "--log-dir", logs.path()}, "echo $RANK"));
+  EXPECT_EQ(named.wait(), 0) << named.error;
+  EXPECT_EQ(read_file(logs / "rank_1.log"), "1\n");
+}
+
+TEST(Output, StaysAfterAFailureOrASignalAndTheEndSaysWhere) {
+  const auto only_log_folder = [](const Launched& trireme) {
+    return std::filesystem::directory_iterator(trireme.temporary())->path().string();
+  };
+  Launched failed(run_script({"-n", "2"}, "echo $RANK; exit $RANK"));
+  EXPECT_EQ(failed.wait(), 1);
+  const std::string log = only_log_folder(failed) + "/rank_1.log";
+  EXPECT_EQ(read_file(log), "1\n");
+  EXPECT_THAT(failed.error, HasSubstr("  its whole log: " + log + "\n"));
+
+  Launched ended(run_script({"-n", "2"}, "echo ready; exec sleep 1000"));
+  ended.await_output("ready");
+  ended.signal(SIGTERM);
+  EXPECT_EQ(ended.wait(), 128 + SIGTERM);
+  EXPECT_THAT(ended.error, EndsWith("trireme: ended by SIGTERM (terminated), logs in " +
+                                    only_log_folder(ended) + "\n"));
 }
 
 TEST(Output, GoesOnIntoTheLogWhenNobodyReadsAnyMore) {

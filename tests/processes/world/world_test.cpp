@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <tests/temporary_folder.h>
 #include <unistd.h>
 
 #include <array>
@@ -22,6 +23,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// The temporary directory of what the tests start: logs of runs that fail stay there.
+const test::TemporaryFolder& temporary() {
+  static const test::TemporaryFolder folder;
+  return folder;
+}
+
 struct Finished {
   int code = -1;
   std::string output;  // both streams
@@ -29,7 +36,8 @@ struct Finished {
 
 Finished shell(const std::string& command) {
   Finished finished;
-  const std::string with_errors = "{ " + command + "; } 2>&1";
+  const std::string with_errors =
+      "export TMPDIR=" + temporary().path().string() + "; { " + command + "; } 2>&1";
   // NOLINTNEXTLINE(bugprone-command-processor): the tests' own words
   std::FILE* const pipe = ::popen(with_errors.c_str(), "re");
   std::array<char, 4096> chunk{};
@@ -139,6 +147,19 @@ TEST(Init, ListsTheRankThatNeverCallsItAfterTheDeadline) {
   EXPECT_NE(finished.code, 0);
   EXPECT_THAT(finished.output,
               AllOf(HasSubstr("came: 0, 2; missing: 1"), Not(HasSubstr("frame #"))));
+}
+
+TEST(Init, LeavesNoFileBehindWhenAMeetingUnderMpirunFails) {
+  // What Open MPI would set; the other rank never comes.
+  const test::TemporaryFolder empty;
+  const Finished finished =
+      shell("TMPDIR=" + empty.path().string() +
+            " TRIREME_TIMEOUT=1 PMIX_NAMESPACE=job OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "
+            "OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2 " +
+            kProgram);
+  EXPECT_NE(finished.code, 0);
+  EXPECT_THAT(finished.output, HasSubstr("came: 0; missing: 1"));
+  EXPECT_TRUE(std::filesystem::is_empty(empty.path()));
 }
 
 TEST(Init, NamesTheVariableThatIsWrong) {

@@ -32,13 +32,13 @@ TEST(Error, DescribesErrno) { EXPECT_EQ(describe_errno(EPIPE), "Broken pipe (err
 TEST(Check, NamesBothOperands) {
   const std::string message = message_of<InternalError>([] { TRIREME_CHECK_EQ(1 + 1, 3); });
   EXPECT_THAT(message, testing::StartsWith("expected 1 + 1 == 3, got 2 and 3"));
-  EXPECT_EQ(message_of<InternalError>([] { TRIREME_CHECK_EQ(2, 2); }), "");
+  EXPECT_NO_THROW(TRIREME_CHECK_EQ(2, 2));
 }
 
 TEST(Check, NamesTheCondition) {
   EXPECT_THAT(message_of<InternalError>([] { TRIREME_CHECK(1 > 2); }),
               testing::StartsWith("expected 1 > 2"));
-  EXPECT_EQ(message_of<InternalError>([] { TRIREME_CHECK(2 > 1); }), "");
+  EXPECT_NO_THROW(TRIREME_CHECK(2 > 1));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/checkpoint_folder.h>
 
-#include "temporary_folder.h"
 #include <trireme/base/error.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
 
 #include <optional>
 #include <string>
@@ -14,6 +14,11 @@
 namespace trireme::checkpoint {
 namespace {
 
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
+using test::write_file;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -24,6 +29,7 @@ std::vector<std::string> names(const std::vector<std::filesystem::path>& paths) 
   return result;
 }
 
+// Without contents, and without a place in the order.
 void make(const TemporaryFolder& folder, const std::vector<std::string>& checkpoints) {
   for (const auto& name : checkpoints) {
     std::filesystem::create_directory(folder / name);
@@ -31,7 +37,41 @@ void make(const TemporaryFolder& folder, const std::vector<std::string>& checkpo
   }
 }
 
-TEST(CheckpointFolder, ListsByEpochThenStepAsNumbers) {
+void write(const TemporaryFolder& folder, std::int64_t epoch, std::int64_t step) {
+  CheckpointFolderWriter(folder.path(), "demo", epoch, step).commit();
+}
+
+TEST(CheckpointFolder, ListsInTheOrderOfWritingWhateverTheNumbers) {
+  const TemporaryFolder folder;
+  make(folder, {"demo-9_9"});
+  write(folder, 1, 8);
+  write(folder, 1, 12);
+  write(folder, 2, 1);
+  // A run goes on from 1_8: what the abandoned one had reached is not newer for its numbers.
+  write(folder, 1, 10);
+  EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")),
+              ElementsAre("demo-9_9", "demo-1_8", "demo-1_12", "demo-2_1", "demo-1_10"));
+  EXPECT_EQ(latest(folder.path(), "demo"), folder / "demo-1_10");
+  write(folder, 1, 12);
+  EXPECT_EQ(latest(folder.path(), "demo"), folder / "demo-1_12");
+  keep_last(folder.path(), "demo", 2);
+  EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")),
+              ElementsAre("demo-1_10", "demo-1_12"));
+}
+
+TEST(CheckpointFolder, NamesAnOrderFileWithoutANumber) {
+  const TemporaryFolder folder;
+  for (const char* text : {"", "first", "-1"}) {
+    write(folder, 1, 1);
+    write_file(folder / "demo-1_1" / "order", text);
+    EXPECT_THAT(message_of<CheckpointError>([&] { latest(folder.path(), "demo"); }),
+                AllOf(HasSubstr((folder / "demo-1_1" / "order").string() + " holds no number"),
+                      HasSubstr("remove the file")));
+    std::filesystem::remove(folder / "demo-1_1" / "order");
+  }
+}
+
+TEST(CheckpointFolder, ListsThoseWithoutAnOrderByEpochThenStepAsNumbers) {
   const TemporaryFolder folder;
   make(folder, {"demo-10_1", "demo-2_100", "demo-2_9", "demo-x_1", "demo-3_", "demo-3_1x",
                 "demo--3_1", "other-7_7", "demo-1-2_3", ".demo-9_9.1.tmp", "demo"});
@@ -48,11 +88,11 @@ TEST(CheckpointFolder, HasNothingWhereThereIsNoFolder) {
   EXPECT_EQ(latest(folder / "absent", "demo"), std::nullopt);
 }
 
-TEST(CheckpointFolder, RemovesTheOldestAndSparesTheOneNamed) {
+TEST(CheckpointFolder, RemovesTheOldest) {
   const TemporaryFolder folder;
   make(folder, {"demo-1_1", "demo-1_2", "demo-2_1", "demo-2_2", "other-1_1"});
-  keep_last(folder.path(), "demo", 2, folder / "demo-1_1");
-  EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")), ElementsAre("demo-1_1", "demo-2_2"));
+  keep_last(folder.path(), "demo", 2);
+  EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")), ElementsAre("demo-2_1", "demo-2_2"));
   keep_last(folder.path(), "demo", 1);
   EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")), ElementsAre("demo-2_2"));
   EXPECT_TRUE(std::filesystem::exists(folder / "other-1_1"));
@@ -61,7 +101,7 @@ TEST(CheckpointFolder, RemovesTheOldestAndSparesTheOneNamed) {
 TEST(CheckpointFolder, ShowsANewCheckpointOnlyWhenItIsComplete) {
   const TemporaryFolder folder;
   {
-    CheckpointFolderWriter writer(folder / "deep" / "er", "demo-1_2");
+    CheckpointFolderWriter writer(folder / "deep" / "er", "demo", 1, 2);
     write_file(writer.path() / "a", "new");
     EXPECT_THAT(list_checkpoints(folder / "deep" / "er", "demo"), IsEmpty());
     EXPECT_EQ(writer.commit(), folder / "deep" / "er" / "demo-1_2");
@@ -72,7 +112,7 @@ TEST(CheckpointFolder, ShowsANewCheckpointOnlyWhenItIsComplete) {
 TEST(CheckpointFolder, ExchangesACheckpointOfTheSameName) {
   const TemporaryFolder folder;
   make(folder, {"demo-1_2"});
-  CheckpointFolderWriter writer(folder.path(), "demo-1_2");
+  CheckpointFolderWriter writer(folder.path(), "demo", 1, 2);
   write_file(writer.path() / "a", "new");
   writer.commit();
   EXPECT_EQ(read_file(folder / "demo-1_2" / "a"), "new");
@@ -83,7 +123,7 @@ TEST(CheckpointFolder, ExchangesACheckpointOfTheSameName) {
 TEST(CheckpointFolder, LeavesNothingWithoutACommit) {
   const TemporaryFolder folder;
   {
-    const CheckpointFolderWriter writer(folder.path(), "demo-1_2");
+    const CheckpointFolderWriter writer(folder.path(), "demo", 1, 2);
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
@@ -91,7 +131,7 @@ TEST(CheckpointFolder, LeavesNothingWithoutACommit) {
 TEST(CheckpointFolder, RemovesWhatDeadWritersLeftAndSparesTheLiving) {
   const TemporaryFolder folder;
   make(folder, {".demo-9_9.1.tmp", ".other-9_9.1.tmp"});
-  const CheckpointFolderWriter alive(folder.path(), "demo-1_2");
+  const CheckpointFolderWriter alive(folder.path(), "demo", 1, 2);
   remove_leftovers(folder.path(), "demo");
   EXPECT_FALSE(std::filesystem::exists(folder / ".demo-9_9.1.tmp"));
   EXPECT_TRUE(std::filesystem::exists(folder / ".other-9_9.1.tmp"));

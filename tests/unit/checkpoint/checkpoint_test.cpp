@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/checkpoint.h>
 
-#include "temporary_folder.h"
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/module_state.h>
 
@@ -9,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
+#include <tests/temporary_folder.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -21,6 +21,10 @@
 namespace trireme::checkpoint {
 namespace {
 
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
+using test::write_file;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

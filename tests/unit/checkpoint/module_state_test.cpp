@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/module_state.h>
 
-#include "temporary_folder.h"
 #include <trireme/base/error.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
 namespace trireme::checkpoint {
 namespace {
 
+using test::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/optimizer_state.h>
 
-#include "temporary_folder.h"
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/module_state.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
 #include <functional>
@@ -23,6 +23,8 @@ using ::testing::HasSubstr;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(torch::nn::Module&)>;
+using test::message_of;
+using test::TemporaryFolder;
 
 // Sizes that are no multiple of a vector register, so that tails of kernels take part.
 torch::nn::Sequential make_net() {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/safetensors.h>
 
-#include "temporary_folder.h"
 #include <trireme/base/error.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
 #include <torch/torch.h>
 #include <zlib.h>
 
@@ -19,6 +19,10 @@
 namespace trireme::checkpoint {
 namespace {
 
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
+using test::write_file;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

@@ -10,8 +10,8 @@
 namespace trireme::data {
 namespace {
 
+using test::message_of;
 using ::testing::HasSubstr;
-using testing::message_of;
 
 TEST(Batch, FindsColumnsByName) {
   const Batch batch{{"image", "label"}, {at::zeros({3, 2}), at::zeros({3})}};

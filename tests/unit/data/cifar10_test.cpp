@@ -9,12 +9,12 @@
 namespace trireme::data {
 namespace {
 
+using test::message_of;
+using test::TemporaryFolder;
+using test::write_file;
 using ::testing::AllOf;
 using testing::cifar_records;
 using ::testing::HasSubstr;
-using testing::message_of;
-using testing::TemporaryFolder;
-using testing::write_file;
 
 TEST(Cifar10, ReadsItsFilesInTheOrderOfTheirNumbers) {
   const TemporaryFolder folder;

@@ -11,10 +11,10 @@
 namespace trireme::data {
 namespace {
 
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
 using ::testing::HasSubstr;
-using testing::message_of;
-using testing::read_file;
-using testing::TemporaryFolder;
 
 constexpr std::size_t kRecord = 3073;
 
@@ -91,7 +91,7 @@ TEST_F(FashionMnistToCifar10, RefusesMoreThanTenClasses) {
 
 TEST_F(FashionMnistToCifar10, NamesTheFolderThatItCannotMake) {
   testing::write_mnist(folder_.path(), 1, 1);
-  testing::write_file(folder_ / "file", "");
+  test::write_file(folder_ / "file", "");
   EXPECT_THAT(message_of<DataError>(
                   [&] { fashion_mnist_to_cifar10(folder_.path(), folder_ / "file" / "out"); }),
               HasSubstr("cannot make the folder " + (folder_ / "file" / "out").string()));

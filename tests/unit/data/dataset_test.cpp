@@ -13,8 +13,8 @@
 namespace trireme::data {
 namespace {
 
+using test::message_of;
 using ::testing::HasSubstr;
-using testing::message_of;
 
 TEST(Tensors, GiveTheirRows) {
   const auto set = tensors({{"x", at::arange(6).view({3, 2})}, {"y", at::arange(3)}});

@@ -1,52 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small files for the tests: a folder that goes away, IDX and CIFAR-10 files with contents that the
-// test chose.
+// IDX and CIFAR-10 files with contents that the test chose.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
+#include <tests/temporary_folder.h>
 #include <zlib.h>
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <stdexcept>
 #include <string>
-#include <vector>
 
 namespace trireme::data::testing {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "trireme-data-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = pattern;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline void write_file(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary)
-      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
 
 inline void write_gzip(const std::filesystem::path& path, const std::string& bytes) {
   const gzFile file = ::gzopen(path.c_str(), "wb");
@@ -95,21 +59,6 @@ inline std::string cifar_records(int first, int count) {
   std::string bytes;
   for (int i = first; i < first + count; ++i) bytes += std::string(3073, static_cast<char>(i % 10));
   return bytes;
-}
-
-/// Runs `action` and returns the message of the exception that it must throw.
-template <typename Exception, typename Action>
-std::string message_of(const Action& action) {
-  try {
-    action();
-  } catch (const Exception& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "threw another exception: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "threw nothing";
-  return {};
 }
 
 }  // namespace trireme::data::testing

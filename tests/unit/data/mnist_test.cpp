@@ -11,15 +11,15 @@
 namespace trireme::data {
 namespace {
 
+using test::message_of;
+using test::TemporaryFolder;
+using test::write_file;
 using ::testing::AllOf;
 using testing::big_endian;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::idx_images;
 using testing::idx_labels;
-using testing::message_of;
-using testing::TemporaryFolder;
-using testing::write_file;
 using testing::write_gzip;
 
 class Mnist : public ::testing::Test {
@@ -86,7 +86,7 @@ TEST_F(Mnist, RefusesATruncatedGzipFile) {
 TEST_F(Mnist, RefusesADamagedGzipFile) {
   testing::write_mnist(folder_.path(), 12, 3);
   const auto path = folder_ / "train-images-idx3-ubyte.gz";
-  std::string bytes = testing::read_file(path);
+  std::string bytes = test::read_file(path);
   bytes[bytes.size() - 6] = static_cast<char>(bytes[bytes.size() - 6] ^ 1);  // in the checksum
   write_file(path, bytes);
   EXPECT_THAT(load_error(),

@@ -20,9 +20,9 @@
 namespace trireme::data {
 namespace {
 
+using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::message_of;
 using Numbers = std::vector<std::int64_t>;
 
 std::shared_ptr<const Dataset> count_to(std::int64_t size) {

@@ -24,9 +24,9 @@
 namespace trireme::data {
 namespace {
 
+using test::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::message_of;
 
 class Stream : public ::testing::TestWithParam<int> {
  protected:

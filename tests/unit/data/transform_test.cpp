@@ -24,8 +24,8 @@
 namespace trireme::data {
 namespace {
 
+using test::message_of;
 using ::testing::HasSubstr;
-using testing::message_of;
 
 Random numbers(std::uint64_t sample = 0) { return {7, 0, sample, 1}; }
 

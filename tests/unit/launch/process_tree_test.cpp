@@ -27,7 +27,20 @@ TEST(ProcessTree, ReadsNamesWithSpacesAndParentheses) {
   EXPECT_EQ(process->state, 'S');
   EXPECT_EQ(process->parent, 3);
   EXPECT_EQ(process->start_time, 900U);
+  EXPECT_FALSE(process->is_exiting);
   EXPECT_FALSE(read_process("8", proc.path()));
+}
+
+TEST(ProcessTree, KnowsAProcessThatHasBegunToEnd) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  const auto process = read_process(std::to_string(child));
+  ASSERT_TRUE(process);
+  EXPECT_TRUE(process->is_exiting);
+  EXPECT_FALSE(read_process("self")->is_exiting);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST(ProcessTree, FindsDescendantsAtEveryDepthButNoZombies) {

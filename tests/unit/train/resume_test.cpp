@@ -8,7 +8,7 @@
 #include <trireme/train/lambda_callback.h>
 
 #include <gmock/gmock.h>
-#include <stdlib.h>
+#include <tests/temporary_folder.h>
 
 #include <filesystem>
 
@@ -25,15 +25,8 @@ using ::testing::ThrowsMessage;
 
 struct Interruption : std::exception {};
 
-// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): as gtest has it
 class Resume : public ::testing::Test {
  protected:
-  Resume() {
-    std::string name = (std::filesystem::temp_directory_path() / "trireme-resume-XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~Resume() override { std::filesystem::remove_all(folder_); }
-
   data::Pipeline part(const comm::Group& group = {}) const {
     auto data = points_;
     data.shuffle(5)
@@ -53,7 +46,8 @@ class Resume : public ::testing::Test {
     return {.folder = folder_, .prefix = "test", .keep = keep};
   }
 
-  std::filesystem::path folder_;
+  test::TemporaryFolder temporary_;
+  std::filesystem::path folder_ = temporary_.path();
   data::Pipeline points_ = testing::points(40);  // 10 steps alone, 5 over two ranks
 };
 
@@ -106,6 +100,23 @@ TEST_F(Resume, AnInterruptedRunThatGoesOnEndsWithTheBitsOfAnUninterruptedOne) {
     EXPECT_EQ(steps, 30 - last);
     EXPECT_TRUE(same_parameters(*second, *straight)) << "interrupted after step " << last;
   }
+}
+
+TEST_F(Resume, AfterGoingOnFromAnOlderCheckpointTheNewRunsAreTheNewest) {
+  auto network = small_network();
+  auto optimizer = momentum(*network);
+  Model model(network, CrossEntropy(), optimizer);
+  Checkpoint every_fourth({.save = save_options(), .every_steps = 4});
+  model.train(1, part(), {every_fourth});
+  EXPECT_THAT(checkpoints(), ElementsAre("test-1_4", "test-1_8", "test-1_10"));
+
+  model.resume(folder_ / "test-1_4");
+  Checkpoint every_step({.save = save_options(), .every_steps = 1});
+  LambdaCallback interrupt({.step_end = [&](const StepEndContext& step) {
+    if (step.global_step == 6) throw Interruption();
+  }});
+  EXPECT_THROW(model.train(1, part(), {every_step, interrupt}), Interruption);
+  EXPECT_EQ(checkpoint::latest(folder_, "test"), folder_ / "test-1_6");
 }
 
 TEST_F(Resume, TwoRanksWriteOneCheckpointAndBothGoOnFromIt) {

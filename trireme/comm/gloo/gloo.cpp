@@ -26,7 +26,7 @@ std::shared_ptr<::gloo::transport::Device> make_device(const EngineContext& cont
                         "set TRIREME_INTERFACE to a name that `ip address` lists, or unset it");
     }
   }
-  if (context.one_host) return ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  if (context.is_one_host()) return ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
   return ProcessGroupGloo::createDefaultDevice();
 }
 
@@ -48,8 +48,8 @@ Engine gloo_engine() {
           // Ring and halving-doubling start their folds at different ranks for different slices;
           // two ranks commute.
           .summation_order =
-              [](int size) {
-                return size <= 2 ? SummationOrder::kRank : SummationOrder::kUnspecified;
+              [](const EngineContext& context) {
+                return context.size <= 2 ? SummationOrder::kRank : SummationOrder::kUnspecified;
               }};
 }
 

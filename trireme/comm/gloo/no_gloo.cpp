@@ -20,7 +20,7 @@ Engine gloo_engine() {
           .connect = [](const EngineContext&) -> c10::intrusive_ptr<c10d::Backend> {
             throw ConfigError("engine gloo is not in this build", missing());
           },
-          .summation_order = [](int) { return SummationOrder::kUnspecified; }};
+          .summation_order = [](const EngineContext&) { return SummationOrder::kUnspecified; }};
 }
 
 }  // namespace trireme::comm

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/launch/run/run.h>
 
+#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
 #include <trireme/launch/listening_socket.h>
@@ -11,6 +12,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -66,13 +68,26 @@ int run(const RunOptions& options) {
   add_variable(plan, "TRIREME_RUN_ID",
                join_message(host_name(), "-", ::getpid(), "-", socket.port));
   const fs::path log_folder = make_log_folder(options);
+  // Logs that nobody asked for stay only where something went wrong.
+  const auto forget_logs = [&] {
+    std::error_code ignored;
+    if (!options.log_folder) fs::remove_all(log_folder, ignored);
+  };
+  // Beside the logs, what each rank did last, should a group fail.
+  const auto& given = options.environment;
+  if (!Environment::of_process().has("TRIREME_DUMP") &&
+      std::none_of(given.begin(), given.end(),
+                   [](const auto& variable) { return variable.first == "TRIREME_DUMP"; })) {
+    add_variable(plan, "TRIREME_DUMP", log_folder.string());
+  }
   try {
-    return run_in_two_processes([&](SupervisorSetting setting) {
+    const int code = run_in_two_processes([&](SupervisorSetting setting) {
       return Supervisor(plan, options, log_folder, std::move(socket), std::move(setting)).run();
     });
+    if (code == 0) forget_logs();
+    return code;
   } catch (const ConfigError&) {
-    if (!options.log_folder)
-      fs::remove_all(log_folder);  // nothing ran that could have written there
+    forget_logs();  // nothing ran that could have written there
     throw;
   }
 }

@@ -51,7 +51,7 @@ struct RunOptions {
   std::optional<std::string> master_address;
   std::optional<int> master_port;
   /// Folder for `rank_<r>.log`, made if missing. Default: a fresh one under the temporary
-  /// directory.
+  /// directory, which a run that succeeds removes.
   std::optional<std::filesystem::path> log_folder;
   Binding binding = Binding::kNone;
   Output output = Output::kFirst;

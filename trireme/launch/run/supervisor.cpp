@@ -32,6 +32,12 @@ std::string count_of(std::size_t count, std::string_view thing) {
   return join_message(count, " ", thing, count == 1 ? "" : "s");
 }
 
+// Killed by a signal that is no reaction to what another rank did: an uncaught error ends in
+// SIGABRT, writing to a closed connection in SIGPIPE.
+bool has_crashed(int status) {
+  return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && WTERMSIG(status) != SIGPIPE;
+}
+
 }  // namespace
 
 Supervisor::Supervisor(const RunPlan& plan, const RunOptions& options,
@@ -98,7 +104,8 @@ void Supervisor::announce() {
   std::string processes;
   for (const Rank& rank : ranks_) processes += join_message(" ", rank.process);
   say(join_message(count_of(ranks_.size(), "rank"), " (pid", ranks_.size() == 1 ? "" : "s",
-                   processes, "), logs in ", log_folder_.string()));
+                   processes, "), logs in ", log_folder_.string(),
+                   options_.log_folder ? "" : " (kept if the run fails)"));
 }
 
 // The ranks are loading meanwhile; those that are done already wait in the socket's backlog.
@@ -191,10 +198,7 @@ void Supervisor::rank_ended(Rank& rank) {
   unwatch(rank.ended.get());
   rank.ended.reset();
   const bool failed = exit_code(status) != 0;
-  if (failed && phase_ == Phase::kRunning) {
-    first_failure_ = static_cast<std::size_t>(&rank - ranks_.data());
-    ended_by_us_ = count_running();
-  }
+  if (failed) note_failure(rank);
   if (exit_observer_) {
     try {
       exit_observer_(rank.number, describe_exit(status));
@@ -206,6 +210,26 @@ void Supervisor::rank_ended(Rank& rank) {
   reap_orphans();
   // Processes that the ranks left behind end with them.
   if (phase_ == Phase::kRunning && has_children_ && (failed || count_running() == 0)) end_all();
+}
+
+// A process that crashes closes its connections before its end can be seen. Another rank may take
+// note of that, fail and be gone first: a rank that was exiting by then, and turns out to have
+// crashed, was the first.
+void Supervisor::note_failure(Rank& rank) {
+  const auto index = static_cast<std::size_t>(&rank - ranks_.data());
+  if (phase_ == Phase::kRunning) {
+    first_failure_ = index;
+    ended_by_us_ = 0;
+    for (Rank& other : ranks_) {
+      if (other.status) continue;
+      const auto process = read_process(std::to_string(other.process));
+      other.was_exiting = process && process->is_exiting;
+      if (!other.was_exiting) ++ended_by_us_;
+    }
+  } else if (first_failure_ && rank.was_exiting && has_crashed(*rank.status) &&
+             !has_crashed(*ranks_.at(*first_failure_).status)) {
+    first_failure_ = index;
+  }
 }
 
 // Collects ended processes that were handed down to us, and notes when no process is left. A rank
@@ -336,7 +360,14 @@ std::size_t Supervisor::count_running() const {
 void Supervisor::say(const std::string& line) { consoles_.error.write("trireme: " + line + "\n"); }
 
 int Supervisor::report() {
-  if (stop_signal_) return 128 + *stop_signal_;
+  if (stop_signal_) {
+    if (wants_console_) {
+      say(join_message("ended by ", describe_signal(*stop_signal_), ", logs in ",
+                       log_folder_.string()));
+      loop();  // until the console has taken it
+    }
+    return 128 + *stop_signal_;
+  }
   if (!first_failure_) return 0;
   const Rank& rank = ranks_.at(*first_failure_);
   const int status = rank.status.value();

@@ -43,6 +43,7 @@ class Supervisor {
     pid_t process = -1;
     UniqueFd ended;  // pidfd: readable once the process has ended
     std::optional<int> status;
+    bool was_exiting = false;  // of its own accord, when the first failure came to light
     RankOutput output;
   };
 
@@ -61,6 +62,7 @@ class Supervisor {
   void handle_signals();
   void handle_stop_request(int signal);
   void rank_ended(Rank& rank);
+  void note_failure(Rank& rank);
   void reap_orphans();
   void pump(Stream& stream);
   void drain();

@@ -5,7 +5,8 @@
 #include <trireme/base/machine.h>
 #include <trireme/launch/store/quiet_torch.h>
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -141,6 +142,17 @@ std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity,
   return entries;
 }
 
+// A file store's file goes with the last of all ranks; of a meeting that failed nobody is the last.
+void remove_file_of(c10d::Store& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
+  if (prefixed == nullptr) return;
+  const auto base = prefixed->getUnderlyingNonPrefixStore();
+  if (const auto* file = dynamic_cast<const c10d::FileStore*>(base.get())) {
+    std::error_code ignored;
+    std::filesystem::remove(file->getPath(), ignored);
+  }
+}
+
 }  // namespace
 
 std::string exit_key(int rank) { return join_message("exit/", rank); }
@@ -163,7 +175,12 @@ std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const
   const QuietTorch quiet;
   try {
     claim_rank(store, identity, own);
-    return await_all(store, identity, own, timeout);
+    try {
+      return await_all(store, identity, own, timeout);
+    } catch (...) {
+      remove_file_of(store);
+      throw;
+    }
   } catch (const c10::Error& failure) {
     throw CommError(join_message("rank ", identity.rank,
                                  " lost the store while the ranks met: ", message_of(failure)),

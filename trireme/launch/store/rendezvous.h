@@ -34,7 +34,8 @@ Attendance own_attendance(const Identity& identity);
 /// Writes this rank's entry and waits until every rank's is there; returns them by rank.
 /// Collective, blocking up to `timeout`. Throws CommError that lists the ranks that came and those
 /// that did not, or that names a rank which ended without coming; ConfigError where two processes
-/// claim one rank, or ranks disagree about the world size or LibTorch.
+/// claim one rank, or ranks disagree about the world size or LibTorch. The file of a file store
+/// that `make_store` made is gone then.
 std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const Attendance& own,
                              std::chrono::milliseconds timeout);
 

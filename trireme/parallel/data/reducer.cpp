@@ -6,7 +6,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -106,9 +105,9 @@ void Reducer::allocate(Bucket& bucket, bool is_last) {
   for (const std::size_t slot : bucket.slots)
     elements += aligned_elements(slots_[slot].parameter.tensor);
   const auto tail = is_last ? static_cast<std::int64_t>(slots_.size()) + 1 : 0;
-  bucket.memory =
-      at::zeros({elements + tail},
-                slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false));
+  bucket.memory = comm::zeros_registered(
+      {elements + tail},
+      slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false), group_);
   if (is_last) tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
   std::int64_t offset = 0;
   for (const std::size_t index : bucket.slots) {
@@ -203,7 +202,9 @@ void Reducer::store_gradient(Slot& slot) {
 void Reducer::launch_ready_buckets() {
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].num_pending == 0;
        ++next_bucket_) {
-    buckets_[next_bucket_].work = comm::all_reduce_async(buckets_[next_bucket_].memory, group_);
+    buckets_[next_bucket_].work =
+        comm::all_reduce_async(buckets_[next_bucket_].memory, group_, comm::ReduceOp::kSum,
+                               join_message("gradient bucket ", next_bucket_));
   }
 }
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <apps/trireme/bench_command.h>
+
+#include <trireme/base/environment.h>
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+#include <trireme/launch/launcher_environment.h>
+#include <trireme/launch/run/run.h>
+
+#include <CLI/CLI.hpp>
+#include <apps/trireme/comm_benchmark.h>
+#include <apps/trireme/torch_parts.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+namespace trireme::apps {
+namespace {
+
+constexpr const char* kDescription = R"(Time a collective over the ranks of this machine:
+  trireme bench comm --ranks 4 --sizes 4K,1M,100M --engine gloo
+or over ranks that a launcher starts, on any number of hosts:
+  trireme run --nnodes 2 ... -- trireme bench comm
+
+A size is the greatest buffer of a rank: the input, or for all_gather the output.
+Latency is the slowest rank's. Algorithm bandwidth is size by latency; bus bandwidth
+is what went over the slowest link then, which compares with what hardware can do.)";
+
+struct Arguments {
+  CommBenchmark benchmark;
+  std::string sizes = "4:256M";
+  std::optional<int> ranks;
+};
+
+[[noreturn]] void refuse_sizes(const std::string& text) {
+  throw ConfigError(join_message("--sizes is '", text, "', expected bytes"),
+                    "such as 4,64K,1M, or 4:256M for each power of two between; K, M and G are "
+                    "powers of 1024");
+}
+
+std::size_t parse_size(std::string_view word, const std::string& text) {
+  std::size_t value = 0;
+  const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
+  const std::string_view unit(end, static_cast<std::size_t>(word.data() + word.size() - end));
+  constexpr std::string_view kUnits = "KMG";
+  const std::size_t power = unit.empty() ? 0 : kUnits.find(unit) + 1;
+  const int shift = static_cast<int>(10 * power);
+  constexpr std::size_t kMost = std::size_t{1} << 40;
+  const bool is_unit = unit.empty() || (unit.size() == 1 && power != 0);
+  if (failure != std::errc{} || !is_unit || value == 0 || value > kMost >> shift) {
+    refuse_sizes(text);
+  }
+  return value << shift;
+}
+
+std::vector<std::size_t> parse_sizes(const std::string& text) {
+  if (const std::size_t colon = text.find(':'); colon != std::string::npos) {
+    std::vector<std::size_t> sizes;
+    const std::size_t last = parse_size(std::string_view(text).substr(colon + 1), text);
+    for (std::size_t size = parse_size(std::string_view(text).substr(0, colon), text); size <= last;
+         size *= 2) {
+      sizes.push_back(size);
+    }
+    if (sizes.empty()) refuse_sizes(text);
+    return sizes;
+  }
+  std::vector<std::size_t> sizes;
+  for (const std::string& word : CLI::detail::split(text, ',')) {
+    sizes.push_back(parse_size(word, text));
+  }
+  return sizes;
+}
+
+// This very command again, once for each rank.
+int run_ranks(const Arguments& arguments) {
+  const CommBenchmark& benchmark = arguments.benchmark;
+  launch::RunOptions options;
+  options.command = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                     "bench",
+                     "comm",
+                     "--collective",
+                     benchmark.collective,
+                     "--sizes",
+                     arguments.sizes,
+                     "--dtype",
+                     benchmark.dtype};
+  if (!benchmark.engine.empty()) {
+    options.command.insert(options.command.end(), {"--engine", benchmark.engine});
+  }
+  options.processes = arguments.ranks.value_or(std::max(2, available_cores()));
+  options.host_store = store_host();
+  return launch::run(options);
+}
+
+void bench(Arguments& arguments) {
+  arguments.benchmark.sizes = parse_sizes(arguments.sizes);
+  const launch::Identity identity = launch::read_identity(Environment::of_process());
+  if (identity.launcher == "alone") {
+    if (const int code = run_ranks(arguments); code != 0) throw CLI::RuntimeError(code);
+    return;
+  }
+  if (arguments.ranks && *arguments.ranks != identity.world_size) {
+    throw ConfigError(join_message("--ranks is ", *arguments.ranks, ", but ", identity.launcher,
+                                   " has started ", identity.world_size, " ranks"),
+                      "leave --ranks out under a launcher");
+  }
+  time_collective(arguments.benchmark);
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app) {
+  CLI::App* const bench_command = app.add_subcommand("bench", "Measure this machine");
+  bench_command->require_subcommand(1);
+  CLI::App* const command = bench_command->add_subcommand("comm", kDescription);
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("--ranks", arguments->ranks,
+                      "Processes (default: one for each available core, 2 at least)");
+  command->add_option("--sizes", arguments->sizes, "Bytes, such as 4,64K,1M or 4:256M")
+      ->capture_default_str();
+  command
+      ->add_option("--engine", arguments->benchmark.engine,
+                   "As trireme doctor lists them (default: TRIREME_ENGINE, or auto)")
+      ->option_text("NAME");
+  command->add_option("--dtype", arguments->benchmark.dtype, "Type of the elements")
+      ->check(CLI::IsMember({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
+                             "int8", "uint8"}))
+      ->capture_default_str();
+  command->add_option("--collective", arguments->benchmark.collective, "What to time")
+      ->check(
+          CLI::IsMember({"all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"}))
+      ->capture_default_str();
+  command->callback([arguments] { bench(*arguments); });
+}
+
+}  // namespace trireme::apps

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/error.h>
+#include <trireme/base/unique_fd.h>
+#include <trireme/checkpoint/safetensors.h>
+#include <trireme/checkpoint/safetensors_format.h>
+
+#include <ATen/ops/empty.h>
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace trireme::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kMaximumHeaderBytes =
+    100'000'000;  // the limit of the format's reference reader
+
+// One tensor as the header describes it; offsets count from the end of the header.
+struct Entry {
+  std::string name;
+  at::ScalarType type = at::kFloat;
+  std::vector<std::int64_t> shape;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::filesystem::path& path);
+  TensorFile read();
+
+ private:
+  [[noreturn]] void fail(std::string_view what,
+                         std::string_view hint = "restore the file from a good copy") const;
+  void read_exactly(std::int64_t offset, std::span<std::byte> bytes, std::string_view what) const;
+  std::string read_header();
+  json parse_header(const std::string& text) const;
+  Entry parse_entry(const std::string& name, const json& value) const;
+  std::int64_t parse_integer(const json& value, const std::string& name,
+                             std::string_view field) const;
+  std::vector<Entry> parse_entries(const json& header) const;
+  at::Tensor read_tensor(const Entry& entry, std::uint32_t& crc) const;
+
+  std::filesystem::path path_;
+  UniqueFd file_;
+  std::int64_t file_bytes_ = 0;
+  std::int64_t data_begin_ = 0;
+};
+
+Reader::Reader(const std::filesystem::path& path)
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (!file_)
+    fail(join_message("cannot be opened: ", describe_errno(errno)), "check path and permissions");
+  struct stat status{};
+  if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    fail("is not a regular file", "give the path of a .safetensors file");
+  }
+  file_bytes_ = status.st_size;
+}
+
+void Reader::fail(std::string_view what, std::string_view hint) const {
+  throw CheckpointError(join_message("safetensors file ", path_.string(), " ", what), hint);
+}
+
+void Reader::read_exactly(std::int64_t offset, std::span<std::byte> bytes,
+                          std::string_view what) const {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pread(file_.get(), bytes.data(), bytes.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      fail(join_message("cannot be read at offset ", offset, " (", what,
+                        "): ", describe_errno(errno)),
+           "check the disk");
+    }
+    if (count == 0)
+      fail(join_message("became shorter while it was read, at offset ", offset, " (", what, ")"));
+    offset += count;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+std::string Reader::read_header() {
+  if (file_bytes_ < kLengthBytes) {
+    fail(join_message("is cut short: it has ", file_bytes_,
+                      " bytes, and the header length alone takes ", kLengthBytes));
+  }
+  std::uint64_t length = 0;
+  read_exactly(0, std::as_writable_bytes(std::span(&length, 1)), "header length");
+  if (length > static_cast<std::uint64_t>(file_bytes_ - kLengthBytes)) {
+    fail(join_message("is cut short or no safetensors file: the header is said to take ", length,
+                      " bytes from offset 8, and the file has ", file_bytes_, " bytes"));
+  }
+  if (length > static_cast<std::uint64_t>(kMaximumHeaderBytes)) {
+    fail(join_message("has a header of ", length, " bytes; at most ", kMaximumHeaderBytes,
+                      " are allowed"));
+  }
+  std::string text(length, '\0');
+  read_exactly(kLengthBytes, std::as_writable_bytes(std::span(text)), "header");
+  data_begin_ = kLengthBytes + static_cast<std::int64_t>(length);
+  return text;
+}
+
+json Reader::parse_header(const std::string& text) const {
+  std::set<std::string> names;
+  std::string duplicate;
+  const auto note_names = [&](int depth, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::key && depth == 1) {
+      const auto name = value.get<std::string>();
+      if (!names.insert(name).second) duplicate = name;
+    }
+    return true;
+  };
+  json header;
+  try {
+    header = json::parse(text, note_names);
+  } catch (const json::parse_error& error) {
+    fail(join_message("has a damaged header: not valid JSON at offset ",
+                      kLengthBytes + static_cast<std::int64_t>(error.byte)));
+  }
+  if (!header.is_object()) fail("has a damaged header: expected a JSON object at offset 8");
+  if (!duplicate.empty()) fail(join_message("names tensor '", duplicate, "' twice in its header"));
+  return header;
+}
+
+std::int64_t Reader::parse_integer(const json& value, const std::string& name,
+                                   std::string_view field) const {
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > INT64_MAX) {
+    fail(join_message("has a damaged header: tensor '", name, "' has ", value.dump(), " in ", field,
+                      ", expected an integer from 0 to 2^63-1"));
+  }
+  return value.get<std::int64_t>();
+}
+
+Entry Reader::parse_entry(const std::string& name, const json& value) const {
+  const auto damaged = [&](const std::string& what) {
+    fail(join_message("has a damaged header: tensor '", name, "' ", what));
+  };
+  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
+      !value.contains("data_offsets")) {
+    damaged("lacks one of dtype, shape, data_offsets");
+  }
+  const json& dtype = value["dtype"];
+  const json& shape = value["shape"];
+  const json& offsets = value["data_offsets"];
+  if (!dtype.is_string()) damaged("has a dtype that is not a string");
+  if (!shape.is_array()) damaged("has a shape that is not a list");
+  if (!offsets.is_array() || offsets.size() != 2)
+    damaged("has data_offsets that are not [begin, end]");
+
+  Entry entry{.name = name, .shape = {}};
+  const auto dtype_name = dtype.get<std::string>();
+  const auto* known = std::ranges::find(kDtypes, std::string_view(dtype_name), &Dtype::name);
+  if (known == kDtypes.end()) {
+    fail(
+        join_message("holds tensor '", name, "' of dtype ", dtype_name,
+                     ", which is not known here"),
+        "write it with one of F64 F32 F16 BF16 F8_E4M3 F8_E5M2 I64 I32 I16 I8 U64 U32 U16 U8 BOOL");
+  }
+  entry.type = known->type;
+  std::int64_t bytes = item_bytes(entry.type);
+  std::int64_t stride_limit =
+      bytes;  // bytes with empty dimensions counted as 1: LibTorch's strides must not overflow
+  for (const json& size : shape) {
+    const std::int64_t dimension = parse_integer(size, name, "its shape");
+    entry.shape.push_back(dimension);
+    if (__builtin_mul_overflow(stride_limit, std::max<std::int64_t>(dimension, 1), &stride_limit)) {
+      damaged(join_message("has the impossible shape ", shape.dump()));
+    }
+    bytes *= dimension;
+  }
+  entry.begin = parse_integer(offsets[0], name, "data_offsets");
+  entry.end = parse_integer(offsets[1], name, "data_offsets");
+  if (entry.begin > entry.end || entry.end - entry.begin != bytes) {
+    damaged(join_message("takes ", bytes, " bytes by dtype ", dtype_name, " and shape ",
+                         shape.dump(), ", but its data_offsets are ", offsets.dump()));
+  }
+  return entry;
+}
+
+// Entries in the order of their bytes, which have to follow each other without gap up to the end of
+// the file.
+std::vector<Entry> Reader::parse_entries(const json& header) const {
+  std::vector<Entry> entries;
+  for (const auto& [name, value] : header.items()) {
+    if (name != kMetadataKey) entries.push_back(parse_entry(name, value));
+  }
+  std::ranges::sort(entries, {},
+                    [](const Entry& entry) { return std::pair(entry.begin, entry.end); });
+  std::int64_t expected = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin != expected) {
+      fail(join_message("has a damaged header: tensor '", entry.name, "' begins at offset ",
+                        data_begin_ + entry.begin, ", which leaves ",
+                        entry.begin < expected ? "an overlap" : "a hole", "; expected ",
+                        data_begin_ + expected));
+    }
+    if (entry.end > file_bytes_ - data_begin_) {
+      fail(join_message("is cut short: tensor '", entry.name, "' takes offsets ",
+                        data_begin_ + entry.begin, " to ", data_begin_ + entry.end,
+                        ", and the file has ", file_bytes_, " bytes"));
+    }
+    expected = entry.end;
+  }
+  if (data_begin_ + expected != file_bytes_) {
+    fail(join_message("has ", file_bytes_, " bytes, expected ", data_begin_ + expected,
+                      " by its header: something follows the last tensor"));
+  }
+  return entries;
+}
+
+at::Tensor Reader::read_tensor(const Entry& entry, std::uint32_t& crc) const {
+  // Blocks small enough that the checksum finds them in the cache.
+  constexpr std::size_t kBlockBytes = std::size_t{1} << 18;
+  at::Tensor tensor =
+      at::empty(entry.shape, at::TensorOptions().dtype(entry.type).device(at::kCPU));
+  std::span rest(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
+  std::int64_t offset = data_begin_ + entry.begin;
+  const std::string what = "tensor '" + entry.name + "'";
+  crc = 0;
+  while (!rest.empty()) {
+    const auto block = rest.first(std::min(rest.size(), kBlockBytes));
+    read_exactly(offset, block, what);
+    crc = update_crc32(crc, block);
+    offset += static_cast<std::int64_t>(block.size());
+    rest = rest.subspan(block.size());
+  }
+  return tensor;
+}
+
+TensorFile Reader::read() {
+  const std::string text = read_header();
+  const json header = parse_header(text);
+  const std::vector<Entry> entries = parse_entries(header);
+
+  TensorFile file;
+  Metadata checksums;
+  const json metadata = header.value(kMetadataKey, json::object());
+  if (!metadata.is_object()) fail("has a damaged header: __metadata__ is not a JSON object");
+  for (const auto& [key, value] : metadata.items()) {
+    if (!value.is_string()) fail(join_message("has metadata '", key, "' that is not a string"));
+    if (key.starts_with(kChecksumPrefix)) {
+      checksums[key.substr(kChecksumPrefix.size())] = value.get<std::string>();
+    } else {
+      file.metadata[key] = value.get<std::string>();
+    }
+  }
+
+  const std::uint64_t length = text.size();
+  file.digest.bytes = file_bytes_;
+  file.digest.crc32 =
+      update_crc32(crc32_of(std::as_bytes(std::span(&length, 1))), std::as_bytes(std::span(text)));
+  for (const Entry& entry : entries) {
+    std::uint32_t crc = 0;
+    file.tensors[entry.name] = read_tensor(entry, crc);
+    const auto checksum = checksums.find(entry.name);
+    if (checksum != checksums.end() && checksum->second != hexadecimal(crc)) {
+      fail(join_message("is damaged: the bytes of tensor '", entry.name, "' at offsets ",
+                        data_begin_ + entry.begin, " to ", data_begin_ + entry.end, " have CRC-32 ",
+                        hexadecimal(crc), ", expected ", checksum->second));
+    }
+    file.digest.crc32 = join_crc32(file.digest.crc32, crc, entry.end - entry.begin);
+  }
+  return file;
+}
+
+}  // namespace
+
+TensorFile read_safetensors(const std::filesystem::path& path) { return Reader(path).read(); }
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/monitor/dump.h>
+
+#include <trireme/base/atomic_file.h>
+#include <trireme/base/error.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace trireme::comm {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kPrefix = "trireme-dump-";
+
+std::string file_name(const Dump& dump) {
+  std::string group = dump.group;
+  std::replace_if(
+      group.begin(), group.end(),
+      [](char letter) { return std::isalnum(static_cast<unsigned char>(letter)) == 0; }, '-');
+  return join_message(kPrefix, group, "-rank", dump.rank, ".json");
+}
+
+json to_json(const Dump& dump) {
+  json operations = json::array();
+  for (const OperationRecord& record : dump.operations) {
+    operations.push_back({{"number", record.number},
+                          {"collective", record.is_collective},
+                          {"what", record.what},
+                          {"label", record.label},
+                          {"started_ns", record.started.count()},
+                          {"finished_ns", record.finished.count()}});
+  }
+  return {{"group", dump.group},
+          {"rank", dump.rank},
+          {"size", dump.size},
+          {"error", dump.error},
+          {"operations", std::move(operations)}};
+}
+
+Dump from_json(const json& text) {
+  Dump dump = {.group = text.at("group"),
+               .rank = text.at("rank"),
+               .size = text.at("size"),
+               .error = text.at("error"),
+               .operations = {}};
+  for (const json& operation : text.at("operations")) {
+    dump.operations.push_back(
+        {.number = operation.at("number"),
+         .is_collective = operation.at("collective"),
+         .what = operation.at("what"),
+         .label = operation.at("label"),
+         .started = std::chrono::nanoseconds(operation.at("started_ns").get<std::int64_t>()),
+         .finished = std::chrono::nanoseconds(operation.at("finished_ns").get<std::int64_t>())});
+  }
+  return dump;
+}
+
+const OperationRecord* find_collective(const Dump& dump, std::uint64_t number) {
+  const auto found = std::find_if(
+      dump.operations.begin(), dump.operations.end(),
+      [&](const auto& record) { return record.is_collective && record.number == number; });
+  return found == dump.operations.end() ? nullptr : &*found;
+}
+
+const OperationRecord* last_collective(const Dump& dump) {
+  const auto found = std::find_if(dump.operations.rbegin(), dump.operations.rend(),
+                                  [](const auto& record) { return record.is_collective; });
+  return found == dump.operations.rend() ? nullptr : &*found;
+}
+
+std::string lines_of(const std::vector<Dump>& ranks, std::uint64_t number) {
+  std::string lines;
+  for (const Dump& dump : ranks) {
+    const OperationRecord* record = find_collective(dump, number);
+    lines += join_message("    rank ", dump.rank, ": ",
+                          record != nullptr ? describe(*record) : std::string("did not come to it"),
+                          record != nullptr && record->finished.count() == 0 ? ", unfinished" : "",
+                          '\n');
+  }
+  return lines;
+}
+
+std::string compare_group(const std::vector<Dump>& ranks) {
+  std::ostringstream text;
+  const int size = ranks.front().size;
+  text << "group '" << ranks.front().group << "' of " << size << " ranks\n";
+  std::string missing;
+  for (int rank = 0; rank < size; ++rank) {
+    if (std::none_of(ranks.begin(), ranks.end(),
+                     [&](const Dump& dump) { return dump.rank == rank; })) {
+      missing += join_message(missing.empty() ? "" : ", ", rank);
+    }
+  }
+  if (!missing.empty()) {
+    text << "  no dump of rank " << missing << ": it was killed, or never saw the failure\n";
+  }
+  std::uint64_t first = 1;  // from here on every rank's records reach
+  std::uint64_t last = 0;
+  for (const Dump& dump : ranks) {
+    const OperationRecord* newest = last_collective(dump);
+    text << "  rank " << dump.rank << ": ";
+    if (newest == nullptr) {
+      text << "no collective";
+    } else {
+      text << (newest->finished.count() == 0 ? "is in " : "finished ") << describe(*newest);
+      last = std::max(last, newest->number);
+    }
+    text << '\n';
+    const auto oldest = std::find_if(dump.operations.begin(), dump.operations.end(),
+                                     [](const auto& record) { return record.is_collective; });
+    if (oldest != dump.operations.end()) first = std::max(first, oldest->number);
+  }
+  for (std::uint64_t number = first; number <= last; ++number) {
+    const OperationRecord* reference = find_collective(ranks.front(), number);
+    const bool same = std::all_of(ranks.begin(), ranks.end(), [&](const Dump& dump) {
+      const OperationRecord* record = find_collective(dump, number);
+      return record != nullptr && reference != nullptr && record->what == reference->what;
+    });
+    if (same) continue;
+    text << "  the ranks part at number " << number << ":\n" << lines_of(ranks, number);
+    return text.str();
+  }
+  text << "  all ranks made the same calls, as far as the records reach back\n";
+  return text.str();
+}
+
+}  // namespace
+
+std::string describe(const OperationRecord& record) {
+  return join_message(record.what, ", number ", record.number, record.label.empty() ? "" : " ('",
+                      record.label, record.label.empty() ? "" : "')");
+}
+
+std::filesystem::path write_dump(const std::filesystem::path& folder, const Dump& dump) noexcept {
+  try {
+    std::filesystem::create_directories(folder);
+    const std::filesystem::path path = folder / file_name(dump);
+    AtomicFile file(path);
+    file.write(to_json(dump).dump(1) + "\n");
+    file.commit();
+    return path;
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+std::vector<Dump> read_dumps(const std::filesystem::path& folder) {
+  std::vector<Dump> dumps;
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, unreadable)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix) || !name.ends_with(".json")) continue;
+    try {
+      std::ifstream file(entry.path());
+      dumps.push_back(from_json(json::parse(file)));
+    } catch (const json::exception& error) {
+      throw ConfigError(
+          join_message("dump ", entry.path().string(), " cannot be read: ", error.what()),
+          "delete it, or give a folder that only this version of Trireme wrote to");
+    }
+  }
+  if (dumps.empty()) {
+    throw ConfigError(join_message("no dump in folder '", folder.string(), "'",
+                                   unreadable ? ": " + unreadable.message() : std::string()),
+                      "run with TRIREME_DUMP=<folder>; ranks write there when a group fails");
+  }
+  return dumps;
+}
+
+std::string compare_dumps(const std::vector<Dump>& dumps) {
+  std::map<std::string, std::vector<Dump>> groups;
+  for (const Dump& dump : dumps) groups[dump.group].push_back(dump);
+  std::string text;
+  for (auto& [name, ranks] : groups) {
+    std::sort(ranks.begin(), ranks.end(),
+              [](const Dump& a, const Dump& b) { return a.rank < b.rank; });
+    text += compare_group(ranks);
+  }
+  return text;
+}
+
+}  // namespace trireme::comm

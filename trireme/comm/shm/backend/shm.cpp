@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/shm/backend/shm.h>
+
+#include <trireme/comm/monitor/dump.h>
+#include <trireme/comm/shm/backend/shared_memory_backend.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace trireme::comm {
+namespace {
+
+class StoreMeeting final : public shm::Meeting {
+ public:
+  explicit StoreMeeting(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  void set(const std::string& key, const std::string& value) override {
+    store_->set("shm/" + key, value);
+  }
+  std::string get(const std::string& key) override { return store_->get_to_str("shm/" + key); }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+std::vector<OperationRecord> records_of(const shm::Member& member, int rank) {
+  std::vector<OperationRecord> records;
+  for (const shm::RecordedOperation& recorded : member.recorded(rank)) {
+    const shm::Kind kind = recorded.operation.kind;
+    records.push_back({.number = recorded.operation.sequence,
+                       .is_collective = kind != shm::Kind::kSend && kind != shm::Kind::kReceive,
+                       .what = shm::describe(recorded.operation),
+                       .label = recorded.label,
+                       .started = recorded.started,
+                       .finished = recorded.finished});
+  }
+  return records;
+}
+
+c10::intrusive_ptr<c10d::Backend> connect_shm(const EngineContext& context) {
+  StoreMeeting meeting(context.store);
+  shm::Options options;
+  options.name = context.group_name;
+  options.timeout = context.timeout;
+  options.cache_folder = context.cache_folder;
+  if (!context.dump_folder.empty()) {
+    // Every rank's records lie in shared memory: each survivor writes them all, so that those of a
+    // killed rank are there too.
+    options.on_failure = [folder = context.dump_folder](const shm::Member& member,
+                                                        const std::string& error) {
+      for (int rank = 0; rank < member.size(); ++rank) {
+        write_dump(folder, {.group = member.options().name,
+                            .rank = rank,
+                            .size = member.size(),
+                            .error = error,
+                            .operations = records_of(member, rank)});
+      }
+    };
+  }
+  return c10::make_intrusive<SharedMemoryBackend>(
+      shm::Communicator::connect(context.rank, context.size, meeting, std::move(options)));
+}
+
+}  // namespace
+
+Engine shm_engine() {
+  return {.name = "shm",
+          .scope = Scope::kOneHost,
+          .unavailable_because = []() -> std::string { return ""; },
+          .connect = connect_shm,
+          .summation_order = [](const EngineContext&) { return SummationOrder::kRank; }};
+}
+
+}  // namespace trireme::comm

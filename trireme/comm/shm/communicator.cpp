@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/shm/communicator.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+#include <trireme/comm/shm/calibration.h>
+#include <trireme/comm/shm/fold.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <utility>
+
+namespace trireme::shm {
+namespace {
+
+// Slots of this size keep the working set of a chunked operation in the caches of the cores.
+constexpr std::size_t kSlotBytes = std::size_t{1} << 18;
+// Together the mailboxes of a group take no more than this.
+constexpr std::size_t kMailboxBytes = std::size_t{8} << 20;
+
+Layout make_layout(int size) {
+  Layout layout;
+  layout.size = size;
+  layout.slot_bytes = kSlotBytes;
+  layout.num_slots = 4;
+  const auto pairs = static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
+  layout.mailbox_bytes =
+      std::clamp(std::bit_floor(kMailboxBytes / pairs), std::size_t{2048}, std::size_t{1} << 18);
+  return layout;
+}
+
+// Each rank may be bound to cores of its own, and all may share a quota.
+bool have_more_ranks_than_cores(int rank, int size, Meeting& meeting) {
+  const std::vector<int> own = allowed_cores();
+  const int quota = available_cores();
+  std::ostringstream text;
+  text << (quota < static_cast<int>(own.size()) ? quota : INT32_MAX);
+  for (const int core : own) text << ' ' << core;
+  meeting.set(join_message("cores/", rank), text.str());
+  std::set<int> all;
+  int smallest_quota = INT32_MAX;
+  for (int other = 0; other < size; ++other) {
+    std::istringstream theirs(meeting.get(join_message("cores/", other)));
+    int value = 0;
+    theirs >> value;
+    smallest_quota = std::min(smallest_quota, value);
+    while (theirs >> value) all.insert(value);
+  }
+  return size > std::min(smallest_quota, static_cast<int>(all.size()));
+}
+
+// Rank 0 makes the memory and the others open it; tried by name where a descriptor cannot be
+// opened.
+Segment share(int rank, int size, Meeting& meeting, std::size_t bytes) {
+  constexpr std::string_view kRefused = "refused: ";
+  std::string reasons;
+  for (const Segment::Kind kind : {Segment::Kind::kAnonymous, Segment::Kind::kNamed}) {
+    const std::string prefix = kind == Segment::Kind::kAnonymous ? "memory" : "file";
+    Segment segment;
+    std::string answer = "ok";
+    if (rank == 0) {
+      try {
+        segment = Segment::create(kind, bytes);
+        meeting.set(prefix, segment.path());
+      } catch (const ConfigError& error) {
+        meeting.set(prefix, join_message(kRefused, error.what()));
+        answer = join_message(kRefused, error.what());
+      }
+    } else {
+      const std::string path = meeting.get(prefix);
+      if (path.starts_with(kRefused)) {
+        answer = path;
+      } else {
+        try {
+          segment = Segment::open(path);
+          if (segment.size() != bytes) {
+            answer = join_message(kRefused, "the memory has ", segment.size(), " bytes, not ",
+                                  bytes, ": the ranks run different versions");
+          }
+        } catch (const ConfigError& error) {
+          answer = join_message(kRefused, error.what());
+        }
+      }
+      meeting.set(join_message(prefix, "/", rank), answer);
+    }
+    // Rank 0 hears all answers and tells everybody.
+    if (rank == 0) {
+      for (int other = 1; other < size; ++other) {
+        const std::string theirs = meeting.get(join_message(prefix, "/", other));
+        if (answer == "ok" && theirs != "ok") answer = theirs;
+      }
+      meeting.set(prefix + "/all", answer);
+      segment.unlink();
+    } else {
+      answer = meeting.get(prefix + "/all");
+    }
+    if (answer == "ok") return segment;
+    reasons += join_message(reasons.empty() ? "" : "; then by name: ",
+                            answer.substr(std::min(answer.size(), kRefused.size())));
+  }
+  throw ConfigError(join_message("the ranks cannot share memory: ", reasons),
+                    "choose TRIREME_ENGINE=gloo, or mend what is said above");
+}
+
+}  // namespace
+
+template <typename Body>
+void Communicator::run(Operation operation, std::string_view label, const Body& body) {
+  collectives_.run([&] {
+    operation.sequence = ++sequence_;
+    const Call call = member_.begin(operation, label);
+    body(call);
+    member_.end(call);
+  });
+}
+
+std::shared_ptr<Communicator> Communicator::connect(int rank, int size, Meeting& meeting,
+                                                    Options options) {
+  if (size < 1 || size > kMaximumRanks || rank < 0 || rank >= size) {
+    throw UsageError(join_message("a shared-memory group has 1 to ", kMaximumRanks,
+                                  " ranks; this is rank ", rank, " of ", size),
+                     "use another engine for more ranks on one host");
+  }
+  if (!options.yields) options.yields = have_more_ranks_than_cores(rank, size, meeting);
+  const Layout layout = make_layout(size);
+  Segment segment = share(rank, size, meeting, layout.bytes());
+  std::shared_ptr<Communicator> communicator(
+      new Communicator(std::move(segment), layout, rank, std::move(options)));
+  // Only when all have joined may one take another's silence for an end.
+  meeting.set(join_message("joined/", rank), "yes");
+  for (int other = 0; other < size; ++other) meeting.get(join_message("joined/", other));
+  if (size > 1) {
+    // Number 0, and not in the recorder: nobody called it.
+    const Call call{{.kind = Kind::kBarrier}, std::chrono::steady_clock::now(), nullptr};
+    communicator->thresholds_ =
+        calibrate(communicator->steps_, call, communicator->member_.options().cache_folder);
+  }
+  return communicator;
+}
+
+Communicator::Communicator(Segment segment, const Layout& layout, int rank, Options options)
+    : member_(std::move(segment), layout, rank, std::move(options)),
+      steps_(member_),
+      point_to_point_(member_) {}
+
+Communicator::~Communicator() = default;
+
+void Communicator::check_root(Kind kind, int root) const {
+  if (root >= 0 && root < member_.size()) return;
+  throw UsageError(
+      join_message(name_of(kind), " with root ", root, " in group '", member_.options().name,
+                   "', which has ranks 0 to ", member_.size() - 1),
+      "give a root that is in the group");
+}
+
+void Communicator::check_reduction(Kind kind, ReduceOp op, DataType type) const {
+  if (is_defined(op, type)) return;
+  throw UsageError(
+      join_message(name_of(kind), " by ", name_of(op), " is not defined for ", name_of(type)),
+      "and, or, xor are for integers and bool; minimum and maximum for all but "
+      "complex; average for all but bool; a pre-multiplied sum for floating point");
+}
+
+void Communicator::all_reduce(const void* input, void* output, std::size_t count, DataType type,
+                              Reduction reduction, std::string_view label) {
+  check_reduction(Kind::kAllReduce, reduction.op, type);
+  run({.kind = Kind::kAllReduce, .type = type, .op = reduction.op, .count = count}, label,
+      [&](const Call& call) {
+        const std::size_t bytes = count * size_of(type);
+        if (bytes >= thresholds_.registered_bytes) {
+          const RegisteredBuffers buffers =
+              exchange_places(steps_, call, allocations_, input == output ? input : nullptr, bytes);
+          if (!buffers.empty()) {
+            return all_reduce_registered(steps_, call, buffers, count, type, reduction);
+          }
+        }
+        shm::all_reduce(steps_, call, input, output, count, type, reduction, thresholds_);
+      });
+}
+
+void Communicator::reduce(const void* input, void* output, std::size_t count, DataType type,
+                          Reduction reduction, int root, std::string_view label) {
+  check_root(Kind::kReduce, root);
+  check_reduction(Kind::kReduce, reduction.op, type);
+  run({.kind = Kind::kReduce,
+       .type = type,
+       .op = reduction.op,
+       .root = static_cast<std::int8_t>(root),
+       .count = count},
+      label, [&](const Call& call) {
+        shm::reduce(steps_, call, input, output, count, type, reduction, root);
+      });
+}
+
+void Communicator::broadcast(void* data, std::size_t bytes, int root, std::string_view label) {
+  check_root(Kind::kBroadcast, root);
+  run({.kind = Kind::kBroadcast, .root = static_cast<std::int8_t>(root), .count = bytes}, label,
+      [&](const Call& call) { shm::broadcast(steps_, call, data, bytes, root); });
+}
+
+void Communicator::all_gather(const void* input, std::span<void* const> outputs,
+                              std::span<const std::size_t> bytes, std::string_view label) {
+  run({.kind = Kind::kAllGather,
+       .count = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0})},
+      label, [&](const Call& call) { shm::all_gather(steps_, call, input, outputs, bytes); });
+}
+
+void Communicator::gather(const void* input, std::span<void* const> outputs,
+                          std::span<const std::size_t> bytes, int root, std::string_view label) {
+  check_root(Kind::kGather, root);
+  run({.kind = Kind::kGather,
+       .root = static_cast<std::int8_t>(root),
+       .count = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0})},
+      label, [&](const Call& call) { shm::all_gather(steps_, call, input, outputs, bytes, root); });
+}
+
+void Communicator::scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
+                           int root, std::string_view label) {
+  check_root(Kind::kScatter, root);
+  run({.kind = Kind::kScatter, .root = static_cast<std::int8_t>(root), .count = bytes}, label,
+      [&](const Call& call) { shm::scatter(steps_, call, inputs, output, bytes, root); });
+}
+
+void Communicator::reduce_scatter(const void* input, void* output,
+                                  std::span<const std::size_t> counts, DataType type,
+                                  Reduction reduction, std::string_view label) {
+  check_reduction(Kind::kReduceScatter, reduction.op, type);
+  run({.kind = Kind::kReduceScatter,
+       .type = type,
+       .op = reduction.op,
+       .count = std::accumulate(counts.begin(), counts.end(), std::size_t{0})},
+      label, [&](const Call& call) {
+        const std::size_t bytes = call.operation.count * size_of(type);
+        if (bytes >= thresholds_.registered_bytes) {
+          const RegisteredBuffers inputs =
+              exchange_places(steps_, call, allocations_, input, bytes);
+          if (!inputs.empty()) {
+            return reduce_scatter_registered(steps_, call, inputs, output, counts, type, reduction);
+          }
+        }
+        shm::reduce_scatter(steps_, call, input, output, counts, type, reduction);
+      });
+}
+
+void Communicator::all_to_all(std::span<const void* const> inputs,
+                              std::span<const std::size_t> input_bytes,
+                              std::span<void* const> outputs,
+                              std::span<const std::size_t> output_bytes, std::string_view label) {
+  run({.kind = Kind::kAllToAll}, label, [&](const Call& call) {
+    shm::all_to_all(steps_, call, inputs, input_bytes, outputs, output_bytes);
+  });
+}
+
+void Communicator::barrier(std::string_view label) {
+  run({.kind = Kind::kBarrier}, label, [&](const Call& call) { shm::barrier(steps_, call); });
+}
+
+std::shared_ptr<Allocation> Communicator::allocate(std::size_t bytes) {
+  std::shared_ptr<Allocation> allocation;
+  collectives_.run([&] {
+    // Over the group itself, in fixed-size texts: where the memory is, then whether all have it.
+    struct Text {
+      char data[512] = {};
+    };
+    const auto to_text = [](const std::string& string) {
+      Text text;
+      std::memcpy(text.data, string.data(), std::min(string.size(), sizeof(text) - 1));
+      return text;
+    };
+    const auto ranks = static_cast<std::size_t>(size());
+    std::vector<Text> answers(ranks);
+    std::vector<void*> outputs;
+    for (Text& answer : answers) outputs.push_back(&answer);
+    const std::vector<std::size_t> lengths(ranks, sizeof(Text));
+    Segment segment;
+    std::string problem;
+    for (const Segment::Kind kind : {Segment::Kind::kAnonymous, Segment::Kind::kNamed}) {
+      Text path;
+      problem.clear();
+      try {
+        if (rank() == 0) {
+          segment =
+              Segment::create(kind, Allocation::stride(std::max<std::size_t>(bytes, 1)) * ranks);
+          path = to_text(segment.path());
+        }
+      } catch (const ConfigError& error) {
+        problem = error.what();
+      }
+      broadcast(&path, sizeof(path), 0, "registered memory");
+      try {
+        if (rank() != 0 && path.data[0] != '\0') segment = Segment::open(path.data);
+      } catch (const ConfigError& error) {
+        problem = error.what();
+      }
+      const Text answer = to_text(problem);
+      all_gather(&answer, outputs, lengths, "registered memory");
+      segment.unlink();
+      for (const Text& theirs : answers) {
+        if (problem.empty()) problem = theirs.data;
+      }
+      if (problem.empty()) break;
+    }
+    if (!problem.empty()) {
+      throw ConfigError(join_message("no registered memory of ", bytes, " bytes a rank: ", problem),
+                        "use ordinary memory, or free some");
+    }
+    segment.close();
+    allocation =
+        std::make_shared<Allocation>(std::move(segment), ++num_allocations_, rank(), bytes);
+    allocations_.add(allocation);
+  });
+  return allocation;
+}
+
+}  // namespace trireme::shm

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/shm/member.h>
+
+#include <trireme/base/error.h>
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <utility>
+
+namespace trireme::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// How often a sleeper looks whether the rank it waits for still lives.
+constexpr milliseconds kLookAfter{100};
+// A few microseconds.
+constexpr int kSpins = 100;
+constexpr seconds kReportStopped{1};
+constexpr seconds kReportWaiting{30};
+
+constexpr std::uint64_t bit(int rank) { return std::uint64_t{1} << rank; }
+
+template <typename Body>
+void for_each_rank(std::uint64_t ranks, const Body& body) {
+  for (; ranks != 0; ranks &= ranks - 1) body(std::countr_zero(ranks));
+}
+
+// `rank 3` or `ranks 0, 3`.
+std::string name_ranks(std::uint64_t ranks) {
+  std::string text = std::popcount(ranks) == 1 ? "rank " : "ranks ";
+  for_each_rank(ranks,
+                [&](int rank) { text += join_message(text.ends_with(" ") ? "" : ", ", rank); });
+  return text;
+}
+
+double in_seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, Clock::duration longest) {
+  const auto whole = std::chrono::duration_cast<seconds>(longest);
+  const timespec time = {.tv_sec = whole.count(),
+                         .tv_nsec = std::chrono::nanoseconds(longest - whole).count()};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+std::uint64_t own_process_namespace() {
+  struct stat status = {};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+// Whether the process is stopped by a signal or a debugger, as /proc tells.
+bool is_stopped(std::int64_t process) {
+  std::ifstream file(join_message("/proc/", process, "/stat"));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return false;
+  const char state = text[name_end + 2];
+  return state == 'T' || state == 't';
+}
+
+}  // namespace
+
+std::string_view name_of(Kind kind) {
+  static constexpr std::string_view kNames[] = {
+      "nothing", "all-reduce", "reduce",  "broadcast", "all-gather", "reduce-scatter",   "gather",
+      "scatter", "all-to-all", "barrier", "send",      "receive",    "shared allocation"};
+  return kNames[static_cast<int>(kind)];
+}
+
+std::string describe(const Operation& operation) {
+  std::ostringstream text;
+  text << name_of(operation.kind);
+  const bool reduces = operation.kind == Kind::kAllReduce || operation.kind == Kind::kReduce ||
+                       operation.kind == Kind::kReduceScatter;
+  if (reduces) text << " (" << name_of(operation.op) << ")";
+  if (operation.kind == Kind::kSend) {
+    text << " to rank " << int{operation.root};
+  } else if (operation.kind == Kind::kReceive) {
+    operation.root < 0 ? text << " from any rank" : text << " from rank " << int{operation.root};
+  } else if (operation.root >= 0) {
+    text << " with root " << int{operation.root};
+  }
+  if (operation.kind != Kind::kBarrier) {
+    text << " of " << operation.count << " " << name_of(operation.type);
+  }
+  return text.str();
+}
+
+std::string describe(const RecordedOperation& recorded) {
+  return join_message(describe(recorded.operation), ", number ", recorded.operation.sequence,
+                      recorded.label.empty() ? "" : " ('", recorded.label,
+                      recorded.label.empty() ? "" : "')");
+}
+
+Member::Member(Segment segment, const Layout& layout, int rank, Options options)
+    : segment_(std::move(segment)),
+      layout_(layout),
+      rank_(rank),
+      options_(std::move(options)),
+      group_(reinterpret_cast<GroupBlock*>(segment_.data())),
+      blocks_(reinterpret_cast<RankBlock*>(segment_.data() + layout_.ranks_at())),
+      slots_(segment_.data() + layout_.slots_at()),
+      num_spins_(options_.yields.value_or(true) ? 0 : kSpins) {
+  segment_.lock(rank_);
+  RankBlock& own = block(rank_);
+  own.process = ::getpid();
+  own.process_namespace = own_process_namespace();
+  own.state.store(static_cast<std::uint32_t>(RankState::kJoined), std::memory_order_release);
+}
+
+Member::~Member() {
+  if (Segment::num_forks() != num_forks_) return;  // the parent is the rank
+  block(rank_).state.store(static_cast<std::uint32_t>(RankState::kLeft), std::memory_order_seq_cst);
+  ring(every_rank() & ~bit(rank_));
+}
+
+std::uint64_t Member::every_rank() const noexcept {
+  return ~std::uint64_t{0} >> (kMaximumRanks - layout_.size);
+}
+
+Mailbox& Member::mailbox(int sender, int receiver) const noexcept {
+  const auto index = static_cast<std::size_t>(sender * layout_.size + receiver);
+  return *reinterpret_cast<Mailbox*>(segment_.data() + layout_.mailboxes_at() +
+                                     index * layout_.mailbox_stride());
+}
+
+Call Member::begin(Operation operation, std::string_view label) {
+  Call call{operation, Clock::now(), nullptr};
+  if (Segment::num_forks() != num_forks_) {
+    throw UsageError(join_message(name_of(operation.kind), " of group '", options_.name,
+                                  "' in a process that was forked off rank ", rank_),
+                     "only the parent is a rank of the group: start children by fork and exec, or "
+                     "make a group of their own after the fork");
+  }
+  if (has_failed()) throw_failure(call);
+  RankBlock& own = block(rank_);
+  const std::uint64_t number = own.num_records.fetch_add(1, std::memory_order_relaxed) + 1;
+  Record& record = own.records[number % RankBlock::kRecords];
+  // Released one by one, so that a reader who sees any of it also sees that the number is gone.
+  constexpr auto kRelease = std::memory_order_release;
+  record.number.store(0, std::memory_order_relaxed);
+  const auto words = std::bit_cast<std::array<std::uint64_t, 2>>(operation);
+  for (std::size_t i = 0; i < words.size(); ++i) record.operation[i].store(words[i], kRelease);
+  record.started_ns.store(call.started.time_since_epoch().count(), kRelease);
+  record.finished_ns.store(0, kRelease);
+  std::size_t num_words = 0;
+  if (!label.empty()) {
+    std::array<std::uint64_t, Record::kLabelWords> text = {};
+    const std::size_t length = std::min(label.size(), sizeof(text));
+    std::memcpy(text.data(), label.data(), length);
+    for (; num_words * sizeof(std::uint64_t) < length; ++num_words) {
+      record.label[num_words].store(text[num_words], kRelease);
+    }
+  }
+  if (num_words < Record::kLabelWords) record.label[num_words].store(0, kRelease);
+  record.number.store(number, kRelease);
+  call.record = &record;
+  return call;
+}
+
+void Member::end(const Call& call) noexcept {
+  call.record->finished_ns.store(Clock::now().time_since_epoch().count(),
+                                 std::memory_order_relaxed);
+}
+
+void Member::sleep_for(std::uint64_t peers, const Call& call, const std::function<bool()>& ready) {
+  // Giving the core away costs less than sleeping where the peer shares this core and is about to
+  // go on. Where each rank could have a core of its own it also lets the scheduler see that two
+  // ranks share one: it parts those that are runnable together, and never those that sleep in turn.
+  constexpr int kYields = 20;
+  constexpr std::chrono::microseconds kYielding{500};
+  const auto patience =
+      options_.yields.value_or(true) ? Clock::time_point::min() : Clock::now() + kYielding;
+  for (int i = 0; i < kYields || Clock::now() < patience; ++i) {
+    if (ready()) return;
+    ::sched_yield();
+  }
+  // Collectives and messages of a rank may sleep at once; the later one is shown.
+  block(rank_).waits_for.store(peers, std::memory_order_seq_cst);
+  struct Awake {
+    RankBlock& own;
+    ~Awake() { own.waits_for.store(0, std::memory_order_seq_cst); }
+  } const awake{block(rank_)};
+  std::atomic<std::uint32_t>& alarm = block(rank_).alarm;
+  const auto deadline = call.started + options_.timeout;
+  int num_reports = 0;
+  while (true) {
+    const std::uint32_t heard = alarm.load(std::memory_order_seq_cst);
+    for_each_rank(peers, [&](int peer) {
+      block(peer).sleepers.fetch_or(bit(rank_), std::memory_order_seq_cst);
+    });
+    if (ready()) return;
+    if (has_failed()) throw_failure(call);
+    futex_wait(alarm, heard,
+               std::clamp<Clock::duration>(deadline - Clock::now(), milliseconds{1}, kLookAfter));
+    if (ready()) return;
+    look_after(peers, call, ready, num_reports);
+  }
+}
+
+void Member::look_after(std::uint64_t peers, const Call& call, const std::function<bool()>& ready,
+                        int& num_reports) {
+  const auto waited = Clock::now() - call.started;
+  // Only late: a file is read for it.
+  const bool looks_for_stopped =
+      waited >= std::min<Clock::duration>(kReportStopped, options_.timeout);
+  std::uint64_t left = 0;
+  std::uint64_t died = 0;
+  std::uint64_t stopped = 0;
+  const std::uint64_t chain = looks_for_stopped ? all_waited_for(peers) : peers;
+  for_each_rank(chain, [&](int peer) {
+    const RankBlock& other = block(peer);
+    if (other.state.load(std::memory_order_seq_cst) ==
+        static_cast<std::uint32_t>(RankState::kLeft)) {
+      left |= bit(peer);
+    } else if (!segment_.is_locked(peer)) {
+      died |= bit(peer);
+    } else if (looks_for_stopped && other.process_namespace == block(rank_).process_namespace &&
+               is_stopped(other.process)) {
+      stopped |= bit(peer);
+    }
+  });
+  if (ready() || has_failed()) return;  // they did their part first; or sleep_for tells
+  if (died != 0) {
+    fail(std::countr_zero(died), call,
+         join_message(name_ranks(died), " ended while rank ", rank_, " waited for it"),
+         "its own log or exit status says why: a signal, an exception, an early return");
+  }
+  // A send or receive needs the one rank that it names, whoever else may get it forward.
+  const Kind kind = call.operation.kind;
+  const int named = kind == Kind::kSend || kind == Kind::kReceive ? call.operation.root : -1;
+  if ((left & peers) == peers || (named >= 0 && (left & bit(named)) != 0)) {
+    fail(std::countr_zero(left), call,
+         join_message(name_ranks(left), " left the group while rank ", rank_, " waited for it"),
+         "it returned or dropped its group; every rank must make the same calls");
+  }
+  if (waited >= options_.timeout) {
+    // Those that wait themselves are held up by others.
+    std::uint64_t late = stopped;
+    if (late == 0) {
+      for_each_rank(chain, [&](int peer) {
+        if (block(peer).waits_for.load(std::memory_order_seq_cst) == 0) late |= bit(peer);
+      });
+    }
+    if (late == 0) late = peers;
+    fail(std::countr_zero(late), call,
+         join_message(name_ranks(late), " did not come within ", in_seconds(options_.timeout),
+                      " s while rank ", rank_, " waited",
+                      (late & peers) != 0 ? " for it" : " for " + name_ranks(peers),
+                      stopped != 0 ? "; " + name_ranks(stopped) + " is stopped by a signal" : ""),
+         "a rank that computes for long needs a longer deadline (TRIREME_TIMEOUT, in seconds)");
+  }
+  if (num_reports == 0 && waited >= kReportStopped && stopped != 0) {
+    num_reports = 1;
+    report(join_message("rank ", rank_, " waits for ", name_ranks(stopped), " (process ",
+                        block(std::countr_zero(stopped)).process,
+                        "), which does not respond: it is stopped by a signal"));
+  }
+  if (num_reports <= 1 && waited >= kReportWaiting) {
+    num_reports = 2;
+    report(join_message("rank ", rank_, " has waited ", in_seconds(waited), " s for ",
+                        name_ranks(peers), "; the last operations:\n", last_operations()));
+  }
+}
+
+// These ranks, those they wait for, and so on.
+std::uint64_t Member::all_waited_for(std::uint64_t ranks) const noexcept {
+  for (std::uint64_t before = 0; before != ranks;) {
+    before = ranks;
+    for_each_rank(
+        before, [&](int rank) { ranks |= block(rank).waits_for.load(std::memory_order_seq_cst); });
+    ranks &= ~bit(rank_);
+  }
+  return ranks;
+}
+
+void Member::ring(std::uint64_t sleepers) noexcept {
+  for_each_rank(sleepers, [&](int sleeper) {
+    std::atomic<std::uint32_t>& alarm = block(sleeper).alarm;
+    alarm.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(alarm);
+  });
+}
+
+bool Member::has_failed() const noexcept {
+  return group_->failure.load(std::memory_order_seq_cst) != 0;
+}
+
+void Member::fail(int peer, const Call& call, const std::string& message, const std::string& hint) {
+  std::uint32_t whole = 0;
+  if (group_->failure.compare_exchange_strong(whole, 1, std::memory_order_seq_cst)) {
+    const std::string text =
+        join_message(message, "\nwhat each rank did last:\n", last_operations(), "\n", hint);
+    group_->failed_rank = rank_;
+    group_->failed_peer = peer;
+    const std::size_t length = std::min(text.size(), GroupBlock::kMessageBytes - 1);
+    std::memcpy(group_->message.data(), text.data(), length);
+    group_->message[length] = '\0';
+    group_->failure.store(2, std::memory_order_seq_cst);
+    ring(every_rank());
+  }
+  throw_failure(call);
+}
+
+void Member::throw_failure(const Call& call) {
+  // The rank that fails first writes its message meanwhile; should it die over that, there is none.
+  const auto give_up = Clock::now() + seconds{1};
+  while (group_->failure.load(std::memory_order_seq_cst) == 1 && Clock::now() < give_up) {
+    ::sched_yield();
+  }
+  std::string text = "another rank failed";
+  int peer = -1;
+  if (group_->failure.load(std::memory_order_seq_cst) == 2) {
+    text = group_->message.data();
+    peer = group_->failed_rank == rank_ || group_->failed_peer != rank_ ? group_->failed_peer
+                                                                        : group_->failed_rank;
+  }
+  const std::size_t split = text.rfind('\n');
+  const std::string hint = split == std::string::npos ? "" : text.substr(split + 1);
+  if (split != std::string::npos) text.resize(split);
+  if (options_.on_failure && !has_told_failure_.exchange(true)) options_.on_failure(*this, text);
+  const auto elapsed = Clock::now() - call.started;
+  throw CommError(join_message(describe({.number = 0, .operation = call.operation, .label = ""}),
+                               " of group '", options_.name, "' on rank ", rank_, " of ", size(),
+                               " failed after ", in_seconds(elapsed), " s: ", text),
+                  join_message(hint, hint.empty() ? "" : ". ", "The group cannot be used any more"),
+                  {.rank = rank_,
+                   .peer = peer,
+                   .operation = std::string(name_of(call.operation.kind)),
+                   .sequence = call.operation.sequence,
+                   .elapsed = elapsed});
+}
+
+std::vector<RecordedOperation> Member::recorded(int rank) const {
+  std::vector<RecordedOperation> all;
+  const RankBlock& other = block(rank);
+  const std::uint64_t last = other.num_records.load(std::memory_order_acquire);
+  const std::uint64_t first = last > RankBlock::kRecords ? last - RankBlock::kRecords + 1 : 1;
+  for (std::uint64_t number = first; number <= last; ++number) {
+    const Record& record = other.records[number % RankBlock::kRecords];
+    constexpr auto kAcquire = std::memory_order_acquire;
+    if (record.number.load(kAcquire) != number) continue;
+    RecordedOperation copy;
+    copy.number = number;
+    std::array<std::uint64_t, 2> words = {};
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = record.operation[i].load(kAcquire);
+    copy.operation = std::bit_cast<Operation>(words);
+    copy.started = std::chrono::nanoseconds(record.started_ns.load(kAcquire));
+    copy.finished = std::chrono::nanoseconds(record.finished_ns.load(kAcquire));
+    std::array<char, Record::kLabelWords * sizeof(std::uint64_t) + 1> label = {};
+    for (std::size_t i = 0; i < Record::kLabelWords; ++i) {
+      const std::uint64_t word = record.label[i].load(kAcquire);
+      std::memcpy(label.data() + i * sizeof(word), &word, sizeof(word));
+      if (word >> 56 == 0) break;
+    }
+    copy.label = label.data();
+    if (record.number.load(kAcquire) == number) all.push_back(std::move(copy));
+  }
+  return all;
+}
+
+std::string Member::last_operations() const {
+  std::ostringstream text;
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::vector<RecordedOperation> records = recorded(rank);
+    text << (rank == 0 ? "" : "\n") << "  rank " << rank << ": ";
+    if (records.empty()) {
+      text << "nothing yet";
+    } else {
+      text << (records.back().finished.count() == 0 ? "is in " : "has done ")
+           << describe(records.back());
+    }
+    if (block(rank).state.load(std::memory_order_seq_cst) ==
+        static_cast<std::uint32_t>(RankState::kLeft)) {
+      text << ", and has left";
+    }
+  }
+  return text.str();
+}
+
+void Member::report(const std::string& line) const {
+  if (options_.report) {
+    options_.report(line);
+  } else {
+    std::cerr << "trireme: group '" + options_.name + "': " + line + "\n" << std::flush;
+  }
+}
+
+}  // namespace trireme::shm

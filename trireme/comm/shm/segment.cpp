@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/shm/segment.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <utility>
+
+namespace trireme::shm {
+namespace {
+
+double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+// A forked child inherits descriptors, and with them the locks that say that the parent lives: it
+// closes its copies at once.
+class OpenDescriptors {
+ public:
+  static OpenDescriptors& instance() {
+    static OpenDescriptors* const descriptors = [] {
+      ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                       [] {
+                         for (const int fd : std::exchange(instance().open_, {})) ::close(fd);
+                         ++num_forks;
+                         instance().mutex_.unlock();
+                       });
+      return new OpenDescriptors;  // outlives every Segment
+    }();
+    return *descriptors;
+  }
+  void add(int fd) {
+    const std::lock_guard lock(mutex_);
+    open_.insert(fd);
+  }
+  void close(int fd) {
+    const std::lock_guard lock(mutex_);
+    if (open_.erase(fd) != 0) ::close(fd);
+  }
+
+  static inline std::atomic<int> num_forks = 0;
+
+ private:
+  std::mutex mutex_;
+  std::set<int> open_;
+};
+
+}  // namespace
+
+struct Segment::Mapping {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+  Mapping() = default;
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    if (data != nullptr) ::munmap(data, size);
+  }
+};
+
+struct Segment::Descriptor {
+  const int fd;
+  explicit Descriptor(int opened) : fd(opened) {
+    if (fd >= 0) OpenDescriptors::instance().add(fd);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd >= 0) OpenDescriptors::instance().close(fd);
+  }
+};
+
+struct Segment::Name {
+  std::string path;
+  explicit Name(std::string name) : path(std::move(name)) {}
+  Name(const Name&) = delete;
+  Name& operator=(const Name&) = delete;
+  ~Name() { remove(); }
+  void remove() noexcept {
+    if (!path.empty()) ::unlink(path.c_str());
+    path.clear();
+  }
+};
+
+Segment Segment::create(Kind kind, std::size_t bytes) {
+  Segment segment;
+  if (kind == Kind::kAnonymous) {
+    segment.descriptor_ = std::make_shared<Descriptor>(::memfd_create("trireme", MFD_CLOEXEC));
+    segment.path_ = join_message("/proc/", ::getpid(), "/fd/", segment.descriptor_->fd);
+  } else {
+    const auto free_bytes = free_shared_memory();
+    if (!free_bytes || *free_bytes < static_cast<std::int64_t>(bytes)) {
+      throw ConfigError(
+          join_message("/dev/shm has ",
+                       free_bytes ? mebibytes(static_cast<std::size_t>(*free_bytes)) : 0.0,
+                       " MiB free, the shared-memory engine needs ", mebibytes(bytes), " MiB"),
+          "make it larger (containers: --shm-size or --ipc=host), or choose TRIREME_ENGINE=gloo");
+    }
+    std::random_device random;
+    segment.path_ =
+        join_message("/dev/shm/trireme-", ::getpid(), "-", std::hex, random(), random());
+    segment.descriptor_ = std::make_shared<Descriptor>(
+        ::open(segment.path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (segment.descriptor_->fd >= 0) segment.name_ = std::make_shared<Name>(segment.path_);
+  }
+  if (segment.descriptor_->fd < 0) {
+    throw ConfigError(join_message("cannot make shared memory: ", describe_errno(errno)),
+                      "allow memfd_create and /dev/shm, or choose TRIREME_ENGINE=gloo");
+  }
+  // Reserved now: a page that is missing later is a fatal signal.
+  if (::ftruncate(segment.descriptor_->fd, static_cast<off_t>(bytes)) != 0 ||
+      ::fallocate(segment.descriptor_->fd, 0, 0, static_cast<off_t>(bytes)) != 0) {
+    throw ConfigError(join_message("cannot reserve ", mebibytes(bytes),
+                                   " MiB of shared memory: ", describe_errno(errno)),
+                      "free memory, raise the memory limit of the container, or choose "
+                      "TRIREME_ENGINE=gloo");
+  }
+  segment.mapping_ = map(segment.descriptor_->fd, segment.path_);
+  return segment;
+}
+
+Segment Segment::open(const std::string& path) {
+  Segment segment;
+  segment.path_ = path;
+  segment.descriptor_ = std::make_shared<Descriptor>(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (segment.descriptor_->fd < 0) {
+    throw ConfigError(
+        join_message("cannot open shared memory ", path, ": ", describe_errno(errno)),
+        "all ranks need the same user and, in containers, a shared process namespace or /dev/shm");
+  }
+  segment.mapping_ = map(segment.descriptor_->fd, path);
+  return segment;
+}
+
+std::shared_ptr<Segment::Mapping> Segment::map(int fd, const std::string& path) {
+  using Key = std::pair<dev_t, ino_t>;
+  static std::mutex mutex;
+  static std::map<Key, std::weak_ptr<Mapping>> mappings;
+  struct stat status = {};
+  if (::fstat(fd, &status) != 0) {
+    throw ConfigError(join_message("cannot read ", path, ": ", describe_errno(errno)),
+                      "choose TRIREME_ENGINE=gloo");
+  }
+  const std::lock_guard lock(mutex);
+  std::erase_if(mappings, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Mapping>& known = mappings[{status.st_dev, status.st_ino}];
+  if (auto mapping = known.lock()) return mapping;
+  auto mapping = std::make_shared<Mapping>();
+  const auto size = static_cast<std::size_t>(status.st_size);
+  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (data == MAP_FAILED) {
+    throw ConfigError(join_message("cannot map ", mebibytes(size),
+                                   " MiB of shared memory: ", describe_errno(errno)),
+                      "raise the limit of address space (ulimit -v), or choose "
+                      "TRIREME_ENGINE=gloo");
+  }
+  mapping->data = static_cast<std::byte*>(data);
+  mapping->size = size;
+  known = mapping;
+  return mapping;
+}
+
+void Segment::unlink() noexcept {
+  if (name_) name_->remove();
+}
+
+std::byte* Segment::data() const noexcept { return mapping_->data; }
+std::size_t Segment::size() const noexcept { return mapping_->size; }
+
+void Segment::lock(int byte) const {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  if (::fcntl(descriptor_->fd, F_OFD_SETLK, &lock) != 0) {
+    throw InternalError(join_message("cannot lock byte ", byte, " of shared memory ", path_, ": ",
+                                     describe_errno(errno)),
+                        "this is a defect in Trireme; please report it");
+  }
+}
+
+int Segment::num_forks() noexcept {
+  return OpenDescriptors::num_forks.load(std::memory_order_relaxed);
+}
+
+bool Segment::is_locked(int byte) const {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  return ::fcntl(descriptor_->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+}  // namespace trireme::shm
