@@ -144,15 +144,19 @@ INSTANTIATE_TEST_SUITE_P(RanksMicroBatchesAndBuckets, DataParallelParity,
                          ::testing::Values(Case{1, 1, 1, true}, Case{1, 3, 1 << 20, true},
                                            Case{2, 1, 1, true}, Case{2, 1, 4096, true},
                                            Case{2, 1, 1 << 20, true}, Case{2, 1, 4096, false},
-                                           Case{2, 2, 4096, true}, Case{2, 3, 1 << 20, false}));
+                                           Case{2, 2, 4096, true}, Case{2, 3, 1 << 20, false},
+                                           Case{3, 1, 4096, true}, Case{4, 2, 1 << 20, false},
+                                           Case{5, 1, 1 << 20, true}));
 
-TEST(DataParallelOverThreeRanks, IsTheSameOnAllRanksAndCloseToOneProcess) {
+TEST(DataParallelOverThreeRanksOfGloo, IsTheSameOnAllRanksAndCloseToOneProcess) {
+  trireme::testing::engine_of_ranks = "gloo";
   const Case c{3, 1, 4096, true};
   const auto expected = train_alone(c, 3);
   std::vector<std::vector<torch::Tensor>> of_rank(3);
   run_ranks(3, [&](const Group& group) {
     of_rank[static_cast<std::size_t>(group.rank())] = train_parallel(c, 3, group);
   });
+  trireme::testing::engine_of_ranks = "shm";
   for (std::size_t p = 0; p < expected.size(); ++p) {
     EXPECT_TRUE(torch::equal(of_rank[0][p], of_rank[1][p]) &&
                 torch::equal(of_rank[0][p], of_rank[2][p]));

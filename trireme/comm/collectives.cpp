@@ -3,8 +3,8 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/monitor/recorder.h>
-#include <trireme/comm/shm/backend/shared_memory_backend.h>
 #include <trireme/comm/shm/communicator.h>
+#include <trireme/comm/shm_backend/shared_memory_backend.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

@@ -6,7 +6,7 @@
 #include <trireme/comm/gloo/gloo.h>
 #include <trireme/comm/hierarchy/hierarchy.h>
 #include <trireme/comm/mpi/mpi.h>
-#include <trireme/comm/shm/backend/shm.h>
+#include <trireme/comm/shm_backend/shm.h>
 #include <trireme/launch/store/quiet_torch.h>
 
 #include <ATen/ops/full.h>

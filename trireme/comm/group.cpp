@@ -6,7 +6,7 @@
 #include <trireme/comm/monitor/dump.h>
 #include <trireme/comm/monitor/failure_report.h>
 #include <trireme/comm/monitor/recorder.h>
-#include <trireme/comm/shm/backend/shared_memory_backend.h>
+#include <trireme/comm/shm_backend/shared_memory_backend.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

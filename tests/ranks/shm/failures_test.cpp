@@ -17,6 +17,7 @@ namespace trireme::shm {
 namespace {
 
 using std::chrono::milliseconds;
+using test::run_ranks;
 using test::run_ranks_catching;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -125,6 +126,18 @@ TEST_P(Mismatches, AreToldToAllRanksWithBothCalls) {
   EXPECT_EQ(told(thrown[2]).failure.rank, 2);
 }
 
+TEST(WrongArguments, AreRefusedBeforeAnythingHappens) {
+  run_ranks(2, [](Communicator& group) {
+    std::array<std::byte, 4> data = {};
+    const std::array<void*, 1> outputs = {data.data()};
+    const std::array<std::size_t, 1> bytes = {4};
+    EXPECT_THROW(group.all_gather(data.data(), outputs, bytes), UsageError);
+    EXPECT_THROW(group.reduce_scatter(data.data(), data.data(), bytes, DataType::kFloat32),
+                 UsageError);
+    group.barrier();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Of, Mismatches,
     ::testing::Values(
@@ -178,6 +191,35 @@ TEST(Failure, OfSplitSizesOfAnAllToAllNamesBoth) {
   for (const std::exception_ptr& exception : thrown) {
     EXPECT_THAT(told(exception).message,
                 HasSubstr("rank 1 sends 2 bytes to rank 0, which expects 3"));
+  }
+}
+
+TEST(Failure, OfTwoRootsIsNoticedInTheNextCall) {
+  // Each of them takes itself for the root of the broadcast, and waits for nobody.
+  const Thrown thrown = run_ranks_catching(2, [](Communicator& group) {
+    std::array<std::byte, 8> data = {};
+    group.broadcast(data.data(), data.size(), group.rank());
+    group.barrier();
+  });
+  for (const std::exception_ptr& exception : thrown) {
+    EXPECT_THAT(told(exception).message,
+                AllOf(HasSubstr("an earlier call was not the same: rank "),
+                      HasSubstr("broadcast with root 0 of 8 uint8, number 1"),
+                      HasSubstr("broadcast with root 1 of 8 uint8, number 1")));
+  }
+}
+
+TEST(Failure, OfOtherSplitsWithTheSameSumIsNoticed) {
+  const Thrown thrown = run_ranks_catching(2, [](Communicator& group) {
+    std::array<std::byte, 4> input = {};
+    std::array<std::byte, 8> output = {};
+    const std::array<void*, 2> outputs = {&output[0], &output[4]};
+    const bool is_first = group.rank() == 0;
+    const std::array<std::size_t, 2> bytes = {is_first ? 1U : 2U, is_first ? 2U : 1U};
+    group.all_gather(input.data(), outputs, bytes);
+  });
+  for (const std::exception_ptr& exception : thrown) {
+    EXPECT_THAT(told(exception).message, HasSubstr("other split sizes or factors"));
   }
 }
 

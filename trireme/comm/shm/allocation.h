@@ -44,6 +44,7 @@ class Allocation {
 struct RegisteredPlace {
   std::uint64_t allocation = 0;  ///< 0: not registered
   std::uint64_t offset = 0;
+  bool operator==(const RegisteredPlace&) const = default;
 };
 
 /// The allocations of one rank that are still alive. Thread-safety: safe.

@@ -7,6 +7,7 @@
 #include <trireme/comm/shm/fold.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <numeric>
@@ -31,6 +32,24 @@ Layout make_layout(int size) {
   layout.mailbox_bytes =
       std::clamp(std::bit_floor(kMailboxBytes / pairs), std::size_t{2048}, std::size_t{1} << 18);
   return layout;
+}
+
+// A step of a digest: any change of one of both changes the result.
+constexpr std::uint64_t mix(std::uint64_t digest, std::uint64_t value) {
+  digest = (digest ^ value) * 0x9e3779b97f4a7c15U;
+  return digest ^ (digest >> 32);
+}
+
+std::uint64_t digest_of(std::span<const std::size_t> values) {
+  std::uint64_t digest = 0;
+  for (const std::size_t value : values) digest = mix(digest, value);
+  return digest;
+}
+
+std::uint64_t digest_of(Reduction reduction) {
+  return reduction.op == ReduceOp::kPreMultipliedSum
+             ? std::bit_cast<std::uint64_t>(reduction.factor)
+             : 0;
 }
 
 // Each rank may be bound to cores of its own, and all may share a quota.
@@ -109,10 +128,14 @@ Segment share(int rank, int size, Meeting& meeting, std::size_t bytes) {
 }  // namespace
 
 template <typename Body>
-void Communicator::run(Operation operation, std::string_view label, const Body& body) {
+void Communicator::run(Operation operation, std::string_view label, const Body& body,
+                       std::uint64_t arguments) {
   collectives_.run([&] {
     operation.sequence = ++sequence_;
-    const Call call = member_.begin(operation, label);
+    const auto words = std::bit_cast<std::array<std::uint64_t, 2>>(operation);
+    history_ = mix(mix(mix(history_, words[0]), words[1]), arguments);
+    Call call = member_.begin(operation, label);
+    call.history = history_;
     body(call);
     member_.end(call);
   });
@@ -157,6 +180,15 @@ void Communicator::check_root(Kind kind, int root) const {
       "give a root that is in the group");
 }
 
+void Communicator::check_lengths(Kind kind, std::initializer_list<std::size_t> lengths) const {
+  for (const std::size_t length : lengths) {
+    if (length == static_cast<std::size_t>(member_.size())) continue;
+    throw UsageError(join_message(name_of(kind), " was given ", length, " pieces for the ",
+                                  member_.size(), " ranks of group '", member_.options().name, "'"),
+                     "give one piece for each rank");
+  }
+}
+
 void Communicator::check_reduction(Kind kind, ReduceOp op, DataType type) const {
   if (is_defined(op, type)) return;
   throw UsageError(
@@ -168,7 +200,8 @@ void Communicator::check_reduction(Kind kind, ReduceOp op, DataType type) const 
 void Communicator::all_reduce(const void* input, void* output, std::size_t count, DataType type,
                               Reduction reduction, std::string_view label) {
   check_reduction(Kind::kAllReduce, reduction.op, type);
-  run({.kind = Kind::kAllReduce, .type = type, .op = reduction.op, .count = count}, label,
+  run(
+      {.kind = Kind::kAllReduce, .type = type, .op = reduction.op, .count = count}, label,
       [&](const Call& call) {
         const std::size_t bytes = count * size_of(type);
         if (bytes >= thresholds_.registered_bytes) {
@@ -179,21 +212,25 @@ void Communicator::all_reduce(const void* input, void* output, std::size_t count
           }
         }
         shm::all_reduce(steps_, call, input, output, count, type, reduction, thresholds_);
-      });
+      },
+      digest_of(reduction));
 }
 
 void Communicator::reduce(const void* input, void* output, std::size_t count, DataType type,
                           Reduction reduction, int root, std::string_view label) {
   check_root(Kind::kReduce, root);
   check_reduction(Kind::kReduce, reduction.op, type);
-  run({.kind = Kind::kReduce,
+  run(
+      {.kind = Kind::kReduce,
        .type = type,
        .op = reduction.op,
        .root = static_cast<std::int8_t>(root),
        .count = count},
-      label, [&](const Call& call) {
+      label,
+      [&](const Call& call) {
         shm::reduce(steps_, call, input, output, count, type, reduction, root);
-      });
+      },
+      digest_of(reduction));
 }
 
 void Communicator::broadcast(void* data, std::size_t bytes, int root, std::string_view label) {
@@ -204,23 +241,31 @@ void Communicator::broadcast(void* data, std::size_t bytes, int root, std::strin
 
 void Communicator::all_gather(const void* input, std::span<void* const> outputs,
                               std::span<const std::size_t> bytes, std::string_view label) {
-  run({.kind = Kind::kAllGather,
+  check_lengths(Kind::kAllGather, {outputs.size(), bytes.size()});
+  run(
+      {.kind = Kind::kAllGather,
        .count = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0})},
-      label, [&](const Call& call) { shm::all_gather(steps_, call, input, outputs, bytes); });
+      label, [&](const Call& call) { shm::all_gather(steps_, call, input, outputs, bytes); },
+      digest_of(bytes));
 }
 
 void Communicator::gather(const void* input, std::span<void* const> outputs,
                           std::span<const std::size_t> bytes, int root, std::string_view label) {
   check_root(Kind::kGather, root);
-  run({.kind = Kind::kGather,
+  check_lengths(Kind::kGather, {bytes.size()});
+  if (rank() == root) check_lengths(Kind::kGather, {outputs.size()});
+  run(
+      {.kind = Kind::kGather,
        .root = static_cast<std::int8_t>(root),
        .count = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0})},
-      label, [&](const Call& call) { shm::all_gather(steps_, call, input, outputs, bytes, root); });
+      label, [&](const Call& call) { shm::all_gather(steps_, call, input, outputs, bytes, root); },
+      digest_of(bytes));
 }
 
 void Communicator::scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
                            int root, std::string_view label) {
   check_root(Kind::kScatter, root);
+  if (rank() == root) check_lengths(Kind::kScatter, {inputs.size()});
   run({.kind = Kind::kScatter, .root = static_cast<std::int8_t>(root), .count = bytes}, label,
       [&](const Call& call) { shm::scatter(steps_, call, inputs, output, bytes, root); });
 }
@@ -229,11 +274,14 @@ void Communicator::reduce_scatter(const void* input, void* output,
                                   std::span<const std::size_t> counts, DataType type,
                                   Reduction reduction, std::string_view label) {
   check_reduction(Kind::kReduceScatter, reduction.op, type);
-  run({.kind = Kind::kReduceScatter,
+  check_lengths(Kind::kReduceScatter, {counts.size()});
+  run(
+      {.kind = Kind::kReduceScatter,
        .type = type,
        .op = reduction.op,
        .count = std::accumulate(counts.begin(), counts.end(), std::size_t{0})},
-      label, [&](const Call& call) {
+      label,
+      [&](const Call& call) {
         const std::size_t bytes = call.operation.count * size_of(type);
         if (bytes >= thresholds_.registered_bytes) {
           const RegisteredBuffers inputs =
@@ -243,13 +291,16 @@ void Communicator::reduce_scatter(const void* input, void* output,
           }
         }
         shm::reduce_scatter(steps_, call, input, output, counts, type, reduction);
-      });
+      },
+      mix(digest_of(counts), digest_of(reduction)));
 }
 
 void Communicator::all_to_all(std::span<const void* const> inputs,
                               std::span<const std::size_t> input_bytes,
                               std::span<void* const> outputs,
                               std::span<const std::size_t> output_bytes, std::string_view label) {
+  check_lengths(Kind::kAllToAll,
+                {inputs.size(), input_bytes.size(), outputs.size(), output_bytes.size()});
   run({.kind = Kind::kAllToAll}, label, [&](const Call& call) {
     shm::all_to_all(steps_, call, inputs, input_bytes, outputs, output_bytes);
   });

@@ -4,7 +4,7 @@
 //     auto group = shm::Communicator::connect(rank, size, meeting, {.name = "world"});
 //     group->all_reduce(data, data, 1000, shm::DataType::kFloat32);
 //
-// This folder knows nothing of LibTorch; backend/ makes a c10d::Backend of it.
+// This folder knows nothing of LibTorch; comm/shm_backend makes a c10d::Backend of it.
 #pragma once
 
 #include <trireme/comm/shm/allocation.h>
@@ -15,6 +15,8 @@
 #include <trireme/comm/shm/steps.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,8 +38,8 @@ class Meeting {
 /// Every collective must be called by all ranks, in the same order, with the same arguments where
 /// not said otherwise; each blocks until this rank's part is done. `label` says what the operation
 /// is for (a parameter, a bucket) in messages and in the recorder. Buffers are ordinary memory of
-/// any alignment; 0 elements are fine. `output` may be `input`, where both have the same length, or
-/// this rank's piece of it; other overlaps are not allowed.
+/// an alignment that fits the type; 0 elements are fine. `output` may be `input`, where both have
+/// the same length, or this rank's piece of it; other overlaps are not allowed.
 ///
 /// Reductions fold in rank order: the result has the same bits on all ranks and in every run.
 ///
@@ -101,14 +103,18 @@ class Communicator {
   Communicator(Segment segment, const Layout& layout, int rank, Options options);
 
   // Runs one collective: `operation` is completed by a sequence number.
+  // `arguments` is a digest of what else must be the same on all ranks.
   template <typename Body>
-  void run(Operation operation, std::string_view label, const Body& body);
+  void run(Operation operation, std::string_view label, const Body& body,
+           std::uint64_t arguments = 0);
+  void check_lengths(Kind kind, std::initializer_list<std::size_t> lengths) const;
   void check_root(Kind kind, int root) const;
   void check_reduction(Kind kind, ReduceOp op, DataType type) const;
 
   Member member_;
   Steps steps_;                 // used by the thread that runs in collectives_
   std::uint32_t sequence_ = 0;  // likewise
+  std::uint64_t history_ = 0;   // likewise
   Thresholds thresholds_;
   Allocations allocations_;
   std::uint64_t num_allocations_ = 0;

@@ -49,11 +49,12 @@ static_assert(sizeof(Operation) == 16);
 
 /// The head of a slot. One message of up to kInlineBytes travels in this cache line alone.
 struct alignas(kCacheLine) Head {
-  static constexpr std::size_t kInlineBytes = 40;
+  static constexpr std::size_t kInlineBytes = 32;
   /// Number of the step that lies in the slot, plus one. Stored last, with everything before it
   /// released; steps of one rank count up by one.
   std::atomic<std::uint64_t> step;
   Operation operation;
+  std::uint64_t history;  ///< digest of all calls of the rank up to this one
   std::array<std::byte, kInlineBytes> bytes;
 };
 static_assert(sizeof(Head) == kCacheLine);

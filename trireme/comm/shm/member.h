@@ -38,6 +38,7 @@ struct Call {
   Operation operation;
   std::chrono::steady_clock::time_point started;
   Record* record = nullptr;
+  std::uint64_t history = 0;  ///< digest of this and all earlier calls with their arguments
 };
 
 /// What a recorder says, copied out of shared memory.

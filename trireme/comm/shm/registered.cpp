@@ -28,22 +28,22 @@ RegisteredBuffers exchange_places(Steps& steps, const Call& call, const Allocati
   const std::uint64_t step = steps.take(1);
   std::memcpy(steps.begin_write(step, sizeof(own), call), &own, sizeof(own));
   steps.publish(step, call);
+  // All see the same places, so all decide alike: the same part of the same allocation, or nothing.
+  const auto allocation = own.allocation == 0 ? nullptr : allocations.get(own.allocation);
   RegisteredBuffers buffers(static_cast<std::size_t>(steps.size()));
-  bool all_registered = true;
+  bool is_same = own.allocation != 0;
   for (int rank = 0; rank < steps.size(); ++rank) {
     RegisteredPlace place = own;
     if (rank != steps.rank()) {
       std::memcpy(&place, steps.await(rank, step, sizeof(place), call), sizeof(place));
     }
-    const auto allocation = place.allocation == 0 ? nullptr : allocations.get(place.allocation);
+    is_same = is_same && place == own;
     if (allocation) {
       buffers[static_cast<std::size_t>(rank)] = allocation->block(rank) + place.offset;
-    } else {
-      all_registered = false;
     }
   }
   steps.finish(step);
-  if (!all_registered) buffers.clear();
+  if (!is_same) buffers.clear();
   return buffers;
 }
 

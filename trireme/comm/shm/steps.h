@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace trireme::shm {
 
@@ -42,17 +43,20 @@ class Steps {
   void publish(std::uint64_t step, const Call& call) {
     Head& head = member_.slot(rank(), step);
     head.operation = call.operation;
+    head.history = call.history;
     head.step.store(step + 1, std::memory_order_seq_cst);
     member_.wake();
   }
 
   /// Returns what `peer` wrote in that step, of the length it gave to begin_write. In the first
-  /// step of an operation, checks that the peer is in the same operation.
+  /// step of an operation, checks that the peer is in the same operation and has come to it by the
+  /// same calls: a root of a broadcast learns of a mismatch no earlier than in its next call.
   const std::byte* await(int peer, std::uint64_t step, std::size_t bytes, const Call& call) {
     const Head& head = member_.slot(peer, step);
     member_.wait_for(peer, call,
                      [&] { return head.step.load(std::memory_order_seq_cst) == step + 1; });
-    if (step == first_of_operation_ && head.operation != call.operation) {
+    if (step == first_of_operation_ &&
+        (head.operation != call.operation || head.history != call.history)) {
       mismatch(peer, head.operation, call);
     }
     return bytes <= Head::kInlineBytes ? head.bytes.data()
@@ -66,6 +70,7 @@ class Steps {
   }
 
  private:
+  std::string first_difference(int peer) const;
   [[noreturn]] void mismatch(int peer, const Operation& theirs, const Call& call);
 
   Member& member_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/comm/shm/backend/shm.h>
+#include <trireme/comm/shm_backend/shm.h>
 
 #include <trireme/comm/monitor/dump.h>
-#include <trireme/comm/shm/backend/shared_memory_backend.h>
+#include <trireme/comm/shm_backend/shared_memory_backend.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

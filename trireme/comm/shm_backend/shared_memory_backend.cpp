@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/comm/shm/backend/shared_memory_backend.h>
+#include <trireme/comm/shm_backend/shared_memory_backend.h>
 
 #include <trireme/base/error.h>
-
-#include <ATen/core/ivalue.h>
-#include <ATen/ops/empty_like.h>
+#include <trireme/comm/shm_backend/shared_memory_work.h>
 
 #include <algorithm>
 #include <utility>
@@ -165,118 +163,6 @@ std::vector<void*> offsets_in(void* data, const std::vector<std::size_t>& bytes)
 std::vector<const void*> constant(const std::vector<void*>& pointers) {
   return {pointers.begin(), pointers.end()};
 }
-
-// Work in the sense of c10d. `wait` lends its thread to the operation.
-class SharedMemoryWork final : public c10d::Work {
- public:
-  SharedMemoryWork(int rank, OpType type, const char* title, const std::vector<at::Tensor>& inputs,
-                   std::vector<at::Tensor> outputs, std::uint64_t sequence_number)
-      : Work(rank, type, title, inputs),
-        outputs_(std::move(outputs)),
-        sequence_number_(sequence_number) {}
-
-  // `queue` lives as long as the backend, which the job keeps.
-  void set_job(shm::Queue& queue, std::shared_ptr<shm::Job> job) {
-    queue_ = &queue;
-    job_ = std::move(job);
-  }
-
-  void complete(std::exception_ptr error) {
-    finish(error);
-    c10::intrusive_ptr<c10::ivalue::Future> future;
-    {
-      const std::lock_guard lock(mutex_);
-      future = future_;
-    }
-    if (future) complete_future(*future);
-  }
-
-  bool wait(std::chrono::milliseconds) override {
-    if (job_ && !isCompleted()) queue_->wait(*job_);
-    std::unique_lock lock(mutex_);
-    cv_.wait(lock, [this] { return completed_; });
-    if (exception_) std::rethrow_exception(exception_);
-    return true;
-  }
-
-  std::vector<at::Tensor> result() override { return outputs_; }
-  std::uint64_t getSequencenumber() const override { return sequence_number_; }
-  int sourceRank() const override { return source_; }
-  void set_source(int source) { source_ = source; }
-
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    c10::intrusive_ptr<c10::ivalue::Future> future;
-    {
-      const std::lock_guard lock(mutex_);
-      if (future_) return future_;
-      future_ =
-          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-      future = future_;
-      if (!completed_) return future;
-    }
-    complete_future(*future);
-    return future;
-  }
-
- private:
-  void complete_future(c10::ivalue::Future& future) {
-    if (exception_) {
-      future.setErrorIfNeeded(exception_);
-    } else if (!future.completed()) {
-      future.markCompleted(c10::IValue(outputs_));
-    }
-  }
-
-  std::vector<at::Tensor> outputs_;
-  std::uint64_t sequence_number_;
-  int source_ = -1;
-  shm::Queue* queue_ = nullptr;
-  std::shared_ptr<shm::Job> job_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
-};
-
-// Several works as one.
-class CoalescedWork final : public c10d::Work {
- public:
-  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
-      : Work(rank, OpType::COALESCED), works_(std::move(works)) {}
-
-  bool isCompleted() override {
-    return std::all_of(works_.begin(), works_.end(),
-                       [](const auto& work) { return work->isCompleted(); });
-  }
-  bool isSuccess() const override {
-    return std::all_of(works_.begin(), works_.end(),
-                       [](const auto& work) { return work->isSuccess(); });
-  }
-  std::exception_ptr exception() const override {
-    for (const auto& work : works_) {
-      if (work->exception()) return work->exception();
-    }
-    return nullptr;
-  }
-  bool wait(std::chrono::milliseconds timeout) override {
-    for (const auto& work : works_) work->wait(timeout);
-    return true;
-  }
-  std::vector<at::Tensor> result() override {
-    std::vector<at::Tensor> all;
-    for (const auto& work : works_) {
-      const std::vector<at::Tensor> some = work->result();
-      all.insert(all.end(), some.begin(), some.end());
-    }
-    return all;
-  }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
-        c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
-    for (const auto& work : works_) futures.push_back(work->getFuture());
-    return c10::collectAll(futures);
-  }
-
- private:
-  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
-};
 
 }  // namespace
 

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a hierarchy refuses, and what it says when a stage of a collective fails.
+#include <trireme/base/error.h>
+
+#include <tests/ranks/pretended_hosts.h>
+
+#include <atomic>
+#include <numeric>
+
+namespace trireme::comm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using trireme::testing::message_of;
+
+TEST(HierarchyErrors, RefuseWhatCannotBe) {
+  run({"", {0, 0, 1, 1}}, [](HierarchicalBackend& backend) {
+    const auto message = [](const auto& call) {
+      try {
+        call();
+      } catch (const UsageError& error) {
+        return std::string(error.what());
+      }
+      return std::string("nothing was thrown");
+    };
+    at::Tensor two = at::zeros({2});
+    at::Tensor seven = at::zeros({7});
+    Tensors one = {two};
+    Tensors both = {two, seven};
+    std::vector<Tensors> lists = {both};
+    std::vector<std::int64_t> none;
+    std::vector<std::int64_t> splits = {1, 1, 1, 1};
+    EXPECT_THAT(message([&] { backend.allreduce(both, {}); }),
+                AllOf(HasSubstr("all-reduce"), HasSubstr("2 tensors"), HasSubstr("expected 1")));
+    Tensors meta = {at::empty({2}, at::kMeta)};
+    EXPECT_THAT(message([&] { backend.allreduce(meta, {}); }),
+                AllOf(HasSubstr("on meta"), HasSubstr("CPU")));
+    c10d::BroadcastOptions options;
+    options.rootRank = 4;
+    EXPECT_THAT(message([&] { backend.broadcast(one, options); }),
+                AllOf(HasSubstr("root 4"), HasSubstr("4 ranks")));
+    EXPECT_THAT(message([&] { backend._allgather_base(seven, two, {}); }),
+                AllOf(HasSubstr("all-gather over 4 ranks"), HasSubstr("28"), HasSubstr("8")));
+    EXPECT_THAT(message([&] { backend._reduce_scatter_base(two, seven, {}); }),
+                AllOf(HasSubstr("reduce-scatter over 4 ranks"), HasSubstr("7 elements")));
+    at::Tensor whole_numbers = at::zeros({8}, at::kInt);
+    EXPECT_THAT(message([&] { backend._reduce_scatter_base(two, whole_numbers, {}); }),
+                AllOf(HasSubstr("Int"), HasSubstr("Float")));
+    EXPECT_THAT(message([&] { backend.allgather(lists, one, {}); }), HasSubstr("2 outputs"));
+    EXPECT_THAT(message([&] { backend.alltoall_base(seven, seven, none, none, {}); }),
+                AllOf(HasSubstr("7 rows"), HasSubstr("no split sizes")));
+    EXPECT_THAT(message([&] { backend.alltoall_base(seven, seven, splits, splits, {}); }),
+                HasSubstr("4 split sizes that sum to 4"));
+    EXPECT_THAT(message([&] { backend.send(one, backend.getRank(), 0); }), HasSubstr("send"));
+    EXPECT_THAT(message([&] { backend.recvAnysource(one, 0); }), HasSubstr("receive_from_any"));
+    // None of these broke the group.
+    EXPECT_SAME(all_reduced(backend, at::ones({2})), at::full({2}, 4.0F));
+  });
+}
+
+TEST(HierarchyErrors, NameTheStageInsideAHost) {
+  std::atomic<int> failed = 0;
+  const auto thrown = run_catching(
+      {"", {0, 0, 1, 1}, 1},
+      [&](HierarchicalBackend& backend) {
+        if (backend.getRank() == 1) {
+          while (failed < 3) failed.wait(failed);
+          return;
+        }
+        try {
+          all_reduced(backend, at::ones({4}));
+        } catch (...) {
+          ++failed;
+          failed.notify_all();
+          // From now on every call says why.
+          EXPECT_THROW(backend.barrier({}), CommError);
+          throw;
+        }
+      },
+      {}, std::chrono::milliseconds(500));
+  EXPECT_THAT(message_of<CommError>(thrown[0]),
+              AllOf(HasSubstr("all-reduce (number 1) failed inside host 0 (ranks 0, 1 by gloo)"),
+                    HasSubstr("hint:")));
+  EXPECT_THAT(message_of<CommError>(thrown[2]), HasSubstr("across hosts (ranks 0, 2 by gloo)"));
+  EXPECT_THAT(message_of<CommError>(thrown[3]), HasSubstr("inside host 1 (ranks 2, 3 by gloo)"));
+}
+
+TEST(HierarchyErrors, CountForEveryLaterCollective) {
+  const auto thrown = run_catching({"", {0, 0, 1, 1}}, [](HierarchicalBackend& backend) {
+    if (backend.getRank() == 3) return;  // closes its connections
+    Tensors first = {at::ones({4})};
+    Tensors second = {at::ones({4})};
+    const auto broken = backend.allreduce(first, {});
+    c10::intrusive_ptr<c10d::Work> behind;
+    try {
+      behind = backend.allreduce(second, {});
+    } catch (const CommError&) {
+      // The first has failed already.
+    }
+    EXPECT_THROW(broken->wait(), CommError);
+    EXPECT_FALSE(broken->isSuccess());
+    EXPECT_TRUE(broken->exception());
+    EXPECT_TRUE(broken->getFuture()->hasError());
+    if (behind) {
+      EXPECT_THROW(behind->wait(), CommError);
+    }
+    backend.barrier({});
+  });
+  for (const std::size_t rank : {0U, 1U, 2U}) {
+    EXPECT_THAT(message_of<CommError>(thrown[rank]),
+                AllOf(HasSubstr("this group broke before: all-reduce (number 1) failed"),
+                      HasSubstr("hint:")));
+  }
+}
+
+TEST(HierarchyErrors, SayWhereAnUnfinishedCollectiveIs) {
+  std::atomic<int> told = 0;
+  const auto thrown = run_catching({"", {0, 0, 1, 1}}, [&](HierarchicalBackend& backend) {
+    Tensors tensors = {at::ones({4})};
+    if (backend.getRank() == 1) {
+      while (told < 1) told.wait(0);
+      backend.allreduce(tensors, {})->wait();
+      return;
+    }
+    const auto work = backend.allreduce(tensors, {});
+    if (backend.getRank() != 0) {
+      work->wait();
+      return;
+    }
+    try {
+      work->wait(std::chrono::milliseconds(100));
+    } catch (...) {
+      ++told;
+      told.notify_all();
+      work->wait();  // it goes on, and ends well
+      throw;
+    }
+  });
+  EXPECT_THAT(message_of<CommError>(thrown[0]),
+              HasSubstr("all-reduce (number 1) is not done after 0.1 s; it is inside host 0 (ranks "
+                        "0, 1 by gloo)"));
+  for (const std::size_t rank : {1U, 2U, 3U}) EXPECT_FALSE(thrown[rank]);
+}
+
+TEST(HierarchyErrors, AbortEndsTheGroup) {
+  run({"", {0, 0, 1, 1}}, [](HierarchicalBackend& backend) {
+    backend.abort();
+    EXPECT_THROW(backend.barrier({}), CommError);
+    Tensors tensors = {at::ones({1})};
+    EXPECT_THROW(backend.send(tensors, (backend.getRank() + 1) % 4, 0), CommError);
+  });
+}
+
+TEST(HierarchyErrors, RefuseConnectionsThatDoNotFit) {
+  const auto message = [](HierarchyConnections connections) {
+    try {
+      HierarchicalBackend(0, HostMap(std::vector<int>{0, 0, 1}, 0), std::move(connections),
+                          {.timeout = std::chrono::seconds(1)});
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_THAT(message({}), AllOf(HasSubstr("the connection inside the host of rank 0 is missing"),
+                                 HasSubstr("expected rank 0 of 2")));
+  EXPECT_THROW(HierarchicalBackend(1, HostMap(std::vector<int>{0}, 0), {},
+                                   {.timeout = std::chrono::seconds(1)}),
+               UsageError);
+}
+
+// ---- Which ranks share a host
+
+}  // namespace
+}  // namespace trireme::comm
