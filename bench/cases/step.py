@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of ResNet-18 on 28x28 images, 32 to a rank, one thread to a rank, two ranks over Gloo.
+"""A training step of ResNet-18 on 28x28 images, 32 to a rank, two ranks of one thread, shared memory against Gloo.
 
 Each program prints the median of its steps after warming up, so that one run is one sample. Data are random and made
 before; forward, loss, backward, average of the gradients and SGD with momentum are timed.

@@ -183,8 +183,9 @@ TEST_P(AllToAll, ExchangesSlices) {
     const at::Tensor input = at::arange(6, at::kInt).add(10 * group.rank());
     const at::Tensor output = at::empty({6}, at::kInt);
     all_to_all(output, input, group);
-    for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(output[2 * rank].item<int>(), 10 * rank + 2 * group.rank());
+    const std::int64_t own = group.rank();
+    for (std::int64_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(output[2 * rank].item<std::int64_t>(), 10 * rank + 2 * own);
     }
   });
 }

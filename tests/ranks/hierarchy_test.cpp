@@ -10,10 +10,7 @@
 namespace trireme::comm {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using trireme::testing::message_of;
 
 class Hierarchy : public ::testing::TestWithParam<Layout> {};
 
@@ -24,8 +21,8 @@ TEST_P(Hierarchy, AllReducesEverySizeAndDtype) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong,
                                        at::kInt, at::kByte, at::kComplexFloat}) {
       for (const std::int64_t size : kSizes) {
-        EXPECT_SAME(all_reduced(backend, numbers(backend.getRank(), size, dtype)),
-                    sum_of_numbers(backend.getSize(), size, dtype));
+        TRIREME_EXPECT_SAME(all_reduced(backend, numbers(backend.getRank(), size, dtype)),
+                            sum_of_numbers(backend.getSize(), size, dtype));
       }
     }
   });
@@ -39,9 +36,10 @@ TEST_P(Hierarchy, AllReducesByEveryOperation) {
       for (int rank = 0; rank < ranks; ++rank) all.push_back(numbers(rank, size, at::kInt));
       const at::Tensor own = all[static_cast<std::size_t>(backend.getRank())];
       const at::Tensor stacked = at::stack(all);
-      EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::PRODUCT), stacked.prod(0).to(at::kInt));
-      EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::MIN), stacked.amin(0));
-      EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::MAX), stacked.amax(0));
+      TRIREME_EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::PRODUCT),
+                          stacked.prod(0).to(at::kInt));
+      TRIREME_EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::MIN), stacked.amin(0));
+      TRIREME_EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::MAX), stacked.amax(0));
       at::Tensor both = all[0];
       at::Tensor any = all[0];
       at::Tensor odd = all[0];
@@ -50,19 +48,20 @@ TEST_P(Hierarchy, AllReducesByEveryOperation) {
         any = any.bitwise_or(all[rank]);
         odd = odd.bitwise_xor(all[rank]);
       }
-      EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::BAND), both);
-      EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::BOR), any);
-      EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::BXOR), odd);
-      EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::AVG),
-                  stacked.sum(0).div(ranks, "trunc").to(at::kInt));
+      TRIREME_EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::BAND), both);
+      TRIREME_EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::BOR), any);
+      TRIREME_EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::BXOR), odd);
+      TRIREME_EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::AVG),
+                          stacked.sum(0).div(ranks, "trunc").to(at::kInt));
       // One true division of the sum, not a product with 1/ranks.
-      EXPECT_SAME(all_reduced(backend, own.to(at::kFloat), c10d::ReduceOp::AVG),
-                  stacked.sum(0).to(at::kFloat).div(ranks));
-      EXPECT_SAME(all_reduced(backend, own.to(at::kFloat), c10d::makePreMulSum<double>(0.5)),
-                  stacked.sum(0).to(at::kFloat).mul(0.5));
-      EXPECT_SAME(all_reduced(backend, own.to(at::kFloat),
-                              c10d::makePreMulSum<at::Tensor>(at::full({1}, 0.25F))),
-                  stacked.sum(0).to(at::kFloat).mul(0.25));
+      TRIREME_EXPECT_SAME(all_reduced(backend, own.to(at::kFloat), c10d::ReduceOp::AVG),
+                          stacked.sum(0).to(at::kFloat).div(ranks));
+      TRIREME_EXPECT_SAME(
+          all_reduced(backend, own.to(at::kFloat), c10d::makePreMulSum<double>(0.5)),
+          stacked.sum(0).to(at::kFloat).mul(0.5));
+      TRIREME_EXPECT_SAME(all_reduced(backend, own.to(at::kFloat),
+                                      c10d::makePreMulSum<at::Tensor>(at::full({1}, 0.25F))),
+                          stacked.sum(0).to(at::kFloat).mul(0.25));
     }
   });
 }
@@ -79,7 +78,7 @@ TEST_P(Hierarchy, ReducesToEveryRootAndLeavesTheOthersTensorsAlone) {
         backend.reduce(tensors, options)->wait();
         const at::Tensor average =
             sum_of_numbers(backend.getSize(), size, at::kFloat).div(backend.getSize());
-        EXPECT_SAME(tensors[0], backend.getRank() == root ? average : own);
+        TRIREME_EXPECT_SAME(tensors[0], backend.getRank() == root ? average : own);
       }
     }
   });
@@ -94,7 +93,7 @@ TEST_P(Hierarchy, BroadcastsFromEveryRootInEveryDtype) {
           c10d::BroadcastOptions options;
           options.rootRank = root;
           backend.broadcast(tensors, options)->wait();
-          EXPECT_SAME(tensors[0], numbers(root, size, dtype));
+          TRIREME_EXPECT_SAME(tensors[0], numbers(root, size, dtype));
         }
       }
     }
@@ -110,13 +109,13 @@ TEST_P(Hierarchy, GathersToAll) {
       at::Tensor input = all[static_cast<std::size_t>(backend.getRank())].clone();
       at::Tensor output = at::full({ranks * size}, -1, at::kShort);
       backend._allgather_base(output, input, {})->wait();
-      EXPECT_SAME(output, at::cat(all));
+      TRIREME_EXPECT_SAME(output, at::cat(all));
 
       std::vector<Tensors> outputs(1);
       for (const at::Tensor& tensor : all) outputs[0].push_back(at::empty_like(tensor));
       Tensors inputs = {input};
       backend.allgather(outputs, inputs, {})->wait();
-      EXPECT_SAME(at::cat(outputs[0]), at::cat(all));
+      TRIREME_EXPECT_SAME(at::cat(outputs[0]), at::cat(all));
     }
   });
 }
@@ -132,7 +131,7 @@ TEST_P(Hierarchy, GathersUnevenSharesToAll) {
       }
       Tensors inputs = {all[static_cast<std::size_t>(backend.getRank())]};
       backend.allgather(outputs, inputs, {})->wait();
-      EXPECT_SAME(at::cat(outputs[0]), at::cat(all));
+      TRIREME_EXPECT_SAME(at::cat(outputs[0]), at::cat(all));
     }
   });
 }
@@ -146,10 +145,10 @@ TEST_P(Hierarchy, ReduceScatters) {
         const at::Tensor before = input.clone();
         at::Tensor output = at::full({size}, -1, dtype);
         backend._reduce_scatter_base(output, input, {})->wait();
-        EXPECT_SAME(
+        TRIREME_EXPECT_SAME(
             output,
             sum_of_numbers(ranks, size * ranks, dtype).narrow(0, backend.getRank() * size, size));
-        EXPECT_SAME(input, before);
+        TRIREME_EXPECT_SAME(input, before);
       }
     }
   });
@@ -167,8 +166,8 @@ TEST_P(Hierarchy, ReduceScattersUnevenShares) {
       const auto own = static_cast<std::size_t>(backend.getRank());
       Tensors outputs = {at::full({lengths[own]}, -1, at::kFloat)};
       backend.reduce_scatter(outputs, inputs, {})->wait();
-      EXPECT_SAME(outputs[0],
-                  sum_of_numbers(ranks, total, at::kFloat).split_with_sizes(lengths)[own]);
+      TRIREME_EXPECT_SAME(outputs[0],
+                          sum_of_numbers(ranks, total, at::kFloat).split_with_sizes(lengths)[own]);
     }
   });
 }
@@ -189,7 +188,7 @@ TEST_P(Hierarchy, GathersToAndScattersFromEveryRoot) {
         gather.rootRank = root;
         backend.gather(gathered, inputs, gather)->wait();
         if (backend.getRank() == root) {
-          EXPECT_SAME(at::cat(gathered[0]), at::cat(all));
+          TRIREME_EXPECT_SAME(at::cat(gathered[0]), at::cat(all));
         }
 
         std::vector<Tensors> scattered;
@@ -198,7 +197,7 @@ TEST_P(Hierarchy, GathersToAndScattersFromEveryRoot) {
         c10d::ScatterOptions scatter;
         scatter.rootRank = root;
         backend.scatter(outputs, scattered, scatter)->wait();
-        EXPECT_SAME(outputs[0], own);
+        TRIREME_EXPECT_SAME(outputs[0], own);
       }
     }
   });
@@ -218,7 +217,7 @@ TEST_P(Hierarchy, ExchangesEqualAndUnequalPartsAllToAll) {
       for (int from = 0; from < ranks; ++from) {
         expected.push_back(at::arange(own * size, (own + 1) * size, at::kInt).add(from * 100'000));
       }
-      EXPECT_SAME(output, at::cat(expected));
+      TRIREME_EXPECT_SAME(output, at::cat(expected));
     }
     // Rows of two from i to j: (i + 2 j) % 3.
     const auto rows = [](int from, int to) { return std::int64_t{(from + 2 * to) % 3}; };
@@ -235,35 +234,39 @@ TEST_P(Hierarchy, ExchangesEqualAndUnequalPartsAllToAll) {
     at::Tensor input = at::cat(inputs);
     at::Tensor output = at::zeros_like(at::cat(expected));
     backend.alltoall_base(output, input, output_splits, input_splits, {})->wait();
-    EXPECT_SAME(output, at::cat(expected));
+    TRIREME_EXPECT_SAME(output, at::cat(expected));
     Tensors outputs;
     for (const at::Tensor& tensor : expected) outputs.push_back(at::zeros_like(tensor));
     backend.alltoall(outputs, inputs, {})->wait();
-    EXPECT_SAME(at::cat(outputs), at::cat(expected));
+    TRIREME_EXPECT_SAME(at::cat(outputs), at::cat(expected));
   });
 }
 
 TEST_P(Hierarchy, RunsCoalescedFormsInOrder) {
   run(GetParam(), [](HierarchicalBackend& backend) {
-    const int ranks = backend.getSize();
+    const std::int64_t ranks = backend.getSize();
     const int own = backend.getRank();
     Tensors tensors = {numbers(own, 5, at::kFloat), numbers(own, 700, at::kLong)};
     backend.allreduce_coalesced(tensors, {})->wait();
-    EXPECT_SAME(tensors[0], sum_of_numbers(ranks, 5, at::kFloat));
-    EXPECT_SAME(tensors[1], sum_of_numbers(ranks, 700, at::kLong));
+    TRIREME_EXPECT_SAME(tensors[0], sum_of_numbers(static_cast<int>(ranks), 5, at::kFloat));
+    TRIREME_EXPECT_SAME(tensors[1], sum_of_numbers(static_cast<int>(ranks), 700, at::kLong));
 
     Tensors inputs = {numbers(own, 3, at::kFloat), numbers(own, 100, at::kInt)};
     Tensors outputs = {at::empty({3 * ranks}), at::empty({100 * ranks}, at::kInt)};
     backend.allgather_into_tensor_coalesced(outputs, inputs, {})->wait();
-    for (int rank = 0; rank < ranks; ++rank) {
-      EXPECT_SAME(outputs[0].narrow(0, rank * 3, 3), numbers(rank, 3, at::kFloat));
-      EXPECT_SAME(outputs[1].narrow(0, rank * 100, 100), numbers(rank, 100, at::kInt));
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      TRIREME_EXPECT_SAME(outputs[0].narrow(0, rank * 3, 3),
+                          numbers(static_cast<int>(rank), 3, at::kFloat));
+      TRIREME_EXPECT_SAME(outputs[1].narrow(0, rank * 100, 100),
+                          numbers(static_cast<int>(rank), 100, at::kInt));
     }
     Tensors small = {at::empty({3}), at::empty({100}, at::kInt)};
     Tensors large = {numbers(own, 3 * ranks, at::kFloat), numbers(own, 100 * ranks, at::kInt)};
     backend.reduce_scatter_tensor_coalesced(small, large, {})->wait();
-    EXPECT_SAME(small[0], sum_of_numbers(ranks, 3 * ranks, at::kFloat).narrow(0, own * 3, 3));
-    EXPECT_SAME(small[1], sum_of_numbers(ranks, 100 * ranks, at::kInt).narrow(0, own * 100, 100));
+    TRIREME_EXPECT_SAME(small[0], sum_of_numbers(static_cast<int>(ranks), 3 * ranks, at::kFloat)
+                                      .narrow(0, std::int64_t{own} * 3, 3));
+    TRIREME_EXPECT_SAME(small[1], sum_of_numbers(static_cast<int>(ranks), 100 * ranks, at::kInt)
+                                      .narrow(0, std::int64_t{own} * 100, 100));
   });
 }
 
@@ -278,7 +281,7 @@ TEST_P(Hierarchy, SendsBetweenAnyTwoRanks) {
         const auto work =
             own == from ? backend.send(tensors, to, 5) : backend.recv(tensors, from, 5);
         work->wait();
-        EXPECT_SAME(tensors[0], at::full({9}, 10 * from + to, at::kInt));
+        TRIREME_EXPECT_SAME(tensors[0], at::full({9}, 10 * from + to, at::kInt));
         if (own == to) {
           EXPECT_EQ(work->sourceRank(), from);
         }
@@ -306,8 +309,9 @@ TEST_P(Hierarchy, TakesAndFillsTensorsWithGaps) {
     Tensors tensors = {columns};
     backend.allreduce(tensors, {})->wait();
     const int ranks = backend.getSize();
-    EXPECT_SAME(columns, at::full({6, 2}, static_cast<float>(ranks * (ranks + 1) / 2)));
-    EXPECT_SAME(wide.slice(1, 1, 4, 2), at::zeros({6, 2}));
+    const int sum = ranks * (ranks + 1) / 2;
+    TRIREME_EXPECT_SAME(columns, at::full({6, 2}, static_cast<float>(sum)));
+    TRIREME_EXPECT_SAME(wide.slice(1, 1, 4, 2), at::zeros({6, 2}));
   });
 }
 
@@ -363,13 +367,13 @@ TEST(HierarchyOrder, IsHostNestedBitForBitForEverySizeAndNumberOfLeaders) {
                                   .to(dtype));
           }
           const at::Tensor own = of_rank[static_cast<std::size_t>(backend.getRank())];
-          EXPECT_SAME(all_reduced(backend, own), nested_sum(hosts, of_rank));
+          TRIREME_EXPECT_SAME(all_reduced(backend, own), nested_sum(hosts, of_rank));
           Tensors tensors = {own.clone()};
           c10d::ReduceOptions options;
           options.rootRank = 1;
           backend.reduce(tensors, options)->wait();
           if (backend.getRank() == 1) {
-            EXPECT_SAME(tensors[0], nested_sum(hosts, of_rank));
+            TRIREME_EXPECT_SAME(tensors[0], nested_sum(hosts, of_rank));
           }
         }
       }

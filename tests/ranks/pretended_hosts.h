@@ -23,6 +23,8 @@ struct Layout {
   const char* inside = "gloo";
 };
 
+// GoogleTest looks for this name.
+// NOLINTNEXTLINE(readability-identifier-naming)
 inline void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 
 using Body = std::function<void(HierarchicalBackend&)>;
@@ -87,7 +89,7 @@ inline at::Tensor all_reduced(HierarchicalBackend& backend, const at::Tensor& te
   return tensors[0];
 }
 
-#define EXPECT_SAME(got, expected)                                                 \
+#define TRIREME_EXPECT_SAME(got, expected)                                         \
   EXPECT_TRUE(at::equal(got, expected))                                            \
       << "rank " << backend.getRank() << ", size " << (expected).numel() << " of " \
       << (expected).scalar_type() << "\n"                                          \

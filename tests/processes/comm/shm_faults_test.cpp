@@ -30,10 +30,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
@@ -348,7 +346,7 @@ TEST(Faults, ARankThatLeavesTheGroupIsNamedAtOnce) {
 
 TEST(Faults, ADifferentCallIsNamedOnAllRanksAtOnce) {
   for (const int size : {2, 3, 4}) {
-    for (const std::uint64_t seed : {1, 2, 3, 4}) {
+    for (const std::uint64_t seed : {1U, 2U, 3U, 4U}) {
       Group group({.size = size, .odd_argument = "barrier:33", .seed = seed});
       EXPECT_TRUE(group.read_until(Clock::now() + kGiveUp, [&] {
         return group.all_said("(end)\n");

@@ -61,7 +61,7 @@ double milliseconds_of_all_reduce(const at::Tensor& tensor, const Group& group) 
   trireme::comm::all_reduce(tensor, group);
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - started;
-  const auto sum = static_cast<float>(group.size() * (group.size() + 1) / 2);
+  const int sum = group.size() * (group.size() + 1) / 2;
   check(at::equal(tensor, at::full_like(tensor, sum)), "timed all-reduce", group);
   return elapsed.count();
 }

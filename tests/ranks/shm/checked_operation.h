@@ -92,7 +92,7 @@ class CheckedOperation {
  private:
   // What `rank` contributes; `piece` tells those apart that go to different ranks.
   Bytes values(int rank, std::size_t count, int piece = 0) const {
-    const auto salt = static_cast<std::uint64_t>(rank * 64 + piece + 1);
+    const auto salt = static_cast<std::uint64_t>(rank) * 64 + static_cast<std::uint64_t>(piece) + 1;
     return random_values(plan_.seed * 7919 + salt * 104729, plan_.type, count);
   }
 

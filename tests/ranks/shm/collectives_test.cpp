@@ -150,7 +150,7 @@ TEST(Contract, BitsDependNeitherOnTheLengthNorOnTheCollectiveNorOnTheRank) {
       kSize,
       [&](Communicator& group) {
         // Inline, in one shot, in one chunk, in several; cut into slices at other places each time.
-        for (const std::size_t count : {1, 7, 10, 11, 1001, 8192, 8193, 65'536, 200'003}) {
+        for (const std::size_t count : {1U, 7U, 10U, 11U, 1001U, 8192U, 8193U, 65'536U, 200'003U}) {
           std::vector<float> input(count);
           for (std::size_t i = 0; i < count; ++i) input[i] = value_at(group.rank(), i);
           std::vector<float> reduced(count);

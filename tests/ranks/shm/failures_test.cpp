@@ -52,48 +52,48 @@ struct Mismatch {
   std::string rank_1_text;
 };
 
-template <std::size_t kCount, DataType kType = DataType::kFloat32, ReduceOp kOp = ReduceOp::kSum>
+template <std::size_t Count, DataType Type = DataType::kFloat32, ReduceOp Op = ReduceOp::kSum>
 void all_reduce(Communicator& group) {
-  std::vector<std::byte> data(kCount * size_of(kType));
-  group.all_reduce(data.data(), data.data(), kCount, kType, {kOp});
+  std::vector<std::byte> data(Count * size_of(Type));
+  group.all_reduce(data.data(), data.data(), Count, Type, {Op});
 }
-template <int kRoot>
+template <int Root>
 void reduce(Communicator& group) {
   std::array<float, 4> data = {};
-  group.reduce(data.data(), data.data(), 4, DataType::kFloat32, {}, kRoot);
+  group.reduce(data.data(), data.data(), 4, DataType::kFloat32, {}, Root);
 }
-template <std::size_t kBytes, int kRoot = 0>
+template <std::size_t Bytes, int Root = 0>
 void broadcast(Communicator& group) {
-  std::vector<std::byte> data(kBytes);
-  group.broadcast(data.data(), kBytes, kRoot);
+  std::vector<std::byte> data(Bytes);
+  group.broadcast(data.data(), Bytes, Root);
 }
-template <std::size_t kBytes>
+template <std::size_t Bytes>
 void all_gather(Communicator& group) {
-  std::vector<std::byte> input(kBytes);
+  std::vector<std::byte> input(Bytes);
   std::vector<std::vector<std::byte>> pieces(3, input);
   const std::array<void*, 3> outputs = {pieces[0].data(), pieces[1].data(), pieces[2].data()};
-  group.all_gather(input.data(), outputs, std::array<std::size_t, 3>{kBytes, kBytes, kBytes});
+  group.all_gather(input.data(), outputs, std::array<std::size_t, 3>{Bytes, Bytes, Bytes});
 }
-template <int kRoot>
+template <int Root>
 void gather(Communicator& group) {
   std::array<std::byte, 3> data = {};
   const std::array<void*, 3> outputs = {&data[0], &data[1], &data[2]};
   std::byte input{};
-  group.gather(&input, outputs, std::array<std::size_t, 3>{1, 1, 1}, kRoot);
+  group.gather(&input, outputs, std::array<std::size_t, 3>{1, 1, 1}, Root);
 }
-template <std::size_t kBytes>
+template <std::size_t Bytes>
 void scatter(Communicator& group) {
-  std::vector<std::byte> data(kBytes);
+  std::vector<std::byte> data(Bytes);
   const std::array<const void*, 3> inputs = {data.data(), data.data(), data.data()};
-  std::vector<std::byte> output(kBytes);
-  group.scatter(inputs, output.data(), kBytes, 0);
+  std::vector<std::byte> output(Bytes);
+  group.scatter(inputs, output.data(), Bytes, 0);
 }
-template <std::size_t kCount>
+template <std::size_t Count>
 void reduce_scatter(Communicator& group) {
-  std::vector<float> input(3 * kCount);
-  std::vector<float> output(kCount);
-  group.reduce_scatter(input.data(), output.data(),
-                       std::array<std::size_t, 3>{kCount, kCount, kCount}, DataType::kFloat32);
+  std::vector<float> input(3 * Count);
+  std::vector<float> output(Count);
+  group.reduce_scatter(input.data(), output.data(), std::array<std::size_t, 3>{Count, Count, Count},
+                       DataType::kFloat32);
 }
 void all_to_all(Communicator& group) {
   std::array<std::byte, 3> sent = {};
@@ -319,7 +319,6 @@ TEST(Failure, AtTheDeadlineNamesWhoIsMissing) {
 TEST(Failure, IsRepeatedByEveryLaterCall) {
   const Thrown thrown = run_ranks_catching(2, [](Communicator& group) {
     if (group.rank() == 1) return;
-    std::string first;
     for (int i = 0; i < 3; ++i) {
       try {
         all_reduce<4>(group);
@@ -364,7 +363,8 @@ TEST(Failure, OfAGroupLeavesOthersAlone) {
       try {
         rank == 0 ? broken->barrier() : all_reduce<1>(*broken);
         ADD_FAILURE() << "the mismatch was not noticed";
-      } catch (const CommError&) {
+      } catch (const CommError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("different calls"));
       }
       whole->barrier();
     }

@@ -144,10 +144,10 @@ void fold_complex(Sources sources, std::byte* to, std::size_t count, Reduction r
 template <typename Integer>
 void fold_integers(Sources sources, std::byte* to, std::size_t count, Reduction reduction) {
   for (std::size_t i = 0; i < count; ++i) {
-    auto value = static_cast<std::uint64_t>(read<Integer>(sources[0], i));
+    auto value = static_cast<std::uint64_t>(std::int64_t{read<Integer>(sources[0], i)});
     for (const std::byte* source : sources.subspan(1)) {
       const Integer next = read<Integer>(source, i);
-      const auto bits = static_cast<std::uint64_t>(next);
+      const auto bits = static_cast<std::uint64_t>(std::int64_t{next});
       const auto so_far = static_cast<Integer>(value);
       switch (reduction.op) {
         case ReduceOp::kSum:

@@ -138,7 +138,7 @@ class Folds : public ::testing::TestWithParam<Case> {
 
 TEST_P(Folds, GivesTheBitsOfThePlainFoldForAnyNumberOfSourcesAndElements) {
   for (const int num_sources : kNumSources) {
-    for (const std::size_t count : {0, 1, 3, 31, 64, 511, 512, 513, 2051}) {
+    for (const std::size_t count : {0U, 1U, 3U, 31U, 64U, 511U, 512U, 513U, 2051U}) {
       std::vector<Bytes> sources;
       for (int s = 0; s < num_sources; ++s) {
         sources.push_back(
@@ -191,7 +191,7 @@ TEST_P(Folds, MayWriteOverAnyOfItsSources) {
 
 TEST_P(Folds, WritesToSeveralDestinations) {
   const auto [op, type] = GetParam();
-  for (const std::size_t count : {0, 1, 1023, 20001}) {
+  for (const std::size_t count : {0U, 1U, 1023U, 20001U}) {
     std::vector<Bytes> sources;
     for (std::uint64_t s = 0; s < 3; ++s) sources.push_back(random_values(s, type, count));
     const std::vector<const std::byte*> from = addresses(sources);

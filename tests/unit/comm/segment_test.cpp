@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-constexpr std::size_t kBytes = 3 * 4096;
+constexpr std::size_t kBytes = 12288;
 
 // Names in /dev/shm that this process made.
 std::vector<std::string> own_names() {

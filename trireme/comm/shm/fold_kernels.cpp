@@ -110,16 +110,24 @@ struct Product {
   }
   static Bool combine(Bool a, Bool b) { return {static_cast<std::uint8_t>(a.bits & b.bits)}; }
 };
+template <typename T>
+bool is_nan(T value) {
+  if constexpr (__is_same(T, float) || __is_same(T, double)) {
+    return __builtin_isnan(value);
+  } else {
+    return (void)value, false;
+  }
+}
 struct Minimum {
   template <typename T>
   static T combine(T a, T b) {
-    return (a < b || a != a) ? a : b;
+    return (a < b || is_nan(a)) ? a : b;
   }
 };
 struct Maximum {
   template <typename T>
   static T combine(T a, T b) {
-    return (a > b || a != a) ? a : b;
+    return (a > b || is_nan(a)) ? a : b;
   }
 };
 struct And {
@@ -173,12 +181,12 @@ struct Multiply {  // `number` is the factor
   }
 };
 
-template <typename Stored, typename Op, typename Scale, int kSources>
+template <typename Stored, typename Op, typename Scale, int NumSources>
 void fold_fixed(Stored* destination, const Stored* const* sources, size_t count,
                 typename Traits<Stored>::Accumulator number) {
   using T = Traits<Stored>;
-  const Stored* from[kSources];
-  for (int s = 0; s < kSources; ++s) from[s] = sources[s];
+  const Stored* from[NumSources];
+  for (int s = 0; s < NumSources; ++s) from[s] = sources[s];
   // The destination is one of the sources at most, at the same index: no iteration reads what
   // another one writes.
 #if defined(__clang__)
@@ -188,7 +196,7 @@ void fold_fixed(Stored* destination, const Stored* const* sources, size_t count,
 #endif
   for (size_t i = 0; i < count; ++i) {
     auto value = Scale::before(T::load(from[0][i]), number);
-    for (int s = 1; s < kSources; ++s) {
+    for (int s = 1; s < NumSources; ++s) {
       value = Op::combine(value, Scale::before(T::load(from[s][i]), number));
     }
     destination[i] = T::store(Scale::after(value, number));
@@ -232,13 +240,13 @@ Accumulator number_for(int num_sources, double factor) {
   }
 }
 
-template <typename Stored, typename Op, typename Scale = Plain, int kReals = 1>
+template <typename Stored, typename Op, typename Scale = Plain, int NumReals = 1>
 void kernel(void* destination, const void* const* sources, int num_sources, size_t count,
             double factor) {
   auto* to = static_cast<Stored*>(destination);
   const auto* from = reinterpret_cast<const Stored* const*>(sources);
   const auto number = number_for<Scale, typename Traits<Stored>::Accumulator>(num_sources, factor);
-  count *= kReals;
+  count *= NumReals;
   // Sums are what training spends its time on.
   if constexpr (__is_same(Op, Sum)) {
     if (num_sources == 2) return fold_fixed<Stored, Op, Scale, 2>(to, from, count, number);

@@ -42,7 +42,7 @@ void for_each_rank(std::uint64_t ranks, const Body& body) {
 std::string name_ranks(std::uint64_t ranks) {
   std::string text = std::popcount(ranks) == 1 ? "rank " : "ranks ";
   for_each_rank(ranks,
-                [&](int rank) { text += join_message(text.ends_with(" ") ? "" : ", ", rank); });
+                [&](int rank) { text += join_message(text.ends_with(' ') ? "" : ", ", rank); });
   return text;
 }
 
@@ -137,7 +137,8 @@ std::uint64_t Member::every_rank() const noexcept {
 }
 
 Mailbox& Member::mailbox(int sender, int receiver) const noexcept {
-  const auto index = static_cast<std::size_t>(sender * layout_.size + receiver);
+  const auto index = static_cast<std::size_t>(sender) * static_cast<std::size_t>(layout_.size) +
+                     static_cast<std::size_t>(receiver);
   return *reinterpret_cast<Mailbox*>(segment_.data() + layout_.mailboxes_at() +
                                      index * layout_.mailbox_stride());
 }

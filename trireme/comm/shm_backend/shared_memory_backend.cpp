@@ -228,7 +228,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::launch(OpType type, const 
     }
     work->complete(error);
   }));
-  if (coalesced_) coalesced_->push_back(work);
+  if (coalesced_) coalesced_->emplace_back(work);
   return work;
 }
 
@@ -486,7 +486,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::send(Tensors& tensors, int
       work->complete(error);
     }));
   }
-  if (coalesced_) coalesced_->push_back(work);
+  if (coalesced_) coalesced_->emplace_back(work);
   return work;
 }
 
@@ -514,7 +514,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::receive_from(Tensors& tens
     shm::Queue& queue = communicator_->transfers();
     work->set_job(queue, queue.submit(complete));
   }
-  if (coalesced_) coalesced_->push_back(work);
+  if (coalesced_) coalesced_->emplace_back(work);
   return work;
 }
 
