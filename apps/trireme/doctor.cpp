@@ -169,7 +169,7 @@ int examine() {
   int num_bad = 0;
   std::cout << "trireme " TRIREME_VERSION "\n";
   for (const Finding& finding : findings) {
-    std::cout << (finding.is_good ? "  ok    " : "  BAD   ") << std::left << std::setw(15)
+    std::cout << (finding.is_good ? "  ok    " : "  BAD   ") << std::left << std::setw(18)
               << finding.name << finding.text << '\n';
     if (finding.is_good) continue;
     ++num_bad;
