@@ -2,7 +2,7 @@
 # Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
 # needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow check check-all fix tsan asan clang bench install clean
+.PHONY: help demo build test test-slow check check-all fix tsan asan clang arm bench install clean
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 RANKS ?= 2
@@ -36,11 +36,12 @@ check: ## Formatting, clang-tidy, headers, directions of includes, links of the 
 	@tools/build release
 	@tools/check $(CHECK)
 
-check-all: ## check on every file, Clang, sanitizers, all tests, a moment of each benchmark
+check-all: ## check on every file, Clang, Arm, sanitizers, all tests, a moment of each benchmark
 	@$(MAKE) check CHECK=--all
 	@$(MAKE) tsan
 	@$(MAKE) asan
 	@$(MAKE) clang
+	@$(MAKE) arm
 	@$(MAKE) test
 	@$(MAKE) test-slow
 	@$(MAKE) bench BENCH=--smoke
@@ -63,6 +64,11 @@ clang: ## Build with Clang, and run the fast tests
 	@tools/setup build test clang
 	@tools/build clang all
 	@tools/test clang fast
+
+arm: ## Cross-compile the rooms without LibTorch for 64-bit Arm, and test them in an emulator
+	@tools/setup build arm
+	@tools/build arm all
+	@tools/test arm fast
 
 bench: bench-all ## Run every benchmark beside its peers; `make bench-<name>` runs one
 bench-%:

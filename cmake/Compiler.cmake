@@ -40,6 +40,6 @@ if(TRIREME_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${TRIREME_CCACHE})
 endif()
 find_program(TRIREME_MOLD mold)
-if(TRIREME_MOLD)
+if(TRIREME_MOLD AND NOT CMAKE_CROSSCOMPILING)  # a cross-compiler looks for its own linkers alone
   add_link_options(-fuse-ld=mold)
 endif()

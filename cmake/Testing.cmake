@@ -2,7 +2,13 @@
 #
 # One test program of GoogleTest cases and one ctest entry. SLOW puts it under the label `slow`, which
 # `make test` leaves out. NEEDS are programs that the test runs.
-include(GoogleTest)
+if(CMAKE_CROSSCOMPILING)
+  # Distributions have the library for their own processor, and its sources (package googletest).
+  set(INSTALL_GTEST OFF)
+  add_subdirectory(/usr/src/googletest ${PROJECT_BINARY_DIR}/googletest EXCLUDE_FROM_ALL)
+else()
+  find_package(GTest 1.12 REQUIRED)
+endif()
 function(trireme_test name)
   cmake_parse_arguments(test "SLOW" "TORCH" "SOURCES;LINK;NEEDS" ${ARGN})
   add_executable(${name} ${test_SOURCES})
@@ -24,5 +30,5 @@ function(trireme_test name)
   # One process per program, not per case: loading LibTorch takes longer than most cases do.
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   set_tests_properties(${name} PROPERTIES LABELS ${labels} TIMEOUT ${timeout} ENVIRONMENT
-    "TRIREME_BIN=$<TARGET_FILE_DIR:trireme_program>;TRIREME_SOURCE=${PROJECT_SOURCE_DIR};OMP_NUM_THREADS=1")
+    "TRIREME_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};TRIREME_SOURCE=${PROJECT_SOURCE_DIR};OMP_NUM_THREADS=1")
 endfunction()

@@ -20,7 +20,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +46,9 @@ class Rank {
   explicit Rank(std::vector<std::string> arguments) {
     const char* program = std::getenv("SHM_RANK");
     arguments.insert(arguments.begin(), program == nullptr ? "./shm_rank" : program);
+    const char* emulator = std::getenv("SHM_RANK_EMULATOR");  // runs programs of another processor
+    std::istringstream prefix(emulator == nullptr ? "" : emulator);
+    arguments.insert(arguments.begin(), std::istream_iterator<std::string>(prefix), {});
     std::vector<char*> words;
     for (std::string& argument : arguments) words.push_back(argument.data());
     words.push_back(nullptr);
@@ -54,7 +59,7 @@ class Rank {
     if (process_ == 0) {
       ::dup2(output_there.get(), 1);
       ::dup2(error_there.get(), 2);
-      ::execv(words.front(), words.data());
+      ::execvp(words.front(), words.data());
       ::_exit(126);
     }
   }
