@@ -170,6 +170,14 @@ TEST_P(AllReduce, AddsInRankOrderOverEveryEngineWhenOrdered) {
       const at::Tensor tensor = inputs[static_cast<std::size_t>(group.rank())].clone();
       all_reduce_ordered(tensor, group);
       EXPECT_TRUE(at::equal(tensor, expected)) << size;
+      // Half precision: a fold in fp32, rounded once.
+      at::Tensor sum = inputs[0].to(at::kHalf).to(at::kFloat);
+      for (int rank = 1; rank < size; ++rank) {
+        sum.add_(inputs[static_cast<std::size_t>(rank)].to(at::kHalf).to(at::kFloat));
+      }
+      const at::Tensor half = inputs[static_cast<std::size_t>(group.rank())].to(at::kHalf);
+      all_reduce_ordered(half, group);
+      EXPECT_TRUE(at::equal(half, sum.to(at::kHalf))) << size;
     });
   }
 }
@@ -230,6 +238,29 @@ TEST_P(Subgroups, RefuseARankThatIsTwiceOrOutside) {
   run_ranks(2, [](const Group& group) {
     EXPECT_THROW(group.subgroup(std::array{0, 0}), UsageError);
     EXPECT_THROW(group.subgroup(std::array{0, 2}), UsageError);
+  });
+}
+
+// The last handle of the group used to go on the group's own thread, which cannot wait for itself.
+TEST(BackgroundWork, GoesOnWhenWorkAndGroupAreDropped) {
+  run_ranks(2, [](Group group) {
+    const at::Tensor input = at::full({100'000}, group.rank(), at::kInt);
+    const at::Tensor output = at::empty({200'000}, at::kInt);
+    static_cast<void>(all_gather_async(output, input, group));
+    static_cast<void>(reduce_scatter_async(at::empty({50'000}, at::kInt), input, group));
+    group = Group();
+  });
+}
+
+TEST_P(PointToPoint, RefusesItselfAndStrangers) {
+  EXPECT_THROW(send(at::zeros({1}), 0, Group()), UsageError);
+  run_ranks(2, [](const Group& group) {
+    EXPECT_THROW(send(at::zeros({1}), group.rank(), group), UsageError);
+    EXPECT_THROW(receive(at::zeros({1}), 2, group), UsageError);
+    const Group first = group.subgroup(std::array{0});
+    if (group.rank() == 1) {
+      EXPECT_THROW(send(at::zeros({1}), 0, first), UsageError);
+    }
   });
 }
 

@@ -2,7 +2,8 @@
 #include <trireme/comm/collectives.h>
 
 #include <trireme/base/error.h>
-#include <trireme/comm/monitor/recorder.h>
+#include <trireme/comm/detail/checks.h>
+#include <trireme/comm/detail/starter.h>
 #include <trireme/comm/shm/communicator.h>
 #include <trireme/comm/shm_backend/shared_memory_backend.h>
 
@@ -10,13 +11,10 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <functional>
 #include <span>
 #include <utility>
 
@@ -50,29 +48,6 @@ Names names_of(ReduceOp op) {
   throw InternalError("unknown ReduceOp", "this is a defect in Trireme; please report it");
 }
 
-[[noreturn]] void refuse(const at::Tensor& tensor, const char* operation, const char* expected) {
-  throw UsageError(
-      join_message(operation, " was given ",
-                   tensor.defined()
-                       ? join_message("a tensor of sizes ", tensor.sizes(), ", strides ",
-                                      tensor.strides(), ", on ", tensor.device())
-                       : std::string("an undefined tensor"),
-                   ", expected ", expected),
-      "pass tensor.contiguous(), on the device that the group's engine carries");
-}
-
-void check_dense(const at::Tensor& tensor, const char* operation) {
-  if (!tensor.defined() || !tensor.is_non_overlapping_and_dense()) {
-    refuse(tensor, operation, "a dense one, without gaps or overlaps");
-  }
-}
-
-// For operations that concatenate slices: there memory order must be row-major order.
-void check_rows(const at::Tensor& tensor, const char* operation) {
-  check_dense(tensor, operation);
-  if (!tensor.is_contiguous()) refuse(tensor, operation, "a contiguous one, not a permuted one");
-}
-
 // The same memory as one dimension without autograd, which is all that a c10d engine needs to see.
 // Reading the storage of a dense tensor in memory order is right for any permutation of its
 // dimensions.
@@ -83,56 +58,7 @@ at::Tensor flat(const at::Tensor& tensor) {
 // Bytes, so that every dtype travels over every engine.
 at::Tensor flat_bytes(const at::Tensor& tensor) { return flat(tensor).view(at::kByte); }
 
-void check_multiple(const at::Tensor& large, const at::Tensor& small, const Group& group,
-                    const char* operation, const char* large_name, const char* small_name) {
-  if (large.scalar_type() == small.scalar_type() && large.numel() == small.numel() * group.size())
-    return;
-  throw UsageError(join_message(operation, " over ", group.size(), " ranks: ", large_name, " is ",
-                                large.sizes(), " of ", large.scalar_type(), ", ", small_name,
-                                " is ", small.sizes(), " of ", small.scalar_type()),
-                   join_message(large_name, " needs ", group.size(), " times the elements of ",
-                                small_name, " and the same dtype"));
-}
-
-void check_peer(int peer, const Group& group, const char* operation) {
-  if (peer >= 0 && peer < group.size()) return;
-  throw UsageError(join_message(operation, " with rank ", peer, " of group '", group.name(),
-                                "', which has ranks 0 to ", group.size() - 1),
-                   "give a rank that is in the group");
-}
-
 std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
-
-std::string first_line(const char* text) { return std::string(text, std::strcspn(text, "\n")); }
-
-[[noreturn]] void fail(const Group& group, const char* operation, std::uint64_t sequence_number,
-                       std::chrono::steady_clock::time_point started, const std::exception& cause) {
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
-  const std::string message =
-      join_message(operation, ", number ", sequence_number, ", of group '", group.name(),
-                   "' on rank ", group.rank(), " of ", group.size(), " (engine ", group.engine(),
-                   ") failed after ", elapsed.count(), " s: ", first_line(cause.what()));
-  throw CommError(
-      join_message(message, "\nwhat each rank did last:", group.report_failure(message)),
-      join_message("another rank ended, made another call, or did not make this one within ",
-                   static_cast<double>(group.timeout().count()) / 1000,
-                   " s; its own log says why. The group cannot be used any more"),
-      {.rank = group.rank(),
-       .peer = -1,
-       .operation = operation,
-       .sequence = sequence_number,
-       .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed)});
-}
-
-// Whether there is anything to do for this operation: not in a group of one.
-bool is_needed(const Group& group, const char* operation) {
-  if (group.rank() < 0) {
-    throw UsageError(join_message(operation, " on group '", group.name(),
-                                  "', to which this process does not belong"),
-                     "call it only on ranks that are in the list given to subgroup");
-  }
-  return group.size() > 1;
-}
 
 // The shared-memory engine, where it carries the group; it takes CPU tensors alone.
 shm::Communicator* shared_memory(const Group& group, const at::Tensor& tensor,
@@ -144,50 +70,44 @@ shm::Communicator* shared_memory(const Group& group, const at::Tensor& tensor,
   return shared;
 }
 
-std::vector<std::size_t> equal_parts(const at::Tensor& whole, const Group& group) {
-  const auto ranks = static_cast<std::size_t>(group.size());
+// What follows runs in the background too, where it must not keep the group: the last handle would
+// end the group on the group's own thread.
+
+std::vector<std::size_t> equal_parts(const at::Tensor& whole, int size) {
+  const auto ranks = static_cast<std::size_t>(size);
   return std::vector<std::size_t>(ranks, whole.nbytes() / ranks);
 }
 
 template <typename Pointer>
-std::vector<Pointer> part_pointers(const at::Tensor& whole, const Group& group) {
+std::vector<Pointer> part_pointers(const at::Tensor& whole, int size) {
   std::vector<Pointer> pointers;
   auto* data = static_cast<std::byte*>(whole.data_ptr());
-  const std::size_t part = whole.nbytes() / static_cast<std::size_t>(group.size());
-  for (int rank = 0; rank < group.size(); ++rank) {
+  const std::size_t part = whole.nbytes() / static_cast<std::size_t>(size);
+  for (int rank = 0; rank < size; ++rank) {
     pointers.push_back(data + static_cast<std::size_t>(rank) * part);
   }
   return pointers;
 }
 
+void all_gather_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
+                       std::string_view label) {
+  shared.all_gather(input.data_ptr(), part_pointers<void*>(output, shared.size()),
+                    equal_parts(output, shared.size()), label);
+}
+
 void reduce_scatter_shared(shm::Communicator& shared, const at::Tensor& output,
-                           const at::Tensor& input, const Group& group, ReduceOp op,
-                           std::string_view label) {
-  const std::vector<std::size_t> counts(static_cast<std::size_t>(group.size()), count_of(output));
+                           const at::Tensor& input, ReduceOp op, std::string_view label) {
+  const std::vector<std::size_t> counts(static_cast<std::size_t>(shared.size()), count_of(output));
   shared.reduce_scatter(input.data_ptr(), output.data_ptr(), counts,
                         to_shared_memory_type(input.scalar_type(), "reduce-scatter"),
                         {.op = names_of(op).shm}, label);
 }
 
 void all_to_all_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
-                       const Group& group, std::string_view label) {
-  const auto bytes = equal_parts(input, group);
-  shared.all_to_all(part_pointers<const void*>(input, group), bytes,
-                    part_pointers<void*>(output, group), bytes, label);
-}
-
-void check_all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& group) {
-  check_rows(output, "all-to-all");
-  check_rows(input, "all-to-all");
-  if (output.scalar_type() == input.scalar_type() && output.numel() == input.numel() &&
-      input.numel() % group.size() == 0) {
-    return;
-  }
-  throw UsageError(join_message("all-to-all over ", group.size(), " ranks: input is ",
-                                input.sizes(), " of ", input.scalar_type(), ", output is ",
-                                output.sizes(), " of ", output.scalar_type()),
-                   "both need the same dtype and the same number of elements, a multiple of the "
-                   "number of ranks");
+                       std::string_view label) {
+  const auto bytes = equal_parts(input, shared.size());
+  shared.all_to_all(part_pointers<const void*>(input, shared.size()), bytes,
+                    part_pointers<void*>(output, shared.size()), bytes, label);
 }
 
 // Whether the shared-memory engine carries the group, so that a blocking call need not start work
@@ -197,88 +117,6 @@ bool is_shared(const Group& group) {
 }
 
 }  // namespace
-
-struct Work::Pending {
-  c10::intrusive_ptr<c10d::Work> work;  // of a c10d engine,
-  std::shared_ptr<shm::Job> job;        // or of the shared-memory engine
-  shm::Queue* queue = nullptr;
-  Group group;
-  const char* operation = "";
-  std::uint64_t sequence_number = 0;
-  std::chrono::steady_clock::time_point started;
-  std::vector<at::Tensor> keep_alive;
-};
-
-Work::Work() = default;
-Work::Work(Work&&) noexcept = default;
-Work& Work::operator=(Work&&) noexcept = default;
-Work::~Work() = default;
-
-void Work::wait() {
-  if (!pending_) return;
-  const std::unique_ptr<Pending> pending = std::move(pending_);
-  if (pending->job) {
-    pending->queue->wait(*pending->job);
-    return;
-  }
-  try {
-    pending->work->wait(pending->group.timeout());
-    pending->group.recorder().end(pending->sequence_number);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& cause) {
-    fail(pending->group, pending->operation, pending->sequence_number, pending->started, cause);
-  }
-}
-
-bool Work::is_completed() const {
-  if (!pending_) return true;
-  return pending_->job ? pending_->job->is_done() : pending_->work->isCompleted();
-}
-
-class Starter {
- public:
-  // By a c10d engine; the first tensor tells the recorder what is sent.
-  template <typename Call>
-  static Work start(const Group& group, const char* operation, std::vector<at::Tensor> keep_alive,
-                    std::string_view label, const Call& call) {
-    const std::uint64_t sequence_number = group.next_sequence_number();
-    group.recorder().begin(
-        sequence_number, operation,
-        keep_alive.empty() ? std::string_view() : c10::toString(keep_alive.front().scalar_type()),
-        keep_alive.empty() ? 0 : keep_alive.front().numel(), label);
-    Work work;
-    try {
-      work.pending_ =
-          std::make_unique<Work::Pending>(Work::Pending{.work = call(*group.backend()),
-                                                        .job = nullptr,
-                                                        .group = group,
-                                                        .operation = operation,
-                                                        .sequence_number = sequence_number,
-                                                        .started = std::chrono::steady_clock::now(),
-                                                        .keep_alive = std::move(keep_alive)});
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& cause) {
-      throw CommError(join_message("engine ", group.engine(), " cannot start ", operation,
-                                   " (number ", sequence_number, " of group '", group.name(),
-                                   "'): ", first_line(cause.what())),
-                      "it may not know the dtype or the device of the tensor; if its connection is "
-                      "broken, another rank ended before");
-    }
-    return work;
-  }
-
-  // By the shared-memory engine; `call` keeps what it uses alive.
-  static Work submit(const Group& group, shm::Queue& queue, std::function<void()> call) {
-    Work work;
-    work.pending_ = std::make_unique<Work::Pending>();
-    work.pending_->group = group;
-    work.pending_->queue = &queue;
-    work.pending_->job = queue.submit(std::move(call));
-    return work;
-  }
-};
 
 void all_reduce(const at::Tensor& tensor, const Group& group, ReduceOp op, std::string_view label) {
   check_dense(tensor, "all-reduce");
@@ -328,9 +166,12 @@ void all_reduce_ordered(const at::Tensor& tensor, const Group& group, std::strin
   padded.flatten().slice(0, 0, whole.numel()).copy_(whole);
   const at::Tensor contributions = at::empty_like(padded);
   all_to_all(contributions, padded, group, label);
-  const at::Tensor sum = contributions.select(0, 0);
-  for (std::int64_t rank = 1; rank < ranks; ++rank) sum.add_(contributions.select(0, rank));
-  all_gather(padded, sum, group, label);
+  // Half precision is folded in fp32 and rounded once, as shared memory does it.
+  const bool is_half = at::isReducedFloatingType(whole.scalar_type());
+  const at::Tensor terms = is_half ? contributions.to(at::kFloat) : contributions;
+  const at::Tensor sum = terms.select(0, 0);
+  for (std::int64_t rank = 1; rank < ranks; ++rank) sum.add_(terms.select(0, rank));
+  all_gather(padded, sum.to(whole.scalar_type()), group, label);
   whole.copy_(padded.flatten().slice(0, 0, whole.numel()));
 }
 
@@ -394,11 +235,10 @@ Work all_gather_async(const at::Tensor& output, const at::Tensor& input, const G
     return {};
   }
   if (auto* shared = shared_memory(group, output, "all-gather")) {
-    return Starter::submit(
-        group, shared->collectives(), [shared, group, output, input, text = std::string(label)] {
-          shared->all_gather(input.data_ptr(), part_pointers<void*>(output, group),
-                             equal_parts(output, group), text);
-        });
+    return Starter::submit(group, shared->collectives(),
+                           [shared, output, input, text = std::string(label)] {
+                             all_gather_shared(*shared, output, input, text);
+                           });
   }
   at::Tensor out = flat_bytes(output);
   at::Tensor in = flat_bytes(input);
@@ -412,9 +252,7 @@ void all_gather(const at::Tensor& output, const at::Tensor& input, const Group& 
   check_rows(output, "all-gather");
   check_rows(input, "all-gather");
   check_multiple(output, input, group, "all-gather", "output", "input");
-  shared_memory(group, output, "all-gather")
-      ->all_gather(input.data_ptr(), part_pointers<void*>(output, group),
-                   equal_parts(output, group), label);
+  all_gather_shared(*shared_memory(group, output, "all-gather"), output, input, label);
 }
 
 Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
@@ -428,8 +266,8 @@ Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, con
   }
   if (auto* shared = shared_memory(group, input, "reduce-scatter")) {
     return Starter::submit(group, shared->collectives(),
-                           [shared, group, output, input, op, text = std::string(label)] {
-                             reduce_scatter_shared(*shared, output, input, group, op, text);
+                           [shared, output, input, op, text = std::string(label)] {
+                             reduce_scatter_shared(*shared, output, input, op, text);
                            });
   }
   at::Tensor out = flat(output);
@@ -447,8 +285,7 @@ void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Gro
   check_rows(output, "reduce-scatter");
   check_rows(input, "reduce-scatter");
   check_multiple(input, output, group, "reduce-scatter", "input", "output");
-  reduce_scatter_shared(*shared_memory(group, input, "reduce-scatter"), output, input, group, op,
-                        label);
+  reduce_scatter_shared(*shared_memory(group, input, "reduce-scatter"), output, input, op, label);
 }
 
 Work all_to_all_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
@@ -460,8 +297,8 @@ Work all_to_all_async(const at::Tensor& output, const at::Tensor& input, const G
   }
   if (auto* shared = shared_memory(group, input, "all-to-all")) {
     return Starter::submit(group, shared->collectives(),
-                           [shared, group, output, input, text = std::string(label)] {
-                             all_to_all_shared(*shared, output, input, group, text);
+                           [shared, output, input, text = std::string(label)] {
+                             all_to_all_shared(*shared, output, input, text);
                            });
   }
   at::Tensor out = flat_bytes(output);
@@ -476,12 +313,12 @@ void all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& 
                 std::string_view label) {
   if (!is_shared(group)) return all_to_all_async(output, input, group, label).wait();
   check_all_to_all(output, input, group);
-  all_to_all_shared(*shared_memory(group, input, "all-to-all"), output, input, group, label);
+  all_to_all_shared(*shared_memory(group, input, "all-to-all"), output, input, label);
 }
 
 Work send_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
   check_rows(tensor, "send");
-  check_peer(peer, group, "send");
+  check_other(peer, group, "send");
   if (auto* shared = shared_memory(group, tensor, "send")) {
     auto transfer =
         shared->point_to_point().send(tensor.data_ptr(), tensor.nbytes(), peer, tag, {});
@@ -501,7 +338,7 @@ void send(const at::Tensor& tensor, int peer, const Group& group, int tag) {
 
 Work receive_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
   check_rows(tensor, "receive");
-  check_peer(peer, group, "receive");
+  check_other(peer, group, "receive");
   if (auto* shared = shared_memory(group, tensor, "receive")) {
     auto transfer =
         shared->point_to_point().receive(tensor.data_ptr(), tensor.nbytes(), peer, tag, {});

@@ -55,7 +55,8 @@ Work all_reduce_async(const at::Tensor& tensor, const Group& group, ReduceOp op 
 /// Adds `tensor` over all ranks in place, element by element in rank order, over any engine: all
 /// engines give the bits of one process that adds the ranks one after the other
 /// (docs/design/numerics.md). Where the group's own order is not that, by an all-to-all, a fold on
-/// every rank and an all-gather: the bytes of a ring. Blocking.
+/// every rank and an all-gather: the bytes of a ring. fp16 and bf16 are folded in fp32 and rounded
+/// once. Blocking.
 void all_reduce_ordered(const at::Tensor& tensor, const Group& group, std::string_view label = {});
 
 /// Reduces like all_reduce, but only rank `root` gets the result; the others' tensors stay as they

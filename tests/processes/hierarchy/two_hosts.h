@@ -3,31 +3,20 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
+#include <tests/processes/shell.h>
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 
 namespace trireme::testing {
 
-struct Finished {
-  int code = -1;
-  std::string output;  // both streams
-};
+using test::Finished;
 
+/// Finds `ip` and `tc` also where only root looks.
 inline Finished shell(const std::string& command) {
-  Finished finished;
-  const std::string all = "PATH=$PATH:/usr/sbin:/sbin; { " + command + "\n} 2>&1";
-  // NOLINTNEXTLINE(bugprone-command-processor): the tests' own words
-  std::FILE* const pipe = ::popen(all.c_str(), "re");
-  std::array<char, 4096> chunk{};
-  while (std::fgets(chunk.data(), chunk.size(), pipe) != nullptr) finished.output += chunk.data();
-  const int status = ::pclose(pipe);
-  finished.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return finished;
+  return test::shell("PATH=$PATH:/usr/sbin:/sbin; " + command);
 }
 
 /// The namespaces exist as long as this object, whose names hold the process id.

@@ -1,46 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine over MPI in real processes, under the launcher of the MPI that it was built with.
 #include <gmock/gmock.h>
-#include <sys/wait.h>
+#include <tests/processes/shell.h>
 
-#include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
 namespace trireme {
 namespace {
 
+using test::Finished;
+using test::is_installed;
+using test::shell;
+using test::variable;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Finished {
-  int code = -1;
-  std::string output;  // both streams
-};
-
-Finished shell(const std::string& command) {
-  Finished finished;
-  const std::string with_errors = "{ " + command + "; } 2>&1";
-  // NOLINTNEXTLINE(bugprone-command-processor): the tests' own words
-  std::FILE* const pipe = ::popen(with_errors.c_str(), "re");
-  std::array<char, 4096> chunk{};
-  while (std::fgets(chunk.data(), chunk.size(), pipe) != nullptr) finished.output += chunk.data();
-  const int status = ::pclose(pipe);
-  finished.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return finished;
-}
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 const std::string kProgram = variable("MPI_PROGRAM");
 const std::string kTrireme = variable("TRIREME_BIN") + "/trireme";
-
-bool is_installed(const std::string& program) { return shell("command -v " + program).code == 0; }
 
 bool is_open_mpi() {
   static const bool is = shell(kProgram + " family").output == "Open MPI\n";

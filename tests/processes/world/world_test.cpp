@@ -6,19 +6,19 @@
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
+#include <tests/processes/shell.h>
 #include <tests/temporary_folder.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
 namespace trireme {
 namespace {
 
+using test::Finished;
+using test::is_installed;
+using test::variable;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -29,27 +29,8 @@ const test::TemporaryFolder& temporary() {
   return folder;
 }
 
-struct Finished {
-  int code = -1;
-  std::string output;  // both streams
-};
-
 Finished shell(const std::string& command) {
-  Finished finished;
-  const std::string with_errors =
-      "export TMPDIR=" + temporary().path().string() + "; { " + command + "; } 2>&1";
-  // NOLINTNEXTLINE(bugprone-command-processor): the tests' own words
-  std::FILE* const pipe = ::popen(with_errors.c_str(), "re");
-  std::array<char, 4096> chunk{};
-  while (std::fgets(chunk.data(), chunk.size(), pipe) != nullptr) finished.output += chunk.data();
-  const int status = ::pclose(pipe);
-  finished.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return finished;
-}
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+  return test::shell("export TMPDIR=" + temporary().path().string() + "; " + command);
 }
 
 const std::string kProgram = variable("WORLD_PROGRAM");
@@ -67,8 +48,6 @@ std::string free_port() {
   EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
   return std::to_string(::ntohs(address.sin_port));
 }
-
-bool is_installed(const std::string& program) { return shell("command -v " + program).code == 0; }
 
 TEST(Init, IsAWorldOfOneWhenStartedAlone) {
   const Finished finished = shell(kProgram);

@@ -25,18 +25,25 @@ constexpr std::size_t kLongBytes = std::size_t{1} << 21;
 // Many ranks on few cores are not worth more; they go by the defaults.
 constexpr std::chrono::milliseconds kLongest{100};
 
-std::filesystem::path file_for(const Steps& steps, const std::filesystem::path& folder) {
+std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
   std::getline(file, boot);
-  return folder / join_message("shared-memory-1-", boot, "-", steps.size(), "-ranks-",
+  return boot;
+}
+
+// One file a host, which says for which boot it holds.
+std::filesystem::path file_for(const Steps& steps, const std::filesystem::path& folder) {
+  return folder / join_message("shared-memory-1-", host_name(), "-", steps.size(), "-ranks-",
                                available_cores(), "-cores");
 }
 
 std::optional<Thresholds> read(const std::filesystem::path& path) {
   Thresholds thresholds;
+  std::string boot;
   std::ifstream file(path);
-  if (!(file >> thresholds.one_shot_bytes >> thresholds.chunk_bytes)) return std::nullopt;
+  file >> boot >> thresholds.one_shot_bytes >> thresholds.chunk_bytes;
+  if (!file || boot != boot_id()) return std::nullopt;
   return thresholds;
 }
 
@@ -47,7 +54,7 @@ void write(const std::filesystem::path& path, const Thresholds& thresholds) {
   const std::filesystem::path temporary = join_message(path.string(), ".", ::getpid());
   {
     std::ofstream file(temporary);
-    file << thresholds.one_shot_bytes << ' ' << thresholds.chunk_bytes << '\n';
+    file << boot_id() << ' ' << thresholds.one_shot_bytes << ' ' << thresholds.chunk_bytes << '\n';
   }
   std::filesystem::rename(temporary, path, failure);
   if (failure) std::filesystem::remove(temporary, failure);

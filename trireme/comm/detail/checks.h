@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a collective asks of its tensors, ranks and group. All throw UsageError.
+#pragma once
+
+#include <trireme/comm/group.h>
+
+#include <ATen/core/Tensor.h>
+
+namespace trireme::comm {
+
+/// Says what the tensor is and what was expected instead.
+[[noreturn]] void refuse(const at::Tensor& tensor, const char* operation, const char* expected);
+
+/// Without gaps or overlaps, in any order of dimensions.
+void check_dense(const at::Tensor& tensor, const char* operation);
+
+/// Contiguous: for operations that concatenate slices, memory order must be row-major order.
+void check_rows(const at::Tensor& tensor, const char* operation);
+
+/// `large` has as many times the elements of `small` as the group has ranks.
+void check_multiple(const at::Tensor& large, const at::Tensor& small, const Group& group,
+                    const char* operation, const char* large_name, const char* small_name);
+
+void check_all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& group);
+
+/// In the group.
+void check_peer(int peer, const Group& group, const char* operation);
+
+/// In the group, which this process belongs to, and not this rank.
+void check_other(int peer, const Group& group, const char* operation);
+
+/// Returns whether there is anything to do for this operation: not in a group of one.
+bool is_needed(const Group& group, const char* operation);
+
+}  // namespace trireme::comm

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts operations, by whichever engine carries the group, as a Work.
+#pragma once
+
+#include <trireme/comm/collectives.h>
+#include <trireme/comm/shm/queue.h>
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+namespace c10d {
+class Backend;
+class Work;
+}  // namespace c10d
+
+namespace trireme::comm {
+
+class Starter {
+ public:
+  using Call = std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>;
+
+  /// By a c10d engine, whose errors become CommError; the first tensor tells the recorder what is
+  /// sent.
+  static Work start(const Group& group, const char* operation, std::vector<at::Tensor> keep_alive,
+                    std::string_view label, const Call& call);
+
+  /// By the shared-memory engine. `call` keeps the tensors that it uses alive, and no handle of the
+  /// group: the last one would end the group on the group's own thread.
+  static Work submit(const Group& group, shm::Queue& queue, std::function<void()> call);
+};
+
+}  // namespace trireme::comm
