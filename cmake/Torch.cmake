@@ -8,6 +8,11 @@ find_package(Torch ${TRIREME_TORCH_MINIMUM} REQUIRED)
 
 # Debian's Gloo headers serve LibTorch's own copy of the library; its library is never linked.
 find_path(TRIREME_GLOO_INCLUDE gloo/context.h)
+# A LibTorch with CUDA brings NCCL's library, seldom its headers; the Python packages beside it do.
+if(TORCH_CUDA_LIBRARIES)
+  find_path(TRIREME_NCCL_INCLUDE nccl.h HINTS ${TORCH_INSTALL_PREFIX}/../nvidia/nccl/include
+            ${TORCH_INSTALL_PREFIX}/../nvidia/cu13/include)
+endif()
 
 add_library(trireme_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
 target_link_libraries(trireme_pch PRIVATE torch trireme_options)

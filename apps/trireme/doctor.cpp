@@ -54,10 +54,10 @@ std::vector<Finding> look_at_engines() {
   std::vector<Finding> findings;
   for (const comm::Engine& engine : comm::engines()) {
     const std::string reason = engine.unavailable_because();
-    findings.push_back({.is_good = reason.empty(),
-                        .name = join_message("engine ", engine.name),
-                        .text = reason.empty() ? "ready" : "missing",
-                        .remedy = reason});
+    // One that is missing is no fault while others are there; the name that asks for it is refused.
+    findings.push_back({.name = join_message("engine ", engine.name),
+                        .text = reason.empty() ? "ready" : join_message("not here: ", reason),
+                        .remedy = ""});
   }
   return findings;
 }

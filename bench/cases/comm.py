@@ -6,7 +6,8 @@ anew before each operation, results verified, no process bound to a core. Where 
 told to give cores away, as ours does; MPICH cannot (its library never calls sched_yield), needs milliseconds for each
 operation then, and is left out there. `/raw` is the shared-memory engine without LibTorch, the plain name is Group over
 that engine; `/registered` is Group with tensors that the ranks share, against one memcpy of as many bytes. Records of
-`added_time` have our raw engine as `plain`.
+`added_time` have our raw engine as `plain`: `/recorder` is what recording one operation takes. `waiting` is the time that the
+busiest of some ranks uses a core while all wait for one, against the time that they wait.
 """
 import os
 import re
@@ -78,6 +79,9 @@ def comparisons(num_ranks, programs, mpi_names):
             key = f"all_reduce/{size}"
             yield Comparison(f"all_reduce/float32/{size}B/{num_ranks}ranks/{layer}", layer, "raw", "plain", key, key,
                              metric="added_time")
+    yield Comparison(f"all_reduce/float32/{64 << 10}B/{num_ranks}ranks/recorder", "recorder", "raw", "plain", "record",
+                     f"all_reduce/{64 << 10}", metric="added_time")
+    yield Comparison(f"waiting/{num_ranks}ranks", "waiting", "waiting", "plain", "used", "waited")
     if "memcpy" in programs:
         key = f"all_reduce/{REGISTERED_SIZE}"
         yield Comparison(f"all_reduce/float32/{REGISTERED_SIZE}B/{num_ranks}ranks/registered", "registered", "memcpy",
@@ -95,6 +99,8 @@ def sweep(num_ranks):
         "async": group(num_ranks, layers, "--engine", "shm", "--layer", "async"),
         "process_group": group(num_ranks, layers, "--engine", "shm", "--layer", "process_group"),
     }
+    programs["recorder"] = Program((BIN / "bench_comm_raw", "--record"), figures)
+    programs["waiting"] = Program((BIN / "bench_comm_raw", "--ranks", num_ranks, "--wait"), figures)
     if num_ranks == 2:
         programs["registered"] = group(num_ranks, words(all_reduce=[REGISTERED_SIZE]), "--engine", "shm", "--registered")
         programs["memcpy"] = Program((BIN / "bench_comm_raw", "--memcpy", *words(all_gather=[REGISTERED_SIZE])), figures)

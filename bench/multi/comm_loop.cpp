@@ -163,7 +163,7 @@ std::pair<double, double> run_batch(Engine& engine, const Operation& operation, 
 // until the last one was done, so that what a library's barrier leaves between the ranks is not
 // counted.
 double time_of(Engine& engine, const Operation& operation, double seconds) {
-  constexpr std::uint32_t kLeast = 3;
+  constexpr std::uint32_t kLeast = 1;
   constexpr std::uint32_t kMost = 300;
   Pool pool(engine, operation);
   engine.prepare(pool.buffers(), operation);
@@ -214,7 +214,7 @@ Plan parse(int argc, char** argv, const std::function<void(CLI::App&)>& more_opt
   std::vector<std::string> texts;
   std::size_t limit = SIZE_MAX;
   CLI::App app("Times collectives.");
-  app.add_option("cases", texts, "such as all_reduce:4,8,16 (bytes)")->required();
+  app.add_option("cases", texts, "such as all_reduce:4,8,16 (bytes)");
   app.add_option("--seconds", plan.seconds, "for each case");
   app.add_option("--limit", limit, "leave out cases of more bytes");
   if (more_options) more_options(app);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communication benchmark over the shared-memory engine alone, without LibTorch. Starts its
-// other ranks itself, by fork. With --memcpy it is one process that copies instead: the peer for
-// memory that nobody has to copy.
+// other ranks itself. With --memcpy it is one process that copies instead: the peer for memory that
+// nobody has to copy. With --record only what the recorder does is timed; with --wait what ranks
+// use of their cores while they wait for one that is late.
 #include <trireme/comm/shm/communicator.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +16,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -30,18 +32,20 @@ namespace {
 
 namespace shm = trireme::shm;
 
-/// A folder in which the ranks leave each other notes; removed at the end.
+/// A folder in which the ranks leave each other notes; removed at the end by who made it.
 class Folder final : public shm::Meeting {
  public:
-  Folder() {
+  Folder() : is_mine_(true) {
     std::string name = (std::filesystem::temp_directory_path() / "bench_comm_XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
     path_ = name;
   }
+  explicit Folder(std::filesystem::path path) : path_(std::move(path)) {}
   ~Folder() override {
     std::error_code ignored;
-    if (::getpid() == maker_) std::filesystem::remove_all(path_, ignored);
+    if (is_mine_) std::filesystem::remove_all(path_, ignored);
   }
+  const std::filesystem::path& path() const { return path_; }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
 
@@ -69,7 +73,7 @@ class Folder final : public shm::Meeting {
   }
 
   std::filesystem::path path_;
-  pid_t maker_ = ::getpid();
+  bool is_mine_ = false;
 };
 
 class ShmEngine final : public bench::Engine {
@@ -144,18 +148,65 @@ class CopyEngine final : public bench::Engine {
   void maximum(std::span<double> /*values*/) override {}
 };
 
-// Forks the other ranks; returns the number of the process that returns.
-int become_ranks(int size) {
+// Prints the microseconds that recording an operation takes.
+void measure_recorder(shm::Meeting& meeting) {
+  constexpr int kOperations = 2'000'000;
+  const auto group = shm::Communicator::connect(0, 1, meeting, {});
+  shm::Member& member = group->member();
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < kOperations; ++i) {
+    member.end(member.begin({.kind = shm::Kind::kAllReduce, .count = 16'384}, {}));
+  }
+  const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - began;
+  std::cout << "{\"record\": " << time.count() / kOperations << "}" << std::endl;
+}
+
+double processor_seconds() {
+  timespec used;
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
+// All ranks wait a second for rank 0, again and again; prints how many microseconds they waited and
+// how many of those the busiest used a core.
+void measure_waiting(int rank, int size, shm::Meeting& meeting) {
+  constexpr int kTimes = 3;
+  const auto group = shm::Communicator::connect(rank, size, meeting, {});
+  group->barrier();
+  const auto began = std::chrono::steady_clock::now();
+  double used = -processor_seconds();
+  for (int i = 0; i < kTimes; ++i) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+    group->barrier();
+  }
+  used += processor_seconds();
+  const std::chrono::duration<double, std::micro> waited = std::chrono::steady_clock::now() - began;
+  group->all_reduce(&used, &used, 1, shm::DataType::kFloat64, {.op = shm::ReduceOp::kMaximum});
+  if (rank == 0) {
+    std::cout << "{\"used\": " << used * 1e6 << ", \"waited\": " << waited.count() << "}"
+              << std::endl;
+  }
+}
+
+// Starts this program again as the other ranks: by fork alone they would share what the first has
+// laid out already, which no launcher's ranks do.
+void start_ranks(int size, int argc, char** argv, const std::filesystem::path& folder) {
   const pid_t first = ::getpid();
   for (int rank = 1; rank < size; ++rank) {
+    std::vector<std::string> words(argv, argv + argc);
+    for (const char* word : {"--rank", "RANK", "--folder", "FOLDER"}) words.emplace_back(word);
+    words[words.size() - 3] = std::to_string(rank);
+    words.back() = folder.string();
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
     const pid_t child = ::fork();
     if (child < 0) throw std::runtime_error("cannot start a process");
     if (child > 0) continue;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != first) std::exit(EXIT_FAILURE);  // it ended before that
-    return rank;
+    if (::getppid() == first) ::execv("/proc/self/exe", pointers.data());
+    ::_exit(EXIT_FAILURE);
   }
-  return 0;
 }
 
 // Returns whether all of them ended well.
@@ -169,20 +220,34 @@ bool wait_for_children() {
 
 int main(int argc, char** argv) try {
   int size = 2;
+  int rank = 0;
+  std::string place;
   bool copies = false;
+  bool records = false;
+  bool waits = false;
   const bench::Plan plan = bench::parse(argc, argv, [&](CLI::App& app) {
     app.add_option("--ranks", size, "processes");
+    app.add_option("--rank", rank, "of this process, where another has started it");
+    app.add_option("--folder", place, "where the ranks meet, likewise");
     app.add_flag("--memcpy", copies, "copy in one process instead");
+    app.add_flag("--record", records, "time the recorder instead");
+    app.add_flag("--wait", waits, "wait instead");
   });
   if (copies) {
     CopyEngine engine;
     bench::measure(plan, engine);
     return 0;
   }
-  Folder folder;
-  const int rank = become_ranks(size);
-  {
-    ShmEngine engine(rank, size, folder);
+  const auto folder = place.empty() ? std::make_unique<Folder>() : std::make_unique<Folder>(place);
+  if (records) {
+    measure_recorder(*folder);
+    return 0;
+  }
+  if (place.empty()) start_ranks(size, argc, argv, folder->path());
+  if (waits) {
+    measure_waiting(rank, size, *folder);
+  } else {
+    ShmEngine engine(rank, size, *folder);
     bench::measure(plan, engine);
   }
   return wait_for_children() ? 0 : 1;

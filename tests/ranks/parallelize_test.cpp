@@ -78,6 +78,7 @@ struct Case {
   std::int64_t micro_batches;
   std::int64_t bucket_bytes;
   bool set_to_none;
+  std::int64_t streams = 1;
 };
 
 // One process, the same tree of sums: ranks outside, micro-batches inside, divided once.
@@ -112,7 +113,8 @@ std::vector<torch::Tensor> train_parallel(const Case& c, int steps, const Group&
   const Parallelized parallelized = parallelize(*net,
                                                 {.micro_batches = c.micro_batches,
                                                  .bucket_bytes = c.bucket_bytes,
-                                                 .first_bucket_bytes = c.bucket_bytes},
+                                                 .first_bucket_bytes = c.bucket_bytes,
+                                                 .allreduce_streams = c.streams},
                                                 group);
   auto optimizer = make_optimizer(net);
   for (int step = 0; step < steps; ++step) {
@@ -146,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(RanksMicroBatchesAndBuckets, DataParallelParity,
                                            Case{2, 1, 1 << 20, true}, Case{2, 1, 4096, false},
                                            Case{2, 2, 4096, true}, Case{2, 3, 1 << 20, false},
                                            Case{3, 1, 4096, true}, Case{4, 2, 1 << 20, false},
-                                           Case{5, 1, 1 << 20, true}));
+                                           Case{5, 1, 1 << 20, true}, Case{3, 2, 4096, true, 3}));
 
 TEST(DataParallelOverThreeRanksOfGloo, IsTheSameOnAllRanksAndCloseToOneProcess) {
   trireme::testing::engine_of_ranks = "gloo";
@@ -359,8 +361,22 @@ TEST(ParallelizeErrors, RefuseImpossiblePlans) {
   torch::nn::Linear net(2, 2);
   EXPECT_THROW(static_cast<void>(parallelize(*net, {.micro_batches = 0}, Group())), UsageError);
   EXPECT_THROW(static_cast<void>(parallelize(*net, {.bucket_bytes = -1}, Group())), UsageError);
+  EXPECT_THROW(static_cast<void>(parallelize(*net, {.allreduce_streams = 17}, Group())),
+               UsageError);
   run_ranks(2, [&](const Group& group) {
     EXPECT_THROW(static_cast<void>(parallelize(*net, {.data_parallel = false}, group)), UsageError);
+  });
+}
+
+TEST(ParallelizeErrors, TellThatRanksSendOverDifferentNumbersOfStreams) {
+  run_ranks(2, [](const Group& group) {
+    torch::nn::Linear net(2, 2);
+    try {
+      static_cast<void>(parallelize(*net, {.allreduce_streams = 1 + group.rank()}, group));
+      FAIL() << "ranks with one and two streams went on";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("over 1 streams, rank 1 over 2"));
+    }
   });
 }
 

@@ -48,6 +48,11 @@ Settings Settings::from(const Environment& environment) {
     settings.timeout = std::chrono::seconds{*seconds};
   }
   settings.engine = environment.find("TRIREME_ENGINE").value_or(settings.engine);
+  settings.engine_across = environment.find("TRIREME_ENGINE_ACROSS").value_or("auto");
+  settings.leaders =
+      static_cast<int>(environment.find_integer("TRIREME_LEADERS", 0, 1024).value_or(0));
+  settings.allreduce_streams =
+      static_cast<int>(environment.find_integer("TRIREME_ALLREDUCE_STREAMS", 1, 16).value_or(1));
   settings.interface = environment.find("TRIREME_INTERFACE").value_or("");
   if (const auto cache = environment.find("XDG_CACHE_HOME")) {
     settings.cache_folder = std::filesystem::path(*cache) / "trireme";

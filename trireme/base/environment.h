@@ -57,6 +57,18 @@ struct Settings {
   /// the host name, and loopback where all ranks share a host.
   std::string interface;
 
+  /// TRIREME_ENGINE_ACROSS: name of the engine that the hierarchy takes between hosts. Default
+  /// `auto`.
+  std::string engine_across = "auto";
+
+  /// TRIREME_LEADERS: how many ranks of a host carry slices of a large message to other hosts, side
+  /// by side. Default 0: as many as the smallest host has.
+  int leaders = 0;
+
+  /// TRIREME_ALLREDUCE_STREAMS: connections over which gradients travel at once, 1 to 16, where a
+  /// plan does not say. Default 1.
+  int allreduce_streams = 1;
+
   /// TRIREME_DUMP: folder where every rank writes its last operations when a group fails; `trireme
   /// doctor --dump` compares them. `trireme run --log-dir` sets it. Default: none is written.
   std::filesystem::path dump_folder;

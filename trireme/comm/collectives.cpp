@@ -136,11 +136,10 @@ Work all_reduce_async(const at::Tensor& tensor, const Group& group, ReduceOp op,
   if (!is_needed(group, "all-reduce")) return {};
   if (auto* shared = shared_memory(group, tensor, "all-reduce")) {
     const auto type = to_shared_memory_type(tensor.scalar_type(), "all-reduce");
-    return Starter::submit(
-        group, shared->collectives(), [shared, tensor, type, op, text = std::string(label)] {
-          shared->all_reduce(tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), type,
-                             {.op = names_of(op).shm}, text);
-        });
+    auto job = shared->start_all_reduce(
+        tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), type, {.op = names_of(op).shm},
+        label, [tensor](const std::exception_ptr&) {});  // which keeps it alive
+    return Starter::follow(group, shared->collectives(), std::move(job));
   }
   std::vector<at::Tensor> tensors = {flat(tensor)};
   return Starter::start(group, "all-reduce", tensors, label, [&](c10d::Backend& backend) {

@@ -6,6 +6,7 @@
 #include <trireme/comm/gloo/gloo.h>
 #include <trireme/comm/hierarchy/hierarchy.h>
 #include <trireme/comm/mpi/mpi.h>
+#include <trireme/comm/nccl/nccl.h>
 #include <trireme/comm/shm_backend/shm.h>
 #include <trireme/launch/store/quiet_torch.h>
 
@@ -21,11 +22,11 @@ namespace {
 
 // LibTorch's Gloo is built from another checkout than the headers we compile against; a mismatch
 // must show here, not in the gradients.
-void prove(const Group& group) {
-  const at::Tensor sum = at::full({1}, group.rank() + 1, at::kInt);
+void prove(const Group& group, at::DeviceType device) {
+  const at::Tensor sum = at::full({1}, group.rank() + 1, at::TensorOptions(device).dtype(at::kInt));
   all_reduce(sum, group);
   const int expected = group.size() * (group.size() + 1) / 2;
-  const int got = *sum.const_data_ptr<int>();
+  const int got = sum.item<int>();
   if (got != expected) {
     throw CommError(join_message("engine ", group.engine(), " adds wrongly: the ranks 1 to ",
                                  group.size(), " sum to ", expected, ", it says ", got),
@@ -47,7 +48,8 @@ bool EngineContext::is_one_host() const {
 }
 
 std::span<const Engine> engines() {
-  static const std::array all = {shm_engine(), hierarchical_engine(), gloo_engine(), mpi_engine()};
+  static const std::array all = {shm_engine(), hierarchical_engine(), gloo_engine(), mpi_engine(),
+                                 nccl_engine()};
   return all;
 }
 
@@ -82,7 +84,7 @@ Group connect(const Engine& engine, const EngineContext& context) {
         "check that the ranks reach each other; TRIREME_INTERFACE chooses the network interface");
   }
   Group group(std::move(backend), engine, context);
-  prove(group);
+  prove(group, engine.device);
   return group;
 }
 

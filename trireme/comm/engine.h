@@ -6,6 +6,7 @@
 
 #include <trireme/comm/group.h>
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -33,7 +34,9 @@ struct EngineContext {
   /// Identity of the machine of each rank, by rank: equal where two ranks share memory and the
   /// loopback interface. Empty: all share one.
   std::vector<std::string> machines = {};
-  std::string interface = {};  ///< network interface to bind to; empty: the engine's choice
+  std::string interface = {};          ///< network interface to bind to; empty: the engine's choice
+  std::string engine_across = "auto";  ///< what a hierarchy takes between hosts
+  int leaders = 0;                     ///< of a hierarchy, per host; 0: its choice
   std::filesystem::path dump_folder = {};   ///< where a failing group writes; empty: nowhere
   std::filesystem::path cache_folder = {};  ///< where engines keep what they measured
   std::chrono::milliseconds timeout{};
@@ -52,6 +55,7 @@ enum class Scope {
 struct Engine {
   std::string_view name;
   Scope scope = Scope::kAnyHosts;
+  at::DeviceType device = at::kCPU;  ///< of the tensors it carries
   /// Why it cannot be used in this build or on this machine; empty where it can.
   std::string (*unavailable_because)();
   /// Collective over the ranks of the context, blocking up to its deadline.

@@ -10,6 +10,7 @@
 #include <trireme/launch/store/store.h>
 
 #include <ATen/Context.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -18,10 +19,12 @@
 namespace trireme {
 namespace {
 
-at::Device choose_device(int local_rank) {
+at::Device take_device(int local_rank) {
   const auto devices = static_cast<int>(at::getNumGPUs());
   if (devices == 0) return at::kCPU;
-  return {at::kCUDA, static_cast<at::DeviceIndex>(local_rank % devices)};
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % devices));
+  c10::impl::getDeviceGuardImpl(at::kCUDA)->setDevice(device);
+  return device;
 }
 
 comm::Group connect_world(const launch::Identity& identity, const Environment& environment,
@@ -36,6 +39,8 @@ comm::Group connect_world(const launch::Identity& identity, const Environment& e
                                  .size = identity.world_size,
                                  .group_name = "world",
                                  .interface = settings.interface,
+                                 .engine_across = settings.engine_across,
+                                 .leaders = settings.leaders,
                                  .dump_folder = settings.dump_folder,
                                  .cache_folder = settings.cache_folder,
                                  .timeout = settings.timeout};
@@ -65,7 +70,7 @@ World make_world(const InitOptions& options) {
   world.local_size = identity.local_world_size;
   world.host = host_name();
   world.launcher = identity.launcher;
-  world.device = choose_device(identity.local_rank);
+  world.device = take_device(identity.local_rank);
   if (identity.world_size > 1) world.group = connect_world(identity, environment, settings);
   return world;
 }

@@ -32,7 +32,7 @@ struct World {
   std::string host;
   /// What started the run: `trireme`, `torchrun`, `openmpi`, `mpich`, `slurm` or `alone`.
   std::string launcher = "alone";
-  /// The CUDA device of the local rank where LibTorch has CUDA, else the CPU.
+  /// The CUDA device of the local rank, made current, where LibTorch has CUDA; else the CPU.
   at::Device device{at::kCPU};
   /// All ranks.
   comm::Group group;

@@ -18,13 +18,19 @@ std::string to_string(const Plan& plan) {
   return join_message("data parallel        ", plan.data_parallel ? "yes" : "no", "\n",
                       "micro-batches        ", plan.micro_batches, "\n", "bucket bytes         ",
                       plan.bucket_bytes, "\n", "first bucket bytes   ", plan.first_bucket_bytes,
-                      "\n", "broadcast buffers    ", plan.broadcast_buffers ? "yes" : "no", "\n");
+                      "\n", "all-reduce streams   ", plan.allreduce_streams, "\n",
+                      "broadcast buffers    ", plan.broadcast_buffers ? "yes" : "no", "\n");
 }
 
 void validate(const Plan& plan) {
   check_at_least_one("micro_batches", plan.micro_batches);
   check_at_least_one("bucket_bytes", plan.bucket_bytes);
   check_at_least_one("first_bucket_bytes", plan.first_bucket_bytes);
+  if (plan.allreduce_streams < 0 || plan.allreduce_streams > 16) {
+    throw UsageError(
+        join_message("plan: allreduce_streams is ", plan.allreduce_streams, ", expected 0 to 16"),
+        "correct the plan before handing it to parallelize");
+  }
 }
 
 }  // namespace trireme

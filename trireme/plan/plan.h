@@ -25,6 +25,10 @@ struct Plan {
   /// Size of the bucket that is ready first; small, so that communication starts early.
   std::int64_t first_bucket_bytes = 1LL << 20;
 
+  /// Connections over which buckets travel at once, in turn; more than one helps where one does not
+  /// fill the network. 0: as TRIREME_ALLREDUCE_STREAMS says, else one.
+  std::int64_t allreduce_streams = 0;
+
   /// Give all ranks the buffers of rank 0 (running statistics of batch norm) in every step.
   bool broadcast_buffers = true;
 

@@ -9,6 +9,8 @@
 #include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/store.h>
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -60,7 +62,8 @@ struct Run {
   launch::Identity identity;
   c10::intrusive_ptr<c10d::Store> store;
 
-  comm::Group connect(const std::string& name, std::vector<int> ranks, milliseconds timeout) const {
+  comm::Group connect(const std::string& name, std::vector<int> ranks, milliseconds timeout,
+                      std::vector<std::string> machines = {}) const {
     const auto own = std::ranges::find(ranks, identity.rank);
     comm::EngineContext context;
     context.store = c10::make_intrusive<c10d::PrefixStore>(name, store);
@@ -69,7 +72,10 @@ struct Run {
     context.group_name = name;
     context.world_ranks = std::move(ranks);
     context.timeout = timeout;
-    return comm::connect(comm::mpi_engine(), context);
+    if (machines.empty()) return comm::connect(comm::mpi_engine(), context);
+    context.machines = std::move(machines);
+    context.engine_across = "mpi";
+    return comm::connect(comm::choose_engine("hierarchy", /*one_host=*/false), context);
   }
 
   comm::Group connect_all(milliseconds timeout = std::chrono::minutes(2)) const {
@@ -126,6 +132,45 @@ int subgroups(const Run& run) {
   return checks.report(rank);
 }
 
+// Every other rank on another host, as it is pretended: shared memory inside, MPI across.
+int hierarchy(const Run& run) {
+  std::vector<int> all;
+  std::vector<std::string> machines;
+  for (int rank = 0; rank < run.identity.world_size; ++rank) {
+    all.push_back(rank);
+    machines.emplace_back(rank % 2 == 0 ? "even" : "odd");
+  }
+  const comm::Group world = run.connect("two hosts", all, std::chrono::minutes(2), machines);
+  Checks checks;
+  checks.expect(world.engine() == "shm+mpi", "engine is shm+mpi, got " + world.engine());
+  const std::int64_t size = world.size();
+  for (const std::int64_t part : {1, 100'000}) {  // by one leader, and by several
+    const at::Tensor own = at::arange(size * part, at::kLong).add(world.rank());
+    const at::Tensor everybodys =
+        at::arange(size * part, at::kLong).mul(size).add(size * (size - 1) / 2);
+    const at::Tensor slice = at::arange(world.rank() * part, (world.rank() + 1) * part, at::kLong);
+    at::Tensor sum = own.clone();
+    comm::all_reduce(sum, world);
+    checks.expect_equal(sum, everybodys, "all-reduce");
+    at::Tensor scattered = at::empty({part}, at::kLong);
+    comm::reduce_scatter(scattered, own, world);
+    checks.expect_equal(scattered,
+                        everybodys.slice(0, world.rank() * part, (world.rank() + 1) * part),
+                        "reduce-scatter");
+    at::Tensor gathered = at::empty({size * part}, at::kLong);
+    comm::all_gather(gathered, slice, world);
+    checks.expect_equal(gathered, at::arange(size * part, at::kLong), "all-gather");
+    at::Tensor exchanged = at::empty({size * part}, at::kLong);
+    comm::all_to_all(exchanged, slice.repeat({size}), world);
+    checks.expect_equal(exchanged, at::arange(size * part, at::kLong), "all-to-all");
+    at::Tensor given = own.clone();
+    comm::broadcast(given, 1, world);
+    checks.expect_equal(given, at::arange(size * part, at::kLong).add(1), "broadcast");
+  }
+  comm::barrier(world);
+  return checks.report(world.rank());
+}
+
 // Rank 0 waits for a call that the others do not make, and ends.
 int deadline(const Run& run) {
   const comm::Group world = run.connect_all(milliseconds(300));
@@ -170,10 +215,8 @@ int family(const Run&) {
 }
 
 const std::map<std::string, int (*)(const Run&)> kCases = {
-    {"collectives", collectives},
-    {"subgroups", subgroups},
-    {"deadline", deadline},
-    {"wrong-size", wrong_size},
+    {"collectives", collectives}, {"subgroups", subgroups},   {"hierarchy", hierarchy},
+    {"deadline", deadline},       {"wrong-size", wrong_size},
 };
 
 }  // namespace

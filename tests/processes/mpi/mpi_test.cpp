@@ -51,6 +51,12 @@ TEST_P(MpiEngine, ConnectsSubGroupsInAnyOrder) {
   EXPECT_THAT(finished.output, AllOf(HasSubstr("rank 1: "), Not(HasSubstr("FAILED"))));
 }
 
+TEST(MpiEngine, CarriesAHierarchyAcrossHosts) {
+  const Finished finished = run(4, "hierarchy");
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("rank 3: "), Not(HasSubstr("FAILED"))));
+}
+
 // mpirun counts a rank that leaves without MPI_Finalize as failed; what matters is that it ends.
 TEST_P(MpiEngine, ThrowsAtTheDeadlineAndStillEnds) {
   const Finished finished = run(GetParam(), "deadline");

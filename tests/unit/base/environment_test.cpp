@@ -50,14 +50,25 @@ TEST(Settings, HaveTheirDocumentedDefaults) {
   EXPECT_EQ(settings.timeout, seconds(300));
   EXPECT_EQ(settings.engine, "auto");
   EXPECT_EQ(settings.interface, "");
+  EXPECT_EQ(settings.engine_across, "auto");
+  EXPECT_EQ(settings.leaders, 0);
+  EXPECT_EQ(settings.allreduce_streams, 1);
 }
 
 TEST(Settings, ComeFromTheirVariables) {
-  const Settings settings = Settings::from(Environment(Variables{
-      {"TRIREME_TIMEOUT", "7"}, {"TRIREME_ENGINE", "gloo"}, {"TRIREME_INTERFACE", "eth0"}}));
+  const Settings settings =
+      Settings::from(Environment(Variables{{"TRIREME_TIMEOUT", "7"},
+                                           {"TRIREME_ENGINE", "gloo"},
+                                           {"TRIREME_INTERFACE", "eth0"},
+                                           {"TRIREME_ENGINE_ACROSS", "mpi"},
+                                           {"TRIREME_LEADERS", "2"},
+                                           {"TRIREME_ALLREDUCE_STREAMS", "3"}}));
   EXPECT_EQ(settings.timeout, seconds(7));
   EXPECT_EQ(settings.engine, "gloo");
   EXPECT_EQ(settings.interface, "eth0");
+  EXPECT_EQ(settings.engine_across, "mpi");
+  EXPECT_EQ(settings.leaders, 2);
+  EXPECT_EQ(settings.allreduce_streams, 3);
 }
 
 TEST(Settings, RefuseATimeoutOfNothing) {

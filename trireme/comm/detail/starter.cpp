@@ -72,7 +72,10 @@ void Work::wait() {
 
 bool Work::is_completed() const {
   if (!pending_) return true;
-  return pending_->job ? pending_->job->is_done() : pending_->work->isCompleted();
+  if (!pending_->job) return pending_->work->isCompleted();
+  if (pending_->job->is_done()) return true;
+  pending_->queue->hasten();  // who asks again and again does not wait
+  return false;
 }
 
 Work Starter::start(const Group& group, const char* operation, std::vector<at::Tensor> keep_alive,
@@ -104,12 +107,12 @@ Work Starter::start(const Group& group, const char* operation, std::vector<at::T
   return work;
 }
 
-Work Starter::submit(const Group& group, shm::Queue& queue, std::function<void()> call) {
+Work Starter::follow(const Group& group, shm::Queue& queue, std::shared_ptr<shm::Job> job) {
   Work work;
   work.pending_ = std::make_unique<Work::Pending>();
   work.pending_->group = group;
   work.pending_->queue = &queue;
-  work.pending_->job = queue.submit(std::move(call));
+  work.pending_->job = std::move(job);
   return work;
 }
 

@@ -6,7 +6,9 @@
 #include <trireme/comm/shm/queue.h>
 
 #include <functional>
+#include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace c10d {
@@ -27,7 +29,11 @@ class Starter {
 
   /// By the shared-memory engine. `call` keeps the tensors that it uses alive, and no handle of the
   /// group: the last one would end the group on the group's own thread.
-  static Work submit(const Group& group, shm::Queue& queue, std::function<void()> call);
+  static Work submit(const Group& group, shm::Queue& queue, std::function<void()> call) {
+    return follow(group, queue, queue.submit(std::move(call)));
+  }
+  /// The same for a job that `queue` has already.
+  static Work follow(const Group& group, shm::Queue& queue, std::shared_ptr<shm::Job> job);
 };
 
 }  // namespace trireme::comm

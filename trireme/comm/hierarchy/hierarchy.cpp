@@ -49,6 +49,16 @@ const Engine* find_engine(Scope scope) {
   return nullptr;
 }
 
+// The engine between hosts: the one that is asked for, or the first of this build.
+const Engine& engine_across(const EngineContext& context) {
+  if (context.engine_across == "auto") return *find_engine(Scope::kAnyHosts);
+  const Engine& engine = choose_engine(context.engine_across, /*one_host=*/false);
+  if (engine.scope == Scope::kAnyHosts) return engine;
+  throw ConfigError(
+      join_message("a hierarchy cannot be carried across hosts by engine ", engine.name),
+      "set TRIREME_ENGINE_ACROSS to an engine that spans hosts, or unset it");
+}
+
 std::string hierarchy_unavailable_because() {
   if (find_engine(Scope::kOneHost) == nullptr) return "no engine inside hosts works here";
   if (find_engine(Scope::kAnyHosts) == nullptr) return "no engine across hosts works here";
@@ -110,8 +120,8 @@ Engine hierarchical_engine() {
           .connect =
               [](const EngineContext& context) {
                 return connect_hierarchy(context, hosts_of(context.machines),
-                                         *find_engine(Scope::kOneHost),
-                                         *find_engine(Scope::kAnyHosts));
+                                         *find_engine(Scope::kOneHost), engine_across(context),
+                                         {.leaders = context.leaders});
               },
           .summation_order =
               [](const EngineContext& context) {

@@ -35,7 +35,7 @@ c10::intrusive_ptr<c10d::Backend> connect_hierarchy(const EngineContext& context
 SummationOrder summation_order(const HostMap& hosts, const Engine& inside);
 
 /// `hierarchy`: shared memory inside hosts, told apart by EngineContext::machines, and across them
-/// the first engine of this build that spans hosts.
+/// EngineContext::engine_across.
 Engine hierarchical_engine();
 
 }  // namespace trireme::comm

@@ -46,6 +46,13 @@ struct Thresholds {
   std::size_t registered_bytes = 65536;
 };
 
+/// The two halves of an all-reduce that takes one step: showing what this rank has, which does not
+/// block where Steps::can_write, and folding what all have shown.
+std::uint64_t show_for_all_reduce(Steps& steps, const Call& call, const void* input,
+                                  std::size_t bytes);
+void fold_shown(Steps& steps, const Call& call, std::uint64_t step, const void* input, void* output,
+                std::size_t count, DataType type, Reduction reduction);
+
 void all_reduce(Steps& steps, const Call& call, const void* input, void* output, std::size_t count,
                 DataType type, Reduction reduction, const Thresholds& thresholds);
 

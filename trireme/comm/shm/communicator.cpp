@@ -52,6 +52,10 @@ std::uint64_t digest_of(Reduction reduction) {
              : 0;
 }
 
+Operation all_reduce_of(std::size_t count, DataType type, Reduction reduction) {
+  return {.kind = Kind::kAllReduce, .type = type, .op = reduction.op, .count = count};
+}
+
 // Each rank may be bound to cores of its own, and all may share a quota.
 bool have_more_ranks_than_cores(int rank, int size, Meeting& meeting) {
   const std::vector<int> own = allowed_cores();
@@ -127,15 +131,20 @@ Segment share(int rank, int size, Meeting& meeting, std::size_t bytes) {
 
 }  // namespace
 
+Call Communicator::begin(Operation operation, std::string_view label, std::uint64_t arguments) {
+  operation.sequence = ++sequence_;
+  const auto words = std::bit_cast<std::array<std::uint64_t, 2>>(operation);
+  history_ = mix(mix(mix(history_, words[0]), words[1]), arguments);
+  Call call = member_.begin(operation, label);
+  call.history = history_;
+  return call;
+}
+
 template <typename Body>
 void Communicator::run(Operation operation, std::string_view label, const Body& body,
                        std::uint64_t arguments) {
   collectives_.run([&] {
-    operation.sequence = ++sequence_;
-    const auto words = std::bit_cast<std::array<std::uint64_t, 2>>(operation);
-    history_ = mix(mix(mix(history_, words[0]), words[1]), arguments);
-    Call call = member_.begin(operation, label);
-    call.history = history_;
+    const Call call = begin(operation, label, arguments);
     body(call);
     member_.end(call);
   });
@@ -201,10 +210,10 @@ void Communicator::all_reduce(const void* input, void* output, std::size_t count
                               Reduction reduction, std::string_view label) {
   check_reduction(Kind::kAllReduce, reduction.op, type);
   run(
-      {.kind = Kind::kAllReduce, .type = type, .op = reduction.op, .count = count}, label,
+      all_reduce_of(count, type, reduction), label,
       [&](const Call& call) {
         const std::size_t bytes = count * size_of(type);
-        if (bytes >= thresholds_.registered_bytes) {
+        if (may_be_registered(bytes)) {
           const RegisteredBuffers buffers =
               exchange_places(steps_, call, allocations_, input == output ? input : nullptr, bytes);
           if (!buffers.empty()) {
@@ -214,6 +223,55 @@ void Communicator::all_reduce(const void* input, void* output, std::size_t count
         shm::all_reduce(steps_, call, input, output, count, type, reduction, thresholds_);
       },
       digest_of(reduction));
+}
+
+std::shared_ptr<Job> Communicator::start_all_reduce(const void* input, void* output,
+                                                    std::size_t count, DataType type,
+                                                    Reduction reduction, std::string_view label,
+                                                    std::function<void(std::exception_ptr)> then) {
+  check_reduction(Kind::kAllReduce, reduction.op, type);
+  struct Started {
+    const void* input;
+    void* output;
+    std::size_t count;
+    DataType type;
+    Reduction reduction;
+    std::string label;
+    std::function<void(std::exception_ptr)> then;
+    std::optional<Call> call;  // where it was shown
+    std::uint64_t step;
+  };
+  const auto started = std::make_shared<Started>(
+      Started{input, output, count, type, reduction, std::string(label), std::move(then), {}, 0});
+  const auto show = [this, started] {
+    const std::size_t bytes = started->count * size_of(started->type);
+    if (bytes > thresholds_.one_shot_bytes || may_be_registered(bytes) || !steps_.can_write()) {
+      return false;
+    }
+    started->call = begin(all_reduce_of(started->count, started->type, started->reduction),
+                          started->label, digest_of(started->reduction));
+    started->step = show_for_all_reduce(steps_, *started->call, started->input, bytes);
+    return true;
+  };
+  const auto finish = [this, started] {
+    const auto& [from, to, elements, element_type, by, text, after, call, step] = *started;
+    std::exception_ptr error;
+    try {
+      if (call) {
+        // The deadline is for waiting, which begins only now.
+        started->call->started = recent_time();
+        fold_shown(steps_, *call, step, from, to, elements, element_type, by);
+        member_.end(*call);
+      } else {
+        all_reduce(from, to, elements, element_type, by, text);
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (after) after(error);
+    if (error) std::rethrow_exception(error);
+  };
+  return collectives_.submit(finish, show);
 }
 
 void Communicator::reduce(const void* input, void* output, std::size_t count, DataType type,
@@ -283,7 +341,7 @@ void Communicator::reduce_scatter(const void* input, void* output,
       label,
       [&](const Call& call) {
         const std::size_t bytes = call.operation.count * size_of(type);
-        if (bytes >= thresholds_.registered_bytes) {
+        if (may_be_registered(bytes)) {
           const RegisteredBuffers inputs =
               exchange_places(steps_, call, allocations_, input, bytes);
           if (!inputs.empty()) {

@@ -64,6 +64,12 @@ class Communicator {
 
   void all_reduce(const void* input, void* output, std::size_t count, DataType type,
                   Reduction reduction = {}, std::string_view label = {});
+  /// Starts an all-reduce and, when it has ended, calls `then` with what it threw or null. What is
+  /// short is shown to the others at once, where nothing else is under way, and folded by whoever
+  /// waits for the job in collectives(): it needs no other thread.
+  std::shared_ptr<Job> start_all_reduce(const void* input, void* output, std::size_t count,
+                                        DataType type, Reduction reduction, std::string_view label,
+                                        std::function<void(std::exception_ptr)> then);
   void reduce(const void* input, void* output, std::size_t count, DataType type,
               Reduction reduction, int root, std::string_view label = {});
   void broadcast(void* data, std::size_t bytes, int root, std::string_view label = {});
@@ -107,6 +113,11 @@ class Communicator {
   template <typename Body>
   void run(Operation operation, std::string_view label, const Body& body,
            std::uint64_t arguments = 0);
+  // Whether it is worth asking all ranks; all come to the same answer.
+  bool may_be_registered(std::size_t bytes) const noexcept {
+    return num_allocations_ > 0 && bytes >= thresholds_.registered_bytes;
+  }
+  Call begin(Operation operation, std::string_view label, std::uint64_t arguments);
   void check_lengths(Kind kind, std::initializer_list<std::size_t> lengths) const;
   void check_root(Kind kind, int root) const;
   void check_reduction(Kind kind, ReduceOp op, DataType type) const;

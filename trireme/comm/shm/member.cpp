@@ -143,8 +143,14 @@ Mailbox& Member::mailbox(int sender, int receiver) const noexcept {
                                      index * layout_.mailbox_stride());
 }
 
+Clock::time_point recent_time() noexcept {
+  timespec time;
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  return Clock::time_point(seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec});
+}
+
 Call Member::begin(Operation operation, std::string_view label) {
-  Call call{operation, Clock::now(), nullptr};
+  Call call{operation, recent_time(), nullptr};
   if (Segment::num_forks() != num_forks_) {
     throw UsageError(join_message(name_of(operation.kind), " of group '", options_.name,
                                   "' in a process that was forked off rank ", rank_),
@@ -178,7 +184,7 @@ Call Member::begin(Operation operation, std::string_view label) {
 }
 
 void Member::end(const Call& call) noexcept {
-  call.record->finished_ns.store(Clock::now().time_since_epoch().count(),
+  call.record->finished_ns.store(recent_time().time_since_epoch().count(),
                                  std::memory_order_relaxed);
 }
 

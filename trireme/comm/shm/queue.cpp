@@ -5,31 +5,28 @@
 
 namespace trireme::shm {
 
-void Job::when_done(std::function<void()> callback) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!is_done()) {
-      callbacks_.push_back(std::move(callback));
-      return;
-    }
-  }
-  callback();
-}
-
 Queue::~Queue() {
   if (thread_.joinable()) {
     thread_.request_stop();
     thread_.join();
+  } else if (!jobs_.empty()) {  // one, which was left to its waiter
+    std::unique_lock lock(mutex_);
+    run_front(lock);
   }
 }
 
+bool Queue::is_idle() const {
+  return jobs_.empty() || (jobs_.size() == 1 && jobs_.front()->can_wait_);
+}
+
 bool Queue::try_enter() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const auto self = std::this_thread::get_id();
   if (runner_ == self) {
     ++depth_;
     return true;
   }
+  if (runner_ == std::thread::id() && is_idle() && !jobs_.empty()) run_front(lock);
   if (runner_ != std::thread::id() || !jobs_.empty()) return false;
   runner_ = self;
   depth_ = 1;
@@ -42,23 +39,48 @@ void Queue::leave() {
     const std::lock_guard lock(mutex_);
     if (--depth_ > 0) return;
     runner_ = {};
-    has_more = !jobs_.empty() || num_waiting_ > 0;
+    has_more = !is_idle() || num_waiting_ > 0;
   }
   if (has_more) changed_.notify_all();
 }
 
-std::shared_ptr<Job> Queue::submit(std::function<void()> body) {
+std::shared_ptr<Job> Queue::submit(std::function<void()> body, const std::function<bool()>& begin) {
   auto job = std::make_shared<Job>();
   job->body_ = std::move(body);
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back(job);
-    if (!thread_.joinable()) {
-      thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+  std::unique_lock lock(mutex_);
+  if (begin && runner_ == std::thread::id() && jobs_.empty()) {
+    runner_ = std::this_thread::get_id();
+    depth_ = 1;
+    lock.unlock();
+    try {
+      job->can_wait_ = begin();
+    } catch (...) {
+      job->can_wait_ = false;
     }
+    lock.lock();
+    runner_ = {};
+    depth_ = 0;
+    jobs_.push_front(job);  // before what other threads have added meanwhile
+  } else {
+    jobs_.push_back(job);
   }
-  changed_.notify_all();
+  hasten(lock);
   return job;
+}
+
+void Queue::hasten() {
+  std::unique_lock lock(mutex_);
+  for (const std::shared_ptr<Job>& job : jobs_) job->can_wait_ = false;
+  hasten(lock);
+}
+
+void Queue::hasten(std::unique_lock<std::mutex>& lock) {
+  if (is_idle()) return;
+  if (!thread_.joinable()) {
+    thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+  }
+  lock.unlock();
+  changed_.notify_all();
 }
 
 void Queue::wait(Job& job) {
@@ -89,26 +111,21 @@ void Queue::run_front(std::unique_lock<std::mutex>& lock) {
     job->error_ = std::current_exception();
   }
   job->body_ = nullptr;
-  std::deque<std::function<void()>> callbacks;
-  {
-    const std::lock_guard job_lock(job->mutex_);
-    job->is_done_.store(true, std::memory_order_release);
-    callbacks.swap(job->callbacks_);
-  }
-  for (const auto& callback : callbacks) callback();
+  job->is_done_.store(true, std::memory_order_release);
   lock.lock();
   runner_ = {};
   depth_ = 0;
-  if (num_waiting_ > 0 || !jobs_.empty()) changed_.notify_all();
+  if (num_waiting_ > 0 || !is_idle()) changed_.notify_all();
 }
 
 void Queue::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, stop, [&] { return runner_ == std::thread::id() && !jobs_.empty(); });
-    if (!jobs_.empty() && runner_ == std::thread::id()) {
+    changed_.wait(lock, stop, [&] { return runner_ == std::thread::id() && !is_idle(); });
+    const bool is_last = stop.stop_requested();  // then nobody will wait any more
+    if (runner_ == std::thread::id() && (is_last ? !jobs_.empty() : !is_idle())) {
       run_front(lock);
-    } else if (stop.stop_requested() && jobs_.empty()) {
+    } else if (is_last && jobs_.empty()) {
       return;
     }
   }

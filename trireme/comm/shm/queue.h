@@ -21,16 +21,12 @@ class Job {
   /// What it threw; null when it ended well. Valid when it is done.
   std::exception_ptr error() const noexcept { return error_; }
 
-  /// Calls `callback` when the job is done: at once where it is, else on the thread that runs it.
-  void when_done(std::function<void()> callback);
-
  private:
   friend class Queue;
   std::function<void()> body_;
   std::atomic<bool> is_done_ = false;
   std::exception_ptr error_;
-  std::mutex mutex_;  // guards callbacks_
-  std::deque<std::function<void()>> callbacks_;
+  bool can_wait_ = false;  // for whoever waits for it: guarded by the queue's mutex
 };
 
 /// Thread-safety: safe.
@@ -55,7 +51,16 @@ class Queue {
   }
 
   /// Adds a job; it makes progress whether or not anybody waits.
-  std::shared_ptr<Job> submit(std::function<void()> body);
+  ///
+  /// Where nothing waits or runs, `begin`, if given, is called at once on this thread; it must not
+  /// block. Where it returns true the job is one that only its own waiter is in need of: its body
+  /// runs on the thread that waits for it, or before the next job, and wakes no thread until then
+  /// (but see hasten). What `begin` throws is ignored: the body is to meet it again.
+  std::shared_ptr<Job> submit(std::function<void()> body,
+                              const std::function<bool()>& begin = nullptr);
+
+  /// Lets a job that was left to its waiter run now: for somebody who asks for it without waiting.
+  void hasten();
 
   /// Blocks until the job is done, running it and those before it here where nobody else does.
   /// Throws what it threw.
@@ -67,8 +72,11 @@ class Queue {
     ~Leave() { queue.leave(); }
   };
 
+  // Whether nothing is to be done but what its own waiter will do.
+  bool is_idle() const;
   // Becomes the thread that runs, where nothing waits or runs, or where it already is that thread.
   bool try_enter();
+  void hasten(std::unique_lock<std::mutex>& lock);
   void leave();
   void run_front(std::unique_lock<std::mutex>& lock);
   void work(const std::stop_token& stop);

@@ -45,18 +45,6 @@ Sources await_all(Steps& steps, std::uint64_t step, std::size_t bytes, std::size
   return sources;
 }
 
-// Every rank writes all it has, and folds everything.
-void all_reduce_in_one_shot(Steps& steps, const Call& call, const void* input, void* output,
-                            std::size_t count, DataType type, Reduction reduction) {
-  const std::size_t bytes = count * size_of(type);
-  const std::uint64_t step = steps.take(1);
-  copy_bytes(steps.begin_write(step, bytes, call), input, bytes);
-  steps.publish(step, call);
-  const Sources sources = await_all(steps, step, bytes, 0, input, call);
-  fold({&output, 1}, sources.span(), count, type, reduction);
-  steps.finish(step);
-}
-
 // Chunk by chunk: a rank writes what the others will fold (contribution), folds its own slice of
 // everybody's, writes that (result), and copies the others' results. Order of the steps of a rank:
 //
@@ -167,10 +155,27 @@ class ChunkedAllReduce {
 
 }  // namespace
 
+std::uint64_t show_for_all_reduce(Steps& steps, const Call& call, const void* input,
+                                  std::size_t bytes) {
+  const std::uint64_t step = steps.take(1);
+  copy_bytes(steps.begin_write(step, bytes, call), input, bytes);
+  steps.publish(step, call);
+  return step;
+}
+
+void fold_shown(Steps& steps, const Call& call, std::uint64_t step, const void* input, void* output,
+                std::size_t count, DataType type, Reduction reduction) {
+  const Sources sources = await_all(steps, step, count * size_of(type), 0, input, call);
+  fold({&output, 1}, sources.span(), count, type, reduction);
+  steps.finish(step);
+}
+
 void all_reduce(Steps& steps, const Call& call, const void* input, void* output, std::size_t count,
                 DataType type, Reduction reduction, const Thresholds& thresholds) {
-  if (count * size_of(type) <= std::min(thresholds.one_shot_bytes, steps.slot_bytes())) {
-    all_reduce_in_one_shot(steps, call, input, output, count, type, reduction);
+  const std::size_t bytes = count * size_of(type);
+  if (bytes <= std::min(thresholds.one_shot_bytes, steps.slot_bytes())) {
+    const std::uint64_t step = show_for_all_reduce(steps, call, input, bytes);
+    fold_shown(steps, call, step, input, output, count, type, reduction);
   } else {
     ChunkedAllReduce(steps, call, input, output, count, type, reduction, thresholds.chunk_bytes)
         .run();

@@ -5,16 +5,25 @@
 
 namespace trireme::shm {
 
-std::byte* Steps::begin_write(std::uint64_t step, std::size_t bytes, const Call& call) {
+// Whether `peer` has read what this rank's slot for that step held before.
+bool Steps::is_free(int peer, std::uint64_t step) noexcept {
   const auto num_slots = static_cast<std::uint64_t>(member_.layout().num_slots);
+  std::uint64_t& seen = finished_[static_cast<std::size_t>(peer)];
+  if (peer == rank() || seen + num_slots > step) return true;
+  seen = member_.block(peer).finished.load(std::memory_order_seq_cst);
+  return seen + num_slots > step;
+}
+
+bool Steps::can_write() noexcept {
   for (int peer = 0; peer < size(); ++peer) {
-    std::uint64_t& seen = finished_[static_cast<std::size_t>(peer)];
-    if (peer == rank() || seen + num_slots > step) continue;
-    const std::atomic<std::uint64_t>& finished = member_.block(peer).finished;
-    member_.wait_for(peer, call, [&] {
-      seen = finished.load(std::memory_order_seq_cst);
-      return seen + num_slots > step;
-    });
+    if (!is_free(peer, next_)) return false;
+  }
+  return true;
+}
+
+std::byte* Steps::begin_write(std::uint64_t step, std::size_t bytes, const Call& call) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (!is_free(peer, step)) member_.wait_for(peer, call, [&] { return is_free(peer, step); });
   }
   Head& head = member_.slot(rank(), step);
   return bytes <= Head::kInlineBytes ? head.bytes.data() : reinterpret_cast<std::byte*>(&head + 1);

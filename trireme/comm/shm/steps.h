@@ -36,6 +36,9 @@ class Steps {
     return first_of_operation_;
   }
 
+  /// Whether the slot of the step that comes next is free, so that begin_write does not block.
+  bool can_write() noexcept;
+
   /// Returns where to write up to `bytes` bytes for that step, once its slot is free.
   std::byte* begin_write(std::uint64_t step, std::size_t bytes, const Call& call);
 
@@ -70,6 +73,7 @@ class Steps {
   }
 
  private:
+  bool is_free(int peer, std::uint64_t step) noexcept;
   std::string first_difference(int peer) const;
   [[noreturn]] void mismatch(int peer, const Operation& theirs, const Call& call);
 

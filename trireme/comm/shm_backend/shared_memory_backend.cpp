@@ -206,13 +206,19 @@ SharedMemoryBackend::SharedMemoryBackend(std::shared_ptr<Communicator> communica
 
 SharedMemoryBackend::~SharedMemoryBackend() = default;
 
+c10::intrusive_ptr<SharedMemoryWork> SharedMemoryBackend::make_work(OpType type, const char* title,
+                                                                    const Tensors& inputs,
+                                                                    Tensors outputs) {
+  const std::uint64_t number = num_started_.fetch_add(1, std::memory_order_relaxed) + 1;
+  return c10::make_intrusive<SharedMemoryWork>(getRank(), type, title, inputs, std::move(outputs),
+                                               number);
+}
+
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::launch(OpType type, const char* title,
                                                              const Tensors& inputs, Tensors outputs,
                                                              bool is_async,
                                                              std::function<void()> body) {
-  const std::uint64_t number = num_started_.fetch_add(1, std::memory_order_relaxed) + 1;
-  auto work = c10::make_intrusive<SharedMemoryWork>(getRank(), type, title, inputs,
-                                                    std::move(outputs), number);
+  auto work = make_work(type, title, inputs, std::move(outputs));
   shm::Queue& queue = communicator_->collectives();
   if (!is_async && !coalesced_) {
     queue.run(body);
@@ -256,11 +262,22 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allreduce(
   const Dense data(tensor, "all-reduce");
   const auto type = to_shared_memory_type(tensor.scalar_type(), "all-reduce");
   const shm::Reduction reduction = to_reduction(options.reduceOp);
-  return launch(OpType::ALLREDUCE, "shm:all_reduce", tensors, tensors, options.asyncOp,
-                [group = communicator_.get(), data, type, reduction] {
-                  group->all_reduce(data.data(), data.data(), data.count(), type, reduction);
-                  data.write_back();
-                });
+  if (!options.asyncOp || coalesced_) {
+    return launch(OpType::ALLREDUCE, "shm:all_reduce", tensors, tensors, options.asyncOp,
+                  [group = communicator_.get(), data, type, reduction] {
+                    group->all_reduce(data.data(), data.data(), data.count(), type, reduction);
+                    data.write_back();
+                  });
+  }
+  auto work = make_work(OpType::ALLREDUCE, "shm:all_reduce", tensors, tensors);
+  work->set_job(
+      communicator_->collectives(),
+      communicator_->start_all_reduce(data.data(), data.data(), data.count(), type, reduction, {},
+                                      [work, data](std::exception_ptr error) {
+                                        if (!error) data.write_back();
+                                        work->complete(std::move(error));
+                                      }));
+  return work;
 }
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::allreduce_coalesced(
@@ -468,9 +485,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::alltoall(
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::send(Tensors& tensors, int destination,
                                                            int tag) {
   const Dense data(only(tensors, "send"), "send");
-  const std::uint64_t number = num_started_.fetch_add(1, std::memory_order_relaxed) + 1;
-  auto work = c10::make_intrusive<SharedMemoryWork>(getRank(), OpType::SEND, "shm:send", tensors,
-                                                    tensors, number);
+  auto work = make_work(OpType::SEND, "shm:send", tensors, tensors);
   auto transfer = communicator_->point_to_point().send(data.data(), data.bytes(), destination, tag);
   if (transfer->is_done()) {
     work->complete(nullptr);
@@ -493,9 +508,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::send(Tensors& tensors, int
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::receive_from(Tensors& tensors, int source,
                                                                    int tag, OpType type) {
   const Dense data(only(tensors, "receive"), "receive");
-  const std::uint64_t number = num_started_.fetch_add(1, std::memory_order_relaxed) + 1;
-  auto work = c10::make_intrusive<SharedMemoryWork>(getRank(), type, "shm:receive", tensors,
-                                                    tensors, number);
+  auto work = make_work(type, "shm:receive", tensors, tensors);
   auto transfer = communicator_->point_to_point().receive(data.data(), data.bytes(), source, tag);
   const auto complete = [work, data, transfer, group = communicator_.get()] {
     std::exception_ptr error;

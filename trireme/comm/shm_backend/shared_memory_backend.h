@@ -15,6 +15,8 @@
 
 namespace trireme::comm {
 
+class SharedMemoryWork;
+
 /// CPU tensors of any layout; what is not contiguous is copied. Reductions: fp64, fp32, fp16, bf16,
 /// int8 to int64, uint8, bool, complex; everything else moves bytes, of any dtype. Operations run
 /// in the order in which they are started, sends and receives apart. With `asyncOp` false in the
@@ -71,6 +73,8 @@ class SharedMemoryBackend final : public c10d::Backend {
   std::uint64_t getSequenceNumberForGroup() override { return num_started_; }
 
  private:
+  c10::intrusive_ptr<SharedMemoryWork> make_work(c10d::OpType type, const char* title,
+                                                 const Tensors& inputs, Tensors outputs);
   // Starts `body`, or runs it here where the caller waits anyway.
   WorkPointer launch(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                      bool is_async, std::function<void()> body);

@@ -32,8 +32,14 @@ void SharedMemoryWork::complete(std::exception_ptr error) {
   if (future) complete_future(*future);
 }
 
+bool SharedMemoryWork::isCompleted() {
+  if (Work::isCompleted()) return true;
+  if (job_) queue_->hasten();  // who asks again and again does not wait
+  return false;
+}
+
 bool SharedMemoryWork::wait(std::chrono::milliseconds) {
-  if (job_ && !isCompleted()) queue_->wait(*job_);
+  if (job_ && !Work::isCompleted()) queue_->wait(*job_);
   std::unique_lock lock(mutex_);
   cv_.wait(lock, [this] { return completed_; });
   if (exception_) std::rethrow_exception(exception_);
@@ -47,7 +53,10 @@ c10::intrusive_ptr<Future> SharedMemoryWork::getFuture() {
     if (future_) return future_;
     future_ = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
     future = future_;
-    if (!completed_) return future;
+    if (!completed_) {
+      if (job_) queue_->hasten();  // whoever waits for the future does not wait for the job
+      return future;
+    }
   }
   complete_future(*future);
   return future;

@@ -26,6 +26,7 @@ class SharedMemoryWork final : public c10d::Work {
   /// Ends the operation, well where `error` is null, and its future.
   void complete(std::exception_ptr error);
 
+  bool isCompleted() override;
   bool wait(std::chrono::milliseconds timeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
   std::uint64_t getSequencenumber() const override { return sequence_number_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/data/reducer.h>
 
+#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 
 #include <ATen/core/grad_mode.h>
@@ -12,6 +13,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace trireme::detail {
 namespace {
@@ -55,6 +57,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
     : plan_(plan), group_(std::move(group)), buffers_(buffers, group_) {
   const at::NoGradGuard no_grad;
   for (const NamedTensor& parameter : parameters) slots_.emplace_back().parameter = parameter;
+  connect_streams();
   assign_buckets();
   install_hooks();
 }
@@ -63,6 +66,23 @@ Reducer::~Reducer() {
   for (const Slot& slot : slots_) {
     autograd::impl::set_post_acc_grad_hooks(slot.parameter.tensor, nullptr);
   }
+}
+
+void Reducer::connect_streams() {
+  const std::int64_t count = plan_.allreduce_streams > 0
+                                 ? plan_.allreduce_streams
+                                 : Settings::from(Environment::of_process()).allreduce_streams;
+  const auto counts = comm::all_gather_text(std::to_string(count), group_);
+  for (std::size_t rank = 1; rank < counts.size(); ++rank) {
+    if (counts[rank] == counts[0]) continue;
+    throw UsageError(join_message("rank 0 sends gradients over ", counts[0], " streams, rank ",
+                                  rank, " over ", counts[rank]),
+                     "give all ranks the same TRIREME_ALLREDUCE_STREAMS or plan");
+  }
+  streams_.push_back(group_);
+  std::vector<int> all(static_cast<std::size_t>(group_.size()));
+  std::iota(all.begin(), all.end(), 0);
+  for (std::int64_t stream = 1; stream < count; ++stream) streams_.push_back(group_.subgroup(all));
 }
 
 void Reducer::assign_buckets() {
@@ -96,18 +116,21 @@ void Reducer::assign_buckets() {
   }
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     for (const std::size_t slot : buckets_[index].slots) slots_[slot].bucket = index;
-    allocate(buckets_[index], index + 1 == buckets_.size());
+    allocate(index);
   }
 }
 
-void Reducer::allocate(Bucket& bucket, bool is_last) {
+void Reducer::allocate(std::size_t number) {
+  Bucket& bucket = buckets_[number];
+  const bool is_last = number + 1 == buckets_.size();
   std::int64_t elements = 0;
   for (const std::size_t slot : bucket.slots)
     elements += aligned_elements(slots_[slot].parameter.tensor);
   const auto tail = is_last ? static_cast<std::int64_t>(slots_.size()) + 1 : 0;
   bucket.memory = comm::zeros_registered(
       {elements + tail},
-      slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false), group_);
+      slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false),
+      stream_of(number));
   if (is_last) tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
   std::int64_t offset = 0;
   for (const std::size_t index : bucket.slots) {
@@ -202,9 +225,9 @@ void Reducer::store_gradient(Slot& slot) {
 void Reducer::launch_ready_buckets() {
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].num_pending == 0;
        ++next_bucket_) {
-    buckets_[next_bucket_].work =
-        comm::all_reduce_async(buckets_[next_bucket_].memory, group_, comm::ReduceOp::kSum,
-                               join_message("gradient bucket ", next_bucket_));
+    buckets_[next_bucket_].work = comm::all_reduce_async(
+        buckets_[next_bucket_].memory, stream_of(next_bucket_), comm::ReduceOp::kSum,
+        join_message("gradient bucket ", next_bucket_));
   }
 }
 

@@ -62,8 +62,12 @@ class Reducer {
     comm::Work work;
   };
 
+  void connect_streams();
   void assign_buckets();
-  void allocate(Bucket& bucket, bool is_last);
+  const comm::Group& stream_of(std::size_t bucket) const {
+    return streams_[bucket % streams_.size()];
+  }
+  void allocate(std::size_t bucket);
   void install_hooks();
 
   void on_gradient(std::size_t slot);
@@ -75,6 +79,7 @@ class Reducer {
 
   const Plan plan_;
   const comm::Group group_;
+  std::vector<comm::Group> streams_;  // the same ranks, each with a connection of its own
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
   at::Tensor tail_;    // [parameters + 1] of the last bucket: use counts, then the caller's number
