@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a hierarchy refuses, and what it says when a stage of a collective fails.
 #include <trireme/base/error.h>
+#include <trireme/comm/monitor/dump.h>
 
 #include <tests/ranks/pretended_hosts.h>
+#include <tests/temporary_folder.h>
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 
@@ -141,6 +144,36 @@ TEST(HierarchyErrors, SayWhereAnUnfinishedCollectiveIs) {
               HasSubstr("all-reduce (number 1) is not done after 0.1 s; it is inside host 0 (ranks "
                         "0, 1 by gloo)"));
   for (const std::size_t rank : {1U, 2U, 3U}) EXPECT_FALSE(thrown[rank]);
+}
+
+// Through Group, which records what every engine is asked for.
+TEST(HierarchyErrors, LeaveADumpOfWhatEachRankDid) {
+  const test::TemporaryFolder folder;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      const Group group = connect(choose_engine("hierarchy", /*one_host=*/false),
+                                  {.store = store,
+                                   .rank = rank,
+                                   .size = 4,
+                                   .world_ranks = {0, 1, 2, 3},
+                                   .machines = {"a", "a", "b", "b"},
+                                   .dump_folder = folder.path(),
+                                   .timeout = std::chrono::seconds(60)});
+      if (rank != 3) {
+        EXPECT_THROW(all_reduce(at::ones({4}), group, ReduceOp::kSum, "a bucket"), CommError);
+      }
+    });
+  }
+  threads.clear();  // joins
+  const std::vector<Dump> dumps = read_dumps(folder.path());
+  for (const int rank : {0, 1, 2}) {
+    const auto own = std::ranges::find_if(
+        dumps, [&](const Dump& dump) { return dump.group == "world" && dump.rank == rank; });
+    ASSERT_NE(own, dumps.end()) << "rank " << rank;
+    EXPECT_EQ(own->operations.back().label, "a bucket");
+  }
 }
 
 TEST(HierarchyErrors, AbortEndsTheGroup) {

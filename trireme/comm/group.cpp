@@ -59,16 +59,20 @@ std::uint64_t Group::next_sequence_number() const noexcept {
 
 Recorder& Group::recorder() const noexcept { return state_->recorder; }
 
+void Group::dump(const std::string& error) const {
+  const EngineContext& context = state_->context;
+  if (context.dump_folder.empty()) return;
+  write_dump(context.dump_folder, {.group = context.group_name,
+                                   .rank = context.rank,
+                                   .size = context.size,
+                                   .error = error,
+                                   .operations = state_->recorder.records()});
+}
+
 std::string Group::report_failure(const std::string& error) const {
   const EngineContext& context = state_->context;
   const std::vector<OperationRecord> records = state_->recorder.records();
-  if (!context.dump_folder.empty()) {
-    write_dump(context.dump_folder, {.group = context.group_name,
-                                     .rank = context.rank,
-                                     .size = context.size,
-                                     .error = error,
-                                     .operations = records});
-  }
+  dump(error);
   constexpr std::chrono::seconds kPatience{2};
   const std::string own =
       records.empty() ? std::string("nothing yet")

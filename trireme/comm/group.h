@@ -83,9 +83,12 @@ class Group {
   /// Of the operations that c10d engines carry; the shared-memory engine has its own.
   Recorder& recorder() const noexcept;
 
-  /// For the moment when an engine other than shared memory has failed: writes a dump where the
-  /// environment asks for one (TRIREME_DUMP), asks the other ranks what they did and returns a line
-  /// for each. Never throws.
+  /// Writes what this rank did over a c10d engine, and `error`, where the environment asks for a
+  /// dump (TRIREME_DUMP). Never throws.
+  void dump(const std::string& error) const;
+
+  /// For the moment when an engine other than shared memory has failed: dumps, asks the other ranks
+  /// what they did and returns a line for each. Never throws.
   std::string report_failure(const std::string& error) const;
 
   /// Counts the operations started on this group; error messages name one by this number, equal on

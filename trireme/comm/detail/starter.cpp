@@ -63,7 +63,8 @@ void Work::wait() {
   try {
     pending->work->wait(pending->group.timeout());
     pending->group.recorder().end(pending->sequence_number);
-  } catch (const Error&) {
+  } catch (const Error& error) {  // of an engine of ours, which says who is to blame
+    pending->group.dump(error.what());
     throw;
   } catch (const std::exception& cause) {
     fail(pending->group, pending->operation, pending->sequence_number, pending->started, cause);
