@@ -1,56 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/comm/shm/queue.h>
 
+#include <unistd.h>
+
 #include <utility>
 
 namespace trireme::shm {
 
+Queue::Queue() : state_(std::make_shared<State>()), process_(::getpid()) {}
+
 Queue::~Queue() {
-  if (thread_.joinable()) {
-    thread_.request_stop();
-    thread_.join();
-  } else if (!jobs_.empty()) {  // one, which was left to its waiter
-    std::unique_lock lock(mutex_);
-    run_front(lock);
+  if (::getpid() != process_) {
+    if (thread_.joinable()) thread_.detach();
+    return;
   }
+  std::unique_lock lock(state_->mutex);
+  state_->is_ending = true;
+  const bool is_within = state_->runner == std::this_thread::get_id();
+  while ((is_within || !thread_.joinable()) && !state_->jobs.empty()) state_->run_front(lock);
+  lock.unlock();
+  if (!thread_.joinable()) return;
+  state_->changed.notify_all();
+  // Within a job its thread, which may be this one, has nothing left to do but to end after it.
+  is_within ? thread_.detach() : thread_.join();
 }
 
-bool Queue::is_idle() const {
-  return jobs_.empty() || (jobs_.size() == 1 && jobs_.front()->can_wait_);
+bool Queue::State::is_idle() const {
+  return jobs.empty() || (jobs.size() == 1 && jobs.front()->can_wait_);
+}
+
+bool Queue::State::try_enter() {
+  const auto self = std::this_thread::get_id();
+  if (runner != std::thread::id() && runner != self) return false;
+  runner = self;
+  ++depth;
+  return true;
+}
+
+void Queue::State::leave() {
+  if (--depth == 0) runner = {};
 }
 
 bool Queue::try_enter() {
-  std::unique_lock lock(mutex_);
-  const auto self = std::this_thread::get_id();
-  if (runner_ == self) {
-    ++depth_;
-    return true;
+  std::unique_lock lock(state_->mutex);
+  if (state_->runner == std::thread::id() && !state_->jobs.empty()) {
+    if (!state_->is_idle()) return false;
+    state_->run_front(lock);
+    if (!state_->jobs.empty()) return false;
   }
-  if (runner_ == std::thread::id() && is_idle() && !jobs_.empty()) run_front(lock);
-  if (runner_ != std::thread::id() || !jobs_.empty()) return false;
-  runner_ = self;
-  depth_ = 1;
-  return true;
+  return state_->try_enter();
 }
 
 void Queue::leave() {
   bool has_more = false;
   {
-    const std::lock_guard lock(mutex_);
-    if (--depth_ > 0) return;
-    runner_ = {};
-    has_more = !is_idle() || num_waiting_ > 0;
+    const std::lock_guard lock(state_->mutex);
+    state_->leave();
+    has_more = state_->depth == 0 && (!state_->is_idle() || state_->num_waiting > 0);
   }
-  if (has_more) changed_.notify_all();
+  if (has_more) state_->changed.notify_all();
 }
 
 std::shared_ptr<Job> Queue::submit(std::function<void()> body, const std::function<bool()>& begin) {
   auto job = std::make_shared<Job>();
   job->body_ = std::move(body);
-  std::unique_lock lock(mutex_);
-  if (begin && runner_ == std::thread::id() && jobs_.empty()) {
-    runner_ = std::this_thread::get_id();
-    depth_ = 1;
+  const std::shared_ptr<State> state = state_;  // the job may end this queue at once
+  std::unique_lock lock(state->mutex);
+  if (begin && state->runner == std::thread::id() && state->jobs.empty()) {
+    state->try_enter();
     lock.unlock();
     try {
       job->can_wait_ = begin();
@@ -58,52 +75,52 @@ std::shared_ptr<Job> Queue::submit(std::function<void()> body, const std::functi
       job->can_wait_ = false;
     }
     lock.lock();
-    runner_ = {};
-    depth_ = 0;
-    jobs_.push_front(job);  // before what other threads have added meanwhile
+    state->leave();
+    state->jobs.push_front(job);  // before what other threads have added meanwhile
   } else {
-    jobs_.push_back(job);
+    state->jobs.push_back(job);
   }
   hasten(lock);
   return job;
 }
 
 void Queue::hasten() {
-  std::unique_lock lock(mutex_);
-  for (const std::shared_ptr<Job>& job : jobs_) job->can_wait_ = false;
+  std::unique_lock lock(state_->mutex);
+  for (const std::shared_ptr<Job>& job : state_->jobs) job->can_wait_ = false;
   hasten(lock);
 }
 
 void Queue::hasten(std::unique_lock<std::mutex>& lock) {
-  if (is_idle()) return;
-  if (!thread_.joinable()) {
-    thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
-  }
+  const std::shared_ptr<State> state = state_;
+  if (state->is_idle()) return;
+  if (!thread_.joinable()) thread_ = std::thread([state] { state->work(); });
   lock.unlock();
-  changed_.notify_all();
+  state->changed.notify_all();
 }
 
 void Queue::wait(Job& job) {
   if (!job.is_done()) {
-    std::unique_lock lock(mutex_);
-    ++num_waiting_;
+    const std::shared_ptr<State> state = state_;  // the job may end this queue
+    std::unique_lock lock(state->mutex);
+    ++state->num_waiting;
     while (!job.is_done()) {
-      if (runner_ == std::thread::id() && !jobs_.empty()) {
-        run_front(lock);
+      const bool may_run =
+          state->runner == std::thread::id() || state->runner == std::this_thread::get_id();
+      if (may_run && !state->jobs.empty()) {
+        state->run_front(lock);
       } else {
-        changed_.wait(lock);
+        state->changed.wait(lock);
       }
     }
-    --num_waiting_;
+    --state->num_waiting;
   }
   if (job.error_) std::rethrow_exception(job.error_);
 }
 
-void Queue::run_front(std::unique_lock<std::mutex>& lock) {
-  const std::shared_ptr<Job> job = std::move(jobs_.front());
-  jobs_.pop_front();
-  runner_ = std::this_thread::get_id();
-  depth_ = 1;
+void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
+  const std::shared_ptr<Job> job = std::move(jobs.front());
+  jobs.pop_front();
+  try_enter();
   lock.unlock();
   try {
     job->body_();
@@ -113,21 +130,16 @@ void Queue::run_front(std::unique_lock<std::mutex>& lock) {
   job->body_ = nullptr;
   job->is_done_.store(true, std::memory_order_release);
   lock.lock();
-  runner_ = {};
-  depth_ = 0;
-  if (num_waiting_ > 0 || !is_idle()) changed_.notify_all();
+  leave();
+  if (num_waiting > 0 || !is_idle() || is_ending) changed.notify_all();
 }
 
-void Queue::work(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
+void Queue::State::work() {
+  std::unique_lock lock(mutex);
   while (true) {
-    changed_.wait(lock, stop, [&] { return runner_ == std::thread::id() && !is_idle(); });
-    const bool is_last = stop.stop_requested();  // then nobody will wait any more
-    if (runner_ == std::thread::id() && (is_last ? !jobs_.empty() : !is_idle())) {
-      run_front(lock);
-    } else if (is_last && jobs_.empty()) {
-      return;
-    }
+    changed.wait(lock, [&] { return runner == std::thread::id() && (is_ending || !is_idle()); });
+    if (jobs.empty()) return;  // else, where it is ending, also what was left to its waiter
+    run_front(lock);
   }
 }
 

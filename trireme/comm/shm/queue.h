@@ -29,11 +29,12 @@ class Job {
   bool can_wait_ = false;  // for whoever waits for it: guarded by the queue's mutex
 };
 
-/// Thread-safety: safe.
+/// Thread-safety: safe. A job may drop the last handle of what owns the queue; a body given to
+/// `run` may not.
 class Queue {
  public:
-  Queue() = default;
-  /// Runs what is left, then ends its thread.
+  Queue();
+  /// Runs what is left, then ends its thread; in a forked child does nothing.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -62,32 +63,42 @@ class Queue {
   /// Lets a job that was left to its waiter run now: for somebody who asks for it without waiting.
   void hasten();
 
-  /// Blocks until the job is done, running it and those before it here where nobody else does.
-  /// Throws what it threw.
+  /// Blocks until the job is done, running it and those before it here where nobody else does, and
+  /// within a job. Throws what it threw.
   void wait(Job& job);
 
  private:
+  // Outlives the queue while a job that ended it is on its way out.
+  struct State {
+    std::mutex mutex;  // guards all below
+    std::condition_variable changed;
+    std::deque<std::shared_ptr<Job>> jobs;
+    std::thread::id runner;  // none: nobody runs
+    int depth = 0;           // of runs within runs
+    int num_waiting = 0;
+    bool is_ending = false;
+
+    // Whether nothing is to be done but what its own waiter will do.
+    bool is_idle() const;
+    // Becomes the thread that runs, where nobody else does, until as many leave() have followed.
+    bool try_enter();
+    void leave();
+    void run_front(std::unique_lock<std::mutex>& lock);
+    void work();
+  };
   struct Leave {
     Queue& queue;
     ~Leave() { queue.leave(); }
   };
 
-  // Whether nothing is to be done but what its own waiter will do.
-  bool is_idle() const;
-  // Becomes the thread that runs, where nothing waits or runs, or where it already is that thread.
+  // Runs here, where nothing waits or runs, or within a job.
   bool try_enter();
-  void hasten(std::unique_lock<std::mutex>& lock);
   void leave();
-  void run_front(std::unique_lock<std::mutex>& lock);
-  void work(const std::stop_token& stop);
+  void hasten(std::unique_lock<std::mutex>& lock);
 
-  std::mutex mutex_;  // guards all below
-  std::condition_variable_any changed_;
-  std::deque<std::shared_ptr<Job>> jobs_;
-  std::thread::id runner_;  // none: nobody runs
-  int depth_ = 0;
-  int num_waiting_ = 0;
-  std::jthread thread_;  // last: ends before the rest goes
+  const std::shared_ptr<State> state_;
+  const int process_;  // a forked child has neither the thread nor the jobs
+  std::thread thread_;
 };
 
 }  // namespace trireme::shm
