@@ -354,6 +354,53 @@ TEST(Failure, IsNotWhatAForkedChildMakesOfAGroup) {
   group->barrier();
 }
 
+TEST(Failure, IsWhatEveryUseOfAGroupMeetsInAForkedChildAndItsParentDoesNot) {
+  test::ThreadMeeting meeting;
+  std::latch was_forked(1);
+  test::rethrow_first(test::run_threads(2, [&](int rank) {
+    auto group = Communicator::connect(rank, 2, meeting, test::options_with(true));
+    PointToPoint& mail = group->point_to_point();
+    // A queue's thread is there, and not in the child.
+    group->transfers().wait(*group->transfers().submit([] {}));
+    std::int32_t sum = rank + 1;
+    std::array<std::byte, 8> data = {};
+    const auto shown =
+        group->start_all_reduce(&sum, &sum, 1, DataType::kInt32, {}, "before the fork", nullptr);
+    const auto expected = mail.receive(data.data(), data.size(), 1 - rank, 0);
+    if (rank == 0) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(test::kDeadline.count());
+        const auto is_refused = [](const auto& use) {
+          return message_of<UsageError>(use).find("that was forked off rank 0") !=
+                 std::string::npos;
+        };
+        const bool are_refused =
+            is_refused([&] { group->collectives().wait(*shown); }) &&
+            is_refused([&] { mail.wait(*expected); }) &&
+            is_refused([&] { all_reduce<4>(*group); }) &&
+            is_refused([&] { mail.send(data.data(), data.size(), 1, 0); }) &&
+            is_refused([&] { mail.receive(data.data(), data.size(), 1, 0); }) &&
+            is_refused([&] { group->allocate(100); });
+        group.reset();
+        ::_exit(are_refused ? 0 : 1);
+      }
+      int status = -1;
+      ::waitpid(child, &status, 0);
+      EXPECT_EQ(status, 0);
+      was_forked.count_down();
+    } else {
+      was_forked.wait();
+    }
+    group->collectives().wait(*shown);
+    EXPECT_EQ(sum, 3);
+    const std::array<std::byte, 8> sent = {std::byte{9}};
+    mail.wait(*mail.send(sent.data(), sent.size(), 1 - rank, 0));
+    mail.wait(*expected);
+    EXPECT_EQ(data, sent);
+  }));
+}
+
 TEST(Failure, OfAGroupLeavesOthersAlone) {
   std::array<test::ThreadMeeting, 3> meetings;
   test::rethrow_first(test::run_threads(2, [&](int rank) {

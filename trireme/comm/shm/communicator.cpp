@@ -258,6 +258,7 @@ std::shared_ptr<Job> Communicator::start_all_reduce(const void* input, void* out
     std::exception_ptr error;
     try {
       if (call) {
+        member_.check_process(name_of(Kind::kAllReduce));
         // The deadline is for waiting, which begins only now.
         started->call->started = recent_time();
         fold_shown(steps_, *call, step, from, to, elements, element_type, by);

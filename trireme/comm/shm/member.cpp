@@ -148,15 +148,18 @@ Clock::time_point recent_time() noexcept {
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
   return Clock::time_point(seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec});
 }
+void Member::check_process(std::string_view operation) const {
+  if (Segment::num_forks() == num_forks_) return;
+  throw UsageError(join_message(operation, " of group '", options_.name,
+                                "' in a process that was forked off rank ", rank_),
+                   "only the parent is a rank of the group: start children by fork and exec, or "
+                   "make a group of their own after the fork");
+}
+
 
 Call Member::begin(Operation operation, std::string_view label) {
   Call call{operation, recent_time(), nullptr};
-  if (Segment::num_forks() != num_forks_) {
-    throw UsageError(join_message(name_of(operation.kind), " of group '", options_.name,
-                                  "' in a process that was forked off rank ", rank_),
-                     "only the parent is a rank of the group: start children by fork and exec, or "
-                     "make a group of their own after the fork");
-  }
+  check_process(name_of(operation.kind));
   if (has_failed()) throw_failure(call);
   RankBlock& own = block(rank_);
   const std::uint64_t number = own.num_records.fetch_add(1, std::memory_order_relaxed) + 1;

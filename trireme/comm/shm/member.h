@@ -86,6 +86,9 @@ class Member {
 
   /// Starts an operation: records it. Throws CommError when the group has failed.
   Call begin(Operation operation, std::string_view label);
+  /// Throws UsageError in a forked child, where `operation` would do the parent's part.
+  void check_process(std::string_view operation) const;
+
   void end(const Call& call) noexcept;
 
   /// Returns when `ready()`, which must load what it reads with memory_order_seq_cst, is true.

@@ -111,6 +111,7 @@ bool PointToPoint::progress() {
 bool PointToPoint::progress_locked() {
   bool has_moved = false;
   try {
+    member_.check_process("send or receive");
     for (int peer = 0; peer < member_.size(); ++peer) {
       if (peer == member_.rank()) continue;
       has_moved = push(peer) || has_moved;
