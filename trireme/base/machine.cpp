@@ -11,6 +11,7 @@
 #include <climits>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 namespace trireme {
 namespace {
@@ -70,14 +71,41 @@ std::optional<double> cpu_quota(const fs::path& folder) {
   return quota / period;
 }
 
-std::optional<std::int64_t> memory_limit(const fs::path& folder) {
-  for (const char* file : {"memory.max", "memory.limit_in_bytes"}) {
-    const auto text = read_text(folder / file);
-    if (!text) continue;
-    std::int64_t bytes = 0;
-    if (std::istringstream(*text) >> bytes) return bytes;
-  }
+// The first number of a file; nothing where it has none, as in `max`.
+std::optional<std::int64_t> read_number(const fs::path& file) {
+  std::int64_t number = 0;
+  if (std::ifstream(file) >> number) return number;
   return std::nullopt;
+}
+
+// The number after this word at the start of a line; 0 where there is none.
+std::int64_t number_of(const std::string& text, std::string_view name) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string word;
+    std::int64_t number = 0;
+    if (fields >> word >> number && word == name) return number;
+  }
+  return 0;
+}
+
+std::optional<std::int64_t> memory_limit(const fs::path& folder) {
+  const auto bytes = read_number(folder / "memory.max");
+  return bytes ? bytes : read_number(folder / "memory.limit_in_bytes");
+}
+
+// What a control group uses and cannot give back: its cache of files goes when memory is short.
+std::int64_t memory_in_use(const fs::path& folder) {
+  const auto current = read_number(folder / "memory.current");
+  const auto used = current ? current : read_number(folder / "memory.usage_in_bytes");
+  const std::string parts = read_text(folder / "memory.stat").value_or("");
+  // Version 1 also tells the group without those below it, under the names of version 2.
+  const bool is_version_1 = parts.find("total_inactive_file") != std::string::npos;
+  const std::int64_t cache =
+      is_version_1 ? number_of(parts, "total_active_file") + number_of(parts, "total_inactive_file")
+                   : number_of(parts, "active_file") + number_of(parts, "inactive_file");
+  return std::max<std::int64_t>(0, used.value_or(0) - cache);
 }
 
 }  // namespace
@@ -114,6 +142,18 @@ std::int64_t available_memory(const fs::path& cgroup_root) {
                static_cast<std::int64_t>(information.mem_unit);
   for (const fs::path& folder : control_groups(cgroup_root, "memory")) {
     if (const auto limit = memory_limit(folder)) bytes = std::min(bytes, *limit);
+  }
+  return bytes;
+}
+
+std::int64_t free_memory(const fs::path& cgroup_root) {
+  const std::string system = read_text("/proc/meminfo").value_or("");
+  const std::int64_t available = number_of(system, "MemAvailable:");
+  std::int64_t bytes = available == 0 ? available_memory(cgroup_root)
+                                      : 1024 * (available + number_of(system, "SwapFree:"));
+  for (const fs::path& folder : control_groups(cgroup_root, "memory")) {
+    const auto limit = memory_limit(folder);
+    if (limit) bytes = std::min(bytes, std::max<std::int64_t>(0, *limit - memory_in_use(folder)));
   }
   return bytes;
 }

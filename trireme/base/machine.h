@@ -23,6 +23,11 @@ int available_cores(const std::filesystem::path& cgroup_root = "/sys/fs/cgroup")
 /// control group.
 std::int64_t available_memory(const std::filesystem::path& cgroup_root = "/sys/fs/cgroup");
 
+/// Returns the bytes of memory that this process can get now, before the kernel kills processes to
+/// make room: what the system can give with its caches and free swap, lowered to what is left in
+/// its control group.
+std::int64_t free_memory(const std::filesystem::path& cgroup_root = "/sys/fs/cgroup");
+
 /// Returns the free bytes of /dev/shm; nothing where it is not mounted.
 std::optional<std::int64_t> free_shared_memory();
 

@@ -79,6 +79,31 @@ TEST(AvailableMemory, IsPhysicalMemoryWithoutALimit) {
   EXPECT_EQ(available_memory(unlimited.path()), available_memory(none.path()));
 }
 
+TEST(FreeMemory, IsWhatIsLeftInTheControlGroupWithItsCaches) {
+  const TemporaryFolder version2;
+  version2.write("memory.max", "1000000\n");
+  version2.write("memory.current", "700000\n");
+  EXPECT_EQ(free_memory(version2.path()), 300000);
+  version2.write("memory.stat",
+                 "anon 400000\nfile 300000\ninactive_file 50000\nactive_file 200000\n");
+  EXPECT_EQ(free_memory(version2.path()), 550000);
+  version2.write("memory.current", "1300000\n");
+  EXPECT_EQ(free_memory(version2.path()), 0);
+  const TemporaryFolder version1;
+  version1.write("memory/memory.limit_in_bytes", "1000000\n");
+  version1.write("memory/memory.usage_in_bytes", "700000\n");
+  version1.write("memory/memory.stat",
+                 "inactive_file 1\nactive_file 2\ntotal_inactive_file 30000\n"
+                 "total_active_file 70000\n");
+  EXPECT_EQ(free_memory(version1.path()), 400000);
+}
+
+TEST(FreeMemory, IsPartOfAllThereIsWithoutALimit) {
+  const TemporaryFolder none;
+  EXPECT_GT(free_memory(none.path()), 1 << 20);
+  EXPECT_GT(free_memory(), 1 << 20);
+}
+
 TEST(Machine, HasAName) { EXPECT_NE(host_name(), ""); }
 
 }  // namespace

@@ -163,11 +163,12 @@ TEST_P(Segments, AreNotHeldLockedByAForkedChild) {
 }
 
 TEST_P(Segments, SayHowMuchCannotBeReserved) {
-  // More than a file's length can say: refused before the kernel tries.
-  constexpr std::size_t kTooMuch = std::size_t{1} << 63;
-  EXPECT_THAT(test::message_of<ConfigError>([] { Segment::create(GetParam(), kTooMuch); }),
-              AllOf(HasSubstr("MiB"), HasSubstr("TRIREME_ENGINE=gloo")));
-  EXPECT_THAT(own_names(), IsEmpty());
+  // Also more than a file's length can say.
+  for (const std::size_t bytes : {std::size_t{1} << 50, std::size_t{1} << 63, SIZE_MAX}) {
+    EXPECT_THAT(test::message_of<ConfigError>([&] { Segment::create(GetParam(), bytes); }),
+                AllOf(HasSubstr("MiB"), HasSubstr("TRIREME_ENGINE=gloo")));
+    EXPECT_THAT(own_names(), IsEmpty());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Both, Segments,
@@ -206,6 +207,16 @@ TEST(Segment, SaysThatDevShmIsTooSmallBeforeItMakesAnything) {
       AllOf(HasSubstr("/dev/shm has "), HasSubstr("the shared-memory engine needs 1.07374e+09 MiB"),
             HasSubstr("--shm-size")));
   EXPECT_THAT(own_names(), IsEmpty());
+}
+
+TEST(Segment, SaysThatMemoryIsMissingBeforeItTakesAny) {
+  // The kernel used to be asked for it, and killed the process instead of saying no.
+  constexpr std::size_t kPebibyte = std::size_t{1} << 50;
+  EXPECT_THAT(
+      test::message_of<ConfigError>([] { Segment::create(Segment::Kind::kAnonymous, kPebibyte); }),
+      AllOf(HasSubstr("this process can get "),
+            HasSubstr("MiB of memory, the shared-memory engine needs 1.07374e+09 MiB"),
+            HasSubstr("hint: free memory, raise the memory limit of the container")));
 }
 
 TEST(Segment, SaysWhichPathCannotBeOpened) {

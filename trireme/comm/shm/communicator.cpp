@@ -382,19 +382,23 @@ std::shared_ptr<Allocation> Communicator::allocate(std::size_t bytes) {
       return text;
     };
     const auto ranks = static_cast<std::size_t>(size());
+    // More than there is on any machine stays that, also where the product has no number.
+    const std::size_t all_bytes = bytes < SIZE_MAX / 2 / ranks
+                                      ? Allocation::stride(std::max<std::size_t>(bytes, 1)) * ranks
+                                      : SIZE_MAX;
     std::vector<Text> answers(ranks);
     std::vector<void*> outputs;
     for (Text& answer : answers) outputs.push_back(&answer);
     const std::vector<std::size_t> lengths(ranks, sizeof(Text));
     Segment segment;
     std::string problem;
+    std::string reasons;
     for (const Segment::Kind kind : {Segment::Kind::kAnonymous, Segment::Kind::kNamed}) {
       Text path;
       problem.clear();
       try {
         if (rank() == 0) {
-          segment =
-              Segment::create(kind, Allocation::stride(std::max<std::size_t>(bytes, 1)) * ranks);
+          segment = Segment::create(kind, all_bytes);
           path = to_text(segment.path());
         }
       } catch (const ConfigError& error) {
@@ -413,9 +417,10 @@ std::shared_ptr<Allocation> Communicator::allocate(std::size_t bytes) {
         if (problem.empty()) problem = theirs.data;
       }
       if (problem.empty()) break;
+      reasons += join_message(reasons.empty() ? "" : "; then by name: ", problem);
     }
     if (!problem.empty()) {
-      throw ConfigError(join_message("no registered memory of ", bytes, " bytes a rank: ", problem),
+      throw ConfigError(join_message("no registered memory of ", bytes, " bytes a rank: ", reasons),
                         "use ordinary memory, or free some");
     }
     segment.close();

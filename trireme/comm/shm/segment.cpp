@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <map>
@@ -22,6 +23,41 @@ namespace trireme::shm {
 namespace {
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+void check_dev_shm(std::size_t bytes) {
+  const auto free_bytes = static_cast<std::size_t>(free_shared_memory().value_or(0));
+  if (free_bytes >= bytes) return;
+  throw ConfigError(
+      join_message("/dev/shm has ", mebibytes(free_bytes),
+                   " MiB free, the shared-memory engine needs ", mebibytes(bytes), " MiB"),
+      "make it larger (containers: --shm-size or --ipc=host), or choose TRIREME_ENGINE=gloo");
+}
+
+// The kernel does not refuse memory that it lacks: it kills a process that asks for it.
+void check_memory(std::size_t bytes) {
+  const auto free_bytes = static_cast<std::size_t>(free_memory());
+  if (free_bytes >= bytes) return;
+  throw ConfigError(
+      join_message("this process can get ", mebibytes(free_bytes),
+                   " MiB of memory, the shared-memory engine needs ", mebibytes(bytes), " MiB"),
+      "free memory, raise the memory limit of the container, or choose "
+      "TRIREME_ENGINE=gloo");
+}
+
+// Reserves memory now: a page that is missing later is a fatal signal. In pieces, for older kernels
+// give up a whole request when any signal comes.
+bool reserve(int fd, std::size_t bytes) {
+  constexpr std::size_t kPiece = std::size_t{1} << 24;
+  for (std::size_t begin = 0; begin < bytes;) {
+    const std::size_t length = std::min(kPiece, bytes - begin);
+    if (::fallocate(fd, 0, static_cast<off_t>(begin), static_cast<off_t>(length)) == 0) {
+      begin += length;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
 
 // A forked child inherits descriptors, and with them the locks that say that the parent lives: it
 // closes its copies at once.
@@ -94,18 +130,12 @@ struct Segment::Name {
 
 Segment Segment::create(Kind kind, std::size_t bytes) {
   Segment segment;
+  if (kind == Kind::kNamed) check_dev_shm(bytes);
+  check_memory(bytes);
   if (kind == Kind::kAnonymous) {
     segment.descriptor_ = std::make_shared<Descriptor>(::memfd_create("trireme", MFD_CLOEXEC));
     segment.path_ = join_message("/proc/", ::getpid(), "/fd/", segment.descriptor_->fd);
   } else {
-    const auto free_bytes = free_shared_memory();
-    if (!free_bytes || *free_bytes < static_cast<std::int64_t>(bytes)) {
-      throw ConfigError(
-          join_message("/dev/shm has ",
-                       free_bytes ? mebibytes(static_cast<std::size_t>(*free_bytes)) : 0.0,
-                       " MiB free, the shared-memory engine needs ", mebibytes(bytes), " MiB"),
-          "make it larger (containers: --shm-size or --ipc=host), or choose TRIREME_ENGINE=gloo");
-    }
     std::random_device random;
     segment.path_ =
         join_message("/dev/shm/trireme-", ::getpid(), "-", std::hex, random(), random());
@@ -117,9 +147,8 @@ Segment Segment::create(Kind kind, std::size_t bytes) {
     throw ConfigError(join_message("cannot make shared memory: ", describe_errno(errno)),
                       "allow memfd_create and /dev/shm, or choose TRIREME_ENGINE=gloo");
   }
-  // Reserved now: a page that is missing later is a fatal signal.
   if (::ftruncate(segment.descriptor_->fd, static_cast<off_t>(bytes)) != 0 ||
-      ::fallocate(segment.descriptor_->fd, 0, 0, static_cast<off_t>(bytes)) != 0) {
+      !reserve(segment.descriptor_->fd, bytes)) {
     throw ConfigError(join_message("cannot reserve ", mebibytes(bytes),
                                    " MiB of shared memory: ", describe_errno(errno)),
                       "free memory, raise the memory limit of the container, or choose "
