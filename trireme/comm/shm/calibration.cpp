@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <limits>
@@ -24,6 +25,9 @@ constexpr std::array<std::size_t, 3> kChunkBytes = {65536, 131072, 262144};
 constexpr std::size_t kLongBytes = std::size_t{1} << 21;
 // Many ranks on few cores are not worth more; they go by the defaults.
 constexpr std::chrono::milliseconds kLongest{100};
+
+// Sizes of groups, a bit each, for which the time was too short in this process: it would be again.
+std::atomic<std::uint64_t> given_up = 0;
 
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -60,16 +64,20 @@ void write(const std::filesystem::path& path, const Thresholds& thresholds) {
   if (failure) std::filesystem::remove(temporary, failure);
 }
 
+// A deadline holds for each part: all of them may take longer than a short one.
+Call begun_now(const Call& call) { return {call.operation, Clock::now(), nullptr}; }
+
 // The shortest of some runs: the others were disturbed.
 Clock::duration time_of(Steps& steps, const Call& call, std::vector<float>& data, std::size_t bytes,
                         const Thresholds& thresholds) {
   constexpr int kRuns = 8;
   Clock::duration shortest = Clock::duration::max();
   for (int run = 0; run < kRuns; ++run) {
-    barrier(steps, call);
+    const Call own_call = begun_now(call);
+    barrier(steps, own_call);
     const auto started = Clock::now();
-    all_reduce(steps, call, data.data(), data.data(), bytes / sizeof(float), DataType::kFloat32, {},
-               thresholds);
+    all_reduce(steps, own_call, data.data(), data.data(), bytes / sizeof(float), DataType::kFloat32,
+               {}, thresholds);
     shortest = std::min(shortest, Clock::now() - started);
   }
   return shortest;
@@ -78,7 +86,7 @@ Clock::duration time_of(Steps& steps, const Call& call, std::vector<float>& data
 // Whether rank 0 has time for more.
 bool has_time(Steps& steps, const Call& call, Clock::time_point started) {
   bool answer = Clock::now() - started < kLongest;
-  broadcast(steps, call, &answer, sizeof(answer), 0);
+  broadcast(steps, begun_now(call), &answer, sizeof(answer), 0);
   return answer;
 }
 
@@ -114,15 +122,18 @@ std::optional<Thresholds> measure(Steps& steps, const Call& call) {
 
 Thresholds calibrate(Steps& steps, const Call& call, const std::filesystem::path& folder) {
   const std::filesystem::path path = folder.empty() ? folder : file_for(steps, folder);
+  const std::uint64_t size_bit = std::uint64_t{1} << (steps.size() - 1);
   std::optional<Thresholds> known;
   if (steps.rank() == 0 && !path.empty()) known = read(path);
+  if (!known && (given_up & size_bit) != 0) known = Thresholds{};
   std::array<std::size_t, 3> message = {known.has_value(), 0, 0};
   broadcast(steps, call, message.data(), sizeof(message), 0);
   const bool must_measure = message[0] == 0;
   const std::optional<Thresholds> measured = must_measure ? measure(steps, call) : known;
+  if (must_measure && !measured) given_up |= size_bit;
   Thresholds thresholds = measured.value_or(Thresholds{});
   message = {1, thresholds.one_shot_bytes, thresholds.chunk_bytes};
-  broadcast(steps, call, message.data(), sizeof(message), 0);
+  broadcast(steps, begun_now(call), message.data(), sizeof(message), 0);
   thresholds.one_shot_bytes = std::min(message[1], steps.slot_bytes());
   thresholds.chunk_bytes = std::clamp(message[2], kChunkBytes.front(), steps.slot_bytes());
   if (steps.rank() == 0 && must_measure && measured && !path.empty()) write(path, thresholds);

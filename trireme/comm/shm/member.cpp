@@ -29,7 +29,6 @@ constexpr milliseconds kLookAfter{100};
 // A few microseconds.
 constexpr int kSpins = 100;
 constexpr seconds kReportStopped{1};
-constexpr seconds kReportWaiting{30};
 
 constexpr std::uint64_t bit(int rank) { return std::uint64_t{1} << rank; }
 
@@ -148,6 +147,7 @@ Clock::time_point recent_time() noexcept {
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
   return Clock::time_point(seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec});
 }
+
 void Member::check_process(std::string_view operation) const {
   if (Segment::num_forks() == num_forks_) return;
   throw UsageError(join_message(operation, " of group '", options_.name,
@@ -155,7 +155,6 @@ void Member::check_process(std::string_view operation) const {
                    "only the parent is a rank of the group: start children by fork and exec, or "
                    "make a group of their own after the fork");
 }
-
 
 Call Member::begin(Operation operation, std::string_view label) {
   Call call{operation, recent_time(), nullptr};
@@ -284,7 +283,7 @@ void Member::look_after(std::uint64_t peers, const Call& call, const std::functi
                         block(std::countr_zero(stopped)).process,
                         "), which does not respond: it is stopped by a signal"));
   }
-  if (num_reports <= 1 && waited >= kReportWaiting) {
+  if (num_reports <= 1 && waited >= options_.report_after) {
     num_reports = 2;
     report(join_message("rank ", rank_, " has waited ", in_seconds(waited), " s for ",
                         name_ranks(peers), "; the last operations:\n", last_operations()));

@@ -22,6 +22,8 @@ class Member;
 struct Options {
   std::string name = "group";  ///< appears in messages
   std::chrono::milliseconds timeout{std::chrono::minutes{5}};
+  /// After how long a line says who is waited for, and what each rank did last.
+  std::chrono::milliseconds report_after{std::chrono::seconds{30}};
   /// Where lines about a slow or stopped rank go; empty: the standard error stream.
   std::function<void(const std::string&)> report = {};
   /// Where measured thresholds are remembered; empty: nowhere.
@@ -84,11 +86,11 @@ class Member {
   /// A bit per rank of the group.
   std::uint64_t every_rank() const noexcept;
 
-  /// Starts an operation: records it. Throws CommError when the group has failed.
-  Call begin(Operation operation, std::string_view label);
   /// Throws UsageError in a forked child, where `operation` would do the parent's part.
   void check_process(std::string_view operation) const;
 
+  /// Starts an operation: records it. Throws CommError when the group has failed.
+  Call begin(Operation operation, std::string_view label);
   void end(const Call& call) noexcept;
 
   /// Returns when `ready()`, which must load what it reads with memory_order_seq_cst, is true.
