@@ -324,6 +324,21 @@ TEST(Faults, ARankThatEndsIsNamedAtOnce) {
   }
 }
 
+TEST(Faults, ARankThatIsKilledIsNamedToThoseWhoWaitForItsMessage) {
+  Group group({.size = 3, .argument = "listen:25"});
+  ASSERT_TRUE(group.read_until(Clock::now() + kGiveUp, [&] {
+    return group.all_said("listening\n");
+  })) << group.texts();
+  group[2].signal(SIGKILL);
+  EXPECT_TRUE(group.read_until(Clock::now() + kPromised, [&] {
+    return group.all_said("(end)\n", 2);
+  })) << group.texts();
+  expect_failures(group, 2,
+                  AllOf(HasSubstr("failed: peer 2: receive from rank 2 of 8 uint8, number 1"),
+                        HasSubstr("rank 2 ended while rank "),
+                        HasSubstr("rank 2: is in receive from rank 0 of 8 uint8, number 1")));
+}
+
 TEST(Faults, ARankThatThrowsIsNamedAtOnce) {
   Group group({.size = 3, .odd_argument = "throw:30"});
   EXPECT_EQ(group[1].wait(), -SIGABRT);

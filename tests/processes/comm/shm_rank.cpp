@@ -6,7 +6,8 @@
 // Runs random collectives that check themselves until somebody makes the file FOLDER/stop, and says
 // `ready` after the first twenty. ACTION is what it does instead of operation NUMBER: `exit` ends
 // the process, `return` leaves the group, `throw` is an exception nobody catches, `barrier` calls a
-// barrier, `compute` is busy for longer than a stopped rank is noticed in. Exit status: 0 when all
+// barrier, `compute` is busy for longer than a stopped rank is noticed in, `listen` says
+// `listening` and waits for a message of the last rank, or of rank 0 there. Exit status: 0 when all
 // went well, 3 after a CommError, which is printed.
 #include <trireme/base/error.h>
 #include <trireme/comm/shm/communicator.h>
@@ -15,6 +16,7 @@
 #include <tests/processes/comm/file_meeting.h>
 #include <tests/ranks/shm/checked_operation.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -81,6 +83,13 @@ int run(const Arguments& arguments) {
       if (arguments.action == "exit") std::exit(0);
       if (arguments.action == "return") return 0;
       if (arguments.action == "throw") throw std::runtime_error("out of luck");
+      if (arguments.action == "listen") {
+        std::cout << "listening" << std::endl;
+        const int last = arguments.size - 1;
+        std::array<std::byte, 8> data = {};
+        PointToPoint& mail = group->point_to_point();
+        mail.wait(*mail.receive(data.data(), data.size(), arguments.rank == last ? 0 : last, 1));
+      }
       if (arguments.action == "barrier") {
         plan.kind = plan.kind == Kind::kBarrier ? Kind::kAllReduce : Kind::kBarrier;
       }

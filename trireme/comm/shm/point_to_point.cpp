@@ -191,8 +191,11 @@ bool PointToPoint::begin_incoming(int peer, const Header& header) {
     return false;
   }
   Incoming& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
-  incoming = {.header = header, .transfer = std::move(transfer), .aside = {}, .is_active = true};
-  if (!incoming.transfer) incoming.aside.resize(header.bytes);
+  std::vector<std::byte> aside(transfer ? 0 : header.bytes);  // throws before anything changes
+  incoming = {.header = header,
+              .transfer = std::move(transfer),
+              .aside = std::move(aside),
+              .is_active = true};
   return true;
 }
 
