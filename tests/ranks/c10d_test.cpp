@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What code that speaks c10d finds: LibTorch's ProcessGroup and functional collectives over the
 // shared-memory engine, and work that nobody waits for.
+#include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 
 #include <ATen/core/ivalue.h>
@@ -46,6 +47,16 @@ TEST(FunctionalCollectives, RunOverSharedMemory) {
     const at::Tensor part = c10d::wait_tensor(c10d::reduce_scatter_tensor(own, "sum", 3, name));
     EXPECT_TRUE(at::equal(part, sum.slice(0, 2 * group.rank(), 2 * group.rank() + 2)));
     c10d::unregister_process_group(name);
+  });
+}
+
+TEST(ReduceScatterOfLists, RefusesPiecesOfSeveralDtypes) {
+  run_ranks(2, [](const Group& group) {
+    std::vector<at::Tensor> outputs = {at::zeros({4})};
+    std::vector<std::vector<at::Tensor>> lists = {
+        {at::zeros({4}), at::zeros({4}, group.rank() == 0 ? at::kByte : at::kLong)}};
+    if (group.rank() == 1) std::swap(lists[0][0], lists[0][1]);
+    EXPECT_THROW(group.backend()->reduce_scatter(outputs, lists), UsageError);
   });
 }
 

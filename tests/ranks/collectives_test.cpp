@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -12,6 +13,7 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <tests/ranks/thread_ranks.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <array>
 #include <atomic>
@@ -261,6 +263,48 @@ TEST_P(PointToPoint, RefusesItselfAndStrangers) {
     if (group.rank() == 1) {
       EXPECT_THROW(send(at::zeros({1}), 0, first), UsageError);
     }
+  });
+}
+
+TEST(Messages, TellsAMessageOfAnotherLengthThatHasComeAlready) {
+  std::atomic<bool> is_sent = false;
+  const auto thrown = run_ranks_catching(2, [&](const Group& group) {
+    if (group.rank() == 0) {
+      send(at::zeros({2}), 1, group);
+      is_sent = true;
+      is_sent.notify_all();
+      return;
+    }
+    is_sent.wait(false);
+    receive(at::zeros({3}), 0, group);
+  });
+  EXPECT_THAT(message_of<CommError>(thrown[1]), HasSubstr("rank 0 sent 8 bytes"));
+}
+
+// The first is still awaited when the others are done.
+TEST(Messages, WaitsForNoMessageButTheOneThatIsAsked) {
+  run_ranks(2, [](const Group& group) {
+    const at::Tensor first = at::zeros({100'000});
+    const at::Tensor second = at::zeros({3});
+    if (group.rank() == 0) {
+      Work awaited_first = receive_async(first, 1, group, 1);
+      Work awaited_second = receive_async(second, 1, group, 2);
+      std::vector<at::Tensor> tensors = {at::zeros({2})};
+      const auto awaited_third = group.backend()->recv(tensors, 1, 3);
+      awaited_second.wait();
+      awaited_third->getFuture()->wait();
+      EXPECT_FALSE(awaited_first.is_completed());
+      send(second, 1, group, 4);
+      awaited_first.wait();
+      EXPECT_TRUE(at::equal(first, at::full({100'000}, 1.0F)));
+      EXPECT_TRUE(at::equal(tensors[0], at::full({2}, 3.0F)));
+    } else {
+      send(at::full({3}, 2.0F), 0, group, 2);
+      send(at::full({2}, 3.0F), 0, group, 3);
+      receive(second, 0, group, 4);
+      send(at::full({100'000}, 1.0F), 0, group, 1);
+    }
+    EXPECT_TRUE(at::equal(second, at::full({3}, 2.0F)));
   });
 }
 

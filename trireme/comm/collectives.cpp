@@ -92,7 +92,7 @@ std::vector<Pointer> part_pointers(const at::Tensor& whole, int size) {
 void all_gather_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
                        std::string_view label) {
   shared.all_gather(input.data_ptr(), part_pointers<void*>(output, shared.size()),
-                    equal_parts(output, shared.size()), label);
+                    equal_parts(output, shared.size()), label, to_moved_type(output.scalar_type()));
 }
 
 void reduce_scatter_shared(shm::Communicator& shared, const at::Tensor& output,
@@ -107,7 +107,8 @@ void all_to_all_shared(shm::Communicator& shared, const at::Tensor& output, cons
                        std::string_view label) {
   const auto bytes = equal_parts(input, shared.size());
   shared.all_to_all(part_pointers<const void*>(input, shared.size()), bytes,
-                    part_pointers<void*>(output, shared.size()), bytes, label);
+                    part_pointers<void*>(output, shared.size()), bytes, label,
+                    to_moved_type(input.scalar_type()));
 }
 
 // Whether the shared-memory engine carries the group, so that a blocking call need not start work
@@ -202,7 +203,8 @@ Work broadcast_async(const at::Tensor& tensor, int root, const Group& group,
   if (auto* shared = shared_memory(group, tensor, "broadcast")) {
     return Starter::submit(group, shared->collectives(),
                            [shared, tensor, root, text = std::string(label)] {
-                             shared->broadcast(tensor.data_ptr(), tensor.nbytes(), root, text);
+                             shared->broadcast(tensor.data_ptr(), tensor.nbytes(), root, text,
+                                               to_moved_type(tensor.scalar_type()));
                            });
   }
   std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
@@ -218,7 +220,8 @@ void broadcast(const at::Tensor& tensor, int root, const Group& group, std::stri
   check_peer(root, group, "broadcast");
   if (!is_needed(group, "broadcast")) return;
   if (auto* shared = shared_memory(group, tensor, "broadcast")) {
-    shared->broadcast(tensor.data_ptr(), tensor.nbytes(), root, label);
+    shared->broadcast(tensor.data_ptr(), tensor.nbytes(), root, label,
+                      to_moved_type(tensor.scalar_type()));
     return;
   }
   broadcast_async(tensor, root, group, label).wait();
@@ -319,12 +322,9 @@ Work send_async(const at::Tensor& tensor, int peer, const Group& group, int tag)
   check_rows(tensor, "send");
   check_other(peer, group, "send");
   if (auto* shared = shared_memory(group, tensor, "send")) {
-    auto transfer =
-        shared->point_to_point().send(tensor.data_ptr(), tensor.nbytes(), peer, tag, {});
-    if (transfer->is_done()) return {};
-    return Starter::submit(group, shared->transfers(), [shared, tensor, transfer] {
-      shared->point_to_point().wait(*transfer);
-    });
+    return Starter::follow(
+        group, shared->point_to_point().send(tensor.data_ptr(), tensor.nbytes(), peer, tag),
+        tensor);
   }
   std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
   return Starter::start(group, "send", tensors, {},
@@ -332,6 +332,13 @@ Work send_async(const at::Tensor& tensor, int peer, const Group& group, int tag)
 }
 
 void send(const at::Tensor& tensor, int peer, const Group& group, int tag) {
+  check_rows(tensor, "send");
+  check_other(peer, group, "send");
+  if (auto* shared = shared_memory(group, tensor, "send")) {
+    shm::PointToPoint& messages = shared->point_to_point();
+    messages.wait(*messages.send(tensor.data_ptr(), tensor.nbytes(), peer, tag));
+    return;
+  }
   send_async(tensor, peer, group, tag).wait();
 }
 
@@ -339,12 +346,9 @@ Work receive_async(const at::Tensor& tensor, int peer, const Group& group, int t
   check_rows(tensor, "receive");
   check_other(peer, group, "receive");
   if (auto* shared = shared_memory(group, tensor, "receive")) {
-    auto transfer =
-        shared->point_to_point().receive(tensor.data_ptr(), tensor.nbytes(), peer, tag, {});
-    if (transfer->is_done()) return {};
-    return Starter::submit(group, shared->transfers(), [shared, tensor, transfer] {
-      shared->point_to_point().wait(*transfer);
-    });
+    return Starter::follow(
+        group, shared->point_to_point().receive(tensor.data_ptr(), tensor.nbytes(), peer, tag),
+        tensor);
   }
   std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
   return Starter::start(group, "receive", tensors, {},
@@ -352,6 +356,13 @@ Work receive_async(const at::Tensor& tensor, int peer, const Group& group, int t
 }
 
 void receive(const at::Tensor& tensor, int peer, const Group& group, int tag) {
+  check_rows(tensor, "receive");
+  check_other(peer, group, "receive");
+  if (auto* shared = shared_memory(group, tensor, "receive")) {
+    shm::PointToPoint& messages = shared->point_to_point();
+    messages.wait(*messages.receive(tensor.data_ptr(), tensor.nbytes(), peer, tag));
+    return;
+  }
   receive_async(tensor, peer, group, tag).wait();
 }
 

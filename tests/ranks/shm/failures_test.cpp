@@ -209,6 +209,34 @@ TEST(Failure, OfTwoRootsIsNoticedInTheNextCall) {
   }
 }
 
+TEST(Failure, OfBroadcastsThatTookDifferentNumbersOfStepsIsNoticed) {
+  // Nobody will write the slot that anybody waits for afterwards.
+  const Thrown thrown = run_ranks_catching(3, [](Communicator& group) {
+    std::vector<std::byte> data(group.rank() == 0 ? 4 : 1 << 20);
+    group.broadcast(data.data(), data.size(), group.rank() == 0 ? 0 : 2);
+    group.barrier();
+  });
+  for (const std::exception_ptr& exception : thrown) {
+    EXPECT_THAT(told(exception).message,
+                AllOf(HasSubstr("the ranks make different calls: rank "),
+                      HasSubstr("broadcast with root 0 of 4 uint8, number 1"),
+                      HasSubstr("broadcast with root 2 of 1048576 uint8, number 1")));
+  }
+}
+
+TEST(Failure, OfOtherTypesOfAsManyBytesIsNoticed) {
+  const Thrown thrown = run_ranks_catching(2, [](Communicator& group) {
+    std::array<std::byte, 8> data = {};
+    group.broadcast(data.data(), data.size(), 0, {},
+                    group.rank() == 0 ? DataType::kFloat32 : DataType::kFloat64);
+    group.barrier();
+  });
+  for (const std::exception_ptr& exception : thrown) {
+    EXPECT_THAT(told(exception).message,
+                AllOf(HasSubstr("of 2 float32"), HasSubstr("of 1 float64")));
+  }
+}
+
 TEST(Failure, OfOtherSplitsWithTheSameSumIsNoticed) {
   const Thrown thrown = run_ranks_catching(2, [](Communicator& group) {
     std::array<std::byte, 4> input = {};
@@ -360,8 +388,13 @@ TEST(Failure, IsWhatEveryUseOfAGroupMeetsInAForkedChildAndItsParentDoesNot) {
   test::rethrow_first(test::run_threads(2, [&](int rank) {
     auto group = Communicator::connect(rank, 2, meeting, test::options_with(true));
     PointToPoint& mail = group->point_to_point();
-    // A queue's thread is there, and not in the child.
-    group->transfers().wait(*group->transfers().submit([] {}));
+    // A queue's thread is there, and not in the child; for rank 0 it is in the middle of something.
+    std::latch is_busy(1);
+    const auto busy = group->transfers().submit([&] {
+      is_busy.count_down();
+      if (rank == 0) was_forked.wait();
+    });
+    is_busy.wait();
     std::int32_t sum = rank + 1;
     std::array<std::byte, 8> data = {};
     const auto shown =
@@ -376,6 +409,7 @@ TEST(Failure, IsWhatEveryUseOfAGroupMeetsInAForkedChildAndItsParentDoesNot) {
                  std::string::npos;
         };
         const bool are_refused =
+            is_refused([&] { group->barrier(); }) &&
             is_refused([&] { group->collectives().wait(*shown); }) &&
             is_refused([&] { mail.wait(*expected); }) &&
             is_refused([&] { all_reduce<4>(*group); }) &&

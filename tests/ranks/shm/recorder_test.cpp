@@ -120,5 +120,33 @@ TEST(Recorder, MayBeReadWhileItIsWritten) {
   });
 }
 
+TEST(Recorder, DoesNotTakeTheEndOfAnOldOperationForThatOfALaterOne) {
+  run_ranks(2, [](Communicator& group) {
+    PointToPoint& mail = group.point_to_point();
+    std::array<std::byte, 1> data = {};
+    std::shared_ptr<Transfer> old;
+    std::shared_ptr<Transfer> later;
+    if (group.rank() == 0) old = mail.receive(data.data(), 1, 1, 0);
+    for (std::size_t i = 1; i < RankBlock::kRecords; ++i) group.barrier();
+    if (group.rank() == 0) {
+      later = mail.receive(data.data(), 1, 1, 1);  // in the place of the first
+      group.barrier();
+      mail.wait(*old);
+      for (const RecordedOperation& record : group.member().recorded(0)) {
+        if (record.operation.kind == Kind::kReceive) {
+          EXPECT_EQ(record.finished.count(), 0);
+        }
+      }
+      group.barrier();
+      mail.wait(*later);
+    } else {
+      group.barrier();
+      mail.wait(*mail.send(data.data(), 1, 0, 0));
+      group.barrier();
+      mail.wait(*mail.send(data.data(), 1, 0, 1));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace trireme::shm

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -223,6 +224,22 @@ TEST(Segment, SaysWhichPathCannotBeOpened) {
   EXPECT_THAT(test::message_of<ConfigError>([] { Segment::open("/dev/shm/trireme-nobody"); }),
               AllOf(HasSubstr("cannot open shared memory /dev/shm/trireme-nobody"),
                     HasSubstr("No such file"), HasSubstr("hint:")));
+}
+
+// What a rank 0 that was killed early left goes with the next file that anybody makes.
+TEST(Segment, RemovesOldFilesThatNobodyHolds) {
+  const Segment held = Segment::create(Segment::Kind::kNamed, kBytes);
+  const std::string left = join_message("/dev/shm/trireme-", ::getpid(), "-left");
+  const std::string young = join_message("/dev/shm/trireme-", ::getpid(), "-young");
+  for (const std::string& path : {left, young}) test::write_file(path, "");
+  const auto long_ago = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
+  std::filesystem::last_write_time(left, long_ago);
+  std::filesystem::last_write_time(held.path(), long_ago);
+  static_cast<void>(Segment::create(Segment::Kind::kNamed, kBytes));
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_TRUE(std::filesystem::exists(young));
+  EXPECT_TRUE(std::filesystem::exists(held.path()));
+  std::filesystem::remove(young);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/monitor/recorder.h>
+#include <trireme/comm/shm/communicator.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -38,8 +39,9 @@ std::string first_line(const char* text) { return std::string(text, std::strcspn
 }  // namespace
 
 struct Work::Pending {
-  c10::intrusive_ptr<c10d::Work> work;  // of a c10d engine,
-  std::shared_ptr<shm::Job> job;        // or of the shared-memory engine
+  c10::intrusive_ptr<c10d::Work> work;      // of a c10d engine,
+  std::shared_ptr<shm::Job> job;            // or of the shared-memory engine,
+  std::shared_ptr<shm::Transfer> transfer;  // or a message of it
   shm::Queue* queue = nullptr;
   Group group;
   const char* operation = "";
@@ -60,6 +62,10 @@ void Work::wait() {
     pending->queue->wait(*pending->job);
     return;
   }
+  if (pending->transfer) {
+    pending->group.shared_memory()->point_to_point().wait(*pending->transfer);
+    return;
+  }
   try {
     pending->work->wait(pending->group.timeout());
     pending->group.recorder().end(pending->sequence_number);
@@ -73,6 +79,7 @@ void Work::wait() {
 
 bool Work::is_completed() const {
   if (!pending_) return true;
+  if (pending_->transfer) return pending_->transfer->is_done();
   if (!pending_->job) return pending_->work->isCompleted();
   if (pending_->job->is_done()) return true;
   pending_->queue->hasten();  // who asks again and again does not wait
@@ -91,6 +98,7 @@ Work Starter::start(const Group& group, const char* operation, std::vector<at::T
     work.pending_ =
         std::make_unique<Work::Pending>(Work::Pending{.work = call(*group.backend()),
                                                       .job = nullptr,
+                                                      .transfer = nullptr,
                                                       .group = group,
                                                       .operation = operation,
                                                       .sequence_number = sequence_number,
@@ -105,6 +113,21 @@ Work Starter::start(const Group& group, const char* operation, std::vector<at::T
                     "it may not know the dtype or the device of the tensor; if its connection is "
                     "broken, another rank ended before");
   }
+  return work;
+}
+
+Work Starter::follow(const Group& group, std::shared_ptr<shm::Transfer> transfer,
+                     const at::Tensor& keep_alive) {
+  // Whoever waits moves it; a thread does where nobody waits.
+  shm::Communicator* shared = group.shared_memory();
+  if (!transfer->is_done()) {
+    shared->transfers().submit(
+        [shared, transfer, keep_alive] { shared->point_to_point().wait(*transfer); });
+  }
+  Work work;
+  work.pending_ = std::make_unique<Work::Pending>();
+  work.pending_->group = group;
+  work.pending_->transfer = std::move(transfer);
   return work;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/shm/point_to_point.h>
 #include <trireme/comm/shm/queue.h>
 
 #include <functional>
@@ -32,6 +33,9 @@ class Starter {
   static Work submit(const Group& group, shm::Queue& queue, std::function<void()> call) {
     return follow(group, queue, queue.submit(std::move(call)));
   }
+  /// The same for a message; `keep_alive` stays until it is done.
+  static Work follow(const Group& group, std::shared_ptr<shm::Transfer> transfer,
+                     const at::Tensor& keep_alive);
   /// The same for a job that `queue` has already.
   static Work follow(const Group& group, shm::Queue& queue, std::shared_ptr<shm::Job> job);
 };

@@ -292,6 +292,8 @@ void HierarchicalBackend::run(const c10::intrusive_ptr<StagedWork>& work, const 
     Stages stages(hosts_, rank_, connections_or_throw(), options_.one_leader_below, scratch_,
                   *work);
     body(stages);
+  } catch (const UsageError&) {  // an engine refused its arguments, on every rank alike
+    failure = std::current_exception();
   } catch (const std::exception& cause) {
     failure = std::current_exception();
     const std::string text = launch::message_of(cause);

@@ -5,6 +5,9 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <condition_variable>
+#include <deque>
+#include <mutex>
 #include <utility>
 
 namespace trireme::comm {
@@ -51,32 +54,43 @@ void StagedWork::complete(const std::exception_ptr& failure) {
   finish(failure);
 }
 
-Worker::Worker() : thread_([this] { run(); }) {}
+struct Worker::State {
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<std::function<void()>> tasks;  // guarded by mutex
+  bool is_ending = false;                   // guarded by mutex
+
+  void run();
+};
+
+Worker::Worker() : state_(std::make_shared<State>()), thread_([state = state_] { state->run(); }) {}
 
 Worker::~Worker() {
   {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
+    const std::lock_guard lock(state_->mutex);
+    state_->is_ending = true;
   }
-  wake_.notify_one();
-  thread_.join();
+  state_->wake.notify_one();
+  // A task may drop the last handle of its group: then this is the thread itself, which ends after
+  // what was submitted.
+  thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
 }
 
 void Worker::submit(std::function<void()> task) {
   {
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
+    const std::lock_guard lock(state_->mutex);
+    state_->tasks.push_back(std::move(task));
   }
-  wake_.notify_one();
+  state_->wake.notify_one();
 }
 
-void Worker::run() {
-  std::unique_lock lock(mutex_);
+void Worker::State::run() {
+  std::unique_lock lock(mutex);
   while (true) {
-    wake_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
-    std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
+    wake.wait(lock, [this] { return is_ending || !tasks.empty(); });
+    if (tasks.empty()) return;
+    std::function<void()> task = std::move(tasks.front());
+    tasks.pop_front();
     lock.unlock();
     task();
     task = nullptr;  // what it holds is freed outside the lock

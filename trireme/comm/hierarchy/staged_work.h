@@ -6,10 +6,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,6 +37,7 @@ class StagedWork : public c10d::Work {
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   /// `all-reduce (number 7)`.
   std::string name() const;
+  const char* operation() const noexcept { return operation_; }
   void enter(Stage stage) noexcept { stage_.store(stage, std::memory_order_relaxed); }
   std::string describe(Stage stage) const { return describe_stage_(stage); }
 
@@ -68,12 +67,8 @@ class Worker {
   void submit(std::function<void()> task);
 
  private:
-  void run();
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> tasks_;  // guarded by mutex_
-  bool ending_ = false;                      // guarded by mutex_
+  struct State;
+  std::shared_ptr<State> state_;  // the thread's too, which may outlive this
   std::thread thread_;
 };
 

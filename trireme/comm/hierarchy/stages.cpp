@@ -57,11 +57,30 @@ milliseconds Stages::remaining() const {
 
 void Stages::fail(Stage stage, const std::exception& cause) const {
   const std::string text = launch::message_of(cause);
+  std::size_t length = text.find('\n');
+  CommFailure failure = {.rank = rank_,
+                         .peer = -1,
+                         .operation = work_.operation(),
+                         .sequence = work_.getSequencenumber(),
+                         .elapsed = std::chrono::steady_clock::now() - deadline_ + work_.timeout()};
+  if (const auto* known = dynamic_cast<const CommError*>(&cause)) {
+    length = text.find("\n  hint:");  // what each rank did last is worth keeping
+    failure.peer = rank_of(stage, known->failure().peer);
+  }
   throw CommError(
-      join_message(work_.name(), " failed ", work_.describe(stage), ": ",
-                   text.substr(0, text.find('\n'))),
+      join_message(work_.name(), " failed ", work_.describe(stage), ": ", text.substr(0, length)),
       "a rank that takes part in that stage ended, hangs, or did not make this call; its own log "
-      "says why. The group cannot be used any more");
+      "says why. The group cannot be used any more",
+      std::move(failure));
+}
+
+// The rank of the whole group that has that rank in a stage.
+int Stages::rank_of(Stage stage, int rank_in_stage) const {
+  if (rank_in_stage < 0) return -1;
+  const auto index = static_cast<std::size_t>(rank_in_stage);
+  if (stage == Stage::kInside) return hosts_.members(host_)[index];
+  if (stage == Stage::kAcross) return hosts_.leaders(local_)[index];
+  return rank_in_stage;
 }
 
 Stages::Works Stages::begin(Stage stage, const Start& start) {
@@ -72,6 +91,8 @@ Stages::Works Stages::begin(Stage stage, const Start& start) {
   Works works;
   try {
     start(*backend, remaining(), works);
+  } catch (const UsageError&) {
+    throw;  // refused, on every rank alike, and nothing has happened
   } catch (const std::exception& cause) {
     fail(stage, cause);
   }
@@ -82,6 +103,8 @@ void Stages::finish(Stage stage, const Works& works) {
   work_.enter(stage);
   try {
     for (const auto& work : works) work->wait(remaining() + kGrace);
+  } catch (const UsageError&) {
+    throw;  // refused, on every rank alike, and nothing has happened
   } catch (const std::exception& cause) {
     fail(stage, cause);
   }

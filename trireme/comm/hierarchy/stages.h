@@ -93,6 +93,7 @@ class Stages {
   Works begin(Stage stage, const Start& start);
   void finish(Stage stage, const Works& works);
   [[noreturn]] void fail(Stage stage, const std::exception& cause) const;
+  int rank_of(Stage stage, int rank_in_stage) const;
   std::chrono::milliseconds remaining() const;
 
   int count_leaders(std::int64_t bytes) const;

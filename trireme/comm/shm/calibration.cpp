@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -26,8 +26,28 @@ constexpr std::size_t kLongBytes = std::size_t{1} << 21;
 // Many ranks on few cores are not worth more; they go by the defaults.
 constexpr std::chrono::milliseconds kLongest{100};
 
-// Sizes of groups, a bit each, for which the time was too short in this process: it would be again.
-std::atomic<std::uint64_t> given_up = 0;
+// What this process has measured as rank 0, by size of the group; the defaults where the time was
+// too short, for it would be again.
+class Remembered {
+ public:
+  std::optional<Thresholds> find(int size) {
+    const std::lock_guard lock(mutex_);
+    return by_size_[static_cast<std::size_t>(size)];
+  }
+  void set(int size, const Thresholds& thresholds) {
+    const std::lock_guard lock(mutex_);
+    by_size_[static_cast<std::size_t>(size)] = thresholds;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::array<std::optional<Thresholds>, kMaximumRanks + 1> by_size_;
+};
+
+Remembered& remembered() {
+  static Remembered all;
+  return all;
+}
 
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -122,20 +142,19 @@ std::optional<Thresholds> measure(Steps& steps, const Call& call) {
 
 Thresholds calibrate(Steps& steps, const Call& call, const std::filesystem::path& folder) {
   const std::filesystem::path path = folder.empty() ? folder : file_for(steps, folder);
-  const std::uint64_t size_bit = std::uint64_t{1} << (steps.size() - 1);
   std::optional<Thresholds> known;
-  if (steps.rank() == 0 && !path.empty()) known = read(path);
-  if (!known && (given_up & size_bit) != 0) known = Thresholds{};
+  if (steps.rank() == 0) known = remembered().find(steps.size());
+  if (steps.rank() == 0 && !known && !path.empty()) known = read(path);
   std::array<std::size_t, 3> message = {known.has_value(), 0, 0};
   broadcast(steps, call, message.data(), sizeof(message), 0);
   const bool must_measure = message[0] == 0;
   const std::optional<Thresholds> measured = must_measure ? measure(steps, call) : known;
-  if (must_measure && !measured) given_up |= size_bit;
   Thresholds thresholds = measured.value_or(Thresholds{});
   message = {1, thresholds.one_shot_bytes, thresholds.chunk_bytes};
   broadcast(steps, begun_now(call), message.data(), sizeof(message), 0);
   thresholds.one_shot_bytes = std::min(message[1], steps.slot_bytes());
   thresholds.chunk_bytes = std::clamp(message[2], kChunkBytes.front(), steps.slot_bytes());
+  if (steps.rank() == 0) remembered().set(steps.size(), thresholds);
   if (steps.rank() == 0 && must_measure && measured && !path.empty()) write(path, thresholds);
   return thresholds;
 }

@@ -137,12 +137,14 @@ Call Communicator::begin(Operation operation, std::string_view label, std::uint6
   history_ = mix(mix(mix(history_, words[0]), words[1]), arguments);
   Call call = member_.begin(operation, label);
   call.history = history_;
+  member_.show_history(call);
   return call;
 }
 
 template <typename Body>
 void Communicator::run(Operation operation, std::string_view label, const Body& body,
                        std::uint64_t arguments) {
+  member_.check_process(name_of(operation.kind));  // in a fork the queue may be busy for ever
   collectives_.run([&] {
     const Call call = begin(operation, label, arguments);
     body(call);
@@ -230,6 +232,7 @@ std::shared_ptr<Job> Communicator::start_all_reduce(const void* input, void* out
                                                     Reduction reduction, std::string_view label,
                                                     std::function<void(std::exception_ptr)> then) {
   check_reduction(Kind::kAllReduce, reduction.op, type);
+  member_.check_process(name_of(Kind::kAllReduce));
   struct Started {
     const void* input;
     void* output;
@@ -292,41 +295,52 @@ void Communicator::reduce(const void* input, void* output, std::size_t count, Da
       digest_of(reduction));
 }
 
-void Communicator::broadcast(void* data, std::size_t bytes, int root, std::string_view label) {
+void Communicator::broadcast(void* data, std::size_t bytes, int root, std::string_view label,
+                             DataType type) {
   check_root(Kind::kBroadcast, root);
-  run({.kind = Kind::kBroadcast, .root = static_cast<std::int8_t>(root), .count = bytes}, label,
-      [&](const Call& call) { shm::broadcast(steps_, call, data, bytes, root); });
+  run({.kind = Kind::kBroadcast,
+       .type = type,
+       .root = static_cast<std::int8_t>(root),
+       .count = bytes / size_of(type)},
+      label, [&](const Call& call) { shm::broadcast(steps_, call, data, bytes, root); });
 }
 
 void Communicator::all_gather(const void* input, std::span<void* const> outputs,
-                              std::span<const std::size_t> bytes, std::string_view label) {
+                              std::span<const std::size_t> bytes, std::string_view label,
+                              DataType type) {
   check_lengths(Kind::kAllGather, {outputs.size(), bytes.size()});
   run(
       {.kind = Kind::kAllGather,
-       .count = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0})},
+       .type = type,
+       .count = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}) / size_of(type)},
       label, [&](const Call& call) { shm::all_gather(steps_, call, input, outputs, bytes); },
       digest_of(bytes));
 }
 
 void Communicator::gather(const void* input, std::span<void* const> outputs,
-                          std::span<const std::size_t> bytes, int root, std::string_view label) {
+                          std::span<const std::size_t> bytes, int root, std::string_view label,
+                          DataType type) {
   check_root(Kind::kGather, root);
   check_lengths(Kind::kGather, {bytes.size()});
   if (rank() == root) check_lengths(Kind::kGather, {outputs.size()});
   run(
       {.kind = Kind::kGather,
+       .type = type,
        .root = static_cast<std::int8_t>(root),
-       .count = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0})},
+       .count = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}) / size_of(type)},
       label, [&](const Call& call) { shm::all_gather(steps_, call, input, outputs, bytes, root); },
       digest_of(bytes));
 }
 
 void Communicator::scatter(std::span<const void* const> inputs, void* output, std::size_t bytes,
-                           int root, std::string_view label) {
+                           int root, std::string_view label, DataType type) {
   check_root(Kind::kScatter, root);
   if (rank() == root) check_lengths(Kind::kScatter, {inputs.size()});
-  run({.kind = Kind::kScatter, .root = static_cast<std::int8_t>(root), .count = bytes}, label,
-      [&](const Call& call) { shm::scatter(steps_, call, inputs, output, bytes, root); });
+  run({.kind = Kind::kScatter,
+       .type = type,
+       .root = static_cast<std::int8_t>(root),
+       .count = bytes / size_of(type)},
+      label, [&](const Call& call) { shm::scatter(steps_, call, inputs, output, bytes, root); });
 }
 
 void Communicator::reduce_scatter(const void* input, void* output,
@@ -357,10 +371,11 @@ void Communicator::reduce_scatter(const void* input, void* output,
 void Communicator::all_to_all(std::span<const void* const> inputs,
                               std::span<const std::size_t> input_bytes,
                               std::span<void* const> outputs,
-                              std::span<const std::size_t> output_bytes, std::string_view label) {
+                              std::span<const std::size_t> output_bytes, std::string_view label,
+                              DataType type) {
   check_lengths(Kind::kAllToAll,
                 {inputs.size(), input_bytes.size(), outputs.size(), output_bytes.size()});
-  run({.kind = Kind::kAllToAll}, label, [&](const Call& call) {
+  run({.kind = Kind::kAllToAll, .type = type}, label, [&](const Call& call) {
     shm::all_to_all(steps_, call, inputs, input_bytes, outputs, output_bytes);
   });
 }
@@ -371,6 +386,7 @@ void Communicator::barrier(std::string_view label) {
 
 std::shared_ptr<Allocation> Communicator::allocate(std::size_t bytes) {
   std::shared_ptr<Allocation> allocation;
+  member_.check_process("allocation of registered memory");
   collectives_.run([&] {
     // Over the group itself, in fixed-size texts: where the memory is, then whether all have it.
     struct Text {

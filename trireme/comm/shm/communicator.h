@@ -72,23 +72,27 @@ class Communicator {
                                         std::function<void(std::exception_ptr)> then);
   void reduce(const void* input, void* output, std::size_t count, DataType type,
               Reduction reduction, int root, std::string_view label = {});
-  void broadcast(void* data, std::size_t bytes, int root, std::string_view label = {});
+  /// This and what follows but for reduce_scatter moves bytes; `type` says of what, for all ranks
+  /// to agree on.
+  void broadcast(void* data, std::size_t bytes, int root, std::string_view label = {},
+                 DataType type = DataType::kUInt8);
   /// `outputs[r]` gets the `bytes[r]` bytes that rank r gives as `input`.
   void all_gather(const void* input, std::span<void* const> outputs,
-                  std::span<const std::size_t> bytes, std::string_view label = {});
+                  std::span<const std::size_t> bytes, std::string_view label = {},
+                  DataType type = DataType::kUInt8);
   /// Like all_gather; `outputs` is read on the root only.
   void gather(const void* input, std::span<void* const> outputs, std::span<const std::size_t> bytes,
-              int root, std::string_view label = {});
+              int root, std::string_view label = {}, DataType type = DataType::kUInt8);
   /// `inputs` is read on the root only.
   void scatter(std::span<const void* const> inputs, void* output, std::size_t bytes, int root,
-               std::string_view label = {});
+               std::string_view label = {}, DataType type = DataType::kUInt8);
   /// `counts[r]` elements for rank r, one piece after the other in `input`.
   void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
                       DataType type, Reduction reduction = {}, std::string_view label = {});
   /// Lengths in bytes, by peer; a mismatch between sender and receiver is a CommError.
   void all_to_all(std::span<const void* const> inputs, std::span<const std::size_t> input_bytes,
                   std::span<void* const> outputs, std::span<const std::size_t> output_bytes,
-                  std::string_view label = {});
+                  std::string_view label = {}, DataType type = DataType::kUInt8);
   void barrier(std::string_view label = {});
 
   /// Starts a send or a receive; wait_for ends it. Both make progress only in calls of this class,

@@ -93,6 +93,14 @@ struct alignas(kCacheLine) RankBlock {
   std::uint64_t process_namespace;
   std::atomic<std::uint32_t> state;  ///< RankState
 
+  /// The last collectives by number, each with the digest of all calls up to it; by number modulo.
+  struct Called {
+    std::atomic<std::uint64_t> sequence;
+    std::atomic<std::uint64_t> history;
+  };
+  static constexpr std::size_t kCalled = 16;
+  alignas(kCacheLine) std::array<Called, kCalled> called;
+
   alignas(kCacheLine) std::atomic<std::uint64_t> num_records;
   std::array<Record, kRecords> records;
 };
@@ -100,13 +108,15 @@ struct alignas(kCacheLine) RankBlock {
 enum class RankState : std::uint32_t { kAbsent, kJoined, kLeft };
 
 struct alignas(kCacheLine) GroupBlock {
-  static constexpr std::size_t kMessageBytes = 3072;
+  static constexpr std::size_t kMessageBytes = 8192;
+  static constexpr std::size_t kHintBytes = 512;
   /// 0 while the group is whole; the first rank that fails takes it to 1, writes who and why, and
   /// then takes it to 2.
   std::atomic<std::uint32_t> failure;
   std::int32_t failed_rank;
   std::int32_t failed_peer;
   std::array<char, kMessageBytes> message;
+  std::array<char, kHintBytes> hint;
 };
 
 /// One direction between two ranks: a ring of bytes. `written` and `read` only grow.

@@ -30,6 +30,14 @@ constexpr milliseconds kLookAfter{100};
 constexpr int kSpins = 100;
 constexpr seconds kReportStopped{1};
 
+// Cut where it is too long.
+template <std::size_t kBytes>
+void copy_text(const std::string& text, std::array<char, kBytes>& to) {
+  const std::size_t length = std::min(text.size(), kBytes - 1);
+  std::memcpy(to.data(), text.data(), length);
+  to[length] = '\0';
+}
+
 constexpr std::uint64_t bit(int rank) { return std::uint64_t{1} << rank; }
 
 template <typename Body>
@@ -182,12 +190,44 @@ Call Member::begin(Operation operation, std::string_view label) {
   if (num_words < Record::kLabelWords) record.label[num_words].store(0, kRelease);
   record.number.store(number, kRelease);
   call.record = &record;
+  call.number = number;
   return call;
 }
 
 void Member::end(const Call& call) noexcept {
+  // What took long may have lost its record to a later one.
+  if (call.record->number.load(std::memory_order_relaxed) != call.number) return;
   call.record->finished_ns.store(recent_time().time_since_epoch().count(),
                                  std::memory_order_relaxed);
+}
+
+void Member::show_history(const Call& call) noexcept {
+  RankBlock::Called& called = block(rank_).called[call.operation.sequence % RankBlock::kCalled];
+  called.sequence.store(0, std::memory_order_relaxed);
+  called.history.store(call.history, std::memory_order_release);
+  called.sequence.store(call.operation.sequence, std::memory_order_release);
+}
+
+// Ranks whose calls took different numbers of steps wait for slots that nobody will write.
+void Member::look_for_mismatch(int peer, const Call& call) {
+  for (std::size_t i = 0; i < RankBlock::kCalled; ++i) {
+    const RankBlock::Called& own = block(rank_).called[i];
+    const RankBlock::Called& other = block(peer).called[i];
+    const std::uint64_t sequence = other.sequence.load(std::memory_order_acquire);
+    const std::uint64_t history = other.history.load(std::memory_order_acquire);
+    if (sequence == 0 || own.sequence.load(std::memory_order_acquire) != sequence ||
+        own.history.load(std::memory_order_acquire) == history) {
+      continue;
+    }
+    // Both may have been overwritten meanwhile.
+    if (own.sequence.load(std::memory_order_acquire) != sequence ||
+        other.sequence.load(std::memory_order_acquire) != sequence) {
+      continue;
+    }
+    fail(peer, call, "the ranks make different calls: " + first_difference(peer),
+         "every rank of a group must make the same calls in the same order, with the same element "
+         "type, counts and root");
+  }
 }
 
 void Member::sleep_for(std::uint64_t peers, const Call& call, const std::function<bool()>& ready) {
@@ -248,6 +288,7 @@ void Member::look_after(std::uint64_t peers, const Call& call, const std::functi
     }
   });
   if (ready() || has_failed()) return;  // they did their part first; or sleep_for tells
+  for_each_rank(chain, [&](int peer) { look_for_mismatch(peer, call); });
   if (died != 0) {
     fail(std::countr_zero(died), call,
          join_message(name_ranks(died), " ended while rank ", rank_, " waited for it"),
@@ -317,12 +358,11 @@ void Member::fail(int peer, const Call& call, const std::string& message, const 
   std::uint32_t whole = 0;
   if (group_->failure.compare_exchange_strong(whole, 1, std::memory_order_seq_cst)) {
     const std::string text =
-        join_message(message, "\nwhat each rank did last:\n", last_operations(), "\n", hint);
+        join_message(message, "\nwhat each rank did last:\n", last_operations());
     group_->failed_rank = rank_;
     group_->failed_peer = peer;
-    const std::size_t length = std::min(text.size(), GroupBlock::kMessageBytes - 1);
-    std::memcpy(group_->message.data(), text.data(), length);
-    group_->message[length] = '\0';
+    copy_text(text, group_->message);
+    copy_text(hint, group_->hint);
     group_->failure.store(2, std::memory_order_seq_cst);
     ring(every_rank());
   }
@@ -336,15 +376,14 @@ void Member::throw_failure(const Call& call) {
     ::sched_yield();
   }
   std::string text = "another rank failed";
+  std::string hint;
   int peer = -1;
   if (group_->failure.load(std::memory_order_seq_cst) == 2) {
     text = group_->message.data();
+    hint = group_->hint.data();
     peer = group_->failed_rank == rank_ || group_->failed_peer != rank_ ? group_->failed_peer
                                                                         : group_->failed_rank;
   }
-  const std::size_t split = text.rfind('\n');
-  const std::string hint = split == std::string::npos ? "" : text.substr(split + 1);
-  if (split != std::string::npos) text.resize(split);
   if (options_.on_failure && !has_told_failure_.exchange(true)) options_.on_failure(*this, text);
   const auto elapsed = Clock::now() - call.started;
   throw CommError(join_message(describe({.number = 0, .operation = call.operation, .label = ""}),
@@ -384,6 +423,25 @@ std::vector<RecordedOperation> Member::recorded(int rank) const {
     if (record.number.load(kAcquire) == number) all.push_back(std::move(copy));
   }
   return all;
+}
+
+std::string Member::first_difference(int peer) const {
+  const auto theirs = recorded(peer);
+  for (const RecordedOperation& own : recorded(rank_)) {
+    const auto is_point_to_point = [](const RecordedOperation& recorded) {
+      const Kind kind = recorded.operation.kind;
+      return kind == Kind::kSend || kind == Kind::kReceive;
+    };
+    if (is_point_to_point(own)) continue;
+    for (const RecordedOperation& other : theirs) {
+      if (is_point_to_point(other) || other.operation.sequence != own.operation.sequence) continue;
+      if (other.operation == own.operation) continue;
+      return join_message("rank ", rank_, " called ", describe(own), "; rank ", peer, " ",
+                          describe(other));
+    }
+  }
+  return join_message("ranks ", rank_, " and ", peer,
+                      " gave other split sizes or factors to the same calls");
 }
 
 std::string Member::last_operations() const {

@@ -44,6 +44,7 @@ struct Call {
   Operation operation;
   std::chrono::steady_clock::time_point started;
   Record* record = nullptr;
+  std::uint64_t number = 0;   ///< of the record
   std::uint64_t history = 0;  ///< digest of this and all earlier calls with their arguments
 };
 
@@ -92,6 +93,9 @@ class Member {
   /// Starts an operation: records it. Throws CommError when the group has failed.
   Call begin(Operation operation, std::string_view label);
   void end(const Call& call) noexcept;
+  /// Shows the digest of a collective and all before it, by which others find a mismatch that they
+  /// did not meet in a slot.
+  void show_history(const Call& call) noexcept;
 
   /// Returns when `ready()`, which must load what it reads with memory_order_seq_cst, is true.
   /// Throws CommError when `peer`, the rank that is to make it true, dies, leaves or does not do so
@@ -134,6 +138,9 @@ class Member {
   /// What every rank did last, a line each; for messages.
   std::string last_operations() const;
 
+  /// Where the recorders of this rank and a peer part, as far as they reach back.
+  std::string first_difference(int peer) const;
+
  private:
   static void relax() noexcept {
 #if defined(__x86_64__)
@@ -147,6 +154,7 @@ class Member {
                   int& num_reports);
   std::uint64_t all_waited_for(std::uint64_t ranks) const noexcept;
   void ring(std::uint64_t sleepers) noexcept;
+  void look_for_mismatch(int peer, const Call& call);
   [[noreturn]] void throw_failure(const Call& call);
   void report(const std::string& line) const;
 

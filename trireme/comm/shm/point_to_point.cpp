@@ -17,6 +17,24 @@ std::uint64_t padded(std::uint64_t bytes) { return (bytes + kUnit - 1) / kUnit *
 
 }  // namespace
 
+class PointToPoint::Turn {
+ public:
+  explicit Turn(PointToPoint& owner) : owner_(owner) {
+    owner.member_.check_process("send or receive");  // another process's lock may never be free
+    owner.mutex_.lock();
+  }
+  ~Turn() {
+    const auto due = std::exchange(owner_.due_, {});
+    owner_.mutex_.unlock();
+    for (const auto& then : due) then();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  PointToPoint& owner_;
+};
+
 PointToPoint::PointToPoint(Member& member)
     : member_(member),
       capacity_(member.layout().mailbox_bytes),
@@ -48,7 +66,7 @@ std::shared_ptr<Transfer> PointToPoint::start(Kind kind, void* data, std::size_t
 
 std::shared_ptr<Transfer> PointToPoint::send(const void* data, std::size_t bytes, int peer,
                                              std::int64_t tag, std::string_view label) {
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   auto transfer = start(Kind::kSend, const_cast<void*>(data), bytes, peer, tag, label);
   peers_[static_cast<std::size_t>(peer)].sends.push_back(transfer);
   progress_locked();
@@ -57,7 +75,7 @@ std::shared_ptr<Transfer> PointToPoint::send(const void* data, std::size_t bytes
 
 std::shared_ptr<Transfer> PointToPoint::receive(void* data, std::size_t bytes, int peer,
                                                 std::int64_t tag, std::string_view label) {
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   auto transfer = start(Kind::kReceive, data, bytes, peer, tag, label);
   for (int source = 0; source < member_.size(); ++source) {
     if (peer != kAny && peer != source) continue;
@@ -82,7 +100,7 @@ void PointToPoint::wait(Transfer& transfer) {
     call.started = std::chrono::steady_clock::now();
     std::uint64_t peers = 0;
     {
-      const std::lock_guard lock(mutex_);
+      const Turn turn(*this);
       progress_locked();
       peers = peers_with_work();
     }
@@ -93,8 +111,8 @@ void PointToPoint::wait(Transfer& transfer) {
     if (!transfer.is_done()) {
       try {
         member_.wait_for_any(peers, call, ready);
-      } catch (const Error&) {
-        const std::lock_guard lock(mutex_);
+      } catch (...) {
+        const Turn turn(*this);
         break_all(std::current_exception());
       }
     }
@@ -102,8 +120,17 @@ void PointToPoint::wait(Transfer& transfer) {
   if (transfer.error_) std::rethrow_exception(transfer.error_);
 }
 
+void PointToPoint::when_done(Transfer& transfer, std::function<void()> then) {
+  const Turn turn(*this);
+  if (transfer.is_done()) {
+    due_.push_back(std::move(then));
+  } else {
+    transfer.then_ = std::move(then);
+  }
+}
+
 bool PointToPoint::progress() {
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   progress_locked();
   return peers_with_work() != 0;
 }
@@ -111,13 +138,12 @@ bool PointToPoint::progress() {
 bool PointToPoint::progress_locked() {
   bool has_moved = false;
   try {
-    member_.check_process("send or receive");
     for (int peer = 0; peer < member_.size(); ++peer) {
       if (peer == member_.rank()) continue;
       has_moved = push(peer) || has_moved;
       has_moved = pull(peer) || has_moved;
     }
-  } catch (const Error&) {
+  } catch (...) {  // also where there is no memory for a message that is set aside
     break_all(std::current_exception());
   }
   if (has_moved) member_.wake();
@@ -241,6 +267,11 @@ void PointToPoint::check_length(const Transfer& transfer, int peer, std::size_t 
 
 void PointToPoint::finish(Transfer& transfer) {
   member_.end(transfer.call_);
+  end(transfer);
+}
+
+void PointToPoint::end(Transfer& transfer) {
+  if (transfer.then_) due_.push_back(std::move(transfer.then_));
   transfer.is_done_.store(true, std::memory_order_release);
 }
 
@@ -280,7 +311,7 @@ void PointToPoint::copy_out(int peer, std::uint64_t at, void* to, std::size_t by
 void PointToPoint::break_all(const std::exception_ptr& error) {
   const auto end_with_error = [&](const std::shared_ptr<Transfer>& transfer) {
     transfer->error_ = error;
-    transfer->is_done_.store(true, std::memory_order_release);
+    end(*transfer);
   };
   for (Peer& peer : peers_) {
     for (const auto& transfer : std::exchange(peer.sends, {})) end_with_error(transfer);

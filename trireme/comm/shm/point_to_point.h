@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -26,6 +27,8 @@ class Transfer {
   bool is_done() const noexcept { return is_done_.load(std::memory_order_acquire); }
   /// The rank that the message came from; valid when a receive is done.
   int source() const noexcept { return peer_; }
+  /// What went wrong; null when it ended well. Valid when it is done.
+  std::exception_ptr error() const noexcept { return error_; }
 
  private:
   friend class PointToPoint;
@@ -38,6 +41,7 @@ class Transfer {
   bool has_header_ = false;
   std::atomic<bool> is_done_ = false;
   std::exception_ptr error_;
+  std::function<void()> then_;
 };
 
 /// Thread-safety: safe.
@@ -58,9 +62,13 @@ class PointToPoint {
   std::shared_ptr<Transfer> receive(void* data, std::size_t bytes, int peer, std::int64_t tag,
                                     std::string_view label = {});
 
-  /// Blocks until the transfer is done, moving everything that can be moved meanwhile. The deadline
-  /// counts from this call. Throws CommError.
+  /// Blocks until the transfer is done, moving everything that can be moved meanwhile; others need
+  /// not be done before it. The deadline counts from this call. Throws CommError.
   void wait(Transfer& transfer);
+
+  /// Calls `then` when the transfer is done: at once where it is, else on the thread that moves its
+  /// last byte. Once for a transfer; `then` must not throw.
+  void when_done(Transfer& transfer, std::function<void()> then);
 
   /// Moves what can be moved; returns whether transfers are left. Never blocks.
   bool progress();
@@ -85,6 +93,9 @@ class PointToPoint {
     std::deque<Incoming> set_aside;
   };
 
+  // Locks, and when it goes calls what has become due meanwhile, without the lock.
+  class Turn;
+
   std::shared_ptr<Transfer> start(Kind kind, void* data, std::size_t bytes, int peer,
                                   std::int64_t tag, std::string_view label);
   bool progress_locked();
@@ -96,6 +107,7 @@ class PointToPoint {
   void deliver(const Incoming& message, int peer, Transfer& transfer);
   void check_length(const Transfer& transfer, int peer, std::size_t bytes);
   void finish(Transfer& transfer);
+  void end(Transfer& transfer);
   std::uint64_t peers_with_work() const;
   void copy_in(int peer, std::uint64_t at, const void* from, std::size_t bytes);
   void copy_out(int peer, std::uint64_t at, void* to, std::size_t bytes);
@@ -107,6 +119,7 @@ class PointToPoint {
   std::vector<Peer> peers_;
   std::deque<std::shared_ptr<Transfer>> receives_;  // in the order they were posted
   std::uint32_t sequence_ = 0;
+  std::vector<std::function<void()>> due_;
 };
 
 }  // namespace trireme::shm

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
+#include <trireme/base/unique_fd.h>
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,6 +14,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <random>
@@ -21,6 +24,9 @@
 
 namespace trireme::shm {
 namespace {
+
+// Ranks lock those below.
+constexpr int kMakersByte = 1 << 20;
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
@@ -57,6 +63,34 @@ bool reserve(int fd, std::size_t bytes) {
     }
   }
   return true;
+}
+
+// The whole file, where `byte` is negative.
+struct flock lock_of(int byte) {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = std::max(byte, 0);
+  lock.l_len = byte < 0 ? 0 : 1;
+  return lock;
+}
+
+// A file that has its name for long was left by a rank 0 that was killed before all had opened it:
+// nobody holds a lock on it then.
+void remove_leftovers() {
+  constexpr std::chrono::minutes kOld{1};
+  std::error_code failure;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", failure)) {
+    if (!entry.path().filename().string().starts_with("trireme-")) continue;
+    if (std::filesystem::file_time_type::clock::now() - entry.last_write_time(failure) < kOld) {
+      continue;
+    }
+    const UniqueFd file(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    struct flock lock = lock_of(-1);
+    if (file && ::fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) {
+      ::unlink(entry.path().c_str());
+    }
+  }
 }
 
 // A forked child inherits descriptors, and with them the locks that say that the parent lives: it
@@ -136,12 +170,16 @@ Segment Segment::create(Kind kind, std::size_t bytes) {
     segment.descriptor_ = std::make_shared<Descriptor>(::memfd_create("trireme", MFD_CLOEXEC));
     segment.path_ = join_message("/proc/", ::getpid(), "/fd/", segment.descriptor_->fd);
   } else {
+    remove_leftovers();
     std::random_device random;
     segment.path_ =
         join_message("/dev/shm/trireme-", ::getpid(), "-", std::hex, random(), random());
     segment.descriptor_ = std::make_shared<Descriptor>(
         ::open(segment.path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (segment.descriptor_->fd >= 0) segment.name_ = std::make_shared<Name>(segment.path_);
+    if (segment.descriptor_->fd >= 0) {
+      segment.name_ = std::make_shared<Name>(segment.path_);
+      segment.lock(kMakersByte);
+    }
   }
   if (segment.descriptor_->fd < 0) {
     throw ConfigError(join_message("cannot make shared memory: ", describe_errno(errno)),
@@ -207,11 +245,7 @@ std::byte* Segment::data() const noexcept { return mapping_->data; }
 std::size_t Segment::size() const noexcept { return mapping_->size; }
 
 void Segment::lock(int byte) const {
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = byte;
-  lock.l_len = 1;
+  struct flock lock = lock_of(byte);
   if (::fcntl(descriptor_->fd, F_OFD_SETLK, &lock) != 0) {
     throw InternalError(join_message("cannot lock byte ", byte, " of shared memory ", path_, ": ",
                                      describe_errno(errno)),
@@ -224,11 +258,7 @@ int Segment::num_forks() noexcept {
 }
 
 bool Segment::is_locked(int byte) const {
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = byte;
-  lock.l_len = 1;
+  struct flock lock = lock_of(byte);
   return ::fcntl(descriptor_->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 

@@ -29,30 +29,10 @@ std::byte* Steps::begin_write(std::uint64_t step, std::size_t bytes, const Call&
   return bytes <= Head::kInlineBytes ? head.bytes.data() : reinterpret_cast<std::byte*>(&head + 1);
 }
 
-// Where the recorders of this rank and a peer part, as far as they reach back.
-std::string Steps::first_difference(int peer) const {
-  const auto theirs = member_.recorded(peer);
-  for (const RecordedOperation& own : member_.recorded(rank())) {
-    const auto is_point_to_point = [](const RecordedOperation& recorded) {
-      const Kind kind = recorded.operation.kind;
-      return kind == Kind::kSend || kind == Kind::kReceive;
-    };
-    if (is_point_to_point(own)) continue;
-    for (const RecordedOperation& other : theirs) {
-      if (is_point_to_point(other) || other.operation.sequence != own.operation.sequence) continue;
-      if (other.operation == own.operation) continue;
-      return join_message("rank ", rank(), " called ", describe(own), "; rank ", peer, " ",
-                          describe(other));
-    }
-  }
-  return join_message("ranks ", rank(), " and ", peer,
-                      " gave other split sizes or factors to the same calls");
-}
-
 void Steps::mismatch(int peer, const Operation& theirs, const Call& call) {
   const std::string calls =
       theirs == call.operation
-          ? "an earlier call was not the same: " + first_difference(peer)
+          ? "an earlier call was not the same: " + member_.first_difference(peer)
           : join_message("rank ", rank(), " ",
                          describe({.number = 0, .operation = call.operation, .label = ""}),
                          "; rank ", peer, " ",

@@ -74,7 +74,6 @@ class Steps {
 
  private:
   bool is_free(int peer, std::uint64_t step) noexcept;
-  std::string first_difference(int peer) const;
   [[noreturn]] void mismatch(int peer, const Operation& theirs, const Call& call);
 
   Member& member_;

@@ -32,6 +32,7 @@ class Dense {
   void* data() const { return memory_.data_ptr(); }
   std::size_t bytes() const { return bytes_of(memory_); }
   std::size_t count() const { return static_cast<std::size_t>(memory_.numel()); }
+  shm::DataType type() const { return to_moved_type(memory_.scalar_type()); }
   void write_back() const {
     if (!memory_.is_same(tensor_)) tensor_.copy_(memory_);
   }
@@ -116,6 +117,16 @@ shm::Reduction to_reduction(const c10d::ReduceOp& op) {
                    "use one of c10d::ReduceOp; a pre-multiplied sum comes from makePreMulSum");
 }
 
+void check_dtype(const std::vector<at::Tensor>& tensors, at::ScalarType type,
+                 const char* operation) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.scalar_type() == type) continue;
+    throw UsageError(
+        join_message(operation, " was given tensors of ", type, " and of ", tensor.scalar_type()),
+        "give tensors of one dtype");
+  }
+}
+
 void check_same_length(std::size_t have, std::size_t want, const char* operation,
                        const char* what) {
   if (have == want) return;
@@ -166,7 +177,9 @@ std::vector<const void*> constant(const std::vector<void*>& pointers) {
 
 }  // namespace
 
-shm::DataType to_shared_memory_type(at::ScalarType type, const char* operation) {
+namespace {
+
+std::optional<shm::DataType> find_type(at::ScalarType type) {
   using enum shm::DataType;
   switch (type) {
     case at::kDouble:
@@ -194,9 +207,20 @@ shm::DataType to_shared_memory_type(at::ScalarType type, const char* operation) 
     case at::kComplexDouble:
       return kComplex128;
     default:
-      throw UsageError(join_message(operation, " does not know how to reduce ", type),
-                       "use a floating-point, complex, bool, uint8 or signed integer dtype");
+      return std::nullopt;
   }
+}
+
+}  // namespace
+
+shm::DataType to_shared_memory_type(at::ScalarType type, const char* operation) {
+  if (const auto found = find_type(type)) return *found;
+  throw UsageError(join_message(operation, " does not know how to reduce ", type),
+                   "use a floating-point, complex, bool, uint8 or signed integer dtype");
+}
+
+shm::DataType to_moved_type(at::ScalarType type) {
+  return find_type(type).value_or(shm::DataType::kUInt8);
 }
 
 SharedMemoryBackend::SharedMemoryBackend(std::shared_ptr<Communicator> communicator)
@@ -251,7 +275,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::broadcast(
   const int root = static_cast<int>(options.rootRank);
   return launch(OpType::BROADCAST, "shm:broadcast", tensors, tensors, options.asyncOp,
                 [group = communicator_.get(), data, root] {
-                  group->broadcast(data.data(), data.bytes(), root);
+                  group->broadcast(data.data(), data.bytes(), root, {}, data.type());
                   data.write_back();
                 });
 }
@@ -317,11 +341,13 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather(
   const Tensors& list = only(outputs, ranks, "all-gather");
   const Dense input(only(inputs, "all-gather"), "all-gather");
   auto pieces = dense_of(list, "all-gather");
+  check_dtype(list, inputs.front().scalar_type(), "all-gather");
   check_same_length(pieces[static_cast<std::size_t>(getRank())].bytes(), input.bytes(),
                     "all-gather", "this rank's output");
   return launch(OpType::ALLGATHER, "shm:all_gather", inputs, list, options.asyncOp,
                 [group = communicator_.get(), input, pieces = std::move(pieces)] {
-                  group->all_gather(input.data(), pointers_of(pieces), lengths_of(pieces));
+                  group->all_gather(input.data(), pointers_of(pieces), lengths_of(pieces), {},
+                                    input.type());
                   for (const Dense& piece : pieces) piece.write_back();
                 });
 }
@@ -346,7 +372,8 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather_into_tensor_coal
                 [group = communicator_.get(), ranks, to = std::move(to), from = std::move(from)] {
                   for (std::size_t i = 0; i < to.size(); ++i) {
                     const std::vector<std::size_t> bytes(ranks, from[i].bytes());
-                    group->all_gather(from[i].data(), offsets_in(to[i].data(), bytes), bytes);
+                    group->all_gather(from[i].data(), offsets_in(to[i].data(), bytes), bytes, {},
+                                      from[i].type());
                     to[i].write_back();
                   }
                 });
@@ -361,6 +388,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::gather(std::vector<Tensors
   Tensors list;
   if (getRank() == root) list = only(outputs, ranks, "gather");
   auto pieces = dense_of(list, "gather");
+  check_dtype(list, inputs.front().scalar_type(), "gather");
   for (const Dense& piece : pieces) {
     check_same_length(piece.bytes(), input.bytes(), "gather", "an output");
   }
@@ -369,7 +397,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::gather(std::vector<Tensors
                   std::vector<void*> to = pointers_of(pieces);
                   to.resize(ranks);
                   const std::vector<std::size_t> bytes(ranks, input.bytes());
-                  group->gather(input.data(), to, bytes, root);
+                  group->gather(input.data(), to, bytes, root, {}, input.type());
                   for (const Dense& piece : pieces) piece.write_back();
                 });
 }
@@ -383,13 +411,14 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::scatter(Tensors& outputs,
   Tensors list;
   if (getRank() == root) list = only(inputs, ranks, "scatter");
   auto pieces = dense_of(list, "scatter");
+  check_dtype(list, outputs.front().scalar_type(), "scatter");
   for (const Dense& piece : pieces) {
     check_same_length(piece.bytes(), output.bytes(), "scatter", "an input");
   }
   return launch(OpType::SCATTER, "shm:scatter", list, outputs, options.asyncOp,
                 [group = communicator_.get(), output, root, pieces = std::move(pieces)] {
                   const auto from = constant(pointers_of(pieces));
-                  group->scatter(from, output.data(), output.bytes(), root);
+                  group->scatter(from, output.data(), output.bytes(), root, {}, output.type());
                   output.write_back();
                 });
 }
@@ -402,6 +431,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::reduce_scatter(
   const auto type = to_shared_memory_type(output.scalar_type(), "reduce-scatter");
   const Dense to(output, "reduce-scatter");
   auto pieces = dense_of(list, "reduce-scatter");
+  check_dtype(list, output.scalar_type(), "reduce-scatter");
   check_same_length(to.bytes(), pieces[static_cast<std::size_t>(getRank())].bytes(),
                     "reduce-scatter", "the output");
   const shm::Reduction reduction = to_reduction(options.reduceOp);
@@ -462,7 +492,8 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::alltoall_base(
   return launch(OpType::ALLTOALL_BASE, "shm:all_to_all", {input}, {output}, options.asyncOp,
                 [group = communicator_.get(), to, from, output_bytes, input_bytes] {
                   group->all_to_all(constant(offsets_in(from.data(), input_bytes)), input_bytes,
-                                    offsets_in(to.data(), output_bytes), output_bytes);
+                                    offsets_in(to.data(), output_bytes), output_bytes, {},
+                                    from.type());
                   to.write_back();
                 });
 }
@@ -474,10 +505,12 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::alltoall(
   check_same_length(inputs.size(), ranks, "all-to-all", "the list of inputs");
   auto to = dense_of(outputs, "all-to-all");
   auto from = dense_of(inputs, "all-to-all");
+  check_dtype(outputs, inputs.front().scalar_type(), "all-to-all");
+  check_dtype(inputs, inputs.front().scalar_type(), "all-to-all");
   return launch(OpType::ALLTOALL, "shm:all_to_all", inputs, outputs, options.asyncOp,
                 [group = communicator_.get(), to = std::move(to), from = std::move(from)] {
                   group->all_to_all(constant(pointers_of(from)), lengths_of(from), pointers_of(to),
-                                    lengths_of(to));
+                                    lengths_of(to), {}, from.front().type());
                   for (const Dense& output : to) output.write_back();
                 });
 }
@@ -486,22 +519,8 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::send(Tensors& tensors, int
                                                            int tag) {
   const Dense data(only(tensors, "send"), "send");
   auto work = make_work(OpType::SEND, "shm:send", tensors, tensors);
-  auto transfer = communicator_->point_to_point().send(data.data(), data.bytes(), destination, tag);
-  if (transfer->is_done()) {
-    work->complete(nullptr);
-  } else {
-    shm::Queue& queue = communicator_->transfers();
-    work->set_job(queue, queue.submit([work, data, transfer, group = communicator_.get()] {
-      std::exception_ptr error;
-      try {
-        group->point_to_point().wait(*transfer);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      work->complete(error);
-    }));
-  }
-  if (coalesced_) coalesced_->emplace_back(work);
+  follow(work, communicator_->point_to_point().send(data.data(), data.bytes(), destination, tag),
+         [] {});
   return work;
 }
 
@@ -509,26 +528,36 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::receive_from(Tensors& tens
                                                                    int tag, OpType type) {
   const Dense data(only(tensors, "receive"), "receive");
   auto work = make_work(type, "shm:receive", tensors, tensors);
-  auto transfer = communicator_->point_to_point().receive(data.data(), data.bytes(), source, tag);
-  const auto complete = [work, data, transfer, group = communicator_.get()] {
-    std::exception_ptr error;
+  const auto transfer =
+      communicator_->point_to_point().receive(data.data(), data.bytes(), source, tag);
+  follow(work, transfer, [work, data, transfer] {
+    work->set_source(transfer->source());
+    data.write_back();
+  });
+  return work;
+}
+
+// Completes the work with the transfer, after `end_well` where it ends well. Whoever waits moves
+// it; a thread does where nobody waits.
+void SharedMemoryBackend::follow(const c10::intrusive_ptr<SharedMemoryWork>& work,
+                                 const std::shared_ptr<shm::Transfer>& transfer,
+                                 std::function<void()> end_well) {
+  shm::PointToPoint& messages = communicator_->point_to_point();
+  work->set_transfer(messages, transfer);
+  messages.when_done(*transfer, [work, transfer, end_well = std::move(end_well)] {
+    std::exception_ptr error = transfer->error();
     try {
-      group->point_to_point().wait(*transfer);
-      work->set_source(transfer->source());
-      data.write_back();
+      if (!error) end_well();
     } catch (...) {
       error = std::current_exception();
     }
     work->complete(error);
-  };
-  if (transfer->is_done()) {
-    complete();
-  } else {
-    shm::Queue& queue = communicator_->transfers();
-    work->set_job(queue, queue.submit(complete));
+  });
+  if (!transfer->is_done()) {
+    communicator_->transfers().submit(
+        [transfer, group = communicator_.get()] { group->point_to_point().wait(*transfer); });
   }
   if (coalesced_) coalesced_->emplace_back(work);
-  return work;
 }
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::recv(Tensors& tensors, int source, int tag) {

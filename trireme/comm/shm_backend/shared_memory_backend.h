@@ -21,7 +21,8 @@ class SharedMemoryWork;
 /// int8 to int64, uint8, bool, complex; everything else moves bytes, of any dtype. Operations run
 /// in the order in which they are started, sends and receives apart. With `asyncOp` false in the
 /// options, an operation is done when the call returns. Timeouts in options are not read: the
-/// group's deadline holds. Errors are CommError. Thread-safety: safe.
+/// group's deadline holds. Errors are CommError. Thread-safety: safe, but that coalescing is one
+/// thread's, with no other one starting operations meanwhile.
 class SharedMemoryBackend final : public c10d::Backend {
  public:
   explicit SharedMemoryBackend(std::shared_ptr<shm::Communicator> communicator);
@@ -78,6 +79,8 @@ class SharedMemoryBackend final : public c10d::Backend {
   // Starts `body`, or runs it here where the caller waits anyway.
   WorkPointer launch(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                      bool is_async, std::function<void()> body);
+  void follow(const c10::intrusive_ptr<SharedMemoryWork>& work,
+              const std::shared_ptr<shm::Transfer>& transfer, std::function<void()> end_well);
   WorkPointer receive_from(Tensors& tensors, int source, int tag, c10d::OpType type);
 
   std::shared_ptr<shm::Communicator> communicator_;
@@ -87,5 +90,8 @@ class SharedMemoryBackend final : public c10d::Backend {
 
 /// The engine's name for a dtype. Throws UsageError where it has none.
 shm::DataType to_shared_memory_type(at::ScalarType type, const char* operation);
+
+/// The same for what is moved only, by which ranks compare their calls; bytes where it has none.
+shm::DataType to_moved_type(at::ScalarType type);
 
 }  // namespace trireme::comm

@@ -22,14 +22,25 @@ void SharedMemoryWork::set_job(shm::Queue& queue, std::shared_ptr<shm::Job> job)
   job_ = std::move(job);
 }
 
+void SharedMemoryWork::set_transfer(shm::PointToPoint& messages,
+                                    std::shared_ptr<shm::Transfer> transfer) {
+  messages_ = &messages;
+  transfer_ = std::move(transfer);
+}
+
 void SharedMemoryWork::complete(std::exception_ptr error) {
   finish(std::move(error));
   c10::intrusive_ptr<Future> future;
   {
     const std::lock_guard lock(mutex_);
-    future = future_;
+    future = claim_future();
   }
   if (future) complete_future(*future);
+}
+
+c10::intrusive_ptr<Future> SharedMemoryWork::claim_future() {
+  if (!completed_ || !future_ || std::exchange(future_is_claimed_, true)) return {};
+  return future_;
 }
 
 bool SharedMemoryWork::isCompleted() {
@@ -39,7 +50,10 @@ bool SharedMemoryWork::isCompleted() {
 }
 
 bool SharedMemoryWork::wait(std::chrono::milliseconds) {
-  if (job_ && !Work::isCompleted()) queue_->wait(*job_);
+  if (!Work::isCompleted()) {
+    if (job_) queue_->wait(*job_);
+    if (transfer_) messages_->wait(*transfer_);
+  }
   std::unique_lock lock(mutex_);
   cv_.wait(lock, [this] { return completed_; });
   if (exception_) std::rethrow_exception(exception_);
@@ -48,24 +62,24 @@ bool SharedMemoryWork::wait(std::chrono::milliseconds) {
 
 c10::intrusive_ptr<Future> SharedMemoryWork::getFuture() {
   c10::intrusive_ptr<Future> future;
+  c10::intrusive_ptr<Future> claimed;
   {
     const std::lock_guard lock(mutex_);
-    if (future_) return future_;
-    future_ = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
-    future = future_;
-    if (!completed_) {
-      if (job_) queue_->hasten();  // whoever waits for the future does not wait for the job
-      return future;
+    if (!future_) {
+      future_ = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
     }
+    future = future_;
+    claimed = claim_future();
   }
-  complete_future(*future);
+  if (claimed) complete_future(*claimed);
+  if (job_ && !future->completed()) queue_->hasten();  // who waits for it does not wait for the job
   return future;
 }
 
 void SharedMemoryWork::complete_future(Future& future) {
   if (exception_) {
     future.setErrorIfNeeded(exception_);
-  } else if (!future.completed()) {
+  } else {
     future.markCompleted(c10::IValue(outputs_));
   }
 }

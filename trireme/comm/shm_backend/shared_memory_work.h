@@ -2,6 +2,7 @@
 // Operations of the shared-memory engine under way, as c10d knows them.
 #pragma once
 
+#include <trireme/comm/shm/point_to_point.h>
 #include <trireme/comm/shm/queue.h>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -21,6 +22,8 @@ class SharedMemoryWork final : public c10d::Work {
 
   /// `queue` runs `job`; it lives as long as the backend, which ends its jobs first.
   void set_job(shm::Queue& queue, std::shared_ptr<shm::Job> job);
+  /// The same for a message.
+  void set_transfer(shm::PointToPoint& messages, std::shared_ptr<shm::Transfer> transfer);
   void set_source(int source) { source_ = source; }
 
   /// Ends the operation, well where `error` is null, and its future.
@@ -34,6 +37,8 @@ class SharedMemoryWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
+  // To be called with mutex_ locked: the future, if the caller is to complete it now.
+  c10::intrusive_ptr<c10::ivalue::Future> claim_future();
   void complete_future(c10::ivalue::Future& future);
 
   std::vector<at::Tensor> outputs_;
@@ -41,6 +46,9 @@ class SharedMemoryWork final : public c10d::Work {
   int source_ = -1;
   shm::Queue* queue_ = nullptr;
   std::shared_ptr<shm::Job> job_;
+  shm::PointToPoint* messages_ = nullptr;
+  std::shared_ptr<shm::Transfer> transfer_;
+  bool future_is_claimed_ = false;                  // by whoever completes it; guarded by mutex_
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_ of Work
 };
 
