@@ -9,6 +9,8 @@
 #include <trireme/data/cifar10.h>
 #include <trireme/data/mnist.h>
 #include <trireme/data/pipeline.h>
+#include <trireme/optim/gradients.h>
+#include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/data_parallel.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/lambda_callback.h>

@@ -68,7 +68,7 @@ TEST(HierarchyErrors, NameTheStageInsideAHost) {
       {"", {0, 0, 1, 1}, 1},
       [&](HierarchicalBackend& backend) {
         if (backend.getRank() == 1) {
-          while (failed < 3) failed.wait(failed);
+          for (int seen = failed; seen < 3; seen = failed) failed.wait(seen);
           return;
         }
         try {

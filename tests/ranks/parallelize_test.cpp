@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data parallel against one process that accumulates the same micro-batches: bit by bit where two
-// ranks add, within a bound where the engine chooses the order. The numerics contract is
-// docs/design/numerics.md.
+// What parallelize does to a module besides the numbers (parity_test.cpp has those), and what it
+// refuses.
 #include <trireme/base/error.h>
 #include <trireme/parallel/data_parallel.h>
 
 #include <gmock/gmock.h>
+#include <tests/ranks/small_net.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
@@ -13,6 +13,10 @@ namespace trireme {
 namespace {
 
 using comm::Group;
+using test::loss_of;
+using test::make_batch;
+using test::make_net;
+using test::Net;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::message_of;
@@ -20,153 +24,32 @@ using ::testing::Not;
 using testing::run_ranks;
 using testing::run_ranks_catching;
 
-// Convolution, batch norm (with buffers), a tied weight and one parameter in double.
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
-    conv =
-        register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).bias(false)));
-    norm = register_module("norm", torch::nn::BatchNorm2d(4));
-    first = register_module("first", torch::nn::Linear(4 * 6 * 6, 13));
-    second = register_module("second", torch::nn::Linear(13, 13));
-    third = register_module("third", torch::nn::Linear(13, 13));
-    third->weight = third->register_parameter("weight2", second->weight);
-    scale = register_parameter("scale", torch::ones({3}, torch::kDouble));
-    unused = register_parameter("unused", torch::ones({5}));
-  }
-
-  torch::Tensor forward(const torch::Tensor& images, bool use_all = false) {
-    torch::Tensor x = torch::relu(norm(conv(images))).flatten(1);
-    x = third(torch::relu(second(torch::relu(first(x)))));
-    x = x * scale.sum().to(torch::kFloat);
-    return use_all ? x + unused.sum() : x;
-  }
-
-  torch::nn::Conv2d conv{nullptr};
-  torch::nn::BatchNorm2d norm{nullptr};
-  torch::nn::Linear first{nullptr}, second{nullptr}, third{nullptr};
-  torch::Tensor scale, unused;
+// Registered the other way round than they are used.
+struct BackwardsImpl : torch::nn::Module {
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(4, 4));
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(4, 4));
+  torch::Tensor forward(const torch::Tensor& x) { return last(first(x)); }
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(Backwards);
 
-Net make_net(std::uint64_t seed) {
-  auto generator = at::detail::createCPUGenerator(seed);
-  Net net;
-  const torch::NoGradGuard no_grad;
-  for (auto& parameter : net->parameters()) {
-    parameter.copy_(torch::rand(parameter.sizes(), generator, parameter.options()) - 0.4);
-  }
-  return net;
-}
-
-torch::Tensor make_batch(int step, std::int64_t micro_batch) {
-  auto generator =
-      at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000L * step + micro_batch));
-  return torch::rand({6, 1, 8, 8}, generator, torch::kFloat);
-}
-
-torch::Tensor loss_of(Net& net, const torch::Tensor& batch, bool use_all = false) {
-  return net->forward(batch, use_all).square().mean();
-}
-
-torch::optim::SGD make_optimizer(Net& net) {
-  return torch::optim::SGD(net->parameters(),
-                           torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
-}
-
-struct Case {
-  int ranks;
-  std::int64_t micro_batches;
-  std::int64_t bucket_bytes;
-  bool set_to_none;
-  std::int64_t streams = 1;
-};
-
-// One process, the same tree of sums: ranks outside, micro-batches inside, divided once.
-std::vector<torch::Tensor> train_alone(const Case& c, int steps) {
-  Net net = make_net(1);
-  auto optimizer = make_optimizer(net);
-  auto parameters = net->parameters();
-  for (int step = 0; step < steps; ++step) {
-    std::vector<torch::Tensor> total(parameters.size());
-    for (int rank = 0; rank < c.ranks; ++rank) {
+TEST(DataParallel, LearnsInWhichOrderGradientsBecomeReady) {
+  run_ranks(2, [](const Group& group) {
+    Backwards net;
+    const DataParallel parallel(*net, group);
+    const auto comes_before = [](const torch::nn::Linear& a, const torch::nn::Linear& b) {
+      return a->weight.grad().const_data_ptr() < b->weight.grad().const_data_ptr();
+    };
+    std::vector<torch::Tensor> gradients;
+    for (int step = 0; step < 2; ++step) {
       net->zero_grad();
-      for (std::int64_t i = 0; i < c.micro_batches; ++i)
-        loss_of(net, make_batch(step, rank * c.micro_batches + i)).backward();
-      for (std::size_t p = 0; p < parameters.size(); ++p) {
-        const torch::Tensor gradient = parameters[p].grad();
-        if (gradient.defined())
-          total[p] = total[p].defined() ? total[p] + gradient : gradient.clone();
+      net->forward(torch::ones({3, 4})).sum().backward();
+      EXPECT_TRUE(comes_before(net->last, net->first));
+      for (const torch::Tensor& parameter : net->parameters()) {
+        gradients.push_back(parameter.grad().clone());
       }
     }
-    const torch::NoGradGuard no_grad;
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      parameters[p].mutable_grad() =
-          total[p].defined() ? total[p] / (c.ranks * c.micro_batches) : torch::Tensor();
-    }
-    optimizer.step();
-  }
-  return parameters;
-}
-
-std::vector<torch::Tensor> train_parallel(const Case& c, int steps, const Group& group) {
-  Net net = make_net(1 + static_cast<std::uint64_t>(group.rank()));  // rank 0's values count
-  const Parallelized parallelized = parallelize(*net,
-                                                {.micro_batches = c.micro_batches,
-                                                 .bucket_bytes = c.bucket_bytes,
-                                                 .first_bucket_bytes = c.bucket_bytes,
-                                                 .allreduce_streams = c.streams},
-                                                group);
-  auto optimizer = make_optimizer(net);
-  for (int step = 0; step < steps; ++step) {
-    optimizer.zero_grad(c.set_to_none);
-    for (std::int64_t i = 0; i < c.micro_batches; ++i) {
-      loss_of(net, make_batch(step, group.rank() * c.micro_batches + i)).backward();
-    }
-    optimizer.step();
-  }
-  return net->parameters();
-}
-
-class DataParallelParity : public ::testing::TestWithParam<Case> {};
-
-TEST_P(DataParallelParity, GivesTheBitsOfOneProcessWithTheSameMicroBatches) {
-  const Case c = GetParam();
-  const auto expected = train_alone(c, 3);
-  run_ranks(c.ranks, [&](const Group& group) {
-    const auto parameters = train_parallel(c, 3, group);
-    ASSERT_EQ(parameters.size(), expected.size());
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      EXPECT_TRUE(torch::equal(parameters[p], expected[p]))
-          << "parameter " << p << " on rank " << group.rank();
-    }
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(torch::equal(gradients[i], gradients[4 + i]));
   });
-}
-
-INSTANTIATE_TEST_SUITE_P(RanksMicroBatchesAndBuckets, DataParallelParity,
-                         ::testing::Values(Case{1, 1, 1, true}, Case{1, 3, 1 << 20, true},
-                                           Case{2, 1, 1, true}, Case{2, 1, 4096, true},
-                                           Case{2, 1, 1 << 20, true}, Case{2, 1, 4096, false},
-                                           Case{2, 2, 4096, true}, Case{2, 3, 1 << 20, false},
-                                           Case{3, 1, 4096, true}, Case{4, 2, 1 << 20, false},
-                                           Case{5, 1, 1 << 20, true}, Case{3, 2, 4096, true, 3}));
-
-TEST(DataParallelOverThreeRanksOfGloo, IsTheSameOnAllRanksAndCloseToOneProcess) {
-  trireme::testing::engine_of_ranks = "gloo";
-  const Case c{3, 1, 4096, true};
-  const auto expected = train_alone(c, 3);
-  std::vector<std::vector<torch::Tensor>> of_rank(3);
-  run_ranks(3, [&](const Group& group) {
-    of_rank[static_cast<std::size_t>(group.rank())] = train_parallel(c, 3, group);
-  });
-  trireme::testing::engine_of_ranks = "shm";
-  for (std::size_t p = 0; p < expected.size(); ++p) {
-    EXPECT_TRUE(torch::equal(of_rank[0][p], of_rank[1][p]) &&
-                torch::equal(of_rank[0][p], of_rank[2][p]));
-    // Three summands in another order: a few units in the last place of the largest element, a
-    // step.
-    const double difference = (of_rank[0][p] - expected[p]).abs().max().item<double>();
-    EXPECT_LE(difference, 1e-5 * expected[p].abs().max().item<double>()) << "parameter " << p;
-  }
 }
 
 TEST(DataParallel, AlignsEveryGradientTo64Bytes) {
@@ -252,7 +135,7 @@ TEST(DataParallel, CountsAParameterThatSomeRanksUsedAsZeroOnTheOthers) {
   run_ranks(2, [](const Group& group) {
     Net net = make_net(1);
     const DataParallel parallel(*net, group);
-    auto optimizer = make_optimizer(net);
+    torch::optim::SGD optimizer(net->parameters(), 0.05);
     for (int step = 0; step < 2; ++step) {
       optimizer.zero_grad();
       loss_of(net, make_batch(0, 0), /*use_all=*/group.rank() == 1).backward();

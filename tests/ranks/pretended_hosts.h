@@ -49,6 +49,11 @@ inline std::vector<std::exception_ptr> run_catching(
                                                 .timeout = timeout},
                                                layout.hosts, choose_engine(layout.inside, true),
                                                choose_engine("gloo", true), options);
+        // As the proof of a Group does: Gloo waits for a peer that has closed before it was there.
+        const auto size = static_cast<std::int64_t>(layout.hosts.size());
+        if (store->add("connected", 1) == size)
+          store->set("all are connected", std::vector<std::uint8_t>());
+        store->wait({"all are connected"}, timeout);
         body(dynamic_cast<HierarchicalBackend&>(*backend));
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();

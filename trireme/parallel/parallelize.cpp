@@ -42,6 +42,26 @@ void Parallelized::add_to_step(const at::Tensor& number) {
   }
 }
 
+void Parallelized::shard(torch::optim::Optimizer& optimizer) {
+  detail::Shards* shards = impl_->reducer ? impl_->reducer->shards() : nullptr;
+  if (shards != nullptr) shards->optimizers().take_over(optimizer);
+}
+
+void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
+  detail::Shards* shards = impl_->reducer ? impl_->reducer->shards() : nullptr;
+  if (shards == nullptr) return;
+  shards->fetch();
+  shards->optimizers().give_back(optimizer);
+}
+
+Sharing Parallelized::sharing() const {
+  detail::Shards* shards = impl_->reducer ? impl_->reducer->shards() : nullptr;
+  if (shards == nullptr) return {.group = impl_->group};
+  return {.group = impl_->group, .is_part = [shards](const at::Tensor& parameter) {
+            return shards->optimizers().is_part(parameter);
+          }};
+}
+
 void Parallelized::abandon_step() {
   if (impl_->reducer) impl_->reducer->abandon_step();
 }
@@ -119,7 +139,9 @@ Parallelized parallelize(torch::nn::Module& module, const Plan& plan, const comm
     for (const NamedTensor& buffer : buffers) following.push_back(buffer.tensor);
   }
   const bool has_work = group.size() > 1 || plan.micro_batches > 1;
-  if (has_work && !trained.empty()) impl->reducer.emplace(trained, following, plan, group);
+  Plan carried_out = plan;
+  if (group.size() == 1) carried_out.zero_stage = 0;
+  if (has_work && !trained.empty()) impl->reducer.emplace(trained, following, carried_out, group);
   return Parallelized(std::move(impl));
 }
 

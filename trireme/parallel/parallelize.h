@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/optim/gradients.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +12,9 @@
 
 namespace torch::nn {
 class Module;
+}
+namespace torch::optim {
+class Optimizer;
 }
 
 namespace trireme {
@@ -27,6 +31,26 @@ class Parallelized {
 
   const Plan& plan() const noexcept;
   const comm::Group& group() const noexcept;
+
+  /// Makes `optimizer` step this rank's part of the parameters, which the plan's zero_stage asks
+  /// for before the first backward(), and keep state of that part alone. The optimizer may have
+  /// been made, and have stepped, before or after parallelize; its groups keep their settings. From
+  /// then on gradients are in the optimizer, `.grad()` of parameters is undefined between steps,
+  /// and each step's gradients replace those before: accumulate by plan.micro_batches. The parts of
+  /// other ranks are fetched when an operator first touches a parameter after a step, so all ranks
+  /// must do that alike. Does nothing with stage 0, or in a group of one. Not collective.
+  ///
+  /// Throws UsageError for an optimizer that does not treat every element alone: SGD, Adam, AdamW,
+  /// RMSprop and Adagrad do.
+  void shard(torch::optim::Optimizer& optimizer);
+
+  /// The reverse: the optimizer has whole parameters and their whole state on every rank, for a
+  /// checkpoint, say. Collective, blocking.
+  void unshard(torch::optim::Optimizer& optimizer);
+
+  /// For clip_by_global_norm and LossScale (trireme/optim): which ranks have what of the optimizers
+  /// that shard was called for. Refers to this object.
+  Sharing sharing() const;
 
   /// Gives this rank's number for the step that is under way; call it before the step's last
   /// backward(). The sum over all ranks travels with the gradients and costs no message of its own:

@@ -29,6 +29,10 @@ struct Plan {
   /// fill the network. 0: as TRIREME_ALLREDUCE_STREAMS says, else one.
   std::int64_t allreduce_streams = 0;
 
+  /// What is cut into one part a rank (ZeRO): 0 nothing, 1 the optimizer's state, 2 the gradients
+  /// too. Stages above 0 need Parallelized::shard.
+  int zero_stage = 0;
+
   /// Give all ranks the buffers of rank 0 (running statistics of batch norm) in every step.
   bool broadcast_buffers = true;
 

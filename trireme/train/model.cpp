@@ -115,7 +115,9 @@ struct Model::Impl {
         optimizer(the_optimizer),
         options(std::move(the_options)),
         parallelized(parallelize(*module, options.plan, options.group)),
-        agreement(parallelized) {}
+        agreement(parallelized) {
+    parallelized.shard(optimizer);
+  }
 
   std::shared_ptr<torch::nn::Module> module;
   torch::optim::Optimizer& optimizer;
@@ -312,8 +314,19 @@ at::Tensor Model::predict(const data::Pipeline& data) {
   return at::cat(outputs);
 }
 
+// While it lives the optimizer has all of its parameters and state, as files of checkpoints do.
+struct Model::Whole {
+  explicit Whole(Impl& the_impl) : impl(the_impl) { impl.parallelized.unshard(impl.optimizer); }
+  ~Whole() { impl.parallelized.shard(impl.optimizer); }
+  Whole(const Whole&) = delete;
+  Whole& operator=(const Whole&) = delete;
+
+  Impl& impl;
+};
+
 void Model::save(const checkpoint::SaveOptions& options) const {
-  const Impl& impl = *impl_;
+  Impl& impl = *impl_;
+  const Whole whole(impl);
   if (impl.options.group.rank() != 0) return;
   const Position& position = impl.position;
   checkpoint::save(options, *impl.module, &impl.optimizer,
@@ -328,6 +341,7 @@ void Model::resume(const std::filesystem::path& path) {
   Position position;
   std::string found;
   bool is_loaded = false;
+  const Whole whole(impl);
   try {
     position = load_position(path, *impl.module, impl.optimizer);
     found = join_message("epoch ", position.epoch, ", step ", position.step);

@@ -144,7 +144,8 @@ class Model {
   at::Tensor predict(const data::Pipeline& data);
 
   /// Saves module, optimizer and position as `prefix-<epoch>_<step>`. Rank 0 writes and blocks
-  /// until it is on the disk; the others return at once. Throws CheckpointError there.
+  /// until it is on the disk; the others return at once, but with a plan that shards the optimizer,
+  /// which is collective. Throws CheckpointError there.
   void save(const checkpoint::SaveOptions& options) const;
 
   /// Loads a checkpoint made by `save`: every rank reads it, so each must see the folder.
@@ -154,6 +155,7 @@ class Model {
 
  private:
   struct Impl;
+  struct Whole;
 
   // Either forward and loss, or batch_loss; the others are empty.
   Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss, BatchLoss batch_loss,

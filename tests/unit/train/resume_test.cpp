@@ -145,6 +145,30 @@ TEST_F(Resume, TwoRanksWriteOneCheckpointAndBothGoOnFromIt) {
   EXPECT_TRUE(same_parameters(*networks[5], *networks[0]));
 }
 
+TEST_F(Resume, TheStateOfAShardedOptimizerIsSavedWholeAndCutForOtherRanks) {
+  std::array<torch::nn::Sequential, 6> networks{nullptr, nullptr, nullptr,
+                                                nullptr, nullptr, nullptr};
+  for (auto& network : networks) network = small_network();
+  const auto train = [&](torch::nn::Sequential& network, const comm::Group& group, int stage,
+                         const Callbacks& callbacks, bool resumes) {
+    auto optimizer = momentum(*network);
+    Model model(network, CrossEntropy(), optimizer,
+                {.group = group, .plan = {.zero_stage = stage}});
+    if (resumes) model.resume(folder_ / "test-1_3");
+    model.train(resumes ? 2 : 1, part(group), callbacks);
+  };
+  testing::run_ranks(2, [&](const comm::Group& group) {
+    const auto own = static_cast<std::size_t>(group.rank());
+    Checkpoint checkpoint({.save = save_options(), .every_steps = 3, .every_epochs = 0});
+    train(networks[own], group, 2, {checkpoint}, false);
+    comm::barrier(group);
+    train(networks[2 + own], group, 1, {}, true);
+    train(networks[4 + own], group, 0, {}, true);
+  });
+  EXPECT_TRUE(same_parameters(*networks[2], *networks[3]));
+  EXPECT_TRUE(same_parameters(*networks[2], *networks[4]));
+}
+
 TEST_F(Resume, RefusesToEnterAnEpochOfAnotherLengthHalfWay) {
   auto network = small_network();
   auto optimizer = momentum(*network);

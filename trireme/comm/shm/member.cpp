@@ -31,9 +31,9 @@ constexpr int kSpins = 100;
 constexpr seconds kReportStopped{1};
 
 // Cut where it is too long.
-template <std::size_t kBytes>
-void copy_text(const std::string& text, std::array<char, kBytes>& to) {
-  const std::size_t length = std::min(text.size(), kBytes - 1);
+template <std::size_t Bytes>
+void copy_text(const std::string& text, std::array<char, Bytes>& to) {
+  const std::size_t length = std::min(text.size(), Bytes - 1);
   std::memcpy(to.data(), text.data(), length);
   to[length] = '\0';
 }

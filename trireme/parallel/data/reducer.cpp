@@ -5,8 +5,9 @@
 #include <trireme/base/error.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -16,31 +17,8 @@
 #include <numeric>
 
 namespace trireme::detail {
-namespace {
 
 namespace autograd = torch::autograd;
-
-// LibTorch's vectorised kernels give other bits at other alignments; its own allocator aligns to 64
-// bytes.
-constexpr std::int64_t kAlignment = 64;
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-std::int64_t aligned_elements(const at::Tensor& tensor) {
-  const auto element = static_cast<std::int64_t>(tensor.element_size());
-  return round_up(tensor.numel() * element, kAlignment) / element;
-}
-
-// A slice of `memory` that autograd does not take for a view, so that zero_grad(false) may detach
-// it in place.
-at::Tensor slice_of(const at::Tensor& memory, std::int64_t offset, at::IntArrayRef sizes,
-                    at::IntArrayRef strides) {
-  return at::empty({0}, memory.options()).set_(memory.storage(), offset, sizes, strides);
-}
-
-}  // namespace
 
 class Reducer::Hook final : public autograd::PostAccumulateGradHook {
  public:
@@ -54,11 +32,27 @@ class Reducer::Hook final : public autograd::PostAccumulateGradHook {
 
 Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers,
                  const Plan& plan, comm::Group group)
-    : plan_(plan), group_(std::move(group)), buffers_(buffers, group_) {
+    : plan_(plan),
+      group_(std::move(group)),
+      parameters_(parameters),
+      knows_order_(plan.zero_stage > 0),  // what each rank owns follows the buckets
+      buffers_(buffers, group_) {
   const at::NoGradGuard no_grad;
   for (const NamedTensor& parameter : parameters) slots_.emplace_back().parameter = parameter;
   connect_streams();
-  assign_buckets();
+  std::vector<std::size_t> reversed(parameters.size());
+  std::iota(reversed.rbegin(), reversed.rend(), 0);
+  const std::vector<BucketLayout> layouts =
+      assign_buckets(parameters, reversed, plan_.first_bucket_bytes, plan_.bucket_bytes);
+  if (plan_.zero_stage > 0) {
+    shards_.emplace(parameters, layouts, group_);
+    const at::TensorOptions options = parameters.front().tensor.options().requires_grad(false);
+    tail_ = at::zeros({static_cast<std::int64_t>(slots_.size()) + 1}, options.dtype(at::kFloat));
+    is_one_device_ = std::all_of(parameters.begin(), parameters.end(), [&](const auto& parameter) {
+      return parameter.tensor.device() == options.device();
+    });
+  }
+  make_buckets(layouts);
   install_hooks();
 }
 
@@ -85,61 +79,72 @@ void Reducer::connect_streams() {
   for (std::int64_t stream = 1; stream < count; ++stream) streams_.push_back(group_.subgroup(all));
 }
 
-void Reducer::assign_buckets() {
-  // One open bucket per device and dtype; it closes, and takes its place in the order, when it is
-  // full. Those left over follow in the order in which they were opened, which is the same on all
-  // ranks whatever their devices are called.
-  struct Open {
-    at::Device device;
-    at::ScalarType dtype;
-    Bucket bucket;
-    std::int64_t bytes = 0;
-  };
-  std::vector<Open> all_open;
-  for (std::size_t slot = slots_.size(); slot-- > 0;) {
-    const at::Tensor& parameter = slots_[slot].parameter.tensor;
-    auto open = std::find_if(all_open.begin(), all_open.end(), [&](const Open& candidate) {
-      return candidate.device == parameter.device() && candidate.dtype == parameter.scalar_type();
-    });
-    if (open == all_open.end()) {
-      open = all_open.insert(open, {parameter.device(), parameter.scalar_type(), {}});
+void Reducer::make_buckets(const std::vector<BucketLayout>& layouts) {
+  buckets_ = std::vector<Bucket>(layouts.size());
+  for (std::size_t number = 0; number < layouts.size(); ++number) {
+    Bucket& bucket = buckets_[number];
+    for (const BucketLayout::Place& place : layouts[number].places) {
+      bucket.slots.push_back(place.tensor);
+      slots_[place.tensor].bucket = number;
     }
-    open->bucket.slots.push_back(slot);
-    open->bytes += static_cast<std::int64_t>(parameter.nbytes());
-    if (open->bytes >= (buckets_.empty() ? plan_.first_bucket_bytes : plan_.bucket_bytes)) {
-      buckets_.push_back(std::exchange(open->bucket, {}));
-      open->bytes = 0;
+    bucket.num_pending = bucket.slots.size();
+  }
+  for (std::size_t number = 0; number < layouts.size(); ++number) {
+    if (plan_.zero_stage >= 2 && is_one_device_) {
+      borrow(number);
+    } else {
+      allocate(number, shards_ ? shards_->elements(number) : layouts[number].elements);
     }
-  }
-  for (Open& open : all_open) {
-    if (!open.bucket.slots.empty()) buckets_.push_back(std::move(open.bucket));
-  }
-  for (std::size_t index = 0; index < buckets_.size(); ++index) {
-    for (const std::size_t slot : buckets_[index].slots) slots_[slot].bucket = index;
-    allocate(index);
+    for (const BucketLayout::Place& place : layouts[number].places) {
+      const at::Tensor& parameter = slots_[place.tensor].parameter.tensor;
+      slots_[place.tensor].gradient =
+          slice_of(buckets_[number].memory, place.offset, parameter.sizes(), parameter.strides());
+    }
   }
 }
 
-void Reducer::allocate(std::size_t number) {
+// Memory of its own, in the last bucket with the tail; this rank's slice of the sum replaces its
+// summand.
+void Reducer::allocate(std::size_t number, std::int64_t elements) {
   Bucket& bucket = buckets_[number];
-  const bool is_last = number + 1 == buckets_.size();
-  std::int64_t elements = 0;
-  for (const std::size_t slot : bucket.slots)
-    elements += aligned_elements(slots_[slot].parameter.tensor);
-  const auto tail = is_last ? static_cast<std::int64_t>(slots_.size()) + 1 : 0;
-  bucket.memory = comm::zeros_registered(
-      {elements + tail},
-      slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false),
-      stream_of(number));
-  if (is_last) tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
-  std::int64_t offset = 0;
-  for (const std::size_t index : bucket.slots) {
-    const at::Tensor& parameter = slots_[index].parameter.tensor;
-    slots_[index].gradient =
-        slice_of(bucket.memory, offset, parameter.sizes(), parameter.strides());
-    offset += aligned_elements(parameter);
+  const at::TensorOptions options =
+      slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false);
+  const auto tail = static_cast<std::int64_t>(slots_.size()) + 1;
+  const bool has_tail = !shards_ && number + 1 == buckets_.size();
+  bucket.memory =
+      comm::zeros_registered({elements + (has_tail ? tail : 0)}, options, stream_of(number));
+  if (has_tail) {
+    tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
   }
-  bucket.num_pending = bucket.slots.size();
+  if (shards_) {
+    const std::int64_t slice = shards_->slice_elements(number);
+    bucket.own = bucket.memory.narrow(0, group_.rank() * slice, slice);
+  }
+}
+
+// Memory that other buckets use too: while it is filled, what was in it before has travelled, and
+// two of each stream are under way.
+void Reducer::borrow(std::size_t number) {
+  Bucket& bucket = buckets_[number];
+  const std::size_t period = 2 * streams_.size();
+  const at::TensorOptions options =
+      slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false);
+  const auto bytes_of = [&](std::size_t other) {
+    const at::Tensor& first = slots_[buckets_[other].slots.front()].parameter.tensor;
+    return shards_->elements(other) * static_cast<std::int64_t>(first.element_size());
+  };
+  if (number < period) {
+    std::int64_t longest = 0;
+    for (std::size_t other = number; other < buckets_.size(); other += period) {
+      longest = std::max(longest, bytes_of(other));
+    }
+    lent_.push_back(comm::zeros_registered({longest}, options.dtype(at::kByte), stream_of(number)));
+  } else {
+    bucket.before = number - period;
+  }
+  bucket.memory =
+      lent_[number % period].narrow(0, 0, bytes_of(number)).view(options.dtype().toScalarType());
+  bucket.own = at::zeros({shards_->slice_elements(number)}, options);
 }
 
 void Reducer::install_hooks() {
@@ -157,7 +162,8 @@ void Reducer::on_gradient(std::size_t index) {
   slot.is_used = true;
   if (pass_ + 1 < plan_.micro_batches) return;
   if (slot.is_ready) return;
-  store_gradient(slot);
+  if (!knows_order_) arrivals_.push_back(index);
+  make_ready(slot);
   launch_ready_buckets();
 }
 
@@ -169,6 +175,11 @@ void Reducer::begin_pass() {
             : "a backward pass started while another one of the same module had not ended",
         "an exception left an earlier backward(), two run at once, or one runs inside another "
         "(recomputation by hand, which data parallel does not support); end this process");
+  }
+  if (shards_ && !shards_->optimizers().has_any()) {
+    throw UsageError("the plan shards the optimizer, but knows none",
+                     "call shard(optimizer) on what parallelize returned, before the first "
+                     "backward()");
   }
   pass_id_ = autograd::get_current_graph_task_id();
   if (pass_ + 1 == plan_.micro_batches) {
@@ -197,37 +208,64 @@ void Reducer::abandon_step() {
   pass_ = 0;
   next_bucket_ = 0;
   number_.reset();
+  arrivals_.clear();
   for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;
   for (Bucket& bucket : buckets_) bucket.num_pending = bucket.slots.size();
+}
+
+// Its gradient goes into the bucket: at once where the bucket's memory is its own, else when the
+// whole bucket is launched.
+void Reducer::make_ready(Slot& slot) {
+  const at::Tensor& gradient = slot.parameter.tensor.grad();
+  if (slot.is_used && gradient.layout() != at::kStrided) {
+    throw UsageError(join_message("parameter ", slot.parameter.name, " got a gradient of layout ",
+                                  gradient.layout(), ", expected a dense one"),
+                     "data parallel averages dense gradients; build the embedding without sparse "
+                     "gradients");
+  }
+  if (!slot.is_used) tail_[&slot - slots_.data()].zero_();
+  Bucket& bucket = buckets_[slot.bucket];
+  if (lent_.empty()) store_gradient(slot);
+  slot.is_ready = true;
+  --bucket.num_pending;
 }
 
 // Copies what autograd accumulated into the bucket, unless it accumulated there already.
 void Reducer::store_gradient(Slot& slot) {
   at::Tensor& gradient = slot.parameter.tensor.mutable_grad();
-  const bool is_in_place = gradient.defined() && gradient.layout() == at::kStrided &&
-                           gradient.is_alias_of(slot.gradient);
+  const bool is_in_place = gradient.defined() && gradient.is_alias_of(slot.gradient);
   if (!slot.is_used) {
     if (is_in_place) gradient = gradient.clone();  // stays as it was, while its place is exchanged
     slot.gradient.zero_();
-    tail_[&slot - slots_.data()].zero_();
-  } else if (gradient.layout() != at::kStrided) {
-    throw UsageError(join_message("parameter ", slot.parameter.name, " got a gradient of layout ",
-                                  gradient.layout(), ", expected a dense one"),
-                     "data parallel averages dense gradients; build the embedding without sparse "
-                     "gradients");
   } else if (!is_in_place) {
     slot.gradient.copy_(gradient);
+    if (shards_) gradient.reset();  // the optimizer finds its slice elsewhere
   }
-  slot.is_ready = true;
-  --buckets_[slot.bucket].num_pending;
 }
 
 void Reducer::launch_ready_buckets() {
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].num_pending == 0;
        ++next_bucket_) {
-    buckets_[next_bucket_].work = comm::all_reduce_async(
-        buckets_[next_bucket_].memory, stream_of(next_bucket_), comm::ReduceOp::kSum,
-        join_message("gradient bucket ", next_bucket_));
+    launch(next_bucket_);
+  }
+}
+
+void Reducer::launch(std::size_t number) {
+  Bucket& bucket = buckets_[number];
+  const comm::Group& stream = stream_of(number);
+  const std::string label = join_message("gradient bucket ", number);
+  if (!shards_) {
+    bucket.work = comm::all_reduce_async(bucket.memory, stream, comm::ReduceOp::kSum, label);
+    return;
+  }
+  if (!lent_.empty()) {
+    if (bucket.before) buckets_[*bucket.before].work.wait();
+    for (const std::size_t slot : bucket.slots) store_gradient(slots_[slot]);
+  }
+  bucket.work =
+      comm::reduce_scatter_async(bucket.own, bucket.memory, stream, comm::ReduceOp::kSum, label);
+  if (number + 1 == buckets_.size()) {
+    tail_work_ = comm::all_reduce_async(tail_, group_, comm::ReduceOp::kSum, "used parameters");
   }
 }
 
@@ -235,28 +273,78 @@ void Reducer::finish_step() {
   // What this rank did not use still takes part, so that all ranks exchange the same buckets in the
   // same order.
   for (Slot& slot : slots_) {
-    if (!slot.is_ready) store_gradient(slot);
+    if (!slot.is_ready) make_ready(slot);
   }
   launch_ready_buckets();
   for (Bucket& bucket : buckets_) {
     bucket.work.wait();
     bucket.num_pending = bucket.slots.size();
   }
+  tail_work_.wait();
   const at::Tensor tail = tail_.to(at::kCPU, at::kDouble);
   const double* num_ranks_using = tail.const_data_ptr<double>();
   sum_of_step_ = num_ranks_using[slots_.size()];
-  const std::int64_t divisor = group_.size() * plan_.micro_batches;
-  for (Bucket& bucket : buckets_) {
-    // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
-    bucket.memory.div_(at::full({}, divisor, bucket.memory.options()));
-  }
-  for (std::size_t index = 0; index < slots_.size(); ++index) {
-    Slot& slot = slots_[index];
-    if (num_ranks_using[index] > 0) slot.parameter.tensor.mutable_grad() = slot.gradient;
-    slot.is_used = slot.is_ready = false;
-  }
+  hand_out(num_ranks_using);
+  for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;
   next_bucket_ = 0;
   buffers_.finish();
+  if (!knows_order_) learn_order();
+}
+
+// Divides the sums, and gives them to the parameters or to the optimizer's slices.
+void Reducer::hand_out(const double* num_ranks_using) {
+  const std::int64_t divisor = group_.size() * plan_.micro_batches;
+  for (Bucket& bucket : buckets_) {
+    const at::Tensor& sum = shards_ ? bucket.own : bucket.memory;
+    // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
+    sum.div_(at::full({}, divisor, sum.options()));
+  }
+  if (!shards_) {
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      Slot& slot = slots_[index];
+      if (num_ranks_using[index] > 0) slot.parameter.tensor.mutable_grad() = slot.gradient;
+    }
+    return;
+  }
+  for (std::size_t number = 0; number < buckets_.size(); ++number) {
+    shards_->set_gradients(number, buckets_[number].own,
+                           [&](std::size_t index) { return num_ranks_using[index] > 0; });
+  }
+  shards_->expect_step();
+}
+
+// Fills the buckets in the order in which rank 0 found the gradients ready; those that it did not
+// use come last.
+void Reducer::learn_order() {
+  knows_order_ = true;
+  std::vector<bool> has_come(slots_.size(), false);
+  for (const std::size_t index : arrivals_) has_come[index] = true;
+  for (std::size_t index = slots_.size(); index-- > 0;) {
+    if (!has_come[index]) arrivals_.push_back(index);
+  }
+  const std::vector<std::int64_t> own(arrivals_.begin(), arrivals_.end());
+  const at::Tensor order = at::tensor(own);
+  comm::broadcast(order, 0, group_);
+  arrivals_.assign(order.const_data_ptr<std::int64_t>(),
+                   order.const_data_ptr<std::int64_t>() + order.numel());
+  std::vector<std::size_t> present;
+  for (const Bucket& bucket : buckets_) {
+    present.insert(present.end(), bucket.slots.begin(), bucket.slots.end());
+  }
+  if (present != arrivals_) {
+    std::vector<at::Tensor> gradients;
+    for (const Slot& slot : slots_) gradients.push_back(slot.gradient);
+    make_buckets(
+        assign_buckets(parameters_, arrivals_, plan_.first_bucket_bytes, plan_.bucket_bytes));
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      at::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
+      slots_[index].gradient.copy_(gradients[index]);
+      if (gradient.defined() && gradient.is_alias_of(gradients[index])) {
+        gradient = slots_[index].gradient;
+      }
+    }
+  }
+  arrivals_ = {};
 }
 
 }  // namespace trireme::detail

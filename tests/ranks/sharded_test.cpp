@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sharded data parallel (ZeRO 1 and 2) besides its bits, which parity_test.cpp compares: what each
+// rank keeps, when parameters are whole, and what is refused.
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/optim/loss_scale.h>
+#include <trireme/parallel/parallelize.h>
+
+#include <gmock/gmock.h>
+#include <tests/ranks/small_net.h>
+#include <tests/ranks/thread_ranks.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+namespace trireme {
+namespace {
+
+using comm::Group;
+using test::loss_of;
+using test::make_batch;
+using test::make_net;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+
+class Sharded : public ::testing::TestWithParam<int> {
+ protected:
+  static Plan plan() {
+    return {.bucket_bytes = 2000, .first_bucket_bytes = 500, .zero_stage = GetParam()};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Stages, Sharded, ::testing::Values(1, 2));
+
+template <typename Call>
+std::string usage_error(const Call& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST_P(Sharded, KeepsStateOfOnePartOnEachRank) {
+  std::atomic<std::int64_t> in_all_parts = 0;
+  std::atomic<std::int64_t> in_largest = 0;
+  std::atomic<std::int64_t> trained = 0;
+  run_ranks(4, [&](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::Adam optimizer(net->parameters());
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    parallelized.shard(optimizer);
+    loss_of(net, make_batch(0, group.rank()), /*use_all=*/true).backward();
+    optimizer.step();
+    std::int64_t own = 0;
+    for (const torch::Tensor& part : optimizer.param_groups()[0].params()) {
+      own += part.numel();
+      const auto known = optimizer.state().find(part.unsafeGetTensorImpl());
+      if (known == optimizer.state().end()) continue;  // no step has used it
+      const auto& state = dynamic_cast<torch::optim::AdamParamState&>(*known->second);
+      EXPECT_EQ(state.exp_avg().numel(), part.numel());
+    }
+    for (const torch::Tensor& parameter : net->parameters()) {
+      EXPECT_FALSE(parameter.grad().defined());
+      if (group.rank() == 0) trained += parameter.numel();
+    }
+    in_all_parts += own;
+    std::int64_t largest = in_largest;
+    while (own > largest && !in_largest.compare_exchange_weak(largest, own)) {
+    }
+  });
+  EXPECT_EQ(in_all_parts, trained);
+  EXPECT_LT(in_largest, trained / 2);  // a bucket's slices are equal; few small tensors here
+}
+
+TEST_P(Sharded, ShowsWholeParametersToWhoeverLooks) {
+  run_ranks(3, [](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    parallelized.shard(optimizer);
+    for (int step = 0; step < 2; ++step) {
+      loss_of(net, make_batch(step, group.rank())).backward();
+      optimizer.step();
+      const torch::NoGradGuard no_grad;
+      const torch::Tensor view = net->first->weight.t();
+      const auto all = comm::all_gather_text(std::to_string(view.sum().item<double>()), group);
+      EXPECT_EQ(all[0], all[1]);
+      EXPECT_EQ(all[0], all[2]);
+    }
+  });
+}
+
+TEST_P(Sharded, GivesTheOptimizerBackWhole) {
+  test::Net alone = make_net(1);
+  torch::optim::AdamW expected(alone->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true));
+  const auto step_alone = [&](int step) {
+    std::vector<torch::Tensor> totals;
+    for (int rank = 0; rank < 3; ++rank) {
+      alone->zero_grad();
+      loss_of(alone, make_batch(step, rank)).backward();
+      std::size_t index = 0;
+      for (const torch::Tensor& parameter : alone->parameters()) {
+        if (rank == 0) totals.emplace_back();
+        if (parameter.grad().defined()) {
+          torch::Tensor& total = totals[index];
+          total = total.defined() ? total + parameter.grad() : parameter.grad().clone();
+        }
+        ++index;
+      }
+    }
+    std::size_t index = 0;
+    for (torch::Tensor& parameter : alone->parameters()) {
+      torch::Tensor& total = totals[index++];
+      parameter.mutable_grad() = total.defined() ? total / 3 : total;
+    }
+    expected.step();
+  };
+  step_alone(0);
+  step_alone(1);
+  run_ranks(3, [&](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::AdamW optimizer(net->parameters(),
+                                  torch::optim::AdamWOptions(0.01).amsgrad(true));
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    for (int step = 0; step < 2; ++step) {
+      parallelized.shard(optimizer);  // cut again what was made whole
+      loss_of(net, make_batch(step, group.rank())).backward();
+      optimizer.step();
+      parallelized.unshard(optimizer);
+    }
+    ASSERT_EQ(optimizer.param_groups()[0].params().size(), alone->parameters().size());
+    EXPECT_EQ(optimizer.state().size(), expected.state().size());
+    const auto own = net->parameters();
+    const auto others = alone->parameters();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      EXPECT_TRUE(torch::equal(own[i], others[i])) << "parameter " << i;
+      EXPECT_TRUE(optimizer.param_groups()[0].params()[i].is_same(own[i]));
+      const auto theirs = expected.state().find(others[i].unsafeGetTensorImpl());
+      if (theirs == expected.state().end()) continue;
+      const auto& state = dynamic_cast<torch::optim::AdamWParamState&>(
+          *optimizer.state().at(own[i].unsafeGetTensorImpl()));
+      const auto& whole = dynamic_cast<torch::optim::AdamWParamState&>(*theirs->second);
+      EXPECT_EQ(state.step(), whole.step());
+      EXPECT_TRUE(torch::equal(state.exp_avg(), whole.exp_avg()));
+      EXPECT_TRUE(torch::equal(state.exp_avg_sq(), whole.exp_avg_sq()));
+      EXPECT_TRUE(torch::equal(state.max_exp_avg_sq(), whole.max_exp_avg_sq()));
+    }
+  });
+}
+
+TEST_P(Sharded, HasTheNormOfAllPartsAndSeesAnOverflowOnAnyRank) {
+  run_ranks(3, [](const Group& group) {
+    std::array<double, 2> norms = {};
+    std::array<torch::Tensor, 2> clipped;
+    for (const bool sharded : {false, true}) {
+      test::Net net = make_net(1);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      Plan own = plan();
+      if (!sharded) own.zero_stage = 0;
+      Parallelized parallelized = parallelize(*net, own, group);
+      parallelized.shard(optimizer);
+      loss_of(net, make_batch(0, group.rank())).backward();
+      EXPECT_TRUE(all_finite(optimizer, parallelized.sharing()));
+      norms[sharded ? 1 : 0] = clip_by_global_norm(optimizer, 0.01, parallelized.sharing());
+      optimizer.step();
+      clipped[sharded ? 1 : 0] = net->first->weight.detach().clone();
+
+      optimizer.zero_grad();
+      torch::Tensor loss = loss_of(net, make_batch(0, group.rank()));
+      // One element of one small parameter overflows.
+      if (group.rank() == 1) loss = loss + net->norm->bias[0] * 1e38F * 1e38F;
+      loss.backward();
+      EXPECT_FALSE(all_finite(optimizer, parallelized.sharing()));
+      LossScale scale({.initial = 2});
+      EXPECT_FALSE(scale.unscale(optimizer, parallelized.sharing()));
+      EXPECT_EQ(scale.value(), 1);
+    }
+    EXPECT_EQ(norms[0], norms[1]);
+    EXPECT_GT(norms[0], 0.01);
+    EXPECT_TRUE(torch::equal(clipped[0], clipped[1]));
+  });
+}
+
+TEST_P(Sharded, LeavesAnOrdinaryModuleBehind) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    {
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      Parallelized parallelized = parallelize(*net, plan(), group);
+      parallelized.shard(optimizer);
+      loss_of(net, make_batch(0, group.rank())).backward();
+      optimizer.step();
+    }
+    const auto sums = comm::all_gather_text(
+        std::to_string(net->third->bias.detach().sum().item<double>()), group);
+    EXPECT_EQ(sums[0], sums[1]);
+    EXPECT_FALSE(net->conv->weight.is_alias_of(net->first->weight));
+    loss_of(net, make_batch(1, 0)).backward();
+    EXPECT_TRUE(net->conv->weight.grad().defined());
+  });
+}
+
+TEST_P(Sharded, RefusesWhatCannotBe) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    torch::optim::LBFGS whole(net->parameters(), torch::optim::LBFGSOptions(1));
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    EXPECT_THAT(usage_error([&] { parallelized.shard(whole); }),
+                AllOf(HasSubstr("LBFGS"), HasSubstr("inner products"), HasSubstr("zero_stage 0")));
+    EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(0, 0)).backward(); }),
+                HasSubstr("call shard(optimizer)"));
+    EXPECT_THAT(usage_error([&] { parallelized.unshard(optimizer); }), HasSubstr("does not step"));
+    parallelized.shard(optimizer);
+    EXPECT_THAT(usage_error([&] { parallelized.shard(optimizer); }), HasSubstr("already"));
+  });
+  test::Net net = make_net(1);
+  EXPECT_THAT(
+      usage_error([&] { static_cast<void>(parallelize(*net, {.zero_stage = 3}, Group())); }),
+      HasSubstr("zero_stage is 3"));
+}
+
+}  // namespace
+}  // namespace trireme

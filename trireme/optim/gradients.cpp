@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/optim/gradients.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/optim/exact_sum.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/optim/optimizer.h>
+
+#include <array>
+#include <cmath>
+#include <span>
+#include <unordered_set>
+
+namespace trireme {
+namespace {
+
+// Calls visit(gradient) for each that this rank is to count.
+template <typename Visit>
+void for_each_counted(const torch::optim::Optimizer& optimizer, const Sharing& sharing,
+                      const Visit& visit) {
+  std::unordered_set<const c10::TensorImpl*> seen;  // tied parameters may be listed twice
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        continue;
+      }
+      // What every rank has is counted by the first one, where ranks add up.
+      const bool counts =
+          !sharing.is_part || sharing.is_part(parameter) || sharing.group.rank() == 0;
+      if (counts) visit(parameter.grad());
+    }
+  }
+}
+
+// The elements in some order, on the CPU.
+at::Tensor elements(const at::Tensor& gradient) {
+  const at::Tensor detached = gradient.detach();
+  const at::Tensor flat = detached.is_non_overlapping_and_dense()
+                              ? detached.as_strided({detached.numel()}, {1})
+                              : detached.flatten();
+  const at::ScalarType type = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return flat.to(at::kCPU, type);
+}
+
+template <typename Number>
+std::span<const Number> numbers_of(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<Number>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+detail::ExactSumOfSquares sum_of_squares(const torch::optim::Optimizer& optimizer,
+                                         const Sharing& sharing) {
+  const at::NoGradGuard no_grad;
+  detail::ExactSumOfSquares sum;
+  for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
+    const at::Tensor flat = elements(gradient);
+    flat.scalar_type() == at::kDouble ? sum.add(numbers_of<double>(flat))
+                                      : sum.add(numbers_of<float>(flat));
+  });
+  if (sharing.is_part) {
+    const auto words = sum.words();
+    const at::Tensor all =
+        at::from_blob(words.data(), {static_cast<std::int64_t>(words.size())}, at::kLong);
+    comm::all_reduce(all, sharing.group, comm::ReduceOp::kSum, "sum of squares");
+  }
+  return sum;
+}
+
+}  // namespace
+
+double global_norm(const torch::optim::Optimizer& optimizer, const Sharing& sharing) {
+  return std::sqrt(sum_of_squares(optimizer, sharing).value());
+}
+
+double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& sharing) {
+  const at::NoGradGuard no_grad;
+  std::array<double, 2> found = {0, 0};  // the largest, and whether one is not a number
+  for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
+    if (gradient.numel() == 0) return;
+    const double largest = gradient.detach().abs().max().item<double>();
+    found[1] = std::isnan(largest) ? 1 : found[1];
+    found[0] = std::fmax(found[0], largest);
+  });
+  if (sharing.is_part) {
+    comm::all_reduce(at::from_blob(found.data(), {2}, at::kDouble), sharing.group,
+                     comm::ReduceOp::kMaximum, "largest gradient");
+  }
+  return found[1] != 0 ? std::nan("") : found[0];
+}
+
+bool all_finite(const torch::optim::Optimizer& optimizer, const Sharing& sharing) {
+  return std::isfinite(global_maximum(optimizer, sharing));
+}
+
+double clip_by_global_norm(torch::optim::Optimizer& optimizer, double max_norm,
+                           const Sharing& sharing) {
+  if (!(max_norm > 0)) {
+    throw UsageError(join_message("clip_by_global_norm was given a norm of ", max_norm),
+                     "give one above 0");
+  }
+  const double norm = global_norm(optimizer, sharing);
+  const double factor = max_norm / (norm + 1e-6);
+  if (!std::isfinite(norm) || factor >= 1) return norm;
+  const at::NoGradGuard no_grad;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (auto& group : optimizer.param_groups()) {
+    for (at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        parameter.mutable_grad().mul_(factor);
+      }
+    }
+  }
+  return norm;
+}
+
+}  // namespace trireme

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of an optimizer as one vector over all ranks: norm, clipping, finiteness. Each
+// element counts once, on whichever ranks it is: replicated, this rank's part of it, or tied.
+#pragma once
+
+#include <trireme/comm/group.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace trireme {
+
+/// Which ranks have what of an optimizer's tensors; by default one rank has all. Parallelized
+/// gives that of its plan.
+struct Sharing {
+  comm::Group group{};
+  /// Whether only this rank has it: another part of a sharded parameter is with another rank.
+  /// Empty: all ranks have the same.
+  std::function<bool(const at::Tensor& parameter)> is_part{};
+};
+
+/// Returns the Euclidean norm of all gradients. Squares are summed without rounding, so the result
+/// has the same bits on every rank and for every way of cutting the parameters. Collective and
+/// blocking where `sharing` has parts; without communication elsewhere.
+double global_norm(const torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
+
+/// Returns the largest magnitude among all gradients; not a number where one of them is not.
+/// Collective like global_norm.
+double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
+
+/// Whether no gradient on any rank is infinite or not a number. Collective like global_norm.
+bool all_finite(const torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
+
+/// Multiplies all gradients by max_norm / (norm + 1e-6) where that is less than 1, as
+/// torch::nn::utils::clip_grad_norm_ does, and returns the norm before. Gradients whose norm is not
+/// finite are left alone. To be called between the step's last backward() and optimizer.step().
+/// Collective like global_norm.
+double clip_by_global_norm(torch::optim::Optimizer& optimizer, double max_norm,
+                           const Sharing& sharing = {});
+
+}  // namespace trireme

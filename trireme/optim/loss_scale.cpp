@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/optim/loss_scale.h>
+
+#include <trireme/base/error.h>
+#include <trireme/optim/gradients.h>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace trireme {
+
+LossScale::LossScale(const LossScaleOptions& options) : options_(options), value_(options.initial) {
+  if (options.initial > 0 && options.growth >= 1 && options.growth_interval > 0 &&
+      options.backoff > 0 && options.backoff <= 1 && options.minimum > 0) {
+    return;
+  }
+  throw UsageError(
+      join_message("loss scale: initial ", options.initial, ", growth ", options.growth, " every ",
+                   options.growth_interval, " steps, backoff ", options.backoff, ", minimum ",
+                   options.minimum),
+      "scale, interval and minimum are above 0, growth 1 or more, backoff above 0 and at most 1");
+}
+
+at::Tensor LossScale::scale(const at::Tensor& loss) const { return loss.mul(value_); }
+
+bool LossScale::unscale(torch::optim::Optimizer& optimizer, const Sharing& sharing) {
+  if (!all_finite(optimizer, sharing)) {
+    value_ = std::max(options_.minimum, value_ * options_.backoff);
+    good_steps_ = 0;
+    return false;
+  }
+  const at::NoGradGuard no_grad;
+  std::unordered_set<const c10::TensorImpl*> seen;  // tied parameters may be listed twice
+  for (auto& group : optimizer.param_groups()) {
+    for (at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        parameter.mutable_grad().mul_(1 / value_);  // exact for powers of two
+      }
+    }
+  }
+  if (++good_steps_ == options_.growth_interval) {
+    value_ *= options_.growth;
+    good_steps_ = 0;
+  }
+  return true;
+}
+
+}  // namespace trireme

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/sharded/optimizer_slices.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/data/buckets.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <torch/optim.h>
+
+#include <algorithm>
+#include <memory>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+
+namespace trireme::detail {
+namespace {
+
+namespace optim = torch::optim;
+using State = optim::OptimizerParamState;
+
+template <typename... Types>
+bool is_any_of(const optim::Optimizer& optimizer) {
+  return ((dynamic_cast<const Types*>(&optimizer) != nullptr) || ...);
+}
+
+void check_elementwise(const optim::Optimizer& optimizer) {
+  if (is_any_of<optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop, optim::Adagrad>(optimizer)) {
+    return;
+  }
+  throw UsageError(
+      join_message("an optimizer of type ", c10::demangle(typeid(optimizer).name()),
+                   " cannot step slices of parameters: ",
+                   is_any_of<optim::LBFGS>(optimizer)
+                       ? "LBFGS takes inner products over all of them"
+                       : "only SGD, Adam, AdamW, RMSprop and Adagrad are known to treat every "
+                         "element alone"),
+      "use one of those, or a plan with zero_stage 0");
+}
+
+std::unique_ptr<State> make_state(const optim::Optimizer& optimizer) {
+  if (is_any_of<optim::SGD>(optimizer)) return std::make_unique<optim::SGDParamState>();
+  if (is_any_of<optim::Adam>(optimizer)) return std::make_unique<optim::AdamParamState>();
+  if (is_any_of<optim::AdamW>(optimizer)) return std::make_unique<optim::AdamWParamState>();
+  if (is_any_of<optim::RMSprop>(optimizer)) return std::make_unique<optim::RMSpropParamState>();
+  return std::make_unique<optim::AdagradParamState>();
+}
+
+// What the five kinds of state have: a count of steps, but for SGD, and tensors like the parameter.
+struct Fields {
+  std::int64_t* step = nullptr;
+  std::vector<at::Tensor*> tensors;
+};
+
+Fields fields_of(State& state) {
+  if (auto* sgd = dynamic_cast<optim::SGDParamState*>(&state)) {
+    return {nullptr, {&sgd->momentum_buffer()}};
+  }
+  if (auto* adam = dynamic_cast<optim::AdamParamState*>(&state)) {
+    return {&adam->step(), {&adam->exp_avg(), &adam->exp_avg_sq(), &adam->max_exp_avg_sq()}};
+  }
+  if (auto* adamw = dynamic_cast<optim::AdamWParamState*>(&state)) {
+    return {&adamw->step(), {&adamw->exp_avg(), &adamw->exp_avg_sq(), &adamw->max_exp_avg_sq()}};
+  }
+  if (auto* rmsprop = dynamic_cast<optim::RMSpropParamState*>(&state)) {
+    return {&rmsprop->step(),
+            {&rmsprop->square_avg(), &rmsprop->momentum_buffer(), &rmsprop->grad_avg()}};
+  }
+  auto& adagrad = dynamic_cast<optim::AdagradParamState&>(state);
+  return {&adagrad.step(), {&adagrad.sum()}};
+}
+constexpr std::size_t kMostTensors = 3;
+
+std::unique_ptr<State> cut(const State& whole, const SlicedParameter& sliced) {
+  std::unique_ptr<State> state = whole.clone();
+  for (at::Tensor* tensor : fields_of(*state).tensors) {
+    if (!tensor->defined()) continue;
+    *tensor =
+        tensor->as_strided({sliced.part.numel()}, {1}, tensor->storage_offset() + sliced.offset)
+            .clone();
+  }
+  return state;
+}
+
+using States = std::remove_reference_t<decltype(std::declval<optim::Optimizer&>().state())>;
+
+std::unique_ptr<State> extract(States& states, const at::Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  const auto found = states.find(tensor.unsafeGetTensorImpl());
+  if (found == states.end()) return nullptr;
+  std::unique_ptr<State> state = std::move(found->second);
+  states.erase(found);
+  return state;
+}
+
+}  // namespace
+
+struct OptimizerSlices::Taken {
+  optim::Optimizer* optimizer;
+  std::vector<std::vector<at::Tensor>> parameters;  // of its groups, before
+};
+
+OptimizerSlices::OptimizerSlices(std::vector<SlicedParameter> parameters,
+                                 std::vector<std::int64_t> bucket_elements, comm::Group group)
+    : parameters_(std::move(parameters)),
+      bucket_elements_(std::move(bucket_elements)),
+      group_(std::move(group)) {
+  for (const SlicedParameter& sliced : parameters_) {
+    if (sliced.part.defined()) parts_.insert(sliced.part.unsafeGetTensorImpl());
+  }
+}
+
+OptimizerSlices::~OptimizerSlices() = default;
+
+bool OptimizerSlices::is_part(const at::Tensor& parameter) const {
+  return parts_.contains(parameter.unsafeGetTensorImpl());
+}
+
+void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
+  check_elementwise(optimizer);
+  if (std::ranges::any_of(taken_,
+                          [&](const Taken& taken) { return taken.optimizer == &optimizer; })) {
+    throw UsageError("this optimizer steps slices of the parameters already",
+                     "call shard once for each optimizer");
+  }
+  std::unordered_map<const c10::TensorImpl*, const SlicedParameter*> sliced;
+  for (const SlicedParameter& parameter : parameters_) {
+    sliced[parameter.parameter.unsafeGetTensorImpl()] = &parameter;
+  }
+  Taken taken{&optimizer, {}};
+  for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::vector<at::Tensor> stepped;
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = sliced.find(parameter.unsafeGetTensorImpl());
+      if (found == sliced.end()) {
+        stepped.push_back(parameter);  // of another module, or frozen
+        continue;
+      }
+      const std::unique_ptr<State> whole = extract(optimizer.state(), parameter);
+      const at::Tensor& part = found->second->part;
+      if (!part.defined()) continue;
+      stepped.push_back(part);
+      if (whole) optimizer.state()[part.unsafeGetTensorImpl()] = cut(*whole, *found->second);
+    }
+    taken.parameters.push_back(std::exchange(group.params(), std::move(stepped)));
+  }
+  taken_.push_back(std::move(taken));
+}
+
+void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  const auto taken = std::ranges::find(taken_, &optimizer, &Taken::optimizer);
+  if (taken == taken_.end()) {
+    throw UsageError("this optimizer does not step slices of these parameters",
+                     "call unshard for one that shard was called for");
+  }
+  // Which parameters have state is known to those that have a part of them.
+  const auto count = static_cast<std::int64_t>(parameters_.size());
+  const at::Tensor known = at::zeros({count, 2}, at::kLong);  // steps + 1, which tensors (bits)
+  std::int64_t* const known_data = known.mutable_data_ptr<std::int64_t>();
+  std::vector<std::unique_ptr<State>> own(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    own[i] = extract(optimizer.state(), parameters_[i].part);
+    if (!own[i]) continue;
+    const Fields fields = fields_of(*own[i]);
+    known_data[2 * i] = 1 + (fields.step == nullptr ? 0 : *fields.step);
+    for (std::size_t field = 0; field < fields.tensors.size(); ++field) {
+      if (fields.tensors[field]->defined()) known_data[2 * i + 1] |= std::int64_t{1} << field;
+    }
+  }
+  comm::all_reduce(known, group_, comm::ReduceOp::kMaximum, "optimizer state");
+  std::vector<std::unique_ptr<State>> whole(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (known_data[2 * i] == 0) continue;
+    whole[i] = make_state(optimizer);
+    if (std::int64_t* step = fields_of(*whole[i]).step) *step = known_data[2 * i] - 1;
+  }
+  for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
+    for (std::size_t field = 0; field < kMostTensors; ++field) {
+      std::vector<std::size_t> having;
+      for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        const bool has = (known_data[2 * i + 1] >> field & 1) != 0;
+        if (has && parameters_[i].bucket == bucket) having.push_back(i);
+      }
+      if (having.empty()) continue;
+      const at::Tensor all =
+          at::zeros({bucket_elements_[bucket]},
+                    parameters_[having.front()].parameter.options().requires_grad(false));
+      for (const std::size_t i : having) {
+        const SlicedParameter& sliced = parameters_[i];
+        if (!own[i]) continue;
+        all.narrow(0, sliced.place + sliced.offset, sliced.part.numel())
+            .copy_(*fields_of(*own[i]).tensors[field]);
+      }
+      const std::int64_t slice = all.numel() / group_.size();
+      comm::all_gather(all, all.narrow(0, group_.rank() * slice, slice), group_, "optimizer state");
+      for (const std::size_t i : having) {
+        const at::Tensor& parameter = parameters_[i].parameter;
+        *fields_of(*whole[i]).tensors[field] =
+            slice_of(all, parameters_[i].place, parameter.sizes(), parameter.strides()).clone();
+      }
+    }
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (whole[i]) {
+      optimizer.state()[parameters_[i].parameter.unsafeGetTensorImpl()] = std::move(whole[i]);
+    }
+  }
+  for (std::size_t i = 0; i < taken->parameters.size(); ++i) {
+    optimizer.param_groups()[i].params() = std::move(taken->parameters[i]);
+  }
+  taken_.erase(taken);
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes an optimizer of LibTorch step slices of parameters in place of the parameters, and gives
+// it the parameters back with the state it would have had.
+#pragma once
+
+#include <trireme/comm/group.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace trireme::detail {
+
+/// A parameter of which this rank has a part. Parameters lie in buckets, and each rank's slice of a
+/// bucket is as long as every other's.
+struct SlicedParameter {
+  at::Tensor parameter;
+  std::size_t bucket = 0;
+  std::int64_t place = 0;   ///< of its first element in the bucket
+  at::Tensor part;          ///< [n], flat, what this rank steps; undefined where it has nothing
+  std::int64_t offset = 0;  ///< of the part in the parameter's memory
+};
+
+/// Thread-safety: none.
+class OptimizerSlices {
+ public:
+  /// @param bucket_elements of each bucket, a multiple of the ranks.
+  OptimizerSlices(std::vector<SlicedParameter> parameters,
+                  std::vector<std::int64_t> bucket_elements, comm::Group group);
+  ~OptimizerSlices();
+
+  /// Replaces the parameters in all groups of the optimizer by this rank's parts, and cuts the
+  /// state that it has of them; parameters that are not sliced stay. Throws UsageError, before it
+  /// changes anything, for an optimizer that does not treat every element alone (SGD, Adam, AdamW,
+  /// RMSprop and Adagrad do), and for one that was taken over before.
+  void take_over(torch::optim::Optimizer& optimizer);
+
+  /// The reverse, with the whole state on every rank. Collective, blocking. Throws UsageError for
+  /// an optimizer that was not taken over.
+  void give_back(torch::optim::Optimizer& optimizer);
+
+  /// Whether it is a part that take_over gave an optimizer.
+  bool is_part(const at::Tensor& parameter) const;
+  bool has_any() const noexcept { return !taken_.empty(); }
+
+ private:
+  struct Taken;
+  std::vector<SlicedParameter> parameters_;
+  std::vector<std::int64_t> bucket_elements_;
+  comm::Group group_;
+  std::unordered_set<const c10::TensorImpl*> parts_;
+  std::vector<Taken> taken_;
+};
+
+}  // namespace trireme::detail

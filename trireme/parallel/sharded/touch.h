@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tells when an operator of LibTorch is about to touch the memory of certain tensors, before it
+// reads them: with a dispatch key above autograd on those tensors only, so that operators on other
+// tensors cost nothing. docs/design/sharded-data-parallel.md says why this and not hooks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace trireme::detail {
+
+/// Of the storages that it watches.
+class Toucher {
+ public:
+  virtual ~Toucher() = default;
+  /// Called before an operator that was given a tensor of that storage, on its thread, only while
+  /// `expect_touches` is on. Operators called within do not call it again.
+  virtual void touch(const c10::StorageImpl& storage) = 0;
+};
+
+/// Watches the storage of `tensor`, and marks the tensor; views made of it are marked too. A
+/// storage is watched by one at a time.
+void watch(const at::Tensor& tensor, Toucher& toucher);
+/// Takes the mark from `tensor` and forgets its storage. Views that are still held keep the mark,
+/// which does nothing then.
+void unwatch(const at::Tensor& tensor);
+
+/// How many touchers want to be called; where it is none, a marked operator costs a detour through
+/// the dispatcher, 0.1 us, and nothing else.
+void expect_touches(bool on);
+
+}  // namespace trireme::detail
