@@ -251,6 +251,27 @@ TEST(ParallelizeErrors, RefuseImpossiblePlans) {
   });
 }
 
+TEST(ParallelizeErrors, ShowWherePlansDiffer) {
+  run_ranks(2, [](const Group& group) {
+    torch::nn::Linear net(2, 2);
+    try {
+      static_cast<void>(parallelize(*net, {.micro_batches = 1 + group.rank()}, group));
+      FAIL() << "ranks with other plans went on";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("micro-batches        1"), HasSubstr("2")));
+    }
+  });
+}
+
+TEST(DataParallel, DividesHalfPrecisionByWhatItCannotHold) {
+  torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+  net->to(torch::kBFloat16);
+  const DataParallel parallel(*net, Group(), 257);
+  for (int i = 0; i < 257; ++i) net(torch::ones({1, 1}, torch::kBFloat16)).sum().mul(2).backward();
+  // The sum itself stops growing at 512; 512 / 257 is 1.99, 512 / 256 would be 2.
+  EXPECT_LT(net->weight.grad().item<float>(), 2);
+}
+
 TEST(ParallelizeErrors, TellThatRanksSendOverDifferentNumbersOfStreams) {
   run_ranks(2, [](const Group& group) {
     torch::nn::Linear net(2, 2);
@@ -258,7 +279,7 @@ TEST(ParallelizeErrors, TellThatRanksSendOverDifferentNumbersOfStreams) {
       static_cast<void>(parallelize(*net, {.allreduce_streams = 1 + group.rank()}, group));
       FAIL() << "ranks with one and two streams went on";
     } catch (const UsageError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("over 1 streams, rank 1 over 2"));
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("all-reduce streams   1"), HasSubstr("rank 1")));
     }
   });
 }

@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/optim/loss_scale.h>
-#include <trireme/parallel/parallelize.h>
+#include <trireme/parallel/data_parallel.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/small_net.h>
@@ -204,6 +204,119 @@ TEST_P(Sharded, LeavesAnOrdinaryModuleBehind) {
   });
 }
 
+TEST_P(Sharded, MayBeLookedAtBetweenBackwardAndStep) {
+  run_ranks(3, [](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    parallelized.shard(optimizer);
+    std::array<std::string, 2> sums;
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      loss_of(net, make_batch(step, group.rank())).backward();
+      const double before = net->first->weight.detach().sum().item<double>();
+      optimizer.step();
+      const double after = net->first->weight.detach().sum().item<double>();
+      EXPECT_NE(before, after);
+      const auto all = comm::all_gather_text(std::to_string(after), group);
+      EXPECT_TRUE(all[0] == all[1] && all[0] == all[2]);
+    }
+  });
+}
+
+TEST_P(Sharded, IsTheSameWithAParameterThatOnlySomeStepsUseAndZeroGradOfTheModule) {
+  run_ranks(2, [](const Group& group) {
+    std::array<std::vector<torch::Tensor>, 2> ends;
+    for (const int stage : {0, GetParam()}) {
+      test::Net net = make_net(1);
+      torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.1));
+      Plan own = plan();
+      own.zero_stage = stage;
+      Parallelized parallelized = parallelize(*net, own, group);
+      parallelized.shard(optimizer);
+      for (int step = 0; step < 4; ++step) {
+        net->zero_grad();
+        loss_of(net, make_batch(step, group.rank()), step % 2 == 1 && group.rank() == 1).backward();
+        optimizer.step();
+      }
+      parallelized.fetch();
+      for (const torch::Tensor& parameter : net->parameters()) {
+        ends[stage == 0 ? 0 : 1].push_back(parameter.detach().clone());
+      }
+    }
+    for (std::size_t i = 0; i < ends[0].size(); ++i) {
+      EXPECT_TRUE(torch::equal(ends[0][i], ends[1][i])) << "parameter " << i;
+    }
+  });
+}
+
+TEST_P(Sharded, CutsGradientsThatAreThereAlready) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    loss_of(net, make_batch(7, 0)).backward();
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    parallelized.shard(optimizer);
+    EXPECT_FALSE(net->first->weight.grad().defined());
+    optimizer.zero_grad();
+    loss_of(net, make_batch(0, group.rank())).backward();
+    const double norm = global_norm(optimizer, parallelized.sharing());
+    parallelized.unshard(optimizer);
+    test::Net alone = make_net(1);
+    const DataParallel parallel(*alone, group);
+    loss_of(alone, make_batch(0, group.rank())).backward();
+    EXPECT_EQ(norm, global_norm(torch::optim::SGD(alone->parameters(), 0.1)));
+  });
+}
+
+TEST_P(Sharded, TellsWhatWouldSilentlyNotTrain) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    torch::optim::SGD some({net->conv->weight}, 0.1);
+    parallelized.shard(some);
+    EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(0, 0)).backward(); }),
+                AllOf(HasSubstr("parameter scale"), HasSubstr("for each optimizer")));
+  });
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    parallelized.shard(optimizer);
+    net->second->bias.set_data(torch::zeros({13}));
+    EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(0, 0)).backward(); }),
+                HasSubstr("parameter second.bias has other memory"));
+  });
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    {
+      Parallelized first = parallelize(*net, plan(), group);
+      first.shard(optimizer);
+    }
+    Parallelized second = parallelize(*net, plan(), group);
+    EXPECT_THAT(usage_error([&] { second.shard(optimizer); }), HasSubstr("needs unshard before"));
+  });
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    std::vector<torch::Tensor> others;
+    for (const torch::Tensor& parameter : net->parameters()) {
+      if (!parameter.is_same(net->first->weight)) others.push_back(parameter);
+    }
+    torch::optim::SGD one({net->first->weight}, 0.1);  // every rank has a part of it
+    torch::optim::SGD other(others, 0.1);
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    parallelized.shard(one);
+    parallelized.shard(other);
+    loss_of(net, make_batch(0, group.rank())).backward();
+    other.step();
+    static_cast<void>(net->first->weight.detach());
+    one.step();
+    EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(1, 0)).backward(); }),
+                HasSubstr("step() of all optimizers"));
+  });
+}
+
 TEST_P(Sharded, RefusesWhatCannotBe) {
   run_ranks(2, [](const Group& group) {
     test::Net net = make_net(1);
@@ -214,6 +327,7 @@ TEST_P(Sharded, RefusesWhatCannotBe) {
                 AllOf(HasSubstr("LBFGS"), HasSubstr("inner products"), HasSubstr("zero_stage 0")));
     EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(0, 0)).backward(); }),
                 HasSubstr("call shard(optimizer)"));
+    EXPECT_FALSE(net->first->weight.grad().defined());
     EXPECT_THAT(usage_error([&] { parallelized.unshard(optimizer); }), HasSubstr("does not step"));
     parallelized.shard(optimizer);
     EXPECT_THAT(usage_error([&] { parallelized.shard(optimizer); }), HasSubstr("already"));

@@ -25,7 +25,7 @@ void ExactSumOfSquares::add_at(int exponent, std::uint64_t high, std::uint64_t l
   if (++num_added_ == std::uint32_t{1} << 30) carry();
 }
 
-void ExactSumOfSquares::carry() {
+void ExactSumOfSquares::carry() noexcept {
   for (std::size_t digit = 0; digit + 1 < kDigits; ++digit) {
     words_[digit + 1] += words_[digit] >> 32;
     words_[digit] &= 0xffffffff;

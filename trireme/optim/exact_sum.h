@@ -18,7 +18,10 @@ class ExactSumOfSquares {
   void add(std::span<const double> numbers);
 
   /// What ranks exchange: adding these element by element adds the sums.
-  std::span<std::int64_t> words() noexcept { return words_; }
+  std::span<std::int64_t> words() noexcept {
+    carry();
+    return words_;
+  }
 
   /// The sum, to the nearest double, ties to even; infinite where an infinity is among the numbers
   /// or the sum is too large, not a number where one of them is not.
@@ -34,7 +37,7 @@ class ExactSumOfSquares {
   std::int64_t not_numbers() const noexcept { return words_[kDigits + 1]; }
   // Adds (high 2^64 + low) 2^exponent; high has at most 42 bits.
   void add_at(int exponent, std::uint64_t high, std::uint64_t low);
-  void carry();
+  void carry() noexcept;
 
   // Digits of 32 bits, least first, each with room for 2^31 additions before it must be carried.
   std::array<std::int64_t, kDigits + 2> words_ = {};

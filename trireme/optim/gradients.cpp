@@ -7,6 +7,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/optim/optimizer.h>
 
 #include <array>
@@ -37,11 +38,12 @@ void for_each_counted(const torch::optim::Optimizer& optimizer, const Sharing& s
 
 // The elements in some order, on the CPU.
 at::Tensor elements(const at::Tensor& gradient) {
-  const at::Tensor detached = gradient.detach();
+  const at::Tensor detached =
+      gradient.is_complex() ? at::view_as_real(gradient.detach()) : gradient.detach();
   const at::Tensor flat = detached.is_non_overlapping_and_dense()
                               ? detached.as_strided({detached.numel()}, {1})
                               : detached.flatten();
-  const at::ScalarType type = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType type = detached.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return flat.to(at::kCPU, type);
 }
 

@@ -41,6 +41,17 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 
 }  // namespace
 
+void check_same_plan(const std::string& plan, const comm::Group& group) {
+  const std::vector<std::string> all = comm::all_gather_text(plan, group);
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](const auto& text) { return text != all.front(); });
+  if (other == all.end()) return;
+  const auto [first, differing] = first_difference(all.front(), *other);
+  throw UsageError(join_message("the plans differ: rank 0 has '", first, "', rank ",
+                                other - all.begin(), " has '", differing, "'"),
+                   "give parallelize the same plan on every rank");
+}
+
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
                              const comm::Group& group) {
   const std::string own = describe(tensors);

@@ -16,6 +16,10 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
+/// Compares the text of a plan over all ranks. Collective and blocking. Throws the same UsageError
+/// on every rank, with both sides of the first difference.
+void check_same_plan(const std::string& plan, const comm::Group& group);
+
 /// Compares names, sizes, strides, dtypes and requires_grad of `tensors` over all ranks; values may
 /// differ. Collective and blocking. Throws the same UsageError on every rank, naming the first
 /// `kind` (`parameter`) that differs and both sides.

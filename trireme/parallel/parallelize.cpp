@@ -54,6 +54,11 @@ void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
   shards->optimizers().give_back(optimizer);
 }
 
+void Parallelized::fetch() {
+  detail::Shards* shards = impl_->reducer ? impl_->reducer->shards() : nullptr;
+  if (shards != nullptr) shards->fetch();
+}
+
 Sharing Parallelized::sharing() const {
   detail::Shards* shards = impl_->reducer ? impl_->reducer->shards() : nullptr;
   if (shards == nullptr) return {.group = impl_->group};
@@ -122,6 +127,7 @@ Parallelized parallelize(torch::nn::Module& module, const Plan& plan, const comm
     }
     return Parallelized(std::move(impl));
   }
+  detail::check_same_plan(to_string(plan), group);
   const std::vector<NamedTensor> parameters = named_tensors(module.named_parameters());
   const std::vector<NamedTensor> buffers = named_tensors(module.named_buffers());
   check_parameters(parameters);

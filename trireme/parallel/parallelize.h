@@ -40,13 +40,18 @@ class Parallelized {
   /// other ranks are fetched when an operator first touches a parameter after a step, so all ranks
   /// must do that alike. Does nothing with stage 0, or in a group of one. Not collective.
   ///
-  /// Throws UsageError for an optimizer that does not treat every element alone: SGD, Adam, AdamW,
-  /// RMSprop and Adagrad do.
+  /// Throws UsageError for an optimizer that does not treat every element alone (SGD, Adam, AdamW,
+  /// RMSprop and Adagrad do), and for one without any of the parameters. backward() throws one
+  /// where a parameter has no optimizer, was given other memory, or was fetched between two steps.
   void shard(torch::optim::Optimizer& optimizer);
 
   /// The reverse: the optimizer has whole parameters and their whole state on every rank, for a
   /// checkpoint, say. Collective, blocking.
   void unshard(torch::optim::Optimizer& optimizer);
+
+  /// Makes parameters whole that optimizers stepped in parts, as an operator on one of them does.
+  /// For code that reads their memory itself, such as torch::save. Collective, blocking.
+  void fetch();
 
   /// For clip_by_global_norm and LossScale (trireme/optim): which ranks have what of the optimizers
   /// that shard was called for. Refers to this object.

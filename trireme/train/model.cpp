@@ -118,6 +118,17 @@ struct Model::Impl {
         agreement(parallelized) {
     parallelized.shard(optimizer);
   }
+  // The optimizer stays, and has whole parameters again; but a rank that an exception ends must not
+  // wait for the others.
+  ~Impl() {
+    if (std::uncaught_exceptions() > 0) return;
+    try {
+      parallelized.unshard(optimizer);
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the group is dead: reported
+    }
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   std::shared_ptr<torch::nn::Module> module;
   torch::optim::Optimizer& optimizer;
@@ -265,6 +276,7 @@ void Model::train(std::int64_t epochs, const data::Pipeline& data, const Callbac
     while (impl.position.next_epoch() <= impl.requested_epochs) {
       impl.train_epoch(run, data, callbacks, evaluate_with);
     }
+    impl.parallelized.fetch();  // whoever looks at the module next may do so alone
     for (Callback& callback : callbacks) callback.on_run_end(run);
   } catch (...) {
     // Another train() may follow, after a resume().

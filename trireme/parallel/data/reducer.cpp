@@ -44,13 +44,19 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   std::iota(reversed.rbegin(), reversed.rend(), 0);
   const std::vector<BucketLayout> layouts =
       assign_buckets(parameters, reversed, plan_.first_bucket_bytes, plan_.bucket_bytes);
+  const at::TensorOptions options = parameters.front().tensor.options().requires_grad(false);
   if (plan_.zero_stage > 0) {
     shards_.emplace(parameters, layouts, group_);
-    const at::TensorOptions options = parameters.front().tensor.options().requires_grad(false);
-    tail_ = at::zeros({static_cast<std::int64_t>(slots_.size()) + 1}, options.dtype(at::kFloat));
     is_one_device_ = std::all_of(parameters.begin(), parameters.end(), [&](const auto& parameter) {
       return parameter.tensor.device() == options.device();
     });
+  }
+  // Counts and losses need more than half precision has.
+  tail_is_apart_ =
+      shards_ || std::any_of(parameters.begin(), parameters.end(),
+                             [](const auto& item) { return item.tensor.element_size() < 4; });
+  if (tail_is_apart_) {
+    tail_ = at::zeros({static_cast<std::int64_t>(slots_.size()) + 1}, options.dtype(at::kFloat));
   }
   make_buckets(layouts);
   install_hooks();
@@ -110,7 +116,7 @@ void Reducer::allocate(std::size_t number, std::int64_t elements) {
   const at::TensorOptions options =
       slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false);
   const auto tail = static_cast<std::int64_t>(slots_.size()) + 1;
-  const bool has_tail = !shards_ && number + 1 == buckets_.size();
+  const bool has_tail = !tail_is_apart_ && number + 1 == buckets_.size();
   bucket.memory =
       comm::zeros_registered({elements + (has_tail ? tail : 0)}, options, stream_of(number));
   if (has_tail) {
@@ -118,7 +124,10 @@ void Reducer::allocate(std::size_t number, std::int64_t elements) {
   }
   if (shards_) {
     const std::int64_t slice = shards_->slice_elements(number);
-    bucket.own = bucket.memory.narrow(0, group_.rank() * slice, slice);
+    // Other engines than shared memory refuse input and output that overlap.
+    bucket.own = group_.shared_memory() != nullptr
+                     ? bucket.memory.narrow(0, group_.rank() * slice, slice)
+                     : at::zeros({slice}, options);
   }
 }
 
@@ -176,10 +185,9 @@ void Reducer::begin_pass() {
         "an exception left an earlier backward(), two run at once, or one runs inside another "
         "(recomputation by hand, which data parallel does not support); end this process");
   }
-  if (shards_ && !shards_->optimizers().has_any()) {
-    throw UsageError("the plan shards the optimizer, but knows none",
-                     "call shard(optimizer) on what parallelize returned, before the first "
-                     "backward()");
+  if (shards_) {
+    if (!is_checked_) check_optimizers();
+    shards_->check();
   }
   pass_id_ = autograd::get_current_graph_task_id();
   if (pass_ + 1 == plan_.micro_batches) {
@@ -192,13 +200,30 @@ void Reducer::begin_pass() {
   autograd::Engine::get_default_engine().queue_callback([this] { end_pass(); });
 }
 
+// Once, in the first step: what no optimizer steps would silently stay as it is.
+void Reducer::check_optimizers() {
+  if (const at::Tensor* untaken = shards_->optimizers().find_untaken()) {
+    const auto found = std::ranges::find_if(
+        parameters_, [&](const NamedTensor& item) { return item.tensor.is_same(*untaken); });
+    for (const Slot& slot : slots_) at::Tensor(slot.parameter.tensor).mutable_grad().reset();
+    throw UsageError(join_message("the plan cuts what optimizers step, and parameter ", found->name,
+                                  " is in none that it knows"),
+                     "call shard(optimizer) on what parallelize returned, for each optimizer, "
+                     "before the first backward(); a parameter that is not to be trained takes "
+                     "set_requires_grad(false) before parallelize");
+  }
+  is_checked_ = true;
+}
+
 void Reducer::end_pass() {
   const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
   pass_id_ = kNoPass;
   if (++pass_ < plan_.micro_batches) return;
   pass_ = 0;
+  is_broken_ = true;  // should an exception come out of what follows
   finish_step();
+  is_broken_ = false;
 }
 
 void Reducer::abandon_step() {
@@ -256,15 +281,15 @@ void Reducer::launch(std::size_t number) {
   const std::string label = join_message("gradient bucket ", number);
   if (!shards_) {
     bucket.work = comm::all_reduce_async(bucket.memory, stream, comm::ReduceOp::kSum, label);
-    return;
+  } else {
+    if (!lent_.empty()) {
+      if (bucket.before) buckets_[*bucket.before].work.wait();
+      for (const std::size_t slot : bucket.slots) store_gradient(slots_[slot]);
+    }
+    bucket.work =
+        comm::reduce_scatter_async(bucket.own, bucket.memory, stream, comm::ReduceOp::kSum, label);
   }
-  if (!lent_.empty()) {
-    if (bucket.before) buckets_[*bucket.before].work.wait();
-    for (const std::size_t slot : bucket.slots) store_gradient(slots_[slot]);
-  }
-  bucket.work =
-      comm::reduce_scatter_async(bucket.own, bucket.memory, stream, comm::ReduceOp::kSum, label);
-  if (number + 1 == buckets_.size()) {
+  if (tail_is_apart_ && number + 1 == buckets_.size()) {
     tail_work_ = comm::all_reduce_async(tail_, group_, comm::ReduceOp::kSum, "used parameters");
   }
 }
@@ -280,7 +305,7 @@ void Reducer::finish_step() {
     bucket.work.wait();
     bucket.num_pending = bucket.slots.size();
   }
-  tail_work_.wait();
+  if (tail_is_apart_) tail_work_.wait();
   const at::Tensor tail = tail_.to(at::kCPU, at::kDouble);
   const double* num_ranks_using = tail.const_data_ptr<double>();
   sum_of_step_ = num_ranks_using[slots_.size()];
@@ -297,7 +322,9 @@ void Reducer::hand_out(const double* num_ranks_using) {
   for (Bucket& bucket : buckets_) {
     const at::Tensor& sum = shards_ ? bucket.own : bucket.memory;
     // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
-    sum.div_(at::full({}, divisor, sum.options()));
+    // Half precision has not every whole number above 256.
+    const bool is_half = sum.element_size() < 4;
+    sum.div_(at::full({}, divisor, sum.options().dtype(is_half ? at::kFloat : sum.scalar_type())));
   }
   if (!shards_) {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
@@ -306,11 +333,11 @@ void Reducer::hand_out(const double* num_ranks_using) {
     }
     return;
   }
+  const auto is_used = [&](std::size_t index) { return num_ranks_using[index] > 0; };
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
-    shards_->set_gradients(number, buckets_[number].own,
-                           [&](std::size_t index) { return num_ranks_using[index] > 0; });
+    shards_->set_gradients(number, buckets_[number].own, is_used);
   }
-  shards_->expect_step();
+  shards_->expect_step(is_used);
 }
 
 // Fills the buckets in the order in which rank 0 found the gradients ready; those that it did not

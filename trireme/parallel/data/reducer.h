@@ -83,6 +83,7 @@ class Reducer {
   void borrow(std::size_t number);
   void learn_order();
   void install_hooks();
+  void check_optimizers();
 
   void on_gradient(std::size_t slot);
   void begin_pass();
@@ -103,9 +104,11 @@ class Reducer {
   std::vector<Bucket> buckets_;
   std::vector<at::Tensor> lent_;  // memory that buckets use in turn (stage 2)
   bool is_one_device_ = true;
-  at::Tensor tail_;       // [parameters + 1]: use counts, then the caller's number
-  comm::Work tail_work_;  // where the tail is not in the last bucket
-  at::Tensor number_;     // given for this step; may be undefined
+  bool tail_is_apart_ = false;  // from the last bucket
+  bool is_checked_ = false;     // every parameter has an optimizer, where sharded
+  at::Tensor tail_;             // [parameters + 1]: use counts, then the caller's number
+  comm::Work tail_work_;        // where the tail is not in the last bucket
+  at::Tensor number_;           // given for this step; may be undefined
   double sum_of_step_ = 0;
   std::vector<std::size_t> arrivals_;  // slots as they became ready in the first step
   bool knows_order_ = false;

@@ -73,13 +73,17 @@ Fields fields_of(State& state) {
 }
 constexpr std::size_t kMostTensors = 3;
 
+// A copy of what lies in a tensor like the parameter where the part lies in the parameter.
+at::Tensor part_of(const at::Tensor& tensor, const SlicedParameter& sliced) {
+  return tensor.as_strided({sliced.part.numel()}, {1}, tensor.storage_offset() + sliced.offset)
+      .clone();
+}
+
 std::unique_ptr<State> cut(const State& whole, const SlicedParameter& sliced) {
   std::unique_ptr<State> state = whole.clone();
   for (at::Tensor* tensor : fields_of(*state).tensors) {
     if (!tensor->defined()) continue;
-    *tensor =
-        tensor->as_strided({sliced.part.numel()}, {1}, tensor->storage_offset() + sliced.offset)
-            .clone();
+    *tensor = part_of(*tensor, sliced);
   }
   return state;
 }
@@ -118,16 +122,44 @@ bool OptimizerSlices::is_part(const at::Tensor& parameter) const {
   return parts_.contains(parameter.unsafeGetTensorImpl());
 }
 
+bool OptimizerSlices::steps_parts(const optim::Optimizer& optimizer) const {
+  for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    if (std::ranges::any_of(group.params(), [&](const auto& tensor) { return is_part(tensor); })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+const at::Tensor* OptimizerSlices::find_untaken() const {
+  const auto found = std::ranges::find_if(parameters_, [&](const SlicedParameter& sliced) {
+    return !taken_parameters_.contains(sliced.parameter.unsafeGetTensorImpl());
+  });
+  return found == parameters_.end() ? nullptr : &found->parameter;
+}
+
 void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
   check_elementwise(optimizer);
-  if (std::ranges::any_of(taken_,
-                          [&](const Taken& taken) { return taken.optimizer == &optimizer; })) {
+  if (steps_parts(optimizer)) {
     throw UsageError("this optimizer steps slices of the parameters already",
                      "call shard once for each optimizer");
   }
+  // Another one that was at this address is gone.
+  std::erase_if(taken_, [&](const Taken& taken) { return taken.optimizer == &optimizer; });
   std::unordered_map<const c10::TensorImpl*, const SlicedParameter*> sliced;
   for (const SlicedParameter& parameter : parameters_) {
     sliced[parameter.parameter.unsafeGetTensorImpl()] = &parameter;
+  }
+  bool has_any = false;
+  for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      has_any = has_any || sliced.contains(parameter.unsafeGetTensorImpl());
+    }
+  }
+  if (!has_any) {
+    throw UsageError("this optimizer has none of the parameters that the plan cuts",
+                     "give shard an optimizer of the module's parameters; one that was sharded "
+                     "before needs unshard before its Parallelized goes");
   }
   Taken taken{&optimizer, {}};
   for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
@@ -139,8 +171,14 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
         continue;
       }
       const std::unique_ptr<State> whole = extract(optimizer.state(), parameter);
-      const at::Tensor& part = found->second->part;
+      taken_parameters_.insert(parameter.unsafeGetTensorImpl());
+      const at::Tensor gradient = std::exchange(at::Tensor(parameter).mutable_grad(), {});
+      at::Tensor part = found->second->part;
       if (!part.defined()) continue;
+      if (gradient.defined() && gradient.layout() == at::kStrided &&
+          gradient.strides() == parameter.strides()) {
+        part.mutable_grad() = part_of(gradient, *found->second);
+      }
       stepped.push_back(part);
       if (whole) optimizer.state()[part.unsafeGetTensorImpl()] = cut(*whole, *found->second);
     }
@@ -195,7 +233,9 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
             .copy_(*fields_of(*own[i]).tensors[field]);
       }
       const std::int64_t slice = all.numel() / group_.size();
-      comm::all_gather(all, all.narrow(0, group_.rank() * slice, slice), group_, "optimizer state");
+      at::Tensor own_slice = all.narrow(0, group_.rank() * slice, slice);
+      if (group_.shared_memory() == nullptr) own_slice = own_slice.clone();  // no overlaps
+      comm::all_gather(all, own_slice, group_, "optimizer state");
       for (const std::size_t i : having) {
         const at::Tensor& parameter = parameters_[i].parameter;
         *fields_of(*whole[i]).tensors[field] =
@@ -210,6 +250,11 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
   }
   for (std::size_t i = 0; i < taken->parameters.size(); ++i) {
     optimizer.param_groups()[i].params() = std::move(taken->parameters[i]);
+  }
+  for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      taken_parameters_.erase(parameter.unsafeGetTensorImpl());
+    }
   }
   taken_.erase(taken);
 }

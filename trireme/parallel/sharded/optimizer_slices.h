@@ -48,14 +48,18 @@ class OptimizerSlices {
 
   /// Whether it is a part that take_over gave an optimizer.
   bool is_part(const at::Tensor& parameter) const;
-  bool has_any() const noexcept { return !taken_.empty(); }
+  /// A parameter that no optimizer steps; null where there is none.
+  const at::Tensor* find_untaken() const;
 
  private:
   struct Taken;
+  bool steps_parts(const torch::optim::Optimizer& optimizer) const;
+
   std::vector<SlicedParameter> parameters_;
   std::vector<std::int64_t> bucket_elements_;
   comm::Group group_;
   std::unordered_set<const c10::TensorImpl*> parts_;
+  std::unordered_set<const c10::TensorImpl*> taken_parameters_;
   std::vector<Taken> taken_;
 };
 

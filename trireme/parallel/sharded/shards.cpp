@@ -5,6 +5,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <numeric>
@@ -37,18 +38,42 @@ Shards::Shards(const std::vector<NamedTensor>& parameters, std::vector<BucketLay
       sliced[place.tensor] = cut(buckets_.size() - 1, place);
     }
   }
+  check_shares(elements);
   optimizers_.emplace(std::move(sliced), std::move(elements), group_);
   for (const NamedTensor& parameter : parameters_) watch(parameter.tensor, *this);
 }
 
+// A step is noticed by what it does to the parts of this rank.
+void Shards::check_shares(const std::vector<std::int64_t>& elements) const {
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    bool has_any = false;
+    for (std::size_t number = 0; number < buckets_.size(); ++number) {
+      has_any =
+          has_any || elements[number] / group_.size() * rank < buckets_[number].layout.elements;
+    }
+    if (has_any) continue;
+    throw UsageError(join_message("the module is too small to be cut for ", group_.size(),
+                                  " ranks: rank ", rank, " would have nothing of it"),
+                     "use a plan with zero_stage 0");
+  }
+}
+
 Shards::~Shards() {
   const at::NoGradGuard no_grad;
-  try {
-    fetch();
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the group is dead, and was reported
+  // A rank that an exception ends must not wait for the others.
+  if (std::uncaught_exceptions() == 0) {
+    try {
+      fetch();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the group is dead: reported
+    }
+  }
+  watch_on(false);
+  for (const Bucket& bucket : buckets_) {
+    unwatch(bucket.memory.storage());
+    for (const Shard& shard : bucket.shards) unwatch(shard.tensor.storage());
   }
   for (const NamedTensor& parameter : parameters_) {
-    unwatch(parameter.tensor);
+    unmark(parameter.tensor);
     at::Tensor own = at::empty_strided(parameter.tensor.sizes(), parameter.tensor.strides(),
                                        parameter.tensor.options().requires_grad(false));
     own.copy_(parameter.tensor);
@@ -84,8 +109,13 @@ SlicedParameter Shards::cut(std::size_t number, const BucketLayout::Place& place
   const std::int64_t end = std::min(place.offset + parameter.numel(), slice_end);
   if (begin >= end) return sliced;
   sliced.offset = begin - place.offset;
-  sliced.part = slice_of(bucket.memory, begin, at::IntArrayRef{end - begin}, at::IntArrayRef{1});
+  // A storage of its own over the same memory tells the optimizer's operators from the module's.
+  sliced.part = at::from_blob(
+      static_cast<std::byte*>(bucket.memory.data_ptr()) +
+          begin * static_cast<std::int64_t>(parameter.element_size()),
+      {end - begin}, [memory = bucket.memory](void*) {}, bucket.memory.options());
   sliced.part.set_requires_grad(true);
+  watch(sliced.part, steps_);
   bucket.shards.push_back(
       {.parameter = place.tensor, .begin = begin - slice_begin, .tensor = sliced.part});
   return sliced;
@@ -97,17 +127,58 @@ void Shards::set_gradient(const Shard& shard, const at::Tensor& slice) {
                at::IntArrayRef{1});
 }
 
-void Shards::expect_step() {
-  const std::lock_guard lock(mutex_);
-  for (Bucket& bucket : buckets_) finish_gather(bucket);
-  if (group_.size() == 1 || is_old_) return;
-  is_old_ = true;
-  expect_touches(true);
+void Shards::watch_on(bool on) {
+  if (std::exchange(is_watching_, on) != on) expect_touches(on);
 }
 
-void Shards::touch(const c10::StorageImpl& storage) {
+void Shards::check() {
   const std::lock_guard lock(mutex_);
-  if (is_old_) start_gathers();
+  if (failure_) std::rethrow_exception(failure_);
+  for (const Bucket& bucket : buckets_) {
+    for (const BucketLayout::Place& place : bucket.layout.places) {
+      const auto& [name, tensor] = parameters_[place.tensor];
+      if (tensor.has_storage() && tensor.is_alias_of(bucket.memory)) continue;
+      throw UsageError(
+          join_message("parameter ", name, " has other memory than parallelize gave it"),
+          "load, move and cast a module before parallelize; into one that is sharded "
+          "copy values in place");
+    }
+  }
+  if (is_fetched_ && steps_.have_been) {
+    throw UsageError(
+        "an optimizer stepped after an operator had fetched the parameters that "
+        "another step had changed",
+        "call step() of all optimizers before anything touches the parameters");
+  }
+  for (Bucket& bucket : buckets_) finish_gather(bucket);
+  watch_on(false);
+}
+
+void Shards::mark_owners(std::size_t bucket, const BucketLayout::Place& place,
+                         std::vector<bool>& ranks) const {
+  const std::int64_t length = parameters_[place.tensor].tensor.numel();
+  if (length == 0) return;
+  const std::int64_t slice = slice_elements(bucket);
+  for (std::int64_t rank = place.offset / slice; rank <= (place.offset + length - 1) / slice;
+       ++rank) {
+    ranks[static_cast<std::size_t>(rank)] = true;
+  }
+}
+
+void Shards::expect_step_of(const std::vector<bool>& ranks) {
+  const std::lock_guard lock(mutex_);
+  if (group_.size() == 1) return;
+  const bool all_see = std::all_of(ranks.begin(), ranks.end(), [](bool sees) { return sees; });
+  // Where nothing was touched since the step before, that one is to be seen too.
+  sees_step_ = all_see && (is_fetched_ || sees_step_);
+  is_fetched_ = false;
+  watch_on(true);
+}
+
+void Shards::touch(const c10::StorageImpl& storage, bool /*is_written*/) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  start_gathers_if_stepped();
   for (Bucket& bucket : buckets_) {
     if (bucket.memory.storage().unsafeGetStorageImpl() == &storage) finish_gather(bucket);
   }
@@ -115,29 +186,35 @@ void Shards::touch(const c10::StorageImpl& storage) {
 
 void Shards::fetch() {
   const std::lock_guard lock(mutex_);
-  if (is_old_) start_gathers();
+  if (failure_) std::rethrow_exception(failure_);
+  start_gathers_if_stepped();
   for (Bucket& bucket : buckets_) finish_gather(bucket);
 }
 
 // Of all buckets, those that forward needs first at first: it goes the other way than backward.
-void Shards::start_gathers() {
-  is_old_ = false;
+void Shards::start_gathers_if_stepped() {
+  if (is_fetched_ || (sees_step_ && !steps_.have_been)) return;
+  is_fetched_ = true;
+  steps_.have_been = false;
   const at::NoGradGuard no_grad;
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     const std::int64_t length = bucket->memory.numel() / group_.size();
-    bucket->gather = comm::all_gather_async(
-        bucket->memory, bucket->memory.narrow(0, group_.rank() * length, length), gathers_,
-        "parameters");
+    at::Tensor own = bucket->memory.narrow(0, group_.rank() * length, length);
+    if (gathers_.shared_memory() == nullptr) own = own.clone();  // others refuse overlaps
+    bucket->gather = comm::all_gather_async(bucket->memory, own, gathers_, "parameters");
     bucket->is_gathering = true;
-    ++num_gathering_;
   }
 }
 
 void Shards::finish_gather(Bucket& bucket) {
   if (!bucket.is_gathering) return;
-  bucket.gather.wait();
+  try {
+    bucket.gather.wait();
+  } catch (...) {
+    failure_ = std::current_exception();  // for whoever touches what is not whole
+    throw;
+  }
   bucket.is_gathering = false;
-  if (--num_gathering_ == 0) expect_touches(false);
 }
 
 }  // namespace trireme::detail

@@ -19,7 +19,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -45,19 +47,36 @@ class Shards final : public Toucher {
   OptimizerSlices& optimizers() noexcept { return *optimizers_; }
 
   /// Hands the gradients of this rank's slice of a bucket, [slice_elements], to the optimizer: of
-  /// each parameter for which `is_used(index)`; they replace what was there.
+  /// each parameter for which `is_used(index)`; they replace what was there, and the others have
+  /// none.
   template <typename IsUsed>
   void set_gradients(std::size_t bucket, const at::Tensor& slice, const IsUsed& is_used) {
     for (const Shard& shard : buckets_[bucket].shards) {
-      if (is_used(shard.parameter)) set_gradient(shard, slice);
+      is_used(shard.parameter) ? set_gradient(shard, slice)
+                               : at::Tensor(shard.tensor).mutable_grad().reset();
     }
   }
 
-  /// Says that the optimizer may step from now on: what the other ranks hold is old when a
-  /// parameter is touched next.
-  void expect_step();
+  /// Says that the optimizer may step from now on the parameters for which `is_used(index)`, alike
+  /// on all ranks: once it has, what this rank holds of the others is old when a parameter is
+  /// touched next.
+  template <typename IsUsed>
+  void expect_step(const IsUsed& is_used) {
+    std::vector<bool> steps(static_cast<std::size_t>(group_.size()), false);
+    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      for (const BucketLayout::Place& place : buckets_[bucket].layout.places) {
+        if (is_used(place.tensor)) mark_owners(bucket, place, steps);
+      }
+    }
+    expect_step_of(steps);
+  }
 
-  void touch(const c10::StorageImpl& storage) override;
+  /// To be called before backward. Throws UsageError naming the parameter where one was given other
+  /// memory, or where an optimizer stepped after the parts of the others were fetched: this rank's
+  /// would never reach them.
+  void check();
+
+  void touch(const c10::StorageImpl& storage, bool is_written) override;
   /// Makes all parameters whole. Collective.
   void fetch();
 
@@ -77,20 +96,38 @@ class Shards final : public Toucher {
   };
 
   void allocate(Bucket& bucket);
+  void check_shares(const std::vector<std::int64_t>& elements) const;
   SlicedParameter cut(std::size_t bucket, const BucketLayout::Place& place);
   static void set_gradient(const Shard& shard, const at::Tensor& slice);
-  void start_gathers();
+  void start_gathers_if_stepped();
   void finish_gather(Bucket& bucket);
+
+  // Sees when an optimizer writes into this rank's parts.
+  struct Steps final : Toucher {
+    std::atomic<bool> have_been = false;
+    void touch(const c10::StorageImpl&, bool is_written) override {
+      if (is_written) have_been = true;
+    }
+  };
 
   std::vector<NamedTensor> parameters_;
   comm::Group group_;
   comm::Group gathers_;  // the same ranks; their order of gathers does not depend on other calls
   std::vector<Bucket> buckets_;
   std::optional<OptimizerSlices> optimizers_;
+  Steps steps_;
+
+  // Which ranks have something of a parameter.
+  void mark_owners(std::size_t bucket, const BucketLayout::Place& place,
+                   std::vector<bool>& ranks) const;
+  void expect_step_of(const std::vector<bool>& ranks);
+  void watch_on(bool on);
 
   std::mutex mutex_;
-  bool is_old_ = false;  // gathers are to be started
-  int num_gathering_ = 0;
+  bool is_watching_ = false;
+  bool is_fetched_ = true;  // since the last step that was expected
+  bool sees_step_ = true;   // every rank sees it by its parts; else any touch counts as after it
+  std::exception_ptr failure_;  // of a gather
 };
 
 }  // namespace trireme::detail

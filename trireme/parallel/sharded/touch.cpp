@@ -29,7 +29,7 @@ Watched& watched() {
 
 std::atomic<int> num_expecting = 0;
 
-void touch(const at::Tensor& tensor) {
+void touch(const at::Tensor& tensor, bool is_written) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   Toucher* toucher = nullptr;
@@ -38,18 +38,18 @@ void touch(const at::Tensor& tensor) {
     const auto found = watched().touchers.find(storage);
     if (found != watched().touchers.end()) toucher = found->second;
   }
-  if (toucher != nullptr) toucher->touch(*storage);
+  if (toucher != nullptr) toucher->touch(*storage, is_written);
 }
 
-void touch(const c10::IValue& value) {
+void touch(const c10::IValue& value, bool is_written) {
   if (value.isTensor()) {
-    touch(value.toTensor());
+    touch(value.toTensor(), is_written);
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) touch(tensor);
+    for (const at::Tensor& tensor : value.toTensorList()) touch(tensor, is_written);
   } else if (value.isOptionalTensorList()) {
     const auto tensors = value.toOptionalTensorList();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (const std::optional<at::Tensor> tensor = tensors.get(i)) touch(*tensor);
+      if (const std::optional<at::Tensor> tensor = tensors.get(i)) touch(*tensor, is_written);
     }
   }
 }
@@ -57,8 +57,11 @@ void touch(const c10::IValue& value) {
 void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(kKey);
   if (num_expecting.load(std::memory_order_acquire) > 0) {
-    for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
-      touch(argument);
+    const auto& arguments = op.schema().arguments();
+    const auto values = torch::jit::last(*stack, arguments.size());
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const auto* alias = arguments[i].alias_info();
+      touch(values[i], alias != nullptr && alias->isWrite());
     }
   }
   op.callBoxed(stack);
@@ -90,11 +93,12 @@ void watch(const at::Tensor& tensor, Toucher& toucher) {
   KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().add(kKey));
 }
 
-void unwatch(const at::Tensor& tensor) {
-  {
-    const std::lock_guard lock(watched().mutex);
-    watched().touchers.erase(tensor.storage().unsafeGetStorageImpl());
-  }
+void unwatch(const c10::Storage& storage) {
+  const std::lock_guard lock(watched().mutex);
+  watched().touchers.erase(storage.unsafeGetStorageImpl());
+}
+
+void unmark(const at::Tensor& tensor) {
   KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().remove(kKey));
 }
 

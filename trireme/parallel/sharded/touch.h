@@ -14,15 +14,17 @@ class Toucher {
   virtual ~Toucher() = default;
   /// Called before an operator that was given a tensor of that storage, on its thread, only while
   /// `expect_touches` is on. Operators called within do not call it again.
-  virtual void touch(const c10::StorageImpl& storage) = 0;
+  /// @param is_written whether the operator writes into that tensor.
+  virtual void touch(const c10::StorageImpl& storage, bool is_written) = 0;
 };
 
 /// Watches the storage of `tensor`, and marks the tensor; views made of it are marked too. A
 /// storage is watched by one at a time.
 void watch(const at::Tensor& tensor, Toucher& toucher);
-/// Takes the mark from `tensor` and forgets its storage. Views that are still held keep the mark,
-/// which does nothing then.
-void unwatch(const at::Tensor& tensor);
+/// Forgets a storage. Views that are still held keep the mark, which does nothing then.
+void unwatch(const c10::Storage& storage);
+/// Takes the mark from a tensor.
+void unmark(const at::Tensor& tensor);
 
 /// How many touchers want to be called; where it is none, a marked operator costs a detour through
 /// the dispatcher, 0.1 us, and nothing else.
