@@ -74,7 +74,7 @@ bool is_nan_element(DataType type, const std::byte* from, std::size_t index) {
 // a sum of two is the processor's choice.
 std::ptrdiff_t first_difference(DataType type, const std::byte* expected, const std::byte* actual,
                                 std::size_t count) {
-  if (std::memcmp(expected, actual, count * size_of(type)) == 0) return -1;
+  if (count == 0 || std::memcmp(expected, actual, count * size_of(type)) == 0) return -1;
   const bool is_complex = type == DataType::kComplex64 || type == DataType::kComplex128;
   const std::size_t part = is_complex ? size_of(type) / 2 : size_of(type);
   for (std::size_t i = 0; i < count * size_of(type) / part; ++i) {
