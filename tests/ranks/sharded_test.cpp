@@ -332,6 +332,22 @@ TEST_P(Sharded, RefusesWhatCannotBe) {
     parallelized.shard(optimizer);
     EXPECT_THAT(usage_error([&] { parallelized.shard(optimizer); }), HasSubstr("already"));
   });
+  run_ranks(4, [](const Group& group) {
+    torch::nn::Linear tiny(2, 2);
+    EXPECT_THAT(usage_error([&] { static_cast<void>(parallelize(*tiny, plan(), group)); }),
+                AllOf(HasSubstr("too small"), HasSubstr("rank 2 would have nothing")));
+    EXPECT_FALSE(tiny->weight.key_set().has(c10::DispatchKey::DeferredInit));
+  });
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    parallelized.shard(optimizer);
+    loss_of(net, make_batch(0, group.rank())).backward();
+    parallelized.unshard(optimizer);  // and not cut again
+    EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(1, group.rank())).backward(); }),
+                HasSubstr("call shard(optimizer)"));
+  });
   test::Net net = make_net(1);
   EXPECT_THAT(
       usage_error([&] { static_cast<void>(parallelize(*net, {.zero_stage = 3}, Group())); }),

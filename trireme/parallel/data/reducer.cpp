@@ -186,7 +186,7 @@ void Reducer::begin_pass() {
         "(recomputation by hand, which data parallel does not support); end this process");
   }
   if (shards_) {
-    if (!is_checked_) check_optimizers();
+    check_optimizers();
     shards_->check();
   }
   pass_id_ = autograd::get_current_graph_task_id();
@@ -200,7 +200,7 @@ void Reducer::begin_pass() {
   autograd::Engine::get_default_engine().queue_callback([this] { end_pass(); });
 }
 
-// Once, in the first step: what no optimizer steps would silently stay as it is.
+// What no optimizer steps would silently stay as it is.
 void Reducer::check_optimizers() {
   if (const at::Tensor* untaken = shards_->optimizers().find_untaken()) {
     const auto found = std::ranges::find_if(
@@ -212,7 +212,6 @@ void Reducer::check_optimizers() {
                      "before the first backward(); a parameter that is not to be trained takes "
                      "set_requires_grad(false) before parallelize");
   }
-  is_checked_ = true;
 }
 
 void Reducer::end_pass() {

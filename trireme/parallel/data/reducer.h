@@ -105,7 +105,6 @@ class Reducer {
   std::vector<at::Tensor> lent_;  // memory that buckets use in turn (stage 2)
   bool is_one_device_ = true;
   bool tail_is_apart_ = false;  // from the last bucket
-  bool is_checked_ = false;     // every parameter has an optimizer, where sharded
   at::Tensor tail_;             // [parameters + 1]: use counts, then the caller's number
   comm::Work tail_work_;        // where the tail is not in the last bucket
   at::Tensor number_;           // given for this step; may be undefined

@@ -27,6 +27,7 @@ Shards::Shards(const std::vector<NamedTensor>& parameters, std::vector<BucketLay
                comm::Group group)
     : parameters_(parameters), group_(std::move(group)), gathers_(same_ranks(group_)) {
   const at::NoGradGuard no_grad;
+  check_shares(buckets);
   std::vector<SlicedParameter> sliced(parameters_.size());
   std::vector<std::int64_t> elements;
   for (BucketLayout& layout : buckets) {
@@ -38,20 +39,30 @@ Shards::Shards(const std::vector<NamedTensor>& parameters, std::vector<BucketLay
       sliced[place.tensor] = cut(buckets_.size() - 1, place);
     }
   }
-  check_shares(elements);
   optimizers_.emplace(std::move(sliced), std::move(elements), group_);
+  // Last: an exception before would leave them watched by what is gone.
+  for (const Bucket& bucket : buckets_) {
+    for (const Shard& shard : bucket.shards) watch(shard.tensor, steps_);
+  }
   for (const NamedTensor& parameter : parameters_) watch(parameter.tensor, *this);
 }
 
+// Of a bucket with what fills it up, as many slices of whole cache lines as there are ranks.
+std::int64_t Shards::padded_elements(const BucketLayout& layout) const {
+  const at::Tensor& first = parameters_[layout.places.front().tensor].tensor;
+  const std::int64_t unit =
+      group_.size() * kAlignment / static_cast<std::int64_t>(first.element_size());
+  return (layout.elements + unit - 1) / unit * unit;
+}
+
 // A step is noticed by what it does to the parts of this rank.
-void Shards::check_shares(const std::vector<std::int64_t>& elements) const {
+void Shards::check_shares(const std::vector<BucketLayout>& layouts) const {
   for (int rank = 0; rank < group_.size(); ++rank) {
-    bool has_any = false;
-    for (std::size_t number = 0; number < buckets_.size(); ++number) {
-      has_any =
-          has_any || elements[number] / group_.size() * rank < buckets_[number].layout.elements;
+    if (std::any_of(layouts.begin(), layouts.end(), [&](const BucketLayout& layout) {
+          return padded_elements(layout) / group_.size() * rank < layout.elements;
+        })) {
+      continue;
     }
-    if (has_any) continue;
     throw UsageError(join_message("the module is too small to be cut for ", group_.size(),
                                   " ranks: rank ", rank, " would have nothing of it"),
                      "use a plan with zero_stage 0");
@@ -83,11 +94,8 @@ Shards::~Shards() {
 
 void Shards::allocate(Bucket& bucket) {
   const at::Tensor& first = parameters_[bucket.layout.places.front().tensor].tensor;
-  const std::int64_t unit =
-      group_.size() * kAlignment / static_cast<std::int64_t>(first.element_size());
-  const std::int64_t elements = (bucket.layout.elements + unit - 1) / unit * unit;
-  bucket.memory =
-      comm::zeros_registered({elements}, first.options().requires_grad(false), gathers_);
+  bucket.memory = comm::zeros_registered({padded_elements(bucket.layout)},
+                                         first.options().requires_grad(false), gathers_);
   for (const BucketLayout::Place& place : bucket.layout.places) {
     at::Tensor parameter = parameters_[place.tensor].tensor;
     const at::Tensor part =
@@ -115,7 +123,6 @@ SlicedParameter Shards::cut(std::size_t number, const BucketLayout::Place& place
           begin * static_cast<std::int64_t>(parameter.element_size()),
       {end - begin}, [memory = bucket.memory](void*) {}, bucket.memory.options());
   sliced.part.set_requires_grad(true);
-  watch(sliced.part, steps_);
   bucket.shards.push_back(
       {.parameter = place.tensor, .begin = begin - slice_begin, .tensor = sliced.part});
   return sliced;

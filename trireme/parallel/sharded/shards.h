@@ -96,7 +96,8 @@ class Shards final : public Toucher {
   };
 
   void allocate(Bucket& bucket);
-  void check_shares(const std::vector<std::int64_t>& elements) const;
+  std::int64_t padded_elements(const BucketLayout& layout) const;
+  void check_shares(const std::vector<BucketLayout>& layouts) const;
   SlicedParameter cut(std::size_t bucket, const BucketLayout::Place& place);
   static void set_gradient(const Shard& shard, const at::Tensor& slice);
   void start_gathers_if_stepped();
