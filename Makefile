@@ -74,7 +74,7 @@ bench: bench-all ## Run every benchmark beside its peers; `make bench-<name>` ru
 bench-%:
 	@tools/setup build bench
 	@tools/build release trireme_program benchmarks
-	@build/python/bin/python bench/run.py $(BENCH) $*
+	@build/python/bin/python bench/run.py $(BENCH) $(subst -,_,$*)
 
 install: build ## Install to PREFIX (default build/install)
 	@cmake --install build/release --prefix $(PREFIX) >build/install.log || (tail build/install.log >&2; exit 1)

@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs benchmarks beside their peers and records the comparison.
 
-bench/run.py [--smoke] [--pairs N] [all | NAME...]
+bench/run.py [--smoke] [--pairs N] [--only EXPRESSION] [all | NAME...]
 
 For each case of bench/cases/NAME.py: one pair of runs to warm up, then pairs of ours and the peer's, who takes turns at
 being first. A pair gives one ratio, ours over the peer's; what drifts slowly (clock rates, caches, neighbours) touches
 both runs of a pair and falls out of it. A sweep (SWEEPS) is the same with programs that measure many cases in one run:
 each round runs every program once, and gives a pair for each comparison. Writes bench/results/NAME.jsonl and
 machine.json; see bench/README.md. --smoke runs one short pair of each, writes nothing, and only shows that everything
-still works.
+still works. --only measures the cases whose name has the regular expression, prints the table and writes nothing.
 """
 import argparse
+import dataclasses
 import importlib
 import json
 import os
@@ -86,13 +87,28 @@ def measure_sweep(sweep, num_rounds, smoke):
     known = [comparison for comparison in sweep.comparisons
              if not smoke or (comparison.ours_key in runs[comparison.ours][0] and
                               comparison.peer_key in runs[comparison.peer][0])]
-    return [(comparison, [figures[comparison.ours_key] for figures in runs[comparison.ours]],
-             [figures[comparison.peer_key] for figures in runs[comparison.peer]]) for comparison in known]
+
+    def series(program, key, less):
+        figures = [run[key] for run in runs[program]]
+        return [figure - run[less[1]] for figure, run in zip(figures, runs[less[0]])] if less else figures
+
+    return [(comparison, series(comparison.ours, comparison.ours_key, comparison.ours_less),
+             series(comparison.peer, comparison.peer_key, comparison.peer_less)) for comparison in known]
+
+
+def part_of(sweep, only):
+    """The comparisons whose case has the expression `only`, and the programs that they need."""
+    comparisons = tuple(comparison for comparison in sweep.comparisons if re.search(only, comparison.case))
+    needed = {name for comparison in comparisons
+              for name in (comparison.ours, comparison.peer, *comparison.ours_less[:1], *comparison.peer_less[:1])}
+    programs = {name: program for name, program in sweep.programs.items() if name in needed}
+    return dataclasses.replace(sweep, programs=programs, comparisons=comparisons)
 
 
 def record_of(case, ours, peer):
-    """One line of the results: exactly these fields."""
-    ratios = [a / b for a, b in zip(ours, peer)]
+    """One line of the results: exactly these fields. A difference may have come out below zero, and has no ratio then."""
+    ratios = [a / b for a, b in zip(ours, peer)] if min(peer) > 0 else None
+
     def rounded(value):
         return float(f"{value:.5g}")
 
@@ -103,16 +119,16 @@ def record_of(case, ours, peer):
         "ours": rounded(statistics.median(ours)),
         "peer": rounded(statistics.median(peer)),
         "peer_name": case.peer_name,
-        "ratio": rounded(statistics.median(ratios)),
-        "p10": rounded(quantile(ratios, 0.1)),
-        "p90": rounded(quantile(ratios, 0.9)),
+        "ratio": rounded(statistics.median(ratios)) if ratios else None,
+        "p10": rounded(quantile(ratios, 0.1)) if ratios else None,
+        "p90": rounded(quantile(ratios, 0.9)) if ratios else None,
         "ours_range": [rounded(min(ours)), rounded(max(ours))],
         "peer_range": [rounded(min(peer)), rounded(max(peer))],
     }
 
 
 def verdict(record):
-    if record["p10"] <= 1 <= record["p90"]:
+    if record["ratio"] is None or record["p10"] <= 1 <= record["p90"]:
         return "within noise"
     return "ours is less" if record["ratio"] < 1 else "ours is more"
 
@@ -122,9 +138,10 @@ def table(records):
     rows = [("case", "metric", "ours", "peer", "ratio", "10 % .. 90 %", "")]
     for record in records:
         unit = record["unit"]
+        ratios = ("-", "-") if record["ratio"] is None else (f"{record['ratio']:.3f}",
+                                                             f"{record['p10']:.3f} .. {record['p90']:.3f}")
         rows.append((record["case"], record["metric"], f"{record['ours']:.4g} {unit}",
-                     f"{record['peer']:.4g} {unit} ({record['peer_name']})", f"{record['ratio']:.3f}",
-                     f"{record['p10']:.3f} .. {record['p90']:.3f}", verdict(record)))
+                     f"{record['peer']:.4g} {unit} ({record['peer_name']})", *ratios, verdict(record)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
@@ -158,6 +175,8 @@ def run_benchmark(name, options):
     print(f"\n{name}: {module.__doc__.splitlines()[0]}", flush=True)
     records, failures = [], []
     for case in getattr(module, "CASES", ()):
+        if not re.search(options.only, case.case):
+            continue
         num_pairs = 1 if options.smoke else max(5, options.pairs or case.pairs)
         print(f"  {case.case}, against {case.peer_name}: {num_pairs} pairs", flush=True)
         try:
@@ -165,6 +184,9 @@ def run_benchmark(name, options):
         except BenchmarkFailed as failure:
             failures.append(f"{name}, {case.case}: {failure}")
     for sweep in getattr(module, "SWEEPS", ()):
+        sweep = part_of(sweep, options.only)
+        if not sweep.programs or (options.smoke and sweep.smoke is None):
+            continue
         num_rounds = 1 if options.smoke else max(5, options.pairs or sweep.rounds)
         print(f"  {sweep.name}, {', '.join(sweep.programs)}: {num_rounds} rounds", flush=True)
         try:
@@ -174,7 +196,7 @@ def run_benchmark(name, options):
     if options.smoke:
         return failures
     print(table(records), flush=True)
-    if not failures:
+    if not failures and not options.only:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         machines = RESULTS / "machine.json"
@@ -189,6 +211,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="one short pair of each; writes no results")
     parser.add_argument("--pairs", type=int, help="pairs for each case, at least 5")
+    parser.add_argument("--only", default="", metavar="EXPRESSION",
+                        help="only cases whose name has this regular expression; writes no results")
     parser.add_argument("names", nargs="*", choices=[*available, "all"], default="all", metavar="NAME",
                         help="; ".join(available))
     options = parser.parse_args()

@@ -53,7 +53,10 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """One line of the results of a sweep: the figures `ours_key` and `peer_key` of two of its programs, by name."""
+    """One line of the results of a sweep: the figures `ours_key` and `peer_key` of two of its programs, by name.
+
+    `ours_less` and `peer_less` name a program and its figure that is taken off, round by round.
+    """
 
     case: str
     ours: str
@@ -63,6 +66,8 @@ class Comparison:
     peer_key: str
     metric: str = "time"
     unit: str = "us"
+    ours_less: tuple = ()
+    peer_less: tuple = ()
 
     def __post_init__(self):
         check_names(self.metric, self.peer_name)
@@ -73,13 +78,13 @@ class Sweep:
     """Programs that measure many figures in one run each, and take turns: each round runs all of them once.
 
     `figure` of these programs gives a dictionary. `smoke` is appended to all commands for a quick look, which may lack
-    some figures then.
+    some figures then; None leaves the sweep out of it.
     """
 
     name: str
     programs: dict
     comparisons: tuple
-    smoke: tuple = ()
+    smoke: tuple | None = ()
     rounds: int = 5
 
 

@@ -15,6 +15,8 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace trireme::test {
 
@@ -28,6 +30,10 @@ struct Case {
   std::int64_t streams = 1;
   bool is_delayed = false;      // ranks dawdle at random
   bool optimizer_first = true;  // it is made before the module is parallelized
+  std::int64_t shard_ranks = 0;
+  std::int64_t gathered_buckets = 3;
+  std::vector<std::pair<std::string, int>> zero_stage_of{};
+  bool offload_optimizer = false;
 };
 
 // GoogleTest looks for this name.
@@ -35,7 +41,8 @@ struct Case {
 inline void PrintTo(const Case& c, std::ostream* out) {
   *out << c.ranks << " ranks, " << c.micro_batches << " micro-batches, buckets of "
        << c.bucket_bytes << ", stage " << c.zero_stage << ", " << c.optimizer << ", " << c.streams
-       << " streams" << (c.is_delayed ? ", delayed" : "");
+       << " streams" << (c.is_delayed ? ", delayed" : "") << ", cut in " << c.shard_ranks << ", "
+       << c.gathered_buckets << " gathered" << (c.offload_optimizer ? ", offloaded" : "");
 }
 
 inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(
@@ -66,22 +73,37 @@ inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       groups, torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
 }
 
-// One process, the same tree of sums: ranks outside, micro-batches inside, divided once.
+// Adds gradients to a sum, one by one; what is undefined stays so.
+inline void add_to(std::vector<torch::Tensor>& total, const std::vector<torch::Tensor>& summands) {
+  total.resize(summands.size());
+  for (std::size_t p = 0; p < summands.size(); ++p) {
+    if (!summands[p].defined()) continue;
+    total[p] = total[p].defined() ? total[p] + summands[p] : summands[p].clone();
+  }
+}
+
+// One process, the same tree of sums: copies of the module outside, ranks inside them, and
+// micro-batches inside those; divided once.
 inline std::vector<torch::Tensor> train_alone(const Case& c, int steps) {
   Net net = make_net(1);
   const auto parameters = net->parameters();
   const auto optimizer = make_optimizer(c.optimizer, parameters);
+  const int ranks_in_copy =
+      c.shard_ranks == 0 || c.zero_stage == 0 ? c.ranks : static_cast<int>(c.shard_ranks);
   for (int step = 0; step < steps; ++step) {
-    std::vector<torch::Tensor> total(parameters.size());
-    for (int rank = 0; rank < c.ranks; ++rank) {
-      net->zero_grad();
-      for (std::int64_t i = 0; i < c.micro_batches; ++i)
-        loss_of(net, make_batch(step, rank * c.micro_batches + i)).backward();
-      for (std::size_t p = 0; p < parameters.size(); ++p) {
-        const torch::Tensor gradient = parameters[p].grad();
-        if (gradient.defined())
-          total[p] = total[p].defined() ? total[p] + gradient : gradient.clone();
+    std::vector<torch::Tensor> total;
+    for (int copy = 0; copy < c.ranks / ranks_in_copy; ++copy) {
+      std::vector<torch::Tensor> of_copy;
+      for (int rank = copy * ranks_in_copy; rank < (copy + 1) * ranks_in_copy; ++rank) {
+        net->zero_grad();
+        for (std::int64_t i = 0; i < c.micro_batches; ++i) {
+          loss_of(net, make_batch(step, rank * c.micro_batches + i)).backward();
+        }
+        std::vector<torch::Tensor> of_rank;
+        for (const auto& parameter : parameters) of_rank.push_back(parameter.grad());
+        add_to(of_copy, of_rank);
       }
+      add_to(total, of_copy);
     }
     const torch::NoGradGuard no_grad;
     for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -103,7 +125,11 @@ inline std::vector<torch::Tensor> train_parallel(const Case& c, int steps,
                                            .bucket_bytes = c.bucket_bytes,
                                            .first_bucket_bytes = c.bucket_bytes,
                                            .allreduce_streams = c.streams,
-                                           .zero_stage = c.zero_stage},
+                                           .zero_stage = c.zero_stage,
+                                           .zero_stage_of = c.zero_stage_of,
+                                           .shard_ranks = c.shard_ranks,
+                                           .gathered_buckets = c.gathered_buckets,
+                                           .offload_optimizer = c.offload_optimizer},
                                           group);
   if (!optimizer) optimizer = make_optimizer(c.optimizer, net->parameters());
   parallelized.shard(*optimizer);

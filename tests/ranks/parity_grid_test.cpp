@@ -15,7 +15,7 @@ TEST_P(ParityGrid, GivesTheBitsOfOneProcessWithTheSameMicroBatches) {
 
 std::vector<Case> grid() {
   std::vector<Case> all;
-  for (const int stage : {0, 1, 2}) {
+  for (const int stage : {0, 1, 2, 3}) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
       for (const std::int64_t micro_batches : {1, 2, 3}) {
         for (const std::int64_t bucket_bytes : {1, 4096, 1 << 20}) {

@@ -19,7 +19,7 @@ TEST_P(Parity, GivesTheBitsOfOneProcessWithTheSameMicroBatches) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const int stage : {0, 1, 2}) {
+  for (const int stage : {0, 1, 2, 3}) {
     all.push_back({.ranks = 1, .micro_batches = 3, .zero_stage = stage});
     for (const int ranks : {2, 3}) {
       for (const std::int64_t bucket_bytes : {1, 4096, 1 << 20}) {
@@ -34,6 +34,29 @@ std::vector<Case> cases() {
     all.push_back({.ranks = 3, .bucket_bytes = 1, .zero_stage = stage, .streams = 3});
     all.push_back({.ranks = 2, .zero_stage = stage, .optimizer_first = false});
   }
+  for (const std::int64_t gathered_buckets : {0, 2, 5}) {
+    all.push_back({.ranks = 3,
+                   .micro_batches = 2,
+                   .bucket_bytes = 1,
+                   .zero_stage = 3,
+                   .gathered_buckets = gathered_buckets});
+  }
+  for (const int stage : {1, 2, 3}) {
+    all.push_back(
+        {.ranks = 3, .zero_stage = stage, .optimizer = "adam", .offload_optimizer = true});
+    all.push_back({.ranks = 4, .zero_stage = stage, .is_delayed = true, .shard_ranks = 2});
+    all.push_back({.ranks = 6,
+                   .micro_batches = 2,
+                   .bucket_bytes = 1,
+                   .zero_stage = stage,
+                   .streams = 2,
+                   .shard_ranks = 3});
+  }
+  all.push_back({.ranks = 3,
+                 .bucket_bytes = 512,
+                 .zero_stage = 2,
+                 .optimizer = "adam",
+                 .zero_stage_of = {{"first", 3}, {"second.weight", 0}, {"conv", 1}}});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Cases, Parity, ::testing::ValuesIn(cases()));

@@ -49,7 +49,7 @@ def code_verdict(tree, document, text):
     target = re.fullmatch(r"make ([a-z][a-z-]*[a-z])( .*)?", text)
     if target:
         name = target.group(1)
-        known = f"bench/cases/{name.removeprefix('bench-')}.py" in tree.known if name.startswith("bench-") else re.search(
+        known = f"bench/cases/{name.removeprefix('bench-').replace('-', '_')}.py" in tree.known if name.startswith("bench-") else re.search(
             rf"^{name}:", tree.text("Makefile"), re.MULTILINE)
         return None if known else f"`{text}`: the Makefile has no such target"
     if FOREIGN.match(text) or not (SOURCE.fullmatch(text) or is_folder_of_ours(text)):

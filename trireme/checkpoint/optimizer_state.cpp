@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -215,6 +216,7 @@ class Restorer {
       for (std::size_t place = 0; place < names[index].size(); ++place) {
         const auto found = document.at("state").find(names[index][place]);
         if (found == document.at("state").end()) continue;
+        if (!names_read_.insert(names[index][place]).second) continue;  // tied, so listed twice
         read_state(names[index][place], *found, optimizer.param_groups()[index].params()[place]);
       }
     }
@@ -282,6 +284,7 @@ class Restorer {
   std::string_view source_;
   std::vector<typename Kind::Options> options_;
   std::remove_reference_t<decltype(std::declval<Optimizer&>().state())> states_;
+  std::set<std::string> names_read_;
   std::size_t tensors_used_ = 0;
 };
 

@@ -36,10 +36,15 @@ void for_each_counted(const torch::optim::Optimizer& optimizer, const Sharing& s
   }
 }
 
+// Of a sparse one those that it has: each element counts once, also where its index comes twice.
+at::Tensor values_of(const at::Tensor& gradient) {
+  return gradient.is_sparse() ? gradient.detach().coalesce().values() : gradient.detach();
+}
+
 // The elements in some order, on the CPU.
 at::Tensor elements(const at::Tensor& gradient) {
-  const at::Tensor detached =
-      gradient.is_complex() ? at::view_as_real(gradient.detach()) : gradient.detach();
+  const at::Tensor present = values_of(gradient);
+  const at::Tensor detached = present.is_complex() ? at::view_as_real(present) : present;
   const at::Tensor flat = detached.is_non_overlapping_and_dense()
                               ? detached.as_strided({detached.numel()}, {1})
                               : detached.flatten();
@@ -72,6 +77,20 @@ detail::ExactSumOfSquares sum_of_squares(const torch::optim::Optimizer& optimize
 
 }  // namespace
 
+Sharing combine(const Sharing& a, const Sharing& b) {
+  if (!a.is_part) return b;
+  if (!b.is_part) return a;
+  if (a.group.size() != b.group.size() || a.group.rank() != b.group.rank()) {
+    throw UsageError(join_message("one module is cut among ", a.group.size(),
+                                  " ranks, where this is ", a.group.rank(), ", the other among ",
+                                  b.group.size(), ", where it is ", b.group.rank()),
+                     "give both plans the same shard_ranks, or an optimizer each");
+  }
+  return {.group = a.group, .is_part = [a, b](const at::Tensor& parameter) {
+            return a.is_part(parameter) || b.is_part(parameter);
+          }};
+}
+
 double global_norm(const torch::optim::Optimizer& optimizer, const Sharing& sharing) {
   return std::sqrt(sum_of_squares(optimizer, sharing).value());
 }
@@ -80,8 +99,9 @@ double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& s
   const at::NoGradGuard no_grad;
   std::array<double, 2> found = {0, 0};  // the largest, and whether one is not a number
   for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
-    if (gradient.numel() == 0) return;
-    const double largest = gradient.detach().abs().max().item<double>();
+    const at::Tensor values = values_of(gradient);
+    if (values.numel() == 0) return;
+    const double largest = values.abs().max().item<double>();
     found[1] = std::isnan(largest) ? 1 : found[1];
     found[0] = std::fmax(found[0], largest);
   });

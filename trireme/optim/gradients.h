@@ -24,6 +24,10 @@ struct Sharing {
   std::function<bool(const at::Tensor& parameter)> is_part{};
 };
 
+/// Of an optimizer that steps parameters of two modules: throws UsageError where the two are cut
+/// among different ranks.
+Sharing combine(const Sharing& a, const Sharing& b);
+
 /// Returns the Euclidean norm of all gradients. Squares are summed without rounding, so the result
 /// has the same bits on every rank and for every way of cutting the parameters. Collective and
 /// blocking where `sharing` has parts; without communication elsewhere.

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/sharded/deferred.h>
 
 #include <c10/util/hash.h>
 
@@ -15,11 +16,13 @@ namespace {
 // One line a tensor: `weight [10, 4] strides [4, 1] Float on cpu, trained`.
 std::string describe(const std::vector<NamedTensor>& tensors) {
   std::ostringstream text;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor, has_sparse_gradient] : tensors) {
     text << name << " " << tensor.sizes() << " strides " << tensor.strides() << " "
          << tensor.scalar_type() << " on "
          << c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true)
-         << (tensor.requires_grad() ? ", trained" : "") << "\n";
+         << (tensor.requires_grad() ? ", trained" : "")
+         << (has_sparse_gradient ? ", sparse gradient" : "")
+         << (is_deferred(tensor) ? ", without memory" : "") << "\n";
   }
   return text.str();
 }

@@ -14,15 +14,16 @@ namespace trireme::detail {
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
+  bool has_sparse_gradient = false;
 };
 
 /// Compares the text of a plan over all ranks. Collective and blocking. Throws the same UsageError
 /// on every rank, with both sides of the first difference.
 void check_same_plan(const std::string& plan, const comm::Group& group);
 
-/// Compares names, sizes, strides, dtypes and requires_grad of `tensors` over all ranks; values may
-/// differ. Collective and blocking. Throws the same UsageError on every rank, naming the first
-/// `kind` (`parameter`) that differs and both sides.
+/// Compares names, sizes, strides, dtypes, requires_grad and whether they have memory of `tensors`
+/// over all ranks; values may differ. Collective and blocking. Throws the same UsageError on every
+/// rank, naming the first `kind` (`parameter`) that differs and both sides.
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
                              const comm::Group& group);
 

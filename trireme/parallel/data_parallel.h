@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DataParallel: the plan that nine of ten programs need, in one line.
+// DataParallel and ShardedDataParallel: the plans that nine of ten programs need, in one line.
 #pragma once
 
 #include <trireme/parallel/parallelize.h>
@@ -14,14 +14,25 @@ namespace trireme {
 ///     trireme::DataParallel parallel(*model, world.group);
 ///     torch::optim::SGD optimizer(model->parameters(), 0.1);
 ///     // … the training loop of one process, on this rank's part of the data
-class [[nodiscard]] DataParallel {
+class [[nodiscard]] DataParallel : public Parallelized {
  public:
   DataParallel(torch::nn::Module& module, const comm::Group& group, std::int64_t micro_batches = 1)
-      : parallelized_(
-            parallelize(module, {.data_parallel = true, .micro_batches = micro_batches}, group)) {}
+      : Parallelized(parallelize(module, {.micro_batches = micro_batches}, group)) {}
+};
 
- private:
-  Parallelized parallelized_;
+/// The same with the optimizer's state, gradients or parameters cut into one part a rank: `stage`
+/// as Plan::zero_stage says. The rest of a loop stays as it is.
+///
+///     torch::optim::Adam optimizer(model->parameters(), 1e-3);
+///     trireme::ShardedDataParallel parallel(*model, optimizer, world.group, 3);
+class [[nodiscard]] ShardedDataParallel : public Parallelized {
+ public:
+  ShardedDataParallel(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                      const comm::Group& group, int stage, std::int64_t micro_batches = 1)
+      : Parallelized(
+            parallelize(module, {.micro_batches = micro_batches, .zero_stage = stage}, group)) {
+    shard(optimizer);
+  }
 };
 
 }  // namespace trireme

@@ -3,11 +3,19 @@
 
 #include <trireme/base/error.h>
 #include <trireme/parallel/agreement.h>
+#include <trireme/parallel/data/exchanges/half_precision.h>
 #include <trireme/parallel/data/reducer.h>
+#include <trireme/parallel/data/sync_batch_norm.h>
+#include <trireme/parallel/named_tensors.h>
+#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/sharded/touch.h>
 
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <unordered_set>
 
@@ -16,8 +24,12 @@ namespace trireme {
 using detail::NamedTensor;
 
 struct Parallelized::Impl {
+  detail::Shards* shards() { return reducer ? reducer->shards() : nullptr; }
+
   Plan plan;
   comm::Group group;
+  std::vector<NamedTensor> parameters;
+  std::optional<detail::SyncBatchNorm> sync_batch_norm;
   std::optional<detail::Reducer> reducer;  // where there is something to exchange
   at::Tensor own_number;                   // of add_to_step, without a reducer
 };
@@ -43,28 +55,78 @@ void Parallelized::add_to_step(const at::Tensor& number) {
 }
 
 void Parallelized::shard(torch::optim::Optimizer& optimizer) {
-  detail::Shards* shards = impl_->reducer ? impl_->reducer->shards() : nullptr;
+  detail::Shards* shards = impl_->shards();
   if (shards != nullptr) shards->optimizers().take_over(optimizer);
 }
 
 void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
-  detail::Shards* shards = impl_->reducer ? impl_->reducer->shards() : nullptr;
+  detail::Shards* shards = impl_->shards();
   if (shards == nullptr) return;
   shards->fetch();
   shards->optimizers().give_back(optimizer);
 }
 
 void Parallelized::fetch() {
-  detail::Shards* shards = impl_->reducer ? impl_->reducer->shards() : nullptr;
+  detail::Shards* shards = impl_->shards();
   if (shards != nullptr) shards->fetch();
 }
 
+std::vector<Parallelized::Part> Parallelized::parts() const {
+  std::vector<Part> all;
+  for (const NamedTensor& item : impl_->parameters) {
+    const detail::SlicedParameter* const sliced =
+        impl_->shards() == nullptr ? nullptr : impl_->shards()->optimizers().find(item.tensor);
+    all.push_back(sliced == nullptr ? Part{item.name, item.tensor, item.tensor, 0}
+                                    : Part{item.name, item.tensor, sliced->part, sliced->offset});
+  }
+  return all;
+}
+
+void Parallelized::expect_parts_to_change() {
+  if (impl_->shards() == nullptr) return;
+  impl_->shards()->expect_step([](std::size_t) { return true; });
+}
+
 Sharing Parallelized::sharing() const {
-  detail::Shards* shards = impl_->reducer ? impl_->reducer->shards() : nullptr;
+  detail::Shards* shards = impl_->shards();
   if (shards == nullptr) return {.group = impl_->group};
-  return {.group = impl_->group, .is_part = [shards](const at::Tensor& parameter) {
+  return {.group = shards->group(), .is_part = [shards](const at::Tensor& parameter) {
             return shards->optimizers().is_part(parameter);
           }};
+}
+
+Parallelized::NoSync::NoSync(Impl& impl) : impl_(impl) {
+  if (impl_.reducer) impl_.reducer->hold_back(true);
+}
+
+Parallelized::NoSync::~NoSync() {
+  if (impl_.reducer) impl_.reducer->hold_back(false);
+}
+
+Parallelized::NoSync Parallelized::no_sync() { return NoSync(*impl_); }
+
+void Parallelized::join(const std::function<void()>& step) {
+  const Plan& plan = impl_->plan;
+  if (!impl_->reducer || impl_->group.size() == 1) return;
+  if (cuts_parameters(plan) || plan.sync_batch_norm) {
+    throw UsageError(join_message("join cannot stand in for a rank inside forward, which ",
+                                  cuts_parameters(plan) ? "stage 3 gathers parameters in"
+                                                        : "sync_batch_norm communicates in"),
+                     "give all ranks equally many batches: remainder kWrap or kDrop");
+  }
+  fetch();  // as those that go on do
+  while (impl_->reducer->join_step()) {
+    step();
+    fetch();
+  }
+}
+
+void Parallelized::exchange_by(std::shared_ptr<GradientExchange> exchange) {
+  if (impl_->shards() != nullptr) {
+    throw UsageError("the plan cuts gradients: an exchange of whole buckets has no part in it",
+                     "use a plan with zero_stage 0, or plan.wire for fp16 and bf16");
+  }
+  if (impl_->reducer) impl_->reducer->exchange_by(std::move(exchange));
 }
 
 void Parallelized::abandon_step() {
@@ -78,20 +140,8 @@ double Parallelized::sum_of_step() const {
 
 namespace {
 
-// In the module's order; a tensor that several modules share counts once, under its first name.
-std::vector<NamedTensor> named_tensors(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
-  std::vector<NamedTensor> all;
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (const auto& item : tensors) {
-    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
-      all.push_back({item.key(), item.value()});
-    }
-  }
-  return all;
-}
-
 void check_parameters(const std::vector<NamedTensor>& parameters) {
-  for (const auto& [name, tensor] : parameters) {
+  for (const auto& [name, tensor, has_sparse_gradient] : parameters) {
     if (!tensor.is_non_overlapping_and_dense()) {
       throw UsageError(join_message("parameter ", name, " has gaps or overlaps (sizes ",
                                     tensor.sizes(), ", strides ", tensor.strides(), ")"),
@@ -107,48 +157,168 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
 
 void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group) {
   std::vector<comm::Work> works;
-  for (const NamedTensor& item : tensors)
-    works.push_back(comm::broadcast_async(item.tensor, 0, group));
+  for (const NamedTensor& item : tensors) {
+    if (!detail::is_deferred(item.tensor)) {
+      works.push_back(comm::broadcast_async(item.tensor, 0, group));
+    }
+  }
   for (comm::Work& work : works) work.wait();
 }
 
-}  // namespace
+// Throws for a parameter that a module did not have when it was parallelized. A module that nobody
+// shares may be gone.
+std::function<void()> watch_for_more(torch::nn::Module& module,
+                                     const std::vector<NamedTensor>& parameters) {
+  const std::weak_ptr<torch::nn::Module> watched = module.weak_from_this();
+  std::unordered_set<const c10::TensorImpl*> known;
+  for (const NamedTensor& item : parameters) known.insert(item.tensor.unsafeGetTensorImpl());
+  return [watched, known = std::move(known)] {
+    const auto alive = watched.lock();
+    if (!alive) return;
+    const auto is_known = [&](const at::Tensor& tensor) {
+      return !tensor.defined() || known.contains(tensor.unsafeGetTensorImpl());
+    };
+    if (std::ranges::all_of(alive->parameters(), is_known)) return;
+    for (const auto& item : alive->named_parameters()) {
+      if (is_known(item.value())) continue;
+      throw UsageError(join_message("parameter ", item.key(), " was added after parallelize"),
+                       "add it before, or make a new Parallelized");
+    }
+  };
+}
 
-Parallelized parallelize(torch::nn::Module& module, const Plan& plan, const comm::Group& group) {
-  validate(plan);
+void mark_sparse(const torch::nn::Module& module, std::vector<NamedTensor>& parameters) {
+  std::unordered_set<const c10::TensorImpl*> sparse;
+  for (const auto& part : module.modules()) {
+    if (const auto* embedding = part->as<torch::nn::Embedding>()) {
+      if (embedding->options.sparse()) sparse.insert(embedding->weight.unsafeGetTensorImpl());
+    } else if (const auto* bag = part->as<torch::nn::EmbeddingBag>()) {
+      if (bag->options.sparse()) sparse.insert(bag->weight.unsafeGetTensorImpl());
+    }
+  }
+  for (NamedTensor& item : parameters) {
+    if (sparse.contains(item.tensor.unsafeGetTensorImpl())) item.has_sparse_gradient = true;
+  }
+}
+
+std::shared_ptr<GradientExchange> exchange_of(GradientWire wire) {
+  switch (wire) {
+    case GradientWire::kFp16:
+      return std::make_shared<HalfPrecisionExchange>(at::kHalf);
+    case GradientWire::kBf16:
+      return std::make_shared<HalfPrecisionExchange>(at::kBFloat16);
+    default:
+      return nullptr;
+  }
+}
+
+// Gives those that were constructed without memory their values, but for parameters that are cut,
+// which get them part by part.
+void give_values(const std::vector<NamedTensor>& tensors, const Plan& plan,
+                 const comm::Group& group) {
+  std::vector<at::Tensor> deferred;
+  std::vector<at::Tensor> whole;
+  for (const NamedTensor& item : tensors) {
+    if (!detail::is_deferred(item.tensor)) continue;
+    deferred.push_back(item.tensor);
+    const std::int64_t cut_among = plan.shard_ranks == 0 ? group.size() : plan.shard_ranks;
+    const bool is_cut = item.tensor.requires_grad() && !item.has_sparse_gradient && cut_among > 1 &&
+                        zero_stage_of(plan, item.name) == 3;
+    if (!is_cut) whole.push_back(item.tensor);
+  }
+  if (deferred.empty()) return;
+  if (plan.broadcast_parameters) {
+    const at::Tensor states = detail::random_states(deferred);
+    comm::broadcast(states, 0, group, "random generators");
+    detail::set_random_states(deferred, states);
+  }
+  if (!whole.empty()) materialize(whole);
+}
+
+// What is exchanged of a module, or of several.
+struct Contents {
+  std::vector<NamedTensor> parameters;
+  std::vector<NamedTensor> buffers;
+  std::function<void()> check;
+  torch::nn::Module* module = nullptr;
+};
+
+std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
+                                         const comm::Group& group) {
+  validate(plan, group.size());
   auto impl = std::make_unique<Parallelized::Impl>();
   impl->plan = plan;
   impl->group = group;
+  impl->parameters = contents.parameters;
   if (!plan.data_parallel) {
     if (group.size() > 1) {
       throw UsageError(
           join_message("the plan is not data parallel, but the group has ", group.size(), " ranks"),
           "set data_parallel, or train with a group of one");
     }
-    return Parallelized(std::move(impl));
+    return impl;
   }
   detail::check_same_plan(to_string(plan), group);
-  const std::vector<NamedTensor> parameters = named_tensors(module.named_parameters());
-  const std::vector<NamedTensor> buffers = named_tensors(module.named_buffers());
-  check_parameters(parameters);
-  detail::check_same_on_all_ranks(parameters, "parameter", group);
-  detail::check_same_on_all_ranks(buffers, "buffer", group);
-  broadcast_all(parameters, group);
-  broadcast_all(buffers, group);
-
-  std::vector<NamedTensor> trained;
-  for (const NamedTensor& parameter : parameters) {
-    if (parameter.tensor.requires_grad()) trained.push_back(parameter);
+  for (NamedTensor& item : contents.parameters) {
+    item.has_sparse_gradient =
+        item.has_sparse_gradient || std::ranges::count(plan.sparse_gradients, item.name) > 0;
   }
+  check_parameters(contents.parameters);
+  detail::check_same_on_all_ranks(contents.parameters, "parameter", group);
+  detail::check_same_on_all_ranks(contents.buffers, "buffer", group);
+  if (plan.broadcast_parameters) {
+    broadcast_all(contents.parameters, group);
+    broadcast_all(contents.buffers, group);
+  }
+  std::vector<NamedTensor> all = contents.parameters;
+  all.insert(all.end(), contents.buffers.begin(), contents.buffers.end());
+  give_values(all, plan, group);
+  std::vector<NamedTensor> trained;
+  std::ranges::copy_if(contents.parameters, std::back_inserter(trained),
+                       [](const NamedTensor& item) { return item.tensor.requires_grad(); });
   std::vector<at::Tensor> following;
   if (plan.broadcast_buffers) {
-    for (const NamedTensor& buffer : buffers) following.push_back(buffer.tensor);
+    for (const NamedTensor& buffer : contents.buffers) following.push_back(buffer.tensor);
   }
-  const bool has_work = group.size() > 1 || plan.micro_batches > 1;
-  Plan carried_out = plan;
-  if (group.size() == 1) carried_out.zero_stage = 0;
-  if (has_work && !trained.empty()) impl->reducer.emplace(trained, following, carried_out, group);
-  return Parallelized(std::move(impl));
+  if ((group.size() == 1 && plan.micro_batches == 1) || trained.empty()) return impl;
+  if (plan.sync_batch_norm && contents.module != nullptr && group.size() > 1) {
+    detail::set_before_batch_norm(detail::touch);
+    impl->sync_batch_norm.emplace(*contents.module, detail::duplicate(group));
+    contents.check = [check = std::move(contents.check), &norm = *impl->sync_batch_norm] {
+      check();
+      norm.check();
+    };
+  }
+  impl->reducer.emplace(trained, following, plan, group, std::move(contents.check));
+  if (impl->shards() == nullptr) impl->reducer->exchange_by(exchange_of(plan.wire));
+  return impl;
+}
+
+}  // namespace
+
+Parallelized parallelize(torch::nn::Module& module, const Plan& plan, const comm::Group& group) {
+  Contents contents = {.parameters = detail::named_tensors(module.named_parameters()),
+                       .buffers = detail::named_tensors(module.named_buffers()),
+                       .check = {},
+                       .module = &module};
+  mark_sparse(module, contents.parameters);
+  contents.check = watch_for_more(module, contents.parameters);
+  return Parallelized(make(std::move(contents), plan, group));
+}
+
+Parallelized parallelize(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                         const Plan& plan, const comm::Group& group) {
+  torch::OrderedDict<std::string, at::Tensor> named;
+  for (const auto& [name, tensor] : parameters) {
+    if (named.contains(name)) {
+      throw UsageError(join_message("two parameters have the name ", name),
+                       "give each a name of its own: put the name of its module before it");
+    }
+    named.insert(name, tensor);
+  }
+  return Parallelized(make(
+      {.parameters = detail::named_tensors(named), .buffers = {}, .check = {}, .module = nullptr},
+      plan, group));
 }
 
 }  // namespace trireme

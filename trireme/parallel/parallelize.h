@@ -4,11 +4,16 @@
 
 #include <trireme/comm/group.h>
 #include <trireme/optim/gradients.h>
+#include <trireme/parallel/data/gradient_exchange.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -38,7 +43,9 @@ class Parallelized {
   /// then on gradients are in the optimizer, `.grad()` of parameters is undefined between steps,
   /// and each step's gradients replace those before: accumulate by plan.micro_batches. The parts of
   /// other ranks are fetched when an operator first touches a parameter after a step, so all ranks
-  /// must do that alike. Does nothing with stage 0, or in a group of one. Not collective.
+  /// must do that alike; in stage 3 whenever an operator touches one that is not whole, so that all
+  /// ranks must run the same operators on parameters in the same order. Parameters of stage 0 stay
+  /// in the optimizer as they are. Does nothing where nothing is cut. Not collective.
   ///
   /// Throws UsageError for an optimizer that does not treat every element alone (SGD, Adam, AdamW,
   /// RMSprop and Adagrad do), and for one without any of the parameters. backward() throws one
@@ -49,13 +56,49 @@ class Parallelized {
   /// checkpoint, say. Collective, blocking.
   void unshard(torch::optim::Optimizer& optimizer);
 
-  /// Makes parameters whole that optimizers stepped in parts, as an operator on one of them does.
-  /// For code that reads their memory itself, such as torch::save. Collective, blocking.
+  /// Makes parameters whole that optimizers stepped in parts, as an operator on one of them does;
+  /// in stage 3 all at once, until the next step. For code that reads their memory itself, such as
+  /// torch::save. Collective, blocking.
   void fetch();
+
+  /// What this rank has of a parameter: a flat part that an optimizer steps, or all of it.
+  struct Part {
+    std::string name;
+    at::Tensor parameter;
+    at::Tensor tensor;        ///< [n] and flat, or the parameter itself
+    std::int64_t offset = 0;  ///< of the part in the parameter's memory, in elements
+  };
+  /// Of every parameter, in the module's order.
+  std::vector<Part> parts() const;
+
+  /// For code that is about to write into parts, as an optimizer's step does: those of other ranks
+  /// are fetched again when a parameter is touched afterwards. All ranks must do this alike.
+  void expect_parts_to_change();
 
   /// For clip_by_global_norm and LossScale (trireme/optim): which ranks have what of the optimizers
   /// that shard was called for. Refers to this object.
   Sharing sharing() const;
+
+  /// While the returned object lives, backward() only adds to the gradients of this rank: it is no
+  /// part of plan.micro_batches, and no communication takes place. The next backward() after it
+  /// exchanges everything. Nothing divides by the number of such passes: scale the loss. All ranks
+  /// must do this alike.
+  class [[nodiscard]] NoSync;
+  NoSync no_sync();
+
+  /// For ranks whose data ends before that of others: to be called by every rank after its loop.
+  /// Takes part in the steps of those that go on, with zeros, and calls `step` after each, which is
+  /// to step the optimizer as the loop does and to zero its gradients, so that this rank's
+  /// parameters and state stay equal to theirs. Returns when all ranks have come here. Collective,
+  /// blocking; no step of the others may take longer than the group's deadline. Divides by all
+  /// ranks or by those that go on as the plan says; buffers stay rank 0's. Throws UsageError where
+  /// the plan needs this rank inside forward (stage 3, sync_batch_norm).
+  void join(const std::function<void()>& step);
+
+  /// Has buckets of gradients summed by `exchange` (PowerSGD, top-k, your own) instead of
+  /// all-reduce; null: by all-reduce again. Between steps; all ranks must do this alike. Throws
+  /// UsageError where the plan cuts gradients, which takes sums of slices.
+  void exchange_by(std::shared_ptr<GradientExchange> exchange);
 
   /// Gives this rank's number for the step that is under way; call it before the step's last
   /// backward(). The sum over all ranks travels with the gradients and costs no message of its own:
@@ -76,6 +119,17 @@ class Parallelized {
   std::unique_ptr<Impl> impl_;
 };
 
+class [[nodiscard]] Parallelized::NoSync {
+ public:
+  explicit NoSync(Impl& impl);
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+  ~NoSync();
+
+ private:
+  Impl& impl_;
+};
+
 /// Makes `module` train over the ranks of `group` as `plan` says. The module stays what it is: its
 /// forward, its optimizer and the loop around it are written as for one process.
 ///
@@ -93,11 +147,18 @@ class Parallelized {
 /// dtype, and for a module that is parallel already; a CommError of a later exchange comes out of
 /// backward().
 ///
-/// A backward() inside a backward (recomputation by hand) is refused.
+/// A parameter that is frozen, moved, cast or added afterwards makes the next backward() throw a
+/// UsageError that names it. A backward() inside a backward (recomputation by hand) is refused.
 ///
 /// Same contract as PyTorch's DistributedDataParallel with find_unused_parameters, without wrapping
 /// forward.
 [[nodiscard]] Parallelized parallelize(torch::nn::Module& module, const Plan& plan,
                                        const comm::Group& group);
+
+/// The same for a list of named parameters, of several modules say. Names must differ; there are no
+/// buffers and no batch norm to synchronise.
+[[nodiscard]] Parallelized parallelize(
+    const std::vector<std::pair<std::string, at::Tensor>>& parameters, const Plan& plan,
+    const comm::Group& group);
 
 }  // namespace trireme

@@ -3,40 +3,99 @@
 
 #include <trireme/base/error.h>
 
+#include <algorithm>
+
 namespace trireme {
 namespace {
 
-void check_at_least_one(const char* field, std::int64_t value) {
-  if (value >= 1) return;
-  throw UsageError(join_message("plan: ", field, " is ", value, ", expected 1 or more"),
+template <typename Value>
+[[noreturn]] void refuse(const char* field, const Value& value, const std::string& expected) {
+  throw UsageError(join_message("plan: ", field, " is ", value, ", expected ", expected),
                    "correct the plan before handing it to parallelize");
+}
+
+void check_at_least_one(const char* field, std::int64_t value) {
+  if (value < 1) refuse(field, value, "1 or more");
+}
+
+void check_stage(const char* field, int stage, const Plan& plan) {
+  if (stage < 0 || stage > 3) refuse(field, stage, "0 to 3");
+  if (stage > 0 && !plan.data_parallel) refuse(field, stage, "0 where data_parallel is false");
+}
+
+const char* yes_no(bool value) { return value ? "yes" : "no"; }
+
+const char* name_of(GradientWire wire) {
+  switch (wire) {
+    case GradientWire::kAsIs:
+      return "as they are";
+    case GradientWire::kFp16:
+      return "fp16";
+    case GradientWire::kBf16:
+      return "bf16";
+  }
+  return "unknown";
 }
 
 }  // namespace
 
-std::string to_string(const Plan& plan) {
-  return join_message("data parallel        ", plan.data_parallel ? "yes" : "no", "\n",
-                      "micro-batches        ", plan.micro_batches, "\n", "bucket bytes         ",
-                      plan.bucket_bytes, "\n", "first bucket bytes   ", plan.first_bucket_bytes,
-                      "\n", "all-reduce streams   ", plan.allreduce_streams, "\n",
-                      "ZeRO stage           ", plan.zero_stage, "\n", "broadcast buffers    ",
-                      plan.broadcast_buffers ? "yes" : "no", "\n");
+int zero_stage_of(const Plan& plan, const std::string& name) {
+  const auto found = std::ranges::find_if(plan.zero_stage_of, [&](const auto& rule) {
+    return name == rule.first || name.starts_with(rule.first + ".");
+  });
+  return found == plan.zero_stage_of.end() ? plan.zero_stage : found->second;
 }
 
-void validate(const Plan& plan) {
-  check_at_least_one("micro_batches", plan.micro_batches);
-  check_at_least_one("bucket_bytes", plan.bucket_bytes);
-  check_at_least_one("first_bucket_bytes", plan.first_bucket_bytes);
-  if (plan.zero_stage < 0 || plan.zero_stage > 2 || (plan.zero_stage > 0 && !plan.data_parallel)) {
-    throw UsageError(join_message("plan: zero_stage is ", plan.zero_stage, " and data_parallel ",
-                                  plan.data_parallel ? "true" : "false",
-                                  ", expected 0 to 2, and data_parallel for more than 0"),
-                     "correct the plan before handing it to parallelize");
+bool cuts_parameters(const Plan& plan) {
+  return plan.zero_stage == 3 ||
+         std::ranges::any_of(plan.zero_stage_of, [](const auto& rule) { return rule.second == 3; });
+}
+
+std::string to_string(const Plan& plan) {
+  std::string sparse;
+  for (const std::string& name : plan.sparse_gradients) sparse += " " + name;
+  std::string stages;
+  for (const auto& [name, stage] : plan.zero_stage_of) {
+    stages += join_message(", ", stage, " for ", name);
   }
+  return join_message("data parallel        ", yes_no(plan.data_parallel), "\n",  //
+                      "micro-batches        ", plan.micro_batches, "\n",          //
+                      "bucket bytes         ", plan.bucket_bytes, "\n",           //
+                      "first bucket bytes   ", plan.first_bucket_bytes, "\n",     //
+                      "all-reduce streams   ", plan.allreduce_streams, "\n",      //
+                      "ZeRO stage           ", plan.zero_stage, stages, "\n",     //
+                      "shard ranks          ", plan.shard_ranks, "\n",            //
+                      "gathered buckets     ", plan.gathered_buckets, "\n",       //
+                      "offload optimizer    ", yes_no(plan.offload_optimizer), "\n", "sparse gradients    ", sparse.empty() ? " of embeddings" : sparse, "\n",
+                      "reduction            ",
+                      plan.gradient_reduction == GradientReduction::kMean ? "mean" : "sum", "\n",
+                      "predivide            ", plan.gradient_predivide, "\n",  //
+                      "gradients on wire    ", name_of(plan.wire), "\n",       //
+                      "divide by active     ", yes_no(plan.divide_by_active_ranks), "\n",
+                      "broadcast parameters ", yes_no(plan.broadcast_parameters), "\n",
+                      "broadcast buffers    ", yes_no(plan.broadcast_buffers), "\n",
+                      "sync batch norm      ", yes_no(plan.sync_batch_norm), "\n");
+}
+
+void validate(const Plan& plan, int ranks) {
+  check_at_least_one("micro_batches", plan.micro_batches);
+  if (plan.bucket_bytes < 0) refuse("bucket_bytes", plan.bucket_bytes, "0 or more");
+  check_at_least_one("first_bucket_bytes", plan.first_bucket_bytes);
+  check_stage("zero_stage", plan.zero_stage, plan);
+  for (const auto& [name, stage] : plan.zero_stage_of) {
+    check_stage(("zero_stage_of " + name).c_str(), stage, plan);
+  }
+  if (plan.shard_ranks < 0 || (plan.shard_ranks > 0 && ranks % plan.shard_ranks != 0)) {
+    refuse("shard_ranks", plan.shard_ranks,
+           join_message("0, or a divisor of the ", ranks, " ranks"));
+  }
+  if (plan.gathered_buckets < 0 || plan.gathered_buckets == 1) {
+    refuse("gathered_buckets", plan.gathered_buckets, "0 for all, or 2 or more");
+  }
+  if (!(plan.gradient_predivide > 0))
+    refuse("gradient_predivide", plan.gradient_predivide, "a number above 0");
   if (plan.allreduce_streams < 0 || plan.allreduce_streams > 16) {
-    throw UsageError(
-        join_message("plan: allreduce_streams is ", plan.allreduce_streams, ", expected 0 to 16"),
-        "correct the plan before handing it to parallelize");
+    refuse("allreduce_streams", plan.allreduce_streams, "0 to 16");
   }
 }
 

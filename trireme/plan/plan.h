@@ -5,8 +5,19 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace trireme {
+
+/// What a step makes of the gradients of ranks and micro-batches.
+enum class GradientReduction {
+  kMean,  ///< their sum, divided once
+  kSum,
+};
+
+/// As what gradients travel; they are folded in fp32 in any case.
+enum class GradientWire { kAsIs, kFp16, kBf16 };
 
 struct Plan {
   /// Every rank holds all parameters and trains on its own part of the data; gradients are
@@ -18,11 +29,13 @@ struct Plan {
   std::int64_t micro_batches = 1;
 
   /// Gradients travel in buckets of about this many bytes: large enough for the engine's best rate,
-  /// small enough that the first are under way while backward still computes the rest. 25 MiB as in
-  /// PyTorch's DistributedDataParallel.
-  std::int64_t bucket_bytes = 25LL << 20;
+  /// small enough that the first are under way while backward still computes the rest, and that in
+  /// stages 2 and 3 little is whole at a time. 0: a sixteenth of the module, between 1 and 25 MiB,
+  /// which is what PyTorch's DistributedDataParallel takes.
+  std::int64_t bucket_bytes = 0;
 
-  /// Size of the bucket that is ready first; small, so that communication starts early.
+  /// Size of the bucket that is ready first, at most that of the others; small, so that
+  /// communication starts early.
   std::int64_t first_bucket_bytes = 1LL << 20;
 
   /// Connections over which buckets travel at once, in turn; more than one helps where one does not
@@ -30,20 +43,68 @@ struct Plan {
   std::int64_t allreduce_streams = 0;
 
   /// What is cut into one part a rank (ZeRO): 0 nothing, 1 the optimizer's state, 2 the gradients
-  /// too. Stages above 0 need Parallelized::shard.
+  /// too, 3 the parameters too. Stages above 0 need Parallelized::shard.
   int zero_stage = 0;
+
+  /// Stages of single modules: parameters whose name is the given one, or begins with it and a dot,
+  /// have that stage; the first that fits counts.
+  std::vector<std::pair<std::string, int>> zero_stage_of{};
+
+  /// Over how many consecutive ranks things are cut; each such group has everything, and the groups
+  /// are copies of each other (hybrid sharding: the ranks of a host, say). Divides the number of
+  /// ranks. 0: over all.
+  std::int64_t shard_ranks = 0;
+
+  /// Stage 3: how many buckets of parameters may be whole at a time, the one in use and those
+  /// foretold; what was not used for longest makes place. An operator that needs more gets them. 0:
+  /// all, so that what forward gathered is kept for backward.
+  std::int64_t gathered_buckets = 2;
+
+  /// Stages above 0: what optimizers step, and with it their state, is in host memory, and they step
+  /// on the processor; slices travel to the device when they are gathered.
+  bool offload_optimizer = false;
+
+  /// Names of parameters whose gradients are sparse, besides those of torch::nn::Embedding and
+  /// EmbeddingBag made with `sparse`, which are found. They are summed whole, in every stage.
+  std::vector<std::string> sparse_gradients{};
+
+  /// Mean or sum over ranks and micro-batches.
+  GradientReduction gradient_reduction = GradientReduction::kMean;
+
+  /// Each rank's gradients are divided by this before they travel, and the sum by the rest of the
+  /// divisor: keeps large sums within the range of fp16. Another tree of sums than the contract's
+  /// where it is not a power of two.
+  double gradient_predivide = 1;
+
+  GradientWire wire = GradientWire::kAsIs;
+
+  /// A mean divides by the ranks that gave gradients in a step instead of all: by what remain while
+  /// others are in Parallelized::join.
+  bool divide_by_active_ranks = false;
+
+  /// Parallelize gives all ranks the parameters and buffers of rank 0.
+  bool broadcast_parameters = true;
 
   /// Give all ranks the buffers of rank 0 (running statistics of batch norm) in every step.
   bool broadcast_buffers = true;
 
+  /// Batch norm over the batches of all ranks together.
+  bool sync_batch_norm = false;
+
   bool operator==(const Plan&) const = default;
 };
+
+/// The stage of a parameter of that name.
+int zero_stage_of(const Plan& plan, const std::string& name);
+
+/// Whether some parameters are cut (stage 3), so that forward needs all ranks.
+bool cuts_parameters(const Plan& plan);
 
 /// Returns the plan as a table, one line a setting.
 std::string to_string(const Plan& plan);
 
 /// Throws UsageError naming the field, its value and what was expected where the plan cannot be
-/// carried out.
-void validate(const Plan& plan);
+/// carried out over that many ranks.
+void validate(const Plan& plan, int ranks);
 
 }  // namespace trireme

@@ -92,11 +92,16 @@ const at::Tensor& column(const data::Batch& batch, const std::string& name, std:
   return batch.columns[place];
 }
 
+// By rank.
+at::Tensor all_counts(std::int64_t own, const comm::Group& group) {
+  const at::Tensor all = at::empty({group.size()}, at::kLong);
+  comm::all_gather(all, at::tensor({own}, at::kLong), group);
+  return all;
+}
+
 // Ranks that disagree would wait for each other at the end of the epoch.
 void check_same_steps(std::int64_t steps, const comm::Group& group) {
-  const at::Tensor own = at::tensor({steps}, at::kLong);
-  const at::Tensor all = at::empty({group.size()}, at::kLong);
-  comm::all_gather(all, own, group);
+  const at::Tensor all = all_counts(steps, group);
   const std::int64_t* counts = all.const_data_ptr<std::int64_t>();
   for (int rank = 1; rank < group.size(); ++rank) {
     if (counts[rank] == counts[0]) continue;
@@ -276,7 +281,8 @@ void Model::train(std::int64_t epochs, const data::Pipeline& data, const Callbac
     while (impl.position.next_epoch() <= impl.requested_epochs) {
       impl.train_epoch(run, data, callbacks, evaluate_with);
     }
-    impl.parallelized.fetch();  // whoever looks at the module next may do so alone
+    // Whoever looks at the module next may do so alone, but where it may not fit whole.
+    if (!cuts_parameters(impl.options.plan)) impl.parallelized.fetch();
     for (Callback& callback : callbacks) callback.on_run_end(run);
   } catch (...) {
     // Another train() may follow, after a resume().
@@ -292,6 +298,11 @@ Evaluation Model::evaluate(const data::Pipeline& data) {
   impl.find_device();
   const EvaluationMode mode(*impl.module);
   broadcast_buffers(*impl.module, impl.options.group);
+  if (cuts_parameters(impl.options.plan)) {
+    // Forward takes all ranks then; one whose data ends before that of others cannot be waited for.
+    const at::Tensor counts = all_counts(data.batches(), impl.options.group);
+    if (!counts.eq(counts[0]).all().item<bool>()) impl.parallelized.fetch();
+  }
   Tally tally;
   const auto batches = data.open(0);
   while (const auto batch = batches->next()) {

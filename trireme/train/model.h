@@ -136,11 +136,12 @@ class Model {
   Evaluation evaluate(const data::Pipeline& data);
 
   /// Returns the network's output for one input batch, in evaluation mode and without gradients.
-  /// Not collective. Throws UsageError for a model made of a function.
+  /// Not collective, but with a plan that cuts parameters (stage 3). Throws UsageError for a model
+  /// made of a function.
   at::Tensor predict(const at::Tensor& input);
 
   /// Returns the outputs for this rank's part of the data, in its order, concatenated. Not
-  /// collective.
+  /// collective, but with a plan that cuts parameters, where all ranks need equally many batches.
   at::Tensor predict(const data::Pipeline& data);
 
   /// Saves module, optimizer and position as `prefix-<epoch>_<step>`. Rank 0 writes and blocks

@@ -15,11 +15,14 @@ std::int64_t aligned_elements(const at::Tensor& tensor) {
   return (tensor.numel() * element + kAlignment - 1) / kAlignment * kAlignment / element;
 }
 
+BucketLayout empty_bucket(int kind) { return {.places = {}, .elements = 0, .kind = kind}; }
+
 }  // namespace
 
 std::vector<BucketLayout> assign_buckets(const std::vector<NamedTensor>& tensors,
                                          const std::vector<std::size_t>& order,
-                                         std::int64_t first_bytes, std::int64_t bytes) {
+                                         std::int64_t first_bytes, std::int64_t bytes,
+                                         const std::vector<int>& kinds) {
   struct Open {
     at::Device device;
     at::ScalarType dtype;
@@ -30,17 +33,19 @@ std::vector<BucketLayout> assign_buckets(const std::vector<NamedTensor>& tensors
   std::vector<Open> all_open;
   for (const std::size_t index : order) {
     const at::Tensor& tensor = tensors[index].tensor;
+    const int kind = kinds.empty() ? 0 : kinds[index];
     auto open = std::find_if(all_open.begin(), all_open.end(), [&](const Open& candidate) {
-      return candidate.device == tensor.device() && candidate.dtype == tensor.scalar_type();
+      return candidate.device == tensor.device() && candidate.dtype == tensor.scalar_type() &&
+             candidate.bucket.kind == kind;
     });
     if (open == all_open.end()) {
-      open = all_open.insert(open, {tensor.device(), tensor.scalar_type(), {}});
+      open = all_open.insert(open, {tensor.device(), tensor.scalar_type(), empty_bucket(kind)});
     }
     open->bucket.places.push_back({index, open->bucket.elements});
     open->bucket.elements += aligned_elements(tensor);
     open->bytes += static_cast<std::int64_t>(tensor.nbytes());
     if (open->bytes >= (buckets.empty() ? first_bytes : bytes)) {
-      buckets.push_back(std::exchange(open->bucket, {}));
+      buckets.push_back(std::exchange(open->bucket, empty_bucket(kind)));
       open->bytes = 0;
     }
   }

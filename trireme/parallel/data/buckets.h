@@ -21,16 +21,19 @@ struct BucketLayout {
   };
   std::vector<Place> places;
   std::int64_t elements = 0;  ///< of all tensors with what fills them up to 64 bytes each
+  int kind = 0;
 };
 
-/// Fills buckets with the tensors in that order. A bucket holds one device and dtype and is full
-/// when its tensors have `bytes` bytes, the first `first_bytes`; it takes its place when it is
+/// Fills buckets with the tensors in that order. A bucket holds one device, dtype and kind and is
+/// full when its tensors have `bytes` bytes, the first `first_bytes`; it takes its place when it is
 /// full, and those left over follow in the order in which they were opened, which is the same on
 /// all ranks whatever their devices are called.
-/// @param order a permutation of the tensors' indices.
+/// @param order indices of the tensors that are to lie in buckets.
+/// @param kinds of the tensors; empty: all alike.
 std::vector<BucketLayout> assign_buckets(const std::vector<NamedTensor>& tensors,
                                          const std::vector<std::size_t>& order,
-                                         std::int64_t first_bytes, std::int64_t bytes);
+                                         std::int64_t first_bytes, std::int64_t bytes,
+                                         const std::vector<int>& kinds = {});
 
 /// A slice of `memory` that autograd does not take for a view, so that zero_grad(false) may detach
 /// it in place. `offset` and `strides` in elements.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/data/reducer.h>
 
-#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
+#include <trireme/parallel/data/sparse_sum.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -31,33 +31,28 @@ class Reducer::Hook final : public autograd::PostAccumulateGradHook {
 };
 
 Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers,
-                 const Plan& plan, comm::Group group)
+                 const Plan& plan, const comm::Group& group, std::function<void()> check_module)
     : plan_(plan),
-      group_(std::move(group)),
+      lanes_(connect_lanes(plan, group)),
       parameters_(parameters),
-      knows_order_(plan.zero_stage > 0),  // what each rank owns follows the buckets
-      buffers_(buffers, group_) {
+      buffers_(buffers, group),
+      check_module_(std::move(check_module)) {
   const at::NoGradGuard no_grad;
-  for (const NamedTensor& parameter : parameters) slots_.emplace_back().parameter = parameter;
-  connect_streams();
+  for (const NamedTensor& item : parameters) {
+    slots_.push_back({item, item.tensor.scalar_type(), item.tensor.device()});
+    const bool is_cut = lanes_.shard.size() > 1 && !item.has_sparse_gradient;
+    stages_.push_back(is_cut ? zero_stage_of(plan, item.name) : 0);
+  }
   std::vector<std::size_t> reversed(parameters.size());
   std::iota(reversed.rbegin(), reversed.rend(), 0);
-  const std::vector<BucketLayout> layouts =
-      assign_buckets(parameters, reversed, plan_.first_bucket_bytes, plan_.bucket_bytes);
-  const at::TensorOptions options = parameters.front().tensor.options().requires_grad(false);
-  if (plan_.zero_stage > 0) {
-    shards_.emplace(parameters, layouts, group_);
-    is_one_device_ = std::all_of(parameters.begin(), parameters.end(), [&](const auto& parameter) {
-      return parameter.tensor.device() == options.device();
-    });
-  }
-  // Counts and losses need more than half precision has.
-  tail_is_apart_ =
-      shards_ || std::any_of(parameters.begin(), parameters.end(),
-                             [](const auto& item) { return item.tensor.element_size() < 4; });
-  if (tail_is_apart_) {
-    tail_ = at::zeros({static_cast<std::int64_t>(slots_.size()) + 1}, options.dtype(at::kFloat));
-  }
+  const std::vector<BucketLayout> layouts = assign(reversed);
+  std::vector<BucketLayout> cut;
+  std::ranges::copy_if(layouts, std::back_inserter(cut),
+                       [](const BucketLayout& layout) { return layout.kind > 0; });
+  // What each rank owns follows the buckets.
+  knows_order_ = !cut.empty();
+  if (!cut.empty()) shards_.emplace(parameters, cut, plan_, lanes_.shard);
+  buckets_.emplace(parameters, plan_, lanes_, shards());
   make_buckets(layouts);
   install_hooks();
 }
@@ -68,92 +63,37 @@ Reducer::~Reducer() {
   }
 }
 
-void Reducer::connect_streams() {
-  const std::int64_t count = plan_.allreduce_streams > 0
-                                 ? plan_.allreduce_streams
-                                 : Settings::from(Environment::of_process()).allreduce_streams;
-  const auto counts = comm::all_gather_text(std::to_string(count), group_);
-  for (std::size_t rank = 1; rank < counts.size(); ++rank) {
-    if (counts[rank] == counts[0]) continue;
-    throw UsageError(join_message("rank 0 sends gradients over ", counts[0], " streams, rank ",
-                                  rank, " over ", counts[rank]),
-                     "give all ranks the same TRIREME_ALLREDUCE_STREAMS or plan");
+std::vector<BucketLayout> Reducer::assign(const std::vector<std::size_t>& order) const {
+  std::vector<std::size_t> dense;
+  std::ranges::copy_if(order, std::back_inserter(dense),
+                       [&](std::size_t index) { return !parameters_[index].has_sparse_gradient; });
+  const std::int64_t bytes = bucket_bytes();
+  return assign_buckets(parameters_, dense, std::min(plan_.first_bucket_bytes, bytes), bytes,
+                        stages_);
+}
+
+std::int64_t Reducer::bucket_bytes() const {
+  if (plan_.bucket_bytes > 0) return plan_.bucket_bytes;
+  std::int64_t all = 0;
+  for (const NamedTensor& item : parameters_) {
+    all += item.tensor.numel() * static_cast<std::int64_t>(item.tensor.element_size());
   }
-  streams_.push_back(group_);
-  std::vector<int> all(static_cast<std::size_t>(group_.size()));
-  std::iota(all.begin(), all.end(), 0);
-  for (std::int64_t stream = 1; stream < count; ++stream) streams_.push_back(group_.subgroup(all));
+  constexpr std::int64_t kMiB = 1 << 20;
+  return std::clamp(all / 16, kMiB, 25 * kMiB);
 }
 
 void Reducer::make_buckets(const std::vector<BucketLayout>& layouts) {
-  buckets_ = std::vector<Bucket>(layouts.size());
-  for (std::size_t number = 0; number < layouts.size(); ++number) {
-    Bucket& bucket = buckets_[number];
-    for (const BucketLayout::Place& place : layouts[number].places) {
-      bucket.slots.push_back(place.tensor);
-      slots_[place.tensor].bucket = number;
-    }
-    bucket.num_pending = bucket.slots.size();
+  const auto tail = static_cast<std::int64_t>(slots_.size()) + kNumExtras;
+  tail_is_apart_ = has_exchange_ || !GradientBuckets::can_carry_tail(parameters_, layouts, plan_);
+  buckets_->fill(layouts, tail_is_apart_ ? 0 : tail);
+  const at::TensorOptions options = parameters_.front().tensor.options().requires_grad(false);
+  tail_ = tail_is_apart_ ? at::zeros({tail}, options.dtype(at::kFloat)) : buckets_->tail();
+  counts_ = at::zeros({tail}, at::kDouble);
+  num_pending_.clear();
+  for (std::size_t number = 0; number < buckets_->size(); ++number) {
+    num_pending_.push_back(buckets_->members(number).size());
+    for (const std::size_t slot : buckets_->members(number)) slots_[slot].bucket = number;
   }
-  for (std::size_t number = 0; number < layouts.size(); ++number) {
-    if (plan_.zero_stage >= 2 && is_one_device_) {
-      borrow(number);
-    } else {
-      allocate(number, shards_ ? shards_->elements(number) : layouts[number].elements);
-    }
-    for (const BucketLayout::Place& place : layouts[number].places) {
-      const at::Tensor& parameter = slots_[place.tensor].parameter.tensor;
-      slots_[place.tensor].gradient =
-          slice_of(buckets_[number].memory, place.offset, parameter.sizes(), parameter.strides());
-    }
-  }
-}
-
-// Memory of its own, in the last bucket with the tail; this rank's slice of the sum replaces its
-// summand.
-void Reducer::allocate(std::size_t number, std::int64_t elements) {
-  Bucket& bucket = buckets_[number];
-  const at::TensorOptions options =
-      slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false);
-  const auto tail = static_cast<std::int64_t>(slots_.size()) + 1;
-  const bool has_tail = !tail_is_apart_ && number + 1 == buckets_.size();
-  bucket.memory =
-      comm::zeros_registered({elements + (has_tail ? tail : 0)}, options, stream_of(number));
-  if (has_tail) {
-    tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
-  }
-  if (shards_) {
-    const std::int64_t slice = shards_->slice_elements(number);
-    // Other engines than shared memory refuse input and output that overlap.
-    bucket.own = group_.shared_memory() != nullptr
-                     ? bucket.memory.narrow(0, group_.rank() * slice, slice)
-                     : at::zeros({slice}, options);
-  }
-}
-
-// Memory that other buckets use too: while it is filled, what was in it before has travelled, and
-// two of each stream are under way.
-void Reducer::borrow(std::size_t number) {
-  Bucket& bucket = buckets_[number];
-  const std::size_t period = 2 * streams_.size();
-  const at::TensorOptions options =
-      slots_[bucket.slots.front()].parameter.tensor.options().requires_grad(false);
-  const auto bytes_of = [&](std::size_t other) {
-    const at::Tensor& first = slots_[buckets_[other].slots.front()].parameter.tensor;
-    return shards_->elements(other) * static_cast<std::int64_t>(first.element_size());
-  };
-  if (number < period) {
-    std::int64_t longest = 0;
-    for (std::size_t other = number; other < buckets_.size(); other += period) {
-      longest = std::max(longest, bytes_of(other));
-    }
-    lent_.push_back(comm::zeros_registered({longest}, options.dtype(at::kByte), stream_of(number)));
-  } else {
-    bucket.before = number - period;
-  }
-  bucket.memory =
-      lent_[number % period].narrow(0, 0, bytes_of(number)).view(options.dtype().toScalarType());
-  bucket.own = at::zeros({shards_->slice_elements(number)}, options);
 }
 
 void Reducer::install_hooks() {
@@ -163,14 +103,29 @@ void Reducer::install_hooks() {
   }
 }
 
+void Reducer::exchange_by(std::shared_ptr<GradientExchange> exchange) {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  has_exchange_ = exchange != nullptr;
+  buckets_->exchange_by(std::move(exchange));
+  if (has_exchange_ && !tail_is_apart_) {
+    tail_is_apart_ = true;
+    tail_ = at::zeros(tail_.sizes(), tail_.options().dtype(at::kFloat));
+  }
+}
+
+void Reducer::hold_back(bool on) {
+  const std::lock_guard lock(mutex_);
+  num_holding_back_ += on ? 1 : -1;
+}
+
 void Reducer::on_gradient(std::size_t index) {
   const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
   if (pass_id_ != autograd::get_current_graph_task_id()) begin_pass();
   Slot& slot = slots_[index];
   slot.is_used = true;
-  if (pass_ + 1 < plan_.micro_batches) return;
-  if (slot.is_ready) return;
+  if (is_held_back_ || pass_ + 1 < plan_.micro_batches || slot.is_ready) return;
   if (!knows_order_) arrivals_.push_back(index);
   make_ready(slot);
   launch_ready_buckets();
@@ -185,19 +140,45 @@ void Reducer::begin_pass() {
         "an exception left an earlier backward(), two run at once, or one runs inside another "
         "(recomputation by hand, which data parallel does not support); end this process");
   }
+  check_slots();
+  if (check_module_) check_module_();
   if (shards_) {
     check_optimizers();
     shards_->check();
   }
   pass_id_ = autograd::get_current_graph_task_id();
-  if (pass_ + 1 == plan_.micro_batches) {
-    buffers_.start();
-    tail_.fill_(1);
-    at::Tensor sum = tail_.slice(0, -1);
-    number_.defined() ? sum.copy_(number_.flatten()) : sum.zero_();
-    number_.reset();
-  }
+  is_held_back_ = num_holding_back_ > 0;
+  if (!is_held_back_ && pass_ + 1 == plan_.micro_batches) begin_step(/*is_active=*/true);
   autograd::Engine::get_default_engine().queue_callback([this] { end_pass(); });
+}
+
+// Starts what goes with the gradients of a step.
+void Reducer::begin_step(bool is_active) {
+  const auto parameters = static_cast<std::int64_t>(slots_.size());
+  buffers_.start();
+  tail_.fill_(1);
+  at::Tensor sum = tail_.narrow(0, parameters + kNumber, 1);
+  number_.defined() ? sum.copy_(number_.flatten()) : sum.zero_();
+  number_.reset();
+  if (!is_active) tail_.narrow(0, parameters + kActiveRanks, 1).zero_();
+}
+
+void Reducer::check_slots() {
+  for (const Slot& slot : slots_) {
+    const auto& [name, tensor, has_sparse_gradient] = slot.parameter;
+    if (!tensor.requires_grad()) {
+      throw UsageError(
+          join_message("parameter ", name,
+                       " was frozen (requires_grad is false) after parallelize"),
+          "freeze parameters before parallelize; make a new Parallelized after a change");
+    }
+    if (tensor.scalar_type() != slot.dtype || tensor.device() != slot.device) {
+      throw UsageError(
+          join_message("parameter ", name, " is ", tensor.scalar_type(), " on ", tensor.device(),
+                       ", parallelize saw ", slot.dtype, " on ", slot.device),
+          "move and cast a module before parallelize");
+    }
+  }
 }
 
 // What no optimizer steps would silently stay as it is.
@@ -218,79 +199,91 @@ void Reducer::end_pass() {
   const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
   pass_id_ = kNoPass;
-  if (++pass_ < plan_.micro_batches) return;
-  pass_ = 0;
+  if (is_held_back_ || ++pass_ < plan_.micro_batches) return;
   is_broken_ = true;  // should an exception come out of what follows
   finish_step();
   is_broken_ = false;
 }
 
+bool Reducer::join_step() {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  if (is_broken_ || pass_id_ != kNoPass) {
+    throw UsageError("join was called while a backward pass had not ended",
+                     "call it after the loop, outside of backward()");
+  }
+  const bool is_active = std::ranges::any_of(slots_, &Slot::is_used);
+  is_broken_ = true;
+  begin_step(is_active);
+  finish_step();
+  is_broken_ = false;
+  const auto extras = static_cast<std::int64_t>(slots_.size());
+  return counts_.const_data_ptr<double>()[extras + kActiveRanks] > 0;
+}
+
 void Reducer::abandon_step() {
   const std::lock_guard lock(mutex_);
-  is_broken_ = is_broken_ || (group_.size() > 1 && (pass_ != 0 || pass_id_ != kNoPass));
+  is_broken_ = is_broken_ || (lanes_.all.size() > 1 && (pass_ != 0 || pass_id_ != kNoPass));
   pass_id_ = kNoPass;
   pass_ = 0;
   next_bucket_ = 0;
   number_.reset();
   arrivals_.clear();
+  buckets_->abandon();
   for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;
-  for (Bucket& bucket : buckets_) bucket.num_pending = bucket.slots.size();
+  for (std::size_t number = 0; number < num_pending_.size(); ++number) {
+    num_pending_[number] = buckets_->members(number).size();
+  }
 }
 
 // Its gradient goes into the bucket: at once where the bucket's memory is its own, else when the
 // whole bucket is launched.
 void Reducer::make_ready(Slot& slot) {
-  const at::Tensor& gradient = slot.parameter.tensor.grad();
-  if (slot.is_used && gradient.layout() != at::kStrided) {
-    throw UsageError(join_message("parameter ", slot.parameter.name, " got a gradient of layout ",
-                                  gradient.layout(), ", expected a dense one"),
-                     "data parallel averages dense gradients; build the embedding without sparse "
-                     "gradients");
-  }
-  if (!slot.is_used) tail_[&slot - slots_.data()].zero_();
-  Bucket& bucket = buckets_[slot.bucket];
-  if (lent_.empty()) store_gradient(slot);
   slot.is_ready = true;
-  --bucket.num_pending;
+  if (!slot.is_used) tail_[&slot - slots_.data()].zero_();
+  const bool is_sparse = slot.parameter.has_sparse_gradient;
+  const at::Tensor& gradient = slot.parameter.tensor.grad();
+  if (slot.is_used && (gradient.layout() != at::kStrided) != is_sparse) {
+    throw UsageError(
+        join_message("parameter ", slot.parameter.name, " got a gradient of layout ",
+                     gradient.layout(), ", expected a ", is_sparse ? "sparse" : "dense", " one"),
+        is_sparse ? "an embedding with sparse gradients must not share its weight with a layer "
+                    "that gives dense ones"
+                  : "only torch::nn::Embedding and EmbeddingBag are known to give sparse ones; "
+                    "name the parameter in Plan::sparse_gradients");
+  }
+  if (is_sparse) return;
+  if (!buckets_->is_lent(slot.bucket)) store_gradient(slot);
+  --num_pending_[slot.bucket];
 }
 
 // Copies what autograd accumulated into the bucket, unless it accumulated there already.
 void Reducer::store_gradient(Slot& slot) {
+  const at::Tensor& place = buckets_->place_of(static_cast<std::size_t>(&slot - slots_.data()));
   at::Tensor& gradient = slot.parameter.tensor.mutable_grad();
-  const bool is_in_place = gradient.defined() && gradient.is_alias_of(slot.gradient);
+  const bool is_in_place = gradient.defined() && gradient.is_alias_of(place);
   if (!slot.is_used) {
     if (is_in_place) gradient = gradient.clone();  // stays as it was, while its place is exchanged
-    slot.gradient.zero_();
+    place.zero_();
   } else if (!is_in_place) {
-    slot.gradient.copy_(gradient);
-    if (shards_) gradient.reset();  // the optimizer finds its slice elsewhere
+    place.copy_(gradient);
+    // The optimizer finds its slice elsewhere.
+    if (buckets_->stage(slot.bucket) > 0) gradient.reset();
   }
 }
 
 void Reducer::launch_ready_buckets() {
-  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].num_pending == 0;
-       ++next_bucket_) {
+  for (; next_bucket_ < num_pending_.size() && num_pending_[next_bucket_] == 0; ++next_bucket_) {
     launch(next_bucket_);
   }
 }
 
-void Reducer::launch(std::size_t number) {
-  Bucket& bucket = buckets_[number];
-  const comm::Group& stream = stream_of(number);
-  const std::string label = join_message("gradient bucket ", number);
-  if (!shards_) {
-    bucket.work = comm::all_reduce_async(bucket.memory, stream, comm::ReduceOp::kSum, label);
-  } else {
-    if (!lent_.empty()) {
-      if (bucket.before) buckets_[*bucket.before].work.wait();
-      for (const std::size_t slot : bucket.slots) store_gradient(slots_[slot]);
-    }
-    bucket.work =
-        comm::reduce_scatter_async(bucket.own, bucket.memory, stream, comm::ReduceOp::kSum, label);
+void Reducer::launch(std::size_t bucket) {
+  if (buckets_->is_lent(bucket)) {
+    buckets_->acquire(bucket);
+    for (const std::size_t slot : buckets_->members(bucket)) store_gradient(slots_[slot]);
   }
-  if (tail_is_apart_ && number + 1 == buckets_.size()) {
-    tail_work_ = comm::all_reduce_async(tail_, group_, comm::ReduceOp::kSum, "used parameters");
-  }
+  buckets_->launch(bucket);
 }
 
 void Reducer::finish_step() {
@@ -300,43 +293,67 @@ void Reducer::finish_step() {
     if (!slot.is_ready) make_ready(slot);
   }
   launch_ready_buckets();
-  for (Bucket& bucket : buckets_) {
-    bucket.work.wait();
-    bucket.num_pending = bucket.slots.size();
+  if (tail_is_apart_) {
+    tail_work_ = comm::all_reduce_async(tail_, lanes_.all, comm::ReduceOp::kSum, "used parameters");
+    tail_work_.wait();
   }
-  if (tail_is_apart_) tail_work_.wait();
-  const at::Tensor tail = tail_.to(at::kCPU, at::kDouble);
-  const double* num_ranks_using = tail.const_data_ptr<double>();
-  sum_of_step_ = num_ranks_using[slots_.size()];
-  hand_out(num_ranks_using);
+  if (!tail_is_apart_) buckets_->wait(buckets_->size() - 1);
+  counts_.copy_(tail_);
+  sum_of_step_ = counts_.const_data_ptr<double>()[slots_.size() + kNumber];
+  const double by = divisor();
+  for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) buckets_->finish(bucket, by);
+  sum_sparse_gradients(by);
+  hand_out();
   for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;
+  for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    num_pending_[bucket] = buckets_->members(bucket).size();
+  }
+  pass_ = 0;
   next_bucket_ = 0;
   buffers_.finish();
   if (!knows_order_) learn_order();
 }
 
-// Divides the sums, and gives them to the parameters or to the optimizer's slices.
-void Reducer::hand_out(const double* num_ranks_using) {
-  const std::int64_t divisor = group_.size() * plan_.micro_batches;
-  for (Bucket& bucket : buckets_) {
-    const at::Tensor& sum = shards_ ? bucket.own : bucket.memory;
-    // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
-    // Half precision has not every whole number above 256.
-    const bool is_half = sum.element_size() < 4;
-    sum.div_(at::full({}, divisor, sum.options().dtype(is_half ? at::kFloat : sum.scalar_type())));
+double Reducer::divisor() const {
+  if (plan_.gradient_reduction == GradientReduction::kSum) return 1;
+  const double* counts = counts_.const_data_ptr<double>();
+  const double ranks = plan_.divide_by_active_ranks
+                           ? std::max(1.0, counts[slots_.size() + kActiveRanks])
+                           : lanes_.all.size();
+  return ranks * static_cast<double>(plan_.micro_batches);
+}
+
+void Reducer::sum_sparse_gradients(double divisor) {
+  for (const Slot& slot : slots_) {
+    const auto& [name, parameter, has_sparse_gradient] = slot.parameter;
+    if (!has_sparse_gradient) continue;
+    at::Tensor& gradient = parameter.mutable_grad();
+    const at::Tensor sum = sum_sparse(slot.is_used ? gradient : at::Tensor(), parameter.sizes(),
+                                      parameter.options().requires_grad(false), lanes_.all);
+    if (!sum.defined()) continue;
+    gradient = sum;
+    if (divisor == 1) continue;
+    at::Tensor values = sum._values();
+    values.div_(at::full({}, divisor, values.options()));
   }
-  if (!shards_) {
-    for (std::size_t index = 0; index < slots_.size(); ++index) {
-      Slot& slot = slots_[index];
-      if (num_ranks_using[index] > 0) slot.parameter.tensor.mutable_grad() = slot.gradient;
-    }
-    return;
-  }
+}
+
+// Gives the sums to the parameters or to the optimizers' slices.
+void Reducer::hand_out() {
+  const double* num_ranks_using = counts_.const_data_ptr<double>();
   const auto is_used = [&](std::size_t index) { return num_ranks_using[index] > 0; };
-  for (std::size_t number = 0; number < buckets_.size(); ++number) {
-    shards_->set_gradients(number, buckets_[number].own, is_used);
+  for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    if (buckets_->stage(bucket) > 0) {
+      shards_->set_gradients(buckets_->shard(bucket), buckets_->own(bucket), is_used);
+      continue;
+    }
+    for (const std::size_t slot : buckets_->members(bucket)) {
+      if (is_used(slot)) {
+        slots_[slot].parameter.tensor.mutable_grad() = buckets_->place_of(slot);
+      }
+    }
   }
-  shards_->expect_step(is_used);
+  if (shards_) shards_->expect_step(is_used);
 }
 
 // Fills the buckets in the order in which rank 0 found the gradients ready; those that it did not
@@ -350,27 +367,31 @@ void Reducer::learn_order() {
   }
   const std::vector<std::int64_t> own(arrivals_.begin(), arrivals_.end());
   const at::Tensor order = at::tensor(own);
-  comm::broadcast(order, 0, group_);
-  arrivals_.assign(order.const_data_ptr<std::int64_t>(),
-                   order.const_data_ptr<std::int64_t>() + order.numel());
-  std::vector<std::size_t> present;
-  for (const Bucket& bucket : buckets_) {
-    present.insert(present.end(), bucket.slots.begin(), bucket.slots.end());
-  }
-  if (present != arrivals_) {
-    std::vector<at::Tensor> gradients;
-    for (const Slot& slot : slots_) gradients.push_back(slot.gradient);
-    make_buckets(
-        assign_buckets(parameters_, arrivals_, plan_.first_bucket_bytes, plan_.bucket_bytes));
-    for (std::size_t index = 0; index < slots_.size(); ++index) {
-      at::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
-      slots_[index].gradient.copy_(gradients[index]);
-      if (gradient.defined() && gradient.is_alias_of(gradients[index])) {
-        gradient = slots_[index].gradient;
-      }
-    }
-  }
+  comm::broadcast(order, 0, lanes_.all);
+  const auto* learned = order.const_data_ptr<std::int64_t>();
   arrivals_ = {};
+  std::vector<std::size_t> present;
+  for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    const auto& members = buckets_->members(bucket);
+    present.insert(present.end(), members.begin(), members.end());
+  }
+  const std::vector<BucketLayout> layouts = assign({learned, learned + order.numel()});
+  std::vector<std::size_t> wanted;
+  for (const BucketLayout& layout : layouts) {
+    for (const BucketLayout::Place& place : layout.places) wanted.push_back(place.tensor);
+  }
+  if (present == wanted) return;
+  std::vector<at::Tensor> places;
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    places.push_back(buckets_->place_of(slot));
+  }
+  make_buckets(layouts);
+  for (const std::size_t slot : wanted) {
+    at::Tensor& gradient = slots_[slot].parameter.tensor.mutable_grad();
+    const at::Tensor& place = buckets_->place_of(slot);
+    place.copy_(places[slot]);
+    if (gradient.defined() && gradient.is_alias_of(places[slot])) gradient = place;
+  }
 }
 
 }  // namespace trireme::detail

@@ -76,7 +76,7 @@ constexpr std::size_t kMostTensors = 3;
 // A copy of what lies in a tensor like the parameter where the part lies in the parameter.
 at::Tensor part_of(const at::Tensor& tensor, const SlicedParameter& sliced) {
   return tensor.as_strided({sliced.part.numel()}, {1}, tensor.storage_offset() + sliced.offset)
-      .clone();
+      .to(sliced.part.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 std::unique_ptr<State> cut(const State& whole, const SlicedParameter& sliced) {
@@ -91,7 +91,6 @@ std::unique_ptr<State> cut(const State& whole, const SlicedParameter& sliced) {
 using States = std::remove_reference_t<decltype(std::declval<optim::Optimizer&>().state())>;
 
 std::unique_ptr<State> extract(States& states, const at::Tensor& tensor) {
-  if (!tensor.defined()) return nullptr;
   const auto found = states.find(tensor.unsafeGetTensorImpl());
   if (found == states.end()) return nullptr;
   std::unique_ptr<State> state = std::move(found->second);
@@ -101,22 +100,15 @@ std::unique_ptr<State> extract(States& states, const at::Tensor& tensor) {
 
 }  // namespace
 
-struct OptimizerSlices::Taken {
-  optim::Optimizer* optimizer;
-  std::vector<std::vector<at::Tensor>> parameters;  // of its groups, before
-};
-
 OptimizerSlices::OptimizerSlices(std::vector<SlicedParameter> parameters,
                                  std::vector<std::int64_t> bucket_elements, comm::Group group)
     : parameters_(std::move(parameters)),
       bucket_elements_(std::move(bucket_elements)),
       group_(std::move(group)) {
   for (const SlicedParameter& sliced : parameters_) {
-    if (sliced.part.defined()) parts_.insert(sliced.part.unsafeGetTensorImpl());
+    parts_.insert(sliced.part.unsafeGetTensorImpl());
   }
 }
-
-OptimizerSlices::~OptimizerSlices() = default;
 
 bool OptimizerSlices::is_part(const at::Tensor& parameter) const {
   return parts_.contains(parameter.unsafeGetTensorImpl());
@@ -129,6 +121,13 @@ bool OptimizerSlices::steps_parts(const optim::Optimizer& optimizer) const {
     }
   }
   return false;
+}
+
+const SlicedParameter* OptimizerSlices::find(const at::Tensor& parameter) const {
+  const auto found = std::ranges::find_if(parameters_, [&](const SlicedParameter& sliced) {
+    return sliced.parameter.is_same(parameter);
+  });
+  return found == parameters_.end() ? nullptr : &*found;
 }
 
 const at::Tensor* OptimizerSlices::find_untaken() const {
@@ -145,7 +144,7 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
                      "call shard once for each optimizer");
   }
   // Another one that was at this address is gone.
-  std::erase_if(taken_, [&](const Taken& taken) { return taken.optimizer == &optimizer; });
+  std::erase(taken_, &optimizer);
   std::unordered_map<const c10::TensorImpl*, const SlicedParameter*> sliced;
   for (const SlicedParameter& parameter : parameters_) {
     sliced[parameter.parameter.unsafeGetTensorImpl()] = &parameter;
@@ -161,35 +160,28 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
                      "give shard an optimizer of the module's parameters; one that was sharded "
                      "before needs unshard before its Parallelized goes");
   }
-  Taken taken{&optimizer, {}};
   for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    std::vector<at::Tensor> stepped;
-    for (const at::Tensor& parameter : group.params()) {
-      const auto found = sliced.find(parameter.unsafeGetTensorImpl());
-      if (found == sliced.end()) {
-        stepped.push_back(parameter);  // of another module, or frozen
-        continue;
-      }
+    for (at::Tensor& stepped : group.params()) {
+      const auto found = sliced.find(stepped.unsafeGetTensorImpl());
+      if (found == sliced.end()) continue;  // of another module, or frozen
+      at::Tensor parameter = std::exchange(stepped, found->second->part);
       const std::unique_ptr<State> whole = extract(optimizer.state(), parameter);
       taken_parameters_.insert(parameter.unsafeGetTensorImpl());
-      const at::Tensor gradient = std::exchange(at::Tensor(parameter).mutable_grad(), {});
-      at::Tensor part = found->second->part;
-      if (!part.defined()) continue;
+      const at::Tensor gradient = std::exchange(parameter.mutable_grad(), {});
+      if (stepped.numel() == 0) continue;
       if (gradient.defined() && gradient.layout() == at::kStrided &&
           gradient.strides() == parameter.strides()) {
-        part.mutable_grad() = part_of(gradient, *found->second);
+        stepped.mutable_grad() = part_of(gradient, *found->second);
       }
-      stepped.push_back(part);
-      if (whole) optimizer.state()[part.unsafeGetTensorImpl()] = cut(*whole, *found->second);
+      if (whole) optimizer.state()[stepped.unsafeGetTensorImpl()] = cut(*whole, *found->second);
     }
-    taken.parameters.push_back(std::exchange(group.params(), std::move(stepped)));
   }
-  taken_.push_back(std::move(taken));
+  taken_.push_back(&optimizer);
 }
 
 void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
-  const auto taken = std::ranges::find(taken_, &optimizer, &Taken::optimizer);
+  const auto taken = std::ranges::find(taken_, &optimizer);
   if (taken == taken_.end()) {
     throw UsageError("this optimizer does not step slices of these parameters",
                      "call unshard for one that shard was called for");
@@ -248,12 +240,16 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
       optimizer.state()[parameters_[i].parameter.unsafeGetTensorImpl()] = std::move(whole[i]);
     }
   }
-  for (std::size_t i = 0; i < taken->parameters.size(); ++i) {
-    optimizer.param_groups()[i].params() = std::move(taken->parameters[i]);
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> parameter_of;
+  for (const SlicedParameter& sliced : parameters_) {
+    parameter_of[sliced.part.unsafeGetTensorImpl()] = sliced.parameter;
   }
-  for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      taken_parameters_.erase(parameter.unsafeGetTensorImpl());
+  for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (at::Tensor& stepped : group.params()) {
+      const auto found = parameter_of.find(stepped.unsafeGetTensorImpl());
+      if (found == parameter_of.end()) continue;
+      stepped = found->second;
+      taken_parameters_.erase(stepped.unsafeGetTensorImpl());
     }
   }
   taken_.erase(taken);

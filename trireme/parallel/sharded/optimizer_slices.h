@@ -24,7 +24,7 @@ struct SlicedParameter {
   at::Tensor parameter;
   std::size_t bucket = 0;
   std::int64_t place = 0;   ///< of its first element in the bucket
-  at::Tensor part;          ///< [n], flat, what this rank steps; undefined where it has nothing
+  at::Tensor part;          ///< [n], flat, what this rank steps; n is 0 where it has nothing
   std::int64_t offset = 0;  ///< of the part in the parameter's memory
 };
 
@@ -34,7 +34,6 @@ class OptimizerSlices {
   /// @param bucket_elements of each bucket, a multiple of the ranks.
   OptimizerSlices(std::vector<SlicedParameter> parameters,
                   std::vector<std::int64_t> bucket_elements, comm::Group group);
-  ~OptimizerSlices();
 
   /// Replaces the parameters in all groups of the optimizer by this rank's parts, and cuts the
   /// state that it has of them; parameters that are not sliced stay. Throws UsageError, before it
@@ -48,11 +47,12 @@ class OptimizerSlices {
 
   /// Whether it is a part that take_over gave an optimizer.
   bool is_part(const at::Tensor& parameter) const;
+  /// Null for a parameter that is not cut.
+  const SlicedParameter* find(const at::Tensor& parameter) const;
   /// A parameter that no optimizer steps; null where there is none.
   const at::Tensor* find_untaken() const;
 
  private:
-  struct Taken;
   bool steps_parts(const torch::optim::Optimizer& optimizer) const;
 
   std::vector<SlicedParameter> parameters_;
@@ -60,7 +60,7 @@ class OptimizerSlices {
   comm::Group group_;
   std::unordered_set<const c10::TensorImpl*> parts_;
   std::unordered_set<const c10::TensorImpl*> taken_parameters_;
-  std::vector<Taken> taken_;
+  std::vector<const torch::optim::Optimizer*> taken_;
 };
 
 }  // namespace trireme::detail

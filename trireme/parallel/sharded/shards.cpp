@@ -2,49 +2,67 @@
 #include <trireme/parallel/sharded/shards.h>
 
 #include <trireme/base/error.h>
+#include <trireme/parallel/data/lanes.h>
+#include <trireme/parallel/sharded/deferred.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <numeric>
+#include <map>
 #include <utility>
 
 namespace trireme::detail {
-namespace {
 
-comm::Group same_ranks(const comm::Group& group) {
-  if (group.size() == 1) return group;
-  std::vector<int> all(static_cast<std::size_t>(group.size()));
-  std::iota(all.begin(), all.end(), 0);
-  return group.subgroup(all);
-}
-
-}  // namespace
-
-Shards::Shards(const std::vector<NamedTensor>& parameters, std::vector<BucketLayout> buckets,
-               comm::Group group)
-    : parameters_(parameters), group_(std::move(group)), gathers_(same_ranks(group_)) {
+Shards::Shards(const std::vector<NamedTensor>& parameters, const std::vector<BucketLayout>& layouts,
+               const Plan& plan, comm::Group group)
+    : parameters_(parameters),
+      is_offloaded_(plan.offload_optimizer),
+      group_(std::move(group)),
+      gathers_(duplicate(group_)),
+      whole_(plan.gathered_buckets, gathers_) {
   const at::NoGradGuard no_grad;
-  check_shares(buckets);
-  std::vector<SlicedParameter> sliced(parameters_.size());
-  std::vector<std::int64_t> elements;
-  for (BucketLayout& layout : buckets) {
-    Bucket& bucket = buckets_.emplace_back();
-    bucket.layout = std::move(layout);
-    allocate(bucket);
-    elements.push_back(bucket.memory.numel());
+  for (const BucketLayout& layout : layouts) buckets_.emplace_back().layout = layout;
+  set_lengths(layouts);
+  check_shares();
+  std::map<std::size_t, SlicedParameter> by_parameter;
+  for (Bucket& bucket : buckets_) allocate(bucket);
+  load_deferred();
+  for (std::size_t number = 0; number < buckets_.size(); ++number) {
+    Bucket& bucket = buckets_[number];
+    load(bucket);
+    bucket_of_[bucket.memory.storage().unsafeGetStorageImpl()] = number;
     for (const BucketLayout::Place& place : bucket.layout.places) {
-      sliced[place.tensor] = cut(buckets_.size() - 1, place);
+      by_parameter[place.tensor] = cut(number, place);
     }
   }
-  optimizers_.emplace(std::move(sliced), std::move(elements), group_);
+  std::vector<SlicedParameter> sliced;
+  for (auto& [index, parameter] : by_parameter) sliced.push_back(std::move(parameter));
+  optimizers_.emplace(std::move(sliced), lengths_, group_);
   // Last: an exception before would leave them watched by what is gone.
   for (const Bucket& bucket : buckets_) {
     for (const Shard& shard : bucket.shards) watch(shard.tensor, steps_);
+    for (const BucketLayout::Place& place : bucket.layout.places) {
+      watch(parameters_[place.tensor].tensor, *this);
+    }
   }
-  for (const NamedTensor& parameter : parameters_) watch(parameter.tensor, *this);
+  watch_on(watches_always());
+}
+
+// In stage 3 no two buckets have the same length: should ranks ever need different ones, the engine
+// sees it.
+void Shards::set_lengths(const std::vector<BucketLayout>& layouts) {
+  for (const BucketLayout& layout : layouts) {
+    const std::int64_t unit = padded_elements({.places = layout.places, .elements = 1, .kind = 0});
+    std::int64_t length = padded_elements(layout);
+    while (layout.kind == 3 && std::ranges::find(lengths_, length) != lengths_.end()) {
+      length += unit;
+    }
+    lengths_.push_back(length);
+  }
 }
 
 // Of a bucket with what fills it up, as many slices of whole cache lines as there are ranks.
@@ -56,13 +74,14 @@ std::int64_t Shards::padded_elements(const BucketLayout& layout) const {
 }
 
 // A step is noticed by what it does to the parts of this rank.
-void Shards::check_shares(const std::vector<BucketLayout>& layouts) const {
+void Shards::check_shares() const {
   for (int rank = 0; rank < group_.size(); ++rank) {
-    if (std::any_of(layouts.begin(), layouts.end(), [&](const BucketLayout& layout) {
-          return padded_elements(layout) / group_.size() * rank < layout.elements;
-        })) {
-      continue;
+    bool has_any = false;
+    for (std::size_t number = 0; number < buckets_.size(); ++number) {
+      has_any =
+          has_any || lengths_[number] / group_.size() * rank < buckets_[number].layout.elements;
     }
+    if (has_any) continue;
     throw UsageError(join_message("the module is too small to be cut for ", group_.size(),
                                   " ranks: rank ", rank, " would have nothing of it"),
                      "use a plan with zero_stage 0");
@@ -72,60 +91,148 @@ void Shards::check_shares(const std::vector<BucketLayout>& layouts) const {
 Shards::~Shards() {
   const at::NoGradGuard no_grad;
   // A rank that an exception ends must not wait for the others.
-  if (std::uncaught_exceptions() == 0) {
-    try {
-      fetch();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the group is dead: reported
+  const bool with_others = std::uncaught_exceptions() == 0;
+  try {
+    if (with_others && !failure_) start_gathers_if_stepped();
+    for (Bucket& bucket : buckets_) {
+      if (with_others && !failure_) finish_gather(bucket);
     }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the group is dead: reported
   }
   watch_on(false);
   for (const Bucket& bucket : buckets_) {
     unwatch(bucket.memory.storage());
     for (const Shard& shard : bucket.shards) unwatch(shard.tensor.storage());
   }
-  for (const NamedTensor& parameter : parameters_) {
-    unmark(parameter.tensor);
-    at::Tensor own = at::empty_strided(parameter.tensor.sizes(), parameter.tensor.strides(),
-                                       parameter.tensor.options().requires_grad(false));
-    own.copy_(parameter.tensor);
-    at::Tensor(parameter.tensor).set_data(own);
+  // Those that forward needs first at first, as in a step.
+  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+    make_ordinary(*bucket);
   }
+}
+
+void Shards::make_ordinary(Bucket& bucket) {
+  if (bucket.is_stage_3()) {
+    const bool with_others = std::uncaught_exceptions() == 0 && !failure_;
+    try {
+      whole_.restore(bucket.whole, with_others);
+    } catch (const std::exception&) {
+      failure_ = std::current_exception();
+      whole_.restore(bucket.whole, /*with_others=*/false);
+    }
+  }
+  for (const BucketLayout::Place& place : bucket.layout.places) {
+    const at::Tensor& parameter = parameters_[place.tensor].tensor;
+    unmark(parameter);
+    at::Tensor own = at::empty_strided(parameter.sizes(), parameter.strides(),
+                                       parameter.options().requires_grad(false));
+    own.copy_(parameter);
+    at::Tensor(parameter).set_data(own);
+  }
+  bucket.memory.reset();
 }
 
 void Shards::allocate(Bucket& bucket) {
   const at::Tensor& first = parameters_[bucket.layout.places.front().tensor].tensor;
-  bucket.memory = comm::zeros_registered({padded_elements(bucket.layout)},
-                                         first.options().requires_grad(false), gathers_);
+  const std::int64_t length = lengths_[static_cast<std::size_t>(&bucket - buckets_.data())];
+  const at::TensorOptions options = first.options().requires_grad(false);
+  if (!bucket.is_stage_3()) bucket.memory = comm::zeros_registered({length}, options, gathers_);
+  const std::int64_t slice = length / group_.size();
+  if (is_offloaded_) {
+    const at::TensorOptions host = options.device(at::kCPU).pinned_memory(first.is_cuda());
+    bucket.own = at::zeros({slice}, host);
+    bucket.gradient = at::zeros({slice}, host);
+  } else {
+    bucket.own = bucket.is_stage_3() ? at::zeros({slice}, options) : place_of_slice(bucket);
+  }
+}
+
+// Of this rank, in a bucket that is whole.
+at::Tensor Shards::place_of_slice(const Bucket& bucket) const {
+  const std::int64_t slice = bucket.memory.numel() / group_.size();
+  return bucket.memory.narrow(0, group_.rank() * slice, slice);
+}
+
+at::Tensor Shards::beside_parts(Bucket& bucket, const at::Tensor& sum) const {
+  if (!is_offloaded_) return sum;
+  bucket.gradient.copy_(sum);
+  return bucket.gradient;
+}
+
+// Takes this rank's parts of parameters that get their values only now.
+void Shards::load_deferred() {
+  std::unordered_map<const c10::TensorImpl*, std::pair<Bucket*, const BucketLayout::Place*>> places;
+  std::vector<at::Tensor> deferred;
+  for (Bucket& bucket : buckets_) {
+    for (const BucketLayout::Place& place : bucket.layout.places) {
+      const at::Tensor& parameter = parameters_[place.tensor].tensor;
+      if (!is_deferred(parameter)) continue;
+      deferred.push_back(parameter);
+      places[parameter.unsafeGetTensorImpl()] = {&bucket, &place};
+    }
+  }
+  replay(deferred, [&](const at::Tensor& whole) {
+    const auto [bucket, place] = places.at(whole.unsafeGetTensorImpl());
+    copy_part(*bucket, *place, whole);
+  });
+}
+
+// Moves the parameters into the bucket, with their values.
+void Shards::load(Bucket& bucket) {
+  if (bucket.is_stage_3()) {
+    const at::Tensor& first = parameters_[bucket.layout.places.front().tensor].tensor;
+    bucket.memory = at::empty({bucket.own.numel() * group_.size()},
+                              first.options().requires_grad(false));
+  }
   for (const BucketLayout::Place& place : bucket.layout.places) {
     at::Tensor parameter = parameters_[place.tensor].tensor;
     const at::Tensor part =
         slice_of(bucket.memory, place.offset, parameter.sizes(), parameter.strides());
-    part.copy_(parameter);
+    const bool has_values = parameter.numel() == 0 || parameter.storage().nbytes() > 0;
+    if (!bucket.is_stage_3()) part.copy_(parameter);
+    if (has_values) copy_part(bucket, place, parameter);
     parameter.set_data(part);
   }
+  if (!bucket.is_stage_3()) return;
+  const std::string& first = parameters_[bucket.layout.places.front().tensor].name;
+  bucket.whole = whole_.add(bucket.memory, bucket.own, join_message("parameters from ", first));
 }
 
-// Finds what of a parameter lies in this rank's slice.
+// What of a parameter lies in this rank's slice, in elements of the slice; may be empty.
+std::pair<std::int64_t, std::int64_t> Shards::range_in_slice(
+    const Bucket& bucket, const BucketLayout::Place& place) const {
+  const std::int64_t slice = bucket.own.numel();
+  const std::int64_t from = place.offset - group_.rank() * slice;
+  const std::int64_t begin = std::clamp<std::int64_t>(from, 0, slice);
+  return {begin, std::clamp(from + parameters_[place.tensor].tensor.numel(), begin, slice)};
+}
+
+void Shards::copy_part(Bucket& bucket, const BucketLayout::Place& place, const at::Tensor& whole) {
+  const auto [begin, end] = range_in_slice(bucket, place);
+  if (begin == end) return;
+  const std::int64_t offset = group_.rank() * bucket.own.numel() + begin - place.offset;
+  bucket.own.narrow(0, begin, end - begin)
+      .copy_(whole.as_strided({end - begin}, {1}, whole.storage_offset() + offset));
+}
+
 SlicedParameter Shards::cut(std::size_t number, const BucketLayout::Place& place) {
   Bucket& bucket = buckets_[number];
   const at::Tensor& parameter = parameters_[place.tensor].tensor;
-  SlicedParameter sliced = {
-      .parameter = parameter, .bucket = number, .place = place.offset, .part = {}};
-  const std::int64_t slice_begin = group_.rank() * slice_elements(number);
-  const std::int64_t slice_end = slice_begin + slice_elements(number);
-  const std::int64_t begin = std::max(place.offset, slice_begin);
-  const std::int64_t end = std::min(place.offset + parameter.numel(), slice_end);
-  if (begin >= end) return sliced;
-  sliced.offset = begin - place.offset;
+  const auto [begin, end] = range_in_slice(bucket, place);
   // A storage of its own over the same memory tells the optimizer's operators from the module's.
-  sliced.part = at::from_blob(
-      static_cast<std::byte*>(bucket.memory.data_ptr()) +
+  const at::Tensor part = at::from_blob(
+      static_cast<std::byte*>(bucket.own.data_ptr()) +
           begin * static_cast<std::int64_t>(parameter.element_size()),
-      {end - begin}, [memory = bucket.memory](void*) {}, bucket.memory.options());
-  sliced.part.set_requires_grad(true);
-  bucket.shards.push_back(
-      {.parameter = place.tensor, .begin = begin - slice_begin, .tensor = sliced.part});
-  return sliced;
+      {end - begin}, [own = bucket.own](void*) {}, bucket.own.options());
+  part.set_requires_grad(true);
+  if (begin < end) {
+    bucket.shards.push_back({.parameter = place.tensor, .begin = begin, .tensor = part});
+  }
+  const std::int64_t slice_begin = group_.rank() * bucket.own.numel();
+  return {.parameter = parameter,
+          .bucket = number,
+          .place = place.offset,
+          .part = part,
+          .offset = begin < end ? slice_begin + begin - place.offset : 0};
 }
 
 void Shards::set_gradient(const Shard& shard, const at::Tensor& slice) {
@@ -141,16 +248,8 @@ void Shards::watch_on(bool on) {
 void Shards::check() {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
-  for (const Bucket& bucket : buckets_) {
-    for (const BucketLayout::Place& place : bucket.layout.places) {
-      const auto& [name, tensor] = parameters_[place.tensor];
-      if (tensor.has_storage() && tensor.is_alias_of(bucket.memory)) continue;
-      throw UsageError(
-          join_message("parameter ", name, " has other memory than parallelize gave it"),
-          "load, move and cast a module before parallelize; into one that is sharded "
-          "copy values in place");
-    }
-  }
+  check_memory();
+  start_gathers_if_stepped();
   if (is_fetched_ && steps_.have_been) {
     throw UsageError(
         "an optimizer stepped after an operator had fetched the parameters that "
@@ -158,7 +257,20 @@ void Shards::check() {
         "call step() of all optimizers before anything touches the parameters");
   }
   for (Bucket& bucket : buckets_) finish_gather(bucket);
-  watch_on(false);
+  watch_on(watches_always());
+}
+
+void Shards::check_memory() const {
+  for (const Bucket& bucket : buckets_) {
+    for (const BucketLayout::Place& place : bucket.layout.places) {
+      const NamedTensor& item = parameters_[place.tensor];
+      if (item.tensor.has_storage() && item.tensor.is_alias_of(bucket.memory)) continue;
+      throw UsageError(
+          join_message("parameter ", item.name, " has other memory than parallelize gave it"),
+          "load, move and cast a module before parallelize; into one that is sharded "
+          "copy values with copy_");
+    }
+  }
 }
 
 void Shards::mark_owners(std::size_t bucket, const BucketLayout::Place& place,
@@ -182,12 +294,41 @@ void Shards::expect_step_of(const std::vector<bool>& ranks) {
   watch_on(true);
 }
 
-void Shards::touch(const c10::StorageImpl& storage, bool /*is_written*/) {
+void Shards::Steps::touch(std::span<const Touched> all) {
+  if (std::ranges::any_of(all, &Touched::is_written)) have_been = true;
+  const std::lock_guard lock(shards.mutex_);
+  shards.flush();
+}
+
+// Brings what optimizers step up to what was written into whole parameters.
+void Shards::flush() {
+  whole_.flush();
+  if (!is_offloaded_) return;  // the same memory
+  const at::NoGradGuard no_grad;
+  for (Bucket& bucket : buckets_) {
+    if (std::exchange(bucket.is_written, false)) bucket.own.copy_(place_of_slice(bucket));
+  }
+}
+
+void Shards::touch(std::span<const Touched> all) {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   start_gathers_if_stepped();
-  for (Bucket& bucket : buckets_) {
-    if (bucket.memory.storage().unsafeGetStorageImpl() == &storage) finish_gather(bucket);
+  c10::SmallVector<std::size_t, 8> needed;
+  for (const Touched& touched : all) {
+    Bucket& bucket = buckets_[bucket_of_.at(touched.storage)];
+    if (bucket.is_stage_3()) {
+      needed.push_back(bucket.whole);
+      continue;
+    }
+    finish_gather(bucket);
+    bucket.is_written = bucket.is_written || touched.is_written;
+  }
+  if (needed.empty()) return;
+  remembering_failure([&] { whole_.need({needed.data(), needed.size()}); });
+  for (const Touched& touched : all) {
+    const Bucket& bucket = buckets_[bucket_of_.at(touched.storage)];
+    if (bucket.is_stage_3() && touched.is_written) whole_.expect_write(bucket.whole);
   }
 }
 
@@ -196,6 +337,7 @@ void Shards::fetch() {
   if (failure_) std::rethrow_exception(failure_);
   start_gathers_if_stepped();
   for (Bucket& bucket : buckets_) finish_gather(bucket);
+  remembering_failure([&] { whole_.need_all(); });
 }
 
 // Of all buckets, those that forward needs first at first: it goes the other way than backward.
@@ -204,10 +346,14 @@ void Shards::start_gathers_if_stepped() {
   is_fetched_ = true;
   steps_.have_been = false;
   const at::NoGradGuard no_grad;
+  flush();
+  remembering_failure([&] { whole_.drop(); });
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
-    const std::int64_t length = bucket->memory.numel() / group_.size();
-    at::Tensor own = bucket->memory.narrow(0, group_.rank() * length, length);
-    if (gathers_.shared_memory() == nullptr) own = own.clone();  // others refuse overlaps
+    if (bucket->is_stage_3()) continue;
+    at::Tensor own = place_of_slice(*bucket);
+    if (is_offloaded_) own.copy_(bucket->own);
+    // Other engines than shared memory refuse input and output that overlap.
+    if (gathers_.shared_memory() == nullptr) own = own.clone();
     bucket->gather = comm::all_gather_async(bucket->memory, own, gathers_, "parameters");
     bucket->is_gathering = true;
   }
@@ -215,13 +361,19 @@ void Shards::start_gathers_if_stepped() {
 
 void Shards::finish_gather(Bucket& bucket) {
   if (!bucket.is_gathering) return;
+  remembering_failure([&] { bucket.gather.wait(); });
+  bucket.is_gathering = false;
+}
+
+// For whoever touches next what is not whole.
+template <typename Call>
+void Shards::remembering_failure(const Call& call) {
   try {
-    bucket.gather.wait();
+    call();
   } catch (...) {
-    failure_ = std::current_exception();  // for whoever touches what is not whole
+    failure_ = std::current_exception();
     throw;
   }
-  bucket.is_gathering = false;
 }
 
 }  // namespace trireme::detail

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters laid out so that a slice of them belongs to each rank: ZeRO stages 1 and 2
-// (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
-// SC 2020).
+// Parameters laid out so that a slice of them belongs to each rank: ZeRO (Rajbhandari et al.,
+// "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020).
 //
 //     parameter bucket   | weight of layer 9 | bias 9 | weight of layer 8 … | 0 |
 //     belongs to         |      rank 0      |      rank 1      |     rank 2      |
 //
-// Every rank keeps all of the memory, and its optimizer steps the slices that belong to it, which
-// it takes for whole, flat parameters. The other slices are gathered when an operator first touches
-// a parameter afterwards (touch.h).
+// Each rank's optimizer steps the slices that belong to it, which it takes for whole, flat
+// parameters. In stages 1 and 2 every rank keeps all of the memory, and the other slices are
+// gathered when an operator first touches a parameter afterwards (touch.h). In stage 3 it keeps its
+// slices, and few buckets are whole at a time (whole_buckets.h).
 #pragma once
 
 #include <trireme/comm/collectives.h>
@@ -16,6 +16,8 @@
 #include <trireme/parallel/data/buckets.h>
 #include <trireme/parallel/sharded/optimizer_slices.h>
 #include <trireme/parallel/sharded/touch.h>
+#include <trireme/parallel/sharded/whole_buckets.h>
+#include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -24,6 +26,8 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace trireme::detail {
@@ -31,26 +35,31 @@ namespace trireme::detail {
 /// Thread-safety: operators may touch parameters on any thread; the rest from one at a time.
 class Shards final : public Toucher {
  public:
-  /// Moves the parameters into flat memory, with their values. Collective.
-  Shards(const std::vector<NamedTensor>& parameters, std::vector<BucketLayout> buckets,
-         comm::Group group);
-  /// Parameters are whole, ordinary and in memory of their own afterwards. Collective where a
-  /// gather is outstanding.
+  /// Moves the parameters that lie in `buckets` into flat memory, with their values; those of stage
+  /// 3 may be deferred: they get their values one by one. Collective.
+  /// @param buckets whose kind is the stage.
+  Shards(const std::vector<NamedTensor>& parameters, const std::vector<BucketLayout>& buckets,
+         const Plan& plan, comm::Group group);
+  /// Parameters are whole, ordinary and in memory of their own afterwards. Collective where
+  /// something is to be gathered; a rank that an exception ends does not wait for the others, and
+  /// has its slices of stage 3 alone.
   ~Shards() override;
   Shards(const Shards&) = delete;
   Shards& operator=(const Shards&) = delete;
 
   /// Length of a bucket with what fills it up to as many slices as there are ranks.
-  std::int64_t elements(std::size_t bucket) const { return buckets_[bucket].memory.numel(); }
+  std::int64_t elements(std::size_t bucket) const { return lengths_[bucket]; }
   std::int64_t slice_elements(std::size_t bucket) const { return elements(bucket) / group_.size(); }
 
   OptimizerSlices& optimizers() noexcept { return *optimizers_; }
+  const comm::Group& group() const noexcept { return group_; }
 
   /// Hands the gradients of this rank's slice of a bucket, [slice_elements], to the optimizer: of
   /// each parameter for which `is_used(index)`; they replace what was there, and the others have
   /// none.
   template <typename IsUsed>
-  void set_gradients(std::size_t bucket, const at::Tensor& slice, const IsUsed& is_used) {
+  void set_gradients(std::size_t bucket, const at::Tensor& sum, const IsUsed& is_used) {
+    const at::Tensor slice = beside_parts(buckets_[bucket], sum);
     for (const Shard& shard : buckets_[bucket].shards) {
       is_used(shard.parameter) ? set_gradient(shard, slice)
                                : at::Tensor(shard.tensor).mutable_grad().reset();
@@ -76,8 +85,8 @@ class Shards final : public Toucher {
   /// would never reach them.
   void check();
 
-  void touch(const c10::StorageImpl& storage, bool is_written) override;
-  /// Makes all parameters whole. Collective.
+  void touch(std::span<const Touched> all) override;
+  /// Makes all parameters whole, in stage 3 until the next step. Collective.
   void fetch();
 
  private:
@@ -90,39 +99,62 @@ class Shards final : public Toucher {
   struct Bucket {
     BucketLayout layout;
     at::Tensor memory;  // [elements]
+    at::Tensor own;     // [elements / ranks]: this rank's slice, which optimizers step
+    at::Tensor gradient;  // [elements / ranks], beside `own` where that is offloaded
     std::vector<Shard> shards;
+    std::size_t whole = 0;  // its number in whole_, stage 3
     comm::Work gather;
     bool is_gathering = false;
+    bool is_written = false;  // while it was whole, in stages 1 and 2
+    bool is_stage_3() const { return layout.kind == 3; }
   };
 
-  void allocate(Bucket& bucket);
+  // Sees when an optimizer comes to this rank's parts.
+  struct Steps final : Toucher {
+    explicit Steps(Shards& the_shards) : shards(the_shards) {}
+    void touch(std::span<const Touched> all) override;
+    Shards& shards;
+    std::atomic<bool> have_been = false;
+  };
+
+  void set_lengths(const std::vector<BucketLayout>& layouts);
   std::int64_t padded_elements(const BucketLayout& layout) const;
-  void check_shares(const std::vector<BucketLayout>& layouts) const;
+  void check_shares() const;
+  void allocate(Bucket& bucket);
+  void load_deferred();
+  void load(Bucket& bucket);
+  void copy_part(Bucket& bucket, const BucketLayout::Place& place, const at::Tensor& whole);
+  std::pair<std::int64_t, std::int64_t> range_in_slice(const Bucket& bucket,
+                                                       const BucketLayout::Place& place) const;
   SlicedParameter cut(std::size_t bucket, const BucketLayout::Place& place);
   static void set_gradient(const Shard& shard, const at::Tensor& slice);
+  void check_memory() const;
+  at::Tensor place_of_slice(const Bucket& bucket) const;
+  at::Tensor beside_parts(Bucket& bucket, const at::Tensor& sum) const;
   void start_gathers_if_stepped();
   void finish_gather(Bucket& bucket);
-
-  // Sees when an optimizer writes into this rank's parts.
-  struct Steps final : Toucher {
-    std::atomic<bool> have_been = false;
-    void touch(const c10::StorageImpl&, bool is_written) override {
-      if (is_written) have_been = true;
-    }
-  };
-
-  std::vector<NamedTensor> parameters_;
-  comm::Group group_;
-  comm::Group gathers_;  // the same ranks; their order of gathers does not depend on other calls
-  std::vector<Bucket> buckets_;
-  std::optional<OptimizerSlices> optimizers_;
-  Steps steps_;
+  void make_ordinary(Bucket& bucket);
 
   // Which ranks have something of a parameter.
   void mark_owners(std::size_t bucket, const BucketLayout::Place& place,
                    std::vector<bool>& ranks) const;
   void expect_step_of(const std::vector<bool>& ranks);
   void watch_on(bool on);
+  bool watches_always() const { return !whole_.empty() || is_offloaded_; }
+  void flush();
+  template <typename Call>
+  void remembering_failure(const Call& call);
+
+  std::vector<NamedTensor> parameters_;
+  bool is_offloaded_;
+  comm::Group group_;
+  comm::Group gathers_;  // the same ranks; their order of gathers does not depend on other calls
+  std::vector<std::int64_t> lengths_;  // of the buckets, in elements
+  std::vector<Bucket> buckets_;
+  std::unordered_map<const c10::StorageImpl*, std::size_t> bucket_of_;
+  WholeBuckets whole_;
+  std::optional<OptimizerSlices> optimizers_;
+  Steps steps_{*this};
 
   std::mutex mutex_;
   bool is_watching_ = false;

@@ -5,8 +5,10 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
@@ -29,28 +31,45 @@ Watched& watched() {
 
 std::atomic<int> num_expecting = 0;
 
-void touch(const at::Tensor& tensor, bool is_written) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
+// What one operator is given, and whose it is.
+struct Found {
+  Toucher* toucher;
+  Touched touched;
+};
+using AllFound = c10::SmallVector<Found, 8>;
+
+void find(const at::Tensor& tensor, bool is_written, AllFound& all) {
+  if (!tensor.defined() || !tensor.key_set().has(kKey) || !tensor.has_storage()) return;
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  Toucher* toucher = nullptr;
-  {
-    const std::lock_guard lock(watched().mutex);
-    const auto found = watched().touchers.find(storage);
-    if (found != watched().touchers.end()) toucher = found->second;
-  }
-  if (toucher != nullptr) toucher->touch(*storage, is_written);
+  const std::lock_guard lock(watched().mutex);
+  const auto found = watched().touchers.find(storage);
+  if (found != watched().touchers.end()) all.push_back({found->second, {storage, is_written}});
 }
 
-void touch(const c10::IValue& value, bool is_written) {
+void find(const c10::IValue& value, bool is_written, AllFound& all) {
   if (value.isTensor()) {
-    touch(value.toTensor(), is_written);
+    find(value.toTensor(), is_written, all);
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) touch(tensor, is_written);
+    for (const at::Tensor& tensor : value.toTensorVector()) find(tensor, is_written, all);
   } else if (value.isOptionalTensorList()) {
     const auto tensors = value.toOptionalTensorList();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (const std::optional<at::Tensor> tensor = tensors.get(i)) touch(*tensor, is_written);
+      if (const std::optional<at::Tensor> tensor = tensors.get(i)) find(*tensor, is_written, all);
     }
+  }
+}
+
+void tell(AllFound& all) {
+  while (!all.empty()) {
+    Toucher* const toucher = all.front().toucher;
+    c10::SmallVector<Touched, 8> its;
+    for (const Found& found : all) {
+      if (found.toucher == toucher) its.push_back(found.touched);
+    }
+    toucher->touch({its.data(), its.size()});
+    all.erase(std::remove_if(all.begin(), all.end(),
+                             [&](const Found& found) { return found.toucher == toucher; }),
+              all.end());
   }
 }
 
@@ -59,10 +78,12 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
   if (num_expecting.load(std::memory_order_acquire) > 0) {
     const auto& arguments = op.schema().arguments();
     const auto values = torch::jit::last(*stack, arguments.size());
+    AllFound all;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const auto* alias = arguments[i].alias_info();
-      touch(values[i], alias != nullptr && alias->isWrite());
+      find(values[i], alias != nullptr && alias->isWrite(), all);
     }
+    tell(all);
   }
   op.callBoxed(stack);
 }
@@ -100,6 +121,13 @@ void unwatch(const c10::Storage& storage) {
 
 void unmark(const at::Tensor& tensor) {
   KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().remove(kKey));
+}
+
+void touch(const at::Tensor& tensor) {
+  if (num_expecting.load(std::memory_order_acquire) == 0) return;
+  AllFound all;
+  find(tensor, /*is_written=*/false, all);
+  tell(all);
 }
 
 void expect_touches(bool on) { num_expecting += on ? 1 : -1; }

@@ -6,16 +6,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
+
 namespace trireme::detail {
+
+struct Touched {
+  const c10::StorageImpl* storage;
+  bool is_written;  ///< the operator writes into the tensor
+};
 
 /// Of the storages that it watches.
 class Toucher {
  public:
   virtual ~Toucher() = default;
-  /// Called before an operator that was given a tensor of that storage, on its thread, only while
+  /// Called before an operator that was given tensors of those storages, on its thread, only while
   /// `expect_touches` is on. Operators called within do not call it again.
-  /// @param is_written whether the operator writes into that tensor.
-  virtual void touch(const c10::StorageImpl& storage, bool is_written) = 0;
+  virtual void touch(std::span<const Touched> all) = 0;
 };
 
 /// Watches the storage of `tensor`, and marks the tensor; views made of it are marked too. A
@@ -25,6 +31,9 @@ void watch(const at::Tensor& tensor, Toucher& toucher);
 void unwatch(const c10::Storage& storage);
 /// Takes the mark from a tensor.
 void unmark(const at::Tensor& tensor);
+
+/// Does for one tensor what is done before an operator that reads it.
+void touch(const at::Tensor& tensor);
 
 /// How many touchers want to be called; where it is none, a marked operator costs a detour through
 /// the dispatcher, 0.1 us, and nothing else.

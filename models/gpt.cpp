@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <models/gpt.h>
+
+namespace models {
+namespace {
+
+constexpr double kInitialDeviation = 0.02;
+constexpr std::int64_t kMlpExpansion = 4;
+
+torch::nn::LayerNorm layer_norm(std::int64_t hidden) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden}));
+}
+
+class AttentionImpl : public torch::nn::Module {
+ public:
+  explicit AttentionImpl(const GPTOptions& options)
+      : heads_(options.heads),
+        dropout_(options.dropout),
+        input_(register_module("input", torch::nn::Linear(options.hidden, 3 * options.hidden))),
+        output_(register_module("output", torch::nn::Linear(options.hidden, options.hidden))) {}
+
+  // [batch, sequence, hidden] to the same shape.
+  torch::Tensor forward(const torch::Tensor& features) {
+    const auto queries_keys_values = input_(features).chunk(3, -1);
+    const auto by_head = [this](const torch::Tensor& part) {
+      return part.unflatten(-1, {heads_, -1}).transpose(1, 2);  // [batch, heads, sequence, …]
+    };
+    const auto mixed = at::scaled_dot_product_attention(
+        by_head(queries_keys_values[0]), by_head(queries_keys_values[1]),
+        by_head(queries_keys_values[2]), /*attn_mask=*/{}, is_training() ? dropout_ : 0.0,
+        /*is_causal=*/true);
+    return output_(mixed.transpose(1, 2).flatten(2));
+  }
+
+ private:
+  std::int64_t heads_;
+  double dropout_;
+  torch::nn::Linear input_;  // queries, keys and values, one after the other
+  torch::nn::Linear output_;
+};
+TORCH_MODULE(Attention);
+
+class BlockImpl : public torch::nn::Module {
+ public:
+  explicit BlockImpl(const GPTOptions& options)
+      : norm1_(register_module("norm1", layer_norm(options.hidden))),
+        attention_(register_module("attention", Attention(options))),
+        norm2_(register_module("norm2", layer_norm(options.hidden))),
+        mlp_input_(register_module(
+            "mlp_input", torch::nn::Linear(options.hidden, kMlpExpansion * options.hidden))),
+        mlp_output_(register_module(
+            "mlp_output", torch::nn::Linear(kMlpExpansion * options.hidden, options.hidden))),
+        dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
+
+  torch::Tensor forward(const torch::Tensor& features) {
+    const auto attended = features + dropout_(attention_(norm1_(features)));
+    return attended + dropout_(mlp_output_(torch::gelu(mlp_input_(norm2_(attended)))));
+  }
+
+ private:
+  torch::nn::LayerNorm norm1_;
+  Attention attention_;
+  torch::nn::LayerNorm norm2_;
+  torch::nn::Linear mlp_input_;
+  torch::nn::Linear mlp_output_;
+  torch::nn::Dropout dropout_;
+};
+TORCH_MODULE(Block);
+
+}  // namespace
+
+GPTImpl::GPTImpl(const GPTOptions& options)
+    : sequence_(options.sequence),
+      token_embedding_(options.vocabulary, options.hidden),
+      position_embedding_(options.sequence, options.hidden),
+      dropout_(options.dropout),
+      norm_(layer_norm(options.hidden)) {
+  TORCH_CHECK(options.layers > 0, "GPTOptions.layers is ", options.layers, ", expected 1 or more");
+  TORCH_CHECK(options.heads > 0 && options.hidden % options.heads == 0, "GPTOptions.heads is ",
+              options.heads, ", expected a number that divides hidden, which is ", options.hidden);
+  register_module("token_embedding", token_embedding_);
+  register_module("position_embedding", position_embedding_);
+  register_module("dropout", dropout_);
+  for (std::int64_t layer = 0; layer < options.layers; ++layer) blocks_->push_back(Block(options));
+  register_module("blocks", blocks_);
+  register_module("norm", norm_);
+  if (!options.tied) {
+    head_ = register_module(
+        "head", torch::nn::Linear(
+                    torch::nn::LinearOptions(options.hidden, options.vocabulary).bias(false)));
+  }
+
+  const torch::NoGradGuard no_grad;
+  for (const auto& module : modules(/*include_self=*/false)) {
+    if (auto* linear = module->as<torch::nn::Linear>()) {
+      linear->weight.normal_(0, kInitialDeviation);
+      if (linear->bias.defined()) linear->bias.zero_();
+    } else if (auto* embedding = module->as<torch::nn::Embedding>()) {
+      embedding->weight.normal_(0, kInitialDeviation);
+    }
+  }
+}
+
+torch::Tensor GPTImpl::forward(const torch::Tensor& tokens) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64, "tokens are ",
+              tokens.scalar_type(), " ", tokens.sizes(), ", expected int64 [batch, sequence]");
+  TORCH_CHECK(tokens.size(1) > 0 && tokens.size(1) <= sequence_, "rows have ", tokens.size(1),
+              " tokens, expected 1 to ", sequence_, ", which is GPTOptions.sequence");
+  const auto positions = torch::arange(tokens.size(1), tokens.options());
+  const auto features = dropout_(token_embedding_(tokens) + position_embedding_(positions));
+  const auto outputs = norm_(blocks_->forward(features));
+  return head_ ? head_(outputs) : torch::linear(outputs, token_embedding_->weight);
+}
+
+}  // namespace models

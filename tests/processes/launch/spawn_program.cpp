@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Spawns workers that do what the first argument says; for the tests.
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/comm/spawn.h>
+#include <trireme/comm/world.h>
+
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <thread>
+
+namespace {
+
+// Notes in a file, if there is one, which processes ended in the ordinary way.
+struct Farewell {
+  std::string path;
+  ~Farewell() {
+    if (!path.empty()) std::ofstream(path, std::ios::app) << "bye\n";
+  }
+};
+Farewell farewell;
+
+// Ranks other than 1 wait for it for ever.
+int work(const std::string& mode, const trireme::World& world, int argc, char** argv) {
+  if (mode == "sum") {
+    const at::Tensor sum = at::full({1}, world.rank, at::kLong);
+    trireme::comm::all_reduce(sum, world.group);
+    std::cout << "rank " << world.rank << " of " << world.size << ", sum "
+              << sum.item<std::int64_t>() << ", arguments";
+    for (int i = 1; i < argc; ++i) std::cout << " <" << argv[i] << ">";
+    std::cout << std::endl;
+    return 0;
+  }
+  if (mode == "hang") std::cout << "ready" << std::endl;
+  if (mode == "hang" || world.rank != 1) {
+    trireme::comm::barrier(world.group);
+    while (true) ::pause();
+  }
+  if (mode == "code") return 7;
+  if (mode == "kill") ::raise(SIGKILL);
+  if (mode == "torch") TORCH_CHECK(false, "no such sample");
+  if (mode == "nested")
+    return trireme::spawn(2, argc, argv, [](const trireme::World&) { return 0; });
+  if (mode == "below") {
+    const std::string again = std::string(argv[2]) + " sum";
+    return std::system(again.c_str()) == 0 ? 0 : 8;  // NOLINT(bugprone-command-processor)
+  }
+  throw std::runtime_error("no such sample");
+}
+
+int run(const std::string& mode, int argc, char** argv) {
+  std::thread thread;
+  if (mode == "thread") {
+    thread = std::thread([] { ::pause(); });
+    thread.detach();
+  }
+  if (mode == "farewell") farewell.path = argv[2];
+  if (mode == "twice") {
+    const int first = trireme::spawn(2, argc, argv, [](const trireme::World&) {
+      std::cout << "the first" << std::endl;
+      return 3;
+    });
+    std::cout << "between, after " << first << std::endl;
+    return trireme::spawn(2, argc, argv, [](const trireme::World&) {
+      std::cout << "the second" << std::endl;
+      return 4;
+    });
+  }
+  const int processes = mode == "none" ? 0 : 3;
+  trireme::SpawnOptions options;
+  if (mode == "sum") options.run.output = trireme::launch::Output::kAll;
+  const int code = trireme::spawn(
+      processes, argc, argv,
+      [&](const trireme::World& world) {
+        return mode == "farewell" ? 0 : work(mode, world, argc, argv);
+      },
+      options);
+  std::cout << "spawn returned " << code << std::endl;
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  return run(argc > 1 ? argv[1] : "", argc, argv);
+} catch (const trireme::Error& error) {
+  std::cerr << "refused: " << error.what() << std::endl;
+  return 9;
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan can ask of data parallel besides the mean of one pass: accumulation by no_sync, sums,
+// sparse gradients, ranks whose data ends early, several modules in one optimizer, half precision
+// on the wire, and what is refused.
+#include <trireme/parallel/data_parallel.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+
+#include <gmock/gmock.h>
+#include <tests/ranks/small_net.h>
+#include <tests/ranks/thread_ranks.h>
+#include <torch/torch.h>
+
+namespace trireme {
+namespace {
+
+using comm::Group;
+using test::loss_of;
+using test::make_batch;
+using test::make_net;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+
+template <typename Call>
+std::string usage_error(const Call& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::vector<torch::Tensor> copies(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> all;
+  for (const torch::Tensor& parameter : module.parameters()) {
+    all.push_back(parameter.detach().clone());
+  }
+  return all;
+}
+
+bool all_equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return torch::equal(x, y); });
+}
+
+class EveryStage : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Stages, EveryStage, ::testing::Values(0, 1, 2, 3));
+
+TEST_P(EveryStage, AccumulatesByNoSyncWhatMicroBatchesAccumulate) {
+  run_ranks(3, [](const Group& group) {
+    std::vector<std::vector<torch::Tensor>> ends;
+    for (const bool by_plan : {true, false}) {
+      test::Net net = make_net(1);
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+      Parallelized parallelized = parallelize(*net,
+                                              {.micro_batches = by_plan ? 2 : 1,
+                                               .bucket_bytes = 1000,
+                                               .zero_stage = GetParam(),
+                                               .gradient_reduction = GradientReduction::kSum},
+                                              group);
+      parallelized.shard(optimizer);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        if (by_plan) {
+          loss_of(net, make_batch(step, group.rank())).backward();
+        } else {
+          const auto held_back = parallelized.no_sync();
+          loss_of(net, make_batch(step, group.rank())).backward();
+        }
+        loss_of(net, make_batch(step, 7 + group.rank())).backward();
+        optimizer.step();
+      }
+      ends.push_back(copies(*net));
+    }
+    EXPECT_TRUE(all_equal(ends[0], ends[1]));
+  });
+}
+
+TEST_P(EveryStage, GivesTheSumWhereThePlanSaysSo) {
+  run_ranks(2, [](const Group& group) {
+    std::vector<std::vector<torch::Tensor>> ends;
+    for (const bool is_sum : {true, false}) {
+      test::Net net = make_net(1);
+      // A power of two: the rate makes up for the divisor without rounding.
+      torch::optim::SGD optimizer(net->parameters(), is_sum ? 0.0625 : 0.25);
+      Parallelized parallelized = parallelize(
+          *net,
+          {.micro_batches = 2,
+           .zero_stage = GetParam(),
+           .gradient_reduction = is_sum ? GradientReduction::kSum : GradientReduction::kMean,
+           .gradient_predivide = is_sum ? 1.0 : 2.0},
+          group);
+      parallelized.shard(optimizer);
+      for (int pass = 0; pass < 4; ++pass) {
+        if (pass % 2 == 0) optimizer.zero_grad();
+        loss_of(net, make_batch(pass, group.rank())).backward();
+        if (pass % 2 == 1) optimizer.step();
+      }
+      ends.push_back(copies(*net));
+    }
+    EXPECT_TRUE(all_equal(ends[0], ends[1]));
+  });
+}
+
+TEST_P(EveryStage, StepsSeveralModulesWithOneOptimizer) {
+  run_ranks(3, [](const Group& group) {
+    std::vector<std::vector<torch::Tensor>> ends;
+    for (const int stage : {0, GetParam()}) {
+      test::Net first = make_net(1);
+      test::Net second = make_net(2);
+      std::vector<torch::Tensor> parameters = first->parameters();
+      for (const torch::Tensor& parameter : second->parameters()) parameters.push_back(parameter);
+      torch::optim::Adam optimizer(parameters, torch::optim::AdamOptions(0.01));
+      Parallelized of_first = parallelize(*first, {.zero_stage = stage}, group);
+      Parallelized of_second = parallelize(*second, {.zero_stage = stage}, group);
+      of_first.shard(optimizer);
+      of_second.shard(optimizer);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        const torch::Tensor loss = loss_of(first, make_batch(step, group.rank())) +
+                                   loss_of(second, make_batch(step, 5 + group.rank()));
+        loss.backward();
+        clip_by_global_norm(optimizer, 0.5, combine(of_first.sharing(), of_second.sharing()));
+        optimizer.step();
+      }
+      of_first.unshard(optimizer);  // in the order in which they were cut, and the other one
+      of_second.unshard(optimizer);
+      const auto& listed = optimizer.param_groups()[0].params();
+      ASSERT_EQ(listed.size(), parameters.size());
+      for (std::size_t i = 0; i < listed.size(); ++i) EXPECT_TRUE(listed[i].is_same(parameters[i]));
+      ends.push_back(copies(*first));
+      for (const torch::Tensor& parameter : copies(*second)) ends.back().push_back(parameter);
+    }
+    EXPECT_TRUE(all_equal(ends[0], ends[1]));
+  });
+}
+
+struct WordsImpl : torch::nn::Module {
+  explicit WordsImpl(bool is_sparse) {
+    words = register_module(
+        "words", torch::nn::Embedding(torch::nn::EmbeddingOptions(40, 5).sparse(is_sparse)));
+    head = register_module("head", torch::nn::Linear(5, 30));
+    auto generator = at::detail::createCPUGenerator(3);
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : parameters()) {
+      parameter.copy_(torch::rand(parameter.sizes(), generator, parameter.options()) - 0.5);
+    }
+  }
+  torch::Tensor forward(const torch::Tensor& tokens) { return head(words(tokens)); }
+  torch::nn::Embedding words{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Words);
+
+TEST_P(EveryStage, SumsSparseGradientsToTheBitsOfDenseOnes) {
+  run_ranks(3, [](const Group& group) {
+    std::vector<std::vector<torch::Tensor>> ends;
+    for (const bool is_sparse : {false, true}) {
+      Words net(is_sparse);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      Parallelized parallelized =
+          parallelize(*net, {.micro_batches = 2, .zero_stage = is_sparse ? GetParam() : 0}, group);
+      parallelized.shard(optimizer);
+      for (int pass = 0; pass < 4; ++pass) {
+        if (pass % 2 == 0) optimizer.zero_grad();
+        // No word twice in a batch: dense and sparse then add the same numbers in the same order.
+        const auto tokens = torch::arange(7) * 5 + (pass + group.rank()) % 5;
+        net(tokens).square().mean().backward();
+        if (pass == 1) {
+          EXPECT_EQ(net->words->weight.grad().is_sparse(), is_sparse);
+        }
+        if (pass % 2 == 1) optimizer.step();
+      }
+      ends.push_back(copies(*net));
+    }
+    EXPECT_TRUE(all_equal(ends[0], ends[1]));
+  });
+}
+
+class StagesThatJoin : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Stages, StagesThatJoin, ::testing::Values(0, 1, 2));
+
+// Rank r has 1 + r steps; each step's divisor is that of the ranks that are left.
+TEST_P(StagesThatJoin, GoesOnWithoutRanksWhoseDataHasEnded) {
+  constexpr int kRanks = 3;
+  test::Net alone = make_net(1);
+  torch::optim::Adam adam(alone->parameters(), torch::optim::AdamOptions(0.01));
+  for (int step = 0; step < kRanks; ++step) {
+    std::vector<torch::Tensor> total(alone->parameters().size());
+    for (int rank = step; rank < kRanks; ++rank) {
+      alone->zero_grad();
+      loss_of(alone, make_batch(step, rank)).backward();
+      for (std::size_t p = 0; p < total.size(); ++p) {
+        const torch::Tensor gradient = alone->parameters()[p].grad();
+        if (!gradient.defined()) continue;
+        total[p] = total[p].defined() ? total[p] + gradient : gradient.clone();
+      }
+    }
+    for (std::size_t p = 0; p < total.size(); ++p) {
+      torch::Tensor parameter = alone->parameters()[p];
+      parameter.mutable_grad() = total[p].defined() ? total[p] / (kRanks - step) : torch::Tensor();
+    }
+    adam.step();
+  }
+  const auto expected = copies(*alone);
+  run_ranks(kRanks, [&](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
+    Parallelized parallelized = parallelize(
+        *net, {.bucket_bytes = 1000, .zero_stage = GetParam(), .divide_by_active_ranks = true},
+        group);
+    parallelized.shard(optimizer);
+    const auto step_and_zero = [&] {
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    for (int step = 0; step <= group.rank(); ++step) {
+      loss_of(net, make_batch(step, group.rank())).backward();
+      step_and_zero();
+    }
+    parallelized.join(step_and_zero);
+    EXPECT_TRUE(all_equal(copies(*net), expected)) << "rank " << group.rank();
+    loss_of(net, make_batch(9, group.rank())).backward();  // and on they go together
+    step_and_zero();
+  });
+}
+
+TEST(DataParallel, JoinIsRefusedWhereForwardNeedsAllRanks) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    Parallelized parallelized = parallelize(*net, {.zero_stage_of = {{"first", 3}}}, group);
+    EXPECT_THAT(usage_error([&] { parallelized.join([] {}); }), HasSubstr("stage 3"));
+  });
+}
+
+TEST_P(EveryStage, RoundsToHalfPrecisionOnTheWireAlone) {
+  for (const GradientWire wire : {GradientWire::kFp16, GradientWire::kBf16}) {
+    run_ranks(2, [&](const Group& group) {
+      std::vector<std::vector<torch::Tensor>> gradients;
+      for (const GradientWire way : {GradientWire::kAsIs, wire}) {
+        test::Net net = make_net(1);
+        torch::optim::SGD optimizer(net->parameters(), 1.0);
+        Parallelized parallelized =
+            parallelize(*net, {.zero_stage = GetParam(), .wire = way}, group);
+        parallelized.shard(optimizer);
+        loss_of(net, make_batch(0, group.rank())).backward();
+        const auto before = copies(*net);
+        optimizer.step();
+        gradients.push_back(copies(*net));
+        for (std::size_t p = 0; p < before.size(); ++p) gradients.back()[p] -= before[p];
+      }
+      const double unit = wire == GradientWire::kFp16 ? 0x1p-11 : 0x1p-8;
+      bool any_differs = false;
+      for (std::size_t p = 0; p < gradients[0].size(); ++p) {
+        const torch::Tensor& exact = gradients[0][p];
+        const double largest = exact.abs().max().item<double>();
+        // Each summand and the sum are rounded; and the difference of two parameters in fp32.
+        EXPECT_LE((gradients[1][p] - exact).abs().max().item<double>(), 4 * unit * largest + 1e-6);
+        any_differs = any_differs || !torch::equal(gradients[1][p], exact);
+      }
+      EXPECT_TRUE(any_differs);
+    });
+  }
+}
+
+struct Doubling final : GradientExchange {
+  std::function<void()> start(GradientBucket& bucket, const Group& group) override {
+    num_started += 1;
+    auto work = std::make_shared<comm::Work>(comm::all_reduce_async(bucket.memory, group));
+    return [work, memory = bucket.memory] {
+      work->wait();
+      memory.mul_(2);
+    };
+  }
+  int num_started = 0;
+};
+
+TEST(DataParallel, TakesAnExchangeOfTheUsers) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    test::Net plain = make_net(1);
+    Parallelized parallelized = parallelize(*net, {.bucket_bytes = 1000}, group);
+    const DataParallel parallel(*plain, group);
+    const auto doubling = std::make_shared<Doubling>();
+    parallelized.exchange_by(doubling);
+    for (int step = 0; step < 3; ++step) {  // buckets are filled anew after the first
+      net->zero_grad();
+      plain->zero_grad();
+      loss_of(net, make_batch(step, group.rank())).backward();
+      loss_of(plain, make_batch(step, group.rank())).backward();
+      EXPECT_TRUE(torch::equal(net->first->weight.grad(), 2 * plain->first->weight.grad()));
+      EXPECT_EQ(net->unused.grad().defined(), false);
+    }
+    EXPECT_GT(doubling->num_started, 3);
+    test::Net cut = make_net(1);
+    Parallelized sharded = parallelize(*cut, {.zero_stage = 1}, group);
+    EXPECT_THAT(usage_error([&] { sharded.exchange_by(doubling); }), HasSubstr("zero_stage 0"));
+  });
+}
+
+TEST(DataParallel, NamesWhatChangedAfterwards) {
+  run_ranks(2, [](const Group& group) {
+    {
+      test::Net net = make_net(1);
+      const DataParallel parallel(*net, group);
+      net->conv->weight.set_requires_grad(false);
+      EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(0, 0)).backward(); }),
+                  AllOf(HasSubstr("parameter conv.weight"), HasSubstr("frozen")));
+    }
+    {
+      test::Net net = make_net(1);
+      const DataParallel parallel(*net, group);
+      net->scale = net->register_parameter("late", torch::ones({3}, torch::kDouble));
+      EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(0, 0)).backward(); }),
+                  AllOf(HasSubstr("parameter late"), HasSubstr("added")));
+    }
+    {
+      test::Net net = make_net(1);
+      const DataParallel parallel(*net, group);
+      net->to(torch::kDouble);
+      EXPECT_THAT(
+          usage_error([&] { loss_of(net, make_batch(0, 0).to(torch::kDouble)).backward(); }),
+          AllOf(HasSubstr("parameter unused is Double"), HasSubstr("Float")));
+    }
+    {
+      test::Net net = make_net(1);
+      EXPECT_THAT(
+          usage_error([&] { static_cast<void>(parallelize(*net, {.shard_ranks = 3}, group)); }),
+          AllOf(HasSubstr("shard_ranks is 3"), HasSubstr("divisor of the 2 ranks")));
+    }
+  });
+}
+
+TEST(DataParallel, TakesAListOfParameters) {
+  run_ranks(2, [](const Group& group) {
+    torch::nn::Linear one(2, 2);
+    torch::nn::Linear other(2, 2);
+    const std::vector<std::pair<std::string, torch::Tensor>> parameters = {
+        {"one.weight", one->weight}, {"other.weight", other->weight}};
+    const Parallelized parallelized = parallelize(parameters, {}, group);
+    (one(torch::ones({1, 2}) * (1 + group.rank())).sum() + other(torch::ones({1, 2})).sum())
+        .backward();
+    EXPECT_TRUE(torch::equal(one->weight.grad(), torch::full({2, 2}, 1.5)));
+    EXPECT_THAT(usage_error([&] {
+                  const std::vector<std::pair<std::string, torch::Tensor>> same = {
+                      {"weight", one->bias}, {"weight", other->bias}};
+                  static_cast<void>(parallelize(same, {}, group));
+                }),
+                HasSubstr("two parameters have the name weight"));
+  });
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/spawn.h>
+
+#include <trireme/base/environment.h>
+#include <trireme/base/error.h>
+#include <trireme/launch/launcher_environment.h>
+#include <trireme/launch/process_tree.h>
+#include <trireme/launch/store/quiet_torch.h>
+#include <trireme/launch/store/store_server.h>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a worker finds in its environment, and everything below it too: the process that called
+// spawn, and which of its calls that was.
+constexpr const char* kMark = "TRIREME_SPAWN";
+
+struct Mark {
+  int process = 0;
+  int call = 0;
+};
+
+Mark read_mark(const std::string& text) {
+  Mark mark;
+  char separator = 0;
+  std::istringstream(text) >> mark.process >> separator >> mark.call;
+  return mark;
+}
+
+// A worker's parent is the launcher's second process, whose parent called spawn.
+bool is_worker_of(int process) {
+  const auto above = launch::ancestors();
+  return above.size() > 1 && above[1].id == process;
+}
+
+[[noreturn]] void work(int rank, const std::function<int(const World&)>& body,
+                       const InitOptions& options) {
+  std::optional<World> world;
+  int code = 1;
+  try {
+    world = init(options);
+    code = body(*world);
+  } catch (const std::exception& error) {
+    std::cerr << "trireme: rank " << rank << " ended by an exception: " << launch::message_of(error)
+              << std::endl;
+  }
+  if (code != 0) {
+    // Ranks that wait for one that has left fail too, and would be taken for the first: this one
+    // keeps its connections and is gone before anybody notices.
+    std::cout.flush();
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+  world.reset();
+  std::exit(0);  // what follows spawn is for the process that called it first
+}
+
+void check_alone(const launch::Identity& identity) {
+  if (identity.world_size == 1) return;
+  throw UsageError(
+      join_message("spawn was called in rank ", identity.rank, " of ", identity.world_size,
+                   ", which ", identity.launcher, " has started"),
+      "spawn starts the ranks itself: start the program alone, or call the function that you gave "
+      "to spawn without it");
+}
+
+// The launcher forks and takes over signals, which another thread would get.
+void check_single_thread() {
+  const auto threads = std::distance(fs::directory_iterator("/proc/self/task"), {});
+  if (threads == 1) return;
+  throw UsageError(
+      join_message("spawn was called in a process of ", threads, " threads, expected 1"),
+      "call it first in main: computing with tensors starts threads");
+}
+
+// Runs in the launcher's second process, a fork of ours.
+launch::ExitObserver host_store(UniqueFd listening_socket, int port) {
+  // It must not run the program's exit handlers and static destructors, which remove files, say.
+  ::on_exit([](int code, void*) { ::_exit(code); }, nullptr);
+  auto server = std::make_shared<launch::StoreServer>(std::move(listening_socket), port);
+  return [server](int rank, std::string_view how) { server->publish_exit(rank, how); };
+}
+
+}  // namespace
+
+int spawn(int processes, int argc, char** argv, const std::function<int(const World&)>& body,
+          SpawnOptions options) {
+  static int calls = 0;
+  const int call = ++calls;
+  const Environment environment = Environment::of_process();
+  const launch::Identity identity = launch::read_identity(environment);
+  if (const auto text = environment.find(kMark)) {
+    const Mark mark = read_mark(*text);
+    if (is_worker_of(mark.process)) {
+      if (call < mark.call) return 0;
+      if (call == mark.call) work(identity.rank, body, options.init);
+    }
+    throw UsageError(join_message("spawn was called inside a worker, rank ", identity.rank, " of ",
+                                  identity.world_size),
+                     "start all workers by one call, outside of them");
+  }
+  check_alone(identity);
+  if (processes < 1) {
+    throw UsageError(join_message("spawn was given ", processes, " processes"), "give 1 or more");
+  }
+  check_single_thread();
+  launch::RunOptions& run = options.run;
+  run.command = {fs::read_symlink("/proc/self/exe").string()};
+  for (int i = 1; i < argc; ++i) run.command.emplace_back(argv[i]);
+  run.processes = processes;
+  run.environment.emplace_back(kMark, join_message(::getpid(), ".", call));
+  run.host_store = host_store;
+  return launch::run(run);
+}
+
+}  // namespace trireme

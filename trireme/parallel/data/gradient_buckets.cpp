@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/data/gradient_buckets.h>
+
+#include <trireme/base/error.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <map>
+
+namespace trireme::detail {
+namespace {
+
+at::ScalarType type_of(GradientWire wire, at::ScalarType own) {
+  if (at::elementSize(own) < 4) return own;  // narrow already
+  switch (wire) {
+    case GradientWire::kFp16:
+      return at::kHalf;
+    case GradientWire::kBf16:
+      return at::kBFloat16;
+    default:
+      return own;
+  }
+}
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan,
+                                 const Lanes& lanes, Shards* shards)
+    : parameters_(parameters), plan_(plan), lanes_(lanes), shards_(shards) {}
+
+bool GradientBuckets::can_carry_tail(const std::vector<NamedTensor>& parameters,
+                                     const std::vector<BucketLayout>& layouts, const Plan& plan) {
+  const auto is_narrow = [](const NamedTensor& item) { return item.tensor.element_size() < 4; };
+  return !layouts.empty() && plan.wire == GradientWire::kAsIs && plan.gradient_predivide == 1 &&
+         std::ranges::all_of(layouts, [](const auto& layout) { return layout.kind == 0; }) &&
+         std::ranges::none_of(parameters, is_narrow);
+}
+
+void GradientBuckets::fill(const std::vector<BucketLayout>& layouts, std::int64_t tail) {
+  buckets_ = std::vector<Bucket>(layouts.size());
+  places_.assign(parameters_.size(), at::Tensor());
+  lent_.clear();
+  std::size_t num_sharded = 0;
+  std::map<std::string, std::vector<std::size_t>> borrowers;  // by device
+  for (std::size_t number = 0; number < layouts.size(); ++number) {
+    Bucket& bucket = buckets_[number];
+    bucket.stage = layouts[number].kind;
+    if (bucket.stage > 0) bucket.shard = num_sharded++;
+    for (const BucketLayout::Place& place : layouts[number].places) {
+      bucket.members.push_back(place.tensor);
+    }
+    if (bucket.stage >= 2) {
+      borrowers[options_of(number).device().str()].push_back(number);
+    } else {
+      const bool is_last = number + 1 == layouts.size();
+      allocate(number, layouts[number].elements, is_last ? tail : 0);
+    }
+  }
+  for (const auto& [device, numbers] : borrowers) lend(numbers);
+  for (std::size_t number = 0; number < layouts.size(); ++number) prepare(number, layouts[number]);
+}
+
+at::TensorOptions GradientBuckets::options_of(std::size_t bucket) const {
+  return parameters_[buckets_[bucket].members.front()].tensor.options().requires_grad(false);
+}
+
+std::int64_t GradientBuckets::bytes_of(std::size_t bucket) const {
+  const auto size = static_cast<std::int64_t>(options_of(bucket).dtype().itemsize());
+  return shards_->elements(buckets_[bucket].shard) * size;
+}
+
+// Memory of its own; this rank's slice of the sum replaces its summand.
+void GradientBuckets::allocate(std::size_t number, std::int64_t elements, std::int64_t tail) {
+  Bucket& bucket = buckets_[number];
+  if (bucket.stage > 0) elements = shards_->elements(bucket.shard);
+  bucket.memory = comm::zeros_registered({elements + tail}, options_of(number), stream_of(number));
+  bucket.gradients = bucket.memory.narrow(0, 0, elements);
+  if (tail > 0) {
+    tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
+  }
+  if (bucket.stage == 0) return;
+  const std::int64_t slice = shards_->slice_elements(bucket.shard);
+  // Other engines than shared memory refuse input and output that overlap.
+  bucket.own = lanes_.shard.shared_memory() != nullptr
+                   ? bucket.memory.narrow(0, lanes_.shard.rank() * slice, slice)
+                   : at::zeros({slice}, options_of(number));
+}
+
+// Memory that buckets of a device use in turn: while it is filled, what was in it before has
+// travelled, and two of each stream are under way.
+void GradientBuckets::lend(const std::vector<std::size_t>& borrowers) {
+  const std::size_t period = 2 * lanes_.shard_streams.size();
+  for (std::size_t first = 0; first < std::min(period, borrowers.size()); ++first) {
+    std::int64_t longest = 0;
+    for (std::size_t i = first; i < borrowers.size(); i += period) {
+      longest = std::max(longest, bytes_of(borrowers[i]));
+    }
+    const std::size_t number = borrowers[first];
+    lent_.push_back(
+        comm::zeros_registered({longest}, options_of(number).dtype(at::kByte), stream_of(number)));
+    for (std::size_t i = first; i < borrowers.size(); i += period) {
+      Bucket& bucket = buckets_[borrowers[i]];
+      bucket.is_lent = true;
+      if (i >= period) bucket.before = borrowers[i - period];
+      bucket.memory = lent_.back()
+                          .narrow(0, 0, bytes_of(borrowers[i]))
+                          .view(options_of(borrowers[i]).dtype().toScalarType());
+      bucket.gradients = bucket.memory;
+      bucket.own = at::zeros({shards_->slice_elements(bucket.shard)}, options_of(borrowers[i]));
+    }
+  }
+}
+
+void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
+  Bucket& bucket = buckets_[number];
+  for (const BucketLayout::Place& place : layout.places) {
+    const at::Tensor& parameter = parameters_[place.tensor].tensor;
+    places_[place.tensor] =
+        slice_of(bucket.memory, place.offset, parameter.sizes(), parameter.strides());
+    bucket.exchanged.gradients.push_back(places_[place.tensor]);
+    bucket.exchanged.names.push_back(parameters_[place.tensor].name);
+  }
+  bucket.exchanged.memory = bucket.gradients;
+  const std::size_t others = bucket.members.size() - 1;
+  bucket.label = "gradient of " + bucket.exchanged.names.front() +
+                 (others > 0 ? join_message(" and ", others, " more") : "");
+  const at::TensorOptions options = options_of(number);
+  const at::ScalarType own = options.dtype().toScalarType();
+  // Half precision has not every whole number above 256.
+  bucket.divisor = at::empty({}, options.dtype(at::elementSize(own) < 4 ? at::kFloat : own));
+  const at::ScalarType sent = type_of(plan_.wire, own);
+  if (bucket.stage > 0 && sent != own) {
+    bucket.sent = at::empty({bucket.gradients.numel()}, options.dtype(sent));
+    bucket.received = at::empty({bucket.own.numel()}, options.dtype(sent));
+  }
+}
+
+void GradientBuckets::acquire(std::size_t number) {
+  if (const auto before = buckets_[number].before) complete(buckets_[*before]);
+}
+
+void GradientBuckets::launch(std::size_t number) {
+  Bucket& bucket = buckets_[number];
+  if (plan_.gradient_predivide != 1) {
+    bucket.divisor.fill_(plan_.gradient_predivide);
+    bucket.gradients.div_(bucket.divisor);
+  }
+  const comm::Group& stream = stream_of(number);
+  if (bucket.stage == 0 && exchange_) {
+    bucket.finish_exchange = exchange_->start(bucket.exchanged, stream);
+  } else if (bucket.stage == 0) {
+    bucket.work = comm::all_reduce_async(bucket.memory, stream, comm::ReduceOp::kSum, bucket.label);
+  } else if (bucket.sent.defined()) {
+    bucket.sent.copy_(bucket.gradients);
+    bucket.work = comm::reduce_scatter_async(bucket.received, bucket.sent, stream,
+                                             comm::ReduceOp::kSum, bucket.label);
+  } else {
+    bucket.work = comm::reduce_scatter_async(bucket.own, bucket.gradients, stream,
+                                             comm::ReduceOp::kSum, bucket.label);
+  }
+  bucket.is_under_way = true;
+}
+
+// Waits for the sum over the ranks among which the bucket is cut, and starts that over replicas.
+void GradientBuckets::complete(Bucket& bucket) {
+  if (!std::exchange(bucket.is_under_way, false)) return;
+  bucket.work.wait();
+  if (const auto finish_exchange = std::exchange(bucket.finish_exchange, {})) finish_exchange();
+  if (bucket.received.defined()) bucket.own.copy_(bucket.received);
+  if (bucket.stage > 0 && lanes_.replicas.size() > 1) {
+    bucket.replica_work =
+        comm::all_reduce_async(bucket.own, lanes_.replicas, comm::ReduceOp::kSum, bucket.label);
+  }
+}
+
+void GradientBuckets::finish(std::size_t number, double divisor) {
+  Bucket& bucket = buckets_[number];
+  for (Bucket& other : buckets_) complete(other);
+  bucket.replica_work.wait();
+  divisor /= plan_.gradient_predivide;
+  if (divisor == 1) return;
+  // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
+  bucket.divisor.fill_(divisor);
+  (bucket.stage > 0 ? bucket.own : bucket.gradients).div_(bucket.divisor);
+}
+
+void GradientBuckets::abandon() {
+  for (Bucket& bucket : buckets_) {
+    bucket.is_under_way = false;
+    bucket.finish_exchange = {};
+  }
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory in which gradients travel, and how each bucket of them does:
+//
+//     stage 0       all-reduce, or the exchange that was set; .grad = slices of the sum
+//     stages 1..3   reduce-scatter: each rank has the sum of its slice; over replicas that is
+//                   all-reduced
+//
+// In stages 2 and 3 buckets take turns in little memory.
+#pragma once
+
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/data/gradient_exchange.h>
+#include <trireme/parallel/data/lanes.h>
+#include <trireme/parallel/sharded/shards.h>
+#include <trireme/plan/plan.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme::detail {
+
+/// Thread-safety: none. Buckets must be launched and completed in the order of their numbers.
+class GradientBuckets {
+ public:
+  /// @param shards of the buckets of stages above 0, in their order; may be null.
+  GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan, const Lanes& lanes,
+                  Shards* shards);
+
+  /// Makes the memory anew. Collective.
+  /// @param tail elements that travel with the last bucket, behind its gradients; 0 or what
+  /// can_carry_tail allows.
+  void fill(const std::vector<BucketLayout>& layouts, std::int64_t tail);
+
+  /// Whether numbers in fp32 may travel with the last bucket.
+  static bool can_carry_tail(const std::vector<NamedTensor>& parameters,
+                             const std::vector<BucketLayout>& layouts, const Plan& plan);
+
+  /// Sums buckets of stage 0 by that; null: by all-reduce.
+  void exchange_by(std::shared_ptr<GradientExchange> exchange) { exchange_ = std::move(exchange); }
+
+  std::size_t size() const noexcept { return buckets_.size(); }
+  /// The parameters in a bucket.
+  const std::vector<std::size_t>& members(std::size_t bucket) const {
+    return buckets_[bucket].members;
+  }
+  int stage(std::size_t bucket) const { return buckets_[bucket].stage; }
+  /// Whether the memory is another bucket's too, so that gradients are stored when it is launched.
+  bool is_lent(std::size_t bucket) const { return buckets_[bucket].is_lent; }
+  /// Where the gradient of a parameter lies, in its shape.
+  const at::Tensor& place_of(std::size_t parameter) const { return places_[parameter]; }
+  const at::Tensor& tail() const { return tail_; }
+
+  /// Waits until lent memory is free.
+  void acquire(std::size_t bucket);
+  /// Starts the sum over ranks.
+  void launch(std::size_t bucket);
+  /// Waits for the sum.
+  void wait(std::size_t bucket) { complete(buckets_[bucket]); }
+  /// Waits for the sum, and divides it.
+  void finish(std::size_t bucket, double divisor);
+  /// This rank's slice of a sum, for stages above 0.
+  const at::Tensor& own(std::size_t bucket) const { return buckets_[bucket].own; }
+  /// Which of the shards' buckets it is, for stages above 0.
+  std::size_t shard(std::size_t bucket) const { return buckets_[bucket].shard; }
+
+  /// Forgets sums that were started.
+  void abandon();
+
+ private:
+  struct Bucket {
+    int stage = 0;
+    std::size_t shard = 0;
+    std::vector<std::size_t> members;
+    at::Tensor memory;     // [elements], and behind them the tail where it has that
+    at::Tensor gradients;  // [elements]
+    at::Tensor own;        // [elements / ranks]
+    at::Tensor sent;       // [elements] and
+    at::Tensor received;   // [elements / ranks] in half precision, where that travels
+    at::Tensor divisor;    // one number
+    bool is_lent = false;
+    std::optional<std::size_t> before;  // the bucket that had the same memory last
+    std::string label;
+    GradientBucket exchanged;
+    std::function<void()> finish_exchange;
+    comm::Work work;
+    comm::Work replica_work;
+    bool is_under_way = false;
+  };
+
+  const comm::Group& stream_of(std::size_t bucket) const {
+    const auto& streams = buckets_[bucket].stage > 0 ? lanes_.shard_streams : lanes_.streams;
+    return streams[bucket % streams.size()];
+  }
+  std::int64_t bytes_of(std::size_t bucket) const;
+  at::TensorOptions options_of(std::size_t bucket) const;
+  void allocate(std::size_t bucket, std::int64_t elements, std::int64_t tail);
+  void lend(const std::vector<std::size_t>& borrowers);
+  void prepare(std::size_t bucket, const BucketLayout& layout);
+  void complete(Bucket& bucket);
+
+  const std::vector<NamedTensor> parameters_;
+  const Plan plan_;
+  const Lanes lanes_;
+  Shards* shards_;
+  std::shared_ptr<GradientExchange> exchange_;
+  std::vector<Bucket> buckets_;
+  std::vector<at::Tensor> places_;  // by parameter
+  std::vector<at::Tensor> lent_;
+  at::Tensor tail_;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/data/lanes.h>
+
+#include <trireme/base/environment.h>
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+
+#include <numeric>
+
+namespace trireme::detail {
+namespace {
+
+std::int64_t agreed_streams(const Plan& plan, const comm::Group& group) {
+  const std::int64_t count = plan.allreduce_streams > 0
+                                 ? plan.allreduce_streams
+                                 : Settings::from(Environment::of_process()).allreduce_streams;
+  const auto counts = comm::all_gather_text(std::to_string(count), group);
+  for (std::size_t rank = 1; rank < counts.size(); ++rank) {
+    if (counts[rank] == counts[0]) continue;
+    throw UsageError(join_message("rank 0 sends gradients over ", counts[0], " streams, rank ",
+                                  rank, " over ", counts[rank]),
+                     "give all ranks the same TRIREME_ALLREDUCE_STREAMS or plan");
+  }
+  return count;
+}
+
+std::vector<comm::Group> make_streams(const comm::Group& group, std::int64_t count) {
+  std::vector<comm::Group> streams = {group};
+  while (std::ssize(streams) < count) streams.push_back(duplicate(group));
+  return streams;
+}
+
+// The one of `count` groups that has this rank; all ranks make all of them.
+template <typename RankOf>
+comm::Group one_of(const comm::Group& group, int count, int size, const RankOf& rank_of) {
+  comm::Group own;
+  for (int number = 0; number < count; ++number) {
+    std::vector<int> ranks;
+    for (int place = 0; place < size; ++place) ranks.push_back(rank_of(number, place));
+    const comm::Group made = group.subgroup(ranks);
+    if (made.rank() >= 0) own = made;
+  }
+  return own;
+}
+
+}  // namespace
+
+comm::Group duplicate(const comm::Group& group) {
+  if (group.size() == 1) return group;
+  std::vector<int> all(static_cast<std::size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return group.subgroup(all);
+}
+
+Lanes connect_lanes(const Plan& plan, const comm::Group& group) {
+  Lanes lanes;
+  lanes.all = group;
+  const std::int64_t streams = agreed_streams(plan, group);
+  lanes.streams = make_streams(group, streams);
+  const auto cut = static_cast<int>(plan.shard_ranks);
+  if (cut == 0 || cut == group.size()) {
+    lanes.shard = group;
+    lanes.shard_streams = lanes.streams;
+    return lanes;
+  }
+  const int copies = group.size() / cut;
+  lanes.shard = one_of(group, copies, cut, [&](int copy, int part) { return copy * cut + part; });
+  lanes.replicas =
+      one_of(group, cut, copies, [&](int part, int copy) { return copy * cut + part; });
+  lanes.shard_streams = make_streams(lanes.shard, streams);
+  return lanes;
+}
+
+}  // namespace trireme::detail

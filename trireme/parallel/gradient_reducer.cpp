@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/gradient_reducer.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/named_tensors.h>
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace trireme {
+
+using detail::NamedTensor;
+
+struct GradientReducer::Impl {
+  struct Slot {
+    NamedTensor parameter;
+    at::Tensor sum;  // the slice of the bucket, in the parameter's shape; none in a group of one
+  };
+
+  struct Bucket {
+    std::vector<std::size_t> slots;
+    at::Tensor memory;      // [elements], each gradient at a multiple of 64 bytes
+    at::Tensor predivisor;  // [], undefined where it would be 1; so is
+    at::Tensor divisor;
+    std::string label;
+    comm::Work work;
+  };
+
+  comm::Group group;
+  std::vector<Slot> slots;
+  std::vector<Bucket> buckets;
+  at::Tensor num_users;  // [slots], ranks that have a gradient, on the CPU
+  at::Tensor exchanged;  // the same on the device of the parameters
+
+  void make_buckets(const GradientReducerOptions& options);
+  void count_own();
+  void launch(Bucket& bucket);
+  void refuse_unusable();
+  void hand_out(Bucket& bucket);
+};
+
+namespace {
+
+// Counts as many users as no group has: the gradient cannot be reduced.
+constexpr float kUnusable = 1 << 20;
+
+void validate(const GradientReducerOptions& options) {
+  const bool is_sum = options.reduction == GradientReduction::kSum;
+  const bool can_be = options.degree >= 0 && std::isfinite(options.predivide) &&
+                      options.predivide > 0 && options.bucket_bytes > 0;
+  if (can_be && !(is_sum && (options.degree != 0 || options.predivide != 1))) return;
+  throw UsageError(
+      join_message("gradient reducer: ", is_sum ? "sum" : "mean", ", degree ", options.degree,
+                   ", predivide ", options.predivide, ", buckets of ", options.bucket_bytes,
+                   " bytes"),
+      "degree is 0 or more, predivide and bucket_bytes above 0; a sum takes neither degree nor "
+      "predivide, for it divides by nothing");
+}
+
+// Exactly, so that equal texts mean equal options.
+std::string describe(const GradientReducerOptions& options) {
+  return join_message(options.reduction == GradientReduction::kSum ? "sum" : "mean", ", degree ",
+                      options.degree, ", predivide ", std::hexfloat, options.predivide,
+                      ", buckets of ", options.bucket_bytes, " bytes");
+}
+
+void check_same_options(const GradientReducerOptions& options, const comm::Group& group) {
+  const std::vector<std::string> all = comm::all_gather_text(describe(options), group);
+  const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
+  if (other == all.end()) return;
+  throw UsageError(
+      join_message("the options of the gradient reducer differ: rank 0 has '", all.front(),
+                   "', rank ", other - all.begin(), " has '", *other, "'"),
+      "give the same options on every rank");
+}
+
+std::vector<NamedTensor> trained_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<NamedTensor> trained;
+  for (const NamedTensor& parameter : parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (!tensor.requires_grad()) continue;
+    if (!tensor.is_non_overlapping_and_dense() || !tensor.is_floating_point()) {
+      throw UsageError(
+          join_message("gradient reducer: parameter ", parameter.name, " is ", tensor.scalar_type(),
+                       " with sizes ", tensor.sizes(), " and strides ", tensor.strides(),
+                       ", expected a dense tensor of a floating dtype"),
+          "make it one, or reduce its gradient by hand (comm::all_reduce)");
+    }
+    trained.push_back(parameter);
+  }
+  if (trained.empty()) {
+    throw UsageError(join_message("gradient reducer: none of ", parameters.size(),
+                                  " parameters requires gradients"),
+                     "make it after set_requires_grad(true)");
+  }
+  return trained;
+}
+
+// A tensor divides truly; by a number, CUDA multiplies with the reciprocal. Half precision has not
+// every whole number above 256.
+at::Tensor divisor_tensor(double value, const at::TensorOptions& options) {
+  if (value == 1) return {};
+  const bool is_half = options.dtype().itemsize() < 4;
+  return at::full({}, value, is_half ? options.dtype(at::kFloat) : options);
+}
+
+void divide(at::Tensor target, const at::Tensor& source, const at::Tensor& divisor) {
+  if (divisor.defined()) {
+    at::div_out(target, source, divisor);
+  } else if (!target.is_same(source)) {
+    target.copy_(source);
+  }
+}
+
+bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
+  return gradient.layout() == at::kStrided && gradient.sizes() == parameter.sizes() &&
+         gradient.scalar_type() == parameter.scalar_type() &&
+         gradient.device() == parameter.device() &&
+         at::has_internal_overlap(gradient) != at::MemOverlap::Yes;
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(const torch::OrderedDict<std::string, at::Tensor>& parameters,
+                                 comm::Group group, const GradientReducerOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  const at::NoGradGuard no_grad;
+  impl_->group = std::move(group);
+  check_same_options(options, impl_->group);
+  validate(options);
+  const std::vector<NamedTensor> all = detail::named_tensors(parameters);
+  detail::check_same_on_all_ranks(all, "parameter", impl_->group);
+  for (const NamedTensor& parameter : trained_of(all)) {
+    impl_->slots.push_back({.parameter = parameter, .sum = {}});
+  }
+  impl_->make_buckets(options);
+}
+
+GradientReducer::GradientReducer(const torch::nn::Module& module, comm::Group group,
+                                 const GradientReducerOptions& options)
+    : GradientReducer(module.named_parameters(), std::move(group), options) {}
+
+GradientReducer::GradientReducer(GradientReducer&&) noexcept = default;
+GradientReducer& GradientReducer::operator=(GradientReducer&&) noexcept = default;
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::reduce() {
+  const at::NoGradGuard no_grad;
+  impl_->count_own();
+  comm::Work counting = comm::all_reduce_async(impl_->exchanged, impl_->group, comm::ReduceOp::kSum,
+                                               "used parameters");
+  for (Impl::Bucket& bucket : impl_->buckets) impl_->launch(bucket);
+  counting.wait();
+  impl_->num_users.copy_(impl_->exchanged);
+  impl_->refuse_unusable();
+  for (Impl::Bucket& bucket : impl_->buckets) {
+    bucket.work.wait();
+    impl_->hand_out(bucket);
+  }
+}
+
+void GradientReducer::Impl::make_buckets(const GradientReducerOptions& options) {
+  const bool is_alone = group.size() == 1;
+  const double predivide = is_alone ? 1 : options.predivide;
+  const auto degree = static_cast<double>(options.degree == 0 ? group.size() : options.degree);
+  const double divisor = options.reduction == GradientReduction::kSum ? 1 : degree / predivide;
+
+  std::vector<NamedTensor> parameters;
+  for (const Slot& slot : slots) parameters.push_back(slot.parameter);
+  std::vector<std::size_t> order(slots.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (const detail::BucketLayout& layout :
+       detail::assign_buckets(parameters, order, options.bucket_bytes, options.bucket_bytes)) {
+    const at::TensorOptions memory_options =
+        parameters[layout.places.front().tensor].tensor.options().requires_grad(false);
+    Bucket& bucket = buckets.emplace_back();
+    bucket.predivisor = divisor_tensor(predivide, memory_options);
+    bucket.divisor = divisor_tensor(divisor, memory_options);
+    bucket.label = join_message("gradient bucket ", buckets.size() - 1);
+    for (const auto& place : layout.places) bucket.slots.push_back(place.tensor);
+    if (is_alone) continue;
+    bucket.memory = comm::zeros_registered({layout.elements}, memory_options, group);
+    for (const auto& [index, offset] : layout.places) {
+      const at::Tensor& parameter = slots[index].parameter.tensor;
+      slots[index].sum =
+          detail::slice_of(bucket.memory, offset, parameter.sizes(), parameter.strides());
+    }
+  }
+
+  const auto count = static_cast<std::int64_t>(slots.size());
+  const at::TensorOptions count_options =
+      parameters.front().tensor.options().requires_grad(false).dtype(at::kFloat);
+  exchanged = comm::zeros_registered({count}, count_options, group);
+  num_users = exchanged.is_cpu() ? exchanged : at::zeros({count}, at::kFloat);
+}
+
+void GradientReducer::Impl::count_own() {
+  auto* counts = num_users.mutable_data_ptr<float>();
+  for (const auto& [parameter, sum] : slots) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    const float present = gradient.defined() ? 1 : 0;
+    *counts++ = !gradient.defined() || is_usable(gradient, parameter.tensor) ? present : kUnusable;
+  }
+  exchanged.copy_(num_users);
+}
+
+void GradientReducer::Impl::launch(Bucket& bucket) {
+  if (!bucket.memory.defined()) return;
+  for (const std::size_t index : bucket.slots) {
+    const Slot& slot = slots[index];
+    const at::Tensor& gradient = slot.parameter.tensor.grad();
+    if (gradient.defined() && is_usable(gradient, slot.parameter.tensor)) {
+      divide(slot.sum, gradient, bucket.predivisor);
+    } else {
+      slot.sum.zero_();
+    }
+  }
+  bucket.work = comm::all_reduce_async(bucket.memory, group, comm::ReduceOp::kSum, bucket.label);
+}
+
+void GradientReducer::Impl::refuse_unusable() {
+  const auto* counts = num_users.const_data_ptr<float>();
+  const auto* found =
+      std::find_if(counts, counts + slots.size(), [](float count) { return count >= kUnusable; });
+  if (found == counts + slots.size()) return;
+  for (Bucket& bucket : buckets) bucket.work.wait();  // their memory is used again
+  const NamedTensor& item = slots[static_cast<std::size_t>(found - counts)].parameter;
+  const at::Tensor& parameter = item.tensor;
+  const at::Tensor& gradient = parameter.grad();
+  const bool is_own = gradient.defined() && !is_usable(gradient, parameter);
+  throw UsageError(
+      join_message("parameter ", item.name, " (sizes ", parameter.sizes(), ", ",
+                   parameter.scalar_type(), ") has a gradient that cannot be reduced, ",
+                   is_own
+                       ? join_message("of layout ", gradient.layout(), ", sizes ", gradient.sizes(),
+                                      ", ", gradient.scalar_type(), " on ", gradient.device())
+                       : std::string("on another rank")),
+      "gradients must be dense, like their parameters and without elements that share memory; "
+      "build "
+      "embeddings without sparse gradients. No gradient was changed");
+}
+
+// Divides the sums into the parameters' gradients.
+void GradientReducer::Impl::hand_out(Bucket& bucket) {
+  const auto* counts = num_users.const_data_ptr<float>();
+  for (const std::size_t index : bucket.slots) {
+    if (counts[index] == 0) continue;
+    const auto& [parameter, sum] = slots[index];
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (!gradient.defined()) gradient = at::empty_like(parameter.tensor);
+    divide(gradient, sum.defined() ? sum : gradient, bucket.divisor);
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values of parameters and states of optimizers, from one rank to all, as Horovod gives them.
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/optimizer_state.h>
+#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/horovod.h>
+#include <trireme/parallel/horovod/calls.h>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <sstream>
+#include <typeinfo>
+#include <unordered_set>
+
+namespace trireme::hvd {
+namespace {
+
+using trireme::detail::NamedTensor;
+
+detail::Mistake mistake_of_root(int root_rank, const comm::Group& group) {
+  if (root_rank >= 0 && root_rank < group.size()) return {};
+  return {join_message("root_rank is ", root_rank, ", expected 0 to ", group.size() - 1),
+          "give a rank of the process set"};
+}
+
+std::vector<NamedTensor> to_tensors(const torch::OrderedDict<std::string, at::Tensor>& items) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& item : items) {
+    if (item.value().defined()) tensors.push_back({item.key(), item.value()});
+  }
+  return tensors;
+}
+
+void broadcast_all(const std::vector<at::Tensor>& tensors, int root_rank,
+                   const comm::Group& group) {
+  std::vector<comm::Work> works;
+  for (const at::Tensor& tensor : tensors) {
+    works.push_back(comm::broadcast_async(tensor, root_rank, group));
+  }
+  for (comm::Work& work : works) work.wait();
+}
+
+void broadcast_tensors(const std::vector<NamedTensor>& tensors, const std::string& kind,
+                       int root_rank, const comm::Group& group) {
+  trireme::detail::check_same_on_all_ranks(tensors, kind, group);
+  std::vector<at::Tensor> values;
+  for (const NamedTensor& tensor : tensors) values.push_back(tensor.tensor);
+  broadcast_all(values, root_rank, group);
+}
+
+// A module that holds the optimizer's parameters under their places in it: `0_3` is parameter 3 of
+// group 0. What the room `checkpoint` knows about optimizers goes by names.
+void register_places(const torch::optim::Optimizer& optimizer, torch::nn::Module& places) {
+  for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    const auto& parameters = optimizer.param_groups()[group].params();
+    for (std::size_t place = 0; place < parameters.size(); ++place) {
+      places.register_parameter(join_message(group, "_", place), parameters[place],
+                                parameters[place].requires_grad());
+    }
+  }
+}
+
+std::string describe(const torch::optim::Optimizer& optimizer, int root_rank) {
+  std::ostringstream text;
+  text << c10::demangle(typeid(optimizer).name()) << " with groups of";
+  for (const auto& group : optimizer.param_groups()) text << " " << group.params().size();
+  text << " parameters, from rank " << root_rank;
+  return text.str();
+}
+
+}  // namespace
+
+NamedParameters named_parameters(const torch::nn::Module& module, const std::string& prefix) {
+  NamedParameters parameters;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().defined() || !seen.insert(item.value().unsafeGetTensorImpl()).second)
+      continue;
+    parameters.emplace_back(prefix.empty() ? item.key() : prefix + "." + item.key(), item.value());
+  }
+  return parameters;
+}
+
+void broadcast_parameters(const torch::nn::Module& module, int root_rank,
+                          const comm::Group& process_set) {
+  detail::check_same_call("broadcast_parameters", join_message("root rank ", root_rank),
+                          mistake_of_root(root_rank, process_set), process_set);
+  broadcast_tensors(to_tensors(module.named_parameters()), "parameter", root_rank, process_set);
+  broadcast_tensors(to_tensors(module.named_buffers()), "buffer", root_rank, process_set);
+}
+
+void broadcast_parameters(const NamedParameters& parameters, int root_rank,
+                          const comm::Group& process_set) {
+  detail::check_same_call("broadcast_parameters", join_message("root rank ", root_rank),
+                          mistake_of_root(root_rank, process_set), process_set);
+  std::vector<NamedTensor> tensors;
+  for (const auto& [name, tensor] : parameters) tensors.push_back({name, tensor});
+  broadcast_tensors(tensors, "parameter", root_rank, process_set);
+}
+
+void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank,
+                               const comm::Group& process_set) {
+  detail::check_same_call("broadcast_optimizer_state", describe(optimizer, root_rank),
+                          mistake_of_root(root_rank, process_set), process_set);
+  torch::nn::Module places;
+  register_places(optimizer, places);
+  trireme::detail::check_same_on_all_ranks(to_tensors(places.named_parameters()),
+                                           "parameter of the optimizer", process_set);
+
+  checkpoint::OptimizerState state = checkpoint::optimizer_state(optimizer, places);
+  std::string names;
+  for (const auto& [name, tensor] : state.tensors) names += name + "\n";
+  state.scalars = broadcast_object(state.scalars, root_rank, process_set);
+  std::istringstream lines(broadcast_object(names, root_rank, process_set));
+  const auto parameters = places.named_parameters();
+  checkpoint::TensorMap tensors;
+  std::vector<at::Tensor> values;
+  for (std::string name; std::getline(lines, name);) {
+    // `optimizer.<place>.<field>`, of the parameter's shape.
+    const auto begin = name.find('.') + 1;
+    const at::Tensor& parameter = parameters[name.substr(begin, name.find('.', begin) - begin)];
+    at::Tensor& value = tensors[name];
+    value = process_set.rank() == root_rank
+                ? state.tensors.at(name).contiguous()
+                : at::empty(parameter.sizes(), parameter.options().requires_grad(false));
+    values.push_back(value);
+  }
+  broadcast_all(values, root_rank, process_set);
+  state.tensors = std::move(tensors);
+  // On the root as well, so that all ranks hold it with the same strides.
+  checkpoint::load_optimizer_state(state, optimizer, places,
+                                   join_message("the state of rank ", root_rank));
+}
+
+}  // namespace trireme::hvd

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/local_sgd.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/named_tensors.h>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+namespace trireme {
+namespace {
+
+using detail::NamedTensor;
+
+void check(const LocalSgdOptions& options) {
+  if (options.period >= 1 && options.warm_up >= 0 && options.bucket_bytes >= 1) return;
+  throw UsageError(join_message("local SGD: period ", options.period, ", warm_up ", options.warm_up,
+                                ", bucket_bytes ", options.bucket_bytes),
+                   "period and bucket_bytes are 1 or more, warm_up 0 or more");
+}
+
+void take_from_rank_0(const std::vector<NamedTensor>& tensors, const std::string& kind,
+                      const comm::Group& group) {
+  detail::check_same_on_all_ranks(tensors, kind, group);
+  for (const NamedTensor& item : tensors) comm::broadcast(item.tensor, 0, group, item.name);
+}
+
+}  // namespace
+
+LocalSgd::LocalSgd(torch::nn::Module& module, const LocalSgdOptions& options, comm::Group group)
+    : options_(options), group_(std::move(group)) {
+  check(options);
+  if (group_.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  detail::check_same_plan(join_message("local SGD, period ", options.period, ", warm_up ",
+                                       options.warm_up, ", bucket_bytes ", options.bucket_bytes),
+                          group_);
+  std::vector<NamedTensor> parameters = detail::named_tensors(module.named_parameters());
+  take_from_rank_0(parameters, "parameter", group_);
+  take_from_rank_0(detail::named_tensors(module.named_buffers()), "buffer", group_);
+  std::erase_if(parameters, [](const auto& item) { return !item.tensor.requires_grad(); });
+  if (parameters.empty()) return;
+
+  std::vector<std::size_t> order(parameters.size());
+  std::iota(order.begin(), order.end(), 0);
+  const std::vector<detail::BucketLayout> layouts =
+      detail::assign_buckets(parameters, order, options.bucket_bytes, options.bucket_bytes);
+  const auto options_of = [&](const detail::BucketLayout& layout) {
+    return parameters[layout.places.front().tensor].tensor.options().requires_grad(false);
+  };
+  const auto bytes_of = [&](const detail::BucketLayout& layout) {
+    return layout.elements * static_cast<std::int64_t>(options_of(layout).dtype().itemsize());
+  };
+  // The n-th device that is met is the same on all ranks, whatever it is called.
+  std::vector<std::pair<at::Device, std::int64_t>> longest;
+  for (const detail::BucketLayout& layout : layouts) {
+    const at::Device device = options_of(layout).device();
+    auto entry = std::ranges::find(longest, device, &std::pair<at::Device, std::int64_t>::first);
+    if (entry == longest.end()) entry = longest.insert(entry, {device, 0});
+    entry->second = std::max(entry->second, bytes_of(layout));
+  }
+  std::map<std::string, at::Tensor> memory_of;
+  for (const auto& [device, bytes] : longest) {
+    memory_of[device.str()] =
+        comm::zeros_registered({bytes}, at::TensorOptions(at::kByte).device(device), group_);
+  }
+  for (const detail::BucketLayout& layout : layouts) {
+    Bucket& bucket = buckets_.emplace_back();
+    const at::TensorOptions kind = options_of(layout);
+    bucket.memory = memory_of[kind.device().str()]
+                        .narrow(0, 0, bytes_of(layout))
+                        .view(kind.dtype().toScalarType());
+    for (const detail::BucketLayout::Place& place : layout.places) {
+      const at::Tensor& parameter = parameters[place.tensor].tensor;
+      bucket.parameters.push_back(parameter);
+      bucket.slices.push_back(
+          detail::slice_of(bucket.memory, place.offset, parameter.sizes(), parameter.strides()));
+    }
+  }
+}
+
+void LocalSgd::step() {
+  ++steps_;
+  const std::int64_t after = steps_ - options_.warm_up;
+  if (after < 0 || after % options_.period == 0) average();
+}
+
+void LocalSgd::average() {
+  const at::NoGradGuard no_grad;
+  for (Bucket& bucket : buckets_) {
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+      bucket.slices[i].copy_(bucket.parameters[i]);
+    }
+    comm::all_reduce_ordered(bucket.memory, group_, "average of parameters");
+    bucket.memory.div_(group_.size());
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+      bucket.parameters[i].copy_(bucket.slices[i]);
+    }
+  }
+}
+
+}  // namespace trireme

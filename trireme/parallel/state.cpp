@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/state.h>
+
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/module_state.h>
+#include <trireme/comm/collectives.h>
+
+#include <torch/torch.h>
+
+#include <memory>
+
+namespace trireme {
+namespace {
+
+// A module that has the given tensors for its parameters, under their names with dots.
+class Names : public torch::nn::Module {
+ public:
+  void add(const std::string& name, const at::Tensor& tensor) {
+    const auto dot = name.find('.');
+    if (dot == std::string::npos) {
+      register_parameter(name, tensor, tensor.requires_grad());
+      return;
+    }
+    const std::string first = name.substr(0, dot);
+    if (!children_.contains(first)) {
+      children_[first] = register_module(first, std::make_shared<Names>());
+    }
+    children_.at(first)->add(name.substr(dot + 1), tensor);
+  }
+
+ private:
+  std::map<std::string, std::shared_ptr<Names>> children_;
+};
+
+Names names_of_parts(const Parallelized& parallelized) {
+  Names names;
+  for (const Parallelized::Part& part : parallelized.parts()) names.add(part.name, part.tensor);
+  return names;
+}
+
+checkpoint::TensorMap copies(const checkpoint::TensorMap& tensors) {
+  checkpoint::TensorMap all;
+  for (const auto& [name, tensor] : tensors) {
+    all[name] = tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false,
+                                   /*copy=*/true);
+  }
+  return all;
+}
+
+// While it lives the optimizer has whole parameters and their whole state.
+class WholeOptimizer {
+ public:
+  WholeOptimizer(Parallelized& parallelized, torch::optim::Optimizer& optimizer)
+      : parallelized_(parallelized), optimizer_(optimizer) {
+    parallelized_.unshard(optimizer_);
+  }
+  WholeOptimizer(const WholeOptimizer&) = delete;
+  WholeOptimizer& operator=(const WholeOptimizer&) = delete;
+  ~WholeOptimizer() { parallelized_.shard(optimizer_); }
+
+ private:
+  Parallelized& parallelized_;
+  torch::optim::Optimizer& optimizer_;
+};
+
+}  // namespace
+
+WholeState whole_state(Parallelized& parallelized, const torch::nn::Module& module,
+                       torch::optim::Optimizer& optimizer, int root) {
+  const comm::Group& group = parallelized.group();
+  if (root < 0 || root >= group.size()) {
+    throw UsageError(join_message("whole_state was asked to collect on rank ", root,
+                                  " of a group of ", group.size()),
+                     "give a rank of the group");
+  }
+  const torch::NoGradGuard no_grad;
+  const bool is_root = group.rank() == root;
+  WholeState state;
+  const WholeOptimizer whole(parallelized, optimizer);
+  for (const auto& [name, tensor] : checkpoint::module_tensors(module)) {
+    const at::Tensor present = tensor.detach();  // which makes it whole, on all ranks
+    if (is_root) state.module.merge(copies({{name, present}}));
+  }
+  if (!is_root) return {};
+  state.optimizer = checkpoint::optimizer_state(optimizer, module);
+  state.optimizer.tensors = copies(state.optimizer.tensors);
+  return state;
+}
+
+void load_whole_state(const WholeState& state, Parallelized& parallelized,
+                      torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+  const WholeOptimizer whole(parallelized, optimizer);
+  checkpoint::load_optimizer_state(state.optimizer, optimizer, module, "the given state");
+  checkpoint::load_module_tensors(state.module, module, "the given state");
+}
+
+PartialState partial_state(const Parallelized& parallelized, const torch::nn::Module& module,
+                           const torch::optim::Optimizer& optimizer) {
+  PartialState state;
+  for (const auto& buffer : module.named_buffers()) {
+    if (buffer.value().defined()) state.buffers[buffer.key()] = buffer.value().detach();
+  }
+  for (const Parallelized::Part& part : parallelized.parts()) {
+    state.parameters[part.name] = part.tensor.detach();
+    state.places[part.name] = {.sizes = part.parameter.sizes().vec(),
+                               .strides = part.parameter.strides().vec(),
+                               .offset = part.offset,
+                               .is_whole = part.tensor.is_same(part.parameter)};
+  }
+  state.optimizer = checkpoint::optimizer_state(optimizer, names_of_parts(parallelized));
+  return state;
+}
+
+void load_partial_state(const PartialState& state, Parallelized& parallelized,
+                        torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+  const auto parts = parallelized.parts();
+  for (const Parallelized::Part& part : parts) {
+    const auto place = state.places.find(part.name);
+    const bool fits = place != state.places.end() && place->second.offset == part.offset &&
+                      part.parameter.sizes() == at::IntArrayRef(place->second.sizes) &&
+                      part.parameter.strides() == at::IntArrayRef(place->second.strides);
+    if (fits) continue;
+    throw CheckpointError(
+        join_message("the given state has no part of parameter ", part.name, " ",
+                     part.parameter.sizes(), " from element ", part.offset, " on"),
+        "load parts with the plan and ranks they were taken with, or the whole state");
+  }
+  for (const auto& buffer : module.named_buffers()) {
+    const auto found = state.buffers.find(buffer.key());
+    if (!buffer.value().defined()) continue;
+    if (found == state.buffers.end() || found->second.sizes() != buffer.value().sizes()) {
+      throw CheckpointError(
+          join_message("the given state has no buffer ", buffer.key(), " ", buffer.value().sizes()),
+          "load it into the module it was taken from");
+    }
+  }
+  Names names = names_of_parts(parallelized);
+  checkpoint::check_module_tensors(state.parameters, names, "the given state");
+  checkpoint::load_optimizer_state(state.optimizer, optimizer, names, "the given state");
+  parallelized.expect_parts_to_change();
+  checkpoint::load_module_tensors(state.parameters, names, "the given state");
+  const torch::NoGradGuard no_grad;
+  for (const auto& buffer : module.named_buffers()) {
+    if (buffer.value().defined()) buffer.value().copy_(state.buffers.at(buffer.key()));
+  }
+}
+
+}  // namespace trireme
