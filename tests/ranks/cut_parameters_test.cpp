@@ -213,6 +213,26 @@ TEST(CutParameters, OfRecurrentNetworksTrain) {
   });
 }
 
+// What one rank does alone with what is whole must not make it foretell other buckets.
+TEST(CutParameters, MayBeLookedAtByOneRankWhileAllAreWhole) {
+  run_ranks(2, [](const Group& group) {
+    Stack net(6);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Parallelized parallelized = parallelize(*net, cut(), group);
+    parallelized.shard(optimizer);
+    for (int step = 0; step < 3; ++step) {
+      net->forward(torch::ones({4, 32})).sum().backward();
+      optimizer.step();
+      parallelized.fetch();
+      if (group.rank() != 0) continue;
+      for (const int layer : {3, 0, 5, 1}) {
+        EXPECT_GT(net->layers[layer]->weight.norm().item<double>(), 0);
+      }
+    }
+    net->forward(torch::ones({4, 32})).sum().backward();
+  });
+}
+
 TEST(CutParameters, TellRanksThatNeedOthersThanTheRest) {
   const auto thrown = run_ranks_catching(
       2,

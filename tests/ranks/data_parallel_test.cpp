@@ -265,6 +265,101 @@ TEST_P(EveryStage, RoundsToHalfPrecisionOnTheWireAlone) {
   }
 }
 
+TEST_P(EveryStage, RoundsAlikeInHalfPrecision) {
+  for (const std::string engine : {"shm", "gloo"}) {
+    testing::engine_of_ranks = engine;
+    run_ranks(3, [](const Group& group) {
+      for (const GradientWire wire : {GradientWire::kFp16, GradientWire::kBf16}) {
+        std::vector<std::vector<torch::Tensor>> ends;
+        for (const int stage : {0, GetParam()}) {
+          test::Net net = make_net(1);
+          torch::optim::SGD optimizer(net->parameters(), 0.1);
+          Parallelized parallelized =
+              parallelize(*net, {.bucket_bytes = 600, .zero_stage = stage, .wire = wire}, group);
+          parallelized.shard(optimizer);
+          for (int step = 0; step < 2; ++step) {
+            optimizer.zero_grad();
+            loss_of(net, make_batch(step, group.rank())).backward();
+            optimizer.step();
+          }
+          ends.push_back(copies(*net));
+        }
+        EXPECT_TRUE(all_equal(ends[0], ends[1]));
+      }
+    });
+  }
+  testing::engine_of_ranks = "shm";
+}
+
+// The sum would overflow, the mean does not.
+TEST_P(EveryStage, StaysWithinTheRangeOfHalfPrecision) {
+  run_ranks(2, [](const Group& group) {
+    torch::nn::Linear net(torch::nn::LinearOptions(32, 32).bias(false));
+    {
+      const torch::NoGradGuard no_grad;
+      net->weight.zero_();
+    }
+    torch::optim::SGD optimizer(net->parameters(), 1.0);
+    Parallelized parallelized =
+        parallelize(*net, {.zero_stage = GetParam(), .wire = GradientWire::kFp16}, group);
+    parallelized.shard(optimizer);
+    (net(torch::ones({1, 32})).sum() * 40000).backward();
+    optimizer.step();
+    EXPECT_TRUE(torch::equal(net->weight.detach(), torch::full({32, 32}, -40000.0F)));
+  });
+}
+
+TEST_P(EveryStage, ForgetsGradientsThatWereThrownAway) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Parallelized parallelized = parallelize(*net, {.zero_stage = GetParam()}, group);
+    parallelized.shard(optimizer);
+    {
+      const auto held_back = parallelized.no_sync();
+      loss_of(net, make_batch(0, group.rank()), /*use_all=*/true).backward();
+    }
+    net->zero_grad();
+    const auto before = copies(*net);
+    loss_of(net, make_batch(1, group.rank())).backward();  // does not use all
+    optimizer.step();
+    const auto after = copies(*net);
+    EXPECT_FALSE(all_equal(after, before));
+    const auto names = net->named_parameters().keys();
+    const auto unused = std::ranges::find(names, "unused") - names.begin();
+    EXPECT_TRUE(torch::equal(after[static_cast<std::size_t>(unused)],
+                             before[static_cast<std::size_t>(unused)]));
+  });
+}
+
+// Runs its input's graph backward inside its own backward, as recomputation by hand does.
+struct BackwardInside : torch::autograd::Function<BackwardInside> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return x.mm(weight);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const torch::AutoGradMode enable(true);
+    torch::Tensor x = saved[0].detach().requires_grad_();
+    x.mm(saved[1]).backward(gradients[0]);
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+TEST(DataParallel, RefusesABackwardInsideABackward) {
+  run_ranks(2, [](const Group& group) {
+    torch::nn::Linear net(torch::nn::LinearOptions(3, 3).bias(false));
+    const DataParallel parallel(*net, group);
+    const torch::Tensor input = torch::ones({2, 3}).requires_grad_();
+    const torch::Tensor output = BackwardInside::apply(input, net->weight);
+    EXPECT_THAT(usage_error([&] { output.sum().backward(); }),
+                HasSubstr("inside another backward"));
+  });
+}
+
 struct Doubling final : GradientExchange {
   std::function<void()> start(GradientBucket& bucket, const Group& group) override {
     num_started += 1;
@@ -330,6 +425,20 @@ TEST(DataParallel, NamesWhatChangedAfterwards) {
           usage_error([&] { static_cast<void>(parallelize(*net, {.shard_ranks = 3}, group)); }),
           AllOf(HasSubstr("shard_ranks is 3"), HasSubstr("divisor of the 2 ranks")));
     }
+  });
+}
+
+TEST(DataParallel, KnowsTheNamesThatAPlanGives) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    EXPECT_THAT(usage_error([&] {
+                  static_cast<void>(parallelize(*net, {.zero_stage_of = {{"frist", 3}}}, group));
+                }),
+                AllOf(HasSubstr("zero_stage_of"), HasSubstr("frist")));
+    EXPECT_THAT(usage_error([&] {
+                  static_cast<void>(parallelize(*net, {.sparse_gradients = {"second"}}, group));
+                }),
+                AllOf(HasSubstr("sparse_gradients"), HasSubstr("second")));
   });
 }
 

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 
 namespace trireme {
 namespace {
@@ -316,6 +317,57 @@ TEST_P(Sharded, TellsWhatWouldSilentlyNotTrain) {
     one.step();
     EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(1, 0)).backward(); }),
                 HasSubstr("step() of all optimizers"));
+  });
+}
+
+// A rank may own nothing of what one of the optimizers steps.
+TEST_P(Sharded, SeesTheStepOfOneOfSeveralOptimizers) {
+  run_ranks(3, [](const Group& group) {
+    test::Net net = make_net(1);
+    std::vector<torch::Tensor> others;
+    for (const torch::Tensor& parameter : net->parameters()) {
+      if (!parameter.is_same(net->third->bias)) others.push_back(parameter);
+    }
+    torch::optim::SGD small({net->third->bias}, 0.1);
+    torch::optim::SGD large(others, 0.1);
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    parallelized.shard(small);
+    parallelized.shard(large);
+    for (int step = 0; step < 3; ++step) {
+      loss_of(net, make_batch(step, group.rank())).backward();
+      small.step();
+      const auto sums = comm::all_gather_text(
+          std::to_string(net->third->bias.detach().sum().item<double>()), group);
+      EXPECT_TRUE(sums[0] == sums[1] && sums[0] == sums[2]) << "step " << step;
+    }
+  });
+}
+
+TEST_P(Sharded, MissesAnOptimizerThatWasMadeAnew) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    auto optimizer = std::make_unique<torch::optim::SGD>(net->parameters(), 0.1);
+    Parallelized parallelized = parallelize(*net, plan(), group);
+    parallelized.shard(*optimizer);
+    loss_of(net, make_batch(0, group.rank())).backward();
+    optimizer = std::make_unique<torch::optim::SGD>(net->parameters(), 0.1);
+    EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(1, group.rank())).backward(); }),
+                HasSubstr("call shard(optimizer)"));
+    parallelized.shard(*optimizer);
+    loss_of(net, make_batch(2, group.rank())).backward();
+  });
+}
+
+TEST_P(Sharded, LeavesTheModuleAloneWhereTheOptimizerCannotBeCut) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    const torch::Tensor before = net->first->weight.detach().clone();
+    torch::optim::LBFGS optimizer(net->parameters(), torch::optim::LBFGSOptions(1));
+    EXPECT_THAT(usage_error([&] {
+                  const ShardedDataParallel parallel(*net, optimizer, group, GetParam());
+                }),
+                HasSubstr("LBFGS"));
+    EXPECT_TRUE(torch::equal(net->first->weight, before));
   });
 }
 

@@ -29,9 +29,16 @@ class [[nodiscard]] ShardedDataParallel : public Parallelized {
  public:
   ShardedDataParallel(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const comm::Group& group, int stage, std::int64_t micro_batches = 1)
-      : Parallelized(
-            parallelize(module, {.micro_batches = micro_batches, .zero_stage = stage}, group)) {
+      : Parallelized(parallelize(module, plan_for(optimizer, stage, micro_batches), group)) {
     shard(optimizer);
+  }
+
+ private:
+  // An optimizer that cannot be cut is refused before the module is.
+  static Plan plan_for(const torch::optim::Optimizer& optimizer, int stage,
+                       std::int64_t micro_batches) {
+    if (stage > 0) check_can_shard(optimizer);
+    return {.micro_batches = micro_batches, .zero_stage = stage};
   }
 };
 

@@ -59,16 +59,20 @@ void Parallelized::shard(torch::optim::Optimizer& optimizer) {
   if (shards != nullptr) shards->optimizers().take_over(optimizer);
 }
 
+void check_can_shard(const torch::optim::Optimizer& optimizer) {
+  detail::check_elementwise(optimizer);
+}
+
 void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
   if (shards == nullptr) return;
-  shards->fetch();
+  shards->fetch(/*also_cut=*/false);
   shards->optimizers().give_back(optimizer);
 }
 
 void Parallelized::fetch() {
   detail::Shards* shards = impl_->shards();
-  if (shards != nullptr) shards->fetch();
+  if (shards != nullptr) shards->fetch(/*also_cut=*/true);
 }
 
 std::vector<Parallelized::Part> Parallelized::parts() const {
@@ -119,6 +123,7 @@ void Parallelized::join(const std::function<void()>& step) {
     step();
     fetch();
   }
+  fetch();  // nothing is left to be fetched when a rank goes on alone
 }
 
 void Parallelized::exchange_by(std::shared_ptr<GradientExchange> exchange) {
@@ -201,6 +206,24 @@ void mark_sparse(const torch::nn::Module& module, std::vector<NamedTensor>& para
   }
 }
 
+// A name that is misspelt would silently mean nothing.
+void check_names(const Plan& plan, const std::vector<NamedTensor>& parameters) {
+  const auto check = [&](const std::string& field, const std::string& name, const auto& fits) {
+    if (std::ranges::any_of(parameters, fits)) return;
+    throw UsageError(join_message("plan: ", field, " names ", name,
+                                  ", which no parameter is called or begins with"),
+                     "names are those of module.named_parameters()");
+  };
+  for (const auto& [name, stage] : plan.zero_stage_of) {
+    check("zero_stage_of", name, [&, whole = name](const NamedTensor& item) {
+      return item.name == whole || item.name.starts_with(whole + ".");
+    });
+  }
+  for (const std::string& name : plan.sparse_gradients) {
+    check("sparse_gradients", name, [&](const NamedTensor& item) { return item.name == name; });
+  }
+}
+
 std::shared_ptr<GradientExchange> exchange_of(GradientWire wire) {
   switch (wire) {
     case GradientWire::kFp16:
@@ -250,14 +273,12 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   impl->plan = plan;
   impl->group = group;
   impl->parameters = contents.parameters;
-  if (!plan.data_parallel) {
-    if (group.size() > 1) {
-      throw UsageError(
-          join_message("the plan is not data parallel, but the group has ", group.size(), " ranks"),
-          "set data_parallel, or train with a group of one");
-    }
-    return impl;
+  if (!plan.data_parallel && group.size() > 1) {
+    throw UsageError(
+        join_message("the plan is not data parallel, but the group has ", group.size(), " ranks"),
+        "set data_parallel, or train with a group of one");
   }
+  check_names(plan, contents.parameters);
   detail::check_same_plan(to_string(plan), group);
   for (NamedTensor& item : contents.parameters) {
     item.has_sparse_gradient =
@@ -280,7 +301,8 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   if (plan.broadcast_buffers) {
     for (const NamedTensor& buffer : contents.buffers) following.push_back(buffer.tensor);
   }
-  if ((group.size() == 1 && plan.micro_batches == 1) || trained.empty()) return impl;
+  const bool has_nothing_to_do = group.size() == 1 && plan.micro_batches == 1;
+  if (!plan.data_parallel || has_nothing_to_do || trained.empty()) return impl;
   if (plan.sync_batch_norm && contents.module != nullptr && group.size() > 1) {
     detail::set_before_batch_norm(detail::touch);
     impl->sync_batch_norm.emplace(*contents.module, detail::duplicate(group));
@@ -290,7 +312,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
     };
   }
   impl->reducer.emplace(trained, following, plan, group, std::move(contents.check));
-  if (impl->shards() == nullptr) impl->reducer->exchange_by(exchange_of(plan.wire));
+  impl->reducer->exchange_by(exchange_of(plan.wire));
   return impl;
 }
 

@@ -25,7 +25,9 @@ class Optimizer;
 namespace trireme {
 
 /// What `parallelize` put around a module's parameters. It must outlive the training; destroying it
-/// takes everything out again and leaves an ordinary module. Move-only, not thread-safe.
+/// takes everything out again and leaves an ordinary module. Where an exception destroys it,
+/// parameters of stage 3 are left with this rank's parts and zeros, for it does not wait for the
+/// other ranks. Move-only, not thread-safe.
 class Parallelized {
  public:
   struct Impl;
@@ -52,8 +54,8 @@ class Parallelized {
   /// where a parameter has no optimizer, was given other memory, or was fetched between two steps.
   void shard(torch::optim::Optimizer& optimizer);
 
-  /// The reverse: the optimizer has whole parameters and their whole state on every rank, for a
-  /// checkpoint, say. Collective, blocking.
+  /// The reverse: the optimizer has the parameters and their whole state on every rank, for a
+  /// checkpoint, say. Parameters of stage 3 stay cut; see fetch. Collective, blocking.
   void unshard(torch::optim::Optimizer& optimizer);
 
   /// Makes parameters whole that optimizers stepped in parts, as an operator on one of them does;
@@ -112,7 +114,7 @@ class Parallelized {
   void abandon_step();
 
   /// Returns the sum over ranks of the numbers given for the step whose last backward() returned; 0
-  /// where none was.
+  /// where none was. In a group of one, the last number given.
   double sum_of_step() const;
 
  private:
@@ -129,6 +131,9 @@ class [[nodiscard]] Parallelized::NoSync {
  private:
   Impl& impl_;
 };
+
+/// Throws UsageError with the reason for an optimizer that cannot step parts of parameters.
+void check_can_shard(const torch::optim::Optimizer& optimizer);
 
 /// Makes `module` train over the ranks of `group` as `plan` says. The module stays what it is: its
 /// forward, its optimizer and the loop around it are written as for one process.

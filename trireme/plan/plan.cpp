@@ -46,6 +46,11 @@ int zero_stage_of(const Plan& plan, const std::string& name) {
   return found == plan.zero_stage_of.end() ? plan.zero_stage : found->second;
 }
 
+bool cuts_anything(const Plan& plan) {
+  return plan.zero_stage > 0 ||
+         std::ranges::any_of(plan.zero_stage_of, [](const auto& rule) { return rule.second > 0; });
+}
+
 bool cuts_parameters(const Plan& plan) {
   return plan.zero_stage == 3 ||
          std::ranges::any_of(plan.zero_stage_of, [](const auto& rule) { return rule.second == 3; });
@@ -66,7 +71,8 @@ std::string to_string(const Plan& plan) {
                       "ZeRO stage           ", plan.zero_stage, stages, "\n",     //
                       "shard ranks          ", plan.shard_ranks, "\n",            //
                       "gathered buckets     ", plan.gathered_buckets, "\n",       //
-                      "offload optimizer    ", yes_no(plan.offload_optimizer), "\n", "sparse gradients    ", sparse.empty() ? " of embeddings" : sparse, "\n",
+                      "offload optimizer    ", yes_no(plan.offload_optimizer), "\n",
+                      "sparse gradients    ", sparse.empty() ? " of embeddings" : sparse, "\n",
                       "reduction            ",
                       plan.gradient_reduction == GradientReduction::kMean ? "mean" : "sum", "\n",
                       "predivide            ", plan.gradient_predivide, "\n",  //

@@ -60,8 +60,8 @@ struct Plan {
   /// all, so that what forward gathered is kept for backward.
   std::int64_t gathered_buckets = 2;
 
-  /// Stages above 0: what optimizers step, and with it their state, is in host memory, and they step
-  /// on the processor; slices travel to the device when they are gathered.
+  /// Stages above 0: what optimizers step, and with it their state, is in host memory, and they
+  /// step on the processor; slices travel to the device when they are gathered.
   bool offload_optimizer = false;
 
   /// Names of parameters whose gradients are sparse, besides those of torch::nn::Embedding and
@@ -96,6 +96,9 @@ struct Plan {
 
 /// The stage of a parameter of that name.
 int zero_stage_of(const Plan& plan, const std::string& name);
+
+/// Whether anything is cut (stages above 0), so that optimizers step parts.
+bool cuts_anything(const Plan& plan);
 
 /// Whether some parameters are cut (stage 3), so that forward needs all ranks.
 bool cuts_parameters(const Plan& plan);

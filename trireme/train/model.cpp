@@ -119,7 +119,7 @@ struct Model::Impl {
       : module(std::move(the_module)),
         optimizer(the_optimizer),
         options(std::move(the_options)),
-        parallelized(parallelize(*module, options.plan, options.group)),
+        parallelized(parallelize(*module, checked(options.plan), options.group)),
         agreement(parallelized) {
     parallelized.shard(optimizer);
   }
@@ -134,6 +134,12 @@ struct Model::Impl {
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  // An optimizer that cannot be cut is refused before the module is.
+  const Plan& checked(const Plan& plan) const {
+    if (cuts_anything(plan) && options.group.size() > 1) check_can_shard(optimizer);
+    return plan;
+  }
 
   std::shared_ptr<torch::nn::Module> module;
   torch::optim::Optimizer& optimizer;
@@ -298,10 +304,10 @@ Evaluation Model::evaluate(const data::Pipeline& data) {
   impl.find_device();
   const EvaluationMode mode(*impl.module);
   broadcast_buffers(*impl.module, impl.options.group);
-  if (cuts_parameters(impl.options.plan)) {
-    // Forward takes all ranks then; one whose data ends before that of others cannot be waited for.
-    const at::Tensor counts = all_counts(data.batches(), impl.options.group);
-    if (!counts.eq(counts[0]).all().item<bool>()) impl.parallelized.fetch();
+  // Where forward takes all ranks, one whose data ends before that of others cannot be waited for.
+  const at::Tensor counts = all_counts(data.batches(), impl.options.group);
+  if (!cuts_parameters(impl.options.plan) || !counts.eq(counts[0]).all().item<bool>()) {
+    impl.parallelized.fetch();
   }
   Tally tally;
   const auto batches = data.open(0);
@@ -337,9 +343,13 @@ at::Tensor Model::predict(const data::Pipeline& data) {
   return at::cat(outputs);
 }
 
-// While it lives the optimizer has all of its parameters and state, as files of checkpoints do.
+// While it lives the optimizer has all of its parameters and state, as files of checkpoints do, and
+// parameters are whole.
 struct Model::Whole {
-  explicit Whole(Impl& the_impl) : impl(the_impl) { impl.parallelized.unshard(impl.optimizer); }
+  explicit Whole(Impl& the_impl) : impl(the_impl) {
+    impl.parallelized.unshard(impl.optimizer);
+    impl.parallelized.fetch();
+  }
   ~Whole() { impl.parallelized.shard(impl.optimizer); }
   Whole(const Whole&) = delete;
   Whole& operator=(const Whole&) = delete;

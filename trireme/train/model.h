@@ -136,7 +136,8 @@ class Model {
   Evaluation evaluate(const data::Pipeline& data);
 
   /// Returns the network's output for one input batch, in evaluation mode and without gradients.
-  /// Not collective, but with a plan that cuts parameters (stage 3). Throws UsageError for a model
+  /// Not collective, but with a plan that cuts parameters (stage 3), and in callbacks after a step
+  /// with any that shards. Throws UsageError for a model
   /// made of a function.
   at::Tensor predict(const at::Tensor& input);
 

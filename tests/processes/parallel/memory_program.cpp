@@ -99,11 +99,8 @@ double formula(int stage, double parameters, int ranks) {
   }
 }
 
-// What is there beside that for a moment: with stage 0 all gradients wait for the end of backward
-// beside the buckets, else one layer's, until it is in a bucket.
-double passing(int stage, double parameters) {
-  return stage == 0 ? parameters : static_cast<double>(kBucketBytes);
-}
+// What is there beside that for a moment: the gradient of one layer, until it is in a bucket.
+constexpr double kPassing = kBucketBytes;
 
 double maximum_over(const trireme::comm::Group& group, double number) {
   const torch::Tensor all = torch::full({1}, number, torch::kDouble);
@@ -151,7 +148,7 @@ int compare(int stage, int stage_of_formula) {
   warm_up(world.group);
   const Measured measured = measure(stage, world.group);
   const double held = formula(stage_of_formula, measured.parameters, world.size);
-  const double peak = held + passing(stage_of_formula, measured.parameters);
+  const double peak = held + kPassing;
   std::printf("rank %d of %d, stage %d: held %.1f MB (formula %.1f), peak %.1f MB (at most %.1f)\n",
               world.rank, world.size, stage, measured.held / kMegabyte, held / kMegabyte,
               measured.peak / kMegabyte, peak / kMegabyte);

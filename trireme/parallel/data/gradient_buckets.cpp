@@ -7,13 +7,15 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 
 namespace trireme::detail {
 namespace {
 
+// As HalfPrecisionExchange does it: fp32 alone is rounded.
 at::ScalarType type_of(GradientWire wire, at::ScalarType own) {
-  if (at::elementSize(own) < 4) return own;  // narrow already
+  if (own != at::kFloat) return own;
   switch (wire) {
     case GradientWire::kFp16:
       return at::kHalf;
@@ -22,6 +24,13 @@ at::ScalarType type_of(GradientWire wire, at::ScalarType own) {
     default:
       return own;
   }
+}
+
+// Adds what every rank sent of this rank's slice, [ranks, slice], in rank order and in fp32.
+at::Tensor fold(const at::Tensor& all) {
+  at::Tensor sum = all[0].to(at::kFloat);
+  for (std::int64_t rank = 1; rank < all.size(0); ++rank) sum.add_(all[rank]);
+  return sum.to(all.scalar_type());
 }
 
 }  // namespace
@@ -100,9 +109,16 @@ void GradientBuckets::lend(const std::vector<std::size_t>& borrowers) {
     const std::size_t number = borrowers[first];
     lent_.push_back(
         comm::zeros_registered({longest}, options_of(number).dtype(at::kByte), stream_of(number)));
+    const bool is_rounded = plan_.wire != GradientWire::kAsIs;
+    const at::Tensor rounded =
+        at::empty({is_rounded ? longest / 2 : 0}, options_of(number).dtype(at::kByte));
     for (std::size_t i = first; i < borrowers.size(); i += period) {
       Bucket& bucket = buckets_[borrowers[i]];
       bucket.is_lent = true;
+      const at::ScalarType own = options_of(borrowers[i]).dtype().toScalarType();
+      if (const at::ScalarType sent = type_of(plan_.wire, own); sent != own) {
+        bucket.sent = rounded.narrow(0, 0, bytes_of(borrowers[i]) / 2).view(sent);
+      }
       if (i >= period) bucket.before = borrowers[i - period];
       bucket.memory = lent_.back()
                           .narrow(0, 0, bytes_of(borrowers[i]))
@@ -132,8 +148,16 @@ void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
   bucket.divisor = at::empty({}, options.dtype(at::elementSize(own) < 4 ? at::kFloat : own));
   const at::ScalarType sent = type_of(plan_.wire, own);
   if (bucket.stage > 0 && sent != own) {
-    bucket.sent = at::empty({bucket.gradients.numel()}, options.dtype(sent));
-    bucket.received = at::empty({bucket.own.numel()}, options.dtype(sent));
+    if (!bucket.sent.defined()) {
+      bucket.sent = at::empty({bucket.gradients.numel()}, options.dtype(sent));
+    }
+    const bool is_ordered = lanes_.shard.summation_order() == comm::SummationOrder::kRank;
+    bucket.received =
+        at::empty({is_ordered ? 1 : lanes_.shard.size(), bucket.own.numel()}, options.dtype(sent));
+    // fp16 travels divided by the power of two that is not below the number of ranks.
+    if (sent == at::kHalf) {
+      bucket.scale = std::bit_ceil(static_cast<unsigned>(lanes_.shard.size()));
+    }
   }
 }
 
@@ -153,9 +177,12 @@ void GradientBuckets::launch(std::size_t number) {
   } else if (bucket.stage == 0) {
     bucket.work = comm::all_reduce_async(bucket.memory, stream, comm::ReduceOp::kSum, bucket.label);
   } else if (bucket.sent.defined()) {
-    bucket.sent.copy_(bucket.gradients);
-    bucket.work = comm::reduce_scatter_async(bucket.received, bucket.sent, stream,
-                                             comm::ReduceOp::kSum, bucket.label);
+    bucket.sent.copy_(bucket.scale == 1 ? bucket.gradients : bucket.gradients.div_(bucket.scale));
+    bucket.work =
+        bucket.received.size(0) == 1
+            ? comm::reduce_scatter_async(bucket.received[0], bucket.sent, stream,
+                                         comm::ReduceOp::kSum, bucket.label)
+            : comm::all_to_all_async(bucket.received.flatten(), bucket.sent, stream, bucket.label);
   } else {
     bucket.work = comm::reduce_scatter_async(bucket.own, bucket.gradients, stream,
                                              comm::ReduceOp::kSum, bucket.label);
@@ -168,7 +195,10 @@ void GradientBuckets::complete(Bucket& bucket) {
   if (!std::exchange(bucket.is_under_way, false)) return;
   bucket.work.wait();
   if (const auto finish_exchange = std::exchange(bucket.finish_exchange, {})) finish_exchange();
-  if (bucket.received.defined()) bucket.own.copy_(bucket.received);
+  if (bucket.received.defined()) {
+    bucket.own.copy_(fold(bucket.received));
+    if (bucket.scale != 1) bucket.own.mul_(bucket.scale);
+  }
   if (bucket.stage > 0 && lanes_.replicas.size() > 1) {
     bucket.replica_work =
         comm::all_reduce_async(bucket.own, lanes_.replicas, comm::ReduceOp::kSum, bucket.label);

@@ -83,7 +83,8 @@ class GradientBuckets {
     at::Tensor gradients;  // [elements]
     at::Tensor own;        // [elements / ranks]
     at::Tensor sent;       // [elements] and
-    at::Tensor received;   // [elements / ranks] in half precision, where that travels
+    at::Tensor received;   // [1 or ranks, elements / ranks] in half precision, where that travels
+    double scale = 1;      // by which it is divided meanwhile
     at::Tensor divisor;    // one number
     bool is_lent = false;
     std::optional<std::size_t> before;  // the bucket that had the same memory last

@@ -199,6 +199,10 @@ void Reducer::end_pass() {
   const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
   pass_id_ = kNoPass;
+  if (autograd::get_current_node() != nullptr) {
+    throw UsageError("a backward pass of the module ran inside another backward pass",
+                     "recomputation by hand is not supported under data parallel");
+  }
   if (is_held_back_ || ++pass_ < plan_.micro_batches) return;
   is_broken_ = true;  // should an exception come out of what follows
   finish_step();
@@ -230,7 +234,13 @@ void Reducer::abandon_step() {
   number_.reset();
   arrivals_.clear();
   buckets_->abandon();
-  for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;
+  for (Slot& slot : slots_) {
+    // What passes of the step have accumulated; the optimizer does not zero it.
+    if (stages_[static_cast<std::size_t>(&slot - slots_.data())] > 0) {
+      slot.parameter.tensor.mutable_grad().reset();
+    }
+    slot.is_used = slot.is_ready = false;
+  }
   for (std::size_t number = 0; number < num_pending_.size(); ++number) {
     num_pending_[number] = buckets_->members(number).size();
   }
@@ -240,6 +250,8 @@ void Reducer::abandon_step() {
 // whole bucket is launched.
 void Reducer::make_ready(Slot& slot) {
   slot.is_ready = true;
+  // One that was given in an earlier pass may have been thrown away since.
+  slot.is_used = slot.is_used && slot.parameter.tensor.grad().defined();
   if (!slot.is_used) tail_[&slot - slots_.data()].zero_();
   const bool is_sparse = slot.parameter.has_sparse_gradient;
   const at::Tensor& gradient = slot.parameter.tensor.grad();
@@ -267,8 +279,8 @@ void Reducer::store_gradient(Slot& slot) {
     place.zero_();
   } else if (!is_in_place) {
     place.copy_(gradient);
-    // The optimizer finds its slice elsewhere.
-    if (buckets_->stage(slot.bucket) > 0) gradient.reset();
+    // Autograd's memory is free again. Where it is cut, the optimizer finds its slice elsewhere.
+    gradient = buckets_->stage(slot.bucket) > 0 ? at::Tensor() : place;
   }
 }
 
@@ -334,7 +346,9 @@ void Reducer::sum_sparse_gradients(double divisor) {
     gradient = sum;
     if (divisor == 1) continue;
     at::Tensor values = sum._values();
-    values.div_(at::full({}, divisor, values.options()));
+    const bool is_half = values.element_size() < 4;
+    values.div_(
+        at::full({}, divisor, values.options().dtype(is_half ? at::kFloat : values.scalar_type())));
   }
 }
 

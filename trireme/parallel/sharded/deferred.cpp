@@ -107,6 +107,7 @@ class Call {
     if (writes_ && writes_nothing()) {  // an out= that gets its size by the call
       return is_deferred_ || (is_random_ && writes_out_) ? evaluate() : run_plainly();
     }
+    if (is_random_ && !generator_) return evaluate();
     if (writes_) return record_write();
     if (!record_result()) evaluate();
   }
@@ -155,7 +156,7 @@ class Call {
     const c10::impl::ExcludeDispatchKeyGuard not_recorded(kDeferredKey);
     run_recorded();
   }
-  std::optional<torch::jit::Stack> run_on_meta() const;
+  std::optional<torch::jit::Stack> run_on_meta();
 
   void allocate();
   void record_write();
@@ -183,10 +184,11 @@ class Call {
   bool is_deferred_ = false;
   bool is_random_ = false;
   std::optional<std::size_t> generator_;
+  std::string failure_on_meta_;
 };
 
 // Nothing where it fails, or where its results are no tensors.
-std::optional<torch::jit::Stack> Call::run_on_meta() const {
+std::optional<torch::jit::Stack> Call::run_on_meta() {
   for (const c10::Argument& result : op_.schema().returns()) {
     const bool is_list = result.type()->kind() == c10::TypeKind::ListType;
     const c10::TypePtr type =
@@ -195,28 +197,33 @@ std::optional<torch::jit::Stack> Call::run_on_meta() const {
   }
   const c10::impl::ExcludeDispatchKeyGuard not_recorded(kDeferredKey);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  torch::jit::Stack stack;
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    if (arguments_[i].name() == "device") {
-      stack.emplace_back(c10::Device(c10::kMeta));
-    } else if (i == generator_) {
-      stack.emplace_back();
-    } else {
-      stack.push_back(map_tensors(value(i), [](const at::Tensor& tensor) {
-        if (!tensor.defined()) return tensor;
-        at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                            tensor.options().device(c10::kMeta));
-        keep_wrapped_number(tensor, meta);
-        return meta;
-      }));
-    }
-  }
+  const auto to_meta = [](const at::Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    at::Tensor meta =
+        at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+    keep_wrapped_number(tensor, meta);
+    return meta;
+  };
   try {
+    torch::jit::Stack stack;
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      if (arguments_[i].name() == "device") {
+        stack.emplace_back(c10::Device(c10::kMeta));
+      } else if (i == generator_) {
+        stack.emplace_back();
+      } else {
+        stack.push_back(map_tensors(value(i), to_meta));
+      }
+    }
     op_.callBoxed(stack);
-  } catch (const c10::Error&) {
-    return std::nullopt;  // evaluate() meets the same error, or works
+    return stack;
+  } catch (const c10::NotImplementedError&) {
+    return std::nullopt;
+  } catch (const c10::Error& error) {
+    failure_on_meta_ =
+        join_message("; without values LibTorch says: ", error.what_without_backtrace());
+    return std::nullopt;  // where there are values, evaluate() meets it again, or works
   }
-  return stack;
 }
 
 c10::Device Call::device_of_results() const {
@@ -328,11 +335,6 @@ at::Tensor Call::recorded(const at::Tensor& tensor, bool is_written, std::vector
 torch::jit::Stack Call::recorded_arguments(Record& record) const {
   const c10::impl::ExcludeDispatchKeyGuard not_recorded(kDeferredKey);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (is_random_ && !generator_) {
-    throw UsageError(join_message("the constructor under trireme::deferred() calls ", name(),
-                                  ", which draws random numbers but takes no generator"),
-                     "build the module without deferred()");
-  }
   torch::jit::Stack arguments;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     if (i == generator_) {
@@ -421,7 +423,8 @@ void Call::evaluate() {
     throw UsageError(
         join_message("the constructor under trireme::deferred() calls ", name(),
                      ", which needs the initial values of a tensor that is filled at random; those "
-                     "are drawn when the module is made parallel"),
+                     "are drawn when the module is made parallel",
+                     failure_on_meta_),
         "let the constructor not depend on drawn values, or build the module without deferred()");
   }
   std::vector<std::pair<std::size_t, c10::DataPtr>> values;

@@ -26,20 +26,6 @@ bool is_any_of(const optim::Optimizer& optimizer) {
   return ((dynamic_cast<const Types*>(&optimizer) != nullptr) || ...);
 }
 
-void check_elementwise(const optim::Optimizer& optimizer) {
-  if (is_any_of<optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop, optim::Adagrad>(optimizer)) {
-    return;
-  }
-  throw UsageError(
-      join_message("an optimizer of type ", c10::demangle(typeid(optimizer).name()),
-                   " cannot step slices of parameters: ",
-                   is_any_of<optim::LBFGS>(optimizer)
-                       ? "LBFGS takes inner products over all of them"
-                       : "only SGD, Adam, AdamW, RMSprop and Adagrad are known to treat every "
-                         "element alone"),
-      "use one of those, or a plan with zero_stage 0");
-}
-
 std::unique_ptr<State> make_state(const optim::Optimizer& optimizer) {
   if (is_any_of<optim::SGD>(optimizer)) return std::make_unique<optim::SGDParamState>();
   if (is_any_of<optim::Adam>(optimizer)) return std::make_unique<optim::AdamParamState>();
@@ -100,6 +86,20 @@ std::unique_ptr<State> extract(States& states, const at::Tensor& tensor) {
 
 }  // namespace
 
+void check_elementwise(const optim::Optimizer& optimizer) {
+  if (is_any_of<optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop, optim::Adagrad>(optimizer)) {
+    return;
+  }
+  throw UsageError(
+      join_message("an optimizer of type ", c10::demangle(typeid(optimizer).name()),
+                   " cannot step slices of parameters: ",
+                   is_any_of<optim::LBFGS>(optimizer)
+                       ? "LBFGS takes inner products over all of them"
+                       : "only SGD, Adam, AdamW, RMSprop and Adagrad are known to treat every "
+                         "element alone"),
+      "use one of those, or a plan with zero_stage 0");
+}
+
 OptimizerSlices::OptimizerSlices(std::vector<SlicedParameter> parameters,
                                  std::vector<std::int64_t> bucket_elements, comm::Group group)
     : parameters_(std::move(parameters)),
@@ -130,9 +130,16 @@ const SlicedParameter* OptimizerSlices::find(const at::Tensor& parameter) const 
   return found == parameters_.end() ? nullptr : &*found;
 }
 
+const optim::Optimizer* OptimizerSlices::taker_of(const at::Tensor& parameter) const {
+  const auto found = takers_.find(parameter.unsafeGetTensorImpl());
+  return found == takers_.end() ? nullptr : found->second;
+}
+
 const at::Tensor* OptimizerSlices::find_untaken() const {
   const auto found = std::ranges::find_if(parameters_, [&](const SlicedParameter& sliced) {
-    return !taken_parameters_.contains(sliced.parameter.unsafeGetTensorImpl());
+    // Once the optimizer is gone, shards and this list alone hold the part.
+    const std::size_t own_holders = sliced.part.numel() > 0 ? 2 : 1;
+    return taker_of(sliced.parameter) == nullptr || sliced.part.use_count() <= own_holders;
   });
   return found == parameters_.end() ? nullptr : &found->parameter;
 }
@@ -166,7 +173,7 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
       if (found == sliced.end()) continue;  // of another module, or frozen
       at::Tensor parameter = std::exchange(stepped, found->second->part);
       const std::unique_ptr<State> whole = extract(optimizer.state(), parameter);
-      taken_parameters_.insert(parameter.unsafeGetTensorImpl());
+      takers_[parameter.unsafeGetTensorImpl()] = &optimizer;
       const at::Tensor gradient = std::exchange(parameter.mutable_grad(), {});
       if (stepped.numel() == 0) continue;
       if (gradient.defined() && gradient.layout() == at::kStrided &&
@@ -249,7 +256,7 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
       const auto found = parameter_of.find(stepped.unsafeGetTensorImpl());
       if (found == parameter_of.end()) continue;
       stepped = found->second;
-      taken_parameters_.erase(stepped.unsafeGetTensorImpl());
+      takers_.erase(stepped.unsafeGetTensorImpl());
     }
   }
   taken_.erase(taken);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -28,6 +29,10 @@ struct SlicedParameter {
   std::int64_t offset = 0;  ///< of the part in the parameter's memory
 };
 
+/// Throws UsageError for an optimizer that does not treat every element alone: SGD, Adam, AdamW,
+/// RMSprop and Adagrad do.
+void check_elementwise(const torch::optim::Optimizer& optimizer);
+
 /// Thread-safety: none.
 class OptimizerSlices {
  public:
@@ -37,8 +42,8 @@ class OptimizerSlices {
 
   /// Replaces the parameters in all groups of the optimizer by this rank's parts, and cuts the
   /// state that it has of them; parameters that are not sliced stay. Throws UsageError, before it
-  /// changes anything, for an optimizer that does not treat every element alone (SGD, Adam, AdamW,
-  /// RMSprop and Adagrad do), and for one that was taken over before.
+  /// changes anything, for an optimizer that check_elementwise refuses, and for one that was taken
+  /// over before.
   void take_over(torch::optim::Optimizer& optimizer);
 
   /// The reverse, with the whole state on every rank. Collective, blocking. Throws UsageError for
@@ -49,6 +54,8 @@ class OptimizerSlices {
   bool is_part(const at::Tensor& parameter) const;
   /// Null for a parameter that is not cut.
   const SlicedParameter* find(const at::Tensor& parameter) const;
+  /// Which optimizer steps a parameter; null where none was given it.
+  const torch::optim::Optimizer* taker_of(const at::Tensor& parameter) const;
   /// A parameter that no optimizer steps; null where there is none.
   const at::Tensor* find_untaken() const;
 
@@ -59,7 +66,7 @@ class OptimizerSlices {
   std::vector<std::int64_t> bucket_elements_;
   comm::Group group_;
   std::unordered_set<const c10::TensorImpl*> parts_;
-  std::unordered_set<const c10::TensorImpl*> taken_parameters_;
+  std::unordered_map<const c10::TensorImpl*, const torch::optim::Optimizer*> takers_;
   std::vector<const torch::optim::Optimizer*> taken_;
 };
 

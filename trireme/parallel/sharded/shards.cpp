@@ -84,7 +84,7 @@ void Shards::check_shares() const {
     if (has_any) continue;
     throw UsageError(join_message("the module is too small to be cut for ", group_.size(),
                                   " ranks: rank ", rank, " would have nothing of it"),
-                     "use a plan with zero_stage 0");
+                     "use a plan with a lower zero_stage, or larger buckets");
   }
 }
 
@@ -180,8 +180,8 @@ void Shards::load_deferred() {
 void Shards::load(Bucket& bucket) {
   if (bucket.is_stage_3()) {
     const at::Tensor& first = parameters_[bucket.layout.places.front().tensor].tensor;
-    bucket.memory = at::empty({bucket.own.numel() * group_.size()},
-                              first.options().requires_grad(false));
+    bucket.memory =
+        at::empty({bucket.own.numel() * group_.size()}, first.options().requires_grad(false));
   }
   for (const BucketLayout::Place& place : bucket.layout.places) {
     at::Tensor parameter = parameters_[place.tensor].tensor;
@@ -222,7 +222,7 @@ SlicedParameter Shards::cut(std::size_t number, const BucketLayout::Place& place
   const at::Tensor part = at::from_blob(
       static_cast<std::byte*>(bucket.own.data_ptr()) +
           begin * static_cast<std::int64_t>(parameter.element_size()),
-      {end - begin}, [own = bucket.own](void*) {}, bucket.own.options());
+      {end - begin}, [own = bucket.own](void*) {}, bucket.own.options(), bucket.own.device());
   part.set_requires_grad(true);
   if (begin < end) {
     bucket.shards.push_back({.parameter = place.tensor, .begin = begin, .tensor = part});
@@ -284,12 +284,11 @@ void Shards::mark_owners(std::size_t bucket, const BucketLayout::Place& place,
   }
 }
 
-void Shards::expect_step_of(const std::vector<bool>& ranks) {
+void Shards::expect_step(bool all_ranks_see_it) {
   const std::lock_guard lock(mutex_);
   if (group_.size() == 1) return;
-  const bool all_see = std::all_of(ranks.begin(), ranks.end(), [](bool sees) { return sees; });
   // Where nothing was touched since the step before, that one is to be seen too.
-  sees_step_ = all_see && (is_fetched_ || sees_step_);
+  sees_step_ = all_ranks_see_it && (is_fetched_ || sees_step_);
   is_fetched_ = false;
   watch_on(true);
 }
@@ -332,12 +331,12 @@ void Shards::touch(std::span<const Touched> all) {
   }
 }
 
-void Shards::fetch() {
+void Shards::fetch(bool also_cut) {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   start_gathers_if_stepped();
   for (Bucket& bucket : buckets_) finish_gather(bucket);
-  remembering_failure([&] { whole_.need_all(); });
+  if (also_cut) remembering_failure([&] { whole_.need_all(); });
 }
 
 // Of all buckets, those that forward needs first at first: it goes the other way than backward.
@@ -348,15 +347,20 @@ void Shards::start_gathers_if_stepped() {
   const at::NoGradGuard no_grad;
   flush();
   remembering_failure([&] { whole_.drop(); });
-  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
-    if (bucket->is_stage_3()) continue;
-    at::Tensor own = place_of_slice(*bucket);
-    if (is_offloaded_) own.copy_(bucket->own);
-    // Other engines than shared memory refuse input and output that overlap.
-    if (gathers_.shared_memory() == nullptr) own = own.clone();
-    bucket->gather = comm::all_gather_async(bucket->memory, own, gathers_, "parameters");
-    bucket->is_gathering = true;
-  }
+  remembering_failure([&] {
+    for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+      if (!bucket->is_stage_3()) start_gather(*bucket);
+    }
+  });
+}
+
+void Shards::start_gather(Bucket& bucket) {
+  at::Tensor own = place_of_slice(bucket);
+  if (is_offloaded_) own.copy_(bucket.own);
+  // Other engines than shared memory refuse input and output that overlap.
+  if (gathers_.shared_memory() == nullptr) own = own.clone();
+  bucket.gather = comm::all_gather_async(bucket.memory, own, gathers_, "parameters");
+  bucket.is_gathering = true;
 }
 
 void Shards::finish_gather(Bucket& bucket) {

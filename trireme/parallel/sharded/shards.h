@@ -32,7 +32,8 @@
 
 namespace trireme::detail {
 
-/// Thread-safety: operators may touch parameters on any thread; the rest from one at a time.
+/// Thread-safety: operators may touch parameters on any thread, those of stage 3 from one at a
+/// time; the rest from one at a time.
 class Shards final : public Toucher {
  public:
   /// Moves the parameters that lie in `buckets` into flat memory, with their values; those of stage
@@ -71,13 +72,21 @@ class Shards final : public Toucher {
   /// touched next.
   template <typename IsUsed>
   void expect_step(const IsUsed& is_used) {
-    std::vector<bool> steps(static_cast<std::size_t>(group_.size()), false);
+    // Any of the optimizers may be the one that steps.
+    std::unordered_map<const void*, std::vector<bool>> ranks_of_optimizer;
     for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
       for (const BucketLayout::Place& place : buckets_[bucket].layout.places) {
-        if (is_used(place.tensor)) mark_owners(bucket, place, steps);
+        if (!is_used(place.tensor)) continue;
+        auto& ranks = ranks_of_optimizer[optimizers_->taker_of(parameters_[place.tensor].tensor)];
+        ranks.resize(static_cast<std::size_t>(group_.size()), false);
+        mark_owners(bucket, place, ranks);
       }
     }
-    expect_step_of(steps);
+    bool all_see = !ranks_of_optimizer.empty();
+    for (const auto& [optimizer, ranks] : ranks_of_optimizer) {
+      for (const bool sees : ranks) all_see = all_see && sees;
+    }
+    expect_step(all_see);
   }
 
   /// To be called before backward. Throws UsageError naming the parameter where one was given other
@@ -86,8 +95,9 @@ class Shards final : public Toucher {
   void check();
 
   void touch(std::span<const Touched> all) override;
-  /// Makes all parameters whole, in stage 3 until the next step. Collective.
-  void fetch();
+  /// Makes parameters whole that were stepped in parts, and with `also_cut` those of stage 3, until
+  /// the next step. Collective.
+  void fetch(bool also_cut);
 
  private:
   // The part of a parameter that lies in this rank's slice of its bucket.
@@ -98,8 +108,8 @@ class Shards final : public Toucher {
   };
   struct Bucket {
     BucketLayout layout;
-    at::Tensor memory;  // [elements]
-    at::Tensor own;     // [elements / ranks]: this rank's slice, which optimizers step
+    at::Tensor memory;    // [elements]
+    at::Tensor own;       // [elements / ranks]: this rank's slice, which optimizers step
     at::Tensor gradient;  // [elements / ranks], beside `own` where that is offloaded
     std::vector<Shard> shards;
     std::size_t whole = 0;  // its number in whole_, stage 3
@@ -132,13 +142,14 @@ class Shards final : public Toucher {
   at::Tensor place_of_slice(const Bucket& bucket) const;
   at::Tensor beside_parts(Bucket& bucket, const at::Tensor& sum) const;
   void start_gathers_if_stepped();
+  void start_gather(Bucket& bucket);
   void finish_gather(Bucket& bucket);
   void make_ordinary(Bucket& bucket);
 
   // Which ranks have something of a parameter.
   void mark_owners(std::size_t bucket, const BucketLayout::Place& place,
                    std::vector<bool>& ranks) const;
-  void expect_step_of(const std::vector<bool>& ranks);
+  void expect_step(bool all_ranks_see_it);
   void watch_on(bool on);
   bool watches_always() const { return !whole_.empty() || is_offloaded_; }
   void flush();

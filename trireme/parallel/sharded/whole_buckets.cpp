@@ -47,6 +47,12 @@ std::size_t WholeBuckets::add(const at::Tensor& memory, const at::Tensor& own, s
 }
 
 void WholeBuckets::need(std::span<const std::size_t> numbers) {
+  // Ranks may look alone at what is whole everywhere: it teaches nothing.
+  if (all_are_whole_) return;
+  if (numbers.size() == 1 && numbers[0] == last_two_.second) {
+    const Bucket& same = buckets_[numbers[0]];
+    if (same.place != kNone && !same.is_gathering) return;
+  }
   const at::NoGradGuard no_grad;
   ++clock_;
   for (const std::size_t number : numbers) buckets_[number].last_need = clock_;
@@ -55,7 +61,6 @@ void WholeBuckets::need(std::span<const std::size_t> numbers) {
     is_another = follow(number) || is_another;
     if (buckets_[number].place == kNone) start_gather(number, /*may_grow=*/true);
   }
-  // Not when the same is needed again: a rank may look at what is whole without the others.
   if (is_another) gather_ahead();
   for (const std::size_t number : numbers) finish_gather(buckets_[number]);
 }
@@ -71,6 +76,7 @@ void WholeBuckets::need_all() {
     if (buckets_[number].place == kNone) start_gather(number, /*may_grow=*/true);
   }
   for (Bucket& bucket : buckets_) finish_gather(bucket);
+  all_are_whole_ = true;
 }
 
 // Learns what comes after the last two; returns whether it is another.
@@ -176,6 +182,7 @@ void WholeBuckets::flush() {
 
 void WholeBuckets::drop() {
   flush();
+  all_are_whole_ = false;
   const at::NoGradGuard no_grad;
   for (std::size_t place = 0; place < places_.size(); ++place) leave_place(place);
   if (most_ > 0 && std::ssize(places_) > most_) places_.resize(static_cast<std::size_t>(most_));
@@ -185,6 +192,7 @@ void WholeBuckets::drop() {
 void WholeBuckets::restore(std::size_t number, bool with_others) {
   const at::NoGradGuard no_grad;
   successors_.clear();  // they may be restored already
+  all_are_whole_ = false;
   Bucket& bucket = buckets_[number];
   if (with_others) need({&number, 1});
   const at::Tensor memory = at::zeros({bucket.memory.numel()}, bucket.memory.options());

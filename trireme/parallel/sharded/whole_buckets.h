@@ -90,6 +90,7 @@ class WholeBuckets {
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
   bool has_written_ = false;
+  bool all_are_whole_ = false;              // since need_all
   std::uint64_t clock_ = 0;                 // calls of need
   Pair last_two_ = {kNone, kNone};          // needed, the latest second
   std::map<Pair, std::size_t> successors_;  // of two in a row
