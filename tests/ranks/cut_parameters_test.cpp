@@ -31,7 +31,7 @@ using testing::run_ranks_catching;
 struct StackImpl : torch::nn::Module {
   explicit StackImpl(int depth) {
     for (int i = 0; i < depth; ++i) {
-      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(32, 32)));
+      layers.emplace_back(register_module("layer" + std::to_string(i), torch::nn::Linear(32, 32)));
     }
   }
   torch::Tensor forward(torch::Tensor x) {
@@ -225,7 +225,7 @@ TEST(CutParameters, MayBeLookedAtByOneRankWhileAllAreWhole) {
       optimizer.step();
       parallelized.fetch();
       if (group.rank() != 0) continue;
-      for (const int layer : {3, 0, 5, 1}) {
+      for (const std::size_t layer : {3U, 0U, 5U, 1U}) {
         EXPECT_GT(net->layers[layer]->weight.norm().item<double>(), 0);
       }
     }

@@ -2,6 +2,7 @@
 // Buckets of gradients as data parallel makes them, sent through an exchange.
 #pragma once
 
+#include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/data/buckets.h>
 #include <trireme/parallel/data/gradient_exchange.h>

@@ -136,7 +136,7 @@ struct Model::Impl {
   Impl& operator=(const Impl&) = delete;
 
   // An optimizer that cannot be cut is refused before the module is.
-  const Plan& checked(const Plan& plan) const {
+  Plan checked(const Plan& plan) const {
     if (cuts_anything(plan) && options.group.size() > 1) check_can_shard(optimizer);
     return plan;
   }

@@ -294,9 +294,6 @@ struct SynchronizedBatchNorm : torch::autograd::Function<SynchronizedBatchNorm> 
   }
 };
 
-// The key of touch.h.
-constexpr auto kKey = c10::DispatchKey::DeferredInit;
-
 // By which tensor a synchronized layer is recognised. Ranks may be threads of one process, and have
 // tensors of their own.
 struct Registry {
@@ -331,7 +328,7 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
                       const std::optional<at::Tensor>& running_mean,
                       const std::optional<at::Tensor>& running_var, bool training, double momentum,
                       double eps, bool cudnn_enabled) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kTouchKey);
   if (const BeforeBatchNorm before = before_batch_norm) {
     if (weight) before(*weight);
     if (bias) before(*bias);
@@ -349,27 +346,9 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
                                  eps, entry->group, entry->name);
 }
 
-class KeySet : public c10::TensorImpl {
- public:
-  static void set(c10::TensorImpl* tensor, c10::DispatchKeySet keys) {
-    tensor->*(&KeySet::key_set_) = keys;
-  }
-};
-
-void mark(const at::Tensor& tensor) {
-  KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().add(kKey));
-}
-
 void register_kernel() {
   static const torch::Library library = [] {
-    // For its fallback, without which no other operator would take a marked tensor.
-    struct : Toucher {
-      void touch(std::span<const Touched>) override {}
-    } nobody;
-    const at::Tensor nothing = at::empty({0});
-    watch(nothing, nobody);
-    unwatch(nothing.storage());
-    torch::Library made(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+    torch::Library made(torch::Library::IMPL, "aten", kTouchKey, __FILE__, __LINE__);
     made.impl("batch_norm", &batch_norm);
     return made;
   }();
@@ -455,7 +434,7 @@ SyncBatchNorm::~SyncBatchNorm() {
 
 void SyncBatchNorm::check() const {
   for (const auto& [name, marked] : layers_) {
-    if (marked.key_set().has(kKey)) continue;
+    if (marked.key_set().has(kTouchKey)) continue;
     throw UsageError(join_message("batch norm '", name, "' is not synchronized any more: its ",
                                   "tensors were given other memory"),
                      "move the module to its device and type before it is synchronized");

@@ -54,6 +54,8 @@ class OptimizerSlices {
   bool is_part(const at::Tensor& parameter) const;
   /// Null for a parameter that is not cut.
   const SlicedParameter* find(const at::Tensor& parameter) const;
+  /// All that were taken over.
+  const std::vector<const torch::optim::Optimizer*>& takers() const { return taken_; }
   /// Which optimizer steps a parameter; null where none was given it.
   const torch::optim::Optimizer* taker_of(const at::Tensor& parameter) const;
   /// A parameter that no optimizer steps; null where there is none.

@@ -21,6 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -72,19 +73,22 @@ class Shards final : public Toucher {
   /// touched next.
   template <typename IsUsed>
   void expect_step(const IsUsed& is_used) {
-    // Any of the optimizers may be the one that steps.
-    std::unordered_map<const void*, std::vector<bool>> ranks_of_optimizer;
-    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      for (const BucketLayout::Place& place : buckets_[bucket].layout.places) {
-        if (!is_used(place.tensor)) continue;
-        auto& ranks = ranks_of_optimizer[optimizers_->taker_of(parameters_[place.tensor].tensor)];
-        ranks.resize(static_cast<std::size_t>(group_.size()), false);
-        mark_owners(bucket, place, ranks);
+    // Any of the optimizers may be the one that steps: every rank must own something of each.
+    bool all_see = true;
+    for (const auto* optimizer : optimizers_->takers()) {
+      std::vector<bool> ranks(static_cast<std::size_t>(group_.size()), false);
+      bool steps_any = false;
+      for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+        for (const BucketLayout::Place& place : buckets_[bucket].layout.places) {
+          const bool is_stepped =
+              is_used(place.tensor) &&
+              optimizers_->taker_of(parameters_[place.tensor].tensor) == optimizer;
+          if (!is_stepped) continue;
+          steps_any = true;
+          mark_owners(bucket, place, ranks);
+        }
       }
-    }
-    bool all_see = !ranks_of_optimizer.empty();
-    for (const auto& [optimizer, ranks] : ranks_of_optimizer) {
-      for (const bool sees : ranks) all_see = all_see && sees;
+      all_see = all_see && (!steps_any || std::ranges::find(ranks, false) == ranks.end());
     }
     expect_step(all_see);
   }

@@ -16,9 +16,6 @@
 namespace trireme::detail {
 namespace {
 
-// No part of LibTorch's C++ side uses it; it lies above autograd.
-constexpr auto kKey = c10::DispatchKey::DeferredInit;
-
 struct Watched {
   std::mutex mutex;
   std::unordered_map<const c10::StorageImpl*, Toucher*> touchers;
@@ -39,7 +36,7 @@ struct Found {
 using AllFound = c10::SmallVector<Found, 8>;
 
 void find(const at::Tensor& tensor, bool is_written, AllFound& all) {
-  if (!tensor.defined() || !tensor.key_set().has(kKey) || !tensor.has_storage()) return;
+  if (!tensor.defined() || !tensor.key_set().has(kTouchKey) || !tensor.has_storage()) return;
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   const std::lock_guard lock(watched().mutex);
   const auto found = watched().touchers.find(storage);
@@ -74,7 +71,7 @@ void tell(AllFound& all) {
 }
 
 void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kTouchKey);
   if (num_expecting.load(std::memory_order_acquire) > 0) {
     const auto& arguments = op.schema().arguments();
     const auto values = torch::jit::last(*stack, arguments.size());
@@ -97,7 +94,7 @@ class KeySet : public c10::TensorImpl {
 
 void register_fallback() {
   static const torch::Library library = [] {
-    torch::Library made(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+    torch::Library made(torch::Library::IMPL, "_", kTouchKey, __FILE__, __LINE__);
     made.fallback(torch::CppFunction::makeFromBoxedFunction<&before_operator>());
     return made;
   }();
@@ -105,13 +102,17 @@ void register_fallback() {
 
 }  // namespace
 
-void watch(const at::Tensor& tensor, Toucher& toucher) {
+void mark(const at::Tensor& tensor) {
   register_fallback();
+  KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().add(kTouchKey));
+}
+
+void watch(const at::Tensor& tensor, Toucher& toucher) {
   {
     const std::lock_guard lock(watched().mutex);
     watched().touchers[tensor.storage().unsafeGetStorageImpl()] = &toucher;
   }
-  KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().add(kKey));
+  mark(tensor);
 }
 
 void unwatch(const c10::Storage& storage) {
@@ -120,7 +121,7 @@ void unwatch(const c10::Storage& storage) {
 }
 
 void unmark(const at::Tensor& tensor) {
-  KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().remove(kKey));
+  KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().remove(kTouchKey));
 }
 
 void touch(const at::Tensor& tensor) {

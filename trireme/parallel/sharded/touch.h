@@ -5,10 +5,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKey.h>
 
 #include <span>
 
 namespace trireme::detail {
+
+/// The mark. No part of LibTorch's C++ side uses it; it lies above autograd.
+inline constexpr auto kTouchKey = c10::DispatchKey::DeferredInit;
 
 struct Touched {
   const c10::StorageImpl* storage;
@@ -29,6 +33,8 @@ class Toucher {
 void watch(const at::Tensor& tensor, Toucher& toucher);
 /// Forgets a storage. Views that are still held keep the mark, which does nothing then.
 void unwatch(const c10::Storage& storage);
+/// Marks a tensor without watching it, for kernels of single operators on kTouchKey.
+void mark(const at::Tensor& tensor);
 /// Takes the mark from a tensor.
 void unmark(const at::Tensor& tensor);
 

@@ -24,12 +24,11 @@ void take_memory(const at::Tensor& tensor) {
 
 // Memory that its storage owns, as any tensor's.
 void give_memory(const at::Tensor& tensor, const at::Tensor& memory) {
-  const at::Tensor kept = memory;
   set_memory(tensor,
              c10::DataPtr(
-                 kept.data_ptr(), new at::Tensor(kept),
+                 memory.data_ptr(), new at::Tensor(memory),
                  [](void* held) { delete static_cast<at::Tensor*>(held); }, tensor.device()),
-             static_cast<std::int64_t>(kept.nbytes()));
+             static_cast<std::int64_t>(memory.nbytes()));
 }
 
 }  // namespace
