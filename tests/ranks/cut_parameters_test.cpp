@@ -8,6 +8,7 @@
 #include <trireme/parallel/state.h>
 
 #include <gmock/gmock.h>
+#include <tests/ranks/checks.h>
 #include <tests/ranks/small_net.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
@@ -20,6 +21,8 @@ namespace trireme {
 namespace {
 
 using comm::Group;
+using test::all_equal;
+using test::copies;
 using test::loss_of;
 using test::make_batch;
 using test::make_net;
@@ -57,18 +60,6 @@ std::size_t num_whole(const torch::nn::Module& module) {
     if (parameter.storage().nbytes() > 0) whole.insert(parameter.storage().unsafeGetStorageImpl());
   }
   return whole.size();
-}
-
-std::vector<torch::Tensor> copies(const torch::nn::Module& module) {
-  std::vector<torch::Tensor> all;
-  for (const torch::Tensor& parameter : module.parameters()) {
-    all.push_back(parameter.detach().clone());
-  }
-  return all;
-}
-
-bool all_equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return torch::equal(x, y); });
 }
 
 TEST(CutParameters, AreWholeAFewAtATime) {

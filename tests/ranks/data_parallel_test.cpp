@@ -8,6 +8,7 @@
 #include <trireme/comm/collectives.h>
 
 #include <gmock/gmock.h>
+#include <tests/ranks/checks.h>
 #include <tests/ranks/small_net.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
@@ -16,34 +17,15 @@ namespace trireme {
 namespace {
 
 using comm::Group;
+using test::all_equal;
+using test::copies;
 using test::loss_of;
 using test::make_batch;
 using test::make_net;
+using test::usage_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
-
-template <typename Call>
-std::string usage_error(const Call& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-std::vector<torch::Tensor> copies(const torch::nn::Module& module) {
-  std::vector<torch::Tensor> all;
-  for (const torch::Tensor& parameter : module.parameters()) {
-    all.push_back(parameter.detach().clone());
-  }
-  return all;
-}
-
-bool all_equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return torch::equal(x, y); });
-}
 
 class EveryStage : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Stages, EveryStage, ::testing::Values(0, 1, 2, 3));

@@ -5,6 +5,7 @@
 #include <trireme/parallel/data/exchanges/power_sgd.h>
 #include <trireme/parallel/data/exchanges/top_k.h>
 
+#include <tests/ranks/checks.h>
 #include <tests/ranks/exchange_buckets.h>
 
 #include <bit>
@@ -23,20 +24,11 @@ using test::gradient_of;
 using test::have_same_bits;
 using test::is_same_on_all_ranks;
 using test::sum_of_gradients;
+using test::usage_error;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-template <typename Call>
-std::string usage_error(const Call& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 // Half precision.
 

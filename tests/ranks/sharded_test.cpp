@@ -7,6 +7,7 @@
 #include <trireme/parallel/data_parallel.h>
 
 #include <gmock/gmock.h>
+#include <tests/ranks/checks.h>
 #include <tests/ranks/small_net.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
@@ -23,6 +24,7 @@ using comm::Group;
 using test::loss_of;
 using test::make_batch;
 using test::make_net;
+using test::usage_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
@@ -34,16 +36,6 @@ class Sharded : public ::testing::TestWithParam<int> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Stages, Sharded, ::testing::Values(1, 2, 3));
-
-template <typename Call>
-std::string usage_error(const Call& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST_P(Sharded, KeepsStateOfOnePartOnEachRank) {
   std::atomic<std::int64_t> in_all_parts = 0;

@@ -44,15 +44,15 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 
 }  // namespace
 
-void check_same_plan(const std::string& plan, const comm::Group& group) {
-  const std::vector<std::string> all = comm::all_gather_text(plan, group);
+void check_same_text(const std::string& what, const std::string& text, const comm::Group& group) {
+  const std::vector<std::string> all = comm::all_gather_text(text, group);
   const auto other =
-      std::find_if(all.begin(), all.end(), [&](const auto& text) { return text != all.front(); });
+      std::find_if(all.begin(), all.end(), [&](const auto& its) { return its != all.front(); });
   if (other == all.end()) return;
   const auto [first, differing] = first_difference(all.front(), *other);
-  throw UsageError(join_message("the plans differ: rank 0 has '", first, "', rank ",
+  throw UsageError(join_message("ranks differ in the ", what, ": rank 0 has '", first, "', rank ",
                                 other - all.begin(), " has '", differing, "'"),
-                   "give parallelize the same plan on every rank");
+                   join_message("give every rank the same ", what));
 }
 
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,

@@ -17,9 +17,10 @@ struct NamedTensor {
   bool has_sparse_gradient = false;
 };
 
-/// Compares the text of a plan over all ranks. Collective and blocking. Throws the same UsageError
-/// on every rank, with both sides of the first difference.
-void check_same_plan(const std::string& plan, const comm::Group& group);
+/// Compares a text that says how something is to be done over all ranks. Collective and blocking.
+/// Throws the same UsageError on every rank, with both sides of the first difference.
+/// @param what is described, for the message: `plan`, `options of LocalSgd`.
+void check_same_text(const std::string& what, const std::string& text, const comm::Group& group);
 
 /// Compares names, sizes, strides, dtypes, requires_grad and whether they have memory of `tensors`
 /// over all ranks; values may differ. Collective and blocking. Throws the same UsageError on every

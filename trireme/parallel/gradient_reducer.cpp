@@ -79,16 +79,6 @@ std::string describe(const GradientReducerOptions& options) {
                       ", buckets of ", options.bucket_bytes, " bytes");
 }
 
-void check_same_options(const GradientReducerOptions& options, const comm::Group& group) {
-  const std::vector<std::string> all = comm::all_gather_text(describe(options), group);
-  const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
-  if (other == all.end()) return;
-  throw UsageError(
-      join_message("the options of the gradient reducer differ: rank 0 has '", all.front(),
-                   "', rank ", other - all.begin(), " has '", *other, "'"),
-      "give the same options on every rank");
-}
-
 std::vector<NamedTensor> trained_of(const std::vector<NamedTensor>& parameters) {
   std::vector<NamedTensor> trained;
   for (const NamedTensor& parameter : parameters) {
@@ -141,7 +131,7 @@ GradientReducer::GradientReducer(const torch::OrderedDict<std::string, at::Tenso
     : impl_(std::make_unique<Impl>()) {
   const at::NoGradGuard no_grad;
   impl_->group = std::move(group);
-  check_same_options(options, impl_->group);
+  detail::check_same_text("options of GradientReducer", describe(options), impl_->group);
   validate(options);
   const std::vector<NamedTensor> all = detail::named_tensors(parameters);
   detail::check_same_on_all_ranks(all, "parameter", impl_->group);

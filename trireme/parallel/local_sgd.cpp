@@ -42,7 +42,8 @@ LocalSgd::LocalSgd(torch::nn::Module& module, const LocalSgdOptions& options, co
   check(options);
   if (group_.size() == 1) return;
   const at::NoGradGuard no_grad;
-  detail::check_same_plan(join_message("local SGD, period ", options.period, ", warm_up ",
+  detail::check_same_text("options of LocalSgd",
+                          join_message("local SGD, period ", options.period, ", warm_up ",
                                        options.warm_up, ", bucket_bytes ", options.bucket_bytes),
                           group_);
   std::vector<NamedTensor> parameters = detail::named_tensors(module.named_parameters());

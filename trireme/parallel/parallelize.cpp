@@ -279,7 +279,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
         "set data_parallel, or train with a group of one");
   }
   check_names(plan, contents.parameters);
-  detail::check_same_plan(to_string(plan), group);
+  detail::check_same_text("plan", to_string(plan), group);
   for (NamedTensor& item : contents.parameters) {
     item.has_sparse_gradient =
         item.has_sparse_gradient || std::ranges::count(plan.sparse_gradients, item.name) > 0;

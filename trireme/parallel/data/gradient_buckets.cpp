@@ -26,7 +26,8 @@ at::ScalarType type_of(GradientWire wire, at::ScalarType own) {
   }
 }
 
-// Adds what every rank sent of this rank's slice, [ranks, slice], in rank order and in fp32.
+// Adds what every rank sent of this rank's slice, [ranks, slice], in rank order and in fp32, and
+// rounds once.
 at::Tensor fold(const at::Tensor& all) {
   at::Tensor sum = all[0].to(at::kFloat);
   for (std::int64_t rank = 1; rank < all.size(0); ++rank) sum.add_(all[rank]);
@@ -196,7 +197,8 @@ void GradientBuckets::complete(Bucket& bucket) {
   bucket.work.wait();
   if (const auto finish_exchange = std::exchange(bucket.finish_exchange, {})) finish_exchange();
   if (bucket.received.defined()) {
-    bucket.own.copy_(fold(bucket.received));
+    const bool is_summed = bucket.received.size(0) == 1;
+    bucket.own.copy_(is_summed ? bucket.received[0] : fold(bucket.received));
     if (bucket.scale != 1) bucket.own.mul_(bucket.scale);
   }
   if (bucket.stage > 0 && lanes_.replicas.size() > 1) {
@@ -205,15 +207,16 @@ void GradientBuckets::complete(Bucket& bucket) {
   }
 }
 
-void GradientBuckets::finish(std::size_t number, double divisor) {
-  Bucket& bucket = buckets_[number];
-  for (Bucket& other : buckets_) complete(other);
-  bucket.replica_work.wait();
+void GradientBuckets::finish(double divisor) {
+  for (Bucket& bucket : buckets_) complete(bucket);
   divisor /= plan_.gradient_predivide;
-  if (divisor == 1) return;
-  // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
-  bucket.divisor.fill_(divisor);
-  (bucket.stage > 0 ? bucket.own : bucket.gradients).div_(bucket.divisor);
+  for (Bucket& bucket : buckets_) {
+    bucket.replica_work.wait();
+    if (divisor == 1) continue;
+    // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
+    bucket.divisor.fill_(divisor);
+    (bucket.stage > 0 ? bucket.own : bucket.gradients).div_(bucket.divisor);
+  }
 }
 
 void GradientBuckets::abandon() {

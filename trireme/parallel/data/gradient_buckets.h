@@ -64,8 +64,8 @@ class GradientBuckets {
   void launch(std::size_t bucket);
   /// Waits for the sum.
   void wait(std::size_t bucket) { complete(buckets_[bucket]); }
-  /// Waits for the sum, and divides it.
-  void finish(std::size_t bucket, double divisor);
+  /// Waits for all sums, and divides them.
+  void finish(double divisor);
   /// This rank's slice of a sum, for stages above 0.
   const at::Tensor& own(std::size_t bucket) const { return buckets_[bucket].own; }
   /// Which of the shards' buckets it is, for stages above 0.

@@ -2,8 +2,7 @@
 #include <trireme/parallel/data/lanes.h>
 
 #include <trireme/base/environment.h>
-#include <trireme/base/error.h>
-#include <trireme/comm/collectives.h>
+#include <trireme/parallel/agreement.h>
 
 #include <numeric>
 
@@ -14,13 +13,8 @@ std::int64_t agreed_streams(const Plan& plan, const comm::Group& group) {
   const std::int64_t count = plan.allreduce_streams > 0
                                  ? plan.allreduce_streams
                                  : Settings::from(Environment::of_process()).allreduce_streams;
-  const auto counts = comm::all_gather_text(std::to_string(count), group);
-  for (std::size_t rank = 1; rank < counts.size(); ++rank) {
-    if (counts[rank] == counts[0]) continue;
-    throw UsageError(join_message("rank 0 sends gradients over ", counts[0], " streams, rank ",
-                                  rank, " over ", counts[rank]),
-                     "give all ranks the same TRIREME_ALLREDUCE_STREAMS or plan");
-  }
+  check_same_text("number of streams (plan, else TRIREME_ALLREDUCE_STREAMS)", std::to_string(count),
+                  group);
   return count;
 }
 

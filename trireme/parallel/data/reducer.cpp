@@ -313,7 +313,7 @@ void Reducer::finish_step() {
   counts_.copy_(tail_);
   sum_of_step_ = counts_.const_data_ptr<double>()[slots_.size() + kNumber];
   const double by = divisor();
-  for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) buckets_->finish(bucket, by);
+  buckets_->finish(by);
   sum_sparse_gradients(by);
   hand_out();
   for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;

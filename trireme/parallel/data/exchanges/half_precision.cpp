@@ -46,7 +46,8 @@ std::function<void()> HalfPrecisionExchange::start(GradientBucket& bucket,
   const at::NoGradGuard no_grad;
   if (group.size() == 1) return [] {};
   if (!is_agreed_) {
-    detail::check_same_plan(join_message("gradients travel as ", type_), group);
+    detail::check_same_text("type of HalfPrecisionExchange",
+                            join_message("gradients travel as ", type_), group);
     is_agreed_ = true;
   }
   const std::string label = "gradients from " + bucket.names.front() + " on";

@@ -88,7 +88,8 @@ PowerSgdExchange::PowerSgdExchange(const PowerSgdOptions& options)
 
 void PowerSgdExchange::check_agreement(const comm::Group& group) {
   if (is_agreed_) return;
-  detail::check_same_plan(
+  detail::check_same_text(
+      "options of PowerSgdExchange",
       join_message("gradients travel by PowerSGD, rank ", options_.rank, ", start_iteration ",
                    options_.start_iteration, ", min_compression_rate ", std::setprecision(17),
                    options_.min_compression_rate, ", error feedback ", options_.error_feedback,

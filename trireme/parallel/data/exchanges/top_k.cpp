@@ -45,7 +45,8 @@ std::function<void()> TopKExchange::start(GradientBucket& bucket, const comm::Gr
   const at::NoGradGuard no_grad;
   if (group.size() == 1) return [] {};
   if (!is_agreed_) {
-    detail::check_same_plan(
+    detail::check_same_text(
+        "options of TopKExchange",
         join_message("gradients travel as top-k, fraction ", std::setprecision(17),
                      options_.fraction, ", error feedback ", options_.error_feedback),
         group);
