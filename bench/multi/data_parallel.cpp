@@ -118,7 +118,7 @@ double median_time(int steps, const std::function<void()>& step) {
 }
 
 // What the optimizer does on one rank in a sharded step: it has one consecutive part of all
-// elements.
+// elements, in the pieces in which a plan gives them to it.
 class PartOptimizer {
  public:
   PartOptimizer(const torch::nn::Module& module, int rank, int size)
@@ -150,9 +150,12 @@ class PartOptimizer {
       const auto from = std::max(begin - offset, std::int64_t{0});
       const auto to = std::min(end - offset, parameter.numel());
       offset += parameter.numel();
-      if (from >= to) continue;
-      values.push_back(parameter.detach().flatten().narrow(0, from, to - from));
-      parts_.push_back({.parameter = parameter, .values = values.back(), .begin = from});
+      constexpr std::int64_t kPieceElements = 64 << 10;
+      for (std::int64_t at = from; at < to; at += kPieceElements) {
+        values.push_back(
+            parameter.detach().flatten().narrow(0, at, std::min(kPieceElements, to - at)));
+        parts_.push_back({.parameter = parameter, .values = values.back(), .begin = at});
+      }
     }
     return values;
   }

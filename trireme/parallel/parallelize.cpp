@@ -86,6 +86,20 @@ std::vector<Parallelized::Part> Parallelized::parts() const {
   return all;
 }
 
+void Parallelized::with_whole_parts(torch::optim::Optimizer& optimizer,
+                                    const std::function<void()>& call) const {
+  detail::Shards* shards = impl_->shards();
+  if (shards == nullptr) return call();
+  shards->optimizers().join(optimizer);
+  try {
+    call();
+  } catch (...) {
+    shards->optimizers().split(optimizer);
+    throw;
+  }
+  shards->optimizers().split(optimizer);
+}
+
 void Parallelized::expect_parts_to_change() {
   if (impl_->shards() == nullptr) return;
   impl_->shards()->expect_step([](std::size_t) { return true; });

@@ -73,6 +73,12 @@ class Parallelized {
   /// Of every parameter, in the module's order.
   std::vector<Part> parts() const;
 
+  /// An optimizer that shard was called for steps a large part in pieces that stay in the
+  /// processor's cache, each with state of its own. While `call` runs it has the parts, as in
+  /// parts(), and one state of each. Not collective.
+  void with_whole_parts(torch::optim::Optimizer& optimizer,
+                        const std::function<void()>& call) const;
+
   /// For code that is about to write into parts, as an optimizer's step does: those of other ranks
   /// are fetched again when a parameter is touched afterwards. All ranks must do this alike.
   void expect_parts_to_change();

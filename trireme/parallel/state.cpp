@@ -95,7 +95,7 @@ void load_whole_state(const WholeState& state, Parallelized& parallelized,
 }
 
 PartialState partial_state(const Parallelized& parallelized, const torch::nn::Module& module,
-                           const torch::optim::Optimizer& optimizer) {
+                           torch::optim::Optimizer& optimizer) {
   PartialState state;
   for (const auto& buffer : module.named_buffers()) {
     if (buffer.value().defined()) state.buffers[buffer.key()] = buffer.value().detach();
@@ -107,7 +107,9 @@ PartialState partial_state(const Parallelized& parallelized, const torch::nn::Mo
                                .offset = part.offset,
                                .is_whole = part.tensor.is_same(part.parameter)};
   }
-  state.optimizer = checkpoint::optimizer_state(optimizer, names_of_parts(parallelized));
+  parallelized.with_whole_parts(optimizer, [&] {
+    state.optimizer = checkpoint::optimizer_state(optimizer, names_of_parts(parallelized));
+  });
   return state;
 }
 
@@ -136,7 +138,9 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
   }
   Names names = names_of_parts(parallelized);
   checkpoint::check_module_tensors(state.parameters, names, "the given state");
-  checkpoint::load_optimizer_state(state.optimizer, optimizer, names, "the given state");
+  parallelized.with_whole_parts(optimizer, [&] {
+    checkpoint::load_optimizer_state(state.optimizer, optimizer, names, "the given state");
+  });
   parallelized.expect_parts_to_change();
   checkpoint::load_module_tensors(state.parameters, names, "the given state");
   const torch::NoGradGuard no_grad;

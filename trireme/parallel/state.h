@@ -57,9 +57,10 @@ struct PartialState {
   std::map<std::string, PartPlace> places;  ///< by name of the parameter
 };
 
-/// Not collective; without communication or copies.
+/// Not collective. Copies the optimizer's state of large parts, which it steps in pieces, into one
+/// tensor each, and the optimizer goes on with that.
 PartialState partial_state(const Parallelized& parallelized, const torch::nn::Module& module,
-                           const torch::optim::Optimizer& optimizer);
+                           torch::optim::Optimizer& optimizer);
 
 /// Puts parts back into the same cut: the same plan, ranks and module. Throws CheckpointError
 /// naming the first thing that does not fit; nothing has changed then. All ranks must do this

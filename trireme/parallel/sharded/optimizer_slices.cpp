@@ -6,6 +6,7 @@
 #include <trireme/parallel/data/buckets.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 #include <torch/optim.h>
 
@@ -65,6 +66,11 @@ at::Tensor part_of(const at::Tensor& tensor, const SlicedParameter& sliced) {
       .to(sliced.part.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
+// Where `piece` lies in what is like the part, from element `begin` on.
+at::Tensor like(const at::Tensor& piece, const at::Tensor& of_part, std::int64_t begin) {
+  return slice_of(of_part, of_part.storage_offset() + begin, piece.sizes(), piece.strides());
+}
+
 std::unique_ptr<State> cut(const State& whole, const SlicedParameter& sliced) {
   std::unique_ptr<State> state = whole.clone();
   for (at::Tensor* tensor : fields_of(*state).tensors) {
@@ -107,6 +113,7 @@ OptimizerSlices::OptimizerSlices(std::vector<SlicedParameter> parameters,
       group_(std::move(group)) {
   for (const SlicedParameter& sliced : parameters_) {
     parts_.insert(sliced.part.unsafeGetTensorImpl());
+    for (const at::Tensor& piece : sliced.pieces) parts_.insert(piece.unsafeGetTensorImpl());
   }
 }
 
@@ -138,8 +145,9 @@ const optim::Optimizer* OptimizerSlices::taker_of(const at::Tensor& parameter) c
 const at::Tensor* OptimizerSlices::find_untaken() const {
   const auto found = std::ranges::find_if(parameters_, [&](const SlicedParameter& sliced) {
     // Once the optimizer is gone, shards and this list alone hold the part.
-    const std::size_t own_holders = sliced.part.numel() > 0 ? 2 : 1;
-    return taker_of(sliced.parameter) == nullptr || sliced.part.use_count() <= own_holders;
+    const at::Tensor& held = sliced.pieces.empty() ? sliced.part : sliced.pieces.front();
+    const std::size_t own_holders = held.numel() > 0 ? 2 : 1;
+    return taker_of(sliced.parameter) == nullptr || held.use_count() <= own_holders;
   });
   return found == parameters_.end() ? nullptr : &found->parameter;
 }
@@ -184,6 +192,78 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
     }
   }
   taken_.push_back(&optimizer);
+  split(optimizer);
+}
+
+void OptimizerSlices::split(optim::Optimizer& optimizer) const {
+  std::unordered_map<const c10::TensorImpl*, const SlicedParameter*> in_pieces;
+  for (const SlicedParameter& sliced : parameters_) {
+    if (!sliced.pieces.empty()) in_pieces[sliced.part.unsafeGetTensorImpl()] = &sliced;
+  }
+  for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::vector<at::Tensor> stepped;
+    for (const at::Tensor& tensor : group.params()) {
+      const auto found = in_pieces.find(tensor.unsafeGetTensorImpl());
+      if (found == in_pieces.end()) {
+        stepped.push_back(tensor);
+        continue;
+      }
+      const std::vector<at::Tensor>& pieces = found->second->pieces;
+      stepped.insert(stepped.end(), pieces.begin(), pieces.end());
+      const at::Tensor gradient = std::exchange(at::Tensor(tensor).mutable_grad(), {});
+      const std::unique_ptr<State> whole = extract(optimizer.state(), tensor);
+      std::int64_t begin = 0;
+      for (const at::Tensor& piece : pieces) {
+        if (gradient.defined()) at::Tensor(piece).mutable_grad() = like(piece, gradient, begin);
+        if (whole) {
+          std::unique_ptr<State> state = whole->clone();
+          for (at::Tensor* field : fields_of(*state).tensors) {
+            if (field->defined()) *field = like(piece, *field, begin);
+          }
+          optimizer.state()[piece.unsafeGetTensorImpl()] = std::move(state);
+        }
+        begin += piece.numel();
+      }
+    }
+    group.params() = std::move(stepped);
+  }
+}
+
+void OptimizerSlices::join(optim::Optimizer& optimizer) const {
+  const at::NoGradGuard no_grad;
+  std::unordered_map<const c10::TensorImpl*, const SlicedParameter*> of_piece;
+  for (const SlicedParameter& sliced : parameters_) {
+    for (const at::Tensor& piece : sliced.pieces) of_piece[piece.unsafeGetTensorImpl()] = &sliced;
+  }
+  for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::vector<at::Tensor> stepped;
+    for (const at::Tensor& tensor : group.params()) {
+      const auto found = of_piece.find(tensor.unsafeGetTensorImpl());
+      if (found == of_piece.end()) {
+        stepped.push_back(tensor);
+        continue;
+      }
+      const SlicedParameter& sliced = *found->second;
+      if (!tensor.is_same(sliced.pieces.front())) continue;  // the first stands for all
+      stepped.push_back(sliced.part);
+      std::vector<std::unique_ptr<State>> states;
+      for (const at::Tensor& piece : sliced.pieces) {
+        states.push_back(extract(optimizer.state(), piece));
+      }
+      if (!states.front()) continue;
+      std::unique_ptr<State> whole = states.front()->clone();
+      const std::vector<at::Tensor*> fields = fields_of(*whole).tensors;
+      for (std::size_t field = 0; field < fields.size(); ++field) {
+        if (!fields[field]->defined()) continue;
+        std::vector<at::Tensor> values;
+        for (const auto& state : states) values.push_back(*fields_of(*state).tensors[field]);
+        *fields[field] = at::cat(values);
+        for (const auto& state : states) fields_of(*state).tensors[field]->reset();
+      }
+      optimizer.state()[sliced.part.unsafeGetTensorImpl()] = std::move(whole);
+    }
+    group.params() = std::move(stepped);
+  }
 }
 
 void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
@@ -193,6 +273,7 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
     throw UsageError("this optimizer does not step slices of these parameters",
                      "call unshard for one that shard was called for");
   }
+  join(optimizer);
   // Which parameters have state is known to those that have a part of them.
   const auto count = static_cast<std::int64_t>(parameters_.size());
   const at::Tensor known = at::zeros({count, 2}, at::kLong);  // steps + 1, which tensors (bits)

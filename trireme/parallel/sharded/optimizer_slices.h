@@ -27,6 +27,10 @@ struct SlicedParameter {
   std::int64_t place = 0;   ///< of its first element in the bucket
   at::Tensor part;          ///< [n], flat, what this rank steps; n is 0 where it has nothing
   std::int64_t offset = 0;  ///< of the part in the parameter's memory
+  /// The part in pieces, in order, that are stepped in its place; none where it is stepped at once.
+  /// An optimizer of LibTorch reads and writes each tensor several times in a step; a piece is
+  /// still in the cache the second time.
+  std::vector<at::Tensor> pieces;
 };
 
 /// Throws UsageError for an optimizer that does not treat every element alone: SGD, Adam, AdamW,
@@ -50,7 +54,12 @@ class OptimizerSlices {
   /// an optimizer that was not taken over.
   void give_back(torch::optim::Optimizer& optimizer);
 
-  /// Whether it is a part that take_over gave an optimizer.
+  /// Puts parts in place of their pieces into an optimizer that was taken over, with one state
+  /// each, and back; the pieces share the memory of that state from then on. Other optimizers stay.
+  void join(torch::optim::Optimizer& optimizer) const;
+  void split(torch::optim::Optimizer& optimizer) const;
+
+  /// Whether it is a part, or a piece of one, that take_over gave an optimizer.
   bool is_part(const at::Tensor& parameter) const;
   /// Null for a parameter that is not cut.
   const SlicedParameter* find(const at::Tensor& parameter) const;

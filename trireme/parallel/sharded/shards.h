@@ -62,9 +62,8 @@ class Shards final : public Toucher {
   template <typename IsUsed>
   void set_gradients(std::size_t bucket, const at::Tensor& sum, const IsUsed& is_used) {
     const at::Tensor slice = beside_parts(buckets_[bucket], sum);
-    for (const Shard& shard : buckets_[bucket].shards) {
-      is_used(shard.parameter) ? set_gradient(shard, slice)
-                               : at::Tensor(shard.tensor).mutable_grad().reset();
+    for (Shard& shard : buckets_[bucket].shards) {
+      is_used(shard.parameter) ? set_gradient(shard, slice) : shard.tensor.mutable_grad().reset();
     }
   }
 
@@ -104,11 +103,12 @@ class Shards final : public Toucher {
   void fetch(bool also_cut);
 
  private:
-  // The part of a parameter that lies in this rank's slice of its bucket.
+  // The part of a parameter that lies in this rank's slice of its bucket, or a piece of it.
   struct Shard {
     std::size_t parameter;
-    std::int64_t begin;  // in the slice
-    at::Tensor tensor;   // [n], what the optimizer steps
+    std::int64_t begin;   // in the slice
+    at::Tensor tensor;    // [n], what the optimizer steps
+    at::Tensor gradient;  // [n], given to it in each step
   };
   struct Bucket {
     BucketLayout layout;
@@ -141,7 +141,7 @@ class Shards final : public Toucher {
   std::pair<std::int64_t, std::int64_t> range_in_slice(const Bucket& bucket,
                                                        const BucketLayout::Place& place) const;
   SlicedParameter cut(std::size_t bucket, const BucketLayout::Place& place);
-  static void set_gradient(const Shard& shard, const at::Tensor& slice);
+  static void set_gradient(Shard& shard, const at::Tensor& slice);
   void check_memory() const;
   at::Tensor place_of_slice(const Bucket& bucket) const;
   at::Tensor beside_parts(Bucket& bucket, const at::Tensor& sum) const;
