@@ -8,6 +8,7 @@
 #include <trireme/comm/collectives.h>
 
 #include <gmock/gmock.h>
+#include <tests/ranks/allocations.h>
 #include <tests/ranks/checks.h>
 #include <tests/ranks/small_net.h>
 #include <tests/ranks/thread_ranks.h>
@@ -311,6 +312,37 @@ TEST_P(EveryStage, ForgetsGradientsThatWereThrownAway) {
     const auto unused = std::ranges::find(names, "unused") - names.begin();
     EXPECT_TRUE(torch::equal(after[static_cast<std::size_t>(unused)],
                              before[static_cast<std::size_t>(unused)]));
+  });
+}
+
+// Besides what forward, backward and the optimizer allocate anyhow.
+TEST_P(EveryStage, AllocatesNoMemoryInALaterStep) {
+  run_ranks(2, [](const Group& group) {
+    const auto make = [] {
+      return torch::nn::Sequential(torch::nn::Linear(40, 30), torch::nn::Tanh(),
+                                   torch::nn::Linear(30, 20));
+    };
+    const auto step = [](torch::nn::Sequential& net, torch::optim::Optimizer& optimizer) {
+      optimizer.zero_grad();
+      net->forward(torch::ones({4, 40})).square().mean().backward();
+      optimizer.step();
+    };
+    torch::nn::Sequential plain = make();
+    torch::optim::SGD plain_optimizer(plain->parameters(), 0.1);
+    torch::nn::Sequential net = make();
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Parallelized parallelized = parallelize(
+        *net, {.bucket_bytes = 1000, .first_bucket_bytes = 500, .zero_stage = GetParam()}, group);
+    parallelized.shard(optimizer);
+    for (int number = 0; number < 3; ++number) {
+      step(plain, plain_optimizer);
+      step(net, optimizer);
+    }
+    auto expected = test::allocations_of([&] { step(plain, plain_optimizer); });
+    auto found = test::allocations_of([&] { step(net, optimizer); });
+    std::ranges::sort(expected);
+    std::ranges::sort(found);
+    EXPECT_THAT(found, ::testing::ElementsAreArray(expected));
   });
 }
 

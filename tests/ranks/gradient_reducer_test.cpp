@@ -5,9 +5,8 @@
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/data_parallel.h>
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
+#include <tests/ranks/allocations.h>
 #include <tests/ranks/small_net.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
@@ -306,29 +305,16 @@ TEST(GradientReducer, ReducesGradientsThatHaveGradients) {
   });
 }
 
-// What LibTorch's allocators give to this thread.
-class Allocations : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void* /*memory*/, std::int64_t size, std::size_t /*total*/,
-                         std::size_t /*reserved*/, c10::Device /*device*/) override {
-    largest = std::max(largest, size);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  std::int64_t largest = 0;
-};
-
 TEST(GradientReducer, AllocatesNothingInALaterStep) {
   run_ranks(2, [](const Group& group) {
     const Parameters parameters = mixed();
     GradientReducer reducer(parameters, group, {.predivide = 2, .bucket_bytes = 200});
     set_gradients(parameters, group.rank());
     reducer.reduce();
-    const auto allocations = std::make_shared<Allocations>();
-    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocations);
-    reducer.reduce();
-    EXPECT_LE(allocations->largest, 2);  // LibTorch's own copy of a divisor for half precision
-    torch::zeros({1});
-    EXPECT_EQ(allocations->largest, 4);  // so it does count
+    for (const std::int64_t bytes : test::allocations_of([&] { reducer.reduce(); })) {
+      EXPECT_LE(bytes, 2);  // LibTorch's own copy of a divisor for half precision
+    }
+    EXPECT_THAT(test::allocations_of([] { torch::zeros({1}); }), ::testing::ElementsAre(4));
   });
 }
 
