@@ -6,6 +6,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/data/exchanges/top_k.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/allocations.h>
@@ -30,6 +31,8 @@ using testing::run_ranks;
 
 class EveryStage : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Stages, EveryStage, ::testing::Values(0, 1, 2, 3));
+class CutStage : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Stages, CutStage, ::testing::Values(1, 2, 3));
 
 TEST_P(EveryStage, AccumulatesByNoSyncWhatMicroBatchesAccumulate) {
   run_ranks(3, [](const Group& group) {
@@ -87,7 +90,7 @@ TEST_P(EveryStage, GivesTheSumWhereThePlanSaysSo) {
   });
 }
 
-TEST_P(EveryStage, StepsSeveralModulesWithOneOptimizer) {
+TEST_P(CutStage, StepsSeveralModulesWithOneOptimizer) {
   run_ranks(3, [](const Group& group) {
     std::vector<std::vector<torch::Tensor>> ends;
     for (const int stage : {0, GetParam()}) {
@@ -248,7 +251,7 @@ TEST_P(EveryStage, RoundsToHalfPrecisionOnTheWireAlone) {
   }
 }
 
-TEST_P(EveryStage, RoundsAlikeInHalfPrecision) {
+TEST_P(CutStage, RoundsAlikeInHalfPrecision) {
   for (const std::string engine : {"shm", "gloo"}) {
     testing::engine_of_ranks = engine;
     run_ranks(3, [](const Group& group) {
@@ -406,6 +409,27 @@ TEST(DataParallel, TakesAnExchangeOfTheUsers) {
     test::Net cut = make_net(1);
     Parallelized sharded = parallelize(*cut, {.zero_stage = 1}, group);
     EXPECT_THAT(usage_error([&] { sharded.exchange_by(doubling); }), HasSubstr("zero_stage 0"));
+  });
+}
+
+// What top-k has not sent when a layer rests still comes to it.
+TEST(DataParallel, GivesWhatAnExchangeKeptToAParameterThatRests) {
+  run_ranks(2, [](const Group& group) {
+    torch::nn::Linear always(torch::nn::LinearOptions(4, 1).bias(false));
+    torch::nn::Linear once(torch::nn::LinearOptions(4, 1).bias(false));
+    torch::nn::Sequential net(always, once);
+    Parallelized parallelized = parallelize(*net, {}, group);
+    parallelized.exchange_by(std::make_shared<TopKExchange>(TopKOptions{.fraction = 0.5}));
+    const torch::Tensor input = torch::tensor({{4.F, 3.F, 2.F, 1.F}});
+    torch::Tensor sum = torch::zeros({1, 4});
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      torch::Tensor y = always(input);
+      if (step == 0) y = y + once(input);
+      y.sum().backward();
+      if (once->weight.grad().defined()) sum += once->weight.grad();
+    }
+    EXPECT_TRUE(torch::equal(sum, input));
   });
 }
 

@@ -302,6 +302,17 @@ TEST(GradientReducer, ReducesGradientsThatHaveGradients) {
     (weight.pow(3) * (group.rank() + 1)).sum().backward({}, true, /*create_graph=*/true);
     reducer.reduce();
     EXPECT_TRUE(torch::equal(weight.grad().detach(), torch::full({3}, 4.5F)));
+    weight.mutable_grad().reset();  // whose history holds the weight
+  });
+}
+
+TEST(GradientReducer, RefusesAParameterThatWasCast) {
+  run_ranks(2, [](const Group& group) {
+    torch::nn::Linear net(2, 2);
+    GradientReducer reducer(*net, group);
+    net->to(torch::kDouble);
+    net->forward(torch::ones({1, 2}, torch::kDouble)).sum().backward();
+    EXPECT_THROW(reducer.reduce(), UsageError);
   });
 }
 

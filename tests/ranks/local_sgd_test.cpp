@@ -190,5 +190,12 @@ TEST(LocalSgd, RefusesOptionsThatCannotBe) {
   }
 }
 
+TEST(LocalSgd, RefusesOnAllRanksOptionsThatCannotBeOnOne) {
+  run_ranks(2, [](const Group& group) {
+    torch::nn::Linear linear(2, 2);
+    EXPECT_THROW(LocalSgd(*linear, {.period = group.rank() == 0 ? 8 : 0}, group), UsageError);
+  });
+}
+
 }  // namespace
 }  // namespace trireme

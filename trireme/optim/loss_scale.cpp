@@ -8,12 +8,15 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_set>
 
 namespace trireme {
 
 LossScale::LossScale(const LossScaleOptions& options) : options_(options), value_(options.initial) {
-  if (options.initial > 0 && options.growth >= 1 && options.growth_interval > 0 &&
+  const bool is_finite = std::isfinite(options.initial) && std::isfinite(options.growth) &&
+                         std::isfinite(options.minimum);
+  if (is_finite && options.initial > 0 && options.growth >= 1 && options.growth_interval > 0 &&
       options.backoff > 0 && options.backoff <= 1 && options.minimum > 0) {
     return;
   }
@@ -21,7 +24,7 @@ LossScale::LossScale(const LossScaleOptions& options) : options_(options), value
       join_message("loss scale: initial ", options.initial, ", growth ", options.growth, " every ",
                    options.growth_interval, " steps, backoff ", options.backoff, ", minimum ",
                    options.minimum),
-      "scale, interval and minimum are above 0, growth 1 or more, backoff above 0 and at most 1");
+      "scale, interval and minimum are above 0 and finite, growth 1 or more, backoff above 0 and at most 1");
 }
 
 at::Tensor LossScale::scale(const at::Tensor& loss) const { return loss.mul(value_); }

@@ -5,13 +5,12 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/named_tensors.h>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
 
@@ -101,26 +100,12 @@ std::vector<NamedTensor> trained_of(const std::vector<NamedTensor>& parameters) 
   return trained;
 }
 
-// A tensor divides truly; by a number, CUDA multiplies with the reciprocal. Half precision has not
-// every whole number above 256.
-at::Tensor divisor_tensor(double value, const at::TensorOptions& options) {
-  if (value == 1) return {};
-  const bool is_half = options.dtype().itemsize() < 4;
-  return at::full({}, value, is_half ? options.dtype(at::kFloat) : options);
-}
-
-void divide(at::Tensor target, const at::Tensor& source, const at::Tensor& divisor) {
-  if (divisor.defined()) {
-    at::div_out(target, source, divisor);
-  } else if (!target.is_same(source)) {
-    target.copy_(source);
-  }
-}
-
-bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter) {
+// `place` is undefined in a group of one.
+bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& place) {
+  const at::Tensor& like = place.defined() ? place : parameter;
   return gradient.layout() == at::kStrided && gradient.sizes() == parameter.sizes() &&
-         gradient.scalar_type() == parameter.scalar_type() &&
-         gradient.device() == parameter.device() &&
+         gradient.scalar_type() == parameter.scalar_type() && gradient.sizes() == like.sizes() &&
+         gradient.scalar_type() == like.scalar_type() && gradient.device() == like.device() &&
          at::has_internal_overlap(gradient) != at::MemOverlap::Yes;
 }
 
@@ -179,8 +164,8 @@ void GradientReducer::Impl::make_buckets(const GradientReducerOptions& options) 
     const at::TensorOptions memory_options =
         parameters[layout.places.front().tensor].tensor.options().requires_grad(false);
     Bucket& bucket = buckets.emplace_back();
-    bucket.predivisor = divisor_tensor(predivide, memory_options);
-    bucket.divisor = divisor_tensor(divisor, memory_options);
+    if (predivide != 1) bucket.predivisor = detail::divisor_for(memory_options, predivide);
+    if (divisor != 1) bucket.divisor = detail::divisor_for(memory_options, divisor);
     bucket.label = join_message("gradient bucket ", buckets.size() - 1);
     for (const auto& place : layout.places) bucket.slots.push_back(place.tensor);
     if (is_alone) continue;
@@ -204,7 +189,7 @@ void GradientReducer::Impl::count_own() {
   for (const auto& [parameter, sum] : slots) {
     const at::Tensor& gradient = parameter.tensor.grad();
     const float present = gradient.defined() ? 1 : 0;
-    *counts++ = !gradient.defined() || is_usable(gradient, parameter.tensor) ? present : kUnusable;
+    *counts++ = !gradient.defined() || is_usable(gradient, parameter.tensor, sum) ? present : kUnusable;
   }
   exchanged.copy_(num_users);
 }
@@ -214,8 +199,8 @@ void GradientReducer::Impl::launch(Bucket& bucket) {
   for (const std::size_t index : bucket.slots) {
     const Slot& slot = slots[index];
     const at::Tensor& gradient = slot.parameter.tensor.grad();
-    if (gradient.defined() && is_usable(gradient, slot.parameter.tensor)) {
-      divide(slot.sum, gradient, bucket.predivisor);
+    if (gradient.defined() && is_usable(gradient, slot.parameter.tensor, slot.sum)) {
+      detail::divide(slot.sum, gradient, bucket.predivisor);
     } else {
       slot.sum.zero_();
     }
@@ -229,10 +214,10 @@ void GradientReducer::Impl::refuse_unusable() {
       std::find_if(counts, counts + slots.size(), [](float count) { return count >= kUnusable; });
   if (found == counts + slots.size()) return;
   for (Bucket& bucket : buckets) bucket.work.wait();  // their memory is used again
-  const NamedTensor& item = slots[static_cast<std::size_t>(found - counts)].parameter;
+  const auto& [item, sum] = slots[static_cast<std::size_t>(found - counts)];
   const at::Tensor& parameter = item.tensor;
   const at::Tensor& gradient = parameter.grad();
-  const bool is_own = gradient.defined() && !is_usable(gradient, parameter);
+  const bool is_own = gradient.defined() && !is_usable(gradient, parameter, sum);
   throw UsageError(
       join_message("parameter ", item.name, " (sizes ", parameter.sizes(), ", ",
                    parameter.scalar_type(), ") has a gradient that cannot be reduced, ",
@@ -240,9 +225,9 @@ void GradientReducer::Impl::refuse_unusable() {
                        ? join_message("of layout ", gradient.layout(), ", sizes ", gradient.sizes(),
                                       ", ", gradient.scalar_type(), " on ", gradient.device())
                        : std::string("on another rank")),
-      "gradients must be dense, like their parameters and without elements that share memory; "
-      "build "
-      "embeddings without sparse gradients. No gradient was changed");
+      "gradients must be dense, like their parameters, which are not cast or moved, and without "
+      "elements that share memory; build embeddings without sparse gradients. No gradient was "
+      "changed");
 }
 
 // Divides the sums into the parameters' gradients.
@@ -253,7 +238,7 @@ void GradientReducer::Impl::hand_out(Bucket& bucket) {
     const auto& [parameter, sum] = slots[index];
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     if (!gradient.defined()) gradient = at::empty_like(parameter.tensor);
-    divide(gradient, sum.defined() ? sum : gradient, bucket.divisor);
+    detail::divide(gradient, sum.defined() ? sum : gradient, bucket.divisor);
   }
 }
 

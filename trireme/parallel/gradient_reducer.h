@@ -43,7 +43,7 @@ struct GradientReducerOptions {
 ///
 ///     GradientReducer reducer(*net, group);
 ///     scale.scale(loss).backward();
-///     clip_by_global_norm(optimizer, 1.0);  // this rank's own gradients
+///     clip_by_global_norm(optimizer, 1.0 * scale.value());  // this rank's own, still scaled
 ///     reducer.reduce();
 ///     if (scale.unscale(optimizer)) optimizer.step();
 class GradientReducer {

@@ -5,6 +5,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/named_tensors.h>
 
 #include <ATen/core/grad_mode.h>
@@ -39,13 +40,13 @@ void take_from_rank_0(const std::vector<NamedTensor>& tensors, const std::string
 
 LocalSgd::LocalSgd(torch::nn::Module& module, const LocalSgdOptions& options, comm::Group group)
     : options_(options), group_(std::move(group)) {
-  check(options);
-  if (group_.size() == 1) return;
   const at::NoGradGuard no_grad;
   detail::check_same_text("options of LocalSgd",
                           join_message("local SGD, period ", options.period, ", warm_up ",
                                        options.warm_up, ", bucket_bytes ", options.bucket_bytes),
                           group_);
+  check(options);
+  if (group_.size() == 1) return;
   std::vector<NamedTensor> parameters = detail::named_tensors(module.named_parameters());
   take_from_rank_0(parameters, "parameter", group_);
   take_from_rank_0(detail::named_tensors(module.named_buffers()), "buffer", group_);
@@ -81,6 +82,7 @@ LocalSgd::LocalSgd(torch::nn::Module& module, const LocalSgdOptions& options, co
     bucket.memory = memory_of[kind.device().str()]
                         .narrow(0, 0, bytes_of(layout))
                         .view(kind.dtype().toScalarType());
+    bucket.divisor = detail::divisor_for(kind, group_.size());
     for (const detail::BucketLayout::Place& place : layout.places) {
       const at::Tensor& parameter = parameters[place.tensor].tensor;
       bucket.parameters.push_back(parameter);
@@ -103,7 +105,7 @@ void LocalSgd::average() {
       bucket.slices[i].copy_(bucket.parameters[i]);
     }
     comm::all_reduce_ordered(bucket.memory, group_, "average of parameters");
-    bucket.memory.div_(group_.size());
+    detail::divide(bucket.memory, bucket.memory, bucket.divisor);
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
       bucket.parameters[i].copy_(bucket.slices[i]);
     }

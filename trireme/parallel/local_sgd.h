@@ -60,6 +60,7 @@ class LocalSgd {
  private:
   struct Bucket {
     at::Tensor memory;                   // [elements]; buckets of one device share it
+    at::Tensor divisor;                  // []
     std::vector<at::Tensor> parameters;  // in the module
     std::vector<at::Tensor> slices;      // their places in `memory`
   };

@@ -150,8 +150,8 @@ void check_can_shard(const torch::optim::Optimizer& optimizer);
 /// mean over the whole batch where the loss is a mean and parts are equal. Gradients travel while
 /// backward still runs. Call optimizer.zero_grad() between steps, in either form. The memory behind
 /// `.grad()` belongs to the plan and is written again in the next step. A parameter that no rank
-/// used in a step keeps its gradient as it was; one that some ranks used counts as zero on the
-/// others.
+/// used in a step keeps its gradient as it was, unless an exchange brings what it had kept back;
+/// one that some ranks used counts as zero on the others.
 ///
 /// Collective and blocking; every rank must then run backward() equally often. Throws UsageError
 /// naming the first parameter or buffer that differs between ranks in name, shape, strides or

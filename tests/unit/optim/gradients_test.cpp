@@ -37,6 +37,14 @@ TEST(Gradients, OfHalfPrecisionAndWithGapsCountToo) {
   EXPECT_EQ(global_norm(optimizer), std::sqrt(1.0 + 8 * 9));
 }
 
+TEST(Gradients, OfComplexParametersCountBothParts) {
+  const torch::Tensor weight = torch::full({2}, c10::complex<float>(3, 4)).requires_grad_();
+  weight.conj().abs().sum().backward();
+  EXPECT_TRUE(weight.grad().is_conj());  // not yet resolved
+  torch::optim::SGD optimizer({weight}, 0.1);
+  EXPECT_NEAR(global_norm(optimizer), std::sqrt(2.0), 1e-6);
+}
+
 TEST(Gradients, AreClippedAsLibTorchDoes) {
   for (const double max_norm : {0.5, 1e3}) {
     const torch::Tensor gradient = torch::randn({50, 7});

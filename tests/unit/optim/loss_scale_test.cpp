@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <limits>
 
 namespace trireme {
@@ -47,6 +48,8 @@ TEST(LossScale, FallsAfterAnOverflowAndGrowsAfterManyGoodSteps) {
 
 TEST(LossScale, RefusesImpossibleValues) {
   EXPECT_THROW(LossScale({.initial = 0}), UsageError);
+  EXPECT_THROW(LossScale({.initial = INFINITY}), UsageError);
+  EXPECT_THROW(LossScale({.growth = INFINITY}), UsageError);
   EXPECT_THROW(LossScale({.growth = 0.5}), UsageError);
   EXPECT_THROW(LossScale({.growth_interval = 0}), UsageError);
   EXPECT_THROW(LossScale({.backoff = 2}), UsageError);

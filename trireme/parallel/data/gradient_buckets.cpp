@@ -2,6 +2,7 @@
 #include <trireme/parallel/data/gradient_buckets.h>
 
 #include <trireme/base/error.h>
+#include <trireme/parallel/data/divide.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -145,8 +146,7 @@ void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
                  (others > 0 ? join_message(" and ", others, " more") : "");
   const at::TensorOptions options = options_of(number);
   const at::ScalarType own = options.dtype().toScalarType();
-  // Half precision has not every whole number above 256.
-  bucket.divisor = at::empty({}, options.dtype(at::elementSize(own) < 4 ? at::kFloat : own));
+  bucket.divisor = divisor_for(options, 1);
   const at::ScalarType sent = type_of(plan_.wire, own);
   if (bucket.stage > 0 && sent != own) {
     if (!bucket.sent.defined()) {
@@ -170,7 +170,7 @@ void GradientBuckets::launch(std::size_t number) {
   Bucket& bucket = buckets_[number];
   if (plan_.gradient_predivide != 1) {
     bucket.divisor.fill_(plan_.gradient_predivide);
-    bucket.gradients.div_(bucket.divisor);
+    divide(bucket.gradients, bucket.gradients, bucket.divisor);
   }
   const comm::Group& stream = stream_of(number);
   if (bucket.stage == 0 && exchange_) {
@@ -213,9 +213,9 @@ void GradientBuckets::finish(double divisor) {
   for (Bucket& bucket : buckets_) {
     bucket.replica_work.wait();
     if (divisor == 1) continue;
-    // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
     bucket.divisor.fill_(divisor);
-    (bucket.stage > 0 ? bucket.own : bucket.gradients).div_(bucket.divisor);
+    const at::Tensor& sum = bucket.stage > 0 ? bucket.own : bucket.gradients;
+    divide(sum, sum, bucket.divisor);
   }
 }
 

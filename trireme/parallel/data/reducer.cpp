@@ -2,10 +2,11 @@
 #include <trireme/parallel/data/reducer.h>
 
 #include <trireme/base/error.h>
+#include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/data/sparse_sum.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/any.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
@@ -345,10 +346,8 @@ void Reducer::sum_sparse_gradients(double divisor) {
     if (!sum.defined()) continue;
     gradient = sum;
     if (divisor == 1) continue;
-    at::Tensor values = sum._values();
-    const bool is_half = values.element_size() < 4;
-    values.div_(
-        at::full({}, divisor, values.options().dtype(is_half ? at::kFloat : values.scalar_type())));
+    const at::Tensor values = sum._values();
+    divide(values, values, divisor_for(values.options(), divisor));
   }
 }
 
@@ -362,8 +361,10 @@ void Reducer::hand_out() {
       continue;
     }
     for (const std::size_t slot : buckets_->members(bucket)) {
-      if (is_used(slot)) {
-        slots_[slot].parameter.tensor.mutable_grad() = buckets_->place_of(slot);
+      // What an exchange kept of earlier steps may have come for a parameter that none used now.
+      const at::Tensor& sum = buckets_->place_of(slot);
+      if (is_used(slot) || (has_exchange_ && at::any(sum).item<bool>())) {
+        slots_[slot].parameter.tensor.mutable_grad() = sum;
       }
     }
   }

@@ -10,7 +10,8 @@ namespace trireme::detail {
 
 /// Adds every rank's sparse COO tensor. The result is coalesced, has the same bits on every rank,
 /// and at every index that any rank has those of a dense all-reduce in rank order: a left fold over
-/// ranks of each rank's coalesced tensor, in fp32 where the dtype is fp16 or bf16, rounded once.
+/// ranks of each rank's coalesced tensor, in fp32 where the dtype is fp16 or bf16, rounded once; 0
+/// where all ranks have -0.
 /// Undefined where no rank has one. Sends ranks times the largest number of entries, without a
 /// gain over dense sums where the ranks together have about every index.
 ///

@@ -306,7 +306,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  static Registry all;
+  static Registry& all = *new Registry;  // never destroyed: modules may live as long as statics
   return all;
 }
 

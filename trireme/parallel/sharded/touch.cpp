@@ -22,7 +22,7 @@ struct Watched {
 };
 
 Watched& watched() {
-  static Watched all;
+  static Watched& all = *new Watched;  // never destroyed: modules may live as long as statics
   return all;
 }
 

@@ -49,8 +49,9 @@ struct PowerSgdOptions {
 /// What is left over is what this rank's own part lost (algorithm 2 of the paper), and so stays
 /// bounded on every rank; its sum over ranks, and with it the result, is that of PyTorch's hook. It
 /// takes as much memory as the gradients. It is in the units of the gradients: when a LossScale
-/// changes, it keeps the scale of its step. In a step where a gradient is not finite, all ranks get
-/// one that is not, and what is kept between steps stays as it was.
+/// changes, it keeps the scale of its step. Where a matrix is not finite on a rank, all ranks
+/// get one that is not, and what is kept of that matrix stays as it was; the others go on, also
+/// when a LossScale passes over the step.
 ///
 /// Compresses fp32 and fp64; gradients of other types travel whole. A group of one changes nothing.
 /// The right factors travel when backward is over. Not thread-safe.
