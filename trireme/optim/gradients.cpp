@@ -44,7 +44,8 @@ at::Tensor values_of(const at::Tensor& gradient) {
 // The elements in some order, on the CPU.
 at::Tensor elements(const at::Tensor& gradient) {
   const at::Tensor present = values_of(gradient);
-  const at::Tensor detached = present.is_complex() ? at::view_as_real(present.resolve_conj()) : present;
+  const at::Tensor detached =
+      present.is_complex() ? at::view_as_real(present.resolve_conj()) : present;
   const at::Tensor flat = detached.is_non_overlapping_and_dense()
                               ? detached.as_strided({detached.numel()}, {1})
                               : detached.flatten();

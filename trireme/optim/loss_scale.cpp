@@ -20,11 +20,11 @@ LossScale::LossScale(const LossScaleOptions& options) : options_(options), value
       options.backoff > 0 && options.backoff <= 1 && options.minimum > 0) {
     return;
   }
-  throw UsageError(
-      join_message("loss scale: initial ", options.initial, ", growth ", options.growth, " every ",
-                   options.growth_interval, " steps, backoff ", options.backoff, ", minimum ",
-                   options.minimum),
-      "scale, interval and minimum are above 0 and finite, growth 1 or more, backoff above 0 and at most 1");
+  throw UsageError(join_message("loss scale: initial ", options.initial, ", growth ",
+                                options.growth, " every ", options.growth_interval,
+                                " steps, backoff ", options.backoff, ", minimum ", options.minimum),
+                   "scale, interval and minimum are above 0 and finite, growth 1 or more, backoff "
+                   "above 0 and at most 1");
 }
 
 at::Tensor LossScale::scale(const at::Tensor& loss) const { return loss.mul(value_); }

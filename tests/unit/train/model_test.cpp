@@ -190,6 +190,11 @@ TEST(Model, SetsTheLearningRateOfEachStep) {
   }});
   model.train(1, data, {schedule, record});
   EXPECT_THAT(rates, ElementsAre(0.5, 0.25));
+
+  rates.clear();
+  LearningRate by_number(optimizer, Schedule::milestones(0.5, {3}));
+  model.train(1, data, {by_number, record});  // steps 3 and 4
+  EXPECT_THAT(rates, ElementsAre(0.5, 0.05));
 }
 
 TEST(Model, ChoosesColumnsByNameAndListsThemWhereOneIsMissing) {

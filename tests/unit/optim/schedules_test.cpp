@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Those that Python torch has are compared with it in tests/parity/optim.
+#include <trireme/optim/schedules.h>
+
+#include <trireme/base/error.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace trireme {
+namespace {
+
+TEST(Schedule, WarmsUpWithoutAStepAtNothing) {
+  const Schedule schedule = Schedule::steps(0.8, 2, 0.5).after_warm_up(4);
+  EXPECT_DOUBLE_EQ(schedule(1), 0.2);
+  EXPECT_DOUBLE_EQ(schedule(3), 0.6);
+  EXPECT_DOUBLE_EQ(schedule(4), 0.8);
+  EXPECT_DOUBLE_EQ(schedule(5), 0.8);  // its own first step
+  EXPECT_DOUBLE_EQ(schedule(6), 0.8);
+  EXPECT_DOUBLE_EQ(schedule(7), 0.4);
+}
+
+// Goyal et al.: eight ranks, from the rate of one to eight times that.
+TEST(Schedule, WarmsUpFromTheRateOfOneRank) {
+  const Schedule schedule = Schedule::constant(8 * 0.1).after_warm_up(7, 1.0 / 8);
+  for (std::int64_t step = 1; step <= 7; ++step) {
+    EXPECT_DOUBLE_EQ(schedule(step), 0.1 + 0.1 * static_cast<double>(step));
+  }
+  EXPECT_DOUBLE_EQ(schedule(100), 0.8);
+}
+
+TEST(Schedule, FallsWithTheInverseSquareRoot) {
+  const Schedule schedule = Schedule::inverse_square_root(0.6, 100);
+  EXPECT_DOUBLE_EQ(schedule(50), 0.3);
+  EXPECT_DOUBLE_EQ(schedule(100), 0.6);
+  EXPECT_DOUBLE_EQ(schedule(400), 0.3);
+}
+
+TEST(Schedule, StaysAtItsEnd) {
+  EXPECT_DOUBLE_EQ(Schedule::cosine(0.5, 10, 0.1)(11), 0.1);
+  EXPECT_DOUBLE_EQ(Schedule::cosine(0.5, 10, 0.1)(15), 0.1);
+  EXPECT_DOUBLE_EQ(Schedule::linear(0.5, 0.2, 10)(99), 0.2);
+  EXPECT_DOUBLE_EQ(Schedule::polynomial(0.5, 10, 3, 0.2)(99), 0.2);
+  EXPECT_DOUBLE_EQ(Schedule::one_cycle(0.5, 10)(10), Schedule::one_cycle(0.5, 10)(99));
+}
+
+TEST(Schedule, IsMultiplied) { EXPECT_DOUBLE_EQ(Schedule::constant(0.5).times(0.1)(3), 0.05); }
+
+TEST(Schedule, RefusesWhatCannotBe) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_THROW(Schedule::constant(-1), UsageError);
+  EXPECT_THROW(Schedule::constant(infinity), UsageError);
+  EXPECT_THROW(Schedule::constant(std::nan("")), UsageError);
+  EXPECT_THROW(Schedule::constant(1)(0), UsageError);
+  EXPECT_THROW(Schedule::constant(1).after_warm_up(0), UsageError);
+  EXPECT_THROW(Schedule::constant(1).after_warm_up(3, 1.5), UsageError);
+  EXPECT_THROW(Schedule::constant(1).then(0, Schedule::constant(1)), UsageError);
+  EXPECT_THROW(Schedule::constant(1).times(-1), UsageError);
+  EXPECT_THROW(Schedule::linear(1, -1, 3), UsageError);
+  EXPECT_THROW(Schedule::steps(1, 0), UsageError);
+  EXPECT_THROW(Schedule::milestones(1, {5, 3}), UsageError);
+  EXPECT_THROW(Schedule::milestones(1, {0}), UsageError);
+  EXPECT_THROW(Schedule::exponential(1, -2), UsageError);
+  EXPECT_THROW(Schedule::polynomial(1, 0), UsageError);
+  EXPECT_THROW(Schedule::cosine(1, 0), UsageError);
+  EXPECT_THROW(Schedule::one_cycle(1, 1), UsageError);
+  EXPECT_THROW(Schedule::one_cycle(1, 10, {.up = 2}), UsageError);
+  EXPECT_THROW(Schedule::inverse_square_root(1, 0), UsageError);
+}
+
+}  // namespace
+}  // namespace trireme
