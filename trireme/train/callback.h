@@ -2,7 +2,7 @@
 // What Model::train tells others while it runs, and the base class of those who want to know.
 #pragma once
 
-#include <trireme/train/metrics.h>
+#include <trireme/train/tally.h>
 
 #include <cstdint>
 #include <functional>

@@ -262,6 +262,11 @@ Model::Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss lo
   impl_->forward = std::move(forward);
   impl_->loss = std::move(loss);
   impl_->batch_loss = std::move(batch_loss);
+  if (!impl_->forward && !impl_->options.metrics.empty()) {
+    throw UsageError(
+        "metrics look at outputs, which a model made of a function of the batch has not",
+        "make the model of the network and a loss, or count in the function");
+  }
 }
 
 Model::Model(Model&&) noexcept = default;
@@ -310,6 +315,7 @@ Evaluation Model::evaluate(const data::Pipeline& data) {
     impl.parallelized.fetch();
   }
   Tally tally;
+  for (Metric& metric : impl.options.metrics) metric.clear();
   const auto batches = data.open(0);
   while (const auto batch = batches->next()) {
     if (!impl.forward) {
@@ -320,7 +326,9 @@ Evaluation Model::evaluate(const data::Pipeline& data) {
     const at::Tensor target = impl.target_of(*batch);
     tally.add_loss(impl.loss(output, target).item<double>(), batch->rows());
     tally.add_predictions(output, target);
+    for (Metric& metric : impl.options.metrics) metric.add(output, target);
   }
+  for (Metric& metric : impl.options.metrics) metric.all_reduce(impl.options.group);
   return all_reduce(tally, impl.options.group).evaluation();
 }
 

@@ -10,6 +10,7 @@
 #include <trireme/train/callback.h>
 #include <trireme/train/losses.h>
 #include <trireme/train/metrics.h>
+#include <trireme/train/tally.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -70,6 +71,9 @@ struct ModelOptions {
   /// batch.
   std::string input_column{};
   std::string target_column{};
+  /// What every evaluation counts beside the loss. They must outlive the model; afterwards they
+  /// have the result of all ranks.
+  Metrics metrics{};
 };
 
 /// Trains, evaluates and predicts. Over several ranks the module is parallelized by the plan when
@@ -130,9 +134,10 @@ class Model {
   void train(std::int64_t epochs, const data::Pipeline& data, const Callbacks& callbacks = {},
              const data::Pipeline* evaluate_with = nullptr);
 
-  /// Returns loss and accuracy over the parts of all ranks, in evaluation mode and without
-  /// gradients; modes are as before afterwards. Parts may differ in size. All ranks use rank 0's
-  /// buffers (running statistics), which are also what a checkpoint holds. Collective, blocking.
+  /// Returns loss and accuracy over the parts of all ranks, and fills the metrics of the options,
+  /// in evaluation mode and without gradients; modes are as before afterwards. Parts may differ in
+  /// size. All ranks use rank 0's buffers (running statistics), which are also what a checkpoint
+  /// holds. Collective, blocking.
   Evaluation evaluate(const data::Pipeline& data);
 
   /// Returns the network's output for one input batch, in evaluation mode and without gradients.
