@@ -5,11 +5,12 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/data/pipeline.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/train/loss_agreement.h>
+#include <trireme/train/step_agreement.h>
 
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <optional>
@@ -99,6 +100,10 @@ at::Tensor all_counts(std::int64_t own, const comm::Group& group) {
   return all;
 }
 
+bool any_of_ranks(bool own, const comm::Group& group) {
+  return all_counts(own ? 1 : 0, group).any().item<bool>();
+}
+
 // Ranks that disagree would wait for each other at the end of the epoch.
 void check_same_steps(std::int64_t steps, const comm::Group& group) {
   const at::Tensor all = all_counts(steps, group);
@@ -148,10 +153,12 @@ struct Model::Impl {
   Loss loss;
   BatchLoss batch_loss;
   Parallelized parallelized;
-  detail::LossAgreement agreement;
+  detail::StepAgreement agreement;
   at::Device device{at::kCPU};
   Position position;
   std::int64_t requested_epochs = 0;
+  std::atomic<bool> wants_to_stop = false;  // this rank
+  bool is_stopped = false;                  // all ranks
 
   // Looks up where the parameters are now; once per call, for it makes a list of all of them.
   void find_device() {
@@ -207,10 +214,12 @@ StepEndContext Model::Impl::train_step(data::BatchStream& batches, const StepCon
     result.samples += batch->rows();
     const at::Tensor value = loss_of(*batch);
     sum = i == 1 ? value.detach() : sum + value.detach();
-    if (i == micro_batches) agreement.start(i == 1 ? sum : sum / micro_batches);
+    if (i == micro_batches) agreement.start(i == 1 ? sum : sum / micro_batches, wants_to_stop);
     value.backward();
   }
-  result.loss = agreement.finish(step.epoch, step.step);
+  const auto outcome = agreement.finish(step.epoch, step.step);
+  result.loss = outcome.loss;
+  is_stopped = outcome.is_last;
   optimizer.step();
   return result;
 }
@@ -244,6 +253,7 @@ void Model::Impl::train_epoch(const RunContext& run, const data::Pipeline& data,
     ++position.global_step;
     tally.add_loss(static_cast<double>(end.loss), end.samples);
     for (Callback& callback : callbacks) callback.on_step_end(end);
+    if (is_stopped && !position.is_between_epochs()) return;
   }
   const Seconds seconds = std::chrono::steady_clock::now() - started;
   const Tally all = all_reduce(tally, options.group);
@@ -254,6 +264,7 @@ void Model::Impl::train_epoch(const RunContext& run, const data::Pipeline& data,
   end.seconds = seconds.count();
   if (evaluate_with != nullptr) end.evaluation = run.model.evaluate(*evaluate_with);
   for (Callback& callback : callbacks) callback.on_epoch_end(end);
+  is_stopped = is_stopped || any_of_ranks(wants_to_stop, options.group);
 }
 
 Model::Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss,
@@ -280,6 +291,7 @@ void Model::train(std::int64_t epochs, const data::Pipeline& data, const Callbac
     throw UsageError(join_message("cannot train for ", epochs, " epochs"), "give 0 or more");
   const std::int64_t steps = impl.steps_in_epoch(data);
   impl.requested_epochs += epochs;
+  impl.wants_to_stop = impl.is_stopped = false;
   impl.find_device();
   impl.module->train();
   const RunContext run{.model = *this,
@@ -289,9 +301,10 @@ void Model::train(std::int64_t epochs, const data::Pipeline& data, const Callbac
                        .steps_in_epoch = steps};
   try {
     for (Callback& callback : callbacks) callback.on_run_begin(run);
-    while (impl.position.next_epoch() <= impl.requested_epochs) {
+    while (impl.position.next_epoch() <= impl.requested_epochs && !impl.is_stopped) {
       impl.train_epoch(run, data, callbacks, evaluate_with);
     }
+    if (impl.is_stopped) impl.requested_epochs = impl.position.next_epoch() - 1;
     // Whoever looks at the module next may do so alone, but where it may not fit whole.
     if (!cuts_parameters(impl.options.plan)) impl.parallelized.fetch();
     for (Callback& callback : callbacks) callback.on_run_end(run);
@@ -303,6 +316,10 @@ void Model::train(std::int64_t epochs, const data::Pipeline& data, const Callbac
     throw;
   }
 }
+
+void Model::request_stop() noexcept { impl_->wants_to_stop = true; }
+
+bool Model::is_stopped() const { return impl_->is_stopped; }
 
 Evaluation Model::evaluate(const data::Pipeline& data) {
   Impl& impl = *impl_;

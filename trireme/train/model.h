@@ -134,6 +134,15 @@ class Model {
   void train(std::int64_t epochs, const data::Pipeline& data, const Callbacks& callbacks = {},
              const data::Pipeline* evaluate_with = nullptr);
 
+  /// Makes train() return on all ranks, whichever asks: after the step that is running or about to
+  /// begin, and with the epoch where it is asked at an epoch's end. A checkpoint made then is one
+  /// to resume from; a later train(1) goes on to the end of an epoch that was broken off. Does
+  /// nothing where train() is not running. May be called from callbacks, other threads and signal
+  /// handlers.
+  void request_stop() noexcept;
+  /// Whether the last train() ended by that.
+  bool is_stopped() const;
+
   /// Returns loss and accuracy over the parts of all ranks, and fills the metrics of the options,
   /// in evaluation mode and without gradients; modes are as before afterwards. Parts may differ in
   /// size. All ranks use rank 0's buffers (running statistics), which are also what a checkpoint

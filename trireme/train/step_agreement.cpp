@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/train/loss_agreement.h>
+#include <trireme/train/step_agreement.h>
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
@@ -13,21 +13,22 @@
 
 namespace trireme::detail {
 
-void LossAgreement::start(const at::Tensor& loss) {
+void StepAgreement::start(const at::Tensor& loss, bool wants_to_stop) {
   loss_ = loss;
   // x - x is 0 for a finite number and not a number for any other, and a sum over ranks keeps that.
   const at::Tensor value = loss.to(at::kFloat);
-  parallelized_.add_to_step(at::sub(value, value));
+  parallelized_.add_to_step(at::sub(value, value).add_(wants_to_stop ? 1 : 0));
 }
 
-float LossAgreement::finish(std::int64_t epoch, std::int64_t step) {
+StepAgreement::Outcome StepAgreement::finish(std::int64_t epoch, std::int64_t step) {
   const auto loss = loss_.item<float>();
   loss_.reset();
-  if (parallelized_.sum_of_step() != 0) fail(loss, epoch, step);
-  return loss;
+  const double sum = parallelized_.sum_of_step();
+  if (std::isnan(sum)) fail(loss, epoch, step);
+  return {.loss = loss, .is_last = sum > 0};
 }
 
-void LossAgreement::fail(float loss, std::int64_t epoch, std::int64_t step) const {
+void StepAgreement::fail(float loss, std::int64_t epoch, std::int64_t step) const {
   std::string where;
   const std::string own = std::isfinite(loss) ? "" : report::shortest(loss);
   const std::vector<std::string> all = comm::all_gather_text(own, parallelized_.group());

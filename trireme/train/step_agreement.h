@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Agreement of all ranks about whether a step's loss is a number, and whether it is the last step.
+// It travels with the gradients and comes before the optimizer, so that no rank spoils its
+// parameters and none goes on alone.
+#pragma once
+
+#include <trireme/parallel/parallelize.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace trireme::detail {
+
+/// Used by every rank in every step: start, then finish. Not thread-safe.
+class StepAgreement {
+ public:
+  struct Outcome {
+    float loss = 0;        ///< this rank's
+    bool is_last = false;  ///< a rank wants to stop
+  };
+
+  /// @param parallelized carries the agreement; must outlive it.
+  explicit StepAgreement(Parallelized& parallelized) : parallelized_(parallelized) {}
+
+  /// Tells the others about `loss`, a scalar, and whether this rank wants to stop after the step,
+  /// with the step's last backward(), which comes after.
+  void start(const at::Tensor& loss, bool wants_to_stop);
+
+  /// What came of it, after that backward(). Throws TrainingError on every rank, with one text that
+  /// names epoch, step and the ranks, where the loss of any is infinite or not a number.
+  Outcome finish(std::int64_t epoch, std::int64_t step);
+
+ private:
+  [[noreturn]] void fail(float loss, std::int64_t epoch, std::int64_t step) const;
+
+  Parallelized& parallelized_;
+  at::Tensor loss_;
+};
+
+}  // namespace trireme::detail
