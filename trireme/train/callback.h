@@ -63,6 +63,8 @@ struct StepEndContext : StepContext {
   float loss = 0;
   /// Rows of this rank.
   std::int64_t samples = 0;
+  /// Of the gradients of all parameters, before they were clipped; where the model clips.
+  std::optional<double> gradient_norm{};
 };
 
 /// Hooks into training; each does nothing unless it is overridden. Every rank runs its own

@@ -4,6 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/data/pipeline.h>
+#include <trireme/optim/autocast.h>
+#include <trireme/optim/gradients.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/train/step_agreement.h>
 
@@ -140,8 +142,17 @@ struct Model::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  // An optimizer that cannot be cut is refused before the module is.
+  // What cannot be is refused before the module is changed.
   Plan checked(const Plan& plan) const {
+    if (options.clip_norm && !(*options.clip_norm > 0)) {
+      throw UsageError(
+          join_message("a model was told to clip gradients to a norm of ", *options.clip_norm),
+          "give a norm above 0, or none");
+    }
+    if (options.autocast && *options.autocast != at::kBFloat16) {
+      throw UsageError(join_message("a model was told to compute in ", *options.autocast),
+                       "take at::kBFloat16; for fp16 write the loop by hand, with a LossScale");
+    }
     if (cuts_anything(plan) && options.group.size() > 1) check_can_shard(optimizer);
     return plan;
   }
@@ -173,6 +184,17 @@ struct Model::Impl {
     return column(batch, options.target_column, 1).to(device, /*non_blocking=*/true);
   }
 
+  template <typename Compute>
+  at::Tensor in_precision(const Compute& compute) const {
+    if (!options.autocast) return compute();
+    const Autocast autocast(device.type(), *options.autocast);
+    return compute();
+  }
+  at::Tensor output_of(const at::Tensor& input) const {
+    const at::Tensor output = in_precision([&] { return forward(input); });
+    return options.autocast && output.scalar_type() == *options.autocast ? output.to(at::kFloat)
+                                                                         : output;
+  }
   at::Tensor loss_of(const data::Batch& batch) const;
   std::int64_t steps_in_epoch(const data::Pipeline& data) const;
   void train_epoch(const RunContext& run, const data::Pipeline& data, const Callbacks& callbacks,
@@ -181,8 +203,8 @@ struct Model::Impl {
 };
 
 at::Tensor Model::Impl::loss_of(const data::Batch& batch) const {
-  const at::Tensor value =
-      forward ? loss(forward(input_of(batch)), target_of(batch)) : batch_loss(batch);
+  const at::Tensor value = forward ? loss(output_of(input_of(batch)), target_of(batch))
+                                   : in_precision([&] { return batch_loss(batch); });
   if (value.numel() != 1) {
     throw UsageError(join_message("a loss must be one number, got a tensor ", value.sizes()),
                      "take the mean over the samples");
@@ -220,6 +242,10 @@ StepEndContext Model::Impl::train_step(data::BatchStream& batches, const StepCon
   const auto outcome = agreement.finish(step.epoch, step.step);
   result.loss = outcome.loss;
   is_stopped = outcome.is_last;
+  if (options.clip_norm) {
+    result.gradient_norm =
+        clip_by_global_norm(optimizer, *options.clip_norm, parallelized.sharing());
+  }
   optimizer.step();
   return result;
 }
@@ -339,7 +365,7 @@ Evaluation Model::evaluate(const data::Pipeline& data) {
       tally.add_loss(impl.loss_of(*batch).item<double>(), batch->rows());
       continue;
     }
-    const at::Tensor output = impl.forward(impl.input_of(*batch));
+    const at::Tensor output = impl.output_of(impl.input_of(*batch));
     const at::Tensor target = impl.target_of(*batch);
     tally.add_loss(impl.loss(output, target).item<double>(), batch->rows());
     tally.add_predictions(output, target);
@@ -357,7 +383,7 @@ at::Tensor Model::predict(const at::Tensor& input) {
   }
   impl.find_device();
   const EvaluationMode mode(*impl.module);
-  return impl.forward(input.to(impl.device));
+  return impl.output_of(input.to(impl.device));
 }
 
 at::Tensor Model::predict(const data::Pipeline& data) {

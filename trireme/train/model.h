@@ -13,12 +13,14 @@
 #include <trireme/train/tally.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -74,6 +76,13 @@ struct ModelOptions {
   /// What every evaluation counts beside the loss. They must outlive the model; afterwards they
   /// have the result of all ranks.
   Metrics metrics{};
+  /// Gradients are made shorter where their norm, over all parameters, is above this
+  /// (clip_by_global_norm).
+  std::optional<double> clip_norm{};
+  /// Computes matrix products and convolutions of forward in bf16, with parameters, outputs and
+  /// losses in fp32 (Autocast); in evaluations and predictions too. at::kBFloat16 or nothing: fp16
+  /// needs a loss scale, which a loop by hand has.
+  std::optional<at::ScalarType> autocast{};
 };
 
 /// Trains, evaluates and predicts. Over several ranks the module is parallelized by the plan when
@@ -97,6 +106,7 @@ class Model {
   using BatchLoss = std::function<at::Tensor(const data::Batch& batch)>;
 
   /// A network with one input and one output. Collective: see parallelize, whose errors it throws.
+  /// Throws UsageError for options that cannot be.
   /// @param optimizer must outlive the model.
   template <Network NetworkType>
   Model(const NetworkType& network, Loss loss, torch::optim::Optimizer& optimizer,

@@ -197,6 +197,62 @@ TEST(Model, SetsTheLearningRateOfEachStep) {
   EXPECT_THAT(rates, ElementsAre(0.5, 0.05));
 }
 
+TEST(Model, ClipsGradientsByTheirNorm) {
+  auto data = points(16);
+  data.batch(8);
+  auto plain = small_network();
+  auto plain_optimizer = momentum(*plain);
+  std::vector<double> expected;
+  const auto batches = data.open(0);
+  while (const auto batch = batches->next()) {
+    plain_optimizer.zero_grad();
+    CrossEntropy()(plain->forward((*batch)["features"]), (*batch)["label"]).backward();
+    expected.push_back(torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.25));
+    plain_optimizer.step();
+  }
+
+  auto network = small_network();
+  auto optimizer = momentum(*network);
+  Model model(network, CrossEntropy(), optimizer, {.clip_norm = 0.25});
+  std::vector<double> norms;
+  LambdaCallback record({.step_end = [&](const StepEndContext& step) {
+    norms.push_back(step.gradient_norm.value());
+  }});
+  model.train(1, data, {record});
+  ASSERT_EQ(norms.size(), expected.size());
+  for (std::size_t i = 0; i < norms.size(); ++i) EXPECT_NEAR(norms[i], expected[i], 1e-5);
+  EXPECT_GT(expected[0], 0.25);  // so something was clipped
+  const auto parameters = network->parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(parameters[i], plain->parameters()[i], 1e-5, 1e-6));
+  }
+}
+
+TEST(Model, ComputesInBf16WithMasterWeightsInFp32) {
+  auto data = points(64);
+  data.batch(16);
+  auto network = small_network();
+  auto optimizer = momentum(*network, 0.05);
+  Model model(network, CrossEntropy(), optimizer, {.autocast = at::kBFloat16});
+  const double before = model.evaluate(data).loss;
+  model.train(5, data);
+  EXPECT_LT(model.evaluate(data).loss, 0.7 * before);
+  for (const auto& parameter : network->parameters()) {
+    EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+  }
+  const auto input = torch::ones({2, 4});
+  const auto output = model.predict(input);
+  EXPECT_EQ(output.scalar_type(), at::kFloat);
+  EXPECT_TRUE(torch::equal(output, output.to(at::kBFloat16).to(at::kFloat)));  // was rounded
+}
+
+TEST(Model, RefusesOptionsThatCannotBe) {
+  auto network = small_network();
+  auto optimizer = momentum(*network);
+  EXPECT_THROW(Model(network, CrossEntropy(), optimizer, {.clip_norm = 0}), UsageError);
+  EXPECT_THROW(Model(network, CrossEntropy(), optimizer, {.autocast = at::kHalf}), UsageError);
+}
+
 TEST(Model, ChoosesColumnsByNameAndListsThemWhereOneIsMissing) {
   const auto y = torch::zeros({2, 1});
   const data::Pipeline data(data::tensors({{"y", y}, {"x", torch::ones({2, 1})}}));
