@@ -230,26 +230,37 @@ TEST(DistributedOptimizer, RefusesOptionsThatCannotBeOrDiffer) {
   expect_refused("op is another", with({.op = hvd::Max}));
   expect_refused("gradient_predivide_factor 2",
                  with({.op = hvd::Sum, .gradient_predivide_factor = 2}));
+  expect_refused(
+      "op is Sum, backward_passes_per_step 2, averaged",
+      with({.op = hvd::Sum, .backward_passes_per_step = 2, .average_aggregated_gradients = true}));
   expect_refused("rank 1 has Average over 2 passes", [&](const Group& group) {
     with({.backward_passes_per_step = 1 + group.rank()})(group);
   });
 }
 
 TEST(DistributedOptimizer, NamesTheParameterThatWasNotBroadcast) {
-  expect_refused("parameter decoder.weight is not the same on ranks 0 and 1 before the first step",
-                 [](const Group& group) {
-                   Pair pair;
-                   const auto names = pair.names("encoder", "decoder");
-                   hvd::broadcast_parameters(*pair.encoder, 0, group);
-                   {
-                     const torch::NoGradGuard no_grad;
-                     pair.decoder->weight.fill_(group.rank());
-                   }
-                   torch::optim::SGD sgd(values_of(names), 0.1);
-                   DistributedOptimizer optimizer(sgd, names, {}, group);
-                   pair.loss(group.rank()).backward();
-                   optimizer.step();
-                 });
+  const torch::Tensor numbers = torch::arange(16, torch::kFloat).view({4, 4});
+  const std::vector<std::vector<torch::Tensor>> weights_of_ranks = {
+      {torch::zeros({4, 4}), torch::ones({4, 4})},
+      {numbers, numbers.flip(0)},  // the same numbers in another order
+  };
+  for (const auto& weights : weights_of_ranks) {
+    expect_refused(
+        "parameter decoder.weight is not the same on ranks 0 and 1 before the first step",
+        [&](const Group& group) {
+          Pair pair;
+          const auto names = pair.names("encoder", "decoder");
+          hvd::broadcast_parameters(names, 0, group);
+          {
+            const torch::NoGradGuard no_grad;
+            pair.decoder->weight.copy_(weights[static_cast<std::size_t>(group.rank())]);
+          }
+          torch::optim::SGD sgd(values_of(names), 0.1);
+          DistributedOptimizer optimizer(sgd, names, {}, group);
+          pair.loss(group.rank()).backward();
+          optimizer.step();
+        });
+  }
 }
 
 // One process: a group of one.

@@ -5,6 +5,7 @@
 #include <trireme/base/error.h>
 
 #include <gmock/gmock.h>
+#include <tests/ranks/allocations.h>
 #include <tests/ranks/parity.h>
 #include <tests/ranks/small_net.h>
 #include <tests/ranks/thread_ranks.h>
@@ -51,6 +52,8 @@ TEST(Horovod, IsAWorldOfOneWhenStartedAlone) {
   EXPECT_TRUE(torch::equal(hvd::alltoall(ones).first, ones));
   EXPECT_EQ(hvd::broadcast_object("settings", 0), "settings");
   hvd::barrier();
+  // Again, without a collective, which would need memory: it would wait for the other ranks.
+  EXPECT_TRUE(test::allocations_of([] { hvd::init(); }).empty());
   hvd::shutdown();
   EXPECT_FALSE(hvd::is_initialized());
 }
@@ -75,6 +78,30 @@ TEST(Horovod, ReducesATransposedTensorInItsOwnOrder) {
     const torch::Tensor own = group.rank() == 0 ? base : base.t().contiguous().t();
     EXPECT_TRUE(torch::equal(hvd::allreduce(own, hvd::Sum, group),
                              torch::arange(6, torch::kFloat).view({2, 3}) * 3));
+  });
+}
+
+TEST(Horovod, WorksInPlaceOnTensorsOfOtherStrides) {
+  run_ranks(2, [](const Group& group) {
+    const auto make = [&](double factor) {
+      const torch::Tensor base = torch::arange(6, torch::kFloat).view({2, 3}) * factor;
+      return group.rank() == 0 ? base : base.t().contiguous().t();
+    };
+    const torch::Tensor expected = torch::arange(6, torch::kFloat).view({2, 3});
+    for (const hvd::Op op : {hvd::Sum, hvd::Average}) {
+      const torch::Tensor own = make(group.rank() + 1);
+      const auto strides = own.strides().vec();
+      hvd::allreduce_(own, op, group);
+      EXPECT_TRUE(torch::equal(own, expected * (op == hvd::Sum ? 3 : 1.5)));
+      EXPECT_EQ(own.strides(), strides);
+    }
+    torch::Tensor own = make(group.rank() + 1);
+    own.set_requires_grad(true);
+    hvd::broadcast_(own, 0, group);
+    EXPECT_TRUE(torch::equal(own, expected));
+    const torch::Tensor part = torch::zeros({4, 4});  // with gaps
+    hvd::broadcast_(part.narrow(1, 1, 2).fill_(group.rank()), 1, group);
+    EXPECT_EQ(part.sum().item<float>(), 8);
   });
 }
 
@@ -253,6 +280,16 @@ TEST(Horovod, RefusesOptimizersThatDiffer) {
     torch::optim::SGD sgd(linear->parameters(), 0.1);
     hvd::broadcast_optimizer_state(sgd, 0, group);
   });
+  expect_usage_error(
+      2, "optimizer.0_0.momentum_buffer is Float [2, 2], its parameter Double [2, 2]",
+      [](const Group& group) {
+        torch::nn::Linear linear(2, 2);
+        torch::optim::SGD sgd(linear->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+        linear(torch::ones({1, 2})).sum().backward();
+        if (group.rank() == 1) sgd.step();  // only the root's state counts
+        linear->to(torch::kDouble);
+        hvd::broadcast_optimizer_state(sgd, 1, group);
+      });
   expect_usage_error(2, "LBFGS", [](const Group& group) {
     torch::nn::Linear linear(2, 2);
     torch::optim::LBFGS optimizer(linear->parameters());

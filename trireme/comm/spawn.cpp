@@ -56,7 +56,13 @@ bool is_worker_of(int process) {
   } catch (const std::exception& error) {
     std::cerr << "trireme: rank " << rank << " ended by an exception: " << launch::message_of(error)
               << std::endl;
+  } catch (...) {
+    std::cerr << "trireme: rank " << rank
+              << " ended by an exception that is no std::exception. hint: throw one, which has a "
+                 "message"
+              << std::endl;
   }
+  if ((code & 0xff) == 0 && code != 0) code = 1;  // a process has no more bits to end with
   if (code != 0) {
     // Ranks that wait for one that has left fail too, and would be taken for the first: this one
     // keeps its connections and is gone before anybody notices.
@@ -86,10 +92,29 @@ void check_single_thread() {
       "call it first in main: computing with tensors starts threads");
 }
 
-// Runs in the launcher's second process, a fork of ours.
+// While it lives, a fork of this process, the launcher's second, does not run the program's exit
+// handlers and static destructors, which remove files, say.
+class ExitsAlone {
+ public:
+  ExitsAlone() {
+    caller_ = ::getpid();
+    // Each time: handlers that were registered since the last would run before it.
+    ::on_exit(
+        [](int code, void*) {
+          if (caller_ != 0 && caller_ != ::getpid()) ::_exit(code);
+        },
+        nullptr);
+  }
+  ExitsAlone(const ExitsAlone&) = delete;
+  ExitsAlone& operator=(const ExitsAlone&) = delete;
+  ~ExitsAlone() { caller_ = 0; }
+
+ private:
+  static inline pid_t caller_ = 0;
+};
+
+// Runs in the launcher's second process.
 launch::ExitObserver host_store(UniqueFd listening_socket, int port) {
-  // It must not run the program's exit handlers and static destructors, which remove files, say.
-  ::on_exit([](int code, void*) { ::_exit(code); }, nullptr);
   auto server = std::make_shared<launch::StoreServer>(std::move(listening_socket), port);
   return [server](int rank, std::string_view how) { server->publish_exit(rank, how); };
 }
@@ -123,6 +148,7 @@ int spawn(int processes, int argc, char** argv, const std::function<int(const Wo
   run.processes = processes;
   run.environment.emplace_back(kMark, join_message(::getpid(), ".", call));
   run.host_store = host_store;
+  const ExitsAlone exits_alone;
   return launch::run(run);
 }
 

@@ -26,7 +26,8 @@ struct SpawnOptions {
 /// A worker is this program, executed again with the same arguments; a fork would hang in the first
 /// parallel operation. So what stands before spawn runs in every worker too, and what `body`
 /// captures is what that worker has computed. In a worker spawn does not return: the process ends
-/// with what `body` returned, or, where it throws, with the message on standard error and code 1.
+/// with what `body` returned (1 for a multiple of 256, which a process cannot end with), or, where
+/// it throws, with the message on standard error and code 1.
 /// Where a program calls spawn several times, a worker of a later call gets 0 from the earlier
 /// ones.
 ///

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves that all ranks hold the same kind of module before anything of it is exchanged.
+// Proves that all ranks hold the same kind of module before anything of it is exchanged, and where
+// need be the same values.
 #pragma once
 
 #include <trireme/comm/group.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,5 +29,10 @@ void check_same_text(const std::string& what, const std::string& text, const com
 /// rank, naming the first `kind` (`parameter`) that differs and both sides.
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
                              const comm::Group& group);
+
+/// A number that follows from the bits of a dense tensor's elements and from their places in
+/// memory: other values, or the same in another order, have another one, but for chance. Needs
+/// about a megabyte.
+std::int64_t digest_of(const at::Tensor& tensor);
 
 }  // namespace trireme::detail

@@ -189,7 +189,8 @@ void GradientReducer::Impl::count_own() {
   for (const auto& [parameter, sum] : slots) {
     const at::Tensor& gradient = parameter.tensor.grad();
     const float present = gradient.defined() ? 1 : 0;
-    *counts++ = !gradient.defined() || is_usable(gradient, parameter.tensor, sum) ? present : kUnusable;
+    *counts++ =
+        !gradient.defined() || is_usable(gradient, parameter.tensor, sum) ? present : kUnusable;
   }
   exchanged.copy_(num_users);
 }

@@ -23,7 +23,8 @@ class Optimizer;
 
 namespace trireme::hvd {
 
-/// trireme::init(). Everything below needs it first, and throws UsageError else.
+/// trireme::init(). Everything below needs it first, and throws UsageError else. Calling it again
+/// does nothing.
 void init(const InitOptions& options = {});
 /// Lets go of the connection; it closes when nobody else uses it.
 void shutdown();
@@ -50,7 +51,8 @@ inline constexpr Op Max = Op::kMaximum;
 // NOLINTEND(readability-identifier-naming)
 
 // Collectives. A name with an underscore at its end works in place, the others return a new tensor.
-// All are collective and blocking, and throw CommError.
+// All are collective and blocking, and throw CommError. Strides may differ between ranks. Unlike
+// Horovod's they have no gradients: what they return is detached.
 
 /// Average is the sum divided once, of floating dtypes alone: UsageError for others.
 at::Tensor allreduce(const at::Tensor& tensor, Op op = Average,
@@ -123,7 +125,7 @@ struct DistributedOptimizerOptions {
   /// during the last.
   std::int64_t backward_passes_per_step = 1;
   /// Divide by backward_passes_per_step too. Horovod for PyTorch does not, and neither does this by
-  /// default: it expects the loss to be divided.
+  /// default: it expects the loss to be divided. With Average alone.
   bool average_aggregated_gradients = false;
   /// Gradients are divided by so much before they are added, and by size / this after; for sums
   /// that overflow. With Average alone.

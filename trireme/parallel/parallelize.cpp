@@ -174,6 +174,7 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
   }
 }
 
+// But for those that are cut and have no values yet.
 void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group) {
   std::vector<comm::Work> works;
   for (const NamedTensor& item : tensors) {
@@ -250,7 +251,7 @@ std::shared_ptr<GradientExchange> exchange_of(GradientWire wire) {
 }
 
 // Gives those that were constructed without memory their values, but for parameters that are cut,
-// which get them part by part.
+// which get them part by part. Random numbers are rank 0's, if the plan says so.
 void give_values(const std::vector<NamedTensor>& tensors, const Plan& plan,
                  const comm::Group& group) {
   std::vector<at::Tensor> deferred;
@@ -266,6 +267,8 @@ void give_values(const std::vector<NamedTensor>& tensors, const Plan& plan,
   if (deferred.empty()) return;
   if (plan.broadcast_parameters) {
     const at::Tensor states = detail::random_states(deferred);
+    detail::check_same_text("number of bytes of random states that initial values are drawn from",
+                            std::to_string(states.numel()), group);
     comm::broadcast(states, 0, group, "random generators");
     detail::set_random_states(deferred, states);
   }
@@ -301,13 +304,10 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   check_parameters(contents.parameters);
   detail::check_same_on_all_ranks(contents.parameters, "parameter", group);
   detail::check_same_on_all_ranks(contents.buffers, "buffer", group);
-  if (plan.broadcast_parameters) {
-    broadcast_all(contents.parameters, group);
-    broadcast_all(contents.buffers, group);
-  }
   std::vector<NamedTensor> all = contents.parameters;
   all.insert(all.end(), contents.buffers.begin(), contents.buffers.end());
   give_values(all, plan, group);
+  if (plan.broadcast_parameters) broadcast_all(all, group);
   std::vector<NamedTensor> trained;
   std::ranges::copy_if(contents.parameters, std::back_inserter(trained),
                        [](const NamedTensor& item) { return item.tensor.requires_grad(); });
@@ -327,6 +327,11 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   }
   impl->reducer.emplace(trained, following, plan, group, std::move(contents.check));
   impl->reducer->exchange_by(exchange_of(plan.wire));
+  if (const detail::Shards* shards = impl->shards()) {
+    if (!shards->drawn().empty()) {
+      detail::check_same_text("initial values of a parameter that is cut", shards->drawn(), group);
+    }
+  }
   return impl;
 }
 

@@ -7,12 +7,16 @@
 
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -39,11 +43,14 @@ int work(const std::string& mode, const trireme::World& world, int argc, char** 
     return 0;
   }
   if (mode == "hang") std::cout << "ready" << std::endl;
-  if (mode == "hang" || world.rank != 1) {
+  if (mode == "earlier") std::cout << "parent " << ::getppid() << " end" << std::endl;
+  if (mode == "hang" || mode == "earlier" || world.rank != 1) {
     trireme::comm::barrier(world.group);
     while (true) ::pause();
   }
   if (mode == "code") return 7;
+  if (mode == "large code") return 256;
+  if (mode == "throw number") throw 5;
   if (mode == "kill") ::raise(SIGKILL);
   if (mode == "torch") TORCH_CHECK(false, "no such sample");
   if (mode == "nested")
@@ -55,7 +62,38 @@ int work(const std::string& mode, const trireme::World& world, int argc, char** 
   throw std::runtime_error("no such sample");
 }
 
+// Children that this process had before it called spawn: one that has ended and one that goes on.
+class EarlierChildren {
+ public:
+  EarlierChildren() {
+    if (ended_ == 0) ::_exit(5);
+    going_ = ::fork();
+    if (going_ == 0) {
+      while (true) ::pause();
+    }
+  }
+  EarlierChildren(const EarlierChildren&) = delete;
+  EarlierChildren& operator=(const EarlierChildren&) = delete;
+  ~EarlierChildren() {
+    int status = 0;
+    const bool is_there = ::waitpid(ended_, &status, 0) == ended_ && WEXITSTATUS(status) == 5;
+    const bool is_going = ::waitpid(going_, &status, WNOHANG) == 0;
+    int is_subreaper = -1;
+    ::prctl(PR_GET_CHILD_SUBREAPER, &is_subreaper);
+    std::cout << "of earlier children, one has ended: " << is_there << ", one goes on: " << is_going
+              << ", subreaper: " << is_subreaper << std::endl;
+    ::kill(going_, SIGKILL);
+    ::waitpid(going_, &status, 0);
+  }
+
+ private:
+  pid_t ended_ = ::fork();
+  pid_t going_ = 0;
+};
+
 int run(const std::string& mode, int argc, char** argv) {
+  std::optional<EarlierChildren> earlier;
+  if (mode == "earlier" && std::getenv("TRIREME_SPAWN") == nullptr) earlier.emplace();
   std::thread thread;
   if (mode == "thread") {
     thread = std::thread([] { ::pause(); });
@@ -76,6 +114,15 @@ int run(const std::string& mode, int argc, char** argv) {
   const int processes = mode == "none" ? 0 : 3;
   trireme::SpawnOptions options;
   if (mode == "sum") options.run.output = trireme::launch::Output::kAll;
+  if (mode == "farewell" && argc > 3) options.run.log_folder = argv[3];
+  if (mode == "second node") {
+    farewell.path = argv[2];
+    options.run.nodes = 2;
+    options.run.node_rank = 1;
+    options.run.master_address = "127.0.0.1";
+    options.run.master_port = 1;  // where nobody answers
+    options.run.timeout = std::chrono::seconds(1);
+  }
   const int code = trireme::spawn(
       processes, argc, argv,
       [&](const trireme::World& world) {

@@ -17,6 +17,11 @@ using ::testing::Not;
 
 const std::string kProgram = test::variable("SPAWN_PROGRAM");
 
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 // Launched starts what is called `trireme` in the folder TRIREME_BIN: here, the program that
 // spawns.
 class Spawn : public ::testing::Test {
@@ -75,6 +80,18 @@ TEST_F(Spawn, ShowsAnExceptionWithItsRank) {
   }
 }
 
+TEST_F(Spawn, EndsWithOneWhereABodyThrowsSomethingElse) {
+  Launched program({"throw number"});
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_THAT(program.error, HasSubstr("rank 1 ended by an exception that is no std::exception"));
+}
+
+TEST_F(Spawn, EndsWithOneWhereABodyReturnsWhatAProcessCannot) {
+  Launched program({"large code"});
+  EXPECT_EQ(program.wait(), 1);
+  EXPECT_THAT(program.error, HasSubstr("rank 1 failed first: "));
+}
+
 TEST_F(Spawn, NamesTheSignalThatKilledAWorker) {
   Launched program({"kill"});
   EXPECT_EQ(program.wait(), 128 + SIGKILL);
@@ -110,9 +127,36 @@ TEST_F(Spawn, EndsTheProgramAndItsWorkersInTheOrdinaryWayAndNothingElse) {
   const std::string path = (folder() / "ended").string();
   Launched program({"farewell", path});
   EXPECT_EQ(program.wait(), 0) << program.error;
-  std::ifstream file(path);
-  const std::string ended((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_EQ(ended, "bye\nbye\nbye\nbye\n");
+  EXPECT_EQ(text_of(path), "bye\nbye\nbye\nbye\n");
+}
+
+TEST_F(Spawn, EndsTheProgramAloneInTheOrdinaryWayWhereNoWorkerStarts) {
+  const std::filesystem::path path = folder() / "ended";
+  const std::filesystem::path logs = folder() / "logs";
+  std::filesystem::create_directories(logs / "rank_1.log");  // in the way
+  Launched program({"farewell", path.string(), logs.string()});
+  EXPECT_EQ(program.wait(), 9) << program.error;
+  EXPECT_EQ(text_of(path), "bye\n");
+}
+
+// Where another host has the store.
+TEST_F(Spawn, EndsTheProgramAloneInTheOrdinaryWayOnASecondNode) {
+  const std::filesystem::path path = folder() / "ended";
+  Launched program({"second node", path.string()});
+  EXPECT_EQ(program.wait(), 1) << program.error;
+  EXPECT_EQ(text_of(path), "bye\n");
+}
+
+TEST_F(Spawn, LeavesTheProgramsOtherChildrenWhenTheSupervisorIsKilled) {
+  Launched program({"earlier"});
+  const std::string& text = program.await_output(" end");
+  const pid_t supervisor = std::stoi(text.substr(text.find("parent ") + 7));
+  ASSERT_NE(supervisor, program.process());
+  ::kill(supervisor, SIGKILL);
+  EXPECT_EQ(program.wait(), 128 + SIGKILL) << program.error;
+  EXPECT_THAT(program.output,
+              HasSubstr("of earlier children, one has ended: 1, one goes on: 1, subreaper: 0\n"));
+  EXPECT_TRUE(program.is_nothing_left());
 }
 
 TEST_F(Spawn, IsRefusedInsideAWorker) {

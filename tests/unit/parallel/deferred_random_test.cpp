@@ -53,18 +53,62 @@ TEST(DeferredRandom, ASeedSetInBetweenStays) {
   EXPECT_TRUE(torch::equal(next, torch::randn({5})));
 }
 
-TEST(DeferredRandom, NumbersDrawnInBetweenAreOthersAndRepeat) {
-  std::vector<torch::Tensor> drawn;
+TEST(DeferredRandom, NumbersDrawnInBetweenAreOthersEachTime) {
+  torch::manual_seed(7);
+  const torch::Tensor expected = torch::randn({5});
+  std::vector<torch::Tensor> others = {expected, torch::randn({5})};
   for (int i = 0; i < 2; ++i) {
     torch::manual_seed(7);
     auto module = deferred([] { return torch::randn({5}); });
-    drawn.push_back(torch::randn({5}));
+    const torch::Tensor drawn = torch::randn({5});
+    for (const torch::Tensor& other : others) EXPECT_FALSE(torch::equal(drawn, other));
+    others.push_back(drawn);
     const torch::Tensor state = at::detail::getDefaultCPUGenerator().get_state();
     materialize({module});
-    EXPECT_FALSE(torch::equal(module, drawn.back()));
+    EXPECT_TRUE(torch::equal(module, expected));
     EXPECT_TRUE(torch::equal(state, at::detail::getDefaultCPUGenerator().get_state()));
   }
-  EXPECT_FALSE(torch::equal(drawn[0], torch::zeros({5})));
+}
+
+// A constructor that draws between reading a generator's state and putting it back.
+std::shared_ptr<Custom> make_with_state(bool draws_before) {
+  return custom([&](Custom& module) {
+    auto generator = at::detail::getDefaultCPUGenerator();
+    if (draws_before) module.parameter("before", torch::randn({600, 600}));
+    const torch::Tensor state = generator.get_state();
+    module.parameter("first", torch::randn({600, 600}));
+    generator.set_state(state);
+    module.parameter("second", torch::randn({600, 600}));
+  });
+}
+
+TEST(DeferredRandom, AStateReadBeforeTheFirstDrawIsPutBack) {
+  const auto make = [] { return make_with_state(false); };
+  torch::manual_seed(7);
+  const std::vector<std::shared_ptr<Custom>> expected = {make(), make()};
+  const torch::Tensor expected_next = torch::randn({5});
+  torch::manual_seed(7);
+  auto first = deferred(make);
+  auto second = deferred(make);  // starts where the first ends, twice
+  materialize(*second);
+  materialize(*first);
+  expect_same_values(*first, *expected[0]);
+  expect_same_values(*second, *expected[1]);
+  EXPECT_TRUE(torch::equal(torch::randn({5}), expected_next));
+}
+
+TEST(DeferredRandom, ACloneMadeBeforeTheFirstDrawHasItsNumbers) {
+  const auto make = [] {
+    return custom([](Custom& module) {
+      auto generator = at::detail::createCPUGenerator(7);
+      auto clone = generator.clone();
+      module.parameter("original", torch::randn({600, 600}, generator));
+      module.parameter("clone", torch::randn({600, 600}, clone));
+    });
+  };
+  auto module = deferred(make);
+  materialize(*module);
+  expect_same_values(*module, *make());
 }
 
 TEST(DeferredRandom, ADroppedModuleIsForgotten) {
@@ -210,6 +254,54 @@ TEST(DeferredErrors, AnErrorOfTheConstructorItself) {
               HasSubstr("must match the size of tensor b"));
 }
 
+TEST(DeferredErrors, AWriteThatDoesNotFit) {
+  const auto write = [](const std::function<void(torch::Tensor&)>& call) {
+    return error_of([&] {
+      deferred([&] {
+        auto linear = make_linear();
+        const torch::NoGradGuard no_grad;
+        call(linear->weight);
+        return linear;
+      });
+    });
+  };
+  EXPECT_THAT(write([](torch::Tensor& weight) { weight.copy_(torch::ones({600, 500})); }),
+              AllOf(HasSubstr("aten::copy_"), HasSubstr("must match"), HasSubstr("600")));
+  EXPECT_THAT(write([](torch::Tensor& weight) { weight.add_(torch::ones({7})); }),
+              AllOf(HasSubstr("aten::add_"), HasSubstr("must match")));
+  EXPECT_THAT(write([](torch::Tensor& weight) {
+                torch::mul_out(weight, torch::ones({5, 5}), torch::ones({5, 5}));
+              }),
+              AllOf(HasSubstr("aten::mul"), HasSubstr("it writes [5, 5] into [500, 600]")));
+}
+
+TEST(DeferredErrors, AStateThatWasReadAfterADraw) {
+  EXPECT_THAT(error_of([] { deferred([] { return make_with_state(true); }); }),
+              HasSubstr("take the state, or the clone, before the first draw"));
+  EXPECT_THAT(error_of([] {
+                deferred([] {
+                  auto generator = at::detail::createCPUGenerator(7);
+                  auto first = torch::randn({600, 600}, generator);
+                  auto clone = generator.clone();
+                  return first + torch::randn({600, 600}, clone);
+                });
+              }),
+              HasSubstr("copied with clone()"));
+  torch::Tensor state;
+  const auto first = deferred([&] {
+    auto made = torch::randn({600, 600});
+    state = at::detail::getDefaultCPUGenerator().get_state();
+    return made + torch::randn({600, 600});
+  });
+  EXPECT_THAT(error_of([&] {
+                deferred([&] {
+                  at::Generator(at::detail::getDefaultCPUGenerator()).set_state(state);
+                  return torch::randn({600, 600});
+                });
+              }),
+              HasSubstr("after numbers had been drawn"));
+}
+
 TEST(DeferredErrors, AConstructorThatFillsThroughAPointer) {
   EXPECT_THAT(error_of<c10::Error>([] {
                 deferred([] {
@@ -269,6 +361,8 @@ TEST(DeferredErrors, AConstructorThatThrowsLeavesNothing) {
   EXPECT_THROW(deferred([&]() -> torch::nn::Linear {
                  auto linear = make_linear();
                  survivor = linear->weight;
+                 torch::manual_seed(8);
+                 static_cast<void>(torch::randn({600, 600}));
                  throw std::runtime_error("no");
                }),
                std::runtime_error);

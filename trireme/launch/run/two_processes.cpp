@@ -10,12 +10,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
+#include <iterator>
+#include <vector>
 
 namespace trireme::launch {
 namespace {
@@ -99,21 +103,65 @@ std::string read_all(int fd) {
   }
 }
 
-// After the supervisor was killed: all that was below it is below us now. Gives up on what resists
-// SIGKILL.
-void end_orphans() {
+// Makes orphans below this process its children while it lives.
+class Subreaper {
+ public:
+  Subreaper() {
+    ::prctl(PR_GET_CHILD_SUBREAPER, &before_);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
+  Subreaper(const Subreaper&) = delete;
+  Subreaper& operator=(const Subreaper&) = delete;
+  ~Subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, before_); }
+
+ private:
+  int before_ = 0;
+};
+
+// Of this process, also those that have ended and were not waited for.
+std::vector<Process> children() {
+  std::vector<Process> all;
+  std::error_code failure;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", failure)) {
+    const auto process = read_process(entry.path().filename().string());
+    if (process && process->parent == ::getpid()) all.push_back(*process);
+  }
+  return all;
+}
+
+// All that is below this process: nothing, as a rule.
+std::vector<Process> family() {
+  siginfo_t ended{};
+  if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0) return {};
+  std::vector<Process> all = children();
+  std::ranges::copy(descendants(::getpid()), std::back_inserter(all));
+  return all;
+}
+
+// After the supervisor was killed: all that was below it is below us now, beside what was there
+// `before` and is the caller's. Gives up on what resists SIGKILL.
+void end_orphans(const std::vector<Process>& before) {
+  const auto was_there = [&](const Process& child) {
+    return std::ranges::any_of(before, [&](const Process& known) {
+      return known.id == child.id && known.start_time == child.start_time;
+    });
+  };
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  sigset_t children;
-  ::sigemptyset(&children);
-  ::sigaddset(&children, SIGCHLD);
+  sigset_t ended;
+  ::sigemptyset(&ended);
+  ::sigaddset(&ended, SIGCHLD);
   while (true) {
-    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    std::vector<Process> orphans = children();
+    std::erase_if(orphans, [&](const Process& child) {
+      return was_there(child) || ::waitpid(child.id, nullptr, WNOHANG) == child.id;
+    });
+    if (orphans.empty() || std::chrono::steady_clock::now() > deadline) return;
+    for (const Process& orphan : orphans) {
+      for (const Process& process : descendants(orphan.id)) send_signal(process, SIGKILL);
+      send_signal(orphan, SIGKILL);
     }
-    const bool none_left = ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
-    if (none_left || std::chrono::steady_clock::now() > deadline) return;
-    for (const Process& process : descendants(::getpid())) send_signal(process, SIGKILL);
     const timespec soon{.tv_sec = 0, .tv_nsec = 50'000'000};
-    ::sigtimedwait(&children, nullptr, &soon);
+    ::sigtimedwait(&ended, nullptr, &soon);
   }
 }
 
@@ -132,7 +180,8 @@ int run_in_two_processes(const std::function<int(SupervisorSetting)>& supervise)
   Pipe alive = make_pipe();
   Pipe failure = make_pipe();
   const BlockedSignals signals;
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const std::vector<Process> before = family();
+  const Subreaper subreaper;
   std::cout.flush();
   std::fflush(nullptr);
   const pid_t supervisor = ::fork();
@@ -151,7 +200,7 @@ int run_in_two_processes(const std::function<int(SupervisorSetting)>& supervise)
   const int status = wait_and_forward(supervisor, signals.blocked());
   const bool was_killed = WIFSIGNALED(status);
   if (was_killed) {
-    end_orphans();
+    end_orphans(before);
     std::cerr << "trireme: the supervising process " << describe_exit(status)
               << "; all ranks were ended\n";
   }

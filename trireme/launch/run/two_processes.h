@@ -25,7 +25,8 @@ sigset_t handled_signals();
 
 /// Forks; calls `supervise` in the new process, whose exit code it returns, and meanwhile passes
 /// signals on. If `supervise` throws, this throws ConfigError with the same message. If the
-/// supervisor is killed, kills everything below it and returns 128 plus the signal.
+/// supervisor is killed, kills everything below it and returns 128 plus the signal; other children
+/// of this process are left to it.
 int run_in_two_processes(const std::function<int(SupervisorSetting)>& supervise);
 
 }  // namespace trireme::launch

@@ -50,6 +50,15 @@ at::Tensor with_rows(const at::Tensor& tensor) {
   return tensor.dim() == 0 ? tensor.detach().reshape({1}) : tensor.detach();
 }
 
+// In place, for a tensor with strides that may not be the same on all ranks.
+template <typename Call>
+void in_a_copy(const at::Tensor& tensor, const Call& call) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor copy = tensor.detach().contiguous();
+  call(copy);
+  tensor.copy_(copy);
+}
+
 // All but the number of rows: `Float [*, 3, 4]`.
 std::string kind_of(const at::Tensor& tensor) {
   std::ostringstream text;
@@ -89,6 +98,7 @@ detail::Mistake mistake_of_splits(const at::Tensor& tensor, const std::vector<st
 }  // namespace
 
 void init(const InitOptions& options) {
+  if (current()) return;
   Initialized initialized{.world = trireme::init(options)};
   const World& world = initialized.world;
   const at::Tensor local_ranks = gather_numbers({world.local_rank}, world.group);
@@ -111,6 +121,9 @@ int cross_rank() { return check_initialized().cross_rank; }
 int cross_size() { return check_initialized().cross_size; }
 
 void allreduce_(const at::Tensor& tensor, Op op, const comm::Group& process_set) {
+  if (!tensor.is_contiguous()) {
+    return in_a_copy(tensor, [&](const at::Tensor& copy) { allreduce_(copy, op, process_set); });
+  }
   if (op != Average) return comm::all_reduce(tensor, process_set, op);
   if (!at::isFloatingType(tensor.scalar_type()) && !tensor.is_complex()) {
     throw UsageError(join_message("allreduce was asked for the average of ", tensor.scalar_type()),
@@ -146,6 +159,10 @@ at::Tensor allgather(const at::Tensor& tensor, const comm::Group& process_set) {
 }
 
 void broadcast_(const at::Tensor& tensor, int root_rank, const comm::Group& process_set) {
+  if (!tensor.is_contiguous()) {
+    return in_a_copy(tensor,
+                     [&](const at::Tensor& copy) { broadcast_(copy, root_rank, process_set); });
+  }
   comm::broadcast(tensor, root_rank, process_set);
 }
 
@@ -188,8 +205,9 @@ std::string broadcast_object(const std::string& text, int root_rank,
   const at::Tensor length = at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong);
   comm::broadcast(length, root_rank, process_set);
   const at::Tensor bytes = at::zeros({length.item<std::int64_t>()}, at::kByte);
-  if (process_set.rank() == root_rank)
+  if (process_set.rank() == root_rank && !text.empty()) {
     std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  }
   comm::broadcast(bytes, root_rank, process_set);
   return {static_cast<const char*>(bytes.const_data_ptr()),
           static_cast<std::size_t>(bytes.numel())};

@@ -2,13 +2,13 @@
 // DistributedOptimizer: `parallelize` over named parameters, and the order of calls that Horovod
 // asks for.
 #include <trireme/base/error.h>
+#include <trireme/parallel/agreement.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/horovod/calls.h>
 #include <trireme/parallel/parallelize.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/view_as_real.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/optim/optimizer.h>
@@ -97,18 +97,23 @@ detail::Mistake mistake_of_names(const Optimizer& optimizer, const NamedParamete
 }
 
 detail::Mistake mistake_of_options(const DistributedOptimizerOptions& options) {
+  const bool averages_passes =
+      options.average_aggregated_gradients && options.backward_passes_per_step > 1;
+  const bool divides = averages_passes || options.gradient_predivide_factor != 1;
   const bool fits = (options.op == Average || options.op == Sum) &&
                     options.backward_passes_per_step >= 1 &&
-                    options.gradient_predivide_factor > 0 &&
-                    (options.op == Average || options.gradient_predivide_factor == 1);
+                    options.gradient_predivide_factor > 0 && (options.op == Average || !divides);
   if (fits) return {};
-  return {join_message("op is ",
-                       options.op == Average ? "Average"
-                       : options.op == Sum   ? "Sum"
-                                             : "another",
-                       ", backward_passes_per_step ", options.backward_passes_per_step,
-                       ", gradient_predivide_factor ", options.gradient_predivide_factor),
-          "op is Average or Sum, passes are 1 or more, the factor is above 0, and 1 with Sum"};
+  return {
+      join_message("op is ",
+                   options.op == Average ? "Average"
+                   : options.op == Sum   ? "Sum"
+                                         : "another",
+                   ", backward_passes_per_step ", options.backward_passes_per_step,
+                   options.average_aggregated_gradients ? ", averaged" : "",
+                   ", gradient_predivide_factor ", options.gradient_predivide_factor),
+      "op is Average or Sum, passes are 1 or more, the factor is above 0; with Sum the factor is "
+      "1 and passes are not averaged"};
 }
 
 // One that several models share counts once, under its first name.
@@ -148,26 +153,6 @@ Plan plan_of(const DistributedOptimizerOptions& options) {
       break;
   }
   return plan;
-}
-
-// A number that is the same for the same bits, in whatever order they are added.
-std::int64_t sum_of_bits(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-  at::ScalarType type = at::kByte;
-  switch (values.element_size()) {
-    case 2:
-      type = at::kShort;
-      break;
-    case 4:
-      type = at::kInt;
-      break;
-    case 8:
-      type = at::kLong;
-      break;
-    default:
-      break;
-  }
-  return values.view(type).sum(at::kLong).item<std::int64_t>();
 }
 
 // Whether the gradient that a hook was called for goes on into `.grad()`: autograd::grad calls
@@ -250,8 +235,10 @@ void DistributedOptimizer::Impl::check_same_parameters() const {
   const at::NoGradGuard no_grad;
   const auto count = static_cast<std::int64_t>(parameters.size());
   const at::Tensor own = at::empty({count}, at::kLong);
-  auto* const sums = own.mutable_data_ptr<std::int64_t>();
-  for (std::size_t i = 0; i < parameters.size(); ++i) sums[i] = sum_of_bits(parameters[i].second);
+  auto* const digests = own.mutable_data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    digests[i] = trireme::detail::digest_of(parameters[i].second);
+  }
   const at::Tensor all = at::empty({group.size(), count}, at::kLong);
   comm::all_gather(all, own, group);
   for (int rank = 1; rank < group.size(); ++rank) {

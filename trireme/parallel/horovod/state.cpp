@@ -61,6 +61,29 @@ void register_places(const torch::optim::Optimizer& optimizer, torch::nn::Module
   }
 }
 
+using Parameters = torch::OrderedDict<std::string, at::Tensor>;
+
+// Of `optimizer.<place>.<field>`.
+const at::Tensor& parameter_of(const std::string& name, const Parameters& parameters) {
+  const auto begin = name.find('.') + 1;
+  return parameters[name.substr(begin, name.find('.', begin) - begin)];
+}
+
+// The ranks expect tensors that are like parameters.
+detail::Mistake mistake_of_state(const checkpoint::TensorMap& tensors,
+                                 const Parameters& parameters) {
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor& parameter = parameter_of(name, parameters);
+    const bool fits =
+        tensor.sizes() == parameter.sizes() && tensor.scalar_type() == parameter.scalar_type();
+    if (fits) continue;
+    return {join_message("the state ", name, " is ", tensor.scalar_type(), " ", tensor.sizes(),
+                         ", its parameter ", parameter.scalar_type(), " ", parameter.sizes()),
+            "make a new optimizer after the model was cast or changed"};
+  }
+  return {};
+}
+
 std::string describe(const torch::optim::Optimizer& optimizer, int root_rank) {
   std::ostringstream text;
   text << c10::demangle(typeid(optimizer).name()) << " with groups of";
@@ -111,19 +134,20 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank
   checkpoint::OptimizerState state = checkpoint::optimizer_state(optimizer, places);
   std::string names;
   for (const auto& [name, tensor] : state.tensors) names += name + "\n";
+  const auto parameters = places.named_parameters();
+  const bool is_root = process_set.rank() == root_rank;
+  detail::check_same_call("broadcast_optimizer_state", "state",
+                          is_root ? mistake_of_state(state.tensors, parameters) : detail::Mistake(),
+                          process_set);
   state.scalars = broadcast_object(state.scalars, root_rank, process_set);
   std::istringstream lines(broadcast_object(names, root_rank, process_set));
-  const auto parameters = places.named_parameters();
   checkpoint::TensorMap tensors;
   std::vector<at::Tensor> values;
   for (std::string name; std::getline(lines, name);) {
-    // `optimizer.<place>.<field>`, of the parameter's shape.
-    const auto begin = name.find('.') + 1;
-    const at::Tensor& parameter = parameters[name.substr(begin, name.find('.', begin) - begin)];
+    const at::Tensor& parameter = parameter_of(name, parameters);
     at::Tensor& value = tensors[name];
-    value = process_set.rank() == root_rank
-                ? state.tensors.at(name).contiguous()
-                : at::empty(parameter.sizes(), parameter.options().requires_grad(false));
+    value = is_root ? state.tensors.at(name).contiguous()
+                    : at::empty(parameter.sizes(), parameter.options().requires_grad(false));
     values.push_back(value);
   }
   broadcast_all(values, root_rank, process_set);

@@ -85,10 +85,14 @@ std::string_view bytes_of_state(const at::Tensor& state) {
   return {static_cast<const char*>(state.const_data_ptr()), state.nbytes()};
 }
 
+std::size_t hash_of_state(const at::Tensor& state) {
+  return std::hash<std::string_view>{}(bytes_of_state(state));
+}
+
 // Another one each time, so that a generator that was left alone since can be told.
 std::uint64_t parking_seed(const at::Tensor& state) {
   static std::atomic<std::uint64_t> count = 0;
-  return std::hash<std::string_view>{}(bytes_of_state(state)) + 0x9e3779b97f4a7c15U * ++count;
+  return hash_of_state(state) + 0x9e3779b97f4a7c15U * ++count;
 }
 
 // Of this thread: ranks that are threads of one process do not follow each other.
@@ -164,52 +168,76 @@ at::Tensor Construction::stand_in(const at::Tensor& tensor) const {
 
 // ---- Random numbers ----
 
-// The original is left in a state that it has from nowhere else: in another one it was put by the
-// constructor.
+bool Construction::Stream::is_parked_in(const at::Tensor& state) const {
+  return !parked.empty() && parked.back() == hash_of_state(state);
+}
+
+// The original is left in another state after each draw, which it has from nowhere else: in one
+// that is not the last of them it was put by the constructor.
 at::Generator Construction::draw_from(const at::Generator& generator, Record& record) {
   auto stream = std::find_if(streams_.begin(), streams_.end(),
                              [&](const Stream& known) { return known.original == generator; });
   at::Generator original = generator;
   const std::lock_guard lock(original.mutex());
-  at::Tensor state = original.get_state();
-  const bool is_new = stream == streams_.end();
-  if (is_new) {
+  const at::Tensor state = original.get_state();
+  if (stream == streams_.end()) {
+    std::shared_ptr<Construction> previous = parked_at(original, state);
+    if (previous == nullptr) check_was_not_parked(state);
+    record.state = 0;
     streams_.push_back({.original = original,
                         .own = original.clone(),
-                        .seen = {},
-                        .states = {},
-                        .previous = parked_at(original, state),
+                        .start = state,
+                        .states = {previous == nullptr ? state : at::Tensor()},
+                        .previous = std::move(previous),
                         .parked = {},
                         .end = {},
                         .is_replaced = false});
     stream = std::prev(streams_.end());
+  } else if (!stream->is_parked_in(state)) {
+    const bool is_start = bytes_of_state(state) == bytes_of_state(stream->start);
+    if (!is_start) check_was_not_parked(state);
+    record.state = stream->states.size();
+    stream->states.push_back(is_start ? stream->states.front() : state);
   }
   record.random = static_cast<std::size_t>(stream - streams_.begin());
-  if (is_new || bytes_of_state(state) != bytes_of_state(stream->parked)) {
-    record.state = stream->states.size();
-    const bool is_end_of_previous = is_new && stream->previous != nullptr;
-    stream->states.push_back(is_end_of_previous ? at::Tensor() : state);
-    stream->seen = std::move(state);
-    original.set_current_seed(parking_seed(stream->seen));
-    stream->parked = original.get_state();
-  }
+  park(*stream, state);
   return stream->own;
+}
+
+void Construction::park(Stream& stream, const at::Tensor& state) {
+  stream.original.set_current_seed(parking_seed(state));
+  stream.parked.push_back(hash_of_state(stream.original.get_state()));
+}
+
+bool Construction::has_parked(const at::Tensor& state) const {
+  const std::size_t hash = hash_of_state(state);
+  return std::any_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
+    return std::find(stream.parked.begin(), stream.parked.end(), hash) != stream.parked.end();
+  });
+}
+
+void Construction::check_was_not_parked(const at::Tensor& state) const {
+  bool was_parked = has_parked(state);
+  for (const std::weak_ptr<Construction>& weak : parked_here()) {
+    const std::shared_ptr<Construction> finished = weak.lock();
+    was_parked = was_parked || (finished != nullptr && finished->has_parked(state));
+  }
+  if (!was_parked) return;
+  throw UsageError(
+      "the constructor under trireme::deferred() draws from a random generator in a state that was "
+      "read, or copied with clone(), after numbers had been drawn; those are drawn only when the "
+      "module is made parallel",
+      "take the state, or the clone, before the first draw, or build the module without "
+      "deferred()");
 }
 
 void Construction::finish() { parked_here().push_back(weak_from_this()); }
 
 void Construction::abandon() {
   for (Stream& stream : streams_) {
-    move_from_parked(stream, stream.seen);
-    stream.parked.reset();
-  }
-}
-
-void Construction::move_from_parked(Stream& stream, const at::Tensor& state) {
-  if (!stream.parked.defined()) return;
-  const std::lock_guard lock(stream.original.mutex());
-  if (bytes_of_state(stream.original.get_state()) == bytes_of_state(stream.parked)) {
-    stream.original.set_state(state);
+    stream.parked.clear();
+    const std::lock_guard lock(stream.original.mutex());
+    stream.original.set_state(stream.start);
   }
 }
 
@@ -221,10 +249,7 @@ std::shared_ptr<Construction> Construction::parked_at(const at::Generator& gener
     std::shared_ptr<Construction> construction = weak.lock();
     if (construction == nullptr) continue;
     for (const Stream& stream : construction->streams_) {
-      if (stream.original == generator && stream.parked.defined() &&
-          bytes_of_state(stream.parked) == bytes_of_state(state)) {
-        return construction;
-      }
+      if (stream.original == generator && stream.is_parked_in(state)) return construction;
     }
   }
   return nullptr;
@@ -240,15 +265,20 @@ at::Tensor Construction::end_of(const at::Generator& generator) {
 
 void Construction::resolve_starts() {
   for (Stream& stream : streams_) {
-    if (stream.states.front().defined()) continue;
-    stream.states.front() = stream.previous->end_of(stream.original);
+    if (stream.previous == nullptr) continue;
+    const at::Tensor start = stream.previous->end_of(stream.original);
+    for (at::Tensor& state : stream.states) {
+      if (!state.defined()) state = start;
+    }
     stream.previous.reset();
   }
 }
 
 void Construction::advance_generators() {
   for (Stream& stream : streams_) {
-    if (!stream.is_replaced) move_from_parked(stream, stream.end);
+    if (stream.is_replaced || stream.parked.empty()) continue;
+    const std::lock_guard lock(stream.original.mutex());
+    if (stream.is_parked_in(stream.original.get_state())) stream.original.set_state(stream.end);
   }
 }
 

@@ -63,12 +63,15 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   void take(const at::Tensor& tensor, bool keep_values);
   /// What records have in place of a deferred tensor of this construction.
   at::Tensor stand_in(const at::Tensor& tensor) const;
-  /// The generator that a record has in place of `generator`; sets the record's `random`.
+  /// The generator that a record has in place of `generator`; sets the record's `random`. Throws
+  /// UsageError where it was put in a state that it, or another, had only for want of the numbers
+  /// drawn before.
   at::Generator draw_from(const at::Generator& generator, Record& record);
   void add(Record record) { records_.push_back(std::move(record)); }
   /// Ends the recording. A construction that follows on this thread begins where this one ends.
   void finish();
-  /// Ends it where the constructor threw: puts generators back.
+  /// Ends it where the constructor threw: puts generators back as they were when they were first
+  /// drawn from.
   void abandon();
 
   std::size_t num_blocks() const { return blocks_.size(); }
@@ -99,11 +102,12 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   struct Stream {
     at::Generator original;
     at::Generator own;
-    at::Tensor seen;                 // the last state that the original had of its own
-    std::vector<at::Tensor> states;  // the first is undefined as long as it is the end of:
+    at::Tensor start;                // of the original
+    std::vector<at::Tensor> states;  // undefined: `start`, as long as that stands for the end of:
     std::shared_ptr<Construction> previous;
-    at::Tensor parked;  // where the original was left
-    at::Tensor end;     // where the own one stood after everything
+    std::vector<std::size_t> parked;  // hashes of the states that the original was left in
+    at::Tensor end;                   // where the own one stood after everything
+    bool is_parked_in(const at::Tensor& state) const;
     bool is_replaced = false;
   };
   enum class After { kKeep, kDrop, kFinal };
@@ -121,7 +125,9 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   c10::DataPtr take_memory(std::size_t block);
   void execute(const Record& record);
   void adopt(const at::Tensor& result, const at::Tensor& place);
-  static void move_from_parked(Stream& stream, const at::Tensor& state);
+  static void park(Stream& stream, const at::Tensor& state);
+  void check_was_not_parked(const at::Tensor& state) const;
+  bool has_parked(const at::Tensor& state) const;
   void resolve_starts();
   at::Tensor end_of(const at::Generator& generator);
   static std::shared_ptr<Construction> parked_at(const at::Generator& generator,

@@ -25,7 +25,8 @@ bool is_deferred(const at::Tensor& tensor);
 /// was ever written to is 0.
 ///
 /// If `on_ready` throws, those it was not called for stay deferred. Not thread-safe for tensors of
-/// one construction, otherwise safe; uses no generator but the module's own.
+/// one construction, nor of two that one thread made in a row with numbers of one generator; uses
+/// no generator but the module's own.
 void replay(const std::vector<at::Tensor>& tensors,
             const std::function<void(const at::Tensor& whole)>& on_ready);
 

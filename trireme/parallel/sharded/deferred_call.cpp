@@ -149,6 +149,7 @@ class Call {
   std::optional<torch::jit::Stack> run_on_meta();
 
   void allocate();
+  void check_shapes(const torch::jit::Stack& results);
   void record_write();
   bool record_result();
   void evaluate();
@@ -177,8 +178,16 @@ class Call {
   std::string failure_on_meta_;
 };
 
-// Nothing where it fails, or where its results are no tensors.
+// Nothing where it fails, or where arguments are not dense or results no tensors.
 std::optional<torch::jit::Stack> Call::run_on_meta() {
+  bool is_dense = true;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    visit_tensors(value(i), [&](const at::Tensor& tensor) {
+      is_dense = is_dense && (!tensor.defined() ||
+                              (tensor.layout() == c10::kStrided && !tensor.is_quantized()));
+    });
+  }
+  if (!is_dense) return std::nullopt;
   for (const c10::Argument& result : op_.schema().returns()) {
     const bool is_list = result.type()->kind() == c10::TypeKind::ListType;
     const c10::TypePtr type =
@@ -342,6 +351,22 @@ torch::jit::Stack Call::recorded_arguments(Record& record) const {
   return arguments;
 }
 
+// What does not fit would be met when the record is run, far from the constructor.
+void Call::check_shapes(const torch::jit::Stack& results) {
+  const auto meta = run_on_meta();
+  std::string failure = failure_on_meta_;
+  for (std::size_t i = 0; meta && i < results.size(); ++i) {
+    if (!results[i].isTensor()) continue;
+    const at::IntArrayRef has = results[i].toTensor().sizes();
+    const at::IntArrayRef expected = (*meta)[i].toTensor().sizes();
+    if (has != expected) failure = join_message("; it writes ", expected, " into ", has);
+  }
+  if (failure.empty()) return;
+  throw UsageError(
+      join_message("the constructor under trireme::deferred() calls ", name(), failure),
+      "give it tensors of fitting sizes and types");
+}
+
 void Call::record_write() {
   torch::jit::Stack results;
   for (const c10::Argument& result : op_.schema().returns()) {
@@ -356,6 +381,7 @@ void Call::record_write() {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     visit_tensors(value(i), [&](const at::Tensor& tensor) { check_is_ours(tensor); });
   }
+  check_shapes(results);
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     if (!is_written(arguments_[i])) continue;
     visit_tensors(value(i), [&](const at::Tensor& tensor) {

@@ -51,7 +51,7 @@ Shards::Shards(const std::vector<NamedTensor>& parameters, const std::vector<Buc
   check_shares();
   std::map<std::size_t, SlicedParameter> by_parameter;
   for (Bucket& bucket : buckets_) allocate(bucket);
-  load_deferred();
+  load_deferred(plan.broadcast_parameters);
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
     Bucket& bucket = buckets_[number];
     load(bucket);
@@ -180,7 +180,7 @@ at::Tensor Shards::beside_parts(Bucket& bucket, const at::Tensor& sum) const {
 }
 
 // Takes this rank's parts of parameters that get their values only now.
-void Shards::load_deferred() {
+void Shards::load_deferred(bool with_digests) {
   std::unordered_map<const c10::TensorImpl*, std::pair<Bucket*, const BucketLayout::Place*>> places;
   std::vector<at::Tensor> deferred;
   for (Bucket& bucket : buckets_) {
@@ -191,10 +191,15 @@ void Shards::load_deferred() {
       places[parameter.unsafeGetTensorImpl()] = {&bucket, &place};
     }
   }
+  std::map<std::size_t, std::int64_t> digests;
   replay(deferred, [&](const at::Tensor& whole) {
     const auto [bucket, place] = places.at(whole.unsafeGetTensorImpl());
     copy_part(*bucket, *place, whole);
+    if (with_digests) digests[place->tensor] = digest_of(whole);
   });
+  for (const auto& [index, digest] : digests) {
+    drawn_ += join_message(parameters_[index].name, " of digest ", digest, "\n");
+  }
 }
 
 // Moves the parameters into the bucket, with their values.

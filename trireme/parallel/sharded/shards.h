@@ -27,6 +27,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -38,7 +39,8 @@ namespace trireme::detail {
 class Shards final : public Toucher {
  public:
   /// Moves the parameters that lie in `buckets` into flat memory, with their values; those of stage
-  /// 3 may be deferred: they get their values one by one. Collective.
+  /// 3 may be deferred: they get their values one by one, which the plan may want to be the same on
+  /// all ranks: see drawn(). Collective.
   /// @param buckets whose kind is the stage.
   Shards(const std::vector<NamedTensor>& parameters, const std::vector<BucketLayout>& buckets,
          const Plan& plan, comm::Group group);
@@ -52,6 +54,10 @@ class Shards final : public Toucher {
   /// Length of a bucket with what fills it up to as many slices as there are ranks.
   std::int64_t elements(std::size_t bucket) const { return lengths_[bucket]; }
   std::int64_t slice_elements(std::size_t bucket) const { return elements(bucket) / group_.size(); }
+
+  /// A line for each parameter that was deferred, its name and a digest of its values, where the
+  /// plan's broadcast_parameters says that they are to be alike on all ranks.
+  const std::string& drawn() const noexcept { return drawn_; }
 
   OptimizerSlices& optimizers() noexcept { return *optimizers_; }
   const comm::Group& group() const noexcept { return group_; }
@@ -135,7 +141,7 @@ class Shards final : public Toucher {
   std::int64_t padded_elements(const BucketLayout& layout) const;
   void check_shares() const;
   void allocate(Bucket& bucket);
-  void load_deferred();
+  void load_deferred(bool with_digests);
   void load(Bucket& bucket);
   void copy_part(Bucket& bucket, const BucketLayout::Place& place, const at::Tensor& whole);
   std::pair<std::int64_t, std::int64_t> range_in_slice(const Bucket& bucket,
@@ -164,6 +170,7 @@ class Shards final : public Toucher {
   bool is_offloaded_;
   comm::Group group_;
   comm::Group gathers_;  // the same ranks; their order of gathers does not depend on other calls
+  std::string drawn_;
   std::vector<std::int64_t> lengths_;  // of the buckets, in elements
   std::vector<Bucket> buckets_;
   std::unordered_map<const c10::StorageImpl*, std::size_t> bucket_of_;

@@ -15,10 +15,10 @@ namespace trireme {
 /// gives it back in fp32: two roundings for any number of ranks, over any engine.
 ///
 /// fp16 travels divided by the power of two that is not below the number of ranks, so that a sum
-/// of gradients that fit overflows only where a mean would: exact, but for gradients that fall below the least normal
-/// fp16, 6e-5 times that power, which lose digits. A gradient that overflows all the same is
-/// infinite, or not a number, on all ranks, where LossScale finds it. bf16 has the range of fp32 and travels as it
-/// is.
+/// of gradients that fit overflows only where a mean would: exact, but for gradients that fall
+/// below the least normal fp16, 6e-5 times that power, which lose digits. A gradient that overflows
+/// all the same is infinite, or not a number, on all ranks, where LossScale finds it. bf16 has the
+/// range of fp32 and travels as it is.
 ///
 /// Rounds fp32 gradients alone; others travel as they are. A group of one changes nothing. Over
 /// engines that do not add in rank order (Gloo, MPI and NCCL with three ranks and more) nothing

@@ -22,9 +22,9 @@ struct TopKOptions {
 /// A rank receives 8 bytes for each element sent by each of the others (fp32), so it pays while
 /// fraction is well below 1 / ranks. Error feedback keeps as much memory as the gradients have. It
 /// is in the units of the gradients: when a LossScale changes, what is left over keeps the scale of
-/// its step. Where a rank sends what is not finite, all ranks get that, and what was left over of the
-/// gradients of that bucket before stays; other buckets go on, also when a LossScale passes over
-/// the step.
+/// its step. Where a rank sends what is not finite, all ranks get that, and what was left over of
+/// the gradients of that bucket before stays; other buckets go on, also when a LossScale passes
+/// over the step.
 ///
 /// Takes fp32 and fp64; gradients of other types travel whole. A group of one changes nothing. Not
 /// thread-safe.
