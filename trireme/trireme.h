@@ -8,11 +8,18 @@
 #include <trireme/comm/spawn.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/cifar10.h>
+#include <trireme/data/cifar100.h>
+#include <trireme/data/csv.h>
 #include <trireme/data/mnist.h>
+#include <trireme/data/npy.h>
 #include <trireme/data/pipeline.h>
+#include <trireme/data/random_tensors.h>
+#include <trireme/data/token_file.h>
+#include <trireme/data/views.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/gradients.h>
 #include <trireme/optim/loss_scale.h>
+#include <trireme/optim/schedules.h>
 #include <trireme/parallel/data/exchanges/half_precision.h>
 #include <trireme/parallel/data/exchanges/power_sgd.h>
 #include <trireme/parallel/data/exchanges/top_k.h>
@@ -26,6 +33,8 @@
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/learning_rate.h>
 #include <trireme/train/loss_monitor.h>
+#include <trireme/train/metrics.h>
 #include <trireme/train/model.h>
 #include <trireme/train/progress_bar.h>
+#include <trireme/train/stopping.h>
 #include <trireme/train/time_monitor.h>

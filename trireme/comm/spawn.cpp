@@ -92,25 +92,24 @@ void check_single_thread() {
       "call it first in main: computing with tensors starts threads");
 }
 
+pid_t caller = 0;  // of spawn, while it runs
+
 // While it lives, a fork of this process, the launcher's second, does not run the program's exit
 // handlers and static destructors, which remove files, say.
 class ExitsAlone {
  public:
   ExitsAlone() {
-    caller_ = ::getpid();
+    caller = ::getpid();
     // Each time: handlers that were registered since the last would run before it.
     ::on_exit(
         [](int code, void*) {
-          if (caller_ != 0 && caller_ != ::getpid()) ::_exit(code);
+          if (caller != 0 && caller != ::getpid()) ::_exit(code);
         },
         nullptr);
   }
   ExitsAlone(const ExitsAlone&) = delete;
   ExitsAlone& operator=(const ExitsAlone&) = delete;
-  ~ExitsAlone() { caller_ = 0; }
-
- private:
-  static inline pid_t caller_ = 0;
+  ~ExitsAlone() { caller = 0; }
 };
 
 // Runs in the launcher's second process.

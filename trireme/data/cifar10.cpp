@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/data/cifar10.h>
 
-#include <trireme/base/error.h>
+#include <trireme/data/detail/cifar.h>
 #include <trireme/data/files/cifar10_layout.h>
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstring>
-#include <fstream>
 #include <vector>
 
 namespace trireme::data {
@@ -34,10 +29,7 @@ std::int64_t batch_number(const std::string& name) {
 
 std::vector<fs::path> find_files(const fs::path& folder, Split split) {
   const std::string wanted = split == Split::kTrain ? "data_batch_*.bin" : "test_batch.bin";
-  if (!fs::is_directory(folder)) {
-    throw DataError(join_message("no folder ", folder.string(), " (looked there for ", wanted, ")"),
-                    kRemedy);
-  }
+  detail::check_folder(folder, wanted, kRemedy);
   std::vector<fs::path> files;
   if (split == Split::kTest) {
     if (fs::exists(folder / wanted)) files.push_back(folder / wanted);
@@ -48,60 +40,14 @@ std::vector<fs::path> find_files(const fs::path& folder, Split split) {
     std::ranges::sort(files, {},
                       [](const fs::path& file) { return batch_number(file.filename().string()); });
   }
-  if (files.empty()) {
-    throw DataError(join_message("no data set in ", folder.string(), ": looked for ", wanted),
-                    kRemedy);
-  }
+  if (files.empty()) detail::fail_without_files(folder, wanted, kRemedy);
   return files;
-}
-
-std::int64_t count_records(const fs::path& file) {
-  const auto bytes = static_cast<std::int64_t>(fs::file_size(file));
-  const std::int64_t rest = bytes % kCifar10RecordBytes;
-  if (rest == 0) return bytes / kCifar10RecordBytes;
-  throw DataError(join_message(file.string(), ": offset ", bytes - rest, ": the last record has ",
-                               rest, " bytes, expected ", kCifar10RecordBytes),
-                  "the file is cut short or not in CIFAR-10's binary format: get it anew");
-}
-
-void read_records(const fs::path& file, std::int64_t count, std::uint8_t* images,
-                  std::int64_t* labels) {
-  std::ifstream stream(file, std::ios::binary);
-  std::array<char, kCifar10RecordBytes> record;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (!stream.read(record.data(), kCifar10RecordBytes)) {
-      throw DataError(
-          join_message(file.string(), ": offset ", i * kCifar10RecordBytes, ": cannot be read"),
-          "check the permissions of the file and the disk");
-    }
-    labels[i] = static_cast<std::uint8_t>(record[0]);
-    if (labels[i] >= kCifar10Classes) {
-      throw DataError(join_message(file.string(), ": offset ", i * kCifar10RecordBytes, ": label ",
-                                   labels[i], ", expected 0 to ", kCifar10Classes - 1),
-                      "the file is damaged or not in CIFAR-10's binary format: get it anew");
-    }
-    std::memcpy(images + i * kCifar10ImageBytes, record.data() + 1, kCifar10ImageBytes);
-  }
 }
 
 }  // namespace
 
 std::shared_ptr<const Dataset> cifar10(const fs::path& folder, Split split) {
-  const std::vector<fs::path> files = find_files(folder, split);
-  std::vector<std::int64_t> counts;
-  std::int64_t total = 0;
-  for (const fs::path& file : files) total += counts.emplace_back(count_records(file));
-
-  at::Tensor images = at::empty({total, 3, kCifar10Side, kCifar10Side}, at::kByte);
-  at::Tensor labels = at::empty({total}, at::kLong);
-  auto* image = images.mutable_data_ptr<std::uint8_t>();
-  auto* label = labels.mutable_data_ptr<std::int64_t>();
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    read_records(files[i], counts[i], image, label);
-    image += counts[i] * kCifar10ImageBytes;
-    label += counts[i];
-  }
-  return tensors({{"image", std::move(images)}, {"label", std::move(labels)}});
+  return detail::read_cifar({"CIFAR-10", {{"label", kCifar10Classes}}}, find_files(folder, split));
 }
 
 }  // namespace trireme::data

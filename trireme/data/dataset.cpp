@@ -2,31 +2,10 @@
 #include <trireme/data/dataset.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/names.h>
-
-#include <set>
-#include <sstream>
+#include <trireme/data/detail/checks.h>
 
 namespace trireme::data {
 namespace {
-
-void check_names(const std::vector<std::string>& names) {
-  if (names.empty()) throw UsageError("a data set without columns", "name at least one column");
-  std::set<std::string> seen;
-  for (const std::string& name : names) {
-    if (!seen.insert(name).second) {
-      throw UsageError(
-          join_message("the column '", name, "' is there twice among ", detail::quoted(names)),
-          "give each column its own name");
-    }
-  }
-}
-
-void check_index(std::int64_t index, std::int64_t size) {
-  if (index >= 0 && index < size) return;
-  throw UsageError(join_message("sample ", index, " of a data set of ", size, " samples"),
-                   join_message("samples are numbered from 0 to ", size - 1));
-}
 
 class Tensors final : public Dataset {
  public:
@@ -40,7 +19,7 @@ class Tensors final : public Dataset {
       names_.push_back(std::move(name));
       tensors_.push_back(tensor.detach().contiguous());
     }
-    check_names(names_);
+    detail::check_names(names_);
     for (std::size_t i = 1; i < tensors_.size(); ++i) {
       if (tensors_[i].size(0) == tensors_[0].size(0)) continue;
       throw UsageError(
@@ -55,7 +34,7 @@ class Tensors final : public Dataset {
   const std::vector<at::Tensor>& stored() const override { return tensors_; }
 
   std::vector<at::Tensor> get(std::int64_t index) const override {
-    check_index(index, size());
+    detail::check_index(index, size());
     std::vector<at::Tensor> sample;
     for (const at::Tensor& column : tensors_) sample.push_back(column.select(0, index));
     return sample;
@@ -71,9 +50,8 @@ class Generator final : public Dataset {
   Generator(std::int64_t size, std::vector<std::string> names,
             std::function<std::vector<at::Tensor>(std::int64_t)> sample)
       : size_(size), names_(std::move(names)), sample_(std::move(sample)) {
-    check_names(names_);
-    if (size_ < 0)
-      throw UsageError(join_message("a data set of ", size_, " samples"), "give 0 or more");
+    detail::check_names(names_);
+    detail::check_size(size_);
     if (!sample_)
       throw UsageError("a generator without a function", "give a function of the sample's index");
   }
@@ -82,7 +60,7 @@ class Generator final : public Dataset {
   const std::vector<std::string>& columns() const override { return names_; }
 
   std::vector<at::Tensor> get(std::int64_t index) const override {
-    check_index(index, size_);
+    detail::check_index(index, size_);
     std::vector<at::Tensor> sample = sample_(index);
     if (sample.size() != names_.size()) {
       throw UsageError(

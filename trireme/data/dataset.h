@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets: numbered samples with named columns. Published image sets are in mnist.h and
-// cifar10.h.
+// Data sets: numbered samples with named columns. Published image sets are in mnist.h, cifar10.h
+// and cifar100.h, files of your own in csv.h, npy.h and token_file.h, random samples in
+// random_tensors.h; views.h makes other data sets out of those.
 #pragma once
 
 #include <ATen/core/Tensor.h>

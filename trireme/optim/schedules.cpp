@@ -60,7 +60,8 @@ Schedule Schedule::steps(double rate, std::int64_t period, double factor) {
   checked("factor", factor);
   checked_steps("period", period);
   return Schedule([=](std::int64_t step) {
-    return rate * std::pow(factor, static_cast<double>((step - 1) / period));
+    const std::int64_t passed = (step - 1) / period;
+    return rate * std::pow(factor, static_cast<double>(passed));
   });
 }
 

@@ -5,6 +5,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/train/labels.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>

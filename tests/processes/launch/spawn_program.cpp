@@ -50,7 +50,7 @@ int work(const std::string& mode, const trireme::World& world, int argc, char** 
   }
   if (mode == "code") return 7;
   if (mode == "large code") return 256;
-  if (mode == "throw number") throw 5;
+  if (mode == "throw number") throw 5;  // NOLINT(bugprone-std-exception-baseclass): is tested
   if (mode == "kill") ::raise(SIGKILL);
   if (mode == "torch") TORCH_CHECK(false, "no such sample");
   if (mode == "nested")

@@ -158,7 +158,7 @@ TEST(Metrics, AreThoseOfAllRanks) {
       torch::randn({47, kClasses}, at::detail::createCPUGenerator(9), torch::kFloat);
   const torch::Tensor labels = random_labels(10, {47});
   const torch::Tensor weight = torch::eye(kClasses) + 0.125;
-  const auto evaluate = [&](const comm::Group& group, data::Pipeline data) {
+  const auto evaluate = [&](const comm::Group& group, const data::Pipeline& data) {
     torch::nn::Linear net(torch::nn::LinearOptions(kClasses, kClasses).bias(false));
     net->weight.data().copy_(weight);
     torch::optim::SGD optimizer(net->parameters(), 0.1);

@@ -3,22 +3,20 @@
 #include <trireme/base/error.h>
 #include <trireme/data/detail/operation.h>
 #include <trireme/data/transform.h>
+#include <trireme/data/transforms/elements.h>
 
 #include <ATen/Dispatch.h>
 #include <c10/util/TypeCast.h>
 
 #include <algorithm>
-#include <type_traits>
 
 namespace trireme::data {
 namespace {
 
 using detail::Form;
+using detail::Real;
 
-// Arithmetic is done in, and results are, float64 for float64 and float32 for all else.
-template <typename Element>
-using Real = std::conditional_t<std::is_same_v<Element, double>, double, float>;
-
+// Results have the dtype in which the arithmetic is done.
 Form real_form(const Form& input) {
   return {input.dtype == at::kDouble ? at::kDouble : at::kFloat, input.sizes};
 }
@@ -65,7 +63,7 @@ class Normalize final : public detail::Operation {
   std::string_view name() const override { return "normalize"; }
 
   Form result(const Form& input) const override {
-    const std::int64_t channels = channels_of(input);
+    const std::int64_t channels = detail::channels_of(input);
     if (mean_.size() != 1 && channels != static_cast<std::int64_t>(mean_.size())) {
       throw UsageError(
           join_message("normalize has values for ", mean_.size(), " channels, but the image has ",
@@ -80,7 +78,7 @@ class Normalize final : public detail::Operation {
            Random& /*random*/) const override {
     const detail::Planes planes = detail::planes_of(from);
     const std::int64_t plane = planes.height * planes.width;
-    const std::int64_t channels = channels_of(from);
+    const std::int64_t channels = detail::channels_of(from);
     AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from.dtype, "normalize", [&] {
       using Number = Real<scalar_t>;
       const auto* x = reinterpret_cast<const scalar_t*>(input);
@@ -96,11 +94,6 @@ class Normalize final : public detail::Operation {
   }
 
  private:
-  static std::int64_t channels_of(const Form& form) {
-    detail::planes_of(form);
-    return form.sizes.size() < 3 ? 1 : form.sizes[form.sizes.size() - 3];
-  }
-
   std::vector<double> mean_;
   std::vector<double> std_;
 };

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranges from which transforms draw real numbers, and rectangles of a random area.
+#pragma once
+
+#include <trireme/base/error.h>
+#include <trireme/data/random.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+namespace trireme::data::detail {
+
+/// Draws one number of [min, max), by one `uniform`.
+struct Range {
+  double min;
+  double max;
+
+  double draw(Random& random) const {
+    return min + (max - min) * static_cast<double>(random.uniform());
+  }
+};
+
+inline void check_parts(std::string_view name, Range scale) {
+  if (scale.min >= 0 && scale.min <= scale.max && scale.max <= 1) return;
+  throw UsageError(join_message(name, " with a scale from ", scale.min, " to ", scale.max),
+                   "give parts of the area, 0 <= scale_min <= scale_max <= 1");
+}
+
+inline void check_positive(std::string_view name, std::string_view what, Range range) {
+  if (range.min > 0 && range.min <= range.max && std::isfinite(range.max)) return;
+  throw UsageError(join_message(name, " with a ", what, " from ", range.min, " to ", range.max),
+                   join_message("give 0 < ", what, "_min <= ", what, "_max"));
+}
+
+/// The two sides of a rectangle, rounded half to even.
+struct Sides {
+  std::int64_t first;
+  std::int64_t second;
+};
+
+/// A rectangle of `scale` times `area`, whose first side is `ratio` times the second: draws the
+/// scale uniformly, then the ratio uniformly in its logarithm.
+inline Sides draw_sides(Random& random, double area, Range scale, Range ratio) {
+  const double part = area * scale.draw(random);
+  const double quotient = std::exp(Range{std::log(ratio.min), std::log(ratio.max)}.draw(random));
+  const auto length = [](double square) {
+    // Extreme ratios give what no integer holds. A NaN comes second and so loses.
+    return static_cast<std::int64_t>(std::nearbyint(std::min(0x1p62, std::sqrt(square))));
+  };
+  return {length(part * quotient), length(part / quotient)};
+}
+
+}  // namespace trireme::data::detail
