@@ -17,7 +17,7 @@ Parts: --only 'gpt', --only '^(mlp|large), 2 ranks', --only 'ZeRO [01]'.
 """
 from . import BIN, ROOT, Comparison, Program, Sweep, torchrun, trireme_run
 
-# All in 25 minutes, on two cores: four ranks of ResNet-18, which computes much and sends little, would take five more.
+# All in 40 minutes, on two cores: four ranks of ResNet-18, which computes much and sends little, would take five more.
 RANKS = {"mlp": (2, 4), "resnet18": (2,), "gpt": (2, 4), "large": (2, 4)}
 # Timed steps of a run, an odd number: the median of an even one differs between both sides.
 STEPS = {"mlp": 7, "resnet18": 3, "gpt": 3, "large": 1}
