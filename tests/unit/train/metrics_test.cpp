@@ -7,6 +7,7 @@
 #include <trireme/train/model.h>
 
 #include <gmock/gmock.h>
+#include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 namespace trireme {
 namespace {
 
+using test::message_of;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kClasses = 7;
@@ -202,16 +204,6 @@ TEST(MeanSquare, HasTheSameBitsForAnyNumberOfRanks) {
       EXPECT_EQ(mean.elements(), 60);
     });
   }
-}
-
-template <typename ErrorType, typename Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const ErrorType& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Metrics, RefuseWhatDoesNotFit) {

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/data/detail/operation.h>
 #include <trireme/data/transform.h>
+#include <trireme/data/transforms/at_random.h>
 #include <trireme/data/transforms/elements.h>
 #include <trireme/data/transforms/ranges.h>
 
@@ -312,13 +313,9 @@ class ToGrayscale final : public detail::Operation {
   std::int64_t channels_;
 };
 
-class RandomGrayscale final : public detail::Operation {
+class RandomGrayscale final : public detail::AtRandom {
  public:
-  explicit RandomGrayscale(double probability) : probability_(probability) {
-    detail::check_probability("random_grayscale", probability);
-  }
-
-  std::string_view name() const override { return "random_grayscale"; }
+  explicit RandomGrayscale(double probability) : AtRandom("random_grayscale", probability) {}
 
   Form result(const Form& input) const override {
     check_colors("random_grayscale", input);
@@ -326,17 +323,10 @@ class RandomGrayscale final : public detail::Operation {
     return input;
   }
 
-  void run(const Form& from, const std::byte* input, std::byte* output,
-           Random& random) const override {
-    if (random.uniform() >= probability_) {
-      detail::copy_sample(from, input, output);
-    } else {
-      write_gray(from, 3, input, output);
-    }
-  }
-
  private:
-  double probability_;
+  void change(const Form& from, const std::byte* input, std::byte* output) const override {
+    write_gray(from, 3, input, output);
+  }
 };
 
 }  // namespace

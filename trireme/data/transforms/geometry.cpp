@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/data/detail/operation.h>
 #include <trireme/data/transform.h>
+#include <trireme/data/transforms/at_random.h>
 #include <trireme/data/transforms/elements.h>
 #include <trireme/data/transforms/ranges.h>
 
@@ -19,25 +20,18 @@ namespace {
 
 using detail::Form;
 
-class RandomHorizontalFlip final : public detail::Operation {
+class RandomHorizontalFlip final : public detail::AtRandom {
  public:
-  explicit RandomHorizontalFlip(double probability) : probability_(probability) {
-    detail::check_probability("random_horizontal_flip", probability);
-  }
-
-  std::string_view name() const override { return "random_horizontal_flip"; }
+  explicit RandomHorizontalFlip(double probability)
+      : AtRandom("random_horizontal_flip", probability) {}
 
   Form result(const Form& input) const override {
     detail::planes_of(input);
     return input;
   }
 
-  void run(const Form& from, const std::byte* input, std::byte* output,
-           Random& random) const override {
-    if (random.uniform() >= probability_) {
-      detail::copy_sample(from, input, output);
-      return;
-    }
+ private:
+  void change(const Form& from, const std::byte* input, std::byte* output) const override {
     const std::int64_t width = from.sizes.back();
     const std::int64_t count = from.elements();
     detail::for_element_size(from.element_bytes(), [&]<typename Element>(Element) {
@@ -47,30 +41,19 @@ class RandomHorizontalFlip final : public detail::Operation {
         std::reverse_copy(x + row, x + row + width, y + row);
     });
   }
-
- private:
-  double probability_;
 };
 
-class RandomVerticalFlip final : public detail::Operation {
+class RandomVerticalFlip final : public detail::AtRandom {
  public:
-  explicit RandomVerticalFlip(double probability) : probability_(probability) {
-    detail::check_probability("random_vertical_flip", probability);
-  }
-
-  std::string_view name() const override { return "random_vertical_flip"; }
+  explicit RandomVerticalFlip(double probability) : AtRandom("random_vertical_flip", probability) {}
 
   Form result(const Form& input) const override {
     detail::planes_of(input);
     return input;
   }
 
-  void run(const Form& from, const std::byte* input, std::byte* output,
-           Random& random) const override {
-    if (random.uniform() >= probability_) {
-      detail::copy_sample(from, input, output);
-      return;
-    }
+ private:
+  void change(const Form& from, const std::byte* input, std::byte* output) const override {
     const detail::Planes planes = detail::planes_of(from);
     const std::int64_t row_bytes = planes.width * from.element_bytes();
     for (std::int64_t plane = 0; plane < planes.count; ++plane) {
@@ -80,9 +63,6 @@ class RandomVerticalFlip final : public detail::Operation {
       }
     }
   }
-
- private:
-  double probability_;
 };
 
 // A point of the image: (0, 0) is the middle of the first pixel.

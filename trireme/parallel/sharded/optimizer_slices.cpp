@@ -90,6 +90,16 @@ std::unique_ptr<State> extract(States& states, const at::Tensor& tensor) {
   return state;
 }
 
+// Gives each group what `replace(tensor, stepped)` puts into its list for each of its tensors.
+template <typename Replace>
+void replace_stepped(optim::Optimizer& optimizer, const Replace& replace) {
+  for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::vector<at::Tensor> stepped;
+    for (const at::Tensor& tensor : group.params()) replace(tensor, stepped);
+    group.params() = std::move(stepped);
+  }
+}
+
 }  // namespace
 
 void check_elementwise(const optim::Optimizer& optimizer) {
@@ -200,33 +210,29 @@ void OptimizerSlices::split(optim::Optimizer& optimizer) const {
   for (const SlicedParameter& sliced : parameters_) {
     if (!sliced.pieces.empty()) in_pieces[sliced.part.unsafeGetTensorImpl()] = &sliced;
   }
-  for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    std::vector<at::Tensor> stepped;
-    for (const at::Tensor& tensor : group.params()) {
-      const auto found = in_pieces.find(tensor.unsafeGetTensorImpl());
-      if (found == in_pieces.end()) {
-        stepped.push_back(tensor);
-        continue;
-      }
-      const std::vector<at::Tensor>& pieces = found->second->pieces;
-      stepped.insert(stepped.end(), pieces.begin(), pieces.end());
-      const at::Tensor gradient = std::exchange(at::Tensor(tensor).mutable_grad(), {});
-      const std::unique_ptr<State> whole = extract(optimizer.state(), tensor);
-      std::int64_t begin = 0;
-      for (const at::Tensor& piece : pieces) {
-        if (gradient.defined()) at::Tensor(piece).mutable_grad() = like(piece, gradient, begin);
-        if (whole) {
-          std::unique_ptr<State> state = whole->clone();
-          for (at::Tensor* field : fields_of(*state).tensors) {
-            if (field->defined()) *field = like(piece, *field, begin);
-          }
-          optimizer.state()[piece.unsafeGetTensorImpl()] = std::move(state);
-        }
-        begin += piece.numel();
-      }
+  replace_stepped(optimizer, [&](const at::Tensor& tensor, std::vector<at::Tensor>& stepped) {
+    const auto found = in_pieces.find(tensor.unsafeGetTensorImpl());
+    if (found == in_pieces.end()) {
+      stepped.push_back(tensor);
+      return;
     }
-    group.params() = std::move(stepped);
-  }
+    const std::vector<at::Tensor>& pieces = found->second->pieces;
+    stepped.insert(stepped.end(), pieces.begin(), pieces.end());
+    const at::Tensor gradient = std::exchange(at::Tensor(tensor).mutable_grad(), {});
+    const std::unique_ptr<State> whole = extract(optimizer.state(), tensor);
+    std::int64_t begin = 0;
+    for (const at::Tensor& piece : pieces) {
+      if (gradient.defined()) at::Tensor(piece).mutable_grad() = like(piece, gradient, begin);
+      if (whole) {
+        std::unique_ptr<State> state = whole->clone();
+        for (at::Tensor* field : fields_of(*state).tensors) {
+          if (field->defined()) *field = like(piece, *field, begin);
+        }
+        optimizer.state()[piece.unsafeGetTensorImpl()] = std::move(state);
+      }
+      begin += piece.numel();
+    }
+  });
 }
 
 void OptimizerSlices::join(optim::Optimizer& optimizer) const {
@@ -235,35 +241,31 @@ void OptimizerSlices::join(optim::Optimizer& optimizer) const {
   for (const SlicedParameter& sliced : parameters_) {
     for (const at::Tensor& piece : sliced.pieces) of_piece[piece.unsafeGetTensorImpl()] = &sliced;
   }
-  for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    std::vector<at::Tensor> stepped;
-    for (const at::Tensor& tensor : group.params()) {
-      const auto found = of_piece.find(tensor.unsafeGetTensorImpl());
-      if (found == of_piece.end()) {
-        stepped.push_back(tensor);
-        continue;
-      }
-      const SlicedParameter& sliced = *found->second;
-      if (!tensor.is_same(sliced.pieces.front())) continue;  // the first stands for all
-      stepped.push_back(sliced.part);
-      std::vector<std::unique_ptr<State>> states;
-      for (const at::Tensor& piece : sliced.pieces) {
-        states.push_back(extract(optimizer.state(), piece));
-      }
-      if (!states.front()) continue;
-      std::unique_ptr<State> whole = states.front()->clone();
-      const std::vector<at::Tensor*> fields = fields_of(*whole).tensors;
-      for (std::size_t field = 0; field < fields.size(); ++field) {
-        if (!fields[field]->defined()) continue;
-        std::vector<at::Tensor> values;
-        for (const auto& state : states) values.push_back(*fields_of(*state).tensors[field]);
-        *fields[field] = at::cat(values);
-        for (const auto& state : states) fields_of(*state).tensors[field]->reset();
-      }
-      optimizer.state()[sliced.part.unsafeGetTensorImpl()] = std::move(whole);
+  replace_stepped(optimizer, [&](const at::Tensor& tensor, std::vector<at::Tensor>& stepped) {
+    const auto found = of_piece.find(tensor.unsafeGetTensorImpl());
+    if (found == of_piece.end()) {
+      stepped.push_back(tensor);
+      return;
     }
-    group.params() = std::move(stepped);
-  }
+    const SlicedParameter& sliced = *found->second;
+    if (!tensor.is_same(sliced.pieces.front())) return;  // the first stands for all
+    stepped.push_back(sliced.part);
+    std::vector<std::unique_ptr<State>> states;
+    for (const at::Tensor& piece : sliced.pieces) {
+      states.push_back(extract(optimizer.state(), piece));
+    }
+    if (!states.front()) return;
+    std::unique_ptr<State> whole = states.front()->clone();
+    const std::vector<at::Tensor*> fields = fields_of(*whole).tensors;
+    for (std::size_t field = 0; field < fields.size(); ++field) {
+      if (!fields[field]->defined()) continue;
+      std::vector<at::Tensor> values;
+      for (const auto& state : states) values.push_back(*fields_of(*state).tensors[field]);
+      *fields[field] = at::cat(values);
+      for (const auto& state : states) fields_of(*state).tensors[field]->reset();
+    }
+    optimizer.state()[sliced.part.unsafeGetTensorImpl()] = std::move(whole);
+  });
 }
 
 void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
