@@ -6,7 +6,7 @@ before; forward, loss, backward, average of the gradients and SGD with momentum 
 """
 from . import BIN, ROOT, Case, Program, torchrun, trireme_run
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "1"}
 SMOKE = ("--steps", "1", "--warm-up", "1")
 
 
@@ -19,7 +19,7 @@ def milliseconds_per_sample(record, _):
 
 
 def ours(figure, *arguments, num_ranks=2):
-    return Program(trireme_run(num_ranks, BIN / "bench_step", *arguments), figure, ONE_THREAD)
+    return Program(trireme_run(num_ranks, BIN / "bench_step", *arguments), figure, EQUAL_TERMS)
 
 
 CASES = [
@@ -28,7 +28,7 @@ CASES = [
         metric="step_time",
         unit="ms",
         ours=ours(milliseconds),
-        peer=Program(torchrun(2, ROOT / "bench/peers/ddp_step.py"), milliseconds, ONE_THREAD),
+        peer=Program(torchrun(2, ROOT / "bench/peers/ddp_step.py"), milliseconds, EQUAL_TERMS),
         peer_name="ddp",
         smoke=SMOKE,
     ),
@@ -48,7 +48,7 @@ CASES = [
             metric="sample_time",
             unit="ms",
             ours=ours(milliseconds_per_sample),
-            peer=Program((BIN / "bench_step", *arguments), milliseconds_per_sample, ONE_THREAD),
+            peer=Program((BIN / "bench_step", *arguments), milliseconds_per_sample, EQUAL_TERMS),
             peer_name="one_process",
             smoke=SMOKE,
         )

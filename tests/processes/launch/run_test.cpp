@@ -47,6 +47,16 @@ TEST(Run, SetsTimeoutThreadsAndGivenVariables) {
   EXPECT_EQ(trireme.output, "9 7 b c\n");
 }
 
+TEST(Run, AsksLibTorchForHugePagesUnlessTold) {
+  const auto ask = [](std::vector<std::string> options) {
+    Launched trireme(run_script(std::move(options), "echo $THP_MEM_ALLOC_ENABLE"));
+    EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+    return trireme.output;
+  };
+  EXPECT_EQ(ask({"-n", "1"}), "1\n");
+  EXPECT_EQ(ask({"-n", "1", "--env", "THP_MEM_ALLOC_ENABLE=0"}), "0\n");
+}
+
 TEST(Run, BindsARankToItsShareOfTheCores) {
   Launched trireme(run_script({"-n", "1000", "--bind", "core", "--dry-run"}, "true"));
   EXPECT_EQ(trireme.wait(), 0);

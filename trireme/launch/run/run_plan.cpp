@@ -120,9 +120,13 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   }
   if (options.timeout)
     add_variable(plan, "TRIREME_TIMEOUT", std::to_string(options.timeout->count()));
-  if (!environment.has("OMP_NUM_THREADS") && !given_variable(options, "OMP_NUM_THREADS")) {
-    add_variable(plan, "OMP_NUM_THREADS", std::to_string(std::max(1, available_cores / count)));
-  }
+  const auto add_unless_given = [&](const std::string& name, const std::string& value) {
+    if (!environment.has(name) && !given_variable(options, name)) add_variable(plan, name, value);
+  };
+  add_unless_given("OMP_NUM_THREADS", std::to_string(std::max(1, available_cores / count)));
+  // LibTorch asks for huge pages then. A step gets its gradients' memory anew from the kernel, and
+  // page by page that takes as long as computing them.
+  add_unless_given("THP_MEM_ALLOC_ENABLE", "1");
   for (const auto& [name, value] : options.environment) add_variable(plan, name, value);
   return plan;
 }

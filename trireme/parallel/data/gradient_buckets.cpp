@@ -162,6 +162,23 @@ void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
   }
 }
 
+// Shared memory divides while it folds, which saves a pass over all gradients: a bucket whose
+// divisor is the number of ranks, and that carries no counts. The bits are those of the sum divided
+// later.
+bool GradientBuckets::is_averaged(const Bucket& bucket) const {
+  if (plan_.gradient_reduction != GradientReduction::kMean || plan_.divide_by_active_ranks ||
+      plan_.micro_batches != 1 || plan_.gradient_predivide != 1) {
+    return false;
+  }
+  const bool is_exchanged = bucket.stage == 0 && exchange_ != nullptr;
+  const bool is_summed_twice = bucket.stage > 0 && lanes_.replicas.size() > 1;
+  const bool carries_counts = bucket.memory.numel() != bucket.gradients.numel();
+  const at::ScalarType type = bucket.gradients.scalar_type();
+  const auto& streams = bucket.stage > 0 ? lanes_.shard_streams : lanes_.streams;
+  return streams.front().shared_memory() != nullptr && !is_exchanged && !is_summed_twice &&
+         !carries_counts && !bucket.sent.defined() && (type == at::kFloat || type == at::kDouble);
+}
+
 void GradientBuckets::acquire(std::size_t number) {
   if (const auto before = buckets_[number].before) complete(buckets_[*before]);
 }
@@ -173,10 +190,11 @@ void GradientBuckets::launch(std::size_t number) {
     divide(bucket.gradients, bucket.gradients, bucket.divisor);
   }
   const comm::Group& stream = stream_of(number);
+  const comm::ReduceOp op = is_averaged(bucket) ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum;
   if (bucket.stage == 0 && exchange_) {
     bucket.finish_exchange = exchange_->start(bucket.exchanged, stream);
   } else if (bucket.stage == 0) {
-    bucket.work = comm::all_reduce_async(bucket.memory, stream, comm::ReduceOp::kSum, bucket.label);
+    bucket.work = comm::all_reduce_async(bucket.memory, stream, op, bucket.label);
   } else if (bucket.sent.defined()) {
     bucket.sent.copy_(bucket.scale == 1 ? bucket.gradients : bucket.gradients.div_(bucket.scale));
     bucket.work =
@@ -185,8 +203,8 @@ void GradientBuckets::launch(std::size_t number) {
                                          comm::ReduceOp::kSum, bucket.label)
             : comm::all_to_all_async(bucket.received.flatten(), bucket.sent, stream, bucket.label);
   } else {
-    bucket.work = comm::reduce_scatter_async(bucket.own, bucket.gradients, stream,
-                                             comm::ReduceOp::kSum, bucket.label);
+    bucket.work =
+        comm::reduce_scatter_async(bucket.own, bucket.gradients, stream, op, bucket.label);
   }
   bucket.is_under_way = true;
 }
@@ -212,7 +230,7 @@ void GradientBuckets::finish(double divisor) {
   divisor /= plan_.gradient_predivide;
   for (Bucket& bucket : buckets_) {
     bucket.replica_work.wait();
-    if (divisor == 1) continue;
+    if (divisor == 1 || is_averaged(bucket)) continue;
     bucket.divisor.fill_(divisor);
     const at::Tensor& sum = bucket.stage > 0 ? bucket.own : bucket.gradients;
     divide(sum, sum, bucket.divisor);

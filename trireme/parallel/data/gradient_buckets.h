@@ -105,6 +105,7 @@ class GradientBuckets {
   void allocate(std::size_t bucket, std::int64_t elements, std::int64_t tail);
   void lend(const std::vector<std::size_t>& borrowers);
   void prepare(std::size_t bucket, const BucketLayout& layout);
+  bool is_averaged(const Bucket& bucket) const;
   void complete(Bucket& bucket);
 
   const std::vector<NamedTensor> parameters_;
