@@ -5,8 +5,8 @@ Four models: `mlp` (10 M parameters, batch of 64 on each rank), `resnet18` (11 M
 tokens, 4) and `large` (an MLP of 101 M, 16). Every rank has one thread. A program prints the median of its steps after
 two that warm up, and the peak of memory on the rank that has most: `step_memory` of the timed steps, `peak_memory` since
 before the model was made; bench/multi/peak_memory.h says what counts. The optimizer is LibTorch's Adam and in PyTorch
-the same arithmetic, one parameter after the other, so that what differs is the exchange. All take huge pages from the
-kernel, which `trireme run` sees to by itself; `small pages` is the same program without.
+the same arithmetic, one parameter after the other, so that what differs is the exchange. All let malloc take huge pages,
+which `trireme run` sees to by itself; `small_pages` is the same program without.
 
 `communication_time` is a step less the same step of a program that exchanges nothing, in the same round; where the
 optimizer steps a part of the parameters (ZeRO, fully_shard), it does so in that step too. It may be below zero, within
@@ -22,7 +22,8 @@ from . import BIN, ROOT, Comparison, Program, Sweep, torchrun, trireme_run
 RANKS = {"mlp": (2, 4), "resnet18": (2,), "gpt": (2, 4), "large": (2, 4)}
 # Timed steps of a run, an odd number: the median of an even one differs between both sides.
 STEPS = {"mlp": 7, "resnet18": 3, "gpt": 3, "large": 1}
-EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "1"}
+EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+SMALL_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
 SMOKE = ("--steps", "1", "--warm-up", "1")
 SMOKE_SWEEPS = ("resnet18, 2 ranks", "gpt, 2 ranks")  # and a world of one of each model
 STAGES = (0, 1, 2, 3)
@@ -61,7 +62,7 @@ def comparisons(case):
         yield Comparison(f"{of_stage}, in steps", name, name, "prediction", "step_memory", "formula", "peak_memory", "MiB")
         yield compared(f"{of_stage}, against 1 process", name, "alone", "sample_time", "one_process")
     for key in ("step_time", "peak_memory"):
-        yield compared(f"{case}, huge pages", "zero0", "small_pages", key)
+        yield compared(f"{case}, huge pages against small ones", "zero0", "small_pages", key, "plain")
     for key in ("step_time", "step_memory"):
         yield compared(f"{case}, without communication, LibTorch against PyTorch", "local", "torch_local", key, "plain")
 
@@ -79,7 +80,7 @@ def sweep(model, num_ranks):
         "local": Program(trireme_run(num_ranks, *ours(model, "--exchange", "no")), figures, EQUAL_TERMS),
         "torch_local": peer("plain"),
         "alone": Program(ours(model, "--exchange", "no"), figures, EQUAL_TERMS),
-        "small_pages": Program(trireme_run(num_ranks, *ours(model)), figures, EQUAL_TERMS | {"THP_MEM_ALLOC_ENABLE": "0"}),
+        "small_pages": Program(trireme_run(num_ranks, *ours(model)), figures, EQUAL_TERMS | SMALL_PAGES),
     }
     case = f"{model}, {num_ranks} ranks"
     return Sweep(case, programs, tuple(comparisons(case)), SMOKE if case in SMOKE_SWEEPS else None)

@@ -6,7 +6,7 @@ before; forward, loss, backward, average of the gradients and SGD with momentum 
 """
 from . import BIN, ROOT, Case, Program, torchrun, trireme_run
 
-EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "1"}
+EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 SMOKE = ("--steps", "1", "--warm-up", "1")
 
 

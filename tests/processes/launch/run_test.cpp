@@ -47,14 +47,15 @@ TEST(Run, SetsTimeoutThreadsAndGivenVariables) {
   EXPECT_EQ(trireme.output, "9 7 b c\n");
 }
 
-TEST(Run, AsksLibTorchForHugePagesUnlessTold) {
+TEST(Run, AsksMallocForHugePagesUnlessTold) {
   const auto ask = [](std::vector<std::string> options) {
-    Launched trireme(run_script(std::move(options), "echo $THP_MEM_ALLOC_ENABLE"));
+    Launched trireme(run_script(std::move(options), "echo $GLIBC_TUNABLES"));
     EXPECT_EQ(trireme.wait(), 0) << trireme.error;
     return trireme.output;
   };
-  EXPECT_EQ(ask({"-n", "1"}), "1\n");
-  EXPECT_EQ(ask({"-n", "1", "--env", "THP_MEM_ALLOC_ENABLE=0"}), "0\n");
+  EXPECT_EQ(ask({"-n", "1"}), "glibc.malloc.hugetlb=1\n");
+  EXPECT_EQ(ask({"-n", "1", "--env", "GLIBC_TUNABLES=glibc.malloc.hugetlb=0"}),
+            "glibc.malloc.hugetlb=0\n");
 }
 
 TEST(Run, BindsARankToItsShareOfTheCores) {
