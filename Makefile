@@ -81,4 +81,4 @@ install: build ## Install to PREFIX (default build/install)
 	@echo "installed to $(PREFIX); CMake finds it with -DCMAKE_PREFIX_PATH=$(PREFIX)"
 
 clean: ## Remove what was built, not what was installed for it
-	@find build -mindepth 1 -maxdepth 1 ! -name python ! -name intelmpi ! -name torch-prefix -exec rm -rf {} +
+	@find build -mindepth 1 -maxdepth 1 ! -name python ! -name intelmpi ! -name mindspore ! -name torch-prefix -exec rm -rf {} +

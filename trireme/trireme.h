@@ -3,13 +3,20 @@
 #pragma once
 
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/async_saver.h>
 #include <trireme/checkpoint/checkpoint.h>
+#include <trireme/checkpoint/convert.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/spawn.h>
 #include <trireme/comm/world.h>
+#include <trireme/data/audio/audio_folder.h>
+#include <trireme/data/audio/spectrogram.h>
+#include <trireme/data/audio/waveform.h>
 #include <trireme/data/cifar10.h>
 #include <trireme/data/cifar100.h>
+#include <trireme/data/class_folders.h>
 #include <trireme/data/csv.h>
+#include <trireme/data/images/image_folder.h>
 #include <trireme/data/mnist.h>
 #include <trireme/data/npy.h>
 #include <trireme/data/pipeline.h>
@@ -19,6 +26,7 @@
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/gradients.h>
 #include <trireme/optim/loss_scale.h>
+#include <trireme/optim/plateau.h>
 #include <trireme/optim/schedules.h>
 #include <trireme/parallel/data/exchanges/half_precision.h>
 #include <trireme/parallel/data/exchanges/power_sgd.h>
@@ -28,6 +36,7 @@
 #include <trireme/parallel/gradient_reducer.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/local_sgd.h>
+#include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/lambda_callback.h>
@@ -35,6 +44,9 @@
 #include <trireme/train/loss_monitor.h>
 #include <trireme/train/metrics.h>
 #include <trireme/train/model.h>
+#include <trireme/train/monitors.h>
 #include <trireme/train/progress_bar.h>
 #include <trireme/train/stopping.h>
 #include <trireme/train/time_monitor.h>
+#include <trireme/train/trace_writer.h>
+#include <trireme/train/writers.h>

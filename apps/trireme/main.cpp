@@ -6,7 +6,9 @@
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/bench_command.h>
+#include <apps/trireme/checkpoint_command.h>
 #include <apps/trireme/data_command.h>
+#include <apps/trireme/report_command.h>
 #include <apps/trireme/run_command.h>
 #include <apps/trireme/torch_parts.h>
 
@@ -61,7 +63,9 @@ int parse_and_run(std::vector<std::string> words) {
   app.require_subcommand(1);
   trireme::apps::add_run_command(app, program_tail);
   trireme::apps::add_data_command(app);
+  trireme::apps::add_report_command(app);
   trireme::apps::add_bench_command(app);
+  trireme::apps::add_checkpoint_command(app);
   add_doctor_command(app);
   check_command(app, words);
   std::ranges::reverse(words);  // the parser takes them from the back

@@ -22,3 +22,7 @@ int trireme_doctor(bool as_rank) {
 void trireme_bench_comm(const trireme::apps::CommBenchmark& benchmark) {
   trireme::apps::measure_collective(benchmark);
 }
+
+int trireme_checkpoint_task(const trireme::apps::CheckpointTask& task) {
+  return trireme::apps::do_checkpoint_task(task);
+}

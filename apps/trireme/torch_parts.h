@@ -6,6 +6,7 @@
 
 #include <trireme/launch/run/run.h>
 
+#include <apps/trireme/checkpoint_tools.h>
 #include <apps/trireme/comm_benchmark.h>
 
 namespace trireme::apps {
@@ -21,5 +22,8 @@ int doctor(bool as_rank);
 
 /// Is one rank of `trireme bench comm`: see measure_collective in comm_benchmark.h.
 void time_collective(const CommBenchmark& benchmark);
+
+/// Does one task of `trireme checkpoint`: see do_checkpoint_task in checkpoint_tools.h.
+int checkpoint_task(const CheckpointTask& task);
 
 }  // namespace trireme::apps

@@ -50,4 +50,8 @@ void time_collective(const CommBenchmark& benchmark) {
   load<decltype(trireme_bench_comm)>("trireme_bench_comm")(benchmark);
 }
 
+int checkpoint_task(const CheckpointTask& task) {
+  return load<decltype(trireme_checkpoint_task)>("trireme_checkpoint_task")(task);
+}
+
 }  // namespace trireme::apps

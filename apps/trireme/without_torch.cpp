@@ -20,4 +20,6 @@ int doctor(bool /*as_rank*/) { refuse(); }
 
 void time_collective(const CommBenchmark& /*benchmark*/) { refuse(); }
 
+int checkpoint_task(const CheckpointTask& /*task*/) { refuse(); }
+
 }  // namespace trireme::apps

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/checkpoint_folder.h>
 
-#include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <fstream>
 #include <string_view>
 #include <system_error>
@@ -25,14 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporarySuffix = ".tmp";
-constexpr auto kOrderFile = "order";
-
-[[noreturn]] void fail(std::string_view action, const fs::path& path, int error_number) {
-  throw CheckpointError(
-      join_message("cannot ", action, " ", path.string(), ": ", describe_errno(error_number)),
-      error_number == ENOSPC ? "free space on that disk or choose another folder"
-                             : "check that the folder exists and may be written to");
-}
 
 void check_prefix(const std::string& prefix) {
   if (!prefix.empty() && prefix.front() != '.' && prefix.find('/') == std::string::npos) return;
@@ -88,7 +77,7 @@ std::vector<fs::path> children(const fs::path& folder) {
     paths.push_back(entry->path());
   }
   if (failure && failure != std::errc::no_such_file_or_directory)
-    fail("list", folder, failure.value());
+    throw_cannot("list", folder, failure.value());
   return paths;
 }
 
@@ -106,17 +95,6 @@ std::vector<Numbered> find_checkpoints(const fs::path& folder, const std::string
   std::ranges::sort(found, {},
                     [](const Numbered& one) { return std::tuple(one.order, one.epoch, one.step); });
   return found;
-}
-
-void remove_folder(const fs::path& path) {
-  std::error_code failure;
-  fs::remove_all(path, failure);
-  if (failure) fail("remove", path, failure.value());
-}
-
-void flush_folder(const fs::path& folder) {
-  const UniqueFd handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!handle || ::fsync(handle.get()) != 0) fail("flush", folder, errno);
 }
 
 // A lock on the folder itself, which ends with the process that holds it; none where somebody else
@@ -156,68 +134,67 @@ std::optional<fs::path> latest(const fs::path& folder, const std::string& prefix
   return std::move(paths.back());
 }
 
-void keep_last(const fs::path& folder, const std::string& prefix, std::int64_t count) {
-  if (count < 1) {
-    throw UsageError(join_message("asked to keep ", count, " checkpoints, expected 1 or more"),
-                     "keep at least one");
-  }
-  auto paths = list_checkpoints(folder, prefix);
-  auto excess = static_cast<std::int64_t>(paths.size()) - count;
-  for (const fs::path& path : paths) {
-    if (excess <= 0) break;
-    // Hidden first: a kill while its files go must not leave something that looks complete.
-    const fs::path hidden = hidden_sibling(path);
-    if (::rename(path.c_str(), hidden.c_str()) != 0) fail("remove", path, errno);
-    remove_folder(hidden);
-    --excess;
-  }
+void remove_checkpoint(const fs::path& path, FileLayer& files) {
+  // Hidden first: a kill while its files go must not leave something that looks complete.
+  const fs::path hidden = hidden_sibling(path);
+  if (files.rename(path, hidden) != 0) throw_cannot("remove", path, errno);
+  remove_all(hidden, files);
 }
 
-void remove_leftovers(const fs::path& folder, const std::string& prefix) {
+void remove_leftovers(const fs::path& folder, const std::string& prefix, FileLayer& files) {
   check_prefix(prefix);
   for (const fs::path& path : children(folder)) {
     const std::string name = path.filename();
     if (!name.starts_with("." + prefix + "-") || !name.ends_with(kTemporarySuffix)) continue;
-    if (try_lock(path)) remove_folder(path);
+    if (try_lock(path)) remove_all(path, files);
   }
 }
 
 CheckpointFolderWriter::CheckpointFolderWriter(const fs::path& folder, const std::string& prefix,
-                                               std::int64_t epoch, std::int64_t step)
-    : destination_(folder / checkpoint_name(prefix, epoch, step)),
+                                               std::int64_t epoch, std::int64_t step,
+                                               FileLayer& files)
+    : files_(files),
+      destination_(folder / checkpoint_name(prefix, epoch, step)),
       temporary_(hidden_sibling(destination_)) {
-  std::error_code failure;
-  fs::create_directories(folder, failure);
-  if (failure) fail("create the checkpoint folder", folder, failure.value());
+  make_folders(folder, files_);
   const auto earlier = find_checkpoints(folder, prefix);
   order_ = earlier.empty() ? 1 : earlier.back().order + 1;
-  if (::mkdir(temporary_.c_str(), 0755) != 0) fail("create", temporary_, errno);
+  if (files_.make_folder(temporary_) != 0) throw_cannot("create", temporary_, errno);
+  is_made_ = true;
   lock_ = try_lock(temporary_);
 }
 
 CheckpointFolderWriter::~CheckpointFolderWriter() {
-  std::error_code ignored;
-  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+  if (!is_made_) return;
+  try {
+    remove_all(temporary_, files_);
+  } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch): the next save removes it
+  }
 }
 
 fs::path CheckpointFolderWriter::commit() {
-  AtomicFile order(temporary_ / kOrderFile);
-  order.write(join_message(order_, "\n"));
-  order.commit();  // and flushes the folder
-  if (::rename(temporary_.c_str(), destination_.c_str()) != 0) {
-    if (errno != ENOTEMPTY && errno != EEXIST)
-      fail("give a finished checkpoint its name", destination_, errno);
-    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, destination_.c_str(),
-                    RENAME_EXCHANGE) != 0) {
+  OutputFile order(temporary_ / kOrderFile, files_);
+  order.append(join_message(order_, "\n"));
+  order.finish();
+  if (files_.flush_folder(temporary_) != 0) throw_cannot("flush", temporary_, errno);
+  bool is_exchanged = false;
+  if (files_.rename(temporary_, destination_) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST) {
+      throw_cannot("give a finished checkpoint its name", destination_, errno);
+    }
+    if (files_.exchange(temporary_, destination_) != 0) {
       throw CheckpointError(
           join_message("cannot replace the checkpoint ", destination_.string(),
                        " in one step: ", describe_errno(errno)),
           "remove it or choose another prefix; some network file systems cannot exchange folders");
     }
-    remove_folder(temporary_);  // the old one, which now has the hidden name
+    is_exchanged = true;
   }
-  temporary_.clear();
-  flush_folder(destination_.parent_path());
+  is_made_ = is_exchanged;  // the old one, which now has the hidden name
+  const fs::path folder = destination_.has_parent_path() ? destination_.parent_path() : ".";
+  if (files_.flush_folder(folder) != 0) throw_cannot("flush", folder, errno);
+  if (is_exchanged) remove_all(temporary_, files_);
+  is_made_ = false;
   return destination_;
 }
 

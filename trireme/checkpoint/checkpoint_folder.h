@@ -6,6 +6,7 @@
 #pragma once
 
 #include <trireme/base/unique_fd.h>
+#include <trireme/checkpoint/file_layer.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -30,13 +31,17 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 std::optional<std::filesystem::path> latest(const std::filesystem::path& folder,
                                             const std::string& prefix);
 
-/// Removes the oldest checkpoints so that `count` remain; at least 1. For the owner only. One that
-/// is killed on the way leaves no half checkpoint that a reader could take for a whole one.
-void keep_last(const std::filesystem::path& folder, const std::string& prefix, std::int64_t count);
+/// Removes a checkpoint. For the owner only. Killed on the way it leaves no half checkpoint that a
+/// reader could take for a whole one.
+void remove_checkpoint(const std::filesystem::path& path, FileLayer& files = system_files());
 
 /// Removes what writers of this prefix that were killed left behind; a writer at work is left
 /// alone.
-void remove_leftovers(const std::filesystem::path& folder, const std::string& prefix);
+void remove_leftovers(const std::filesystem::path& folder, const std::string& prefix,
+                      FileLayer& files = system_files());
+
+/// Name of the file with a checkpoint's number among those of its prefix.
+inline constexpr auto kOrderFile = "order";
 
 /// A checkpoint under construction: a hidden folder that `commit()` gives its name. Without a
 /// commit the destructor removes it. Not thread-safe.
@@ -45,21 +50,26 @@ class CheckpointFolderWriter {
   /// Makes `folder` where it is missing. Throws CheckpointError with path and cause where the file
   /// system refuses.
   CheckpointFolderWriter(const std::filesystem::path& folder, const std::string& prefix,
-                         std::int64_t epoch, std::int64_t step);
+                         std::int64_t epoch, std::int64_t step, FileLayer& files = system_files());
   CheckpointFolderWriter(const CheckpointFolderWriter&) = delete;
   CheckpointFolderWriter& operator=(const CheckpointFolderWriter&) = delete;
   ~CheckpointFolderWriter();
 
-  /// Place for the files; write each with AtomicFile, which flushes it.
+  /// Place for the files; write each with OutputFile, which flushes it.
   const std::filesystem::path& path() const { return temporary_; }
+
+  /// Which of its prefix this checkpoint is, counted from 1.
+  std::int64_t order() const { return order_; }
 
   /// Makes the checkpoint visible and returns its path; blocking until the disk has it. A
   /// checkpoint of the same name is exchanged for the new one in one step.
   std::filesystem::path commit();
 
  private:
+  FileLayer& files_;
   std::filesystem::path destination_;
   std::filesystem::path temporary_;
+  bool is_made_ = false;  // and is to be removed
   std::int64_t order_ = 1;
   UniqueFd lock_;  // held while this writer lives; the kernel frees it when the process dies
 };

@@ -296,6 +296,33 @@ OptimizerState optimizer_state(const Optimizer& optimizer, const torch::nn::Modu
   });
 }
 
+std::string join_scalars(const std::vector<std::string>& by_rank, std::string_view source) {
+  try {
+    json all = json::parse(by_rank.at(0));
+    for (const std::string& scalars : by_rank) {
+      const json own = json::parse(scalars);
+      for (const auto& [name, fields] : own.at("state").items()) {
+        if (!all.at("state").contains(name)) all["state"][name] = fields;
+      }
+    }
+    return all.dump();
+  } catch (const json::exception& error) {
+    throw CheckpointError(
+        join_message(source, " has a damaged description of the optimizer: ", error.what()),
+        "restore the file from a good copy");
+  }
+}
+
+std::string only_state_of(const std::set<std::string>& parameters, const std::string& scalars) {
+  json all = json::parse(scalars);
+  json state = json::object();
+  for (const auto& [name, fields] : all.at("state").items()) {
+    if (parameters.contains(name)) state[name] = fields;
+  }
+  all["state"] = std::move(state);
+  return all.dump();
+}
+
 void load_optimizer_state(const OptimizerState& state, Optimizer& optimizer,
                           const torch::nn::Module& module, std::string_view source) {
   const torch::NoGradGuard no_grad;

@@ -7,8 +7,10 @@
 
 #include <trireme/checkpoint/safetensors.h>
 
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -18,6 +20,9 @@ class Optimizer;
 }
 
 namespace trireme::checkpoint {
+
+/// Name of the entry that a checkpoint has `OptimizerState::scalars` under.
+inline constexpr auto kOptimizerScalars = "trireme.optimizer";
 
 struct OptimizerState {
   /// `optimizer.<parameter name>.<field>`, such as `optimizer.fc.weight.momentum_buffer`.
@@ -32,6 +37,14 @@ struct OptimizerState {
 /// parameter that is not one of the module's.
 OptimizerState optimizer_state(const torch::optim::Optimizer& optimizer,
                                const torch::nn::Module& module);
+
+/// Puts together what ranks have of the same optimizer, of which each steps a part: `scalars` of a
+/// parameter are those of the first rank that has any. Throws CheckpointError naming `source` where
+/// they are damaged.
+std::string join_scalars(const std::vector<std::string>& by_rank, std::string_view source);
+
+/// `scalars` without the state of all other parameters. Groups stay as they are.
+std::string only_state_of(const std::set<std::string>& parameters, const std::string& scalars);
 
 /// Puts saved state and options into an optimizer that was made over the same parameters in the
 /// same groups; what it had is dropped. Training then goes on bit for bit as if it had not been

@@ -10,8 +10,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace trireme::checkpoint {
 
@@ -38,6 +40,17 @@ struct TensorFile {
 /// previous file then stays.
 FileDigest write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
                              const Metadata& metadata = {});
+
+/// A tensor that is made when it is written, so that not all need to be in memory at once.
+struct TensorSource {
+  std::vector<std::int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+  std::function<at::Tensor()> values;  ///< called twice: for the checksum, and for the bytes
+};
+using TensorSources = std::map<std::string, TensorSource>;
+
+FileDigest write_safetensors_from(const std::filesystem::path& path, const TensorSources& tensors,
+                                  const Metadata& metadata = {});
 
 /// Reads every tensor into new CPU memory and verifies the checksums that the file carries; files
 /// of other writers have none and load as they are. Throws CheckpointError naming file, tensor and

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What reading and writing of the safetensors format share: its names of dtypes, its limits, and
-// checksums. Internal to this room.
+// What reading and writing of the safetensors format share: its names of dtypes, its limits, its
+// header and checksums. Internal to this room.
 #pragma once
+
+#include <trireme/checkpoint/safetensors.h>
 
 #include <ATen/core/Tensor.h>
 #include <zlib.h>
@@ -11,9 +13,12 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trireme::checkpoint {
 
@@ -46,6 +51,20 @@ inline constexpr std::array kDtypes = {
     Dtype{"BOOL", at::kBool},
 };
 
+// Nothing for a dtype that the format has not.
+inline const Dtype* find_dtype(std::string_view name) {
+  for (const Dtype& dtype : kDtypes) {
+    if (dtype.name == name) return &dtype;
+  }
+  return nullptr;
+}
+inline const Dtype* find_dtype(at::ScalarType type) {
+  for (const Dtype& dtype : kDtypes) {
+    if (dtype.type == type) return &dtype;
+  }
+  return nullptr;
+}
+
 inline std::int64_t item_bytes(at::ScalarType type) {
   return static_cast<std::int64_t>(c10::elementSize(type));
 }
@@ -70,5 +89,49 @@ inline std::string hexadecimal(std::uint32_t value) {
   const auto length = static_cast<std::size_t>(end - digits.data());
   return std::string(digits.size() - length, '0').append(digits.data(), length);
 }
+
+// Throws UsageError where the format cannot hold the tensor under that name.
+void check_storable(const std::string& name, const at::Tensor& tensor);
+
+// The values as one dense block of host memory; the tensor itself where it is that already.
+at::Tensor dense(const at::Tensor& tensor);
+
+inline std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+// One tensor as a header describes it; offsets count from the begin of the file.
+struct HeaderTensor {
+  std::string name;
+  at::ScalarType type = at::kFloat;
+  std::vector<std::int64_t> shape{};
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+// The order in which tensors follow each other: wide dtypes first, by name among equals, as the
+// reference writer does. Then every tensor is aligned for its dtype although the format allows no
+// gaps.
+void sort_for_file(std::vector<HeaderTensor>& tensors);
+
+// Length field, JSON and the spaces that align what follows. `tensors` in the order of the file;
+// their offsets are filled in. Checksums are by name, eight hexadecimal digits each: the length
+// does not depend on their values.
+std::string encode_header(std::vector<HeaderTensor>& tensors, const Metadata& metadata,
+                          const std::map<std::string, std::uint32_t>& checksums);
+
+// What stands before the tensors of a file. Checksums, which files of other writers lack, are by
+// name of the tensor, as written.
+struct FileHeader {
+  std::vector<HeaderTensor> tensors;  // in the order of the file
+  Metadata metadata;                  // without the checksums
+  std::map<std::string, std::string> checksums;
+  std::int64_t file_bytes = 0;
+  std::int64_t header_bytes = 0;
+  std::uint32_t header_crc32 = 0;
+};
+
+// Throws CheckpointError naming file and offset.
+FileHeader read_header(const std::filesystem::path& path);
 
 }  // namespace trireme::checkpoint

@@ -24,19 +24,11 @@ using nlohmann::json;
 constexpr std::int64_t kMaximumHeaderBytes =
     100'000'000;  // the limit of the format's reference reader
 
-// One tensor as the header describes it; offsets count from the end of the header.
-struct Entry {
-  std::string name;
-  at::ScalarType type = at::kFloat;
-  std::vector<std::int64_t> shape;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-class Reader {
+class FileReader {
  public:
-  explicit Reader(const std::filesystem::path& path);
+  explicit FileReader(const std::filesystem::path& path);
   TensorFile read();
+  FileHeader header();
 
  private:
   [[noreturn]] void fail(std::string_view what,
@@ -44,11 +36,11 @@ class Reader {
   void read_exactly(std::int64_t offset, std::span<std::byte> bytes, std::string_view what) const;
   std::string read_header();
   json parse_header(const std::string& text) const;
-  Entry parse_entry(const std::string& name, const json& value) const;
+  HeaderTensor parse_entry(const std::string& name, const json& value) const;
   std::int64_t parse_integer(const json& value, const std::string& name,
                              std::string_view field) const;
-  std::vector<Entry> parse_entries(const json& header) const;
-  at::Tensor read_tensor(const Entry& entry, std::uint32_t& crc) const;
+  std::vector<HeaderTensor> parse_entries(const json& header) const;
+  at::Tensor read_tensor(const HeaderTensor& entry, std::uint32_t& crc) const;
 
   std::filesystem::path path_;
   UniqueFd file_;
@@ -56,7 +48,7 @@ class Reader {
   std::int64_t data_begin_ = 0;
 };
 
-Reader::Reader(const std::filesystem::path& path)
+FileReader::FileReader(const std::filesystem::path& path)
     : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   if (!file_)
     fail(join_message("cannot be opened: ", describe_errno(errno)), "check path and permissions");
@@ -67,12 +59,12 @@ Reader::Reader(const std::filesystem::path& path)
   file_bytes_ = status.st_size;
 }
 
-void Reader::fail(std::string_view what, std::string_view hint) const {
+void FileReader::fail(std::string_view what, std::string_view hint) const {
   throw CheckpointError(join_message("safetensors file ", path_.string(), " ", what), hint);
 }
 
-void Reader::read_exactly(std::int64_t offset, std::span<std::byte> bytes,
-                          std::string_view what) const {
+void FileReader::read_exactly(std::int64_t offset, std::span<std::byte> bytes,
+                              std::string_view what) const {
   while (!bytes.empty()) {
     const ssize_t count = ::pread(file_.get(), bytes.data(), bytes.size(), offset);
     if (count < 0 && errno == EINTR) continue;
@@ -88,7 +80,7 @@ void Reader::read_exactly(std::int64_t offset, std::span<std::byte> bytes,
   }
 }
 
-std::string Reader::read_header() {
+std::string FileReader::read_header() {
   if (file_bytes_ < kLengthBytes) {
     fail(join_message("is cut short: it has ", file_bytes_,
                       " bytes, and the header length alone takes ", kLengthBytes));
@@ -109,7 +101,7 @@ std::string Reader::read_header() {
   return text;
 }
 
-json Reader::parse_header(const std::string& text) const {
+json FileReader::parse_header(const std::string& text) const {
   std::set<std::string> names;
   std::string duplicate;
   const auto note_names = [&](int depth, json::parse_event_t event, json& value) {
@@ -131,8 +123,8 @@ json Reader::parse_header(const std::string& text) const {
   return header;
 }
 
-std::int64_t Reader::parse_integer(const json& value, const std::string& name,
-                                   std::string_view field) const {
+std::int64_t FileReader::parse_integer(const json& value, const std::string& name,
+                                       std::string_view field) const {
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > INT64_MAX) {
     fail(join_message("has a damaged header: tensor '", name, "' has ", value.dump(), " in ", field,
                       ", expected an integer from 0 to 2^63-1"));
@@ -140,7 +132,7 @@ std::int64_t Reader::parse_integer(const json& value, const std::string& name,
   return value.get<std::int64_t>();
 }
 
-Entry Reader::parse_entry(const std::string& name, const json& value) const {
+HeaderTensor FileReader::parse_entry(const std::string& name, const json& value) const {
   const auto damaged = [&](const std::string& what) {
     fail(join_message("has a damaged header: tensor '", name, "' ", what));
   };
@@ -156,10 +148,10 @@ Entry Reader::parse_entry(const std::string& name, const json& value) const {
   if (!offsets.is_array() || offsets.size() != 2)
     damaged("has data_offsets that are not [begin, end]");
 
-  Entry entry{.name = name, .shape = {}};
+  HeaderTensor entry{.name = name, .shape = {}};
   const auto dtype_name = dtype.get<std::string>();
-  const auto* known = std::ranges::find(kDtypes, std::string_view(dtype_name), &Dtype::name);
-  if (known == kDtypes.end()) {
+  const Dtype* const known = find_dtype(dtype_name);
+  if (known == nullptr) {
     fail(
         join_message("holds tensor '", name, "' of dtype ", dtype_name,
                      ", which is not known here"),
@@ -188,15 +180,15 @@ Entry Reader::parse_entry(const std::string& name, const json& value) const {
 
 // Entries in the order of their bytes, which have to follow each other without gap up to the end of
 // the file.
-std::vector<Entry> Reader::parse_entries(const json& header) const {
-  std::vector<Entry> entries;
+std::vector<HeaderTensor> FileReader::parse_entries(const json& header) const {
+  std::vector<HeaderTensor> entries;
   for (const auto& [name, value] : header.items()) {
     if (name != kMetadataKey) entries.push_back(parse_entry(name, value));
   }
   std::ranges::sort(entries, {},
-                    [](const Entry& entry) { return std::pair(entry.begin, entry.end); });
+                    [](const HeaderTensor& entry) { return std::pair(entry.begin, entry.end); });
   std::int64_t expected = 0;
-  for (const Entry& entry : entries) {
+  for (HeaderTensor& entry : entries) {
     if (entry.begin != expected) {
       fail(join_message("has a damaged header: tensor '", entry.name, "' begins at offset ",
                         data_begin_ + entry.begin, ", which leaves ",
@@ -204,11 +196,14 @@ std::vector<Entry> Reader::parse_entries(const json& header) const {
                         data_begin_ + expected));
     }
     if (entry.end > file_bytes_ - data_begin_) {
-      fail(join_message("is cut short: tensor '", entry.name, "' takes offsets ",
-                        data_begin_ + entry.begin, " to ", data_begin_ + entry.end,
+      const auto begin = static_cast<std::uint64_t>(data_begin_ + entry.begin);
+      fail(join_message("is cut short: tensor '", entry.name, "' takes offsets ", begin, " to ",
+                        begin + static_cast<std::uint64_t>(entry.end - entry.begin),
                         ", and the file has ", file_bytes_, " bytes"));
     }
     expected = entry.end;
+    entry.begin += data_begin_;
+    entry.end += data_begin_;
   }
   if (data_begin_ + expected != file_bytes_) {
     fail(join_message("has ", file_bytes_, " bytes, expected ", data_begin_ + expected,
@@ -217,13 +212,13 @@ std::vector<Entry> Reader::parse_entries(const json& header) const {
   return entries;
 }
 
-at::Tensor Reader::read_tensor(const Entry& entry, std::uint32_t& crc) const {
+at::Tensor FileReader::read_tensor(const HeaderTensor& entry, std::uint32_t& crc) const {
   // Blocks small enough that the checksum finds them in the cache.
   constexpr std::size_t kBlockBytes = std::size_t{1} << 18;
   at::Tensor tensor =
       at::empty(entry.shape, at::TensorOptions().dtype(entry.type).device(at::kCPU));
   std::span rest(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
-  std::int64_t offset = data_begin_ + entry.begin;
+  std::int64_t offset = entry.begin;
   const std::string what = "tensor '" + entry.name + "'";
   crc = 0;
   while (!rest.empty()) {
@@ -236,36 +231,42 @@ at::Tensor Reader::read_tensor(const Entry& entry, std::uint32_t& crc) const {
   return tensor;
 }
 
-TensorFile Reader::read() {
+FileHeader FileReader::header() {
   const std::string text = read_header();
-  const json header = parse_header(text);
-  const std::vector<Entry> entries = parse_entries(header);
-
-  TensorFile file;
-  Metadata checksums;
-  const json metadata = header.value(kMetadataKey, json::object());
+  const json document = parse_header(text);
+  FileHeader header;
+  header.tensors = parse_entries(document);
+  header.file_bytes = file_bytes_;
+  header.header_bytes = data_begin_;
+  const json metadata = document.value(kMetadataKey, json::object());
   if (!metadata.is_object()) fail("has a damaged header: __metadata__ is not a JSON object");
   for (const auto& [key, value] : metadata.items()) {
     if (!value.is_string()) fail(join_message("has metadata '", key, "' that is not a string"));
     if (key.starts_with(kChecksumPrefix)) {
-      checksums[key.substr(kChecksumPrefix.size())] = value.get<std::string>();
+      header.checksums[key.substr(kChecksumPrefix.size())] = value.get<std::string>();
     } else {
-      file.metadata[key] = value.get<std::string>();
+      header.metadata[key] = value.get<std::string>();
     }
   }
-
   const std::uint64_t length = text.size();
-  file.digest.bytes = file_bytes_;
-  file.digest.crc32 =
+  header.header_crc32 =
       update_crc32(crc32_of(std::as_bytes(std::span(&length, 1))), std::as_bytes(std::span(text)));
-  for (const Entry& entry : entries) {
+  return header;
+}
+
+TensorFile FileReader::read() {
+  FileHeader described = header();
+  TensorFile file;
+  file.metadata = std::move(described.metadata);
+  file.digest = {.bytes = file_bytes_, .crc32 = described.header_crc32};
+  for (const HeaderTensor& entry : described.tensors) {
     std::uint32_t crc = 0;
     file.tensors[entry.name] = read_tensor(entry, crc);
-    const auto checksum = checksums.find(entry.name);
-    if (checksum != checksums.end() && checksum->second != hexadecimal(crc)) {
+    const auto checksum = described.checksums.find(entry.name);
+    if (checksum != described.checksums.end() && checksum->second != hexadecimal(crc)) {
       fail(join_message("is damaged: the bytes of tensor '", entry.name, "' at offsets ",
-                        data_begin_ + entry.begin, " to ", data_begin_ + entry.end, " have CRC-32 ",
-                        hexadecimal(crc), ", expected ", checksum->second));
+                        entry.begin, " to ", entry.end, " have CRC-32 ", hexadecimal(crc),
+                        ", expected ", checksum->second));
     }
     file.digest.crc32 = join_crc32(file.digest.crc32, crc, entry.end - entry.begin);
   }
@@ -274,6 +275,8 @@ TensorFile Reader::read() {
 
 }  // namespace
 
-TensorFile read_safetensors(const std::filesystem::path& path) { return Reader(path).read(); }
+TensorFile read_safetensors(const std::filesystem::path& path) { return FileReader(path).read(); }
+
+FileHeader read_header(const std::filesystem::path& path) { return FileReader(path).header(); }
 
 }  // namespace trireme::checkpoint

@@ -18,44 +18,61 @@ using nlohmann::json;
 constexpr std::int64_t kAlignment =
     64;  // of the first tensor; a cache line, and what LibTorch allocates
 
-// Name of the tensor's dtype in the format; refuses what the format cannot hold.
-std::string_view storable_dtype(const std::string& name, const at::Tensor& tensor) {
-  const auto refuse = [&](std::string_view what, std::string_view hint) {
-    throw UsageError(join_message("cannot write tensor '", name, "' to a safetensors file: ", what),
-                     hint);
-  };
-  if (name == kMetadataKey) refuse("the format reserves this name", "rename the tensor");
-  if (!tensor.defined()) refuse("it is undefined", "leave it out");
+[[noreturn]] void refuse(const std::string& name, std::string_view what, std::string_view hint) {
+  throw UsageError(join_message("cannot write tensor '", name, "' to a safetensors file: ", what),
+                   hint);
+}
+
+}  // namespace
+
+void check_storable(const std::string& name, const at::Tensor& tensor) {
+  if (name == kMetadataKey) refuse(name, "the format reserves this name", "rename the tensor");
+  if (!tensor.defined()) refuse(name, "it is undefined", "leave it out");
   if (tensor.is_complex()) {
     refuse(
+        name,
         join_message("the format has no complex numbers, and its dtype is ", tensor.scalar_type()),
         "write at::view_as_real(tensor) and restore it with at::view_as_complex");
   }
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    refuse("it is sparse or quantized, and the format holds dense tensors",
+    refuse(name, "it is sparse or quantized, and the format holds dense tensors",
            "convert it to a dense tensor");
   }
   if (tensor.is_meta())
-    refuse("it is on the meta device and has no values", "materialise it first");
-  const auto* found = std::ranges::find(kDtypes, tensor.scalar_type(), &Dtype::type);
-  if (found == kDtypes.end()) {
-    refuse(join_message("the format has no dtype ", tensor.scalar_type()),
+    refuse(name, "it is on the meta device and has no values", "materialise it first");
+  if (find_dtype(tensor.scalar_type()) == nullptr) {
+    refuse(name, join_message("the format has no dtype ", tensor.scalar_type()),
            "convert it to another dtype");
   }
-  return found->name;
 }
 
-// The values as one dense block of host memory; the tensor itself where it is that already.
 at::Tensor dense(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).resolve_neg().contiguous();
 }
 
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+void sort_for_file(std::vector<HeaderTensor>& tensors) {
+  std::ranges::sort(tensors, {}, [](const HeaderTensor& tensor) {
+    return std::pair(-item_bytes(tensor.type), std::string_view(tensor.name));
+  });
 }
 
-// Length field, JSON and the spaces that align what follows.
-std::string encode_header(const json& header) {
+std::string encode_header(std::vector<HeaderTensor>& tensors, const Metadata& metadata,
+                          const std::map<std::string, std::uint32_t>& checksums) {
+  json header = json::object();
+  json& texts = header[kMetadataKey] = metadata;
+  std::int64_t offset = 0;
+  for (HeaderTensor& tensor : tensors) {
+    std::int64_t bytes = item_bytes(tensor.type);
+    for (const std::int64_t size : tensor.shape) bytes *= size;
+    tensor.begin = offset;
+    tensor.end = offset += bytes;
+    header[tensor.name] = {{"dtype", find_dtype(tensor.type)->name},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {tensor.begin, tensor.end}}};
+  }
+  for (const auto& [name, checksum] : checksums) {
+    texts[std::string(kChecksumPrefix) + name] = hexadecimal(checksum);
+  }
   std::string text;
   try {
     text = header.dump();
@@ -67,52 +84,56 @@ std::string encode_header(const json& header) {
   text.append((kAlignment - used % kAlignment) % kAlignment, ' ');
   const std::uint64_t length = text.size();
   std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
-  return bytes + text;
+  bytes += text;
+  for (HeaderTensor& tensor : tensors) {
+    tensor.begin += static_cast<std::int64_t>(bytes.size());
+    tensor.end += static_cast<std::int64_t>(bytes.size());
+  }
+  return bytes;
 }
 
-}  // namespace
-
-FileDigest write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
-                             const Metadata& metadata) {
-  struct Item {
-    const std::string* name;
-    const at::Tensor* tensor;
-    std::uint32_t crc32;
+FileDigest write_safetensors_from(const std::filesystem::path& path, const TensorSources& tensors,
+                                  const Metadata& metadata) {
+  std::vector<HeaderTensor> items;
+  std::map<std::string, std::uint32_t> checksums;
+  const auto values_of = [](const std::string& name, const TensorSource& source) {
+    const at::Tensor values = source.values();
+    check_storable(name, values);
+    TRIREME_CHECK(values.sizes() == at::IntArrayRef(source.shape) &&
+                  values.scalar_type() == source.dtype);
+    return dense(values);
   };
-  json header = json::object();
-  header[kMetadataKey] = metadata;
-  std::vector<Item> items;
-  for (const auto& [name, tensor] : tensors) {
-    header[name]["dtype"] = storable_dtype(name, tensor);
-    items.push_back({&name, &tensor, 0});
+  for (const auto& [name, source] : tensors) {
+    items.push_back({.name = name, .type = source.dtype, .shape = source.shape});
+    checksums[name] = crc32_of(bytes_of(values_of(name, source)));
   }
-  // Wide dtypes first, by name among equals, as the reference writer does: then every tensor is
-  // aligned for its dtype although the format allows no gaps.
-  std::ranges::sort(items, {}, [](const Item& item) {
-    return std::pair(-item_bytes(item.tensor->scalar_type()), std::string_view(*item.name));
-  });
-  std::int64_t offset = 0;
-  for (Item& item : items) {
-    item.crc32 = crc32_of(bytes_of(dense(*item.tensor)));
-    header[kMetadataKey][std::string(kChecksumPrefix) + *item.name] = hexadecimal(item.crc32);
-    const auto bytes = static_cast<std::int64_t>(item.tensor->nbytes());
-    header[*item.name]["shape"] = item.tensor->sizes().vec();
-    header[*item.name]["data_offsets"] = {offset, offset + bytes};
-    offset += bytes;
-  }
-
-  const std::string head = encode_header(header);
-  FileDigest digest{static_cast<std::int64_t>(head.size()) + offset,
+  sort_for_file(items);
+  const std::string head = encode_header(items, metadata, checksums);
+  FileDigest digest{static_cast<std::int64_t>(head.size()),
                     crc32_of(std::as_bytes(std::span(head)))};
   AtomicFile file(path);
   file.write(head);
-  for (const Item& item : items) {
-    const at::Tensor values = dense(*item.tensor);
+  for (const HeaderTensor& item : items) {
+    const at::Tensor values = values_of(item.name, tensors.at(item.name));
     file.write(bytes_of(values));
-    digest.crc32 = join_crc32(digest.crc32, item.crc32, static_cast<std::int64_t>(values.nbytes()));
+    const auto bytes = static_cast<std::int64_t>(values.nbytes());
+    digest.crc32 = join_crc32(digest.crc32, checksums.at(item.name), bytes);
+    digest.bytes += bytes;
   }
   file.commit();
   return digest;
+}
+
+FileDigest write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                             const Metadata& metadata) {
+  TensorSources sources;
+  for (const auto& [name, tensor] : tensors) {
+    check_storable(name, tensor);
+    sources[name] = {.shape = tensor.sizes().vec(),
+                     .dtype = tensor.scalar_type(),
+                     .values = [&tensor] { return tensor; }};
+  }
+  return write_safetensors_from(path, sources, metadata);
 }
 
 }  // namespace trireme::checkpoint

@@ -2,9 +2,17 @@
 #include <trireme/data/pipeline.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/names.h>
+#include <trireme/data/detail/checks.h>
 #include <trireme/data/detail/recipe.h>
 #include <trireme/data/detail/stream.h>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <string_view>
+#include <utility>
 
 namespace trireme::data {
 namespace {
@@ -15,45 +23,115 @@ void check_at_least(std::string_view what, std::int64_t value, std::int64_t mini
                    "give a larger number");
 }
 
-}  // namespace
+const std::vector<std::string>& last_columns(const detail::Recipe& recipe) {
+  return recipe.stages.back().columns;
+}
 
-std::int64_t shard_size(std::int64_t samples, const Shard& shard) {
-  switch (shard.remainder) {
-    case Remainder::kWrap:
-      return (samples + shard.count - 1) / shard.count;
-    case Remainder::kDrop:
-      return samples / shard.count;
-    case Remainder::kUneven:
-      return (samples - shard.index + shard.count - 1) / shard.count;
+// Columns of samples and those that pad() adds, each once.
+std::vector<std::string> names_of(const std::vector<std::string>& columns,
+                                  const std::vector<detail::PaddedColumn>& padded) {
+  std::vector<std::string> names = columns;
+  for (const auto& [column, padding] : padded) {
+    if (!padding.lengths.empty()) names.push_back(padding.lengths);
   }
-  throw InternalError("an unknown kind of remainder",
-                      "this is a defect in Trireme; please report it");
+  detail::check_names(names);
+  return names;
 }
 
-std::int64_t detail::Recipe::samples_per_pass() const {
-  const std::int64_t samples = shard_size(dataset->size(), shard);
-  const std::int64_t kept = last == LastBatch::kDrop ? samples / rows * rows : samples;
-  if (kept > 0 || (samples == 0 && shard.remainder == Remainder::kUneven)) return kept;
-  throw UsageError(
-      join_message("not one batch: the batch has ", rows, " rows, but shard ", shard.index, " of ",
-                   shard.count, " has ", samples, " of the ", dataset->size(),
-                   " samples, and what does not fill a batch or a shard is dropped"),
-      "use smaller batches, fewer shards, LastBatch::kKeep, or Remainder::kWrap");
+// Where the columns of the next stage come from. The results stand where the first input stood.
+std::vector<std::pair<std::string, detail::Join::Source>> sources_of(
+    const std::vector<std::string>& columns, const std::vector<std::size_t>& inputs,
+    const std::vector<std::string>& results) {
+  std::vector<std::pair<std::string, detail::Join::Source>> sources;
+  for (std::size_t column = 0; column < columns.size(); ++column) {
+    if (column == std::ranges::min(inputs)) {
+      for (std::size_t result = 0; result < results.size(); ++result) {
+        sources.push_back({results[result], {true, result}});
+      }
+    }
+    const bool is_input = std::ranges::find(inputs, column) != inputs.end();
+    if (!is_input) sources.push_back({columns[column], {false, column}});
+  }
+  return sources;
 }
 
-std::int64_t detail::Recipe::batches_per_pass() const {
-  return (samples_per_pass() + rows - 1) / rows;
+// FNV-1a, of 64 bits.
+std::uint64_t digest_of(const std::vector<std::int64_t>& numbers) {
+  std::uint64_t digest = 0xcbf29ce484222325;
+  for (const std::int64_t number : numbers) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      digest ^= static_cast<std::uint64_t>(number) >> shift & 0xFF;
+      digest *= 0x100000001b3;
+    }
+  }
+  return digest;
 }
+
+void check_buckets(const std::vector<std::int64_t>& lengths, const Buckets& buckets,
+                   std::int64_t samples) {
+  if (static_cast<std::int64_t>(lengths.size()) != samples) {
+    throw UsageError(
+        join_message("buckets by ", lengths.size(), " lengths of ", samples, " samples"),
+        "give the length of every sample of the data set");
+  }
+  if (std::ranges::adjacent_find(buckets.boundaries, std::ranges::greater_equal{}) !=
+      buckets.boundaries.end()) {
+    throw UsageError("the boundaries of buckets do not ascend", "sort them, each only once");
+  }
+  if (buckets.rows.size() != buckets.boundaries.size() + 1) {
+    throw UsageError(join_message(buckets.rows.size(), " numbers of rows for ",
+                                  buckets.boundaries.size() + 1, " buckets"),
+                     "give one more than there are boundaries: the last bucket takes all that are "
+                     "longer");
+  }
+  for (const std::int64_t rows : buckets.rows) {
+    check_at_least("the number of rows of a bucket's batch", rows, 1);
+  }
+}
+
+detail::Recipe recipe_of(const std::vector<std::string>& columns) {
+  detail::Recipe recipe;
+  recipe.names = columns;
+  recipe.stages.push_back({columns, {}, {}});
+  recipe.stages.back().steps.resize(columns.size());
+  return recipe;
+}
+
+void check_device(at::Device device) {
+  const bool is_there =
+      c10::impl::hasDeviceGuardImpl(device.type()) &&
+      std::max<int>(device.index(), 0) < c10::impl::VirtualGuardImpl(device.type()).deviceCount();
+  if (is_there) return;
+  throw UsageError(join_message("batches cannot go to ", device, ", which is not there"),
+                   "name a device of this machine that LibTorch was built for");
+}
+
+}  // namespace
 
 Pipeline::Pipeline(std::shared_ptr<const Dataset> dataset) {
   if (!dataset || dataset->size() < 1) {
     throw UsageError("a pipeline over a data set without samples",
                      "check where the data set was made");
   }
-  detail::Recipe recipe;
-  recipe.steps.resize(dataset->columns().size());
+  detail::Recipe recipe = recipe_of(dataset->columns());
   recipe.dataset = std::move(dataset);
   recipe_ = std::make_shared<const detail::Recipe>(std::move(recipe));
+}
+
+Pipeline::Pipeline(std::shared_ptr<const IterableDataset> dataset) {
+  if (!dataset || dataset->size() == 0) {
+    throw UsageError("a pipeline over a data set without samples",
+                     "check where the data set was made");
+  }
+  detail::Recipe recipe = recipe_of(dataset->columns());
+  recipe.iterable = std::move(dataset);
+  recipe_ = std::make_shared<const detail::Recipe>(std::move(recipe));
+}
+
+void Pipeline::check_numbered(const char* what) const {
+  if (recipe_->dataset) return;
+  throw UsageError(join_message(what, " of a data set that can only be read to its end"),
+                   "such samples have shuffle_buffer, strided shards and batch");
 }
 
 // Streams share the recipe with the pipeline, so a change makes a new one.
@@ -66,7 +144,19 @@ Pipeline& Pipeline::edit(const Change& change) {
 }
 
 Pipeline& Pipeline::shuffle(std::uint64_t seed) {
-  return edit([&](detail::Recipe& recipe) { recipe.shuffle_seed = seed; });
+  check_numbered("shuffle");
+  return edit([&](detail::Recipe& recipe) {
+    recipe.whole_shuffle = detail::WholeShuffle{seed};
+    recipe.buffer_shuffle.reset();
+  });
+}
+
+Pipeline& Pipeline::shuffle_buffer(std::int64_t samples, std::uint64_t seed) {
+  check_at_least("the number of samples in the shuffle buffer", samples, 1);
+  return edit([&](detail::Recipe& recipe) {
+    recipe.buffer_shuffle = detail::BufferShuffle{samples, seed};
+    recipe.whole_shuffle.reset();
+  });
 }
 
 Pipeline& Pipeline::shard(Shard shard) {
@@ -75,13 +165,59 @@ Pipeline& Pipeline::shard(Shard shard) {
     throw UsageError(join_message("shard ", shard.index, " of ", shard.count),
                      join_message("shards are numbered from 0 to ", shard.count - 1));
   }
+  if (shard.partition == Partition::kContiguous) check_numbered("contiguous shards");
   return edit([&](detail::Recipe& recipe) { recipe.shard = shard; });
 }
 
 Pipeline& Pipeline::map(const std::string& column, Transform transform) {
-  const std::size_t index = detail::column_index(columns(), column);
+  const std::size_t index = detail::column_index(last_columns(*recipe_), column);
   return edit([&](detail::Recipe& recipe) {
-    recipe.steps[index].push_back({std::move(transform), ++recipe.num_steps});
+    recipe.stages.back().steps[index].push_back({std::move(transform), ++recipe.num_steps});
+  });
+}
+
+Pipeline& Pipeline::map_columns(const std::vector<std::string>& from,
+                                const std::vector<std::string>& to, SampleTransform transform) {
+  if (from.empty()) {
+    throw UsageError("map_columns of no column", "name the columns that the function takes");
+  }
+  detail::check_names(from);
+  const std::vector<std::string>& columns = last_columns(*recipe_);
+  std::vector<std::size_t> inputs;
+  for (const std::string& name : from) inputs.push_back(detail::column_index(columns, name));
+  detail::Stage next;
+  std::vector<detail::Join::Source> sources;
+  for (auto& [name, source] : sources_of(columns, inputs, to)) {
+    next.columns.push_back(std::move(name));
+    sources.push_back(source);
+  }
+  if (next.columns.empty()) {
+    throw UsageError("map_columns leaves no column", "name at least one that the function gives");
+  }
+  next.steps.resize(next.columns.size());
+  std::vector<std::string> names = names_of(next.columns, recipe_->padded);
+  for (const auto& [column, padding] : recipe_->padded) {
+    if (std::ranges::find(next.columns, column) != next.columns.end()) continue;
+    throw UsageError(
+        join_message("map_columns takes away column '", column, "', which pad() was called for"),
+        "call map_columns first and pad() for what it gives");
+  }
+  return edit([&](detail::Recipe& recipe) {
+    recipe.stages.back().join = detail::Join{std::move(transform), ++recipe.num_steps,
+                                             std::move(inputs), to, std::move(sources)};
+    recipe.stages.push_back(std::move(next));
+    recipe.names = std::move(names);
+  });
+}
+
+Pipeline& Pipeline::map_columns(const std::vector<std::string>& columns,
+                                SampleTransform transform) {
+  return map_columns(columns, columns, std::move(transform));
+}
+
+Pipeline& Pipeline::map_batch(BatchTransform transform) {
+  return edit([&](detail::Recipe& recipe) {
+    recipe.batch_steps.push_back({std::move(transform), ++recipe.num_steps});
   });
 }
 
@@ -90,6 +226,63 @@ Pipeline& Pipeline::batch(std::int64_t rows, LastBatch last) {
   return edit([&](detail::Recipe& recipe) {
     recipe.rows = rows;
     recipe.last = last;
+    recipe.buckets.reset();
+  });
+}
+
+Pipeline& Pipeline::bucket(const std::vector<std::int64_t>& lengths, Buckets buckets,
+                           LastBatch last) {
+  check_numbered("bucket");
+  check_buckets(lengths, buckets, recipe_->dataset->size());
+  auto plan = std::make_shared<detail::BucketPlan>();
+  plan->counts.resize(buckets.rows.size());
+  plan->bucket_of.reserve(lengths.size());
+  for (const std::int64_t length : lengths) {
+    const auto place = std::ranges::upper_bound(buckets.boundaries, length);
+    plan->bucket_of.push_back(static_cast<std::uint32_t>(place - buckets.boundaries.begin()));
+    ++plan->counts[plan->bucket_of.back()];
+  }
+  plan->digest = digest_of(lengths);
+  plan->buckets = std::move(buckets);
+  return edit([&](detail::Recipe& recipe) {
+    recipe.buckets = std::move(plan);
+    recipe.last = last;
+  });
+}
+
+Pipeline& Pipeline::pad(const std::string& column, Padding padding) {
+  detail::column_index(last_columns(*recipe_), column);
+  for (const detail::PaddedColumn& other : recipe_->padded) {
+    if (other.column != column) continue;
+    throw UsageError(join_message("column '", column, "' is padded twice"),
+                     "name all dimensions in one call: Padding::dimensions");
+  }
+  check_at_least("the multiple of padding", padding.multiple, 1);
+  if (padding.length) {
+    check_at_least("the length of padding", *padding.length, 1);
+    if (padding.multiple != 1) {
+      throw UsageError(join_message("padding of column '", column, "' to the length ",
+                                    *padding.length, " and to a multiple of ", padding.multiple),
+                       "give one of the two");
+    }
+  }
+  if (padding.dimensions.empty()) {
+    throw UsageError(join_message("padding of no dimension of column '", column, "'"),
+                     "name at least one in Padding::dimensions");
+  }
+  std::vector<detail::PaddedColumn> padded = recipe_->padded;
+  padded.push_back({column, std::move(padding)});
+  std::vector<std::string> names = names_of(last_columns(*recipe_), padded);
+  return edit([&](detail::Recipe& recipe) {
+    recipe.padded = std::move(padded);
+    recipe.names = std::move(names);
+  });
+}
+
+Pipeline& Pipeline::skip_failed(std::int64_t at_most) {
+  check_at_least("the number of samples to skip", at_most, 0);
+  return edit([&](detail::Recipe& recipe) {
+    recipe.skip_limit = at_most == 0 ? std::nullopt : std::optional(at_most);
   });
 }
 
@@ -107,6 +300,13 @@ Pipeline& Pipeline::prefetch(int batches, int workers) {
   });
 }
 
+Pipeline& Pipeline::to(at::Device device) {
+  check_device(device);
+  return edit([&](detail::Recipe& recipe) {
+    recipe.device = device.is_cpu() ? std::nullopt : std::optional(device);
+  });
+}
+
 Pipeline& Pipeline::seed(std::uint64_t seed) {
   return edit([&](detail::Recipe& recipe) { recipe.seed = seed; });
 }
@@ -115,17 +315,41 @@ std::int64_t Pipeline::batches() const { return recipe_->batches_per_pass() * re
 
 std::int64_t Pipeline::samples() const { return recipe_->samples_per_pass() * recipe_->times; }
 
-const std::vector<std::string>& Pipeline::columns() const { return recipe_->dataset->columns(); }
+const std::vector<std::string>& Pipeline::columns() const { return recipe_->names; }
 
 std::unique_ptr<BatchStream> Pipeline::open(std::int64_t epoch, std::int64_t first_batch) const {
   check_at_least("the epoch", epoch, 0);
-  const std::int64_t total = batches();
-  if (first_batch < 0 || first_batch > total) {
+  check_at_least("the first batch", first_batch, 0);
+  const bool is_known = recipe_->dataset || recipe_->iterable->size();
+  if (const std::int64_t total = is_known ? batches() : first_batch; first_batch > total) {
     throw UsageError(
         join_message("the first batch is ", first_batch, ", but an epoch has ", total, " batches"),
         "pass how many batches of this epoch were seen already");
   }
   return detail::open_stream(recipe_, epoch, first_batch);
+}
+
+std::unique_ptr<BatchStream> Pipeline::open(const StreamState& state) const {
+  std::string differences;
+  const auto add = [&](const std::string& name, std::string_view there, std::string_view here) {
+    differences += join_message(differences.empty() ? "" : "; ", name, ": ", there,
+                                " in the state, ", here, " here");
+  };
+  const auto settings = recipe_->settings();
+  for (const auto& [name, here] : settings) {
+    const auto there =
+        std::ranges::find(state.settings, name, [](const auto& entry) { return entry.first; });
+    if (there == state.settings.end()) {
+      add(name, "nothing", here);
+    } else if (there->second != here) {
+      add(name, there->second, here);
+    }
+  }
+  if (!differences.empty()) {
+    throw UsageError(join_message("the state is of another pipeline: ", differences),
+                     "make the pipeline as it was, or give open() the epoch and the batch");
+  }
+  return open(state.epoch, state.next_batch);
 }
 
 }  // namespace trireme::data

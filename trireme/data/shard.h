@@ -15,15 +15,25 @@ enum class Remainder {
             ///< evaluation.
 };
 
-/// Part `index` of `count`: of the order of samples, the ones at index, index + count, index + 2
-/// count, ...
+/// Which samples of the order belong to one shard.
+enum class Partition {
+  kStrided,     ///< those at index, index + count, index + 2 count, ...
+  kContiguous,  ///< the index-th piece of those that stand one after the other
+};
+
+/// Part `index` of `count` of the order of samples.
 struct Shard {
   std::int64_t index = 0;
   std::int64_t count = 1;
   Remainder remainder = Remainder::kWrap;
+  Partition partition = Partition::kStrided;
 };
 
 /// Returns how many of `samples` samples the shard has; 0 is possible under kDrop and kUneven.
 std::int64_t shard_size(std::int64_t samples, const Shard& shard);
+
+/// Returns the place in the order, 0 to samples - 1, of the shard's sample number i, which is 0 to
+/// shard_size() - 1.
+std::int64_t shard_place(std::int64_t samples, const Shard& shard, std::int64_t i);
 
 }  // namespace trireme::data

@@ -44,11 +44,21 @@ bool LossScale::unscale(torch::optim::Optimizer& optimizer, const Sharing& shari
       }
     }
   }
-  if (++good_steps_ == options_.growth_interval) {
+  if (++good_steps_ >= options_.growth_interval) {
     value_ *= options_.growth;
     good_steps_ = 0;
   }
   return true;
+}
+
+void LossScale::restore(const State& state) {
+  if (!(std::isfinite(state.value) && state.value > 0) || state.good_steps < 0) {
+    throw UsageError(join_message("loss scale: cannot go on with a scale of ", state.value,
+                                  " after ", state.good_steps, " steps"),
+                     "give what state() returned");
+  }
+  value_ = state.value;
+  good_steps_ = state.good_steps;
 }
 
 }  // namespace trireme

@@ -45,6 +45,15 @@ class LossScale {
 
   double value() const noexcept { return value_; }
 
+  /// What a run that goes on needs.
+  struct State {
+    double value = 0;
+    std::int64_t good_steps = 0;  ///< since the last change
+  };
+  State state() const noexcept { return {value_, good_steps_}; }
+  /// Throws UsageError unless the value is finite and above 0, and the steps are 0 or more.
+  void restore(const State& state);
+
  private:
   LossScaleOptions options_;
   double value_;

@@ -148,4 +148,14 @@ Schedule Schedule::times(double factor) const {
       [factor, schedule = *this](std::int64_t step) { return factor * schedule(step); });
 }
 
+Schedule Schedule::scaled(double size, std::int64_t warm_up) const {
+  checked("size", size, 1);
+  checked("warm_up", static_cast<double>(warm_up));
+  return Schedule([size, warm_up, schedule = *this](std::int64_t step) {
+    if (step >= warm_up) return size * schedule(step);
+    return schedule(step) *
+           (1 + (size - 1) * static_cast<double>(step) / static_cast<double>(warm_up));
+  });
+}
+
 }  // namespace trireme

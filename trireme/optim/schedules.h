@@ -77,6 +77,14 @@ class Schedule {
   /// Every rate times a factor.
   Schedule times(double factor) const;
 
+  /// For a batch `size` times as large: every rate times `size`, which the first `warm_up` steps
+  /// lead up to in equal parts while the schedule below goes on, so that its milestones stay where
+  /// they are (Goyal et al., "Accurate, Large Minibatch SGD", sections 2.1 and 2.2; Horovod's
+  /// LearningRateWarmupCallback). Throws UsageError for a size below 1 or a warm_up below 0.
+  ///
+  ///     Schedule::steps(0.1, 30 * steps_in_epoch).scaled(world.size, 5 * steps_in_epoch);
+  Schedule scaled(double size, std::int64_t warm_up) const;
+
  private:
   std::function<double(std::int64_t)> rate_of_;
 };

@@ -157,6 +157,10 @@ double Parallelized::sum_of_step() const {
   return impl_->own_number.defined() ? impl_->own_number.item<double>() : 0;
 }
 
+double Parallelized::seconds_of_exchange() const {
+  return impl_->reducer ? impl_->reducer->seconds_of_exchange() : 0;
+}
+
 namespace {
 
 void check_parameters(const std::vector<NamedTensor>& parameters) {

@@ -123,6 +123,11 @@ class Parallelized {
   /// where none was. In a group of one, the last number given.
   double sum_of_step() const;
 
+  /// Returns how long the thread that ran the step's last backward() was busy with the exchange of
+  /// gradients: copying them, starting collectives, and waiting for other ranks at its end. What
+  /// stage 3 gathers is no part of it. 0 where nothing is exchanged.
+  double seconds_of_exchange() const;
+
  private:
   std::unique_ptr<Impl> impl_;
 };

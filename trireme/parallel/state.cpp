@@ -113,6 +113,13 @@ PartialState partial_state(const Parallelized& parallelized, const torch::nn::Mo
   return state;
 }
 
+void load_optimizer_parts(const checkpoint::OptimizerState& state, const Parallelized& parallelized,
+                          torch::optim::Optimizer& optimizer, std::string_view source) {
+  const Names names = names_of_parts(parallelized);
+  parallelized.with_whole_parts(
+      optimizer, [&] { checkpoint::load_optimizer_state(state, optimizer, names, source); });
+}
+
 void load_partial_state(const PartialState& state, Parallelized& parallelized,
                         torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
   const auto parts = parallelized.parts();
@@ -138,9 +145,7 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
   }
   Names names = names_of_parts(parallelized);
   checkpoint::check_module_tensors(state.parameters, names, "the given state");
-  parallelized.with_whole_parts(optimizer, [&] {
-    checkpoint::load_optimizer_state(state.optimizer, optimizer, names, "the given state");
-  });
+  load_optimizer_parts(state.optimizer, parallelized, optimizer, "the given state");
   parallelized.expect_parts_to_change();
   checkpoint::load_module_tensors(state.parameters, names, "the given state");
   const torch::NoGradGuard no_grad;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace torch::nn {
@@ -61,6 +62,11 @@ struct PartialState {
 /// tensor each, and the optimizer goes on with that.
 PartialState partial_state(const Parallelized& parallelized, const torch::nn::Module& module,
                            torch::optim::Optimizer& optimizer);
+
+/// Puts the optimizer's state of parts into it. Throws CheckpointError naming `source` and the
+/// first thing that does not fit; nothing has changed then. Not collective.
+void load_optimizer_parts(const checkpoint::OptimizerState& state, const Parallelized& parallelized,
+                          torch::optim::Optimizer& optimizer, std::string_view source);
 
 /// Puts parts back into the same cut: the same plan, ranks and module. Throws CheckpointError
 /// naming the first thing that does not fit; nothing has changed then. All ranks must do this

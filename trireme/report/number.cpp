@@ -14,13 +14,17 @@ std::string two_digits(std::int64_t value) {
   return text;
 }
 
-}  // namespace
-
-std::string shortest(float value) {
+template <typename Number>
+std::string fewest_digits(Number value) {
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
   return {text.data(), end};
 }
+
+}  // namespace
+
+std::string shortest(float value) { return fewest_digits(value); }
+std::string shortest(double value) { return fewest_digits(value); }
 
 std::string fixed(double value, int digits) {
   std::array<char, 400> text{};  // the largest double has 309 digits before the point

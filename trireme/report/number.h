@@ -9,6 +9,7 @@ namespace trireme::report {
 
 /// Returns the fewest digits that read back as the same number: `1.4686084`, `1`, `1e-05`, `nan`.
 std::string shortest(float value);
+std::string shortest(double value);
 
 /// Returns `value` with `digits` digits after the point: `fixed(0.5, 2)` is `0.50`.
 std::string fixed(double value, int digits);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets the learning rate of each step.
+// Sets learning rates: of each step, or when a score no longer improves.
 #pragma once
 
+#include <trireme/optim/plateau.h>
 #include <trireme/optim/schedules.h>
 #include <trireme/train/callback.h>
 
 #include <functional>
+#include <string>
 
 namespace torch::optim {
 class Optimizer;
@@ -35,6 +37,33 @@ class LearningRate final : public Callback {
  private:
   torch::optim::Optimizer& optimizer_;
   RateOf rate_of_;
+};
+
+struct PlateauLearningRateOptions : PlateauOptions {
+  /// What is watched. Where it is empty: the loss of the evaluation, or the training's where the
+  /// epoch ended without one. The same on all ranks.
+  std::function<double(const EpochEndContext&)> score{};
+};
+
+/// Lowers every parameter group's learning rate when a score no longer improves from epoch to
+/// epoch, as torch's ReduceLROnPlateau does. Goes on from training to training; checkpoints have
+/// what it has seen, if it comes before the callback that saves.
+///
+///     trireme::PlateauLearningRate plateau(optimizer, {{.factor = 0.5, .patience = 3}});
+class PlateauLearningRate final : public Callback {
+ public:
+  /// @param optimizer must outlive the callback.
+  explicit PlateauLearningRate(torch::optim::Optimizer& optimizer,
+                               PlateauLearningRateOptions options = {});
+
+  void on_epoch_end(const EpochEndContext& epoch) override;
+  std::string state() const override { return plateau_.state(); }
+  void restore(const std::string& state) override;
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  PlateauLearningRateOptions options_;
+  Plateau plateau_;
 };
 
 }  // namespace trireme

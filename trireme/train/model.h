@@ -6,8 +6,10 @@
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/comm/group.h>
 #include <trireme/data/batch.h>
+#include <trireme/optim/loss_scale.h>
 #include <trireme/plan/plan.h>
 #include <trireme/train/callback.h>
+#include <trireme/train/history.h>
 #include <trireme/train/losses.h>
 #include <trireme/train/metrics.h>
 #include <trireme/train/tally.h>
@@ -79,10 +81,27 @@ struct ModelOptions {
   /// Gradients are made shorter where their norm, over all parameters, is above this
   /// (clip_by_global_norm).
   std::optional<double> clip_norm{};
-  /// Computes matrix products and convolutions of forward in bf16, with parameters, outputs and
-  /// losses in fp32 (Autocast); in evaluations and predictions too. at::kBFloat16 or nothing: fp16
-  /// needs a loss scale, which a loop by hand has.
+  /// Computes matrix products and convolutions of forward in at::kBFloat16 or at::kHalf, with
+  /// parameters, outputs and losses in fp32 (Autocast); in evaluations and predictions too.
   std::optional<at::ScalarType> autocast{};
+  /// Of training in at::kHalf: losses are multiplied by it before backward(). A step whose
+  /// gradients overflow on any rank is skipped by all. Checkpoints have its state.
+  LossScaleOptions loss_scale{};
+  /// A seed that makes runs repeatable: while this model works, LibTorch takes deterministic
+  /// algorithms (an operator that has none throws; on CUDA, set CUBLAS_WORKSPACE_CONFIG=:4096:8),
+  /// and its random numbers, such as those of dropout, begin anew in each step, from the seed, the
+  /// step and the rank. The number of threads must stay the same.
+  std::optional<std::uint64_t> deterministic{};
+};
+
+struct FitOptions {
+  std::int64_t epochs = 1;
+  Callbacks callbacks{};
+  /// Validates at the end of every n-th epoch; 0: never.
+  std::int64_t validate_every_epochs = 1;
+  /// And after every n-th step, counted over all epochs, but for those that end such an epoch;
+  /// 0: never.
+  std::int64_t validate_every_steps = 0;
 };
 
 /// Trains, evaluates and predicts. Over several ranks the module is parallelized by the plan when
@@ -95,7 +114,7 @@ struct ModelOptions {
 ///     torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.1));
 ///     trireme::Model model(network, trireme::CrossEntropy(), optimizer, {.group = world.group});
 ///     trireme::LossMonitor monitor(100);
-///     model.train(10, training_data, {monitor});
+///     model.fit(training_data, test_data, {.epochs = 10, .callbacks = {monitor}});
 ///     std::cout << *model.evaluate(test_data).accuracy;
 class Model {
  public:
@@ -126,32 +145,48 @@ class Model {
   Model& operator=(Model&&) noexcept;
   ~Model();
 
-  /// Trains for `epochs` passes over the data, this rank's part of it, in training mode. A step
-  /// takes `plan.micro_batches` batches; those left over at the end of an epoch are not used.
-  /// Epochs and steps are counted on from call to call. After each epoch the model is evaluated
-  /// with `evaluate_with`, where it is given.
+  /// Trains for `options.epochs` passes over the data, this rank's part of it, in training mode. A
+  /// step takes `plan.micro_batches` batches; those left over at the end of an epoch are not used.
+  /// Epochs and steps are counted on from call to call. Validates in between (evaluate), and
+  /// returns what came of it.
   ///
   /// After `resume` the epochs and steps that lie behind the checkpoint are passed over: the
-  /// program makes the same calls as an uninterrupted one, and goes on with the same data and the
-  /// same bits (but for modules that draw random numbers, such as dropout: LibTorch's generator is
-  /// not part of a checkpoint).
+  /// program makes the same calls as an uninterrupted one, and goes on with the same data, random
+  /// numbers and bits, where the number of ranks is the same.
   ///
   /// Collective, blocking. Throws UsageError where ranks have different numbers of batches, or too
   /// few for one step; TrainingError on all ranks where a loss is infinite or not a number, before
-  /// the optimizer has used it; and whatever data, forward, loss, optimizer or a callback throw, on
-  /// that rank. The others then fail with CommError when they next communicate, or are ended by the
-  /// launcher.
-  void train(std::int64_t epochs, const data::Pipeline& data, const Callbacks& callbacks = {},
-             const data::Pipeline* evaluate_with = nullptr);
+  /// the optimizer has used it, or where a callback has thrown (Callback); and whatever data,
+  /// forward, loss or optimizer throw, on that rank. The others then fail with CommError when they
+  /// next communicate, or are ended by the launcher.
+  History fit(const data::Pipeline& training, const data::Pipeline& validation,
+              const FitOptions& options = {});
 
-  /// Makes train() return on all ranks, whichever asks: after the step that is running or about to
-  /// begin, and with the epoch where it is asked at an epoch's end. A checkpoint made then is one
-  /// to resume from; a later train(1) goes on to the end of an epoch that was broken off. Does
-  /// nothing where train() is not running. May be called from callbacks, other threads and signal
+  /// The same without validation, or with one at the end of every epoch.
+  History train(std::int64_t epochs, const data::Pipeline& data, const Callbacks& callbacks = {},
+                const data::Pipeline* evaluate_with = nullptr);
+
+  /// Tries everything once, fast: one step, an evaluation of one batch, every hook of the callbacks
+  /// (which see RunContext::is_dry_run; those of Trireme write nothing that stays: checkpoints are
+  /// written and removed again, other files only tried). Module, optimizer, random streams and
+  /// position are afterwards what they were; gradients are cleared. Needs memory for a copy of this
+  /// rank's parameters and optimizer state. Collective, blocking; throws as fit does, and after an
+  /// exception over several ranks nothing is put back.
+  History dry_run(const data::Pipeline& training, const data::Pipeline* validation = nullptr,
+                  const Callbacks& callbacks = {});
+
+  /// Makes fit() or train() return on all ranks, whichever asks: after the step that is running or
+  /// about to begin, and with the epoch where it is asked at an epoch's end. A checkpoint made then
+  /// is one to resume from; a later train(1) goes on to the end of an epoch that was broken off.
+  /// Does nothing where no training runs. May be called from callbacks, other threads and signal
   /// handlers.
   void request_stop() noexcept;
-  /// Whether the last train() ended by that.
+  /// Whether the last training ended by that.
   bool is_stopped() const;
+
+  /// Makes the Checkpoint callbacks of all ranks save after the step that is running or about to
+  /// begin, whichever rank asks. May be called as request_stop may.
+  void request_save() noexcept;
 
   /// Returns loss and accuracy over the parts of all ranks, and fills the metrics of the options,
   /// in evaluation mode and without gradients; modes are as before afterwards. Parts may differ in
@@ -169,19 +204,33 @@ class Model {
   /// collective, but with a plan that cuts parameters, where all ranks need equally many batches.
   at::Tensor predict(const data::Pipeline& data);
 
-  /// Saves module, optimizer and position as `prefix-<epoch>_<step>`. Rank 0 writes and blocks
-  /// until it is on the disk; the others return at once, but with a plan that shards the optimizer,
-  /// which is collective. Throws CheckpointError there.
-  void save(const checkpoint::SaveOptions& options) const;
+  /// Saves module, optimizer, position, loss scale, random streams and the state of running
+  /// callbacks as `prefix-<epoch>_<step>`, and returns its path. Every rank writes its share, so
+  /// all must see the folder. Collective; blocking until everything is on the disk. Throws
+  /// CheckpointError on all ranks where one cannot write.
+  std::filesystem::path save(const checkpoint::SaveOptions& options) const;
 
-  /// Loads a checkpoint made by `save`: every rank reads it, so each must see the folder.
-  /// Collective. Throws CheckpointError naming what does not fit, also where ranks find different
+  /// Loads a checkpoint made by `save`, by any number of ranks and with any plan; every rank reads
+  /// its share. Callbacks of the next training get their state back, by name. Collective. Throws
+  /// CheckpointError on all ranks, naming what does not fit, also where ranks find different
   /// checkpoints in that place.
   void resume(const std::filesystem::path& checkpoint);
 
+  /// How far training has come; after a checkpoint was resumed, where that stands.
+  Progress progress() const;
+
+  torch::nn::Module& module() const;
+  torch::optim::Optimizer& optimizer() const;
+  const ModelOptions& options() const;
+  /// Where the parameters were when the model last worked.
+  at::Device device() const;
+  /// For global_norm and others of trireme/optim: which ranks have what of the gradients.
+  Sharing sharing() const;
+
  private:
   struct Impl;
-  struct Whole;
+  struct Run;
+  struct Snapshot;
 
   // Either forward and loss, or batch_loss; the others are empty.
   Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss, BatchLoss batch_loss,

@@ -36,8 +36,8 @@ void ProgressBar::on_epoch_end(const EpochEndContext& epoch) {
   bar_.finish(summary);
 }
 
-void ProgressBar::on_failure(const RunContext& run) noexcept {
-  if (run.rank == 0) bar_.abandon();
+void ProgressBar::on_failure(const FailureContext& failure) noexcept {
+  if (failure.run.rank == 0) bar_.abandon();
 }
 
 }  // namespace trireme

@@ -12,12 +12,22 @@
 #include <vector>
 
 namespace trireme::detail {
+namespace {
 
-void StepAgreement::start(const at::Tensor& loss, bool wants_to_stop) {
+// One number a rank, whose sum over fewer than 4096 ranks says how many wish what; fp32 has it
+// exactly where none has failed, and where one has, nothing else matters.
+constexpr double kSave = 4096;
+constexpr double kFailed = kSave * 4096;
+
+}  // namespace
+
+void StepAgreement::start(const at::Tensor& loss, Wish wish) {
   loss_ = loss;
   // x - x is 0 for a finite number and not a number for any other, and a sum over ranks keeps that.
   const at::Tensor value = loss.to(at::kFloat);
-  parallelized_.add_to_step(at::sub(value, value).add_(wants_to_stop ? 1 : 0));
+  const double code =
+      (wish.to_stop ? 1 : 0) + (wish.to_save ? kSave : 0) + (wish.has_failed ? kFailed : 0);
+  parallelized_.add_to_step(at::sub(value, value).add_(code));
 }
 
 StepAgreement::Outcome StepAgreement::finish(std::int64_t epoch, std::int64_t step) {
@@ -25,7 +35,10 @@ StepAgreement::Outcome StepAgreement::finish(std::int64_t epoch, std::int64_t st
   loss_.reset();
   const double sum = parallelized_.sum_of_step();
   if (std::isnan(sum)) fail(loss, epoch, step);
-  return {.loss = loss, .is_last = sum > 0};
+  return {.loss = loss,
+          .is_last = std::fmod(sum, kSave) > 0,
+          .is_saved = std::fmod(sum, kFailed) >= kSave,
+          .has_failed = sum >= kFailed};
 }
 
 void StepAgreement::fail(float loss, std::int64_t epoch, std::int64_t step) const {

@@ -2,8 +2,10 @@
 #include <trireme/train/stopping.h>
 
 #include <trireme/base/error.h>
+#include <trireme/report/number.h>
 #include <trireme/train/model.h>
 
+#include <sstream>
 #include <utility>
 
 namespace trireme {
@@ -34,6 +36,27 @@ void EarlyStopping::on_epoch_end(const EpochEndContext& epoch) {
     epochs_without_ = 0;
   }
   if (epochs_without_ >= options_.patience) epoch.run.model.request_stop();
+}
+
+std::string EarlyStopping::state() const {
+  if (best_epoch_ == 0) return {};
+  return join_message(report::shortest(best_score_), " ", best_epoch_, " ", epochs_without_);
+}
+
+void EarlyStopping::restore(const std::string& state) {
+  std::istringstream text(state);
+  double score = 0;
+  std::int64_t epoch = 0;
+  std::int64_t without = 0;
+  text >> score >> epoch >> without;
+  if (!text || epoch < 1 || without < 0) {
+    throw CheckpointError(
+        join_message("the checkpoint's state of EarlyStopping cannot be read: '", state, "'"),
+        "it was written by another version or callback; resume from another checkpoint");
+  }
+  best_score_ = score;
+  best_epoch_ = epoch;
+  epochs_without_ = without;
 }
 
 TrainingLimit::TrainingLimit(const TrainingLimitOptions& options) : options_(options) {

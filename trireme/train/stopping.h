@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <string>
 
 namespace trireme {
 
@@ -21,14 +22,17 @@ struct EarlyStoppingOptions {
   std::function<double(const EpochEndContext&)> score{};
 };
 
-/// Ends training when a score has stopped improving. One that is not a number is no improvement. A
-/// resumed run counts anew. Throws UsageError for a patience below 1 or a min_delta below 0.
+/// Ends training when a score has stopped improving. One that is not a number is no improvement.
+/// Each training counts anew, but one that was resumed from a checkpoint, which goes on. Throws
+/// UsageError for a patience below 1 or a min_delta below 0.
 class EarlyStopping final : public Callback {
  public:
   explicit EarlyStopping(EarlyStoppingOptions options = {});
 
   void on_run_begin(const RunContext& run) override;
   void on_epoch_end(const EpochEndContext& epoch) override;
+  std::string state() const override;
+  void restore(const std::string& state) override;
 
   /// The least score of the last run and its epoch; infinite and 0 where none was seen.
   double best_score() const { return best_score_; }

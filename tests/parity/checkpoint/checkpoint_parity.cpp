@@ -5,7 +5,12 @@
 //   (`model.*`), images and
 //                                                labels of a file; writes logits, loss, gradients
 //                                                and buffers
+//   checkpoint_parity import <name> <in> <folder>      weights of a file into a network, and that
+//                                                      into a checkpoint
+//   checkpoint_parity export <folder> <out>            the newest checkpoint into one file
 #include <models/resnet.h>
+#include <trireme/checkpoint/checkpoint.h>
+#include <trireme/checkpoint/convert.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/checkpoint/safetensors.h>
 
@@ -47,6 +52,12 @@ void train_once(const std::string& name, const std::string& in, const std::strin
   trireme::checkpoint::write_safetensors(out, result);
 }
 
+void import_weights(const std::string& name, const std::string& in, const std::string& folder) {
+  auto net = make_network(name);
+  trireme::checkpoint::load_model(in, *net);
+  trireme::checkpoint::save({.folder = folder}, *net, nullptr, {});
+}
+
 }  // namespace
 
 int main(int count, char** values) {
@@ -57,8 +68,16 @@ int main(int count, char** values) {
       trireme::checkpoint::write_safetensors(arguments[3], file.tensors, file.metadata);
     } else if (arguments.size() == 5 && std::string(arguments[1]) == "resnet") {
       train_once(arguments[2], arguments[3], arguments[4]);
+    } else if (arguments.size() == 5 && std::string(arguments[1]) == "import") {
+      import_weights(arguments[2], arguments[3], arguments[4]);
+    } else if (arguments.size() == 4 && std::string(arguments[1]) == "export") {
+      trireme::checkpoint::export_safetensors(
+          trireme::checkpoint::latest(arguments[2], "checkpoint").value(), arguments[3]);
     } else {
-      std::fputs("usage: checkpoint_parity copy <in> <out> | resnet <name> <in> <out>\n", stderr);
+      std::fputs(
+          "usage: checkpoint_parity copy <in> <out> | resnet <name> <in> <out> | "
+          "import <name> <in> <folder> | export <folder> <out>\n",
+          stderr);
       return 2;
     }
   } catch (const std::exception& error) {

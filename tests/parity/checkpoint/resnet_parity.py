@@ -3,10 +3,12 @@
 
 The weights travel through a safetensors file that the safetensors package writes. Both sides run the same kernels
 on one thread, so logits, loss and gradients agree to 1e-5 of each tensor's largest value (bit for bit on most machines).
+The same weights go into a checkpoint and come back into a module of torch by load_state_dict, bit for bit.
 
 usage: resnet_parity.py <checkpoint_parity program>
 """
 
+import copy
 import pathlib
 import subprocess
 import sys
@@ -80,6 +82,20 @@ CASES = {
 TOLERANCE = 1e-5
 
 
+def check_round_trip(program, name, net, folder):
+    """state_dict() into a network of ours, that into a checkpoint, the checkpoint into one file and a new module."""
+    weights, exported = pathlib.Path(folder, "weights.safetensors"), pathlib.Path(folder, "exported.safetensors")
+    tensor_file.save({key: value.clone() for key, value in net.state_dict().items()}, weights)
+    subprocess.run([program, "import", name, weights, pathlib.Path(folder, "runs")], check=True)
+    subprocess.run([program, "export", pathlib.Path(folder, "runs"), exported], check=True)
+    other = copy.deepcopy(net)
+    for value in other.state_dict().values():
+        value.fill_(0)
+    other.load_state_dict(tensor_file.load(exported)[0])
+    for key, value in other.state_dict().items():
+        assert torch.equal(value, net.state_dict()[key]), f"{name}: {key} came back otherwise"
+
+
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -99,6 +115,7 @@ def main():
             tensor_file.save(given | {"images": images, "labels": labels}, source)
             subprocess.run([sys.argv[1], "resnet", name, source, result], check=True)
             got, _ = tensor_file.load(result)
+            check_round_trip(sys.argv[1], name, net, folder)
         assert got.keys() == expected.keys(), got.keys() ^ expected.keys()
         worst = 0.0
         for key, value in expected.items():

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints the rates of schedules as JSON, for schedules_parity.py.
+// Prints the rates of schedules as JSON, for schedules_parity.py, and those that plateaus make of
+// the scores that it is given.
+#include <trireme/optim/plateau.h>
 #include <trireme/optim/schedules.h>
 
 #include <nlohmann/json.hpp>
@@ -10,7 +12,25 @@
 #include <string>
 #include <vector>
 
+using trireme::Plateau;
+using trireme::PlateauOptions;
 using trireme::Schedule;
+
+namespace {
+
+// The rate after each score.
+std::vector<double> rates_of(const PlateauOptions& options, double rate,
+                             const std::vector<double>& scores) {
+  Plateau plateau(options);
+  std::vector<double> rates;
+  for (const double score : scores) {
+    if (plateau.observe(score)) rate = plateau.lowered(rate);
+    rates.push_back(rate);
+  }
+  return rates;
+}
+
+}  // namespace
 
 int main() {
   constexpr std::int64_t kSteps = 40;
@@ -33,5 +53,18 @@ int main() {
     for (std::int64_t step = 1; step <= kSteps; ++step) rates.push_back(schedule(step));
     all[name] = rates;
   }
+  const std::map<std::string, PlateauOptions> plateaus = {
+      {"plateau", {.patience = 3}},
+      {"plateau_highest", {.is_higher_better = true, .factor = 0.5, .patience = 2}},
+      {"plateau_absolute", {.patience = 1, .threshold = 0.05, .is_absolute = true}},
+      {"plateau_highest_absolute",
+       {.is_higher_better = true, .patience = 1, .threshold = 0.05, .is_absolute = true}},
+      {"plateau_cooldown", {.factor = 0.7, .patience = 0, .threshold = 0.1, .cooldown = 4}},
+      {"plateau_least", {.patience = 0, .threshold = 0.3, .least_rate = 0.003}},
+      {"plateau_least_change",
+       {.factor = 0.9, .patience = 0, .threshold = 0.3, .least_change = 0.02}},
+  };
+  const auto scores = nlohmann::json::parse(std::cin).get<std::vector<double>>();
+  for (const auto& [name, options] : plateaus) all[name] = rates_of(options, 0.5, scores);
   std::cout << all.dump() << '\n';
 }

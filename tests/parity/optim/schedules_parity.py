@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning rates of Trireme's schedules against torch.optim.lr_scheduler, step by step, to 1e-9 of the largest.
+"""Learning rates of Trireme's schedules against torch.optim.lr_scheduler, step by step, to 1e-9 of the largest; those of
+its plateaus against ReduceLROnPlateau, exactly, for scores that fall, rise and stay.
 
 usage: schedules_parity.py <schedules_parity program>
 """
 
 import json
+import math
+import random
 import subprocess
 import sys
 
@@ -36,6 +39,37 @@ SCHEDULERS = {
 }
 
 
+def plateau(**options):
+    return lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, **options)
+
+
+PLATEAUS = {
+    "plateau": plateau(patience=3),
+    "plateau_highest": plateau(mode="max", factor=0.5, patience=2),
+    "plateau_absolute": plateau(patience=1, threshold=0.05, threshold_mode="abs"),
+    "plateau_highest_absolute": plateau(mode="max", patience=1, threshold=0.05, threshold_mode="abs"),
+    "plateau_cooldown": plateau(factor=0.7, patience=0, threshold=0.1, cooldown=4),
+    "plateau_least": plateau(patience=0, threshold=0.3, min_lr=0.003),
+    "plateau_least_change": plateau(factor=0.9, patience=0, threshold=0.3, eps=0.02),
+}
+
+
+def make_scores():
+    numbers = random.Random(5)
+    scores = [1 / (1 + step) + numbers.uniform(-0.2, 0.2) for step in range(60)]
+    return scores + [scores[-1]] * 8 + [-score for score in scores] + [math.exp(numbers.gauss(0, 1)) for _ in range(60)]
+
+
+def plateau_rates(make, scores):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    scheduler = make(optimizer)
+    rates = []
+    for score in scores:
+        scheduler.step(score)
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
 def rates_of(rate, make, count):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=rate)
     scheduler = make(optimizer)
@@ -49,9 +83,17 @@ def rates_of(rate, make, count):
 
 
 def main():
-    ours = json.loads(subprocess.run(sys.argv[1:2], check=True, capture_output=True, text=True).stdout)
-    assert ours.keys() == SCHEDULERS.keys(), ours.keys() ^ SCHEDULERS.keys()
+    scores = make_scores()
+    finished = subprocess.run(sys.argv[1:2], check=True, capture_output=True, text=True, input=json.dumps(scores))
+    ours = json.loads(finished.stdout)
+    known = SCHEDULERS.keys() | PLATEAUS.keys()
+    assert ours.keys() == known, ours.keys() ^ known
     failures = 0
+    for name, make in PLATEAUS.items():
+        theirs = plateau_rates(make, scores)
+        assert len(set(theirs)) > 2, f"{name}: the scores never lower the rate"
+        print(f"{name}: {'equal' if ours[name] == theirs else 'differs'}")
+        failures += ours[name] != theirs
     for name, (rate, make) in SCHEDULERS.items():
         theirs = rates_of(rate, make, len(ours[name]))
         worst = max(abs(a - b) for a, b in zip(ours[name], theirs, strict=True)) / max(theirs)

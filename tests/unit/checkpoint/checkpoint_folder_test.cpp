@@ -2,6 +2,7 @@
 #include <trireme/checkpoint/checkpoint_folder.h>
 
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/retention.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +55,7 @@ TEST(CheckpointFolder, ListsInTheOrderOfWritingWhateverTheNumbers) {
   EXPECT_EQ(latest(folder.path(), "demo"), folder / "demo-1_10");
   write(folder, 1, 12);
   EXPECT_EQ(latest(folder.path(), "demo"), folder / "demo-1_12");
-  keep_last(folder.path(), "demo", 2);
+  keep(folder.path(), "demo", {.last = 2});
   EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")),
               ElementsAre("demo-1_10", "demo-1_12"));
 }
@@ -91,9 +92,9 @@ TEST(CheckpointFolder, HasNothingWhereThereIsNoFolder) {
 TEST(CheckpointFolder, RemovesTheOldest) {
   const TemporaryFolder folder;
   make(folder, {"demo-1_1", "demo-1_2", "demo-2_1", "demo-2_2", "other-1_1"});
-  keep_last(folder.path(), "demo", 2);
+  keep(folder.path(), "demo", {.last = 2});
   EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")), ElementsAre("demo-2_1", "demo-2_2"));
-  keep_last(folder.path(), "demo", 1);
+  keep(folder.path(), "demo", {.last = 1});
   EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")), ElementsAre("demo-2_2"));
   EXPECT_TRUE(std::filesystem::exists(folder / "other-1_1"));
 }
@@ -145,8 +146,8 @@ TEST(CheckpointFolder, RefusesNamesAndNumbersThatCannotBe) {
   }
   EXPECT_THAT(message_of<UsageError>([] { checkpoint_name("demo", -1, 1); }),
               HasSubstr("epoch -1 and step 1"));
-  EXPECT_THAT(message_of<UsageError>([] { keep_last(".", "demo", 0); }),
-              HasSubstr("asked to keep 0 checkpoints"));
+  EXPECT_THAT(message_of<UsageError>([] { keep(".", "demo", {.last = -1}); }),
+              HasSubstr("asked to keep -1 checkpoints"));
 }
 
 }  // namespace

@@ -2,18 +2,25 @@
 #include <trireme/checkpoint/checkpoint.h>
 
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/convert.h>
+#include <trireme/checkpoint/index.h>
+#include <trireme/checkpoint/inspect.h>
 #include <trireme/checkpoint/module_state.h>
+#include <trireme/checkpoint/optimizer_state.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <tests/temporary_folder.h>
 #include <torch/torch.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -142,33 +149,157 @@ TEST_F(Checkpoint, CutShortSaysExpectedAndActualSize) {
   EXPECT_THAT(load_error(path), HasSubstr(model.string() + " cannot be read: No such file"));
 }
 
-TEST_F(Checkpoint, FindsADamagedByteAnywhere) {
-  const auto path = save_at(1, &optimizer_);
-  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
-    const std::string good = read_file(path / name);
-    for (std::size_t place = 0; place < good.size(); ++place) {
-      std::string damaged = good;
-      damaged[place] = static_cast<char>(damaged[place] ^ 4);
-      write_file(path / name, damaged);
-      EXPECT_THAT(load_error(path, &optimizer_), HasSubstr(name)) << place;
+TEST_F(Checkpoint, FindsEveryFlippedBit) {
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  net->forward(torch::ones({1, 2})).sum().backward();
+  optimizer.step();
+  // Letters in an escape and in a number, where a bit of case changes no meaning.
+  const auto path =
+      save(options_, *net, &optimizer,
+           {.epoch = 1, .step = 1, .entries = {{"odd", "\x1f"}, {"raw", "\xff\xfe"}}});
+  std::size_t bits = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    const std::string good = read_file(entry.path());
+    // In place: a file system flushes what is cut and written anew.
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const auto put = [&](std::size_t byte, char value) {
+      file.seekp(static_cast<std::streamoff>(byte)).put(value).flush();
+    };
+    for (std::size_t place = 0; place < 8 * good.size(); ++place, ++bits) {
+      put(place / 8, static_cast<char>(good[place / 8] ^ (1 << place % 8)));
+      EXPECT_THROW(load(path, *net, &optimizer), CheckpointError)
+          << "bit " << place % 8 << " of byte " << place / 8 << " of " << entry.path();
+      put(place / 8, good[place / 8]);
     }
-    write_file(path / name, good);
   }
-  const std::string good = read_file(path / "state.json");
+  EXPECT_GT(bits, 10000U);
+  EXPECT_EQ(load(path, *net, &optimizer).entries.at("raw"), "\xff\xfe");
+}
+
+TEST_F(Checkpoint, SaysWhatIsWrongWithAnIndex) {
+  const auto path = save_at(1, &optimizer_);
+  const std::string good = read_file(path / "index.json");
   std::string damaged = good;
   damaged[good.find("\"epoch\": 1") + 9] = '2';
-  write_file(path / "state.json", damaged);
-  EXPECT_THAT(load_error(path), HasSubstr("state.json is damaged: its checksum does not match"));
-  write_file(path / "state.json", good.substr(0, 20));
+  write_file(path / "index.json", damaged);
+  EXPECT_THAT(load_error(path), HasSubstr("index.json is damaged: its checksum does not match"));
+  write_file(path / "index.json", good.substr(0, 20));
   EXPECT_THAT(load_error(path),
               HasSubstr("is cut short or damaged: its 20 bytes are not a JSON object"));
-  write_file(path / "state.json", R"({"format": 2})");
-  EXPECT_THAT(load_error(path), HasSubstr("is of format 2, expected 1"));
+  write_file(path / "index.json", R"({"format": 3})");
+  EXPECT_THAT(load_error(path), HasSubstr("is of format 3, expected 2"));
+  write_file(path / "index.json", good);
+  write_file(path / "order", "7\n");
+  EXPECT_THAT(load_error(path), HasSubstr("order is damaged: it should hold 1"));
+}
+
+TEST_F(Checkpoint, SaysWhenAFileIsOfAnotherRun) {
+  const auto path = save_at(1);
+  const auto other = save_at(2);
+  const torch::NoGradGuard no_grad;
+  net_->weight.fill_(7);
+  const auto third = save_at(3);
+  std::filesystem::copy_file(third / "model.safetensors", path / "model.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(load_error(path), HasSubstr("it is of another checkpoint"));
+  std::filesystem::copy_file(path / "index.json", other / "index.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(load_error(other), HasSubstr("order is damaged: it should hold 1"));
+}
+
+TEST_F(Checkpoint, GivesBackWhatThisRankSavedForItselfAndScores) {
+  options_.score = 0.25;
+  const auto path =
+      save(options_, *net_, &optimizer_, {.epoch = 1, .step = 1, .own = {{"random", "\x80 text"}}});
+  const State loaded = load(path, *net_, &optimizer_);
+  EXPECT_THAT(loaded.own, ElementsAre(Pair("random", "\x80 text")));
+  EXPECT_THAT(loaded.of_ranks, ElementsAre(loaded.own));
+  EXPECT_EQ(read_index(path).score, 0.25);
+}
+
+TEST_F(Checkpoint, LoadsWeightsUnderOtherNamesAndSomeOfThem) {
+  const auto path = save_at(1, &optimizer_);
+  struct Net : torch::nn::Module {
+    torch::nn::Linear head{register_module("head", torch::nn::Linear(4, 3))};
+    torch::nn::Linear extra{register_module("extra", torch::nn::Linear(2, 2))};
+  } other;
+  const auto under_head = [](const std::string& name) { return "head." + name; };
+  EXPECT_THAT(message_of<CheckpointError>([&] { load_model(path, other, {.rename = under_head}); }),
+              HasSubstr("of another model: 2 missing, first 'extra.bias', 0 unexpected"));
+  const auto before = other.extra->weight.clone();
+  const LoadedModel loaded = load_model(path, other, {.rename = under_head, .strict = false});
+  EXPECT_THAT(loaded.missing, ElementsAre("extra.bias", "extra.weight"));
+  EXPECT_TRUE(loaded.unexpected.empty());
+  EXPECT_TRUE(torch::equal(other.head->weight, net_->weight));
+  EXPECT_TRUE(torch::equal(other.extra->weight, before));
+
+  const LoadedModel one = load_model(
+      path, other, {.names = {{"bias", ""}, {"weight", "head.weight"}}, .strict = false});
+  EXPECT_EQ(one.missing.size(), 3U);
+  EXPECT_THAT(message_of<CheckpointError>([&] {
+                load_model(path, other, {.names = {{"wieght", "head.weight"}}, .strict = false});
+              }),
+              HasSubstr("has no tensor 'wieght'"));
+  EXPECT_THAT(message_of<CheckpointError>([&] {
+                load_model(path, other,
+                           {.rename = [](const auto&) { return "x"; }, .strict = false});
+              }),
+              HasSubstr("'bias' and 'weight' would both be 'x'"));
+  EXPECT_THAT(message_of<CheckpointError>([&] {
+                load_model(path, other, {.names = {{"weight", "extra.weight"}}, .strict = false});
+              }),
+              HasSubstr("'extra.weight' is F32 [3, 4] there and F32 [2, 2] in the model"));
+}
+
+TEST_F(Checkpoint, LoadsFormat1) {
+  const auto folder = folder_ / "old-2_3";
+  std::filesystem::create_directory(folder);
+  const auto content = optimizer_state(optimizer_, *net_);
+  const FileDigest model = write_safetensors(folder / "model.safetensors", module_tensors(*net_));
+  const FileDigest optimizer = write_safetensors(folder / "optimizer.safetensors", content.tensors,
+                                                 {{"trireme.optimizer", content.scalars}});
+  const auto digest = [](const FileDigest& file) {
+    return "{\"bytes\":" + std::to_string(file.bytes) + ",\"crc32\":" + std::to_string(file.crc32) +
+           "}";
+  };
+  // The document without its own checksum, as format 1 had it, keys in order.
+  const std::string text = R"({"entries":{"plan":"text"},"epoch":2,"files":{"model.safetensors":)" +
+                           digest(model) + R"(,"optimizer.safetensors":)" + digest(optimizer) +
+                           R"(},"format":1,"step":3})";
+  const auto crc = ::crc32_z(0, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+  const auto write_state = [&](std::uint64_t checksum) {
+    nlohmann::json document = nlohmann::json::parse(text);
+    document["crc32"] = checksum;
+    write_file(folder / "state.json", document.dump(2) + "\n");
+  };
+  write_state(crc);
+  torch::nn::Linear other(4, 3);
+  torch::optim::SGD other_optimizer(other->parameters(), torch::optim::SGDOptions(0.5));
+  const State loaded = load(folder, *other, &other_optimizer);
+  EXPECT_EQ(loaded.epoch, 2);
+  EXPECT_EQ(loaded.step, 3);
+  EXPECT_THAT(loaded.entries, ElementsAre(Pair("plan", "text")));
+  EXPECT_TRUE(torch::equal(other->weight, net_->weight));
+  EXPECT_EQ(other_optimizer.state().size(), 2U);
+
+  const auto converted = convert(folder, {.folder = folder_.path(), .prefix = "new"});
+  EXPECT_EQ(converted, folder_ / "new-2_3");
+  EXPECT_TRUE(differences(folder, converted).empty());
+
+  const std::string good = read_file(folder / "model.safetensors");
+  std::string damaged = good;
+  damaged[20] = static_cast<char>(damaged[20] ^ 1);
+  write_file(folder / "model.safetensors", damaged);
+  EXPECT_THAT(load_error(folder), HasSubstr("its checksum is not the one in state.json"));
+  write_file(folder / "model.safetensors", good);
+  write_state(crc ^ 1);
+  EXPECT_THAT(load_error(folder), HasSubstr("state.json is damaged: its checksum does not match"));
 }
 
 TEST_F(Checkpoint, SaysWhenThereIsNone) {
   EXPECT_THAT(load_error(folder_ / "demo-1_1"),
-              AllOf(HasSubstr("demo-1_1/state.json cannot be opened: No such file"),
+              AllOf(HasSubstr("demo-1_1/index.json cannot be opened: No such file"),
                     HasSubstr("hint: give the folder")));
 }
 
@@ -224,8 +355,13 @@ TEST_F(Checkpoint, KilledAtAnyMomentLeavesOnlyCompleteOnes) {
       for (std::int64_t step = 1000L * round;; ++step) save_at(step, &optimizer_);
     }
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    const auto wanted = folder_ / checkpoint_name("demo", 1, 1000 * round + round % 7);
-    while (!std::filesystem::exists(wanted) && std::chrono::steady_clock::now() < deadline)
+    const std::int64_t wanted = 1000L * round + round % 7;
+    const auto newest_step = [&]() -> std::int64_t {
+      const auto newest = latest(folder_.path(), "demo");
+      const std::string name = newest ? newest->filename().string() : "_-1";
+      return std::stoll(name.substr(name.find('_') + 1));
+    };
+    while (newest_step() < wanted && std::chrono::steady_clock::now() < deadline)
       std::this_thread::yield();
     ::kill(writer, SIGKILL);
     ::waitpid(writer, nullptr, 0);

@@ -4,6 +4,8 @@
 #include "files.h"
 #include <trireme/base/error.h>
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
@@ -27,6 +29,18 @@ TEST(Batch, ListsItsColumnsWhereTheNameIsUnknown) {
 }
 
 TEST(Batch, HasNoRowsWithoutColumns) { EXPECT_EQ(Batch{}.rows(), 0); }
+
+TEST(Batch, KnowsWhichRowsOnlyFillItUp) {
+  const Batch batch{{"x"}, {at::arange(5)}, 2};
+  EXPECT_EQ(batch.rows(), 5);
+  EXPECT_EQ(batch.valid_rows(), 3);
+  const at::Tensor mask = batch.mask();
+  EXPECT_EQ(mask.scalar_type(), at::kBool);
+  EXPECT_TRUE(at::equal(mask, at::arange(5).lt(3)));
+  EXPECT_TRUE(at::equal(batch.without_padding()["x"], at::arange(3)));
+  EXPECT_EQ(batch.without_padding().padded_rows, 0);
+  EXPECT_EQ(Batch{}.mask().size(0), 0);
+}
 
 }  // namespace
 }  // namespace trireme::data

@@ -2,7 +2,7 @@
 // What comes out of a pipeline; how it comes out (threads, errors, the end) is in stream_test.cpp.
 #include <trireme/data/pipeline.h>
 
-#include "files.h"
+#include "batches.h"
 #include <trireme/base/error.h>
 
 #include <ATen/TensorOperators.h>
@@ -21,33 +21,13 @@ namespace trireme::data {
 namespace {
 
 using test::message_of;
+using testing::batches_of;
+using testing::count_to;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Numbers = std::vector<std::int64_t>;
-
-std::shared_ptr<const Dataset> count_to(std::int64_t size) {
-  return tensors({{"x", at::arange(size)}});
-}
-
-Numbers numbers_of(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(at::kLong).contiguous();
-  return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
-}
-
-std::vector<Numbers> batches_of(const Pipeline& pipeline, std::int64_t epoch = 0,
-                                std::int64_t first_batch = 0) {
-  std::vector<Numbers> batches;
-  const auto stream = pipeline.open(epoch, first_batch);
-  while (const auto batch = stream->next()) batches.push_back(numbers_of((*batch)["x"]));
-  return batches;
-}
-
-Numbers rows_of(const Pipeline& pipeline, std::int64_t epoch = 0) {
-  Numbers rows;
-  for (const Numbers& batch : batches_of(pipeline, epoch))
-    rows.insert(rows.end(), batch.begin(), batch.end());
-  return rows;
-}
+using testing::Numbers;
+using testing::numbers_of;
+using testing::rows_of;
 
 TEST(Pipeline, GivesTheSamplesInOrderByDefault) {
   const auto pipeline = Pipeline(count_to(5)).batch(2);
@@ -279,7 +259,8 @@ TEST(Pipeline, RefusesNumbersOutOfRange) {
   EXPECT_THAT(message_of<UsageError>([&] { pipeline.open(-1); }), HasSubstr("the epoch is -1"));
   EXPECT_THAT(message_of<UsageError>([&] { pipeline.open(0, 11); }),
               HasSubstr("an epoch has 10 batches"));
-  EXPECT_THAT(message_of<UsageError>([&] { Pipeline{nullptr}; }), HasSubstr("without samples"));
+  EXPECT_THAT(message_of<UsageError>([&] { Pipeline{std::shared_ptr<const Dataset>()}; }),
+              HasSubstr("without samples"));
   EXPECT_THAT(message_of<UsageError>([&] { Pipeline{count_to(0)}; }), HasSubstr("without samples"));
 }
 

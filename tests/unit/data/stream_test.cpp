@@ -106,6 +106,31 @@ TEST_P(Stream, NamesTheSampleThatAGeneratorFailsAt) {
   EXPECT_THAT(message_of<DataError>([&] { stream->next(); }), HasSubstr("sample 4: no such file"));
 }
 
+TEST_P(Stream, NamesFileAndOffsetWhereTheDataSetDoes) {
+  const auto set = generator(9, {"x"}, [](std::int64_t index) -> std::vector<at::Tensor> {
+    if (index == 4) throw DataError("part-2.bin: offset 1024: cut short", "get it anew");
+    return {at::scalar_tensor(index)};
+  });
+  const auto stream = over(set).batch(9).open(0);
+  EXPECT_THAT(message_of<DataError>([&] { stream->next(); }),
+              AllOf(HasSubstr("sample 4: part-2.bin: offset 1024: cut short"),
+                    HasSubstr("hint: get it anew")));
+}
+
+TEST_P(Stream, RefusesSamplesThatLackAColumn) {
+  class OneOfTwo final : public Dataset {
+   public:
+    std::int64_t size() const override { return 1; }
+    const std::vector<std::string>& columns() const override { return names_; }
+    std::vector<at::Tensor> get(std::int64_t /*index*/) const override { return {at::zeros({1})}; }
+
+   private:
+    std::vector<std::string> names_{"x", "y"};
+  };
+  EXPECT_THAT(message_of<UsageError>([&] { over(std::make_shared<OneOfTwo>()).open(0)->next(); }),
+              HasSubstr("sample 0: the data set gave 1 tensors, expected 2: 'x', 'y'"));
+}
+
 TEST_P(Stream, NamesTheSamplesWhoseShapesOrDtypesDiffer) {
   const auto shapes = generator(4, {"x"}, [](std::int64_t index) {
     return std::vector<at::Tensor>{at::zeros({2, index < 3 ? 5 : 6})};

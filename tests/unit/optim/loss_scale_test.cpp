@@ -46,6 +46,21 @@ TEST(LossScale, FallsAfterAnOverflowAndGrowsAfterManyGoodSteps) {
   EXPECT_EQ(scale.value(), 4);
 }
 
+TEST(LossScale, GoesOnFromItsState) {
+  torch::Tensor weight = torch::ones({1}).set_requires_grad(true);
+  torch::optim::SGD optimizer({weight}, 0.1);
+  LossScale scale({.initial = 8, .growth_interval = 3});
+  weight.mutable_grad() = torch::ones({1});
+  EXPECT_TRUE(scale.unscale(optimizer) && scale.unscale(optimizer));
+  LossScale other({.initial = 2, .growth_interval = 3});
+  other.restore(scale.state());
+  EXPECT_TRUE(other.unscale(optimizer));
+  EXPECT_EQ(other.value(), 16);
+  EXPECT_EQ(other.state().good_steps, 0);
+  EXPECT_THROW(other.restore({.value = 0}), UsageError);
+  EXPECT_THROW(other.restore({.value = 1, .good_steps = -1}), UsageError);
+}
+
 TEST(LossScale, RefusesImpossibleValues) {
   EXPECT_THROW(LossScale({.initial = 0}), UsageError);
   EXPECT_THROW(LossScale({.initial = INFINITY}), UsageError);

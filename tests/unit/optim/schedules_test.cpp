@@ -48,6 +48,19 @@ TEST(Schedule, StaysAtItsEnd) {
 
 TEST(Schedule, IsMultiplied) { EXPECT_DOUBLE_EQ(Schedule::constant(0.5).times(0.1)(3), 0.05); }
 
+// The rule of Goyal et al.: 4 times the rate, from the plain one on, and no milestone moves.
+TEST(Schedule, IsScaledForALargerBatchWithAWarmUp) {
+  const Schedule plain = Schedule::milestones(0.1, {6, 12});
+  const Schedule scaled = plain.scaled(4, 8);
+  EXPECT_DOUBLE_EQ(scaled(1), 0.1 * (1 + 3.0 / 8));
+  EXPECT_DOUBLE_EQ(scaled(4), 0.1 * 2.5);
+  EXPECT_DOUBLE_EQ(scaled(7), 0.01 * (1 + 3 * 7.0 / 8));  // after the first milestone
+  EXPECT_DOUBLE_EQ(scaled(8), 0.04);
+  EXPECT_DOUBLE_EQ(scaled(13), 0.004);
+  EXPECT_DOUBLE_EQ(plain.scaled(4, 0)(1), 0.4);
+  EXPECT_DOUBLE_EQ(plain.scaled(1, 8)(3), 0.1);
+}
+
 TEST(Schedule, RefusesWhatCannotBe) {
   const double infinity = std::numeric_limits<double>::infinity();
   EXPECT_THROW(Schedule::constant(-1), UsageError);
@@ -58,6 +71,8 @@ TEST(Schedule, RefusesWhatCannotBe) {
   EXPECT_THROW(Schedule::constant(1).after_warm_up(3, 1.5), UsageError);
   EXPECT_THROW(Schedule::constant(1).then(0, Schedule::constant(1)), UsageError);
   EXPECT_THROW(Schedule::constant(1).times(-1), UsageError);
+  EXPECT_THROW(Schedule::constant(1).scaled(0.5, 3), UsageError);
+  EXPECT_THROW(Schedule::constant(1).scaled(2, -1), UsageError);
   EXPECT_THROW(Schedule::linear(1, -1, 3), UsageError);
   EXPECT_THROW(Schedule::steps(1, 0), UsageError);
   EXPECT_THROW(Schedule::milestones(1, {5, 3}), UsageError);

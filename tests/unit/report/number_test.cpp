@@ -21,6 +21,12 @@ TEST(Number, ShortestGivesTheFewestDigitsThatReadBackAsTheSameFloat) {
   }
 }
 
+TEST(Number, ShortestOfADoubleReadsBackAsTheSameDouble) {
+  EXPECT_EQ(shortest(0.1), "0.1");
+  EXPECT_EQ(shortest(1.0 / 3), "0.3333333333333333");
+  EXPECT_EQ(std::stod(shortest(1e-300)), 1e-300);
+}
+
 TEST(Number, FixedKeepsItsDigits) {
   EXPECT_EQ(fixed(0.5, 2), "0.50");
   EXPECT_EQ(fixed(-1234.567, 1), "-1234.6");

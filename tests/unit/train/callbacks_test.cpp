@@ -103,7 +103,7 @@ TEST_F(CallbacksTest, ProgressBarIsSilentOnOtherRanksAndCleansUpAfterAFailure) {
   run_.rank = 0;
   bar.on_epoch_begin({.run = run_, .epoch = 1});
   bar.on_step_end(step(1, 1, 0.75F));
-  bar.on_failure(run_);
+  bar.on_failure({.run = run_, .message = "no"});
   EXPECT_THAT(output.screen(), ElementsAre(""));
 }
 

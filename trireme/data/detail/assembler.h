@@ -2,18 +2,33 @@
 // Loads and transforms the samples of a batch, each straight into its row.
 #pragma once
 
+#include <trireme/data/detail/batch_memory.h>
 #include <trireme/data/detail/cursor.h>
 #include <trireme/data/detail/operation.h>
+#include <trireme/data/detail/pointwise.h>
 #include <trireme/data/detail/recipe.h>
+#include <trireme/data/detail/value.h>
 
 #include <array>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <stop_token>
 #include <vector>
 
 namespace trireme::data::detail {
+
+/// A batch, and the samples that others stand for in it.
+struct Assembled {
+  struct Failure {
+    SkippedSample sample;
+    std::exception_ptr error;
+  };
+
+  Batch batch;  // without columns where more failed than may
+  std::vector<Failure> failures;
+};
 
 /// Makes batches. Keeps memory for intermediate results, so each thread has its own. Not
 /// thread-safe.
@@ -23,33 +38,44 @@ class Assembler {
 
   /// Returns the batch, or nothing where a stop was asked for meanwhile. Throws as
   /// BatchStream::next() does.
-  std::optional<Batch> assemble(const Ticket& ticket, const std::stop_token& stop);
+  std::optional<Assembled> assemble(Ticket ticket, const std::stop_token& stop);
 
  private:
-  /// One sample of one column on its way: in the data set, in scratch memory or in a function's
-  /// result.
-  struct Value {
-    Form form;
-    const std::byte* data = nullptr;
-    at::Tensor owner;  // keeps `data` alive where neither data set nor scratch does
+  // A column of the batch in the making.
+  struct Column {
+    const Padding* padding = nullptr;  // the values then wait for all others
+    Form form;                         // that of the first sample to come, number first_sample
+    std::int64_t first_sample = 0;
+    std::byte* rows = nullptr;
+    at::Tensor tensor;
+    std::vector<Value> values;
   };
 
-  void add(std::size_t column, std::size_t row, const Ticket& ticket, Value value);
-  void apply(std::size_t column, std::size_t row, const Ticket& ticket, std::size_t step,
+  void begin_batch(Ticket ticket);
+  void add_or_replace(std::size_t row, Assembled& made);
+  void add(std::size_t row, std::size_t from, std::int64_t sample);
+  void fetch_ahead(std::int64_t sample) const;
+  void load(std::size_t from, std::int64_t sample);
+  void run_steps(const Stage& stage, std::size_t column, std::size_t row, std::int64_t sample);
+  void apply(const Step& step, const Step* next, Column* into, std::size_t row, std::int64_t sample,
              Value& value);
-
-  /// Says whether a sample of this form goes into the batch's column. The first sample makes the
-  /// column.
-  bool fits(std::size_t column, std::size_t num_rows, const Form& form);
-
-  static Value value_of(at::Tensor tensor);
+  void put(std::size_t column, std::size_t row, std::int64_t sample);
+  void apply_join(const Stage& stage, std::int64_t sample);
+  bool fits(Column& column, std::int64_t sample, const Form& form);
+  Batch finish();
+  void apply_to_batch(const BatchStep& step, Batch& batch) const;
 
   std::shared_ptr<const Recipe> recipe_;
-  std::vector<Form> stored_;         // forms of the rows that the data set has in memory
-  std::vector<Form> forms_;          // by column: that of the batch's first row
-  std::vector<std::byte*> rows_;     // by column: memory of the batch's first row
-  std::vector<at::Tensor> columns_;  // of the batch in the making
+  std::vector<Form> stored_;  // forms of the rows that the data set has in memory
   std::array<std::vector<std::byte>, 2> scratch_;  // steps read from one and write into the other
+  std::size_t next_scratch_ = 0;
+  std::vector<PointwiseStep> pointwise_;  // of the column in hand: those that wait to run together
+  BatchMemory memory_;
+
+  Ticket ticket_;
+  std::vector<Column> columns_;
+  std::vector<std::int64_t> loaded_;  // by row: its sample, or the one that stands for it
+  std::vector<Value> values_;         // of the sample in hand, by column of the stage
 };
 
 }  // namespace trireme::data::detail

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples are in which batch: the order of samples, before any of them is loaded.
+// Walks through the batches of an epoch, before any of them is made.
 #pragma once
 
+#include <trireme/data/detail/pass.h>
 #include <trireme/data/detail/recipe.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace trireme::data::detail {
@@ -13,35 +15,26 @@ namespace trireme::data::detail {
 /// One batch to be made.
 struct Ticket {
   std::uint64_t pass = 0;
-  std::vector<std::int64_t> samples;
+  std::int64_t number = 0;  // of the batch in its pass
+  Rows rows;
+  std::shared_ptr<const Pass> plan;             // where samples have numbers
+  std::vector<std::vector<at::Tensor>> loaded;  // by row, where they have none
+
+  /// The sample that stands for the one of this row where it and `attempt` - 1 others after it have
+  /// failed; see Pass::replacement.
+  std::optional<std::int64_t> replacement(std::int64_t row, std::int64_t attempt) const;
 };
 
-/// Returns the numbers 0 to size - 1 in the order that belongs to (seed, pass); each order is
-/// equally likely.
-std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::uint64_t pass);
-
-/// Walks through the batches of one epoch. Not thread-safe.
+/// Not thread-safe.
 class Cursor {
  public:
-  Cursor(std::shared_ptr<const Recipe> recipe, std::int64_t epoch, std::int64_t first_batch);
+  virtual ~Cursor() = default;
 
-  /// Returns how many batches are left.
-  std::int64_t remaining() const { return batches_per_pass_ * recipe_->times - next_; }
-
-  /// Returns the next batch; only while there is one left.
-  Ticket next();
-
- private:
-  void begin_pass(std::uint64_t pass);
-
-  std::shared_ptr<const Recipe> recipe_;
-  std::int64_t samples_per_pass_;
-  std::int64_t batches_per_pass_;
-  std::int64_t epoch_;
-  std::int64_t next_;
-  std::vector<std::int64_t>
-      shuffled_;  // this shard's part for the pass; empty where nothing is shuffled
-  std::uint64_t shuffled_pass_ = 0;
+  /// Returns the next batch, nothing after the last.
+  virtual std::optional<Ticket> next() = 0;
 };
+
+std::unique_ptr<Cursor> make_cursor(const std::shared_ptr<const Recipe>& recipe, std::int64_t epoch,
+                                    std::int64_t first_batch);
 
 }  // namespace trireme::data::detail

@@ -42,6 +42,8 @@ struct Planes {
 /// Throws UsageError where there are fewer than two dimensions.
 Planes planes_of(const Form& form);
 
+class Pointwise;
+
 class Operation {
  public:
   virtual ~Operation() = default;
@@ -54,6 +56,9 @@ class Operation {
   /// it.
   virtual void run(const Form& from, const std::byte* input, std::byte* output,
                    Random& random) const = 0;
+
+  /// This operation where it is one of detail/pointwise.h, else null.
+  virtual const Pointwise* pointwise() const { return nullptr; }
 };
 
 }  // namespace trireme::data::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/data/detail/stream.h>
 
+#include <trireme/base/error.h>
 #include <trireme/data/detail/assembler.h>
 #include <trireme/data/detail/cursor.h>
 
@@ -16,104 +17,193 @@
 namespace trireme::data::detail {
 namespace {
 
-class DirectStream final : public BatchStream {
+// What both kinds do with a batch once it is made, in the order of the batches.
+class Stream : public BatchStream {
  public:
-  DirectStream(const std::shared_ptr<const Recipe>& recipe, Cursor cursor)
-      : assembler_(recipe), cursor_(std::move(cursor)) {}
-
-  std::optional<Batch> next() override {
-    if (is_over_ || cursor_.remaining() == 0) return std::nullopt;
+  std::optional<Batch> next() final {
+    if (is_over_) return std::nullopt;
     is_over_ = true;
-    std::optional<Batch> batch = assembler_.assemble(cursor_.next(), {});
-    is_over_ = false;
-    return batch;
+    try {
+      std::optional<Assembled> made = take();
+      if (!made) return std::nullopt;
+      record(*made);
+      Batch batch = std::move(made->batch);
+      if (recipe_->device) {
+        for (at::Tensor& column : batch.columns) {
+          column = column.to(*recipe_->device, /*non_blocking=*/true);
+        }
+      }
+      ++state_.next_batch;
+      is_over_ = false;
+      return batch;
+    } catch (...) {
+      end();
+      throw;
+    }
   }
 
+  StreamState state() const final { return state_; }
+  const std::vector<SkippedSample>& skipped() const final { return skipped_; }
+
+ protected:
+  Stream(std::shared_ptr<const Recipe> recipe, std::int64_t epoch, std::int64_t first_batch)
+      : recipe_(std::move(recipe)),
+        state_{.epoch = epoch, .next_batch = first_batch, .settings = recipe_->settings()} {}
+
+  const std::shared_ptr<const Recipe>& recipe() const { return recipe_; }
+
  private:
+  // Returns the next batch, nothing after the last.
+  virtual std::optional<Assembled> take() = 0;
+
+  // Nothing is taken any more.
+  virtual void end() {}
+
+  void record(const Assembled& made) {
+    for (const auto& [sample, error] : made.failures) {
+      if (std::ssize(skipped_) == *recipe_->skip_limit) fail_too_many(error);
+      skipped_.push_back(sample);
+    }
+  }
+
+  [[noreturn]] void fail_too_many(const std::exception_ptr& error) const {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& failure) {
+      std::throw_with_nested(DataError(
+          join_message("skip_failed allows ", *recipe_->skip_limit,
+                       " failed samples in an epoch, and one more failed: ", failure.what()),
+          "mend the data set, or allow more"));
+    }
+  }
+
+  std::shared_ptr<const Recipe> recipe_;
+  StreamState state_;
+  std::vector<SkippedSample> skipped_;
+  bool is_over_ = false;  // at the end and after an error
+};
+
+class DirectStream final : public Stream {
+ public:
+  DirectStream(const std::shared_ptr<const Recipe>& recipe, std::int64_t epoch,
+               std::int64_t first_batch)
+      : Stream(recipe, epoch, first_batch),
+        assembler_(recipe),
+        cursor_(make_cursor(recipe, epoch, first_batch)) {}
+
+ private:
+  std::optional<Assembled> take() override {
+    std::optional<Ticket> ticket = cursor_->next();
+    if (!ticket) return std::nullopt;
+    return assembler_.assemble(std::move(*ticket), {});
+  }
+
   Assembler assembler_;
-  Cursor cursor_;
-  bool is_over_ = false;  // after an error
+  std::unique_ptr<Cursor> cursor_;
 };
 
 // Batch number n goes through slot n % slots: a worker takes number n only once the consumer has
 // taken n - slots, so that a slot never holds two, and the batches come out in order whichever
 // worker is first.
-class PrefetchStream final : public BatchStream {
+class PrefetchStream final : public Stream {
  public:
-  PrefetchStream(std::shared_ptr<const Recipe> recipe, Cursor cursor)
-      : recipe_(std::move(recipe)),
-        cursor_(std::move(cursor)),
-        num_batches_(static_cast<std::size_t>(cursor_.remaining())),
-        slots_(std::min(static_cast<std::size_t>(recipe_->prefetch), num_batches_)) {
+  PrefetchStream(const std::shared_ptr<const Recipe>& recipe, std::int64_t epoch,
+                 std::int64_t first_batch)
+      : Stream(recipe, epoch, first_batch),
+        cursor_(make_cursor(recipe, epoch, first_batch)),
+        slots_(num_slots(*recipe, first_batch)) {
     const std::size_t num_workers =
-        std::min(static_cast<std::size_t>(recipe_->workers), slots_.size());
+        std::min(static_cast<std::size_t>(recipe->workers), slots_.size());
     for (std::size_t i = 0; i < num_workers; ++i) {
       workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
     }
   }
 
-  ~PrefetchStream() override { stop(); }
-
-  std::optional<Batch> next() override {
-    std::unique_lock lock(mutex_);
-    if (next_ == num_batches_) return std::nullopt;
-    Slot& slot = slots_[next_ % slots_.size()];
-    ready_.wait(lock, [&] { return slot.batch || slot.error; });
-    Slot result = std::exchange(slot, {});
-    ++next_;
-    lock.unlock();
-    if (result.error) {
-      stop();
-      next_ = num_batches_;
-      std::rethrow_exception(result.error);
-    }
-    space_.notify_one();
-    return std::move(result.batch);
-  }
+  ~PrefetchStream() override { stop_workers(); }
 
  private:
   struct Slot {
-    std::optional<Batch> batch;
+    std::optional<Assembled> made;
     std::exception_ptr error;
   };
 
-  // Ends all workers; each finishes the sample it has in hand.
-  void stop() {
+  // No more than there are batches, where that is known.
+  static std::size_t num_slots(const Recipe& recipe, std::int64_t first_batch) {
+    std::int64_t slots = recipe.prefetch;
+    if (recipe.dataset) {
+      slots = std::min(slots, recipe.batches_per_pass() * recipe.times - first_batch);
+    }
+    return static_cast<std::size_t>(std::max<std::int64_t>(slots, 1));
+  }
+
+  std::optional<Assembled> take() override {
+    std::unique_lock lock(mutex_);
+    Slot& slot = slots_[next_ % slots_.size()];
+    ready_.wait(lock, [&] { return slot.made || slot.error || next_ == end_; });
+    if (next_ == end_) return std::nullopt;
+    Slot result = std::exchange(slot, {});
+    ++next_;
+    lock.unlock();
+    if (result.error) std::rethrow_exception(result.error);
+    space_.notify_one();
+    return std::move(result.made);
+  }
+
+  void end() override { stop_workers(); }
+
+  // Each finishes the sample it has in hand.
+  void stop_workers() {
     for (std::jthread& worker : workers_) worker.request_stop();
     workers_.clear();
   }
 
   void work(const std::stop_token& stop) {
-    Assembler assembler(recipe_);
-    std::unique_lock lock(mutex_);
-    while (space_.wait(lock, stop, [&] {
-      return taken_ == num_batches_ || taken_ < next_ + slots_.size();
-    }) && taken_ < num_batches_) {
-      const std::size_t number = taken_++;
+    Assembler assembler(recipe());
+    for (;;) {
+      // One worker at a time: numbers and batches stay together.
+      std::unique_lock turn(turn_mutex_);
+      if (!wait_for_space(stop)) return;
+      const std::size_t number = taken_;
       Slot result;
       try {
-        const Ticket ticket = cursor_.next();
-        lock.unlock();
-        result.batch = assembler.assemble(ticket, stop);
-        if (!result.batch) return;
+        std::optional<Ticket> ticket = cursor_->next();
+        if (!ticket) return end_at(number);
+        ++taken_;
+        turn.unlock();
+        result.made = assembler.assemble(std::move(*ticket), stop);
+        if (!result.made) return;
       } catch (...) {
         result.error = std::current_exception();
       }
-      if (!lock.owns_lock()) lock.lock();
+      // The consumer ends all where it meets an error, and a cursor that threw is not asked again.
+      if (turn.owns_lock()) end_at(number + 1);
+      const std::lock_guard lock(mutex_);
       slots_[number % slots_.size()] = std::move(result);
       if (number == next_) ready_.notify_one();
     }
   }
 
-  const std::shared_ptr<const Recipe> recipe_;
+  // Returns whether there is another batch to be made.
+  bool wait_for_space(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    return space_.wait(lock, stop, [&] { return end_ || taken_ < next_ + slots_.size(); }) && !end_;
+  }
 
-  std::mutex mutex_;                   // guards all below but workers_
+  void end_at(std::size_t number) {
+    const std::lock_guard lock(mutex_);
+    end_ = number;
+    ready_.notify_one();
+  }
+
+  std::mutex turn_mutex_;  // guards the two below; taken before mutex_
+  std::unique_ptr<Cursor> cursor_;
+  std::size_t taken_ = 0;  // batches that workers have taken on
+
+  std::mutex mutex_;                   // guards the three below
   std::condition_variable ready_;      // the batch that the consumer waits for is in its slot
   std::condition_variable_any space_;  // the consumer took a batch
-  Cursor cursor_;
-  const std::size_t num_batches_;
-  std::size_t taken_ = 0;  // batches that workers have taken on
-  std::size_t next_ = 0;   // batch that the consumer takes next
+  std::size_t next_ = 0;               // batch that the consumer takes next
+  std::optional<std::size_t> end_;     // batches of the whole stream, once that is known
   std::vector<Slot> slots_;
 
   std::vector<std::jthread> workers_;  // last: they use all above
@@ -121,13 +211,12 @@ class PrefetchStream final : public BatchStream {
 
 }  // namespace
 
-std::unique_ptr<BatchStream> open_stream(std::shared_ptr<const Recipe> recipe, std::int64_t epoch,
-                                         std::int64_t first_batch) {
-  Cursor cursor(recipe, epoch, first_batch);
-  if (recipe->prefetch > 0 && cursor.remaining() > 0) {
-    return std::make_unique<PrefetchStream>(std::move(recipe), std::move(cursor));
+std::unique_ptr<BatchStream> open_stream(const std::shared_ptr<const Recipe>& recipe,
+                                         std::int64_t epoch, std::int64_t first_batch) {
+  if (recipe->prefetch > 0) {
+    return std::make_unique<PrefetchStream>(recipe, epoch, first_batch);
   }
-  return std::make_unique<DirectStream>(recipe, std::move(cursor));
+  return std::make_unique<DirectStream>(recipe, epoch, first_batch);
 }
 
 }  // namespace trireme::data::detail

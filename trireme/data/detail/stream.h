@@ -10,7 +10,7 @@
 
 namespace trireme::data::detail {
 
-std::unique_ptr<BatchStream> open_stream(std::shared_ptr<const Recipe> recipe, std::int64_t epoch,
-                                         std::int64_t first_batch);
+std::unique_ptr<BatchStream> open_stream(const std::shared_ptr<const Recipe>& recipe,
+                                         std::int64_t epoch, std::int64_t first_batch);
 
 }  // namespace trireme::data::detail

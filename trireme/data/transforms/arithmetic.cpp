@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transforms that compute with each element: rescale, normalize, type_cast.
 #include <trireme/base/error.h>
-#include <trireme/data/detail/operation.h>
+#include <trireme/data/detail/pointwise.h>
 #include <trireme/data/transform.h>
 #include <trireme/data/transforms/elements.h>
+#include <trireme/data/transforms/kernels.h>
 
 #include <ATen/Dispatch.h>
 #include <c10/util/TypeCast.h>
@@ -21,32 +22,48 @@ Form real_form(const Form& input) {
   return {input.dtype == at::kDouble ? at::kDouble : at::kFloat, input.sizes};
 }
 
-class Rescale final : public detail::Operation {
+class Rescale final : public detail::Pointwise {
  public:
   Rescale(double scale, double shift) : scale_(scale), shift_(shift) {}
 
   std::string_view name() const override { return "rescale"; }
   Form result(const Form& input) const override { return real_form(input); }
 
-  void run(const Form& from, const std::byte* input, std::byte* output,
-           Random& /*random*/) const override {
-    AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from.dtype, "rescale", [&] {
+  void run_block(at::ScalarType from, std::int64_t /*channel*/, const std::byte* input,
+                 std::byte* output, std::int64_t count) const override {
+    const auto scale = static_cast<float>(scale_);
+    const auto shift = static_cast<float>(shift_);
+    if (from == at::kByte) {
+      detail::kernels().rescale_bytes(reinterpret_cast<const std::uint8_t*>(input),
+                                      static_cast<std::size_t>(count), scale, shift,
+                                      reinterpret_cast<float*>(output));
+    } else if (from == at::kFloat) {
+      detail::kernels().rescale_floats(reinterpret_cast<const float*>(input),
+                                       static_cast<std::size_t>(count), scale, shift,
+                                       reinterpret_cast<float*>(output));
+    } else {
+      rescale_others(from, input, output, count);
+    }
+  }
+
+ private:
+  void rescale_others(at::ScalarType from, const std::byte* input, std::byte* output,
+                      std::int64_t count) const {
+    AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from, "rescale", [&] {
       using Number = Real<scalar_t>;
       const auto* x = reinterpret_cast<const scalar_t*>(input);
       auto* y = reinterpret_cast<Number*>(output);
       const auto scale = static_cast<Number>(scale_);
       const auto shift = static_cast<Number>(shift_);
-      const std::int64_t count = from.elements();
       for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<Number>(x[i]) * scale + shift;
     });
   }
 
- private:
   double scale_;
   double shift_;
 };
 
-class Normalize final : public detail::Operation {
+class Normalize final : public detail::Pointwise {
  public:
   Normalize(std::vector<double> mean, std::vector<double> std)
       : mean_(std::move(mean)), std_(std::move(std)) {
@@ -74,41 +91,52 @@ class Normalize final : public detail::Operation {
     return real_form(input);
   }
 
-  void run(const Form& from, const std::byte* input, std::byte* output,
-           Random& /*random*/) const override {
-    const detail::Planes planes = detail::planes_of(from);
-    const std::int64_t plane = planes.height * planes.width;
-    const std::int64_t channels = detail::channels_of(from);
-    AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from.dtype, "normalize", [&] {
-      using Number = Real<scalar_t>;
-      const auto* x = reinterpret_cast<const scalar_t*>(input);
-      auto* y = reinterpret_cast<Number*>(output);
-      for (std::int64_t p = 0; p < planes.count; ++p, x += plane, y += plane) {
-        const auto channel = static_cast<std::size_t>(mean_.size() == 1 ? 0 : p % channels);
-        const auto mean = static_cast<Number>(mean_[channel]);
-        const auto std = static_cast<Number>(std_[channel]);
-        // A division and not a product with 1 / std: the same bits as torchvision.
-        for (std::int64_t i = 0; i < plane; ++i) y[i] = (static_cast<Number>(x[i]) - mean) / std;
-      }
-    });
+  void run_block(at::ScalarType from, std::int64_t channel, const std::byte* input,
+                 std::byte* output, std::int64_t count) const override {
+    const auto place = static_cast<std::size_t>(mean_.size() == 1 ? 0 : channel);
+    const auto mean = static_cast<float>(mean_[place]);
+    const auto std = static_cast<float>(std_[place]);
+    if (from == at::kByte) {
+      detail::kernels().normalize_bytes(reinterpret_cast<const std::uint8_t*>(input),
+                                        static_cast<std::size_t>(count), mean, std,
+                                        reinterpret_cast<float*>(output));
+    } else if (from == at::kFloat) {
+      detail::kernels().normalize_floats(reinterpret_cast<const float*>(input),
+                                         static_cast<std::size_t>(count), mean, std,
+                                         reinterpret_cast<float*>(output));
+    } else {
+      normalize_others(from, place, input, output, count);
+    }
   }
 
  private:
+  void normalize_others(at::ScalarType from, std::size_t place, const std::byte* input,
+                        std::byte* output, std::int64_t count) const {
+    AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from, "normalize", [&] {
+      using Number = Real<scalar_t>;
+      const auto* x = reinterpret_cast<const scalar_t*>(input);
+      auto* y = reinterpret_cast<Number*>(output);
+      const auto mean = static_cast<Number>(mean_[place]);
+      const auto std = static_cast<Number>(std_[place]);
+      // A division and not a product with 1 / std: the same bits as torchvision.
+      for (std::int64_t i = 0; i < count; ++i) y[i] = (static_cast<Number>(x[i]) - mean) / std;
+    });
+  }
+
   std::vector<double> mean_;
   std::vector<double> std_;
 };
 
-class TypeCast final : public detail::Operation {
+class TypeCast final : public detail::Pointwise {
  public:
   explicit TypeCast(at::ScalarType dtype) : dtype_(dtype) {}
 
   std::string_view name() const override { return "type_cast"; }
   Form result(const Form& input) const override { return {dtype_, input.sizes}; }
 
-  void run(const Form& from, const std::byte* input, std::byte* output,
-           Random& /*random*/) const override {
-    const std::int64_t count = from.elements();
-    AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from.dtype, "type_cast", [&] {
+  void run_block(at::ScalarType from, std::int64_t /*channel*/, const std::byte* input,
+                 std::byte* output, std::int64_t count) const override {
+    AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from, "type_cast", [&] {
       using From = scalar_t;
       const auto* x = reinterpret_cast<const From*>(input);
       AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, dtype_, "type_cast", [&] {

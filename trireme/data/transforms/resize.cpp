@@ -3,6 +3,7 @@
 #include <trireme/data/detail/operation.h>
 #include <trireme/data/transform.h>
 #include <trireme/data/transforms/elements.h>
+#include <trireme/data/transforms/kernels.h>
 #include <trireme/data/transforms/ranges.h>
 
 #include <ATen/Dispatch.h>
@@ -15,28 +16,7 @@ namespace {
 
 using detail::Form;
 using detail::Range;
-
-// Between which two elements of a line of `from` each of `to` elements lies, and how near to the
-// second.
-struct Line {
-  struct Point {
-    std::int64_t first;
-    std::int64_t second;
-    float weight;  // of the second
-  };
-
-  Line(std::int64_t from, std::int64_t to) : points(static_cast<std::size_t>(to)) {
-    const float scale = static_cast<float>(from) / static_cast<float>(to);
-    for (std::int64_t i = 0; i < to; ++i) {
-      const float place = std::max(scale * (static_cast<float>(i) + 0.5F) - 0.5F, 0.0F);
-      const std::int64_t first = std::min(static_cast<std::int64_t>(place), from - 1);
-      points[static_cast<std::size_t>(i)] = {first, std::min(first + 1, from - 1),
-                                             place - static_cast<float>(first)};
-    }
-  }
-
-  std::vector<Point> points;
-};
+using detail::ResizedLine;
 
 // A rectangle of an image.
 struct Piece {
@@ -46,37 +26,68 @@ struct Piece {
   std::int64_t width;
 };
 
-template <typename Element, typename Number>
-void blend_rows(const Element* first, const Element* second, float weight,
-                std::vector<Number>& blended) {
-  const auto count = static_cast<std::int64_t>(blended.size());
-  Number* out = blended.data();
-  for (std::int64_t i = 0; i < count; ++i) {
-    out[i] = static_cast<Number>(first[i]) * (1 - weight) + static_cast<Number>(second[i]) * weight;
+// One plane. Rows are blended first, then each is stretched: the order in which float32 is rounded.
+template <typename Element>
+struct Lines {
+  using Number = detail::Real<Element>;
+
+  static void blend(const Element* first, const Element* second, float weight, std::size_t count,
+                    Number* out) {
+    for (std::size_t i = 0; i < count; ++i) {
+      out[i] =
+          static_cast<Number>(first[i]) * (1 - weight) + static_cast<Number>(second[i]) * weight;
+    }
   }
-}
+
+  static void stretch(const Number* in, const ResizedLine& line, Element* out) {
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      out[i] = detail::rounded<Element>(in[line.first[i]] * line.weight_of_first[i] +
+                                        in[line.second[i]] * line.weight_of_second[i]);
+    }
+  }
+};
+
+template <>
+struct Lines<std::uint8_t> {
+  static void blend(const std::uint8_t* first, const std::uint8_t* second, float weight,
+                    std::size_t count, float* out) {
+    detail::kernels().blend_bytes(first, second, weight, count, out);
+  }
+  static void stretch(const float* in, const ResizedLine& line, std::uint8_t* out) {
+    detail::kernels().stretch_to_bytes(in, line, out);
+  }
+};
+
+template <>
+struct Lines<float> {
+  static void blend(const float* first, const float* second, float weight, std::size_t count,
+                    float* out) {
+    detail::kernels().blend_floats(first, second, weight, count, out);
+  }
+  static void stretch(const float* in, const ResizedLine& line, float* out) {
+    detail::kernels().stretch_to_floats(in, line, out);
+  }
+};
 
 // Writes the piece of each plane, resized to [height, width].
 void resize_piece(const Form& from, const Piece& piece, std::int64_t height, std::int64_t width,
                   const std::byte* input, std::byte* output) {
   const detail::Planes planes = detail::planes_of(from);
-  const Line rows(piece.height, height);
-  const Line columns(piece.width, width);
+  const ResizedLine rows(piece.height, height);
+  const ResizedLine columns(piece.width, width);
   AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, from.dtype, "resize", [&] {
     using Number = detail::Real<scalar_t>;
-    std::vector<Number> blended(static_cast<std::size_t>(piece.width));
+    const auto piece_width = static_cast<std::size_t>(piece.width);
+    std::vector<Number> blended(piece_width + detail::kLinePadding);
     const auto* x =
         reinterpret_cast<const scalar_t*>(input) + piece.top * planes.width + piece.left;
     auto* y = reinterpret_cast<scalar_t*>(output);
     for (std::int64_t plane = 0; plane < planes.count; ++plane, x += planes.height * planes.width) {
-      for (const Line::Point& row : rows.points) {
-        blend_rows(x + row.first * planes.width, x + row.second * planes.width, row.weight,
-                   blended);
-        for (const Line::Point& column : columns.points) {
-          const Number first = blended[static_cast<std::size_t>(column.first)];
-          const Number second = blended[static_cast<std::size_t>(column.second)];
-          *y++ = detail::rounded<scalar_t>(first * (1 - column.weight) + second * column.weight);
-        }
+      for (std::size_t row = 0; row < rows.size(); ++row, y += width) {
+        Lines<scalar_t>::blend(x + rows.first[row] * planes.width,
+                               x + rows.second[row] * planes.width, rows.weight_of_second[row],
+                               piece_width, blended.data());
+        Lines<scalar_t>::stretch(blended.data(), columns, y);
       }
     }
   });

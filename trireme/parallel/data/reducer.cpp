@@ -15,11 +15,32 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 
 namespace trireme::detail {
 
 namespace autograd = torch::autograd;
+
+namespace {
+
+// Adds the time that it lives.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    const auto passed = std::chrono::steady_clock::now() - began_;
+    seconds_ += std::chrono::duration<double>(passed).count();
+  }
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
 
 class Reducer::Hook final : public autograd::PostAccumulateGradHook {
  public:
@@ -128,6 +149,7 @@ void Reducer::on_gradient(std::size_t index) {
   slot.is_used = true;
   if (is_held_back_ || pass_ + 1 < plan_.micro_batches || slot.is_ready) return;
   if (!knows_order_) arrivals_.push_back(index);
+  const Stopwatch stopwatch(exchanges_.this_step);
   make_ready(slot);
   launch_ready_buckets();
 }
@@ -206,7 +228,11 @@ void Reducer::end_pass() {
   }
   if (is_held_back_ || ++pass_ < plan_.micro_batches) return;
   is_broken_ = true;  // should an exception come out of what follows
-  finish_step();
+  {
+    const Stopwatch stopwatch(exchanges_.this_step);
+    finish_step();
+  }
+  exchanges_ = {.last_step = exchanges_.this_step, .this_step = 0};
   is_broken_ = false;
 }
 
@@ -233,6 +259,7 @@ void Reducer::abandon_step() {
   pass_ = 0;
   next_bucket_ = 0;
   number_.reset();
+  exchanges_.this_step = 0;
   arrivals_.clear();
   buckets_->abandon();
   for (Slot& slot : slots_) {

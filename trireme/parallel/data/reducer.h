@@ -49,6 +49,7 @@ class Reducer {
   /// See Parallelized.
   void add_to_step(const at::Tensor& number) { number_ = number.detach(); }
   double sum_of_step() const { return sum_of_step_; }
+  double seconds_of_exchange() const { return exchanges_.last_step; }
   void abandon_step();
   void exchange_by(std::shared_ptr<GradientExchange> exchange);
   /// While it is on, backward passes only accumulate.
@@ -109,6 +110,10 @@ class Reducer {
   at::Tensor counts_;           // the tail's sum, in double on the CPU
   at::Tensor number_;           // given for this step; may be undefined
   double sum_of_step_ = 0;
+  struct {
+    double last_step = 0;
+    double this_step = 0;
+  } exchanges_;                        // seconds
   std::vector<std::size_t> arrivals_;  // slots as they became ready in the first step
   bool knows_order_ = false;
   BufferBroadcast buffers_;

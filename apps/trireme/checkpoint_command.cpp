@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <apps/trireme/checkpoint_command.h>
+
+#include <CLI/CLI.hpp>
+#include <apps/trireme/checkpoint_tools.h>
+#include <apps/trireme/torch_parts.h>
+
+#include <memory>
+#include <string>
+
+namespace trireme::apps {
+namespace {
+
+using Kind = CheckpointTask::Kind;
+
+// A command below `checkpoint` that does a task of its own.
+CLI::App* add(CLI::App& command, const std::shared_ptr<CheckpointTask>& task, Kind kind,
+              const std::string& name, const std::string& description) {
+  CLI::App* const own = command.add_subcommand(name, description);
+  own->callback([task, kind] {
+    task->kind = kind;
+    if (const int code = checkpoint_task(*task); code != 0) throw CLI::RuntimeError(code);
+  });
+  return own;
+}
+
+}  // namespace
+
+void add_checkpoint_command(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand(
+      "checkpoint", "Look at checkpoints, check, compare, convert and remove them");
+  command.require_subcommand(1);
+  const auto task = std::make_shared<CheckpointTask>();
+
+  add(command, task, Kind::kInspect, "inspect", "List what a checkpoint or .safetensors file has")
+      ->add_option("path", task->paths, "Folder of a checkpoint, or a .safetensors file")
+      ->required()
+      ->expected(1);
+
+  add(command, task, Kind::kVerify, "verify",
+      "Read all of checkpoints and hold every byte against its checksum; exit code 1 for damage")
+      ->add_option("paths", task->paths, "Folders of checkpoints")
+      ->required();
+
+  add(command, task, Kind::kDiff, "diff",
+      "Say in what two checkpoints differ; exit code 1 where they do")
+      ->add_option("paths", task->paths, "Two checkpoints")
+      ->required()
+      ->expected(2);
+
+  CLI::App& convert = *add(
+      command, task, Kind::kConvert, "convert",
+      "Write a checkpoint, of this format or an older one, or a .safetensors file, anew: to a name "
+      "that ends in .safetensors, as one file with whole tensors; else as a checkpoint of one rank "
+      "in that folder");
+  convert.add_option("paths", task->paths, "Source and destination")->required()->expected(2);
+  convert.add_option("--section", task->section,
+                     "What goes to one file: model (default) or optimizer");
+  convert.add_option("--prefix", task->prefix,
+                     "Prefix of the new checkpoint (default: checkpoint)");
+
+  CLI::App& prune = *add(command, task, Kind::kPrune, "prune",
+                         "Remove the checkpoints of a prefix but those that are asked for");
+  prune.add_option("folder", task->paths, "Folder of the checkpoints")->required()->expected(1);
+  prune.add_option("--prefix", task->prefix, "Prefix of the checkpoints")->required();
+  prune.add_option("--keep-last", task->keep_last, "How many of the last ones stay, 1 or more")
+      ->required()
+      ->check(CLI::PositiveNumber);
+  prune.add_option("--keep-best", task->keep_best, "How many with the lowest scores stay besides")
+      ->check(CLI::NonNegativeNumber);
+  prune.add_flag("--higher-is-better", task->higher_is_better, "Keep the highest scores instead");
+  prune
+      .add_option("--keep-every", task->keep_every_minutes,
+                  "One for each span of so many minutes stays besides")
+      ->check(CLI::NonNegativeNumber);
+  prune.add_flag("--dry-run", task->dry_run, "Say what would go, and remove nothing");
+}
+
+}  // namespace trireme::apps

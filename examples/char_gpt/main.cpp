@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains a small GPT to predict the next character of a text, over as many processes as it is
+// started with, validates it on the text's last tenth, and lets it write.
+#include <models/gpt.h>
+#include <trireme/checkpoint/checkpoint.h>
+#include <trireme/data/pipeline.h>
+#include <trireme/data/text/character_tokenizer.h>
+#include <trireme/data/text/tokens.h>
+#include <trireme/optim/schedules.h>
+#include <trireme/train/checkpoints.h>
+#include <trireme/train/learning_rate.h>
+#include <trireme/train/loss_monitor.h>
+#include <trireme/train/writers.h>
+#include <trireme/trireme.h>
+
+#include <CLI/CLI.hpp>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+namespace data = trireme::data;
+
+struct Options {
+  std::vector<std::string> texts;
+  std::string folder;
+  std::string prompt = "The ";
+  std::int64_t epochs = 3;
+  std::int64_t batch = 16;
+  std::int64_t sequence = 64;
+  std::int64_t hidden = 128;
+  std::int64_t layers = 4;
+  std::int64_t characters = 200;
+  double learning_rate = 1e-3;
+};
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("--text", options.texts, "Files of text to learn from")
+      ->required()
+      ->check(CLI::ExistingFile);
+  app.add_option("--run", options.folder,
+                 "Folder for checkpoints and records; a second start goes on from there");
+  app.add_option("--prompt", options.prompt, "What the network is to go on from")
+      ->capture_default_str();
+  app.add_option("--epochs", options.epochs, "Passes over the text")->capture_default_str();
+  app.add_option("--batch", options.batch, "Sequences of each rank in a step")
+      ->capture_default_str();
+  app.add_option("--sequence", options.sequence, "Characters that the network sees at a time")
+      ->capture_default_str();
+  app.add_option("--hidden", options.hidden, "Width of the network")->capture_default_str();
+  app.add_option("--layers", options.layers, "Depth of the network")->capture_default_str();
+  app.add_option("--characters", options.characters, "Characters to write at the end")
+      ->capture_default_str();
+  app.add_option("--learning-rate", options.learning_rate, "Highest learning rate")
+      ->capture_default_str();
+}
+
+std::string read_all(const std::vector<std::string>& paths) {
+  std::string all;
+  for (const std::string& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    all.append(std::istreambuf_iterator<char>(file), {});
+  }
+  return all;
+}
+
+// Sample i is the i-th run of `length` characters; its target is one character further on.
+std::shared_ptr<const data::Dataset> sequences(const torch::Tensor& tokens, std::int64_t length) {
+  const std::int64_t count = (tokens.numel() - 1) / length;
+  if (count == 0) throw std::runtime_error("the text is shorter than ten sequences");
+  return data::tensors({{"input", tokens.narrow(0, 0, count * length).view({count, length})},
+                        {"target", tokens.narrow(0, 1, count * length).view({count, length})}});
+}
+
+// Draws one character after the other, each from what the network thinks of the last `sequence`.
+std::string write(trireme::Model& model, const data::CharacterTokenizer& characters,
+                  const Options& options) {
+  torch::Tensor tokens = data::encode_to_tensor(characters, options.prompt).unsqueeze(0);
+  for (std::int64_t i = 0; i < options.characters; ++i) {
+    const std::int64_t seen = std::min(tokens.size(1), options.sequence);
+    const auto logits = model.predict(tokens.narrow(1, tokens.size(1) - seen, seen));
+    const auto next = torch::multinomial(torch::softmax(logits.select(1, -1) / 0.8, -1), 1);
+    tokens = torch::cat({tokens, next}, 1);
+  }
+  return data::decode_tensor(characters, tokens);
+}
+
+void run(const Options& options) {
+  const auto world = trireme::init();
+  torch::manual_seed(1);
+
+  const std::string text = read_all(options.texts);
+  const data::CharacterTokenizer characters(text);
+  const auto tokens = data::encode_to_tensor(characters, text);
+  const std::int64_t split = tokens.numel() * 9 / 10;
+  data::Pipeline training(sequences(tokens.narrow(0, 0, split), options.sequence));
+  training.shuffle(1)
+      .shard({.index = world.rank, .count = world.size})
+      .batch(options.batch, data::LastBatch::kDrop)
+      .prefetch(2);
+  data::Pipeline validation(
+      sequences(tokens.narrow(0, split, tokens.numel() - split), options.sequence));
+  validation
+      .shard({.index = world.rank, .count = world.size, .remainder = data::Remainder::kUneven})
+      .batch(options.batch);
+
+  models::GPT network(models::GPTOptions{.vocabulary = characters.vocabulary_size(),
+                                         .sequence = options.sequence,
+                                         .hidden = options.hidden,
+                                         .layers = options.layers,
+                                         .heads = 4,
+                                         .dropout = 0.1});
+  torch::optim::AdamW optimizer(network->parameters(), options.learning_rate);
+  const auto loss = [](const torch::Tensor& logits, const torch::Tensor& targets) {
+    return trireme::CrossEntropy()(logits.flatten(0, 1), targets.flatten());
+  };
+  trireme::Model model(network, loss, optimizer,
+                       {.group = world.group, .clip_norm = 1.0, .deterministic = 1});
+
+  const std::int64_t steps = options.epochs * training.batches();
+  trireme::LearningRate rate(
+      optimizer,
+      trireme::Schedule::cosine(options.learning_rate, steps).after_warm_up(steps / 20 + 1));
+  trireme::LossMonitor monitor(std::max<std::int64_t>(1, training.batches() / 5));
+  trireme::Callbacks callbacks{rate, monitor};
+
+  const trireme::checkpoint::SaveOptions save{.folder = options.folder, .prefix = "char_gpt"};
+  std::optional<trireme::Checkpoint> checkpoint;
+  std::optional<trireme::JsonlWriter> events;
+  if (!options.folder.empty()) {
+    callbacks.emplace_back(checkpoint.emplace(trireme::CheckpointOptions{.save = save}));
+    callbacks.emplace_back(events.emplace(trireme::JsonlWriterOptions{.folder = options.folder}));
+    if (const auto newest = trireme::checkpoint::latest(save.folder, save.prefix))
+      model.resume(*newest);
+  }
+
+  const trireme::History history =
+      model.fit(training, validation, {.epochs = options.epochs, .callbacks = callbacks});
+  if (world.is_first()) {
+    if (!history.epochs.empty()) {
+      const double validated = history.epochs.back().evaluation->loss;
+      std::cout << "validation loss " << validated << ", perplexity " << std::exp(validated)
+                << " of " << characters.vocabulary_size() << " characters\n";
+    }
+    std::cout << write(model, characters, options) << std::endl;
+  }
+}
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains a small GPT on the characters of a text over one or more processes");
+  add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(options);
+  } catch (const std::exception& error) {
+    std::cerr << "char_gpt: " << error.what() << '\n';
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// `trireme checkpoint` on checkpoints of a small model.
+#include <trireme/checkpoint/checkpoint.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <tests/processes/shell.h>
+#include <tests/temporary_folder.h>
+#include <torch/torch.h>
+
+#include <string>
+
+namespace trireme {
+namespace {
+
+using test::Finished;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class CheckpointCommand : public ::testing::Test {
+ protected:
+  test::TemporaryFolder folder_;
+  torch::nn::Linear net_{4, 3};
+  torch::optim::SGD optimizer_{net_->parameters(), 0.1};
+
+  std::filesystem::path save_at(std::int64_t step) {
+    return checkpoint::save({.folder = folder_.path(), .prefix = "demo", .keep = 0}, *net_,
+                            &optimizer_, {.epoch = 1, .step = step});
+  }
+
+  static Finished run(const std::string& arguments) {
+    return test::shell(test::variable("TRIREME_BIN") + "/trireme checkpoint " + arguments);
+  }
+};
+
+TEST_F(CheckpointCommand, InspectsVerifiesAndCompares) {
+  const std::string one = save_at(1);
+  const Finished inspected = run("inspect " + one);
+  EXPECT_EQ(inspected.code, 0) << inspected.output;
+  EXPECT_THAT(inspected.output,
+              AllOf(HasSubstr("epoch 1, step 1"), HasSubstr("weight  F32 [3, 4]")));
+
+  {
+    const torch::NoGradGuard no_grad;
+    net_->bias.add_(1);
+  }
+  const std::string two = save_at(2);
+  EXPECT_EQ(run("diff " + one + " " + one).code, 0);
+  const Finished compared = run("diff " + one + " " + two);
+  EXPECT_EQ(compared.code, 1) << compared.output;
+  EXPECT_THAT(compared.output, HasSubstr("model: bias differs in 3 of 3 elements"));
+
+  EXPECT_EQ(run("verify " + one + " " + two).code, 0);
+  std::string bytes = test::read_file(folder_ / "demo-1_2" / "model.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  test::write_file(folder_ / "demo-1_2" / "model.safetensors", bytes);
+  const Finished verified = run("verify " + one + " " + two);
+  EXPECT_EQ(verified.code, 1);
+  EXPECT_THAT(verified.output, AllOf(HasSubstr(one + ": whole and undamaged"),
+                                     HasSubstr(two + ": damaged"), HasSubstr("CRC-32")));
+}
+
+TEST_F(CheckpointCommand, ConvertsAndPrunes) {
+  const std::string one = save_at(1);
+  save_at(2);
+  save_at(3);
+  const std::string file = folder_ / "weights.safetensors";
+  EXPECT_EQ(run("convert " + one + " " + file).code, 0);
+  const Finished converted =
+      run("convert --prefix of_file " + file + " " + folder_.path().string());
+  EXPECT_EQ(converted.code, 0) << converted.output;
+  EXPECT_THAT(converted.output, HasSubstr("of_file-0_0"));
+  torch::nn::Linear other(4, 3);
+  checkpoint::load(folder_ / "of_file-0_0", *other, nullptr);
+  EXPECT_TRUE(torch::equal(other->weight, net_->weight));
+
+  const std::string prune = "prune " + folder_.path().string() + " --prefix demo --keep-last 1";
+  EXPECT_THAT(run(prune + " --dry-run").output,
+              AllOf(HasSubstr("would remove " + one), Not(HasSubstr("demo-1_3"))));
+  EXPECT_EQ(checkpoint::list_checkpoints(folder_.path(), "demo").size(), 3U);
+  EXPECT_EQ(run(prune).code, 0);
+  EXPECT_EQ(checkpoint::list_checkpoints(folder_.path(), "demo").size(), 1U);
+}
+
+TEST_F(CheckpointCommand, SaysWhatIsWrong) {
+  const Finished missing = run("inspect " + (folder_ / "nothing").string());
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.output, AllOf(HasSubstr("index.json cannot be opened"), HasSubstr("hint:")));
+  EXPECT_EQ(run("prune " + folder_.path().string() + " --prefix demo").code, 2);
+  EXPECT_EQ(run("diff one").code, 2);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// `trireme report` as a user types it, and the page as a validator reads it.
+#include "tests/processes/shell.h"
+#include "tests/unit/report/page/run_files.h"
+#include <trireme/report/page/page.h>
+
+#include <gmock/gmock.h>
+
+namespace trireme::report {
+namespace {
+
+using test::file_of;
+using test::write_run;
+using testing::HasSubstr;
+using trireme::test::is_installed;
+using trireme::test::read_file;
+using trireme::test::shell;
+using trireme::test::TemporaryFolder;
+using trireme::test::variable;
+
+std::string report_command(const std::string& arguments) {
+  return "'" + variable("TRIREME_BIN") + "/trireme' report " + arguments;
+}
+
+TEST(ReportCommand, WritesThePageIntoTheFolderOfTheRun) {
+  const TemporaryFolder folder;
+  write_run(folder.path(), 2, 60);
+  const auto finished = shell(report_command(folder.path().string()));
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(finished.output, HasSubstr("wrote " + (folder / "report.html").string() + " ("));
+  EXPECT_EQ(read_file(folder / "report.html"), to_html(read_run(folder.path())));
+}
+
+TEST(ReportCommand, SaysWhatIsMissingAndWritesWhereItIsTold) {
+  const TemporaryFolder folder;
+  write_run(folder.path(), 3, 10);
+  std::filesystem::remove(folder / file_of(2));
+  const auto page = folder / "page.html";
+  const auto finished =
+      shell(report_command(folder.path().string() + " --output " + page.string()));
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(finished.output, HasSubstr("note: of 3 ranks, rank 2 left no file\n"));
+  EXPECT_TRUE(std::filesystem::exists(page));
+  EXPECT_FALSE(std::filesystem::exists(folder / "report.html"));
+}
+
+TEST(ReportCommand, FailsForWhatIsNoRun) {
+  const TemporaryFolder folder;
+  const auto empty = shell(report_command(folder.path().string()));
+  EXPECT_EQ(empty.code, 2);
+  EXPECT_THAT(empty.output, HasSubstr("trireme: error: "));
+  EXPECT_THAT(empty.output, HasSubstr("holds no events-rank<r>.jsonl"));
+  EXPECT_EQ(shell(report_command("")).code, 2);
+  EXPECT_EQ(shell(report_command("--help")).code, 0);
+}
+
+TEST(ReportCommand, ThePageIsValidHtml) {
+  if (!is_installed("tidy")) GTEST_SKIP() << "install the package tidy";
+  const TemporaryFolder folder;
+  write_run(folder.path(), 8, 120);
+  folder.write("config.toml", "name = \"<&>\"\n");
+  JsonlFile file(folder / file_of(0));
+  file.write(
+      FailureRecord{.moment = {.time = 1, .epoch = 3, .global_step = 120}, .message = "<b>&"});
+  file.write(CheckpointRecord{
+      .moment = {.epoch = 3, .global_step = 120}, .path = "a\"b'c", .seconds = 0.1});
+  ASSERT_EQ(shell(report_command(folder.path().string())).code, 0);
+  // Empty elements are samples of colours; 1 would be warnings, 2 errors.
+  const auto checked =
+      shell("tidy -q -e -utf8 --drop-empty-elements no " + (folder / "report.html").string());
+  EXPECT_EQ(checked.code, 0) << checked.output;
+}
+
+}  // namespace
+}  // namespace trireme::report

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints that all ranks write together, and that other ranks and plans load.
+#include "tests/ranks/checks.h"
+#include "tests/ranks/small_net.h"
+#include "tests/ranks/thread_ranks.h"
+#include "tests/unit/checkpoint/failing_files.h"
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/async_saver.h>
+#include <trireme/checkpoint/convert.h>
+#include <trireme/checkpoint/inspect.h>
+#include <trireme/checkpoint/module_state.h>
+#include <trireme/checkpoint/reader.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/sharded_state.h>
+#include <trireme/parallel/state.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme {
+namespace {
+
+using checkpoint::State;
+using comm::Group;
+using test::make_batch;
+using test::make_net;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::run_ranks;
+using testing::run_ranks_catching;
+
+Plan plan_of(int stage) { return {.bucket_bytes = 500, .zero_stage = stage}; }
+
+// A rank with a network, its optimizer and what parallelize put around them.
+struct Rank {
+  Rank(const Group& group, int stage, std::uint64_t seed, bool use_all = true)
+      : net(make_net(seed)),
+        adam(net->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true)),
+        parallel(parallelize(*net, plan_of(stage), group)),
+        uses_all(use_all) {
+    parallel.shard(adam);
+  }
+
+  void train(int first, int count) {
+    for (int step = first; step < first + count; ++step) {
+      adam.zero_grad();
+      test::loss_of(net, make_batch(step, parallel.group().rank()), uses_all).backward();
+      adam.step();
+    }
+  }
+
+  test::Net net;
+  torch::optim::AdamW adam;
+  Parallelized parallel;
+  bool uses_all;
+};
+
+void expect_equal(const checkpoint::TensorMap& a, const checkpoint::TensorMap& b,
+                  const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (const auto& [name, tensor] : a) {
+    ASSERT_TRUE(b.contains(name)) << what << ": " << name;
+    EXPECT_TRUE(torch::equal(tensor, b.at(name))) << what << ": " << name;
+  }
+}
+
+struct Cut {
+  int ranks;
+  int stage;
+  bool operator==(const Cut&) const = default;
+};
+const std::vector<Cut> kCuts = {{1, 0}, {2, 0}, {2, 1}, {3, 2}, {2, 3}, {4, 3}};
+
+class Checkpoints : public ::testing::Test {
+ protected:
+  test::TemporaryFolder folder_;
+  checkpoint::SaveOptions options_{.folder = folder_.path(), .prefix = "demo", .keep = 0};
+};
+
+TEST_F(Checkpoints, LoadIntoAnyNumberOfRanksAndAnyStageBitForBit) {
+  for (const Cut& from : kCuts) {
+    WholeState saved;
+    std::vector<torch::Tensor> end;
+    std::filesystem::path path;
+    run_ranks(from.ranks, [&](const Group& group) {
+      Rank rank(group, from.stage, 1);
+      rank.train(0, 3);
+      const State state{.epoch = from.ranks,
+                        .step = from.stage,
+                        .entries = {{"plan", "text"}},
+                        .own = {{"rank", std::to_string(group.rank())}}};
+      const auto written = save_checkpoint(options_, rank.parallel, *rank.net, &rank.adam, state);
+      WholeState whole = whole_state(rank.parallel, *rank.net, rank.adam);
+      rank.train(3, 2);
+      rank.parallel.fetch();
+      if (group.rank() == 0) {
+        path = written;
+        saved = std::move(whole);
+        end = test::copies(*rank.net);
+      }
+    });
+    EXPECT_TRUE(checkpoint::find_damage(path).empty());
+    for (const Cut& to : kCuts) {
+      const std::string what = join_message(from.ranks, " ranks, stage ", from.stage, " into ",
+                                            to.ranks, " ranks, stage ", to.stage);
+      run_ranks(to.ranks, [&](const Group& group) {
+        Rank rank(group, to.stage, 2);
+        rank.train(7, 1);  // state of its own, which has to go
+        const State state = load_checkpoint(path, rank.parallel, *rank.net, &rank.adam);
+        EXPECT_EQ(state.epoch, from.ranks);
+        EXPECT_EQ(state.entries.at("plan"), "text");
+        EXPECT_EQ(state.of_ranks.size(), static_cast<std::size_t>(from.ranks));
+        EXPECT_EQ(state.own.contains("rank"), group.rank() < from.ranks);
+        const WholeState whole = whole_state(rank.parallel, *rank.net, rank.adam);
+        if (group.rank() == 0) {
+          expect_equal(whole.module, saved.module, what);
+          expect_equal(whole.optimizer.tensors, saved.optimizer.tensors, what);
+          EXPECT_EQ(whole.optimizer.scalars, saved.optimizer.scalars) << what;
+        }
+        // As if it had not been interrupted, also once more: counts of steps go on everywhere.
+        rank.train(3, 1);
+        const auto again = save_checkpoint({.folder = folder_.path(), .prefix = "again"},
+                                           rank.parallel, *rank.net, &rank.adam, {});
+        Rank second(group, to.stage, 3);
+        load_checkpoint(again, second.parallel, *second.net, &second.adam);
+        second.train(4, 1);
+        second.parallel.fetch();
+        if (from == to && group.rank() == 0) {
+          EXPECT_TRUE(test::all_equal(test::copies(*second.net), end)) << what;
+        }
+      });
+    }
+    // One process without a plan, and one file.
+    test::Net alone = make_net(4);
+    torch::optim::AdamW adam(alone->parameters());
+    checkpoint::load(path, *alone, &adam);
+    expect_equal(checkpoint::module_tensors(*alone), saved.module, "one process");
+    checkpoint::export_safetensors(path, folder_ / "model.safetensors");
+    expect_equal(checkpoint::read_safetensors(folder_ / "model.safetensors").tensors, saved.module,
+                 "one file");
+  }
+}
+
+TEST_F(Checkpoints, OfOneProcessLoadIntoACutAndParametersWithoutGradientsHaveNoState) {
+  test::Net net = make_net(1);
+  torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true));
+  test::loss_of(net, make_batch(0, 0)).backward();
+  adam.step();
+  const auto path = checkpoint::save(options_, *net, &adam, {.epoch = 1, .step = 1});
+  run_ranks(3, [&](const Group& group) {
+    Rank rank(group, 3, 2, /*use_all=*/false);
+    load_checkpoint(path, rank.parallel, *rank.net, &rank.adam);
+    const auto again = save_checkpoint({.folder = folder_.path(), .prefix = "again"}, rank.parallel,
+                                       *rank.net, &rank.adam, {.epoch = 1, .step = 1});
+    if (group.rank() == 0) {
+      EXPECT_THAT(checkpoint::differences(path, again), IsEmpty());
+    }
+  });
+}
+
+TEST_F(Checkpoints, EveryRankWritesItsShareOfWhatIsReplicated) {
+  std::filesystem::path path;
+  run_ranks(3, [&](const Group& group) {
+    Rank rank(group, 0, 1);
+    rank.train(0, 1);
+    const auto written = save_checkpoint(options_, rank.parallel, *rank.net, &rank.adam, {});
+    if (group.rank() == 0) path = written;
+  });
+  const checkpoint::Reader reader(path);
+  std::vector<std::int64_t> bytes(3, 0);
+  for (const auto& [name, file] : reader.index().files) {
+    bytes[static_cast<std::size_t>(name.at(name.find("-0000") + 5) - '0')] += file.bytes;
+  }
+  EXPECT_GT(*std::ranges::min_element(bytes), *std::ranges::max_element(bytes) / 3);
+  for (const auto& [name, tensor] : reader.section("model")) {
+    EXPECT_EQ(tensor.pieces.size(), 1U) << name;
+  }
+}
+
+TEST_F(Checkpoints, OneRankThatCannotWriteStopsAllAndPublishesNothing) {
+  const auto thrown = run_ranks_catching(3, [&](const Group& group) {
+    Rank rank(group, 2, 1);
+    rank.train(0, 1);
+    test::FailingFiles files(test::FailingFiles::How::kFail, 1, ENOSPC);
+    checkpoint::SaveOptions options = options_;
+    if (group.rank() == 1) options.files = &files;
+    std::string message;
+    try {
+      save_checkpoint(options, rank.parallel, *rank.net, &rank.adam, {});
+    } catch (const CheckpointError& error) {
+      message = error.what();
+    }
+    EXPECT_TRUE(checkpoint::list_checkpoints(folder_.path(), "demo").empty());
+    comm::barrier(group);
+    // The run goes on, if it likes.
+    rank.train(1, 1);
+    save_checkpoint(options_, rank.parallel, *rank.net, &rank.adam, {});
+    throw CheckpointError(message, "");
+  });
+  for (const auto& exception : thrown) {
+    EXPECT_THAT(
+        testing::message_of<CheckpointError>(exception),
+        AllOf(HasSubstr("rank 1 cannot save: cannot write"), HasSubstr("No space left on device")));
+  }
+  EXPECT_EQ(checkpoint::list_checkpoints(folder_.path(), "demo").size(), 1U);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1);
+}
+
+TEST_F(Checkpoints, DamageThatOneRankSeesStopsAllBeforeAnythingChanges) {
+  std::filesystem::path path;
+  run_ranks(2, [&](const Group& group) {
+    Rank rank(group, 3, 1);
+    rank.train(0, 1);
+    const auto written = save_checkpoint(options_, rank.parallel, *rank.net, &rank.adam, {});
+    if (group.rank() == 0) path = written;
+  });
+  // The last byte of what rank 1 wrote belongs to a slice that rank 1 alone reads.
+  const auto file = path / "optimizer-00001-of-00002.safetensors";
+  std::string bytes = test::read_file(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  test::write_file(file, bytes);
+  const auto thrown = run_ranks_catching(2, [&](const Group& group) {
+    Rank rank(group, 3, 2);
+    rank.train(0, 1);
+    const WholeState before = whole_state(rank.parallel, *rank.net, rank.adam);
+    try {
+      load_checkpoint(path, rank.parallel, *rank.net, &rank.adam);
+    } catch (const CheckpointError&) {
+      const WholeState after = whole_state(rank.parallel, *rank.net, rank.adam);
+      expect_equal(before.module, after.module, "after a failed load");
+      expect_equal(before.optimizer.tensors, after.optimizer.tensors, "after a failed load");
+      throw;
+    }
+  });
+  for (const auto& exception : thrown) {
+    EXPECT_THAT(testing::message_of<CheckpointError>(exception),
+                AllOf(HasSubstr("rank 1 cannot load: checkpoint file " + file.string()),
+                      HasSubstr("is damaged")));
+  }
+}
+
+TEST_F(Checkpoints, OfAnotherModelOrOptimizerAreRefusedByAllRanks) {
+  std::filesystem::path path;
+  run_ranks(2, [&](const Group& group) {
+    Rank rank(group, 1, 1);
+    rank.train(0, 1);
+    const auto written = save_checkpoint(options_, rank.parallel, *rank.net, &rank.adam, {});
+    if (group.rank() == 0) path = written;
+  });
+  run_ranks(2, [&](const Group& group) {
+    torch::nn::Linear other(3, 2);
+    torch::optim::SGD sgd(other->parameters(), 0.1);
+    Parallelized parallel = parallelize(*other, plan_of(3), group);
+    parallel.shard(sgd);
+    EXPECT_THAT(
+        test::message_of<CheckpointError>([&] { load_checkpoint(path, parallel, *other, &sgd); }),
+        HasSubstr("is of another model"));
+    test::Net net = make_net(1);
+    torch::optim::SGD of_net(net->parameters(), 0.1);
+    Parallelized same = parallelize(*net, plan_of(2), group);
+    same.shard(of_net);
+    EXPECT_THAT(
+        test::message_of<CheckpointError>([&] { load_checkpoint(path, same, *net, &of_net); }),
+        HasSubstr("holds the state of AdamW, and the optimizer is SGD"));
+  });
+}
+
+TEST_F(Checkpoints, ThatDifferBetweenRanksAreRefused) {
+  test::Net net = make_net(1);
+  const auto one = checkpoint::save(options_, *net, nullptr, {.epoch = 1, .step = 1});
+  const auto two = checkpoint::save(options_, *net, nullptr, {.epoch = 1, .step = 2});
+  run_ranks(2, [&](const Group& group) {
+    Rank rank(group, 1, 1);
+    EXPECT_THAT(
+        test::message_of<CheckpointError>([&] {
+          load_checkpoint(group.rank() == 0 ? one : two, rank.parallel, *rank.net, nullptr);
+        }),
+        AllOf(HasSubstr("ranks found different checkpoints"), HasSubstr("step 2, number 2")));
+  });
+}
+
+TEST_F(Checkpoints, GiveACutModelSomeWeightsUnderOtherNames) {
+  torch::nn::Linear pretrained(13, 13);
+  checkpoint::write_safetensors(folder_ / "pretrained.safetensors",
+                                checkpoint::module_tensors(*pretrained));
+  run_ranks(3, [&](const Group& group) {
+    Rank rank(group, 3, 1);
+    rank.train(0, 1);
+    const WholeState before = whole_state(rank.parallel, *rank.net, rank.adam);
+    const auto loaded = load_model(
+        folder_ / "pretrained.safetensors", rank.parallel, *rank.net,
+        {.rename = [](const std::string& name) { return "second." + name; }, .strict = false});
+    EXPECT_TRUE(loaded.unexpected.empty());
+    EXPECT_THAT(loaded.missing, ::testing::Contains("first.weight"));
+    const WholeState after = whole_state(rank.parallel, *rank.net, rank.adam);
+    if (group.rank() != 0) return;
+    EXPECT_TRUE(torch::equal(after.module.at("second.weight"), pretrained->weight));
+    EXPECT_TRUE(torch::equal(after.module.at("first.weight"), before.module.at("first.weight")));
+  });
+}
+
+TEST_F(Checkpoints, AreSavedWhileTrainingGoesOn) {
+  run_ranks(2, [&](const Group& group) {
+    Rank rank(group, 2, 1);
+    checkpoint::AsyncSaver saver(group);
+    std::vector<WholeState> expected;
+    for (int step = 0; step < 4; ++step) {
+      rank.train(step, 1);
+      expected.push_back(whole_state(rank.parallel, *rank.net, rank.adam));
+      State state{.epoch = 1, .step = step};
+      const auto parts = parts_to_save(rank.parallel, *rank.net, &rank.adam, state);
+      EXPECT_TRUE(saver.save(options_, parts, state));
+    }
+    EXPECT_EQ(saver.finish(), folder_ / "demo-1_3");
+    for (int step = 0; step < 4; ++step) {
+      load_checkpoint(folder_ / checkpoint::checkpoint_name("demo", 1, step), rank.parallel,
+                      *rank.net, &rank.adam);
+      const WholeState loaded = whole_state(rank.parallel, *rank.net, rank.adam);
+      const auto& [module, optimizer] = expected[static_cast<std::size_t>(step)];
+      expect_equal(loaded.module, module, "step");
+      expect_equal(loaded.optimizer.tensors, optimizer.tensors, "step");
+    }
+  });
+}
+
+TEST_F(Checkpoints, AFailureWhileSavingReachesAllRanks) {
+  run_ranks(2, [&](const Group& group) {
+    Rank rank(group, 1, 1);
+    std::vector<std::string> failures;
+    checkpoint::AsyncSaver saver(
+        group, {.when_busy = checkpoint::WhenBusy::kSkip,
+                .on_failure = [&](const std::string& what) { failures.push_back(what); }});
+    test::FailingFiles files(test::FailingFiles::How::kFail, 1, EIO);
+    checkpoint::SaveOptions options = options_;
+    if (group.rank() == 1) options.files = &files;
+    State state{.epoch = 1, .step = 1};
+    saver.save(options, parts_to_save(rank.parallel, *rank.net, &rank.adam, state), state);
+    EXPECT_EQ(saver.finish(), std::nullopt);
+    EXPECT_THAT(failures, ElementsAre(HasSubstr("rank 1 cannot save")));
+  });
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/checkpoint/async_saver.h>
+
+#include <trireme/base/error.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
+#include <torch/torch.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace trireme::checkpoint {
+namespace {
+
+using test::message_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Holds every flush of a file until it is let through; may fail it.
+class GatedFiles final : public FileLayer {
+ public:
+  int flush(int file) override {
+    std::unique_lock lock(mutex_);
+    is_waiting_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return is_open_; });
+    if (error_number_ != 0) {
+      errno = error_number_;
+      return -1;
+    }
+    return FileLayer::flush(file);
+  }
+  void wait_until_it_waits() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_waiting_; });
+  }
+  void open(int error_number = 0) {
+    const std::scoped_lock lock(mutex_);
+    is_open_ = true;
+    error_number_ = error_number;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;
+  bool is_waiting_ = false;
+  int error_number_ = 0;
+};
+
+class AsyncSaverTest : public ::testing::Test {
+ protected:
+  test::TemporaryFolder folder_;
+  torch::nn::Linear net_{4, 3};
+  torch::optim::SGD optimizer_{net_->parameters(), 0.1};
+  GatedFiles files_;
+  SaveOptions options_{.folder = folder_.path(), .prefix = "demo", .keep = 0, .files = &files_};
+
+  bool save_at(AsyncSaver& saver, std::int64_t step) {
+    State state{.epoch = 1, .step = step};
+    const auto parts = parts_of(*net_, &optimizer_, state);
+    return saver.save(options_, parts, state);
+  }
+
+  void fill(double value) {
+    const torch::NoGradGuard no_grad;
+    net_->weight.fill_(value);
+  }
+
+  double saved_value(std::int64_t step) {
+    load(folder_ / checkpoint_name("demo", 1, step), *net_, &optimizer_);
+    return net_->weight[0][0].item<double>();
+  }
+};
+
+TEST_F(AsyncSaverTest, SavesWhatWasThereWhateverHappensNext) {
+  AsyncSaver saver{comm::Group()};
+  fill(1);
+  EXPECT_TRUE(save_at(saver, 1));
+  fill(2);
+  files_.wait_until_it_waits();
+  EXPECT_TRUE(saver.is_busy());
+  EXPECT_EQ(latest(folder_.path(), "demo"), std::nullopt);
+  files_.open();
+  EXPECT_EQ(saver.finish(), folder_ / "demo-1_1");
+  EXPECT_FALSE(saver.is_busy());
+  EXPECT_EQ(saved_value(1), 1);
+  fill(3);
+  EXPECT_TRUE(save_at(saver, 2));
+  EXPECT_EQ(saver.finish(), folder_ / "demo-1_2");
+  EXPECT_EQ(saved_value(2), 3);
+}
+
+TEST_F(AsyncSaverTest, LeavesASaveOutWhereAskedToWhileOneIsUnderWay) {
+  AsyncSaver saver(comm::Group(), {.when_busy = WhenBusy::kSkip});
+  EXPECT_TRUE(save_at(saver, 1));
+  files_.wait_until_it_waits();
+  EXPECT_FALSE(save_at(saver, 2));
+  files_.open();
+  saver.finish();
+  EXPECT_TRUE(save_at(saver, 3));
+  saver.finish();
+  EXPECT_THAT(list_checkpoints(folder_.path(), "demo"),
+              ElementsAre(folder_ / "demo-1_1", folder_ / "demo-1_3"));
+}
+
+TEST_F(AsyncSaverTest, WaitsForTheSaveBefore) {
+  AsyncSaver saver{comm::Group()};
+  save_at(saver, 1);
+  files_.wait_until_it_waits();
+  std::thread opener([&] { files_.open(); });
+  EXPECT_TRUE(save_at(saver, 2));
+  opener.join();
+  EXPECT_EQ(saver.finish(), folder_ / "demo-1_2");
+  EXPECT_EQ(list_checkpoints(folder_.path(), "demo").size(), 2U);
+}
+
+TEST_F(AsyncSaverTest, ReportsAFailureOnceByTheNextCall) {
+  AsyncSaver saver{comm::Group()};
+  files_.open(ENOSPC);
+  save_at(saver, 1);
+  EXPECT_THAT(message_of<CheckpointError>([&] { save_at(saver, 2); }),
+              HasSubstr("No space left on device"));
+  EXPECT_EQ(saver.finish(), std::nullopt) << "the second was not begun, the first is reported";
+  save_at(saver, 3);
+  EXPECT_THAT(message_of<CheckpointError>([&] { saver.finish(); }), HasSubstr("demo-1_3"));
+  files_.open();
+  EXPECT_TRUE(save_at(saver, 4));
+  EXPECT_EQ(saver.finish(), folder_ / "demo-1_4");
+}
+
+TEST_F(AsyncSaverTest, HandsFailuresOverAndGoesOn) {
+  std::vector<std::string> failures;
+  const AsyncOptions options{
+      .on_failure = [&](const std::string& what) { failures.push_back(what); }};
+  {
+    AsyncSaver saver(comm::Group(), options);
+    files_.open(EIO);
+    save_at(saver, 1);
+    EXPECT_TRUE(save_at(saver, 2));
+    EXPECT_EQ(failures.size(), 1U);
+  }
+  EXPECT_THAT(failures, ElementsAre(HasSubstr("demo-1_1"), HasSubstr("demo-1_2")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+TEST_F(AsyncSaverTest, SaysAtTheEndWhatNobodyAskedFor) {
+  ::testing::internal::CaptureStderr();
+  {
+    AsyncSaver saver{comm::Group()};
+    files_.open(EIO);
+    save_at(saver, 1);
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("warning: a checkpoint was not saved: cannot flush"));
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint

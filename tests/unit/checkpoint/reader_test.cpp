@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that were saved in parts, read whole and in other parts.
+#include <trireme/checkpoint/reader.h>
+
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/checkpoint.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trireme::checkpoint {
+namespace {
+
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
+using test::write_file;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using Sizes = std::vector<std::int64_t>;
+
+class ReaderTest : public ::testing::Test {
+ protected:
+  TemporaryFolder folder_;
+  at::Tensor tensor_ = torch::arange(4 * 6 * 5, torch::kInt).view({4, 6, 5});
+
+  std::filesystem::path save_all(const std::vector<TensorPart>& parts) {
+    return save_parts({.folder = folder_.path(), .prefix = "parts"}, parts, {}, comm::Group());
+  }
+
+  static at::Tensor ordered(const at::Tensor& tensor, const Sizes& order) {
+    return order.empty() ? tensor : tensor.permute(order);
+  }
+
+  TensorPart range(std::int64_t begin, std::int64_t end, const Sizes& order = {}) const {
+    return {.section = "model",
+            .name = "t",
+            .shape = tensor_.sizes().vec(),
+            .slice = FlatRange{.begin = begin, .end = end, .order = order},
+            .local = ordered(tensor_, order).contiguous().flatten().slice(0, begin, end)};
+  }
+
+  at::Tensor cut(const Box& box) const {
+    at::Tensor part = tensor_;
+    for (std::size_t d = 0; d < box.begin.size(); ++d) {
+      part = part.narrow(static_cast<std::int64_t>(d), box.begin[d], box.size[d]);
+    }
+    return part;
+  }
+
+  TensorPart box(const Sizes& begin, const Sizes& size) const {
+    const Box slice{.begin = begin, .size = size};
+    return {.section = "model",
+            .name = "t",
+            .shape = tensor_.sizes().vec(),
+            .slice = slice,
+            .local = cut(slice)};
+  }
+
+  static inline const std::vector<std::pair<std::int64_t, std::int64_t>> kRanges = {
+      {0, 120}, {0, 1}, {17, 90}, {119, 120}, {5, 5}};
+
+  // Whole, and in many slices of both kinds.
+  void expect_all(const std::filesystem::path& path) {
+    Reader reader(path);
+    EXPECT_TRUE(torch::equal(reader.read("model", "t"), tensor_));
+    for (const Sizes& order : {Sizes{}, Sizes{2, 0, 1}, Sizes{0, 2, 1}}) {
+      const at::Tensor flat = ordered(tensor_, order).contiguous().flatten();
+      for (const auto& [begin, end] : kRanges) {
+        const at::Tensor part =
+            reader.read("model", "t", FlatRange{.begin = begin, .end = end, .order = order});
+        EXPECT_TRUE(torch::equal(part.flatten(), flat.slice(0, begin, end))) << begin << " " << end;
+      }
+    }
+    for (const Box& slice : {Box{{0, 0, 0}, {4, 6, 5}}, Box{{1, 2, 3}, {2, 3, 2}},
+                             Box{{3, 5, 4}, {1, 1, 1}}, Box{{0, 0, 0}, {0, 6, 5}}}) {
+      EXPECT_TRUE(torch::equal(reader.read("model", "t", slice), cut(slice)));
+    }
+    EXPECT_TRUE(find_damage(path).empty());
+  }
+};
+
+TEST_F(ReaderTest, ReadsAnySliceOfRanges) {
+  expect_all(save_all({range(0, 120)}));
+  expect_all(save_all({range(40, 41), range(0, 40), range(41, 120)}));
+}
+
+TEST_F(ReaderTest, ReadsAnySliceOfRangesInTheOrderOfMemory) {
+  const Sizes order = memory_order({4, 6, 5}, {5, 20, 1});
+  EXPECT_EQ(order, (Sizes{1, 0, 2}));
+  expect_all(save_all({range(0, 7, order), range(7, 120, order)}));
+  expect_all(save_all({range(0, 100, {2, 0, 1}), range(100, 120, {2, 0, 1})}));
+}
+
+TEST_F(ReaderTest, ReadsAnySliceOfBoxes) {
+  expect_all(save_all({box({0, 0, 0}, {4, 6, 5})}));
+  expect_all(save_all({box({0, 0, 0}, {4, 2, 5}), box({0, 2, 0}, {1, 4, 5}),
+                       box({1, 2, 0}, {3, 4, 3}), box({1, 2, 3}, {3, 4, 2})}));
+}
+
+TEST_F(ReaderTest, KnowsTheOrderOfMemory) {
+  EXPECT_EQ(memory_order({2, 3}, {3, 1}), Sizes());
+  EXPECT_EQ(memory_order({2, 3}, {1, 2}), (Sizes{1, 0}));
+  EXPECT_EQ(memory_order({2, 3, 4, 5}, {60, 1, 15, 3}), (Sizes{0, 2, 3, 1}));
+  EXPECT_EQ(memory_order({2, 1, 4}, {4, 999, 1}), Sizes()) << "one element lies anywhere";
+  EXPECT_EQ(memory_order({}, {}), Sizes());
+}
+
+TEST_F(ReaderTest, ReadsTensorsWithoutDimensionsAndWithoutElements) {
+  const auto path = save_all({replicated("model", "scalar", torch::tensor(3.5)),
+                              replicated("model", "empty", torch::zeros({0, 3}))});
+  Reader reader(path);
+  EXPECT_EQ(reader.read("model", "scalar").item<float>(), 3.5);
+  EXPECT_EQ(reader.read("model", "scalar").dim(), 0);
+  EXPECT_EQ(reader.read("model", "empty").sizes(), (at::IntArrayRef{0, 3}));
+  EXPECT_EQ(reader.read("model", "empty", FlatRange{}).numel(), 0);
+  EXPECT_THAT(message_of<UsageError>([&] { reader.read("model", "other"); }),
+              HasSubstr("has no tensor 'other'"));
+}
+
+TEST_F(ReaderTest, RefusesPartsThatDoNotMakeUpTheTensor) {
+  const auto error = [&](const std::vector<TensorPart>& parts) {
+    return message_of<CheckpointError>([&] { save_all(parts); });
+  };
+  EXPECT_THAT(error({range(0, 40), range(41, 120)}),
+              AllOf(HasSubstr("not all of tensor 't' [4, 6, 5]"),
+                    HasSubstr("elements 40 to 41 are missing")));
+  EXPECT_THAT(error({range(0, 41), range(40, 120)}), HasSubstr("40 to 41 are there twice"));
+  EXPECT_THAT(error({range(0, 100)}), HasSubstr("20 of 120 elements are missing"));
+  EXPECT_THAT(error({range(0, 60), range(60, 120, {2, 1, 0})}),
+              HasSubstr("the parts count it through differently"));
+  EXPECT_THAT(error({range(0, 60), box({2, 0, 0}, {2, 6, 5})}),
+              HasSubstr("some parts are ranges, others boxes"));
+  EXPECT_THAT(error({box({0, 0, 0}, {3, 6, 5}), box({2, 0, 0}, {2, 6, 5})}), HasSubstr("overlap"));
+  EXPECT_THAT(error({box({0, 0, 0}, {4, 5, 5})}), HasSubstr("20 of 120 elements are missing"));
+  TensorPart outside = box({0, 0, 0}, {4, 6, 5});
+  outside.slice = Box{.begin = {1, 0, 0}, .size = {4, 6, 5}};
+  EXPECT_THAT(error({outside}), HasSubstr("the box [1:5, 0:6, 0:5] is not inside it"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+
+  TensorPart wrong = range(0, 120);
+  wrong.local = tensor_.flatten().slice(0, 0, 119);
+  EXPECT_THAT(message_of<UsageError>([&] { save_all({wrong}); }),
+              HasSubstr("has 120 elements, and its tensor [119]"));
+  wrong = range(0, 120);
+  wrong.section = "../model";
+  EXPECT_THAT(message_of<UsageError>([&] { save_all({wrong}); }), HasSubstr("'../model'"));
+  EXPECT_THAT(message_of<UsageError>([&] { save_all({range(0, 120), range(0, 120)}); }),
+              HasSubstr("is to be saved twice"));
+}
+
+TEST_F(ReaderTest, ReadsTheBlocksOfASliceAlone) {
+  const at::Tensor large = torch::randn({5, 1 << 18});  // 5 MiB, blocks of 1 MiB
+  const auto path = save_all({replicated("model", "large", large)});
+  Reader reader(path);
+  const std::int64_t begin = (1 << 18) + 5;
+  EXPECT_TRUE(
+      torch::equal(reader.read("model", "large", FlatRange{.begin = begin, .end = begin + 10}),
+                   large.flatten().slice(0, begin, begin + 10)));
+  EXPECT_EQ(reader.bytes_read(), 1 << 20);
+
+  // Damage elsewhere does not matter to the slice; a reader of all finds it.
+  const auto file = path / "model.safetensors";
+  std::string bytes = read_file(file);
+  bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 1);
+  write_file(file, bytes);
+  Reader again(path);
+  again.read("model", "large", FlatRange{.begin = begin, .end = begin + 10});
+  EXPECT_THAT(
+      message_of<CheckpointError>([&] { again.read("model", "large"); }),
+      AllOf(HasSubstr("model.safetensors is damaged: the bytes of tensor 'large' at offsets " +
+                      std::to_string(bytes.size() - (1 << 20)) + " to " +
+                      std::to_string(bytes.size())),
+            HasSubstr("CRC-32")));
+  EXPECT_EQ(find_damage(path).size(), 1U);
+  std::filesystem::remove(file);
+  EXPECT_THAT(find_damage(path), ::testing::ElementsAre(HasSubstr("No such file")));
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes out of a pipeline, as numbers.
+#pragma once
+
+#include <trireme/data/pipeline.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace trireme::data::testing {
+
+using Numbers = std::vector<std::int64_t>;
+
+/// Column `x` of sample i is i.
+inline std::shared_ptr<const Dataset> count_to(std::int64_t size) {
+  return tensors({{"x", at::arange(size)}});
+}
+
+inline Numbers numbers_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kLong).contiguous();
+  return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
+}
+
+/// Column `x` of every batch that is left.
+inline std::vector<Numbers> batches_of(BatchStream& stream) {
+  std::vector<Numbers> batches;
+  while (const auto batch = stream.next()) batches.push_back(numbers_of((*batch)["x"]));
+  return batches;
+}
+
+inline std::vector<Numbers> batches_of(const Pipeline& pipeline, std::int64_t epoch = 0,
+                                       std::int64_t first_batch = 0) {
+  return batches_of(*pipeline.open(epoch, first_batch));
+}
+
+/// Column `x` of an epoch.
+inline Numbers rows_of(const Pipeline& pipeline, std::int64_t epoch = 0) {
+  Numbers rows;
+  for (const Numbers& batch : batches_of(pipeline, epoch))
+    rows.insert(rows.end(), batch.begin(), batch.end());
+  return rows;
+}
+
+inline std::vector<Batch> all_of(BatchStream& stream) {
+  std::vector<Batch> batches;
+  while (auto batch = stream.next()) batches.push_back(std::move(*batch));
+  return batches;
+}
+
+/// Columns, names and padded rows.
+inline bool is_same(const Batch& a, const Batch& b) {
+  if (a.names != b.names || a.padded_rows != b.padded_rows) return false;
+  for (std::size_t i = 0; i < a.columns.size(); ++i) {
+    if (a.columns[i].scalar_type() != b.columns[i].scalar_type()) return false;
+    if (!at::equal(a.columns[i], b.columns[i])) return false;
+  }
+  return true;
+}
+
+/// Expects the same batches from every number of workers, and from every batch on as from the
+/// first.
+inline void expect_same_for_workers_and_resumed(const Pipeline& pipeline, std::int64_t epoch) {
+  const std::vector<Batch> all = all_of(*pipeline.open(epoch));
+  ASSERT_EQ(std::ssize(all), pipeline.batches());
+  std::int64_t rows = 0;
+  for (const Batch& batch : all) rows += batch.valid_rows();
+  EXPECT_EQ(rows, pipeline.samples());
+  for (const int workers : {0, 1, 3}) {
+    Pipeline other = pipeline;
+    if (workers > 0) other.prefetch(4, workers);
+    const auto stream = other.open(epoch);
+    for (std::size_t first = 0; first <= all.size(); ++first) {
+      const StreamState state = StreamState::from_text(stream->state().to_text());
+      const std::vector<Batch> rest = all_of(*pipeline.open(state));
+      ASSERT_EQ(rest.size(), all.size() - first) << workers << " workers";
+      for (std::size_t i = 0; i < rest.size(); ++i) {
+        EXPECT_TRUE(is_same(rest[i], all[first + i])) << "batch " << first + i;
+      }
+      const auto batch = stream->next();
+      ASSERT_EQ(batch.has_value(), first < all.size());
+      if (batch) {
+        EXPECT_TRUE(is_same(*batch, all[first])) << workers << " workers, batch " << first;
+      }
+    }
+  }
+}
+
+}  // namespace trireme::data::testing

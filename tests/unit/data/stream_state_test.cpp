@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Going on where a stream stood. That every operation does so is tested with each of them.
+#include <trireme/data/stream_state.h>
+
+#include "batches.h"
+#include <trireme/base/error.h>
+
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+
+#include <string>
+
+namespace trireme::data {
+namespace {
+
+using test::message_of;
+using ::testing::AllOf;
+using testing::batches_of;
+using testing::count_to;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Numbers;
+
+Pipeline usual() {
+  return Pipeline(count_to(20)).shuffle(3).map("x", type_cast(at::kLong)).batch(3).seed(5);
+}
+
+StreamState state_after(const Pipeline& pipeline, int batches, std::int64_t epoch = 2) {
+  const auto stream = pipeline.open(epoch);
+  for (int i = 0; i < batches; ++i) stream->next();
+  return stream->state();
+}
+
+TEST(StreamState, HoldsWhatWasTakenAndNotWhatWasPrefetched) {
+  const StreamState state = state_after(Pipeline(usual()).prefetch(6, 2), 2);
+  EXPECT_EQ(state.epoch, 2);
+  EXPECT_EQ(state.next_batch, 2);
+  EXPECT_EQ(state, state_after(usual(), 2));
+}
+
+TEST(StreamState, GoesOnWithAnyNumberOfWorkers) {
+  const auto all = batches_of(usual(), 2);
+  const StreamState state = state_after(Pipeline(usual()).prefetch(6, 2), 4);
+  for (const int workers : {1, 4}) {
+    const auto rest = Pipeline(usual()).prefetch(2, workers).open(state);
+    EXPECT_EQ(batches_of(*rest), std::vector<Numbers>(all.begin() + 4, all.end()));
+  }
+}
+
+TEST(StreamState, IsAnEmptyRestAfterTheLastBatch) {
+  const StreamState state = state_after(usual(), 100);
+  EXPECT_EQ(state.next_batch, usual().batches());
+  EXPECT_FALSE(usual().open(state)->next());
+}
+
+TEST(StreamState, OfOneRankServesAll) {
+  const auto part = [](std::int64_t rank) {
+    return Pipeline(usual()).shard({.index = rank, .count = 2});
+  };
+  const StreamState state = state_after(part(0), 1);
+  const auto all = batches_of(part(1), 2);
+  EXPECT_EQ(batches_of(*part(1).open(state)), std::vector<Numbers>(all.begin() + 1, all.end()));
+}
+
+TEST(StreamState, IsReadBackFromItsText) {
+  const auto names = tensors({{"a = b\\n", at::zeros({4})}, {"two\nlines\\", at::zeros({4})}});
+  for (const Pipeline& pipeline : {usual(), Pipeline(names).batch(2)}) {
+    const StreamState state = state_after(pipeline, 1);
+    EXPECT_EQ(StreamState::from_text(state.to_text()), state);
+  }
+}
+
+TEST(StreamState, IsRefusedByAnotherPipeline) {
+  const StreamState state = state_after(usual(), 1);
+  const auto refusal = [&](const Pipeline& other) {
+    return message_of<UsageError>([&] { other.open(state); });
+  };
+  EXPECT_THAT(
+      refusal(Pipeline(count_to(21)).shuffle(3).map("x", type_cast(at::kLong)).batch(3).seed(5)),
+      AllOf(HasSubstr("the state is of another pipeline: data set: 20 samples of 'x' in "
+                      "the state, 21 samples of 'x' here"),
+            Not(HasSubstr("batch:"))));
+  EXPECT_THAT(refusal(Pipeline(usual()).batch(4).seed(6)),
+              AllOf(HasSubstr("batch: 3 rows, the last one kept in the state, 4 rows, the last one "
+                              "kept here"),
+                    HasSubstr("seed: 5 in the state, 6 here")));
+  EXPECT_THAT(refusal(Pipeline(usual()).shuffle(4)),
+              HasSubstr("shuffle: whole, seed 3 in the state, whole, seed 4 here"));
+  EXPECT_THAT(refusal(Pipeline(usual()).shuffle_buffer(8, 3)),
+              HasSubstr("buffer of 8, seed 3 here"));
+  EXPECT_THAT(refusal(Pipeline(usual()).batch(3, LastBatch::kPad)),
+              HasSubstr("the last one padded here"));
+  EXPECT_THAT(refusal(Pipeline(usual()).shard({0, 2, Remainder::kUneven, Partition::kContiguous})),
+              HasSubstr("shards: 1, strided, rest wrapped in the state, 2, contiguous, rest "
+                        "uneven here"));
+  EXPECT_THAT(refusal(Pipeline(usual()).repeat(2)),
+              HasSubstr("repetitions: 1 in the state, 2 here"));
+  EXPECT_THAT(refusal(Pipeline(usual())
+                          .map("x", rescale(2))
+                          .map_columns({"x"}, {"y"}, [](std::vector<at::Tensor> x) { return x; })
+                          .map_batch([](Batch batch) { return batch; })),
+              HasSubstr("operations: 1 x: type_cast in the state, 1 x: type_cast; 2 x: rescale; 3 "
+                        "'y': a function of the program; 4 batch: a function of the program here"));
+  EXPECT_THAT(
+      refusal(Pipeline(usual()).pad("x", {.value = 2, .multiple = 8})),
+      HasSubstr("padding: none in the state, x: dimensions 0, value 2, multiple of 8 here"));
+  EXPECT_THAT(refusal(Pipeline(usual()).pad("x", {.length = 8})), HasSubstr("length 8 here"));
+}
+
+TEST(StreamState, IsRefusedWhereTheLengthsOfBucketsDiffer) {
+  const auto with_lengths = [](std::int64_t last) {
+    return Pipeline(count_to(3)).bucket({1, 2, last}, {{5}, {2, 2}}, LastBatch::kDrop);
+  };
+  const StreamState state = state_after(with_lengths(3), 0);
+  EXPECT_NO_THROW(with_lengths(3).open(state));
+  EXPECT_THAT(message_of<UsageError>([&] { with_lengths(4).open(state); }),
+              HasSubstr("batch: buckets at 5 with 2, 2 rows, the last ones dropped, lengths "));
+}
+
+TEST(StreamState, IsRefusedWhereASettingIsMissing) {
+  StreamState state = state_after(usual(), 1);
+  state.settings.pop_back();
+  EXPECT_THAT(message_of<UsageError>([&] { usual().open(state); }),
+              HasSubstr("padding: nothing in the state, none here"));
+}
+
+TEST(StreamState, IsRefusedBehindTheEndOfAnEpoch) {
+  StreamState state = state_after(usual(), 1);
+  state.next_batch = 100;
+  EXPECT_THAT(message_of<UsageError>([&] { usual().open(state); }),
+              HasSubstr("the first batch is 100, but an epoch has 7 batches"));
+}
+
+TEST(StreamState, RefusesTextThatIsNone) {
+  const std::string text = state_after(usual(), 1).to_text();
+  const auto refusal = [](const std::string& other) {
+    return message_of<DataError>([&] { StreamState::from_text(other); });
+  };
+  EXPECT_THAT(refusal(""), HasSubstr("line 1: '', expected 'trireme stream state 1'"));
+  EXPECT_THAT(refusal("another file\n"), HasSubstr("line 1: 'another file'"));
+  EXPECT_THAT(refusal("trireme stream state 1\nend\n"),
+              HasSubstr("line 2: 'end', expected 'epoch"));
+  EXPECT_THAT(refusal("trireme stream state 1\nepoch = 1\nnext batch = -1\nend\n"),
+              HasSubstr("line 3: 'next batch = -1', expected 'next batch = <number>'"));
+  EXPECT_THAT(refusal("trireme stream state 1\nepoch = 1x\nnext batch = 1\nend\n"),
+              HasSubstr("line 2: 'epoch = 1x'"));
+  EXPECT_THAT(refusal("trireme stream state 1\nbatch\n"), HasSubstr("line 2: 'batch', expected"));
+  for (std::size_t size = 0; size < text.size(); ++size)
+    EXPECT_THROW(StreamState::from_text(text.substr(0, size)), DataError) << size << " bytes";
+}
+
+}  // namespace
+}  // namespace trireme::data

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/report/page/page.h>
+
+#include "tests/unit/report/page/run_files.h"
+#include <trireme/base/error.h>
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <regex>
+
+namespace trireme::report {
+namespace {
+
+using test::file_of;
+using test::step_record;
+using test::write_run;
+using testing::HasSubstr;
+using testing::Not;
+using trireme::test::read_file;
+using trireme::test::TemporaryFolder;
+
+RunLog run_of(int ranks, std::int64_t steps) {
+  const TemporaryFolder folder;
+  write_run(folder.path(), ranks, steps);
+  return read_run(folder.path());
+}
+
+RunLog with_last(const FailureRecord* failure, const EndRecord* end) {
+  RunLog run = run_of(2, 10);
+  run.ranks[1].end = end != nullptr ? std::optional(*end) : std::nullopt;
+  if (failure != nullptr) {
+    run.ranks[1].failures.push_back(*failure);
+    run.ranks[1].has_failed = true;
+  }
+  return run;
+}
+
+TEST(Page, IsWholeAndNeedsNothingBesideItself) {
+  const std::string html = to_html(run_of(2, 100));
+  EXPECT_TRUE(html.starts_with("<!DOCTYPE html>\n"));
+  EXPECT_TRUE(html.ends_with("</html>\n"));
+  for (const char* outside : {"src=", "href=", "@import", "url(", "fetch(", "http:", "https:"}) {
+    if (std::string_view(outside) == "http:") continue;  // the name of SVG, which nobody fetches
+    EXPECT_THAT(html, Not(HasSubstr(outside)));
+  }
+  const std::regex address("http://(?!www\\.w3\\.org/2000/svg)");
+  EXPECT_FALSE(std::regex_search(html, address));
+}
+
+TEST(Page, ShowsHowTheRunEnded) {
+  EXPECT_THAT(to_html(run_of(2, 10)), HasSubstr(">Finished</b>"));
+  EXPECT_THAT(to_html(with_last(nullptr, nullptr)),
+              HasSubstr(">No end</b><span>still running, or killed"));
+  const EndRecord stopped = {.is_stopped = true, .seconds = 1};
+  EXPECT_THAT(to_html(with_last(nullptr, &stopped)), HasSubstr(">Stopped</b>"));
+  const FailureRecord failure = {.moment = {.time = 1.7e9, .epoch = 1, .global_step = 10},
+                                 .message = "loss is nan\n  hint: lower the rate"};
+  const std::string failed = to_html(with_last(&failure, nullptr));
+  EXPECT_THAT(failed, HasSubstr(">Failed</b>"));
+  EXPECT_THAT(failed,
+              HasSubstr("Rank 1 failed</b> <small>epoch 1, step 10, 2023-11-14 22:13:20 UTC"));
+  EXPECT_THAT(failed, HasSubstr("<pre>loss is nan\n  hint: lower the rate</pre>"));
+}
+
+TEST(Page, RanksThatFailedAlikeShareACard) {
+  RunLog run = run_of(3, 10);
+  for (RankLog& rank : run.ranks) {
+    rank.failures = {{.moment = {.time = 1, .epoch = 1, .global_step = 10},
+                      .message = rank.rank < 2 ? "same" : "other"}};
+  }
+  const std::string html = to_html(run);
+  EXPECT_THAT(html, HasSubstr("Ranks 0, 1 failed</b>"));
+  EXPECT_THAT(html, HasSubstr("Rank 2 failed</b>"));
+  EXPECT_THAT(html, HasSubstr("<pre>same</pre>"));
+}
+
+TEST(Page, OfManyFailuresShowsTheFirst) {
+  RunLog run = run_of(1, 10);
+  for (int index = 0; index < 12; ++index) {
+    run.ranks[0].failures.push_back(
+        {.moment = {.time = 12.0 - index}, .message = "no. " + std::to_string(index)});
+  }
+  const std::string html = to_html(run);
+  EXPECT_THAT(html, HasSubstr("<pre>no. 11</pre>"));
+  EXPECT_THAT(html, Not(HasSubstr("<pre>no. 1</pre>")));
+  EXPECT_THAT(html, HasSubstr("and 2 more failures"));
+}
+
+TEST(Page, SummarisesAllRanks) {
+  const std::string html = to_html(run_of(2, 100));
+  EXPECT_THAT(html, HasSubstr("<span>Ranks</span><b class=\"\">2</b>"));
+  EXPECT_THAT(html, HasSubstr("<span>Steps</span><b class=\"\">100</b><span>epoch 2 of 2</span>"));
+  EXPECT_THAT(html, HasSubstr("80.00 %</b><span>best 80.00 %"));
+  // Two ranks, 100 steps of 32 samples, 4.1 s on the slower.
+  EXPECT_THAT(html, HasSubstr("1,561</b><span>samples/s, all ranks"));
+  EXPECT_THAT(html, HasSubstr("11.1 %</b><span>of the time, all ranks"));
+  EXPECT_THAT(html, HasSubstr("300 MiB</b><span>peak of a rank"));
+}
+
+TEST(Page, EverythingFromTheRunStaysText) {
+  RunLog run = run_of(1, 60);
+  const std::string hostile = "</pre></script><script>alert(1)</script>\"'&\xff";
+  run.name = hostile;
+  run.config = hostile;
+  run.notes = {hostile};
+  run.ranks[0].failures = {{.moment = {}, .message = hostile}};
+  run.ranks[0].checkpoints = {
+      {.moment = {.epoch = 1, .global_step = 5}, .path = hostile, .seconds = 1}};
+  run.ranks[0].runs[0].settings = {{hostile, hostile}};
+  run.ranks[0].runs[0].environment = {{hostile, hostile}};
+  run.ranks[0].steps[0].scalars = {{hostile, 1.0}};
+  const std::string html = to_html(run);
+  EXPECT_THAT(html, Not(HasSubstr("alert(1)</script>")));
+  EXPECT_THAT(html, Not(HasSubstr("<script>alert")));
+  EXPECT_THAT(html, HasSubstr("&lt;script&gt;alert(1)"));
+}
+
+TEST(Page, ShowsWhatIsMissing) {
+  RunLog run = run_of(2, 10);
+  run.world_size = 3;
+  run.notes = {"of 3 ranks, rank 2 left no file"};
+  const std::string html = to_html(run);
+  EXPECT_THAT(html, HasSubstr("<li>of 3 ranks, rank 2 left no file</li>"));
+  EXPECT_THAT(html, HasSubstr("<b class=\"\">3</b><span>2 with a file</span>"));
+  EXPECT_THAT(to_html(run_of(2, 10)), Not(HasSubstr("Not complete")));
+}
+
+TEST(Page, SettingsAndEnvironmentNameTheRanksWhereTheyDiffer) {
+  const std::string html = to_html(run_of(4, 2));
+  EXPECT_THAT(
+      html, HasSubstr("<th scope=\"row\">host</th><td>ranks 0, 1: node0\nranks 2, 3: node1</td>"));
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">trireme</th><td>0.1.0</td>"));
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plan.zero_stage</th><td>0</td>"));
+}
+
+TEST(Page, OfARunWithoutStepsSaysSo) {
+  const TemporaryFolder folder;
+  JsonlFile file(folder / file_of(0));
+  file.write(test::run_record(0, 1));
+  EXPECT_THAT(to_html(read_run(folder.path())), HasSubstr("No step has been recorded."));
+}
+
+TEST(Page, StaysSmallHoweverLongTheRunWas) {
+  RunLog run = run_of(16, 1);
+  for (RankLog& rank : run.ranks) {
+    rank.steps.clear();
+    for (std::int64_t step = 1; step <= 20'000; ++step) {
+      StepRecord record = step_record(rank.rank, step);
+      record.loss += 0.3 * std::sin(static_cast<double>(step * (rank.rank + 1)));
+      record.seconds.total *= 1 + 0.1 * std::sin(static_cast<double>(step));
+      rank.steps.push_back(record);
+    }
+  }
+  EXPECT_LT(to_html(run).size(), 1U << 20U);
+}
+
+TEST(Page, OfTheSameRunIsTheSame) {
+  const RunLog run = run_of(3, 70);
+  EXPECT_EQ(to_html(run), to_html(run));
+}
+
+TEST(Page, IsWrittenWhole) {
+  const TemporaryFolder folder;
+  const RunLog run = run_of(1, 5);
+  write_page(run, folder / "report.html");
+  EXPECT_EQ(read_file(folder / "report.html"), to_html(run));
+  EXPECT_THROW(write_page(run, folder / "none" / "report.html"), CheckpointError);
+}
+
+}  // namespace
+}  // namespace trireme::report

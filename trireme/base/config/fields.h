@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of a struct as a configuration knows them. A struct takes part by
+//
+//   struct Training {
+//     double learning_rate = 0.1;
+//     std::optional<double> clip_norm;
+//     Augmentation augmentation;  // described itself
+//
+//     void fields(trireme::config::Fields& fields) {
+//       fields.add("learning_rate", learning_rate, "step size of SGD").above(0);
+//       fields.add("clip_norm", clip_norm, "longest gradient").above(0);
+//       fields.add("augmentation", augmentation, "what is done to images");
+//     }
+//   };
+//
+// or, where the struct is not yours to change, by a function `describe(Fields&, T&)` in its
+// namespace.
+#pragma once
+
+#include <trireme/base/config/codec.h>
+#include <trireme/base/config/value.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace trireme::config {
+
+/// One field of any type.
+class AnyField {
+ public:
+  AnyField(std::string key, std::string description)
+      : key_(std::move(key)), description_(std::move(description)) {}
+  AnyField(const AnyField&) = delete;
+  AnyField& operator=(const AnyField&) = delete;
+  virtual ~AnyField() = default;
+
+  /// From the root of its tree: `plan.zero_stage`.
+  const std::string& key() const { return key_; }
+  const std::string& description() const { return description_; }
+
+  /// What it takes: `an integer, 1 or more`.
+  virtual std::string expected() const = 0;
+  /// Reads a value without giving it to the struct yet; false, and problems noted, where it does
+  /// not fit. `name` is the key in messages.
+  virtual bool read(const Value& value, const std::string& name, Problems& problems) = 0;
+  /// Gives the struct what was read last.
+  virtual void commit() = 0;
+  virtual Value write() const = 0;
+  /// Notes a problem where the struct's value is beyond the limits.
+  virtual void check(const Origin& origin, Problems& problems) const = 0;
+
+ private:
+  std::string key_;
+  std::string description_;
+};
+
+namespace detail {
+
+// What limits apply to: the value itself, what an optional holds, each element of a list.
+template <typename T>
+struct Innermost {
+  using Type = T;
+  static bool holds(const T& value, const auto& test) { return test(value); }
+};
+template <typename T>
+struct Innermost<std::optional<T>> {
+  using Type = typename Innermost<T>::Type;
+  static bool holds(const std::optional<T>& value, const auto& test) {
+    return !value || Innermost<T>::holds(*value, test);
+  }
+};
+template <typename T>
+struct Innermost<std::vector<T>> {
+  using Type = typename Innermost<T>::Type;
+  static bool holds(const std::vector<T>& all, const auto& test) {
+    return std::all_of(all.begin(), all.end(),
+                       [&](const T& value) { return Innermost<T>::holds(value, test); });
+  }
+};
+template <typename T, std::size_t N>
+struct Innermost<std::array<T, N>> {
+  using Type = typename Innermost<T>::Type;
+  static bool holds(const std::array<T, N>& all, const auto& test) {
+    return std::all_of(all.begin(), all.end(),
+                       [&](const T& value) { return Innermost<T>::holds(value, test); });
+  }
+};
+
+template <typename T>
+std::string limit_text(const T& limit) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    std::ostringstream text;
+    text << +limit;
+    return text.str();
+  } else {
+    const Value written = Codec<T>::write(limit);
+    return written.text().value_or(shown(written));
+  }
+}
+
+}  // namespace detail
+
+/// One field of type T, to which limits are given. In an optional they hold for the value, in a
+/// list for each element.
+template <typename T>
+class Field final : public AnyField {
+ public:
+  using Inner = typename detail::Innermost<T>::Type;
+
+  Field(std::string key, T& value, std::string description)
+      : AnyField(std::move(key), std::move(description)), value_(value) {}
+
+  Field& at_least(Inner minimum) {
+    return each([minimum](const Inner& value) { return value >= minimum; },
+                detail::limit_text(minimum) + " or more");
+  }
+  Field& at_most(Inner maximum) {
+    return each([maximum](const Inner& value) { return value <= maximum; },
+                detail::limit_text(maximum) + " or less");
+  }
+  Field& above(Inner minimum) {
+    return each([minimum](const Inner& value) { return value > minimum; },
+                "above " + detail::limit_text(minimum));
+  }
+  Field& below(Inner maximum) {
+    return each([maximum](const Inner& value) { return value < maximum; },
+                "below " + detail::limit_text(maximum));
+  }
+  /// Both included.
+  Field& between(Inner minimum, Inner maximum) {
+    return each(
+        [minimum, maximum](const Inner& value) { return value >= minimum && value <= maximum; },
+        detail::limit_text(minimum) + " to " + detail::limit_text(maximum));
+  }
+  /// Any other rule: `expected` ends the sentence "is ..., expected a text, ".
+  Field& check_that(std::function<bool(const T&)> holds, const std::string& expected) {
+    limits_ += ", " + expected;
+    rules_.push_back(std::move(holds));
+    return *this;
+  }
+
+  std::string expected() const override { return Codec<T>::expected() + limits_; }
+
+  bool read(const Value& value, const std::string& name, Problems& problems) override {
+    const Place place = {name, limits_, problems};
+    auto read = read_value<T>(value, place);
+    if (!read) return false;
+    if (!is_within(*read)) {
+      place.refuse(value, Codec<T>::expected());
+      return false;
+    }
+    read_ = std::move(read);
+    return true;
+  }
+
+  void commit() override {
+    if (read_) value_ = std::move(*read_);
+    read_.reset();
+  }
+
+  Value write() const override { return Codec<T>::write(value_); }
+
+  void check(const Origin& origin, Problems& problems) const override {
+    Value value = write();
+    value.origin = origin;
+    const Place place = {key(), limits_, problems};
+    // What a type refuses (a number without a name in an enumeration) the limits do not see.
+    if (read_value<T>(value, place) && !is_within(value_)) {
+      place.refuse(value, Codec<T>::expected());
+    }
+  }
+
+ private:
+  Field& each(std::function<bool(const Inner&)> test, const std::string& expected) {
+    return check_that([test = std::move(test)](
+                          const T& value) { return detail::Innermost<T>::holds(value, test); },
+                      expected);
+  }
+
+  bool is_within(const T& value) const {
+    return std::all_of(rules_.begin(), rules_.end(), [&](const auto& rule) { return rule(value); });
+  }
+
+  T& value_;
+  std::optional<T> read_;
+  std::string limits_;
+  std::vector<std::function<bool(const T&)>> rules_;
+};
+
+/// The fields of one tree of structs, which must outlive it. Not thread-safe.
+class Fields {
+ public:
+  /// A table: a struct within the struct.
+  struct Section {
+    std::string key;
+    std::string description;
+  };
+
+  Fields() = default;
+  Fields(const Fields&) = delete;
+  Fields& operator=(const Fields&) = delete;
+  Fields(Fields&&) = default;
+  Fields& operator=(Fields&&) = default;
+
+  /// Adds a field: bool, an integer, a floating-point number, std::string, a path, a duration of
+  /// std::chrono, an enumeration with `enum_names`, a described struct, anything with a Codec, and
+  /// optionals, vectors, arrays and pairs of them. Throws UsageError where `name` is not letters,
+  /// digits and underscores, or is there already.
+  template <typename T>
+  Field<T>& add(std::string_view name, T& value, std::string description) {
+    auto field = std::make_unique<Field<T>>(key_of(name), value, std::move(description));
+    Field<T>& added = *field;
+    fields_.push_back(std::move(field));
+    return added;
+  }
+  template <Described T>
+  void add(std::string_view name, T& value, std::string description) {
+    const std::string outer = prefix_;
+    sections_.push_back({key_of(name), std::move(description)});
+    prefix_ = sections_.back().key + ".";
+    describe_fields(value);
+    prefix_ = outer;
+  }
+
+  /// Adds the fields of a struct without a table around them.
+  template <Described T>
+  void describe_fields(T& settings) {
+    if constexpr (HasFieldsMember<T>) {
+      settings.fields(*this);
+    } else {
+      describe(*this, settings);
+    }
+  }
+
+  const std::vector<std::unique_ptr<AnyField>>& all() const { return fields_; }
+  const std::vector<Section>& sections() const { return sections_; }
+
+  /// Reads the entries of a table into their fields, without giving them to the structs, and notes
+  /// what does not fit. `name` goes before keys in messages.
+  /// @param on_read called for each field that was read.
+  void read(const Value& table, const std::string& name, Problems& problems,
+            const std::function<void(std::size_t field, const Value& value)>& on_read = {}) {
+    read_table(table, "", name, problems, on_read);
+  }
+
+  /// Reads one value into the field, the table, or what is in a field, that `key` names.
+  void read_key(const std::string& key, const Value& value, Problems& problems,
+                const std::function<void(std::size_t field, const Value& value)>& on_read);
+
+  void commit() {
+    for (const auto& field : fields_) field->commit();
+  }
+
+  /// Returns the fields as one table.
+  Value write() const;
+
+ private:
+  std::string key_of(std::string_view name) const;
+  void read_table(const Value& table, const std::string& prefix, const std::string& name,
+                  Problems& problems,
+                  const std::function<void(std::size_t, const Value&)>& on_read);
+  void read_entry(const std::string& key, const Origin& key_origin, const Value& value,
+                  const std::string& name, Problems& problems,
+                  const std::function<void(std::size_t, const Value&)>& on_read);
+  Problem unknown(const std::string& key, const Origin& origin, const Value& value,
+                  const std::string& name) const;
+
+  std::string prefix_;
+  std::vector<std::unique_ptr<AnyField>> fields_;
+  std::vector<Section> sections_;
+};
+
+/// A described struct as one value: in lists and optionals.
+template <Described T>
+struct Codec<T> {
+  static std::string expected() { return "a table"; }
+  static std::optional<T> read(const Value& value, const Place& place) {
+    if (value.get<Value::Table>() == nullptr) {
+      place.refuse(value, expected());
+      return std::nullopt;
+    }
+    T settings{};
+    Fields fields;
+    fields.describe_fields(settings);
+    const std::size_t problems = place.problems.size();
+    fields.read(value, place.key + ".", place.problems);
+    if (place.problems.size() > problems) return std::nullopt;
+    fields.commit();
+    return settings;
+  }
+  static Value write(const T& settings) {
+    T copy = settings;
+    Fields fields;
+    fields.describe_fields(copy);
+    return fields.write();
+  }
+};
+
+}  // namespace trireme::config

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/config/toml.h>
+
+#include <trireme/base/error.h>
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <sstream>
+#include <utility>
+
+namespace trireme::config {
+namespace {
+
+Origin origin_of(const toml::source_region& region, const std::string& file) {
+  return {.kind = Origin::Kind::kFile,
+          .file = file,
+          .line = static_cast<std::int64_t>(region.begin.line),
+          .column = static_cast<std::int64_t>(region.begin.column)};
+}
+
+template <typename Date>
+Value::Date date_of(const Date& date) {
+  std::ostringstream text;
+  text << date;
+  return {text.str()};
+}
+
+Value value_of(const toml::node& node, const std::string& file);
+
+Value::Table table_of(const toml::table& table, const std::string& file) {
+  Value::Table entries;
+  for (const auto& [key, node] : table) {
+    entries.push_back({.key = std::string(key.str()),
+                       .origin = origin_of(key.source(), file),
+                       .value = value_of(node, file)});
+  }
+  // toml++ sorts them by name.
+  std::ranges::stable_sort(entries, {}, [](const Entry& entry) {
+    return std::pair(entry.origin.line, entry.origin.column);
+  });
+  return entries;
+}
+
+Value value_of(const toml::node& node, const std::string& file) {
+  Value value{.origin = origin_of(node.source(), file)};
+  if (const auto* table = node.as_table()) {
+    value.data = table_of(*table, file);
+  } else if (const auto* array = node.as_array()) {
+    Value::List list;
+    for (const toml::node& element : *array) list.push_back(value_of(element, file));
+    value.data = std::move(list);
+  } else if (const auto* text = node.as_string()) {
+    value.data = text->get();
+  } else if (const auto* integer = node.as_integer()) {
+    value.data = integer->get();
+  } else if (const auto* number = node.as_floating_point()) {
+    value.data = number->get();
+  } else if (const auto* flag = node.as_boolean()) {
+    value.data = flag->get();
+  } else if (const auto* date = node.as_date()) {
+    value.data = date_of(date->get());
+  } else if (const auto* time = node.as_time()) {
+    value.data = date_of(time->get());
+  } else if (const auto* date_time = node.as_date_time()) {
+    value.data = date_of(date_time->get());
+  }
+  return value;
+}
+
+std::string quoted(const std::string& text) {
+  const toml::value<std::string> value(text);
+  std::ostringstream out;
+  out << toml::toml_formatter(value, toml::format_flags::allow_unicode_strings);
+  return out.str();
+}
+
+std::string number_text(double number) {
+  if (std::isnan(number)) return "nan";
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+  std::string text(digits.data(), end);
+  if (text.find_first_of(".einf") == std::string::npos) text += ".0";
+  return text;
+}
+
+bool is_bare(const std::string& key) {
+  const auto fits = [](char letter) {
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+           (letter >= '0' && letter <= '9') || letter == '_' || letter == '-';
+  };
+  return !key.empty() && std::all_of(key.begin(), key.end(), fits);
+}
+
+// Writes each kind of value.
+struct Writer {
+  std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+  std::string operator()(std::int64_t integer) const { return std::to_string(integer); }
+  std::string operator()(double number) const { return number_text(number); }
+  std::string operator()(const std::string& text) const { return quoted(text); }
+  std::string operator()(const Value::Date& date) const { return date.text; }
+  std::string operator()(const Value::List& list) const {
+    std::string text = "[";
+    for (const Value& element : list) text += (text.size() > 1 ? ", " : "") + toml_text(element);
+    return text + "]";
+  }
+  std::string operator()(const Value::Table& table) const {
+    std::string text;
+    for (const auto& [key, origin, value] : table) {
+      text += (text.empty() ? " " : ", ") + (is_bare(key) ? key : quoted(key)) + " = " +
+              toml_text(value);
+    }
+    return text.empty() ? "{}" : "{" + text + " }";
+  }
+};
+
+}  // namespace
+
+Value parse_toml(std::string_view text, const std::string& file) {
+  try {
+    const toml::table table = toml::parse(text, std::string_view(file));
+    return {.data = table_of(table, file),
+            .origin = {.kind = Origin::Kind::kFile, .file = file, .line = 1, .column = 1}};
+  } catch (const toml::parse_error& error) {
+    throw ConfigError(join_message(to_string(origin_of(error.source(), file)),
+                                   ": not TOML: ", error.description()),
+                      "a line is `key = value` or `[table]`, and texts stand in quotes");
+  }
+}
+
+std::optional<Value> parse_toml_value(std::string_view text) {
+  try {
+    const toml::table table = toml::parse("value = " + std::string(text));
+    const toml::node* const node = table.get("value");
+    if (node == nullptr || table.size() != 1) return std::nullopt;
+    return value_of(*node, "");
+  } catch (const toml::parse_error&) {
+    return std::nullopt;
+  }
+}
+
+std::string toml_text(const Value& value) { return std::visit(Writer{}, value.data); }
+
+}  // namespace trireme::config

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/checkpoint/async_saver.h>
+
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/save_steps.h>
+#include <trireme/comm/collectives.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+namespace trireme::checkpoint {
+namespace {
+
+comm::Group duplicate(const comm::Group& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return group.size() == 1 ? comm::Group() : group.subgroup(ranks);
+}
+
+// Each tensor at a multiple of a cache line.
+std::int64_t room_for(const at::Tensor& tensor) {
+  constexpr std::int64_t kAlignment = 64;
+  return (static_cast<std::int64_t>(tensor.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+struct AsyncSaver::Impl {
+  comm::Group group;
+  comm::Group writers;  // the same ranks; its collectives belong to the writing thread
+  AsyncOptions options;
+  at::Tensor staging;  // [n] bytes
+  std::atomic<bool> is_writing = false;
+  std::exception_ptr failure;  // of the writing thread, which has ended then
+  std::optional<std::filesystem::path> last;
+  std::thread thread;
+
+  Impl(const comm::Group& the_group, AsyncOptions the_options)
+      : group(the_group), writers(duplicate(the_group)), options(std::move(the_options)) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    if (thread.joinable()) thread.join();
+  }
+
+  // The message of a failure that was not reported yet, taken out.
+  std::optional<std::string> take_failure() {
+    const std::exception_ptr thrown = std::exchange(failure, nullptr);
+    if (!thrown) return std::nullopt;
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& error) {
+      return error.what();
+    } catch (...) {
+      return "the thread that writes a checkpoint was ended by an unknown exception";
+    }
+  }
+
+  void wait_and_report() {
+    if (thread.joinable()) thread.join();
+    if (!options.on_failure) {
+      if (const std::exception_ptr thrown = std::exchange(failure, nullptr)) {
+        std::rethrow_exception(thrown);
+      }
+      return;
+    }
+    if (const auto message = take_failure()) options.on_failure(*message);
+  }
+
+  // One of the ranks may be done before another: all have to see the same.
+  bool any_is_writing() const {
+    const auto all = comm::all_gather_text(is_writing ? "1" : "0", group);
+    return std::ranges::find(all, "1") != all.end();
+  }
+
+  // Parts whose tensors are copies.
+  std::vector<TensorPart> stage(std::vector<TensorPart> parts) {
+    const at::NoGradGuard no_grad;
+    std::int64_t bytes = 0;
+    for (const TensorPart& part : parts) bytes += room_for(part.local);
+    if (!staging.defined() || staging.numel() < bytes) {
+      staging.reset();  // first, so that there are never two
+      staging = at::empty({bytes}, at::kByte);
+    }
+    std::int64_t begin = 0;
+    for (TensorPart& part : parts) {
+      const auto size = static_cast<std::int64_t>(part.local.nbytes());
+      const at::Tensor copy =
+          staging.narrow(0, begin, size).view(part.local.scalar_type()).view(part.local.sizes());
+      copy.copy_(part.local);
+      begin += room_for(part.local);
+      part.local = copy;
+    }
+    return parts;
+  }
+};
+
+AsyncSaver::AsyncSaver(const comm::Group& group, AsyncOptions options)
+    : impl_(std::make_unique<Impl>(group, std::move(options))) {}
+
+AsyncSaver::~AsyncSaver() {
+  if (impl_->thread.joinable()) impl_->thread.join();
+  const auto message = impl_->take_failure();
+  if (!message) return;
+  try {
+    if (impl_->options.on_failure) {
+      impl_->options.on_failure(*message);
+      return;
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): said below
+  }
+  std::fprintf(stderr, "trireme: warning: a checkpoint was not saved: %s\n", message->c_str());
+}
+
+bool AsyncSaver::save(const SaveOptions& options, const std::vector<TensorPart>& parts,
+                      const State& state) {
+  Impl& impl = *impl_;
+  if (impl.options.when_busy == WhenBusy::kSkip && impl.any_is_writing()) return false;
+  impl.wait_and_report();
+  auto staged = impl.stage(choose_own(parts, impl.group));
+  impl.is_writing = true;
+  impl.thread = std::thread([&impl, options, staged = std::move(staged), state] {
+    try {
+      impl.last = save_own(options, staged, state, impl.writers);
+    } catch (...) {
+      impl.failure = std::current_exception();
+    }
+    impl.is_writing = false;
+  });
+  return true;
+}
+
+std::optional<std::filesystem::path> AsyncSaver::finish() {
+  impl_->wait_and_report();
+  return impl_->last;
+}
+
+bool AsyncSaver::is_busy() const { return impl_->is_writing; }
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/checkpoint/convert.h>
+
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/reader.h>
+#include <trireme/checkpoint/save_steps.h>
+
+#include <vector>
+
+namespace trireme::checkpoint {
+
+namespace fs = std::filesystem;
+
+FileDigest export_safetensors(const fs::path& checkpoint, const fs::path& file,
+                              const std::string& section) {
+  Reader reader(checkpoint);
+  if (!reader.has(section)) {
+    std::string names;
+    for (const auto& [name, tensors] : reader.index().sections) {
+      names += (names.empty() ? "" : ", ") + name;
+    }
+    throw CheckpointError(join_message(checkpoint.string(), " has no section '", section,
+                                       "'; it has ", names.empty() ? "none" : names),
+                          "give one of those");
+  }
+  TensorSources sources;
+  for (const auto& [name, tensor] : reader.section(section)) {
+    sources[name] = {.shape = tensor.shape,
+                     .dtype = tensor.dtype,
+                     .values = [&reader, section, name] { return reader.read(section, name); }};
+  }
+  // As the package's own writers say of what torch wrote.
+  return write_safetensors_from(file, sources, {{"format", "pt"}});
+}
+
+fs::path convert(const fs::path& source, const SaveOptions& options) {
+  Reader reader(source);
+  std::vector<TensorPart> parts;
+  for (const auto& [section, tensors] : reader.index().sections) {
+    for (const auto& [name, tensor] : tensors) {
+      parts.push_back(replicated(section, name, reader.read(section, name)));
+    }
+  }
+  const State& state = reader.state();
+  SaveOptions own = options;
+  if (!own.score) own.score = reader.index().score;
+  return save_own(own, parts, state, comm::Group(),
+                  state.of_ranks.empty() ? nullptr : &state.of_ranks);
+}
+
+}  // namespace trireme::checkpoint

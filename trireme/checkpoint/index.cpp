@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/checkpoint/index.h>
+
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/checkpoint_folder.h>
+#include <trireme/checkpoint/index_document.h>
+#include <trireme/checkpoint/safetensors_format.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+namespace trireme::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr auto kOwnChecksum = "crc32";
+constexpr int kFormat = 2;
+
+std::uint32_t checksum(json document) {
+  document.erase(kOwnChecksum);
+  const std::string text = document.dump();
+  return crc32_of(std::as_bytes(std::span(text)));
+}
+
+// A text as it is where JSON can hold it, else its bytes as hexadecimal digits.
+json text_to_json(const std::string& text) {
+  try {
+    json value = text;
+    std::ignore = value.dump();
+    return value;
+  } catch (const json::exception&) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    std::string digits;
+    digits.reserve(2 * text.size());
+    for (const char byte : text) {
+      const auto value = static_cast<unsigned char>(byte);
+      digits += kDigits[value / 16U];
+      digits += kDigits[value % 16U];
+    }
+    return {{"hex", digits}};
+  }
+}
+
+std::string text_from_json(const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  const auto digits = value.at("hex").get<std::string>();
+  std::string text;
+  text.reserve(digits.size() / 2);
+  for (std::size_t place = 0; place + 1 < digits.size(); place += 2) {
+    int byte = 0;
+    std::from_chars(digits.data() + place, digits.data() + place + 2, byte, 16);
+    text += static_cast<char>(byte);
+  }
+  return text;
+}
+
+json entries_to_json(const Entries& entries) {
+  json result = json::object();
+  for (const auto& [name, text] : entries) result[name] = text_to_json(text);
+  return result;
+}
+
+Entries entries_from_json(const json& value) {
+  Entries entries;
+  for (const auto& [name, text] : value.items()) entries[name] = text_from_json(text);
+  return entries;
+}
+
+json piece_to_json(const Piece& piece) {
+  json result{{"file", piece.file}, {"offset", piece.offset}, {"crc32", piece.checksums}};
+  if (const auto* range = std::get_if<FlatRange>(&piece.slice)) {
+    result["range"] = {range->begin, range->end};
+    if (!range->order.empty()) result["order"] = range->order;
+  } else {
+    const Box& box = std::get<Box>(piece.slice);
+    result["box"] = {box.begin, box.size};
+  }
+  return result;
+}
+
+Piece piece_from_json(const json& value) {
+  Piece piece;
+  value.at("file").get_to(piece.file);
+  value.at("offset").get_to(piece.offset);
+  value.at("crc32").get_to(piece.checksums);
+  if (value.contains("range")) {
+    FlatRange range;
+    value.at("range").at(0).get_to(range.begin);
+    value.at("range").at(1).get_to(range.end);
+    if (value.contains("order")) value.at("order").get_to(range.order);
+    piece.slice = std::move(range);
+  } else {
+    Box box;
+    value.at("box").at(0).get_to(box.begin);
+    value.at("box").at(1).get_to(box.size);
+    piece.slice = std::move(box);
+  }
+  return piece;
+}
+
+json files_to_json(const Index& index) {
+  json result = json::object();
+  for (const auto& [name, file] : index.files) {
+    result[name] = {{"bytes", file.bytes},
+                    {"header_bytes", file.header_bytes},
+                    {"header_crc32", file.header_crc32}};
+  }
+  return result;
+}
+
+json sections_to_json(const Index& index) {
+  json result = json::object();
+  for (const auto& [section, tensors] : index.sections) {
+    json& all = result[section] = json::object();
+    for (const auto& [name, tensor] : tensors) {
+      json pieces = json::array();
+      for (const Piece& piece : tensor.pieces) pieces.push_back(piece_to_json(piece));
+      all[name] = {
+          {"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"pieces", pieces}};
+    }
+  }
+  return result;
+}
+
+void read_contents(const json& document, Index& index) {
+  for (const auto& [name, file] : document.at("files").items()) {
+    index.files[name] = {.bytes = file.at("bytes").get<std::int64_t>(),
+                         .header_bytes = file.at("header_bytes").get<std::int64_t>(),
+                         .header_crc32 = file.at("header_crc32").get<std::uint32_t>()};
+  }
+  for (const auto& [section, tensors] : document.at("sections").items()) {
+    Section& all = index.sections[section];
+    for (const auto& [name, value] : tensors.items()) {
+      IndexedTensor& tensor = all[name];
+      const auto type = value.at("dtype").get<std::string>();
+      const Dtype* const known = find_dtype(type);
+      if (known == nullptr) {
+        throw CheckpointError(
+            join_message("tensor '", name, "' has dtype ", type, ", which is not known here"),
+            "read it with the version of Trireme that wrote it");
+      }
+      tensor.dtype = known->type;
+      value.at("shape").get_to(tensor.shape);
+      for (const json& piece : value.at("pieces")) tensor.pieces.push_back(piece_from_json(piece));
+    }
+  }
+}
+
+// What a reader relies on besides: bytes inside of files, a checksum for each block.
+void check_places(const Index& index, const fs::path& file) {
+  for (const auto& [section, tensors] : index.sections) {
+    for (const auto& [name, tensor] : tensors) {
+      for (const Piece& piece : tensor.pieces) {
+        const auto found = index.files.find(piece.file);
+        const std::int64_t bytes = slice_elements(piece.slice) * item_bytes(tensor.dtype);
+        const std::int64_t blocks = (bytes + index.block_bytes - 1) / index.block_bytes;
+        if (found == index.files.end() || piece.offset < found->second.header_bytes ||
+            bytes > found->second.bytes - piece.offset ||
+            static_cast<std::int64_t>(piece.checksums.size()) != blocks) {
+          throw_bad_file(file, join_message("places tensor '", name, "' ", describe(piece.slice),
+                                            " where it cannot be"));
+        }
+      }
+    }
+  }
+}
+
+void check_order(const fs::path& folder, std::int64_t order) {
+  const fs::path file = folder / kOrderFile;
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) return;
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (text == join_message(order, "\n")) return;
+  throw_bad_file(
+      file, join_message("is damaged: it should hold ", order, ", the number in ", kIndexFile));
+}
+
+// The text of a document with its checksum put in, which is that of the document without it.
+std::string seal(json document) {
+  try {
+    document[kOwnChecksum] = checksum(document);
+    return document.dump(1) + "\n";
+  } catch (const json::exception& error) {
+    throw UsageError(join_message("cannot write the index of a checkpoint: ", error.what()),
+                     "names of tensors and entries have to be valid UTF-8");
+  }
+}
+
+// The document of a file, its checksum verified; `format` is the one expected.
+json read_sealed(const fs::path& file, int format) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) {
+    throw_bad_file(file, join_message("cannot be opened: ", describe_errno(errno)),
+                   "give the folder of one checkpoint, prefix-<epoch>_<step>");
+  }
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object()) {
+    throw_bad_file(file, join_message("is cut short or damaged: its ", text.size(),
+                                      " bytes are not a JSON object"));
+  }
+  const json found = document.value("format", json());
+  if (found != format) {
+    throw_bad_file(file, join_message("is of format ", found.dump(), ", expected ", format),
+                   "read it with the version of Trireme that wrote it");
+  }
+  // A flipped bit may leave the meaning, not the text.
+  const bool is_own_text =
+      text == document.dump(1) + "\n" || (format == 1 && text == document.dump(2) + "\n");
+  if (!is_own_text || document.value(kOwnChecksum, json()) != checksum(document)) {
+    throw_bad_file(file, "is damaged: its checksum does not match");
+  }
+  return document;
+}
+
+}  // namespace
+
+void throw_bad_file(const fs::path& file, const std::string& what, std::string_view hint) {
+  throw CheckpointError(join_message("checkpoint file ", file.string(), " ", what), hint);
+}
+
+std::string_view dtype_name(at::ScalarType dtype) {
+  const Dtype* const known = find_dtype(dtype);
+  return known == nullptr ? "?" : known->name;
+}
+
+std::string write_index(const Index& index) {
+  json ranks = json::array();
+  for (const Entries& entries : index.state.of_ranks) ranks.push_back(entries_to_json(entries));
+  json document{{"format", kFormat},
+                {"order", index.order},
+                {"written_at", index.written_at},
+                {"block_bytes", index.block_bytes},
+                {"epoch", index.state.epoch},
+                {"step", index.state.step},
+                {"entries", entries_to_json(index.state.entries)},
+                {"ranks", std::move(ranks)},
+                {"files", files_to_json(index)},
+                {"sections", sections_to_json(index)}};
+  if (index.score && std::isfinite(*index.score)) document["score"] = *index.score;
+  return seal(std::move(document));
+}
+
+StateOfFormat1 read_state_of_format_1(const fs::path& file) {
+  const json document = read_sealed(file, 1);
+  StateOfFormat1 result;
+  try {
+    document.at("epoch").get_to(result.state.epoch);
+    document.at("step").get_to(result.state.step);
+    document.at("entries").get_to(result.state.entries);
+    for (const auto& [name, digest] : document.at("files").items()) {
+      result.files[name] = {.bytes = digest.at("bytes").get<std::int64_t>(),
+                            .crc32 = digest.at("crc32").get<std::uint32_t>()};
+    }
+  } catch (const json::exception& error) {
+    throw_bad_file(file, join_message("lacks something: ", error.what()));
+  }
+  return result;
+}
+
+Index read_index(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) return index_of_file(path);
+  const fs::path file = path / kIndexFile;
+  if (!fs::exists(file, ignored) && fs::exists(path / kStateFile, ignored)) {
+    return index_of_format_1(path);
+  }
+  const json document = read_sealed(file, kFormat);
+  Index index;
+  try {
+    document.at("order").get_to(index.order);
+    document.at("written_at").get_to(index.written_at);
+    document.at("block_bytes").get_to(index.block_bytes);
+    document.at("epoch").get_to(index.state.epoch);
+    document.at("step").get_to(index.state.step);
+    if (document.contains("score")) index.score = document.at("score").get<double>();
+    index.state.entries = entries_from_json(document.at("entries"));
+    for (const json& entries : document.at("ranks")) {
+      index.state.of_ranks.push_back(entries_from_json(entries));
+    }
+    read_contents(document, index);
+  } catch (const json::exception& error) {
+    throw_bad_file(file, join_message("lacks something: ", error.what()));
+  }
+  if (index.block_bytes <= 0) throw_bad_file(file, "has no size of blocks");
+  for (const auto& [section, tensors] : index.sections) {
+    for (const auto& [name, tensor] : tensors) check_cover(name, tensor, file.string());
+  }
+  check_places(index, file);
+  check_order(path, index.order);
+  return index;
+}
+
+std::string describe_own(const Index& own) {
+  try {
+    return json{{"own", entries_to_json(own.state.own)},
+                {"files", files_to_json(own)},
+                {"sections", sections_to_json(own)}}
+        .dump();
+  } catch (const json::exception& error) {
+    throw UsageError(join_message("cannot write the index of a checkpoint: ", error.what()),
+                     "names of tensors and entries have to be valid UTF-8");
+  }
+}
+
+Index join_indices(const std::vector<std::string>& by_rank) {
+  Index all;
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+    const json document = json::parse(by_rank[rank]);
+    all.state.of_ranks.push_back(entries_from_json(document.at("own")));
+    Index own;
+    read_contents(document, own);
+    all.files.merge(own.files);
+    for (auto& [section, tensors] : own.sections) {
+      for (auto& [name, tensor] : tensors) {
+        IndexedTensor& joined =
+            all.sections[section]
+                .try_emplace(
+                    name, IndexedTensor{.dtype = tensor.dtype, .shape = tensor.shape, .pieces = {}})
+                .first->second;
+        if (joined.dtype != tensor.dtype || joined.shape != tensor.shape) {
+          throw CheckpointError(
+              join_message("ranks disagree on tensor '", name, "': ", dtype_name(tensor.dtype), " ",
+                           at::IntArrayRef(tensor.shape), " on rank ", rank, ", ",
+                           dtype_name(joined.dtype), " ", at::IntArrayRef(joined.shape),
+                           " on a rank before it"),
+              "save the same module on all ranks");
+        }
+        joined.pieces.insert(joined.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
+      }
+    }
+  }
+  for (const auto& [section, tensors] : all.sections) {
+    for (const auto& [name, tensor] : tensors) check_cover(name, tensor, "the checkpoint");
+  }
+  return all;
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Indices of what has none: folders of format 1, and single files.
+#include <trireme/base/error.h>
+#include <trireme/base/unique_fd.h>
+#include <trireme/checkpoint/index_document.h>
+#include <trireme/checkpoint/optimizer_state.h>
+#include <trireme/checkpoint/safetensors_format.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+namespace trireme::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One checksum for each tensor.
+constexpr std::int64_t kWholeTensors = std::numeric_limits<std::int64_t>::max() / 2;
+
+// Puts the tensors of a file into a section, as whole pieces.
+Metadata add_file(const fs::path& folder, const std::string& name, const std::string& section,
+                  Index& index) {
+  FileHeader header = read_header(folder / name);
+  index.files[name] = {.bytes = header.file_bytes,
+                       .header_bytes = header.header_bytes,
+                       .header_crc32 = header.header_crc32};
+  Section& tensors = index.sections[section];
+  for (HeaderTensor& tensor : header.tensors) {
+    Piece piece{
+        .file = name, .offset = tensor.begin, .slice = whole(tensor.shape), .checksums = {}};
+    if (const auto found = header.checksums.find(tensor.name); found != header.checksums.end()) {
+      const std::string& digits = found->second;
+      std::uint32_t value = 0;
+      const char* const end = digits.data() + digits.size();
+      const auto parsed = std::from_chars(digits.data(), end, value, 16);
+      if (parsed.ec != std::errc{} || parsed.ptr != end) {
+        throw_bad_file(folder / name,
+                       join_message("has '", digits, "' for the checksum of tensor '", tensor.name,
+                                    "', expected hexadecimal digits"));
+      }
+      if (tensor.end > tensor.begin) piece.checksums = {value};
+    }
+    IndexedTensor& indexed = tensors[tensor.name];
+    indexed = {.dtype = tensor.type, .shape = std::move(tensor.shape), .pieces = {}};
+    if (tensor.end > tensor.begin) indexed.pieces.push_back(std::move(piece));
+  }
+  return std::move(header.metadata);
+}
+
+std::uint32_t checksum_of_file(const fs::path& file) {
+  constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+  const UniqueFd handle(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  std::vector<std::byte> block(kBlockBytes);
+  std::uint32_t crc = 0;
+  while (handle) {
+    const ssize_t count = ::read(handle.get(), block.data(), block.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) break;
+    if (count == 0) return crc;
+    crc = update_crc32(crc, std::span(block).first(static_cast<std::size_t>(count)));
+  }
+  throw_bad_file(file, join_message("cannot be read: ", describe_errno(errno)));
+}
+
+// Holds a file against what state.json says of it.
+void check_file(const fs::path& file, const FileDigest& expected) {
+  const std::int64_t bytes = expected.bytes;
+  std::error_code failure;
+  const auto size = fs::file_size(file, failure);
+  if (failure) {
+    throw_bad_file(file, join_message("cannot be read: ", describe_errno(failure.value())));
+  }
+  if (static_cast<std::int64_t>(size) != bytes) {
+    throw_bad_file(
+        file, join_message(static_cast<std::int64_t>(size) < bytes ? "is cut short" : "is too long",
+                           ": it has ", size, " bytes, expected ", bytes));
+  }
+  if (checksum_of_file(file) != expected.crc32) {
+    throw_bad_file(file, "is damaged: its checksum is not the one in state.json");
+  }
+}
+
+}  // namespace
+
+Index index_of_format_1(const fs::path& folder) {
+  StateOfFormat1 saved = read_state_of_format_1(folder / kStateFile);
+  Index index;
+  index.format = 1;
+  index.block_bytes = kWholeTensors;
+  index.state = std::move(saved.state);
+  Entries own;
+  for (const auto& [name, digest] : saved.files) {
+    check_file(folder / name, digest);
+    const std::string section = fs::path(name).stem();
+    const Metadata metadata = add_file(folder, name, section, index);
+    if (const auto found = metadata.find(kOptimizerScalars); found != metadata.end()) {
+      own[kOptimizerScalars] = found->second;
+    }
+  }
+  index.state.of_ranks.push_back(std::move(own));
+  return index;
+}
+
+Index index_of_file(const fs::path& file) {
+  Index index;
+  index.format = 0;
+  index.block_bytes = kWholeTensors;
+  add_file(file.parent_path(), file.filename(), "model", index);
+  return index;
+}
+
+}  // namespace trireme::checkpoint

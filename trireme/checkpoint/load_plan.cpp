@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/checkpoint/load_plan.h>
+
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/optimizer_state.h>
+#include <trireme/checkpoint/save_steps.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme::checkpoint {
+namespace {
+
+std::string name_in_module(const std::string& saved, const LoadModelOptions& options) {
+  const auto found = options.names.find(saved);
+  if (found != options.names.end()) return found->second;
+  return options.rename ? options.rename(saved) : saved;
+}
+
+}  // namespace
+
+LoadPlan plan_load(const Reader& reader, const std::vector<WantedTensor>& wanted,
+                   const LoadModelOptions& options) {
+  const std::string source = reader.describe_section("model");
+  const Section& section = reader.section("model");
+  std::map<std::string, std::string> saved_by_name;
+  for (const auto& [saved, tensor] : section) {
+    std::string name = name_in_module(saved, options);
+    if (name.empty()) continue;
+    const auto [place, is_new] = saved_by_name.emplace(std::move(name), saved);
+    if (is_new) continue;
+    throw CheckpointError(join_message(source, ": '", place->second, "' and '", saved,
+                                       "' would both be '", place->first, "' in the model"),
+                          "rename them differently, or one of them to nothing to leave it out");
+  }
+  for (const auto& [saved, name] : options.names) {
+    if (section.contains(saved)) continue;
+    throw CheckpointError(join_message(source, " has no tensor '", saved, "' to be '", name, "'"),
+                          "trireme checkpoint inspect lists what there is");
+  }
+  LoadPlan plan;
+  for (const WantedTensor& one : wanted) {
+    const auto found = saved_by_name.find(one.name);
+    if (found == saved_by_name.end()) {
+      plan.passed_over.missing.push_back(one.name);
+      continue;
+    }
+    const IndexedTensor& tensor = section.at(found->second);
+    if (tensor.shape != one.shape || tensor.dtype != one.dtype) {
+      throw CheckpointError(
+          join_message(source, " is of another model: '", one.name, "' is ",
+                       dtype_name(tensor.dtype), " ", at::IntArrayRef(tensor.shape), " there and ",
+                       dtype_name(one.dtype), " ", at::IntArrayRef(one.shape), " in the model"),
+          "rename it to nothing to leave it out, or build the model with the options of the saved "
+          "one");
+    }
+    plan.sources[one.name] = found->second;
+    saved_by_name.erase(found);
+  }
+  for (const auto& [name, saved] : saved_by_name) plan.passed_over.unexpected.push_back(saved);
+  const auto& [missing, unexpected] = plan.passed_over;
+  if (options.strict && !(missing.empty() && unexpected.empty())) {
+    throw CheckpointError(
+        join_message(source, " is of another model: ", missing.size(), " missing",
+                     missing.empty() ? "" : ", first '" + missing.front() + "'", ", ",
+                     unexpected.size(), " unexpected",
+                     unexpected.empty() ? "" : ", first '" + unexpected.front() + "'"),
+        "give names or rename for those that are called otherwise, or strict = false to pass over "
+        "the rest");
+  }
+  return plan;
+}
+
+bool has_optimizer(const Reader& reader) {
+  return std::ranges::any_of(reader.state().of_ranks,
+                             [](const Entries& own) { return own.contains(kOptimizerScalars); });
+}
+
+std::string optimizer_scalars(const Reader& reader) {
+  std::vector<std::string> by_rank;
+  for (const Entries& own : reader.state().of_ranks) {
+    const auto found = own.find(kOptimizerScalars);
+    if (found != own.end()) by_rank.push_back(found->second);
+  }
+  if (by_rank.empty()) {
+    throw CheckpointError(
+        join_message(reader.path().string(), " lists no optimizer: it holds a model alone"),
+        "load it without an optimizer, or give a checkpoint that was saved with one");
+  }
+  return join_scalars(by_rank, reader.path().string());
+}
+
+State state_for_rank(const Reader& reader, int rank) {
+  State state = reader.state();
+  for (Entries& own : state.of_ranks) own.erase(kOptimizerScalars);
+  if (static_cast<std::size_t>(rank) < state.of_ranks.size()) {
+    state.own = state.of_ranks[static_cast<std::size_t>(rank)];
+  }
+  return state;
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/checkpoint/save_steps.h>
+
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/agreement.h>
+#include <trireme/checkpoint/index.h>
+#include <trireme/checkpoint/part_file.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+namespace trireme::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+Retention retention_of(const SaveOptions& options) {
+  return {.last = options.keep,
+          .best = options.keep_best,
+          .higher_is_better = options.higher_is_better,
+          .every = options.keep_every};
+}
+
+void check_part(const TensorPart& part) {
+  const bool is_section =
+      !part.section.empty() && std::ranges::all_of(part.section, [](char letter) {
+        return (letter >= 'a' && letter <= 'z') || letter == '_';
+      });
+  if (!is_section) {
+    throw UsageError(
+        join_message("tensor '", part.name, "' is to go to the section '", part.section, "'"),
+        "name it by lower-case letters, such as model");
+  }
+  if (!part.local.defined() || part.local.numel() == slice_elements(part.slice)) return;
+  throw UsageError(
+      join_message("the part ", describe(part.slice), " of tensor '", part.name, "' has ",
+                   slice_elements(part.slice), " elements, and its tensor ", part.local.sizes()),
+      "give the part that the slice says");
+}
+
+std::string file_name(const std::string& section, const comm::Group& group) {
+  if (group.size() == 1) return section + ".safetensors";
+  std::array<char, 32> numbers{};
+  std::snprintf(numbers.data(), numbers.size(), "-%05d-of-%05d", group.rank(), group.size());
+  return section + numbers.data() + ".safetensors";
+}
+
+// This rank's files.
+Index write_own(const fs::path& folder, const std::vector<TensorPart>& own, const State& state,
+                const comm::Group& group, FileLayer& files) {
+  std::map<std::string, std::vector<TensorPart>> sections;
+  for (const TensorPart& part : own) sections[part.section].push_back(part);
+  Index index;
+  index.state.own = state.own;
+  for (const auto& [section, parts] : sections) {
+    write_part_file(folder, file_name(section, group), parts, files, index);
+  }
+  return index;
+}
+
+}  // namespace
+
+std::vector<TensorPart> choose_own(const std::vector<TensorPart>& parts, const comm::Group& group) {
+  std::vector<TensorPart> own;
+  std::vector<const TensorPart*> shared;
+  for (const TensorPart& part : parts) {
+    check_part(part);
+    if (part.is_replicated) {
+      shared.push_back(&part);
+    } else if (part.local.numel() > 0 || elements(part.shape) == 0) {
+      own.push_back(part);
+    }
+  }
+  std::ranges::stable_sort(shared, std::greater<>(),
+                           [](const TensorPart* part) { return part->local.nbytes(); });
+  std::vector<std::size_t> bytes(static_cast<std::size_t>(group.size()), 0);
+  for (const TensorPart* part : shared) {
+    const auto least = std::ranges::min_element(bytes);
+    *least += part->local.nbytes();
+    if (least - bytes.begin() == group.rank()) own.push_back(*part);
+  }
+  return own;
+}
+
+fs::path save_own(const SaveOptions& options, const std::vector<TensorPart>& own,
+                  const State& state, const comm::Group& group,
+                  const std::vector<Entries>* of_ranks) {
+  FileLayer& files = options.files == nullptr ? system_files() : *options.files;
+  const bool is_first = group.rank() == 0;
+  std::optional<CheckpointFolderWriter> writer;
+  const auto places = agree(group, "cannot save", [&]() -> std::string {
+    if (!is_first) return {};
+    if (options.keep < 0 || options.keep_best < 0 || options.keep_every.count() < 0) {
+      throw UsageError(join_message("asked to keep ",
+                                    std::min({options.keep, options.keep_best,
+                                              std::int64_t{options.keep_every.count()}}),
+                                    " checkpoints, expected 0 or more"),
+                       "0 keeps all of them");
+    }
+    remove_leftovers(options.folder, options.prefix, files);
+    writer.emplace(options.folder, options.prefix, state.epoch, state.step, files);
+    return fs::absolute(writer->path()).string();
+  });
+  const auto written = agree(group, "cannot save", [&] {
+    return describe_own(write_own(places.front(), own, state, group, files));
+  });
+  const auto published = agree(group, "cannot save", [&]() -> std::string {
+    if (!is_first) return {};
+    Index index = join_indices(written);
+    index.order = writer->order();
+    index.written_at = std::chrono::duration_cast<std::chrono::seconds>(
+                           std::chrono::system_clock::now().time_since_epoch())
+                           .count();
+    index.score = options.score;
+    index.block_bytes = kBlockBytes;
+    index.state.epoch = state.epoch;
+    index.state.step = state.step;
+    index.state.entries = state.entries;
+    if (of_ranks != nullptr) index.state.of_ranks = *of_ranks;
+    OutputFile file(writer->path() / kIndexFile, files);
+    file.append(write_index(index));
+    file.finish();
+    const fs::path path = writer->commit();
+    keep(options.folder, options.prefix, retention_of(options), files);
+    return path.string();
+  });
+  return published.front();
+}
+
+fs::path save_parts(const SaveOptions& options, const std::vector<TensorPart>& parts,
+                    const State& state, const comm::Group& group) {
+  return save_own(options, choose_own(parts, group), state, group);
+}
+
+}  // namespace trireme::checkpoint

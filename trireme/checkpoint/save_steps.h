@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two halves of save_parts: which parts this rank writes, and the writing of them. Internal to
+// this room.
+#pragma once
+
+#include <trireme/checkpoint/checkpoint.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace trireme::checkpoint {
+
+// Of the replicated parts, those that fall to this rank: the largest first, each to the rank that
+// has least, alike on all ranks. The rest are this rank's own. Not collective.
+std::vector<TensorPart> choose_own(const std::vector<TensorPart>& parts, const comm::Group& group);
+
+// Collective, see save_parts. `of_ranks` are kept in place of each rank's `state.own`: those of the
+// ranks that wrote a checkpoint which is now written anew.
+std::filesystem::path save_own(const SaveOptions& options, const std::vector<TensorPart>& own,
+                               const State& state, const comm::Group& group,
+                               const std::vector<Entries>* of_ranks = nullptr);
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/checkpoint/tensor_part.h>
+
+#include <trireme/base/error.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+namespace trireme::checkpoint {
+
+std::int64_t elements(at::IntArrayRef shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::int64_t slice_elements(const Slice& slice) {
+  if (const auto* range = std::get_if<FlatRange>(&slice)) return range->end - range->begin;
+  return elements(std::get<Box>(slice).size);
+}
+
+FlatRange whole(at::IntArrayRef shape) { return {.begin = 0, .end = elements(shape), .order = {}}; }
+
+bool is_whole(const Slice& slice, at::IntArrayRef shape) {
+  const auto* range = std::get_if<FlatRange>(&slice);
+  return range != nullptr && *range == whole(shape);
+}
+
+std::vector<std::int64_t> memory_order(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  // Dimensions of one element lie anywhere: first, so that equal orders look equal.
+  std::vector<std::int64_t> order;
+  std::vector<std::int64_t> long_ones;
+  for (std::size_t dimension = 0; dimension < sizes.size(); ++dimension) {
+    (sizes[dimension] == 1 ? order : long_ones).push_back(static_cast<std::int64_t>(dimension));
+  }
+  std::ranges::stable_sort(long_ones, std::greater<>(), [&](std::int64_t dimension) {
+    return strides[static_cast<std::size_t>(dimension)];
+  });
+  if (std::ranges::is_sorted(long_ones)) return {};
+  order.insert(order.end(), long_ones.begin(), long_ones.end());
+  return order;
+}
+
+std::string describe(const Slice& slice) {
+  if (const auto* range = std::get_if<FlatRange>(&slice)) {
+    return join_message("[", range->begin, ", ", range->end, ")");
+  }
+  const Box& box = std::get<Box>(slice);
+  std::string text = "[";
+  for (std::size_t dimension = 0; dimension < box.begin.size(); ++dimension) {
+    text += join_message(dimension == 0 ? "" : ", ", box.begin[dimension], ":",
+                         box.begin[dimension] + box.size[dimension]);
+  }
+  return text + "]";
+}
+
+TensorPart replicated(std::string section, std::string name, const at::Tensor& tensor) {
+  return {.section = std::move(section),
+          .name = std::move(name),
+          .shape = tensor.sizes().vec(),
+          .slice = whole(tensor.sizes()),
+          .local = tensor.detach(),
+          .is_replicated = true};
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/data/detail/batch_memory.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/accumulate.h>
+
+#include <cstddef>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace trireme::data::detail {
+namespace {
+
+// Smaller ones the standard allocator uses again itself.
+constexpr std::size_t kSmallest = std::size_t{1} << 20;
+// Pieces that wait to be used again. A loop that takes batch after batch brings one back for each;
+// what a program has kept for a while and then lets go all at once is freed.
+constexpr std::size_t kMostKept = 4;
+
+}  // namespace
+
+class BatchMemory::Pool {
+ public:
+  ~Pool() {
+    for (const auto& [data, bytes] : pieces_) c10::free_cpu(data);
+  }
+
+  void* take(std::size_t bytes) {
+    {
+      const std::lock_guard lock(mutex_);
+      for (auto piece = pieces_.begin(); piece != pieces_.end(); ++piece) {
+        if (piece->second != bytes) continue;
+        void* const data = piece->first;
+        pieces_.erase(piece);
+        return data;
+      }
+    }
+    return c10::alloc_cpu(bytes);
+  }
+
+  void give_back(void* data, std::size_t bytes) {
+    {
+      const std::lock_guard lock(mutex_);
+      pieces_.emplace_back(data, bytes);
+      if (pieces_.size() <= kMostKept) return;
+      data = pieces_.front().first;  // the one that has waited longest may be of another size
+      pieces_.erase(pieces_.begin());
+    }
+    c10::free_cpu(data);
+  }
+
+ private:
+  std::mutex mutex_;  // guards pieces_
+  std::vector<std::pair<void*, std::size_t>> pieces_;
+};
+
+BatchMemory::BatchMemory() : pool_(std::make_shared<Pool>()) {}
+
+at::Tensor BatchMemory::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
+  const std::size_t bytes =
+      static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
+  if (bytes < kSmallest) return at::empty(sizes, dtype);
+  void* const data = pool_->take(bytes);
+  return at::from_blob(
+      data, sizes, [pool = pool_, bytes](void* piece) { pool->give_back(piece, bytes); },
+      at::TensorOptions().dtype(dtype));
+}
+
+}  // namespace trireme::data::detail

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/data/detail/reading.h>
+
+#include <trireme/base/error.h>
+#include <trireme/data/detail/failure.h>
+
+#include <utility>
+
+namespace trireme::data::detail {
+
+Reading::Reading(std::shared_ptr<const Recipe> recipe, std::int64_t pass)
+    : recipe_(std::move(recipe)), pass_(pass) {
+  try {
+    reader_ = recipe_->iterable->open(pass);
+    if (!reader_) {
+      throw UsageError("the data set has opened no reader", "return a function from open()");
+    }
+  } catch (...) {
+    rethrow_from(join_message("pass ", pass));
+  }
+  if (recipe_->buffer_shuffle) {
+    choice_.emplace(recipe_->buffer_shuffle->seed, static_cast<std::uint64_t>(pass));
+  }
+}
+
+std::optional<Reading::Item> Reading::read() {
+  if (is_at_end_) return std::nullopt;
+  std::optional<std::vector<at::Tensor>> tensors;
+  try {
+    tensors = reader_();
+  } catch (...) {
+    rethrow_from(join_message("pass ", pass_, ", sample ", num_read_));
+  }
+  is_at_end_ = !tensors;
+  const std::optional<std::int64_t> size = recipe_->iterable->size();
+  if (size && (is_at_end_ ? num_read_ < *size : num_read_ == *size)) {
+    throw DataError(
+        join_message("pass ", pass_, ": the data set has ",
+                     is_at_end_ ? join_message("only ", num_read_) : "more than ",
+                     is_at_end_ ? "" : std::to_string(*size), " samples, but said ", *size),
+        "give the right number in IterableDataset::size(), or none");
+  }
+  if (!tensors) return std::nullopt;
+  return Item{num_read_++, std::move(*tensors)};
+}
+
+std::optional<Reading::Item> Reading::next_of_all() {
+  std::optional<Item> item;
+  if (!choice_) {
+    item = read();
+  } else {
+    while (std::ssize(buffer_) < recipe_->buffer_shuffle->samples) {
+      std::optional<Item> further = read();
+      if (!further) break;
+      buffer_.push_back(std::move(*further));
+    }
+    if (!buffer_.empty()) {
+      const std::size_t place = choice_->choose(buffer_.size());
+      std::swap(buffer_[place], buffer_.back());
+      item = std::move(buffer_.back());
+      buffer_.pop_back();
+      // As buffered_order() does: the next one takes this place, or the last one at the end.
+      if (std::optional<Item> further = read()) {
+        buffer_.push_back(std::move(*further));
+        std::swap(buffer_[place], buffer_.back());
+      }
+    }
+  }
+  if (!item) return std::nullopt;
+  if (std::ssize(first_) < recipe_->shard.count) first_.push_back(*item);
+  ++num_of_all_;
+  return item;
+}
+
+std::optional<Reading::Item> Reading::next_own() {
+  const Shard& shard = recipe_->shard;
+  while (std::optional<Item> item = next_of_all()) {
+    const std::int64_t place = (num_of_all_ - 1) % shard.count;
+    if (shard.remainder != Remainder::kDrop) {
+      if (place == shard.index) return item;
+      continue;
+    }
+    if (place == shard.index) waiting_ = std::move(item);
+    if (place == shard.count - 1) return std::exchange(waiting_, std::nullopt);
+  }
+  return last_own();
+}
+
+// Where the shards wrap, the one sample more that some need.
+std::optional<Reading::Item> Reading::last_own() {
+  const Shard& shard = recipe_->shard;
+  const std::int64_t rest = num_of_all_ % shard.count;
+  if (std::exchange(has_ended_, true) || shard.remainder != Remainder::kWrap || rest == 0 ||
+      shard.index < rest) {
+    return std::nullopt;
+  }
+  return first_[static_cast<std::size_t>(shard.index - rest) % first_.size()];
+}
+
+std::optional<Ticket> Reading::next() {
+  Ticket ticket;
+  ticket.pass = static_cast<std::uint64_t>(pass_);
+  ticket.number = num_batches_++;
+  while (std::ssize(ticket.rows.samples) < recipe_->rows) {
+    std::optional<Item> item = next_own();
+    if (!item) break;
+    if (recipe_->last == LastBatch::kPad && std::ssize(first_own_) < recipe_->rows) {
+      first_own_.push_back(*item);
+    }
+    ++num_own_;
+    ticket.rows.samples.push_back(item->number);
+    ticket.loaded.push_back(std::move(item->tensors));
+  }
+  if (std::ssize(ticket.rows.samples) == recipe_->rows) return ticket;
+  if (recipe_->last == LastBatch::kPad) fill_up(ticket);
+  if (ticket.rows.samples.empty() || recipe_->last == LastBatch::kDrop) return std::nullopt;
+  return ticket;
+}
+
+// All shards end with as many batches as the largest one.
+void Reading::fill_up(Ticket& ticket) {
+  const std::int64_t rows = recipe_->rows;
+  const std::int64_t batches = (largest_shard(num_of_all_, recipe_->shard) + rows - 1) / rows;
+  if (ticket.number >= batches) return;
+  const auto valid = static_cast<std::int64_t>(ticket.rows.samples.size());
+  ticket.rows.padded = rows - valid;
+  for (std::int64_t i = valid; i < rows; ++i) {
+    const Item& item =
+        num_own_ == 0 ? first_[static_cast<std::size_t>(recipe_->shard.index) % first_.size()]
+                      : first_own_[static_cast<std::size_t>((ticket.number * rows + i) % num_own_)];
+    ticket.rows.samples.push_back(item.number);
+    ticket.loaded.push_back(item.tensors);
+  }
+}
+
+ReadingCursor::ReadingCursor(std::shared_ptr<const Recipe> recipe, std::int64_t epoch,
+                             std::int64_t first_batch)
+    : recipe_(std::move(recipe)),
+      next_pass_(epoch * recipe_->times),
+      end_pass_((epoch + 1) * recipe_->times),
+      to_skip_(first_batch) {}
+
+std::optional<Ticket> ReadingCursor::next() {
+  for (;;) {
+    if (!reading_) {
+      if (next_pass_ == end_pass_) return std::nullopt;
+      reading_.emplace(recipe_, next_pass_++);
+    }
+    std::optional<Ticket> ticket = reading_->next();
+    if (!ticket) {
+      reading_.reset();
+    } else if (to_skip_ == 0) {
+      return ticket;
+    } else {
+      --to_skip_;
+    }
+  }
+}
+
+}  // namespace trireme::data::detail

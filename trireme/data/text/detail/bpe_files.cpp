@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/data/text/detail/bpe_files.h>
+
+#include <trireme/base/error.h>
+#include <trireme/data/text/detail/text_file.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme::data::detail {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kDamaged = "the file is damaged, or not of this vocabulary: get it anew";
+constexpr std::int64_t kMostTokens = 1 << 24;
+
+void add_tokens(Vocabulary& vocabulary, const json& tokens) {
+  for (const auto& [token, number] : tokens.items()) {
+    if (!number.is_number_integer()) {
+      throw DataError(join_message(vocabulary.file(), ": the token '", token, "' has the number ",
+                                   number.dump(), ", expected an integer"),
+                      kDamaged);
+    }
+    vocabulary.add(token, number.get<std::int64_t>());
+  }
+}
+
+// Adds the merge of two tokens; `place` is where it stands, for messages.
+void add_merge(BpeRecipe& recipe, std::int32_t rank, std::string_view left, std::string_view right,
+               const std::string& place) {
+  const auto number_of = [&](std::string_view token) {
+    if (const auto number = recipe.vocabulary.find(token)) return *number;
+    throw DataError(
+        join_message(place, ": the token '", token, "' is not in ", recipe.vocabulary.file()),
+        "vocabulary and merges must belong together");
+  };
+  const std::int32_t left_number = number_of(left);
+  const std::int32_t right_number = number_of(right);
+  recipe.pairs.add(left_number, right_number, rank, number_of(join_message(left, right)));
+}
+
+// Both tokens of `left right`. Throws DataError where the text is something else.
+std::pair<std::string_view, std::string_view> tokens_of(std::string_view text,
+                                                        const std::string& place) {
+  const std::size_t space = text.find(' ');
+  const std::string_view right =
+      space == std::string_view::npos ? std::string_view() : text.substr(space + 1);
+  if (space != 0 && !right.empty() && right.find(' ') == std::string_view::npos)
+    return {text.substr(0, space), right};
+  throw DataError(join_message(place, ": '", text, "', expected two tokens with a space between"),
+                  kDamaged);
+}
+
+void add_merges(BpeRecipe& recipe, const std::filesystem::path& path) {
+  const std::string text = read_text(path);
+  std::int32_t rank = 0;
+  std::size_t line_number = 0;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    ++line_number;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || line.starts_with("#version")) continue;
+    const std::string place = join_message(path.string(), ": line ", line_number);
+    const auto [left, right] = tokens_of(line, place);
+    add_merge(recipe, rank++, left, right, place);
+  }
+}
+
+// The rest is Hugging Face's tokenizer.json.
+
+[[noreturn]] void refuse(const std::filesystem::path& path, std::string_view place,
+                         const json& value, std::string_view expected) {
+  throw DataError(
+      join_message(path.string(), ": ", place, " is ", value.dump(), ", expected ", expected),
+      "only byte-level BPE is read: see docs/formats/vocabularies.md");
+}
+
+// The member of that name; null where there is none.
+const json& member(const json& object, const char* name) {
+  static const json none;
+  const auto found = object.find(name);
+  return found == object.end() ? none : *found;
+}
+
+bool flag(const json& object, const char* name, bool otherwise = false) {
+  const json& value = member(object, name);
+  return value.is_boolean() ? value.get<bool>() : otherwise;
+}
+
+std::string text_of(const json& object, const char* name) {
+  const json& value = member(object, name);
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+void add_json_merges(BpeRecipe& recipe, const json& merges, const std::filesystem::path& path) {
+  std::int32_t rank = 0;
+  for (const json& merge : merges) {
+    const std::string place = join_message(path.string(), ": model.merges[", rank, "]");
+    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+      add_merge(recipe, rank, merge[0].get<std::string>(), merge[1].get<std::string>(), place);
+    } else if (merge.is_string()) {
+      const auto text = merge.get<std::string>();
+      const auto [left, right] = tokens_of(text, place);
+      add_merge(recipe, rank, left, right, place);
+    } else {
+      throw DataError(join_message(place, " is ", merge.dump(), ", expected two tokens"), kDamaged);
+    }
+    ++rank;
+  }
+}
+
+void add_model(BpeRecipe& recipe, const json& model, const std::filesystem::path& path) {
+  // Old files do not say the type.
+  const json& type = member(model, "type");
+  if (!model.is_object() || (!type.is_null() && type != "BPE"))
+    refuse(path, "model.type", type, "\"BPE\"");
+  const json& dropout = member(model, "dropout");
+  if (dropout.is_number() && dropout != 0) refuse(path, "model.dropout", dropout, "none");
+  for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!text_of(model, name).empty())
+      refuse(path, join_message("model.", name), member(model, name), "none");
+  }
+  if (flag(model, "byte_fallback")) refuse(path, "model.byte_fallback", true, "false");
+  const json& vocabulary = member(model, "vocab");
+  const json& merges = member(model, "merges");
+  if (!vocabulary.is_object()) refuse(path, "model.vocab", vocabulary, "numbers by token");
+  if (!merges.is_array()) refuse(path, "model.merges", merges, "a list");
+  recipe.prefers_whole_words = flag(model, "ignore_merges");
+  add_tokens(recipe.vocabulary, vocabulary);
+  add_json_merges(recipe, merges, path);
+}
+
+void add_special_tokens(BpeRecipe& recipe, const json& tokens, const std::filesystem::path& path) {
+  std::size_t index = 0;
+  for (const json& token : tokens) {
+    const std::string place = join_message("added_tokens[", index++, "]");
+    const std::string name = text_of(token, "content");
+    const json& number = member(token, "id");
+    if (name.empty() || !number.is_number_integer())
+      refuse(path, place, token, "a token with content and id");
+    if (flag(token, "single_word")) refuse(path, place + ".single_word", true, "false");
+    const auto known = recipe.vocabulary.find(name);
+    if (known && *known != number.get<std::int64_t>()) {
+      throw DataError(
+          join_message(path.string(), ": ", place, ": the token '", name, "' has the number ",
+                       number.dump(), ", but ", *known, " in model.vocab"),
+          kDamaged);
+    }
+    if (!known) recipe.vocabulary.add(name, number.get<std::int64_t>());
+    auto& list = flag(token, "special") ? recipe.special : recipe.added;
+    list.push_back({.name = name,
+                    .number = number.get<std::int64_t>(),
+                    .takes_space_before = flag(token, "lstrip"),
+                    .takes_space_after = flag(token, "rstrip")});
+  }
+}
+
+// Adds what one pre_tokenizer does. Returns whether it is the one that turns text into bytes.
+bool add_cutter(BpeRecipe& recipe, const json& cutter, const std::string& place,
+                const std::filesystem::path& path) {
+  const std::string type = text_of(cutter, "type");
+  const std::string name = path.string() + ": " + place;
+  if (type == "ByteLevel") {
+    recipe.adds_space = flag(cutter, "add_prefix_space", true);
+    if (recipe.adds_space && !recipe.patterns.empty())
+      refuse(path, place + ".add_prefix_space", true, "false after other pre_tokenizers");
+    if (flag(cutter, "use_regex", true)) recipe.patterns.emplace_back(kGpt2Words, name);
+    return true;
+  }
+  if (type == "Digits") {
+    recipe.patterns.emplace_back(flag(cutter, "individual_digits") ? R"(\p{N})" : R"(\p{N}+)",
+                                 name);
+    return false;
+  }
+  if (type != "Split") refuse(path, place, cutter, "ByteLevel, Digits or Split");
+  const json& pattern = member(cutter, "pattern");
+  const std::string expression = text_of(pattern, "Regex");
+  const std::string text = text_of(pattern, "String");
+  if (expression.empty() && text.empty())
+    refuse(path, place + ".pattern", pattern, "a Regex or String");
+  // What lies between words would be lost by others; where there is nothing they are the same.
+  if (text_of(cutter, "behavior") != "Isolated" || flag(cutter, "invert"))
+    refuse(path, place, cutter, "the behavior \"Isolated\" without invert");
+  recipe.patterns.emplace_back(expression.empty() ? quoted_expression(text) : expression, name);
+  return false;
+}
+
+void add_cutters(BpeRecipe& recipe, const json& cutter, const std::filesystem::path& path) {
+  bool is_byte_level = false;
+  if (text_of(cutter, "type") == "Sequence") {
+    std::size_t index = 0;
+    for (const json& part : member(cutter, "pretokenizers")) {
+      const std::string place = join_message("pre_tokenizer.pretokenizers[", index++, "]");
+      if (is_byte_level) refuse(path, place, part, "ByteLevel to be the last");
+      is_byte_level = add_cutter(recipe, part, place, path);
+    }
+  } else {
+    is_byte_level = add_cutter(recipe, cutter, "pre_tokenizer", path);
+  }
+  if (!is_byte_level) refuse(path, "pre_tokenizer", cutter, "one with ByteLevel");
+}
+
+}  // namespace
+
+void Vocabulary::add(const std::string& token, std::int64_t number) {
+  if (number < 0 || number >= kMostTokens) {
+    throw DataError(join_message(file_, ": the token '", token, "' has the number ", number,
+                                 ", expected 0 to ", kMostTokens - 1),
+                    kDamaged);
+  }
+  const auto place = static_cast<std::size_t>(number);
+  if (place >= tokens_.size()) tokens_.resize(place + 1);
+  if (tokens_[place]) {
+    throw DataError(join_message(file_, ": the tokens '", *tokens_[place], "' and '", token,
+                                 "' both have the number ", number),
+                    kDamaged);
+  }
+  tokens_[place] = token;
+  numbers_.emplace(token, static_cast<std::int32_t>(number));
+}
+
+std::optional<std::int32_t> Vocabulary::find(std::string_view token) const {
+  const auto found = numbers_.find(token);
+  if (found == numbers_.end()) return std::nullopt;
+  return found->second;
+}
+
+BpeRecipe read_gpt2_files(const std::filesystem::path& vocabulary,
+                          const std::filesystem::path& merges,
+                          const std::vector<std::string>& special_tokens) {
+  BpeRecipe recipe(vocabulary.string());
+  add_tokens(recipe.vocabulary, read_json<json>(vocabulary));
+  add_merges(recipe, merges);
+  for (const std::string& name : special_tokens) {
+    const auto number = recipe.vocabulary.find(name);
+    if (!number || name.empty()) {
+      throw DataError(
+          join_message("the special token '", name, "' is not in ", vocabulary.string()),
+          "name tokens of the vocabulary");
+    }
+    recipe.special.push_back({.name = name, .number = *number});
+  }
+  recipe.patterns.emplace_back(kGpt2Words, "the words of GPT-2");
+  return recipe;
+}
+
+BpeRecipe read_tokenizer_json(const std::filesystem::path& path) {
+  const json content = read_json<json>(path);
+  const json& normalizer = member(content, "normalizer");
+  const bool is_empty =
+      text_of(normalizer, "type") == "Sequence" && member(normalizer, "normalizers").empty();
+  if (!normalizer.is_null() && !is_empty) refuse(path, "normalizer", normalizer, "none");
+  BpeRecipe recipe(path.string());
+  add_model(recipe, member(content, "model"), path);
+  add_special_tokens(recipe, member(content, "added_tokens"), path);
+  add_cutters(recipe, member(content, "pre_tokenizer"), path);
+  return recipe;
+}
+
+}  // namespace trireme::data::detail

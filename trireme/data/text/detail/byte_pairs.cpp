@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A word is a linked list of tokens, and a heap has the pairs in it that can be merged. A merge
+// makes pairs with its neighbours and leaves stale ones in the heap, which are recognised when they
+// come out: their tokens are not those of the list any more.
+#include <trireme/data/text/detail/byte_pairs.h>
+
+#include <queue>
+#include <tuple>
+
+namespace trireme::data::detail {
+namespace {
+
+constexpr std::int32_t kNone = -1;
+
+struct Node {
+  std::int32_t token;
+  std::int32_t before;
+  std::int32_t after;
+};
+
+struct Candidate {
+  std::int32_t rank;
+  std::int32_t place;  // of the left node
+  std::int32_t left;   // tokens, when it was found
+  std::int32_t right;
+  std::int32_t merged;
+
+  // The top of the heap is the largest.
+  bool operator<(const Candidate& other) const {
+    return std::tie(other.rank, other.place) < std::tie(rank, place);
+  }
+};
+
+}  // namespace
+
+void BytePairs::add(std::int32_t left, std::int32_t right, std::int32_t rank, std::int32_t merged) {
+  merges_.insert_or_assign(key(left, right), Merge{rank, merged});
+}
+
+const BytePairs::Merge* BytePairs::find(std::int32_t left, std::int32_t right) const {
+  const auto found = merges_.find(key(left, right));
+  return found == merges_.end() ? nullptr : &found->second;
+}
+
+void BytePairs::merge(std::vector<std::int32_t>& tokens) const {
+  const auto count = static_cast<std::int32_t>(tokens.size());
+  if (count < 2) return;
+  std::vector<Node> nodes;
+  nodes.reserve(tokens.size());
+  for (std::int32_t place = 0; place < count; ++place) {
+    nodes.push_back({tokens[static_cast<std::size_t>(place)], place - 1,
+                     place + 1 == count ? kNone : place + 1});
+  }
+  const auto node = [&](std::int32_t place) -> Node& {
+    return nodes[static_cast<std::size_t>(place)];
+  };
+
+  std::priority_queue<Candidate> candidates;
+  const auto consider = [&](std::int32_t place) {
+    if (place == kNone || node(place).after == kNone) return;
+    const std::int32_t left = node(place).token;
+    const std::int32_t right = node(node(place).after).token;
+    if (const Merge* const merge = find(left, right))
+      candidates.push({merge->rank, place, left, right, merge->merged});
+  };
+  for (std::int32_t place = 0; place + 1 < count; ++place) consider(place);
+
+  while (!candidates.empty()) {
+    const Candidate best = candidates.top();
+    candidates.pop();
+    Node& left = node(best.place);
+    if (left.token != best.left || left.after == kNone || node(left.after).token != best.right)
+      continue;
+    Node& right = node(left.after);
+    left.token = best.merged;
+    right.token = kNone;
+    left.after = right.after;
+    if (left.after != kNone) node(left.after).before = best.place;
+    consider(left.before);
+    consider(best.place);
+  }
+
+  tokens.clear();
+  for (std::int32_t place = 0; place != kNone; place = node(place).after)
+    tokens.push_back(node(place).token);
+}
+
+}  // namespace trireme::data::detail

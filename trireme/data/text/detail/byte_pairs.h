@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Byte pair encoding of one word (Sennrich, Haddow, Birch, "Neural Machine Translation of Rare
+// Words with Subword Units", 2016).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace trireme::data::detail {
+
+/// Pairs of tokens that become one token, each with a rank. Const methods may be called
+/// concurrently.
+class BytePairs {
+ public:
+  /// The pair's token is `merged`; where the pair is known already the later one counts.
+  void add(std::int32_t left, std::int32_t right, std::int32_t rank, std::int32_t merged);
+
+  /// Merges pairs as long as there are any: of those there are the one of lowest rank, of equal
+  /// ones the leftmost. n log n for n tokens.
+  void merge(std::vector<std::int32_t>& tokens) const;
+
+ private:
+  struct Merge {
+    std::int32_t rank;
+    std::int32_t merged;
+  };
+
+  static std::uint64_t key(std::int32_t left, std::int32_t right) {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
+           static_cast<std::uint32_t>(right);
+  }
+  // The identity would put pairs with one right token into one bucket.
+  struct Mix {
+    std::size_t operator()(std::uint64_t pair) const {
+      pair *= 0x9E3779B97F4A7C15U;
+      return pair ^ pair >> 32;
+    }
+  };
+  const Merge* find(std::int32_t left, std::int32_t right) const;
+
+  std::unordered_map<std::uint64_t, Merge, Mix> merges_;
+};
+
+}  // namespace trireme::data::detail

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/sharded_state.h>
+
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/agreement.h>
+#include <trireme/checkpoint/load_plan.h>
+#include <trireme/checkpoint/module_state.h>
+#include <trireme/checkpoint/optimizer_state.h>
+#include <trireme/checkpoint/reader.h>
+#include <trireme/parallel/state.h>
+
+#include <torch/torch.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace trireme {
+namespace {
+
+using checkpoint::FlatRange;
+using checkpoint::Reader;
+using checkpoint::TensorPart;
+using Part = Parallelized::Part;
+
+constexpr auto kModel = "model";
+constexpr auto kOptimizer = "optimizer";
+
+bool has_all(const Part& part) { return part.tensor.is_same(part.parameter); }
+
+// Which elements of the parameter the part is.
+FlatRange range_of(const Part& part) {
+  return {.begin = part.offset,
+          .end = part.offset + part.tensor.numel(),
+          .order = checkpoint::memory_order(part.parameter.sizes(), part.parameter.strides())};
+}
+
+// A tensor that is cut like a parameter: the parameter itself, or state of its optimizer.
+TensorPart cut_like(const Part& part, const char* section, std::string name,
+                    const at::Tensor& tensor) {
+  if (has_all(part)) return checkpoint::replicated(section, std::move(name), tensor);
+  return {.section = section,
+          .name = std::move(name),
+          .shape = part.parameter.sizes().vec(),
+          .slice = range_of(part),
+          .local = tensor.detach()};
+}
+
+// `layer.weight` of `optimizer.layer.weight.exp_avg`.
+std::string parameter_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "optimizer.";
+  const auto end = name.rfind('.');
+  TRIREME_CHECK(name.starts_with(kPrefix) && end > kPrefix.size());
+  return name.substr(kPrefix.size(), end - kPrefix.size());
+}
+
+std::map<std::string, Part> by_name(const Parallelized& parallelized) {
+  std::map<std::string, Part> parts;
+  for (Part& part : parallelized.parts()) parts.emplace(part.name, part);
+  return parts;
+}
+
+// Parameters of which this rank has something: of the others it counts no steps.
+std::set<std::string> stepped_here(const std::map<std::string, Part>& parts) {
+  std::set<std::string> names;
+  for (const auto& [name, part] : parts) {
+    if (has_all(part) || part.tensor.numel() > 0) names.insert(name);
+  }
+  return names;
+}
+
+// The values of a part; whole ones in the parameter's shape.
+at::Tensor read_part(Reader& reader, const char* section, const std::string& saved_name,
+                     const Part& part) {
+  return has_all(part) ? reader.read(section, saved_name)
+                       : reader.read(section, saved_name, range_of(part));
+}
+
+// Names of buffers; those of parameters are in parts().
+std::map<std::string, at::Tensor> buffers_of(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> buffers;
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) buffers.emplace(item.key(), item.value());
+  }
+  return buffers;
+}
+
+std::vector<checkpoint::WantedTensor> wanted_of(const std::map<std::string, Part>& parts,
+                                                const std::map<std::string, at::Tensor>& buffers) {
+  std::vector<checkpoint::WantedTensor> wanted;
+  for (const auto& [name, part] : parts) {
+    wanted.push_back({.name = name,
+                      .shape = part.parameter.sizes().vec(),
+                      .dtype = part.parameter.scalar_type()});
+  }
+  for (const auto& [name, buffer] : buffers) {
+    wanted.push_back({.name = name, .shape = buffer.sizes().vec(), .dtype = buffer.scalar_type()});
+  }
+  return wanted;
+}
+
+// Second names of parameters that a module has twice; they are saved under each.
+std::map<std::string, std::string> second_names(const Parallelized& parallelized,
+                                                const torch::nn::Module& module) {
+  std::unordered_map<const c10::TensorImpl*, std::string> first;
+  std::set<std::string> known;
+  for (const Part& part : parallelized.parts()) {
+    first.emplace(part.parameter.unsafeGetTensorImpl(), part.name);
+    known.insert(part.name);
+  }
+  std::map<std::string, std::string> second;
+  for (const auto& item : module.named_parameters()) {
+    const auto found = first.find(item.value().unsafeGetTensorImpl());
+    if (found != first.end() && !known.contains(item.key())) second[item.key()] = found->second;
+  }
+  return second;
+}
+
+// A checkpoint has to have what the module has, no more and no less; second names count as theirs.
+checkpoint::LoadModelOptions strictly(const std::map<std::string, std::string>& second) {
+  checkpoint::LoadModelOptions options;
+  options.rename = [second](const std::string& name) {
+    return second.contains(name) ? std::string() : name;
+  };
+  return options;
+}
+
+// Which checkpoint a rank has before it: hosts may see different files under one path.
+std::string identify(const Reader& reader) {
+  const checkpoint::Index& index = reader.index();
+  return join_message("epoch ", index.state.epoch, ", step ", index.state.step, ", number ",
+                      index.order, ", written at ", index.written_at);
+}
+
+void check_same(const std::vector<std::string>& by_rank, const std::filesystem::path& path) {
+  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
+    if (by_rank[rank] == by_rank[0]) continue;
+    throw CheckpointError(
+        join_message("ranks found different checkpoints in ", path.string(), ": ", by_rank[0],
+                     " on rank 0, ", by_rank[rank], " on rank ", rank),
+        "put the checkpoint where all hosts see the same files");
+  }
+}
+
+struct Values {
+  std::map<std::string, at::Tensor> parameters;  // like the parts
+  std::map<std::string, at::Tensor> buffers;
+  checkpoint::LoadedModel passed_over;
+};
+
+Values read_values(Reader& reader, const checkpoint::LoadModelOptions& options,
+                   const std::map<std::string, Part>& parts,
+                   const std::map<std::string, at::Tensor>& buffers) {
+  checkpoint::LoadPlan plan = checkpoint::plan_load(reader, wanted_of(parts, buffers), options);
+  Values values;
+  for (const auto& [name, saved] : plan.sources) {
+    const auto part = parts.find(name);
+    if (part == parts.end()) {
+      values.buffers[name] = reader.read(kModel, saved);
+    } else {
+      values.parameters[name] = read_part(reader, kModel, saved, part->second);
+    }
+  }
+  values.passed_over = std::move(plan.passed_over);
+  return values;
+}
+
+void put_values(const Values& values, Parallelized& parallelized,
+                const std::map<std::string, Part>& parts,
+                const std::map<std::string, at::Tensor>& buffers) {
+  const torch::NoGradGuard no_grad;
+  parallelized.expect_parts_to_change();
+  for (const auto& [name, tensor] : values.parameters) {
+    parts.at(name).tensor.detach().copy_(tensor);
+  }
+  for (const auto& [name, tensor] : values.buffers) buffers.at(name).detach().copy_(tensor);
+}
+
+// Options and state of the optimizer as this rank needs them.
+checkpoint::OptimizerState read_optimizer(Reader& reader,
+                                          const std::map<std::string, Part>& parts) {
+  const auto names = stepped_here(parts);
+  checkpoint::OptimizerState state;
+  state.scalars = checkpoint::only_state_of(names, checkpoint::optimizer_scalars(reader));
+  for (const auto& [name, tensor] : reader.section(kOptimizer)) {
+    const auto part = parts.find(parameter_of(name));
+    if (part == parts.end()) {
+      throw CheckpointError(join_message(reader.path().string(), " has '", name,
+                                         "', state of a parameter that the module has not"),
+                            "load it into the model that was saved");
+    }
+    if (!names.contains(part->first)) continue;
+    if (tensor.shape != part->second.parameter.sizes().vec()) {
+      throw CheckpointError(join_message(reader.path().string(), " has '", name, "' of shape ",
+                                         at::IntArrayRef(tensor.shape), ", and its parameter has ",
+                                         part->second.parameter.sizes()),
+                            "load it into the model that was saved");
+    }
+    state.tensors[name] = read_part(reader, kOptimizer, name, part->second);
+  }
+  return state;
+}
+
+}  // namespace
+
+std::vector<TensorPart> parts_to_save(const Parallelized& parallelized,
+                                      const torch::nn::Module& module,
+                                      torch::optim::Optimizer* optimizer,
+                                      checkpoint::State& state) {
+  const auto parts = by_name(parallelized);
+  std::vector<TensorPart> all;
+  for (const auto& [name, part] : parts) all.push_back(cut_like(part, kModel, name, part.tensor));
+  for (const auto& [name, first] : second_names(parallelized, module)) {
+    const Part& part = parts.at(first);
+    all.push_back(cut_like(part, kModel, name, part.tensor));
+  }
+  if (parallelized.group().rank() == 0) {
+    for (const auto& [name, buffer] : buffers_of(module)) {
+      TensorPart part = checkpoint::replicated(kModel, name, buffer);
+      part.is_replicated = false;  // other ranks may have others
+      all.push_back(std::move(part));
+    }
+  }
+  if (optimizer == nullptr) return all;
+  const PartialState content = partial_state(parallelized, module, *optimizer);
+  for (const auto& [name, tensor] : content.optimizer.tensors) {
+    all.push_back(cut_like(parts.at(parameter_of(name)), kOptimizer, name, tensor));
+  }
+  state.own[checkpoint::kOptimizerScalars] =
+      checkpoint::only_state_of(stepped_here(parts), content.optimizer.scalars);
+  return all;
+}
+
+std::filesystem::path save_checkpoint(const checkpoint::SaveOptions& options,
+                                      const Parallelized& parallelized,
+                                      const torch::nn::Module& module,
+                                      torch::optim::Optimizer* optimizer,
+                                      const checkpoint::State& state) {
+  checkpoint::State own = state;
+  const auto parts = parts_to_save(parallelized, module, optimizer, own);
+  return checkpoint::save_parts(options, parts, own, parallelized.group());
+}
+
+checkpoint::State load_checkpoint(const std::filesystem::path& path, Parallelized& parallelized,
+                                  torch::nn::Module& module, torch::optim::Optimizer* optimizer) {
+  const comm::Group& group = parallelized.group();
+  const auto parts = by_name(parallelized);
+  const auto buffers = buffers_of(module);
+  checkpoint::State state;
+  Values values;
+  checkpoint::OptimizerState optimizer_content;
+  const auto found = checkpoint::agree(group, "cannot load", [&] {
+    Reader reader(path);
+    values = read_values(reader, strictly(second_names(parallelized, module)), parts, buffers);
+    if (optimizer != nullptr) optimizer_content = read_optimizer(reader, parts);
+    state = checkpoint::state_for_rank(reader, group.rank());
+    return identify(reader);
+  });
+  check_same(found, path);
+  // What does not fit the optimizer is found before anything is put in, on all ranks alike: they
+  // have the same groups.
+  if (optimizer != nullptr) {
+    load_optimizer_parts(optimizer_content, parallelized, *optimizer, path.string());
+  }
+  put_values(values, parallelized, parts, buffers);
+  return state;
+}
+
+checkpoint::LoadedModel load_model(const std::filesystem::path& path, Parallelized& parallelized,
+                                   torch::nn::Module& module,
+                                   const checkpoint::LoadModelOptions& options) {
+  const auto parts = by_name(parallelized);
+  const auto buffers = buffers_of(module);
+  Values values;
+  const auto found = checkpoint::agree(parallelized.group(), "cannot load", [&] {
+    Reader reader(path);
+    values = read_values(reader, options, parts, buffers);
+    return identify(reader);
+  });
+  check_same(found, path);
+  put_values(values, parallelized, parts, buffers);
+  return values.passed_over;
+}
+
+}  // namespace trireme

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/plan/plan_config.h>
+
+#include <algorithm>
+
+namespace trireme {
+namespace {
+
+bool are_stages(const std::vector<std::pair<std::string, int>>& rules) {
+  return std::ranges::all_of(rules,
+                             [](const auto& rule) { return rule.second >= 0 && rule.second <= 3; });
+}
+
+}  // namespace
+
+config::EnumNames<GradientReduction> enum_names(GradientReduction /*reduction*/) {
+  return {{GradientReduction::kMean, "mean"}, {GradientReduction::kSum, "sum"}};
+}
+
+config::EnumNames<GradientWire> enum_names(GradientWire /*wire*/) {
+  return {
+      {GradientWire::kAsIs, "as_is"}, {GradientWire::kFp16, "fp16"}, {GradientWire::kBf16, "bf16"}};
+}
+
+void describe(config::Fields& fields, Plan& plan) {
+  fields.add("data_parallel", plan.data_parallel,
+             "every rank has all parameters and trains on its own part of the data");
+  fields.add("micro_batches", plan.micro_batches, "backward passes of a step").at_least(1);
+  fields
+      .add("bucket_bytes", plan.bucket_bytes,
+           "gradients travel in buckets of about this many bytes; 0: by the size of the module")
+      .at_least(0);
+  fields.add("first_bucket_bytes", plan.first_bucket_bytes, "the bucket that is ready first")
+      .at_least(1);
+  fields
+      .add("allreduce_streams", plan.allreduce_streams,
+           "connections over which buckets travel at once; 0: TRIREME_ALLREDUCE_STREAMS, else 1")
+      .between(0, 16);
+  fields
+      .add("zero_stage", plan.zero_stage,
+           "what is cut over ranks: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 "
+           "parameters too")
+      .between(0, 3);
+  fields.add("zero_stage_of", plan.zero_stage_of, "stages of single modules, by name")
+      .check_that(are_stages, "stages from 0 to 3");
+  fields.add("shard_ranks", plan.shard_ranks, "over how many ranks things are cut; 0: over all")
+      .at_least(0);
+  fields
+      .add("gathered_buckets", plan.gathered_buckets,
+           "buckets of parameters that are whole at a time in stage 3; 0: all")
+      .check_that([](std::int64_t buckets) { return buckets == 0 || buckets >= 2; },
+                  "0 or at least 2");
+  fields.add("offload_optimizer", plan.offload_optimizer,
+             "optimizers step in host memory, where their state is");
+  fields.add("sparse_gradients", plan.sparse_gradients,
+             "parameters whose gradients are sparse, besides those of embeddings");
+  fields.add("gradient_reduction", plan.gradient_reduction,
+             "what a step makes of the gradients of ranks and micro-batches");
+  fields
+      .add("gradient_predivide", plan.gradient_predivide,
+           "gradients are divided by this before they travel")
+      .above(0);
+  fields.add("wire", plan.wire, "as what gradients travel");
+  fields.add("divide_by_active_ranks", plan.divide_by_active_ranks,
+             "a mean divides by the ranks that gave gradients");
+  fields.add("broadcast_parameters", plan.broadcast_parameters,
+             "all ranks begin with rank 0's parameters");
+  fields.add("broadcast_buffers", plan.broadcast_buffers,
+             "all ranks have rank 0's buffers in every step");
+  fields.add("sync_batch_norm", plan.sync_batch_norm, "batch norm over the batches of all ranks");
+}
+
+}  // namespace trireme

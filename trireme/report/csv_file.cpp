@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/report/csv_file.h>
+
+#include <trireme/report/number.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace trireme::report {
+namespace {
+
+constexpr std::string_view kNames =
+    "kind,epoch,step,global_step,loss,accuracy,samples,samples_per_second,learning_rate,"
+    "gradient_norm,data_seconds,forward_seconds,backward_seconds,communication_seconds,"
+    "optimizer_seconds,callbacks_seconds,total_seconds\n";
+
+// Values with commas between them. No value has a comma or a quotation mark.
+class Line {
+ public:
+  explicit Line(std::string_view kind) : text_(kind) {}
+
+  Line& add(std::int64_t value) {
+    text_ += ',' + std::to_string(value);
+    return *this;
+  }
+  Line& add(double value) {
+    text_ += ',' + shortest(value);
+    return *this;
+  }
+  Line& add(const std::optional<double>& value) { return value ? add(*value) : skip(1); }
+  Line& skip(std::size_t columns) {
+    text_.append(columns, ',');
+    return *this;
+  }
+  std::string end() { return std::move(text_) + "\n"; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+CsvFile::CsvFile(std::filesystem::path path) : file_(std::move(path)) {
+  if (file_.ends_within_line()) file_.append("\n");
+  if (!file_.has_earlier_records()) file_.append(kNames);
+}
+
+void CsvFile::write(const StepRecord& step) {
+  const PhaseSeconds& seconds = step.seconds;
+  file_.append(Line("step")
+                   .add(step.moment.epoch)
+                   .add(step.step)
+                   .add(step.moment.global_step)
+                   .add(step.loss)
+                   .skip(1)
+                   .add(step.samples)
+                   .add(step.samples_per_second())
+                   .add(step.learning_rate)
+                   .add(step.gradient_norm)
+                   .add(seconds.data)
+                   .add(seconds.forward)
+                   .add(seconds.backward)
+                   .add(seconds.communication)
+                   .add(seconds.optimizer)
+                   .add(seconds.callbacks)
+                   .add(seconds.total)
+                   .end());
+}
+
+void CsvFile::write(const EpochRecord& epoch) {
+  file_.append(Line("epoch")
+                   .add(epoch.moment.epoch)
+                   .skip(1)
+                   .add(epoch.moment.global_step)
+                   .add(epoch.loss)
+                   .skip(1)
+                   .add(epoch.samples)
+                   .skip(9)
+                   .add(epoch.seconds)
+                   .end());
+}
+
+void CsvFile::write(const EvaluationRecord& evaluation) {
+  file_.append(Line("evaluation")
+                   .add(evaluation.moment.epoch)
+                   .skip(1)
+                   .add(evaluation.moment.global_step)
+                   .add(evaluation.loss)
+                   .add(evaluation.accuracy)
+                   .add(evaluation.samples)
+                   .skip(9)
+                   .add(evaluation.seconds)
+                   .end());
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records as JSON, one object a line: docs/formats/run.md.
+#pragma once
+
+#include <trireme/report/append_file.h>
+#include <trireme/report/records.h>
+
+#include <filesystem>
+
+namespace trireme::report {
+
+/// Goes on with a file that is there.
+class JsonlFile final : public RecordFile {
+ public:
+  explicit JsonlFile(std::filesystem::path path);
+
+  void write(const RunRecord& run) override;
+  void write(const StepRecord& step) override;
+  void write(const EpochRecord& epoch) override;
+  void write(const EvaluationRecord& evaluation) override;
+  void write(const CheckpointRecord& checkpoint) override;
+  void write(const FailureRecord& failure) override;
+  void write(const EndRecord& end) override;
+
+ private:
+  AppendFile file_;
+};
+
+}  // namespace trireme::report

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/report/page/markup.h>
+
+#include <nlohmann/json.hpp>
+
+namespace trireme::report {
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+// What is no UTF-8 becomes U+FFFD on the way through JSON.
+std::string valid_utf8(std::string_view text) {
+  const nlohmann::json replaced = nlohmann::json::parse(json_text(text));
+  return replaced.get<std::string>();
+}
+
+}  // namespace
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char letter : valid_utf8(text)) {
+    const auto code = static_cast<unsigned char>(letter);
+    if (letter == '<') {
+      out += "&lt;";
+    } else if (letter == '>') {
+      out += "&gt;";
+    } else if (letter == '&') {
+      out += "&amp;";
+    } else if (letter == '"') {
+      out += "&quot;";
+    } else if (letter == '\'') {
+      out += "&#39;";
+    } else if ((code < 0x20 && letter != '\t' && letter != '\n') || code == 0x7F) {
+      out += kReplacement;
+    } else {
+      out += letter;
+    }
+  }
+  return out;
+}
+
+std::string script_safe(std::string json) {
+  for (std::size_t at = json.find('<'); at != std::string::npos; at = json.find('<', at)) {
+    json.replace(at, 1, "\\u003c");
+  }
+  return json;
+}
+
+std::string json_text(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string definition_table(const std::vector<std::pair<std::string, std::string>>& rows) {
+  if (rows.empty()) return {};
+  std::string table = "<div class=\"scroll\"><table class=\"pairs\">\n";
+  for (const auto& [name, value] : rows) {
+    const bool is_aligned = value.find("  ") != std::string::npos;  // by spaces, as a plan is
+    table += "<tr><th scope=\"row\">" + escaped(name) + "</th><td" +
+             (is_aligned ? " class=\"code\">" : ">") + escaped(value) + "</td></tr>\n";
+  }
+  return table + "</table></div>\n";
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/report/page/page.h>
+
+#include <trireme/base/atomic_file.h>
+#include <trireme/report/number.h>
+#include <trireme/report/page/assets.h>
+#include <trireme/report/page/markup.h>
+#include <trireme/report/page/run_charts.h>
+#include <trireme/report/page/summary.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <ctime>
+#include <functional>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace trireme::report {
+namespace {
+
+constexpr std::size_t kMostCheckpoints = 10;
+constexpr std::size_t kMostFailures = 10;
+constexpr std::int64_t kLinesShown = 60;  // of the configuration; longer ones are folded
+
+std::string moment_text(double time) {
+  if (!(time > 0) || !std::isfinite(time)) return "at an unknown time";
+  const auto seconds = static_cast<std::time_t>(time);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  std::array<char, 32> text{};
+  const std::size_t length =
+      std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
+  return {text.data(), length};
+}
+
+std::string header_of(const RunLog& run) {
+  double first = std::numeric_limits<double>::infinity();
+  std::size_t resumed = 0;
+  for (const RankLog& rank : run.ranks) {
+    resumed = std::max(resumed, rank.resumed_at.size());
+    for (const RunRecord& start : rank.runs) first = std::min(first, start.moment.time);
+  }
+  std::string html = "<header>\n<h1>" + escaped(run.name) + "</h1>\n";
+  html += "<p class=\"soft\">began " + moment_text(first);
+  if (resumed == 1) html += ", went on once";
+  if (resumed > 1) html += ", went on " + std::to_string(resumed) + " times";
+  html += "</p>\n";
+  return html + "</header>\n";
+}
+
+std::string notes_of(const RunLog& run) {
+  if (run.notes.empty()) return {};
+  std::string html =
+      "<section class=\"card notes\" aria-label=\"What is missing\">\n<b>Not complete</b>\n<ul>\n";
+  for (const std::string& note : run.notes) html += "<li>" + escaped(note) + "</li>\n";
+  return html + "</ul>\n</section>\n";
+}
+
+// Ranks that failed with the same words share a card.
+std::string failures_of(const RunLog& run) {
+  struct Failure {
+    FailureRecord record;
+    std::vector<int> ranks;
+  };
+  std::vector<Failure> failures;
+  for (const RankLog& rank : run.ranks) {
+    for (const FailureRecord& failure : rank.failures) {
+      const auto same = std::ranges::find_if(failures, [&](const Failure& other) {
+        return other.record.message == failure.message &&
+               other.record.moment.global_step == failure.moment.global_step;
+      });
+      if (same == failures.end()) {
+        failures.push_back({failure, {rank.rank}});
+      } else {
+        same->ranks.push_back(rank.rank);
+      }
+    }
+  }
+  std::ranges::stable_sort(failures, {},
+                           [](const Failure& failure) { return failure.record.moment.time; });
+  std::string html;
+  for (std::size_t index = 0; index < std::min(failures.size(), kMostFailures); ++index) {
+    const auto& [record, ranks] = failures[index];
+    std::string who = listed_ranks(ranks);
+    who.front() = 'R';
+    html += "<section class=\"card failure\" aria-label=\"Failure\">\n<b class=\"bad\">" + who +
+            " failed</b> <small>epoch " + std::to_string(record.moment.epoch) + ", step " +
+            with_thousands(record.moment.global_step) + ", " + moment_text(record.moment.time) +
+            "</small>\n<pre>" + escaped(record.message) + "</pre>\n</section>\n";
+  }
+  if (failures.size() > kMostFailures) {
+    html += "<p class=\"soft\">and " + std::to_string(failures.size() - kMostFailures) +
+            " more failures</p>\n";
+  }
+  return html;
+}
+
+std::string events_legend(const std::vector<Event>& events) {
+  if (events.empty()) return {};
+  constexpr std::size_t kMost = 6;
+  std::string text;
+  for (std::size_t index = 0; index < std::min(events.size(), kMost); ++index) {
+    text += (text.empty() ? "" : "; ") + events[index].name;
+  }
+  if (events.size() > kMost) text += "; ...";
+  return "<p class=\"soft\">Upright lines: " + escaped(text) + ".</p>\n";
+}
+
+std::string curves_section(const RunLog& run) {
+  const auto charts = curves_of(run);
+  std::string html = "<section>\n<h2>Curves</h2>\n";
+  if (charts.empty()) return html + "<p>No step has been recorded.</p>\n</section>\n";
+  // Many ranks have one legend for all charts, which stays in sight.
+  const auto without = std::ranges::find_if(
+      charts, [](const Chart& chart) { return !chart.has_legend && chart.series.size() > 1; });
+  if (without != charts.end()) {
+    html += "<div class=\"shared\">" + legend_html(without->series) + "</div>\n";
+  }
+  html += "<div class=\"charts\">\n";
+  for (const Chart& chart : charts) html += to_html(chart);
+  return html + "</div>\n" + events_legend(charts.front().events) + "</section>\n";
+}
+
+// A phase's name after a sample of its colour.
+std::string chip(std::size_t phase) {
+  return "<span class=\"chip p" + std::to_string(phase) + "\"></span>" +
+         escaped(phases()[phase].name);
+}
+
+std::string share_row(const RankLog& rank, double total, const std::vector<std::size_t>& used) {
+  std::string bar;
+  std::string cells;
+  double all = 0;
+  for (const std::size_t phase : used) all += sum_of(rank, phases()[phase].seconds);
+  for (const std::size_t phase : used) {
+    const double share = sum_of(rank, phases()[phase].seconds) / all;
+    bar += "<span class=\"p" + std::to_string(phase) + "\" style=\"width:" + fixed(100 * share, 2) +
+           "%\"></span>";
+    cells += "<td class=\"n\">" + percent(share) + "</td>";
+  }
+  double steps = 0;
+  for (const StepRecord& step : rank.steps) steps += static_cast<double>(step.steps);
+  const Scale scale = scale_of(Unit::kSeconds, total / steps);
+  return "<tr><th scope=\"row\">" + std::to_string(rank.rank) + "</th><td><div class=\"bar\">" +
+         bar + "</div></td>" + cells + "<td class=\"n\">" + fixed(total / steps * scale.factor, 1) +
+         " " + scale.name + "</td><td class=\"n\">" + clock_time(total) + "</td></tr>\n";
+}
+
+std::string time_section(const RunLog& run) {
+  const auto charts = time_charts_of(run);
+  if (charts.empty()) return {};
+  std::vector<std::size_t> used;
+  std::string legend;  // the table's header may be beyond the edge of a narrow window
+  for (std::size_t phase = 0; phase < phases().size(); ++phase) {
+    const bool is_used = std::ranges::any_of(
+        run.ranks, [&](const RankLog& rank) { return sum_of(rank, phases()[phase].seconds) > 0; });
+    if (!is_used) continue;
+    used.push_back(phase);
+    legend += "<span>" + chip(phase) + "</span>";
+  }
+  std::string html =
+      "<section>\n<h2>Where the time goes</h2>\n<div class=\"card\" style=\"margin:0 0 12px\">\n"
+      "<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">rank</th><th scope=\"col\">"
+      "share of the time in steps</th>";
+  for (const std::size_t phase : used) {
+    html += "<th scope=\"col\" class=\"n\">" + chip(phase) + "</th>";
+  }
+  html +=
+      "<th scope=\"col\" class=\"n\">a step</th><th scope=\"col\" "
+      "class=\"n\">all</th></tr></thead>\n<tbody>\n";
+  for (const RankLog& rank : run.ranks) {
+    if (const double total = total_of(rank); total > 0) html += share_row(rank, total, used);
+  }
+  html +=
+      "</tbody>\n</table></div>\n<p class=\"soft\">Backward is without communication; "
+      "communication is "
+      "waiting for other ranks at its end; between is what no phase counts.</p>\n</div>\n"
+      "<p class=\"phases\">" +
+      legend + "</p>\n<div class=\"charts small\">\n";
+  for (const Chart& chart : charts) html += to_html(chart);
+  html += "</div>\n";
+  if (charts.size() < run.ranks.size()) {
+    html += "<p class=\"soft\">Charts of " + std::to_string(charts.size()) + " of " +
+            std::to_string(run.ranks.size()) +
+            " ranks, the slowest and the fastest among them.</p>\n";
+  }
+  return html + "</section>\n";
+}
+
+std::string checkpoints_section(const RunLog& run) {
+  std::vector<std::pair<int, const CheckpointRecord*>> all;
+  for (const RankLog& rank : run.ranks) {
+    for (const CheckpointRecord& checkpoint : rank.checkpoints) {
+      all.emplace_back(rank.rank, &checkpoint);
+    }
+  }
+  if (all.empty()) return {};
+  std::ranges::stable_sort(all, std::greater<>{},
+                           [](const auto& each) { return each.second->moment.global_step; });
+  std::string html =
+      "<section class=\"card\">\n<b>Checkpoints</b> <small>" +
+      std::to_string(std::min(all.size(), kMostCheckpoints)) + " of " + std::to_string(all.size()) +
+      ", newest first</small>\n<div class=\"scroll\"><table>\n"
+      "<thead><tr><th scope=\"col\" class=\"n\">step</th><th scope=\"col\" class=\"n\">rank</th>"
+      "<th scope=\"col\" class=\"n\">took</th><th scope=\"col\">where</th></tr></thead>\n<tbody>\n";
+  for (std::size_t index = 0; index < std::min(all.size(), kMostCheckpoints); ++index) {
+    const auto& [rank, checkpoint] = all[index];
+    html += "<tr><td class=\"n\">" + with_thousands(checkpoint->moment.global_step) +
+            "</td><td class=\"n\">" + std::to_string(rank) + "</td><td class=\"n\">" +
+            fixed(checkpoint->seconds, 2) + " s</td><td>" + escaped(checkpoint->path) +
+            "</td></tr>\n";
+  }
+  return html + "</tbody>\n</table></div>\n</section>\n";
+}
+
+// What the last run of each rank said, one row a name; where ranks differ, each value with its
+// ranks.
+std::vector<std::pair<std::string, std::string>> rows_of(const RunLog& run,
+                                                         Texts RunRecord::* texts) {
+  std::map<std::string, std::map<std::string, std::vector<int>>> values;
+  std::size_t ranks = 0;
+  for (const RankLog& rank : run.ranks) {
+    if (rank.runs.empty()) continue;
+    ++ranks;
+    for (const auto& [name, value] : rank.runs.back().*texts)
+      values[name][value].push_back(rank.rank);
+  }
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const auto& [name, by_value] : values) {
+    std::string text;
+    std::map<std::vector<int>, std::string> by_ranks;
+    for (const auto& [value, who] : by_value) by_ranks[who] = value;
+    for (const auto& [who, value] : by_ranks) {
+      if (by_value.size() == 1 && who.size() == ranks) {
+        text = value;
+        break;
+      }
+      text += text.empty() ? "" : "\n";
+      text += listed_ranks(who) + ": " + value;
+    }
+    rows.emplace_back(name, text);
+  }
+  return rows;
+}
+
+std::string about_section(const RunLog& run) {
+  const auto card = [](const char* title, const std::string& table) {
+    return table.empty() ? std::string()
+                         : "<section class=\"card\">\n<b>" + std::string(title) + "</b>\n" + table +
+                               "</section>\n";
+  };
+  std::string cards = card("Settings", definition_table(rows_of(run, &RunRecord::settings))) +
+                      card("Environment", definition_table(rows_of(run, &RunRecord::environment)));
+  if (!run.config.empty()) {
+    const bool is_long = std::ranges::count(run.config, '\n') > kLinesShown;
+    cards += "<section class=\"card\">\n<details" + std::string(is_long ? "" : " open") +
+             "><summary>config.toml</summary><pre>" + escaped(run.config) +
+             "</pre></details>\n</section>\n";
+  }
+  cards += checkpoints_section(run);
+  if (cards.empty()) return {};
+  return "<section>\n<h2>About this run</h2>\n<div class=\"columns\">\n" + cards +
+         "</div>\n</section>\n";
+}
+
+// With which step each epoch ended, for the numbers under the pointer.
+std::string epochs_json(const RunLog& run) {
+  std::map<std::int64_t, std::int64_t> ends;
+  for (const RankLog& rank : run.ranks) {
+    for (const StepRecord& step : rank.steps) {
+      std::int64_t& end = ends[step.moment.epoch];
+      end = std::max(end, step.moment.global_step);
+    }
+  }
+  std::string json;
+  for (const auto& [epoch, end] : ends) {
+    json += (json.empty() ? "[" : ",[") + std::to_string(end) + "," + std::to_string(epoch) + "]";
+  }
+  return "{\"epochs\":[" + json + "]}";
+}
+
+}  // namespace
+
+std::string to_html(const RunLog& run) {
+  std::string html =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
+      escaped(run.name) + " - trireme report</title>\n<style>\n";
+  html += style_sheet();
+  html += "</style>\n</head>\n<body>\n";
+  html += header_of(run) + tiles_of(run) + notes_of(run) + failures_of(run) + curves_section(run) +
+          time_section(run) + about_section(run);
+  html +=
+      "<footer>Made by trireme report. A curve is the mean of what falls into one column of the "
+      "drawing; "
+      "the tint around it reaches from the lowest to the highest value there.</footer>\n";
+  html +=
+      "<script type=\"application/json\" id=\"run\">" + epochs_json(run) + "</script>\n<script>\n";
+  html += page_script();
+  return html + "</script>\n</body>\n</html>\n";
+}
+
+void write_page(const RunLog& run, const std::filesystem::path& file) {
+  AtomicFile page(file);
+  page.write(to_html(run));
+  page.commit();
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/report/page/summary.h>
+
+#include <trireme/report/number.h>
+#include <trireme/report/page/axis.h>
+#include <trireme/report/page/markup.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+namespace trireme::report {
+namespace {
+
+std::string bytes_text(double bytes) {
+  const Scale scale = scale_of(Unit::kBytes, bytes);
+  const double value = bytes * scale.factor;
+  return fixed(value, value < 10 ? 2 : (value < 100 ? 1 : 0)) + " " + scale.name;
+}
+
+std::string tile(const std::string& name, const std::string& value, const std::string& below = {},
+                 const char* style = "") {
+  return "<div class=\"tile\"><span>" + escaped(name) + "</span><b class=\"" + style + "\">" +
+         escaped(value) + "</b><span>" + escaped(below) + "</span></div>\n";
+}
+
+struct Status {
+  std::string text;
+  std::string below;
+  const char* style;
+};
+
+Status status_of(const RunLog& run) {
+  std::size_t ended = 0;
+  bool is_stopped = false;
+  for (const RankLog& rank : run.ranks) {
+    if (rank.has_failed) return {"Failed", "see below", "bad"};
+    if (!rank.end) continue;
+    ++ended;
+    is_stopped = is_stopped || rank.end->is_stopped;
+  }
+  if (ended < run.ranks.size()) return {"No end", "still running, or killed", "warn"};
+  if (is_stopped) return {"Stopped", "before its last epoch", "good"};
+  return {"Finished", "", "good"};
+}
+
+// What the tiles tell, over all ranks.
+struct Summary {
+  std::int64_t last_step = 0;
+  std::int64_t last_epoch = 0;
+  std::int64_t epochs = 0;
+  double longest = 0;  // time in steps, of the rank that took longest
+  double samples = 0;
+  double waited = 0;   // for other ranks, of all ranks
+  double starved = 0;  // for data
+  double total = 0;
+  double peak_bytes = 0;
+  std::int64_t skipped = 0;
+  std::optional<double> loss;
+  std::optional<EvaluationRecord> last_evaluation;
+  std::optional<double> best_accuracy;
+  std::optional<double> best_loss;
+};
+
+void add_evaluations(Summary& summary, const RankLog& rank) {
+  for (const EvaluationRecord& evaluation : rank.evaluations) {
+    if (!summary.last_evaluation ||
+        evaluation.moment.global_step > summary.last_evaluation->moment.global_step) {
+      summary.last_evaluation = evaluation;
+    }
+    if (evaluation.accuracy) {
+      summary.best_accuracy = std::max(summary.best_accuracy.value_or(0), *evaluation.accuracy);
+    }
+    if (std::isfinite(evaluation.loss)) {
+      summary.best_loss = std::min(
+          summary.best_loss.value_or(std::numeric_limits<double>::infinity()), evaluation.loss);
+    }
+  }
+}
+
+Summary summary_of(const RunLog& run) {
+  Summary summary;
+  std::int64_t last_mean = -1;
+  for (const RankLog& rank : run.ranks) {
+    const double total = total_of(rank);
+    summary.longest = std::max(summary.longest, total);
+    summary.total += total;
+    summary.waited +=
+        sum_of(rank, [](const PhaseSeconds& seconds) { return seconds.communication; });
+    summary.starved += sum_of(rank, [](const PhaseSeconds& seconds) { return seconds.data; });
+    for (const StepRecord& step : rank.steps) {
+      summary.samples += static_cast<double>(step.samples);
+      summary.peak_bytes =
+          std::max(summary.peak_bytes, static_cast<double>(step.memory_bytes.value_or(0)));
+      summary.last_step = std::max(summary.last_step, step.moment.global_step);
+      summary.last_epoch = std::max(summary.last_epoch, step.moment.epoch);
+    }
+    std::int64_t skipped = 0;
+    for (const StepRecord& step : rank.steps) skipped += step.skipped;
+    summary.skipped = std::max(summary.skipped, skipped);
+    for (const RunRecord& start : rank.runs)
+      summary.epochs = std::max(summary.epochs, start.epochs);
+    for (const EpochRecord& epoch : rank.epochs) {
+      if (epoch.moment.global_step <= last_mean) continue;
+      last_mean = epoch.moment.global_step;
+      if (std::isfinite(epoch.loss)) summary.loss = epoch.loss;
+    }
+    add_evaluations(summary, rank);
+  }
+  return summary;
+}
+
+}  // namespace
+
+std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
+
+double sum_of(const RankLog& rank, double (*seconds)(const PhaseSeconds&)) {
+  double sum = 0;
+  for (const StepRecord& step : rank.steps) sum += seconds(step.seconds);
+  return sum;
+}
+
+double total_of(const RankLog& rank) {
+  return sum_of(rank, [](const PhaseSeconds& seconds) { return seconds.total; });
+}
+
+std::string tiles_of(const RunLog& run) {
+  const Summary all = summary_of(run);
+  const Status status = status_of(run);
+  std::string html =
+      "<div class=\"tiles\">\n" + tile("Status", status.text, status.below, status.style);
+  html += tile("Ranks", std::to_string(run.world_size),
+               static_cast<std::size_t>(run.world_size) == run.ranks.size()
+                   ? ""
+                   : std::to_string(run.ranks.size()) + " with a file");
+  html += tile("Steps", with_thousands(all.last_step),
+               "epoch " + std::to_string(all.last_epoch) +
+                   (all.epochs > 0 ? " of " + std::to_string(all.epochs) : ""));
+  html += tile("Time in steps", clock_time(all.longest), "of the slowest rank");
+  if (all.loss) html += tile("Training loss", significant(*all.loss, 4), "last epoch");
+  if (all.last_evaluation && all.last_evaluation->accuracy) {
+    html += tile("Accuracy", fixed(100 * *all.last_evaluation->accuracy, 2) + " %",
+                 "best " + fixed(100 * all.best_accuracy.value_or(0), 2) + " %");
+  }
+  if (all.last_evaluation) {
+    html += tile("Evaluation loss", significant(all.last_evaluation->loss, 4),
+                 all.best_loss ? "best " + significant(*all.best_loss, 4) : "");
+  }
+  if (all.longest > 0) {
+    html += tile("Throughput", rate(all.samples / all.longest), "samples/s, all ranks");
+    html += tile("Communication", percent(all.waited / all.total), "of the time, all ranks");
+    html += tile("Waiting for data", percent(all.starved / all.total), "of the time, all ranks");
+  }
+  if (all.peak_bytes > 0) html += tile("Memory", bytes_text(all.peak_bytes), "peak of a rank");
+  if (all.skipped > 0)
+    html += tile("Skipped steps", with_thousands(all.skipped), "gradients overflowed");
+  return html + "</div>\n";
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/report/trace_file.h>
+
+#include <trireme/base/error.h>
+
+#include <nlohmann/json.hpp>
+
+#include <utility>
+
+namespace trireme::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json name_of(const char* kind, int rank, int row, const std::string& name) {
+  return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", row}, {"args", {{"name", name}}}};
+}
+
+Json to_json(const TraceEvent& event, int rank) {
+  return {{"name", event.name},
+          {"ph", "X"},
+          {"ts", event.begin},
+          {"dur", event.duration},
+          {"pid", rank},
+          {"tid", static_cast<int>(event.row)},
+          {"args", {{"epoch", event.epoch}, {"step", event.global_step}}}};
+}
+
+}  // namespace
+
+TraceFile::TraceFile(std::filesystem::path path, int rank)
+    : file_(std::move(path), /*starts_anew=*/true), rank_(rank) {
+  file_.append("[\n" + name_of("process_name", rank, 0, join_message("rank ", rank)).dump() +
+               ",\n" + name_of("thread_name", rank, 0, "steps").dump() + ",\n" +
+               name_of("thread_name", rank, 1, "phases").dump());
+}
+
+void TraceFile::add(std::span<const TraceEvent> events) {
+  std::string text;
+  for (const TraceEvent& event : events) text += ",\n" + to_json(event, rank_).dump();
+  file_.append(text);
+}
+
+void TraceFile::close() { file_.append("\n]\n"); }
+
+std::string merge_traces(std::span<const RankTrace> ranks) {
+  std::string merged;
+  for (const RankTrace& rank : ranks) {
+    const Json events = Json::parse(rank.text, nullptr, /*allow_exceptions=*/false);
+    if (!events.is_array()) {
+      throw DataError(
+          join_message("the trace of rank ", &rank - ranks.data(), " is no array of events"),
+          "the file was changed or cut while the training ran");
+    }
+    for (Json event : events) {
+      const auto time = event.is_object() ? event.find("ts") : event.end();
+      if (time != event.end() && time->is_number()) *time = rank.align(time->get<double>());
+      merged += (merged.empty() ? "[\n" : ",\n") + event.dump();
+    }
+  }
+  return merged.empty() ? "[]\n" : merged + "\n]\n";
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of Model, shared by its sources: model.cpp (making it, evaluating), model_training.cpp
+// (the loop), model_dry_run.cpp and model_checkpoints.cpp.
+#pragma once
+
+#include <trireme/optim/autocast.h>
+#include <trireme/optim/loss_scale.h>
+#include <trireme/parallel/parallelize.h>
+#include <trireme/train/detail/callback_calls.h>
+#include <trireme/train/detail/determinism.h>
+#include <trireme/train/model.h>
+#include <trireme/train/step_agreement.h>
+#include <trireme/train/step_times.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trireme {
+namespace data {
+class BatchStream;
+}
+
+namespace detail {
+
+/// Where training stands, as a checkpoint records it: `step` of the `steps_in_epoch` steps of
+/// `epoch` are done.
+struct Position {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  std::int64_t steps_in_epoch = 0;
+  std::int64_t global_step = 0;
+
+  bool is_between_epochs() const { return step == steps_in_epoch; }
+  std::int64_t next_epoch() const { return is_between_epochs() ? epoch + 1 : epoch; }
+};
+
+/// Names of callbacks' states in a checkpoint: a callback's name, and its place among those of that
+/// name.
+class StateKeys {
+ public:
+  std::string next(const Callback& callback);
+
+ private:
+  std::map<std::string, int> counts_;
+};
+
+/// Puts every part of a module back into its mode, training or evaluation, at the end.
+class ModeGuard {
+ public:
+  explicit ModeGuard(torch::nn::Module& module);
+  ModeGuard(const ModeGuard&) = delete;
+  ModeGuard& operator=(const ModeGuard&) = delete;
+  ~ModeGuard();
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+};
+
+}  // namespace detail
+
+/// One call of fit, train or dry_run.
+struct Model::Run {
+  Run(RunContext the_context, const data::Pipeline& the_training, const data::Pipeline* validation,
+      const FitOptions& the_options, const comm::Group& group)
+      : context(std::move(the_context)),
+        training(the_training),
+        validate_with(validation),
+        options(the_options),
+        calls(the_options.callbacks, group) {}
+
+  const RunContext context;
+  const data::Pipeline& training;
+  const data::Pipeline* const validate_with;  // may be null
+  const FitOptions& options;
+  detail::CallbackCalls calls;
+  detail::StepTimer timer;
+  History history;
+};
+
+struct Model::Impl {
+  Impl(std::shared_ptr<torch::nn::Module> the_module, torch::optim::Optimizer& the_optimizer,
+       ModelOptions the_options);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  std::shared_ptr<torch::nn::Module> module;
+  torch::optim::Optimizer& optimizer;
+  ModelOptions options;
+  Forward forward;  // empty for a model of a function
+  Loss loss;
+  BatchLoss batch_loss;
+  Parallelized parallelized;
+  detail::StepAgreement agreement;
+  std::optional<LossScale> loss_scale;  // in fp16
+  at::Device device{at::kCPU};
+  detail::Position position;
+  std::int64_t requested_epochs = 0;
+  std::map<std::string, std::string> callback_states;  // of a checkpoint, for the next training
+  Run* running = nullptr;
+  std::atomic<bool> wants_to_stop = false;  // this rank
+  std::atomic<bool> wants_to_save = false;  // this rank
+  bool is_stopped = false;                  // all ranks
+
+  Plan checked(const Plan& plan) const;
+  void find_device();
+  at::Tensor input_of(const data::Batch& batch) const;
+  at::Tensor target_of(const data::Batch& batch) const;
+  at::Tensor output_of(const at::Tensor& input) const;
+  at::Tensor loss_of(const data::Batch& batch) const;
+  std::unique_ptr<detail::DeterministicAlgorithms> determinism() const;
+  /// Of all batches, or the first ones.
+  Evaluation evaluate(const data::Pipeline& data, std::int64_t num_batches);
+
+  std::int64_t steps_in_epoch(const data::Pipeline& data) const;
+  History run(Run& run);
+  void run_epochs(Run& run);
+  void begin_epoch(const Run& run);
+  void train_epoch(Run& run);
+  void end_epoch(Run& run, const EpochContext& epoch, const Tally& tally, double seconds);
+  void call_step_end(Run& run, const StepEndContext& end);
+  StepEndContext train_step(Run& run, data::BatchStream& batches, const StepContext& step);
+  Evaluation validate(Run& run);
+  checkpoint::State state() const;
+  std::filesystem::path save(const checkpoint::SaveOptions& save_options);
+  bool agree_to_stop(const Run& run) const;
+
+  template <typename Compute>
+  at::Tensor in_precision(const Compute& compute) const {
+    if (!options.autocast) return compute();
+    const Autocast autocast(device.type(), *options.autocast);
+    return compute();
+  }
+};
+
+}  // namespace trireme

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saving a model, and going on from what was saved.
+#include <trireme/base/error.h>
+#include <trireme/parallel/sharded_state.h>
+#include <trireme/report/number.h>
+#include <trireme/train/detail/model_impl.h>
+
+#include <torch/torch.h>
+
+#include <charconv>
+#include <chrono>
+#include <string_view>
+
+namespace trireme {
+namespace {
+
+using detail::Position;
+
+constexpr std::string_view kCallback = "callback.";
+
+// What a checkpoint says beside module and optimizer.
+struct Standing {
+  Position position;
+  std::optional<LossScale::State> loss_scale;
+  std::map<std::string, std::string> callback_states;
+};
+
+template <typename Number>
+Number number_entry(const checkpoint::State& state, const std::string& name) {
+  const auto found = state.entries.find(name);
+  if (found != state.entries.end()) {
+    const std::string& text = found->second;
+    Number value = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (failure == std::errc{} && end == text.data() + text.size()) return value;
+  }
+  throw CheckpointError(
+      join_message("the checkpoint has no number in its entry ", name),
+      "only Model::save makes checkpoints to resume; load others with checkpoint::load");
+}
+
+Standing standing_of(const checkpoint::State& state) {
+  Standing standing;
+  standing.position = {.epoch = state.epoch,
+                       .step = state.step,
+                       .steps_in_epoch = number_entry<std::int64_t>(state, "steps_in_epoch"),
+                       .global_step = number_entry<std::int64_t>(state, "global_step")};
+  if (state.entries.contains("loss_scale")) {
+    standing.loss_scale = {.value = number_entry<double>(state, "loss_scale"),
+                           .good_steps = number_entry<std::int64_t>(state, "loss_scale_steps")};
+  }
+  for (const auto& [name, text] : state.entries) {
+    if (name.starts_with(kCallback)) standing.callback_states[name] = text;
+  }
+  return standing;
+}
+
+}  // namespace
+
+std::string detail::StateKeys::next(const Callback& callback) {
+  const std::string name = callback.name();
+  return join_message(kCallback, name, ".", counts_[name]++);
+}
+
+checkpoint::State Model::Impl::state() const {
+  checkpoint::State state;
+  state.epoch = position.epoch;
+  state.step = position.step;
+  state.entries = {{"global_step", std::to_string(position.global_step)},
+                   {"steps_in_epoch", std::to_string(position.steps_in_epoch)}};
+  state.own = detail::random_streams(device);
+  if (loss_scale) {
+    const LossScale::State scale = loss_scale->state();
+    state.entries["loss_scale"] = report::shortest(scale.value);
+    state.entries["loss_scale_steps"] = std::to_string(scale.good_steps);
+  }
+  if (running == nullptr) {
+    // Resumed and not trained since: what was loaded goes on.
+    state.entries.insert(callback_states.begin(), callback_states.end());
+    return state;
+  }
+  detail::StateKeys keys;
+  for (const Callback& callback : running->calls.all()) {
+    const std::string key = keys.next(callback);
+    const std::string text = callback.state();
+    if (!text.empty()) state.entries[key] = text;
+  }
+  return state;
+}
+
+std::filesystem::path Model::save(const checkpoint::SaveOptions& options) const {
+  Impl& impl = *impl_;
+  if (impl.running == nullptr) return impl.save(options);
+  Run& run = *impl.running;
+  const CheckpointContext begin{
+      .run = run.context, .epoch = impl.position.epoch, .global_step = impl.position.global_step};
+  run.calls.each("on_checkpoint_begin",
+                 [&](Callback& callback) { callback.on_checkpoint_begin(begin); });
+  const auto started = std::chrono::steady_clock::now();
+  CheckpointEndContext end{begin};
+  end.path = impl.save(options);
+  end.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  run.calls.each("on_checkpoint_end", [&](Callback& callback) { callback.on_checkpoint_end(end); });
+  return end.path;
+}
+
+std::filesystem::path Model::Impl::save(const checkpoint::SaveOptions& save_options) {
+  find_device();
+  return save_checkpoint(save_options, parallelized, *module, &optimizer, state());
+}
+
+void Model::resume(const std::filesystem::path& path) {
+  Impl& impl = *impl_;
+  impl.find_device();
+  const checkpoint::State state =
+      load_checkpoint(path, impl.parallelized, *impl.module, &impl.optimizer);
+  // Whoever looks at the module next may do so alone, but where it may not fit whole.
+  if (!cuts_parameters(impl.options.plan)) impl.parallelized.fetch();
+  Standing standing = standing_of(state);
+  impl.position = standing.position;
+  impl.callback_states = std::move(standing.callback_states);
+  if (impl.loss_scale && standing.loss_scale) impl.loss_scale->restore(*standing.loss_scale);
+  detail::set_random_streams(state.own, impl.device);
+}
+
+}  // namespace trireme

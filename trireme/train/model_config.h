@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// ModelOptions and FitOptions as parts of a program's configuration: their plain settings, the plan
+// as a table `plan`, `autocast` as "bfloat16", "float16" or "none". The group, metrics and
+// callbacks are the program's to give.
+#pragma once
+
+#include <trireme/base/config/fields.h>
+#include <trireme/plan/plan_config.h>
+#include <trireme/train/model.h>
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+
+namespace trireme {
+
+void describe(config::Fields& fields, ModelOptions& options);
+void describe(config::Fields& fields, FitOptions& options);
+void describe(config::Fields& fields, LossScaleOptions& options);
+
+}  // namespace trireme
+
+/// Floating-point types by the names that they have in Python.
+template <>
+struct trireme::config::Codec<at::ScalarType> {
+  static std::string expected();
+  static std::optional<at::ScalarType> parse(const Value& value);
+  static Value write(at::ScalarType type);
+};

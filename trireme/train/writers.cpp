@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/train/writers.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+#include <trireme/comm/torch_version.h>
+#include <trireme/report/append_file.h>
+#include <trireme/report/csv_file.h>
+#include <trireme/report/jsonl_file.h>
+#include <trireme/report/number.h>
+#include <trireme/report/tensorboard_file.h>
+#include <trireme/train/model.h>
+#include <trireme/train/monitors.h>
+
+#include <ATen/Parallel.h>
+#include <c10/util/Type.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <typeinfo>
+#include <utility>
+
+namespace trireme {
+namespace {
+
+double seconds_since_1970() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+double seconds_since(std::chrono::steady_clock::time_point moment) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - moment).count();
+}
+
+report::Moment moment_of(const RunContext& run) {
+  const Progress progress = run.model.progress();
+  return {
+      .time = seconds_since_1970(), .epoch = progress.epoch, .global_step = progress.global_step};
+}
+
+report::Texts settings_of(const Model& model) {
+  const ModelOptions& options = model.options();
+  std::int64_t elements = 0;
+  for (const at::Tensor& parameter : model.module().parameters()) elements += parameter.numel();
+  const torch::optim::Optimizer& optimizer = model.optimizer();
+  report::Texts settings = {{"module", model.module().name()},
+                            {"parameters", std::to_string(elements)},
+                            {"optimizer", c10::demangle(typeid(optimizer).name())},
+                            {"plan", to_string(options.plan)}};
+  if (options.clip_norm) settings["clip_norm"] = report::shortest(*options.clip_norm);
+  if (options.autocast) settings["autocast"] = c10::toString(*options.autocast);
+  if (options.deterministic) settings["deterministic"] = std::to_string(*options.deterministic);
+  return settings;
+}
+
+report::Texts environment_of(const Model& model) {
+  return {{"trireme", TRIREME_VERSION},
+          {"torch", comm::loaded_torch_version()},
+          {"host", host_name()},
+          {"pid", std::to_string(::getpid())},
+          {"cores", std::to_string(available_cores())},
+          {"memory_bytes", std::to_string(available_memory())},
+          {"threads", std::to_string(at::get_num_threads())},
+          {"device", model.device().str()},
+          {"engine", model.options().group.engine()}};
+}
+
+std::optional<double> learning_rate_of(const Model& model) {
+  const auto& groups = model.optimizer().param_groups();
+  if (groups.empty()) return {};
+  return groups.front().options().get_lr();
+}
+
+}  // namespace
+
+RecordWriter::RecordWriter(std::filesystem::path folder, std::int64_t every_steps, Ranks ranks)
+    : folder_(std::move(folder)), every_steps_(every_steps), ranks_(ranks) {
+  if (every_steps >= 1) return;
+  throw UsageError(join_message("a writer writes every n-th step, got n = ", every_steps),
+                   "give 1 or more");
+}
+
+void RecordWriter::on_run_begin(const RunContext& run) {
+  file_.reset();
+  if (ranks_ == Ranks::kFirst && run.rank != 0) return;
+  if (run.is_dry_run) return report::check_can_write(folder_);
+  model_ = &run.model;
+  file_ = open(run);
+  began_ = last_ = std::chrono::steady_clock::now();
+  steps_ = {.steps = 0};
+  report::RunRecord record{.moment = moment_of(run),
+                           .rank = run.rank,
+                           .world_size = run.world_size,
+                           .epochs = run.last_epoch,
+                           .steps_in_epoch = run.steps_in_epoch,
+                           .settings = settings(),
+                           .environment = environment_of(run.model)};
+  record.settings.merge(settings_of(run.model));
+  file_->write(record);
+}
+
+void RecordWriter::on_epoch_begin(const EpochContext& /*epoch*/) {
+  last_ = std::chrono::steady_clock::now();
+}
+
+void RecordWriter::on_step_end(const StepEndContext& step) {
+  if (!file_) return;
+  report::PhaseSeconds& seconds = steps_.seconds;
+  seconds.data += step.seconds.data;
+  seconds.forward += step.seconds.forward;
+  seconds.backward += step.seconds.backward;
+  seconds.communication += step.seconds.communication;
+  seconds.optimizer += step.seconds.optimizer;
+  seconds.callbacks += step.seconds.callbacks;
+  ++steps_.steps;
+  steps_.step = step.step;
+  steps_.loss += static_cast<double>(step.loss);  // divided when it is written
+  steps_.samples += step.samples;
+  steps_.skipped += step.is_skipped ? 1 : 0;
+  if (step.gradient_norm) steps_.gradient_norm = step.gradient_norm;
+  if (step.loss_scale) steps_.loss_scale = step.loss_scale;
+  for (const auto& [name, value] : *step.run.scalars) steps_.scalars[name] = value;
+  steps_.moment = {
+      .time = seconds_since_1970(), .epoch = step.epoch, .global_step = step.global_step};
+  if (step.global_step % every_steps_ != 0) return;
+  flush();
+}
+
+// Writes what steps there are.
+void RecordWriter::flush() {
+  if (!file_ || steps_.steps == 0) return;
+  const MemoryUse use = memory_use(model_->device());
+  steps_.memory_bytes = use.resident;
+  steps_.device_memory_bytes = use.device;
+  steps_.learning_rate = learning_rate_of(*model_);
+  steps_.loss /= static_cast<double>(steps_.steps);
+  steps_.seconds.total = seconds_since(last_);
+  file_->write(steps_);
+  steps_ = {.steps = 0};
+  last_ = std::chrono::steady_clock::now();
+}
+
+void RecordWriter::on_evaluation_begin(const EvaluationContext& /*evaluation*/) { flush(); }
+
+void RecordWriter::on_evaluation_end(const EvaluationEndContext& evaluation) {
+  if (!file_) return;
+  file_->write(report::EvaluationRecord{.moment = moment_of(evaluation.run),
+                                        .loss = evaluation.evaluation.loss,
+                                        .accuracy = evaluation.evaluation.accuracy,
+                                        .samples = evaluation.evaluation.samples,
+                                        .seconds = evaluation.seconds,
+                                        .scalars = *evaluation.run.scalars});
+}
+
+void RecordWriter::on_epoch_end(const EpochEndContext& epoch) {
+  if (!file_) return;
+  flush();
+  file_->write(report::EpochRecord{.moment = moment_of(epoch.run),
+                                   .loss = epoch.mean_loss,
+                                   .samples = epoch.samples,
+                                   .seconds = epoch.seconds,
+                                   .scalars = *epoch.run.scalars});
+}
+
+void RecordWriter::on_checkpoint_end(const CheckpointEndContext& checkpoint) {
+  if (!file_) return;
+  file_->write(report::CheckpointRecord{.moment = moment_of(checkpoint.run),
+                                        .path = checkpoint.path.string(),
+                                        .seconds = checkpoint.seconds});
+}
+
+void RecordWriter::on_run_end(const RunContext& run) {
+  if (!file_) return;
+  flush();
+  file_->write(report::EndRecord{.moment = moment_of(run),
+                                 .is_stopped = run.model.is_stopped(),
+                                 .seconds = seconds_since(began_)});
+  file_.reset();
+}
+
+// The exception on its way is worth more than one about its record.
+void RecordWriter::on_failure(const FailureContext& failure) noexcept {
+  if (!file_) return;
+  try {
+    flush();
+    file_->write(
+        report::FailureRecord{.moment = moment_of(failure.run), .message = failure.message});
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): see above
+  }
+  file_.reset();
+}
+
+std::unique_ptr<report::RecordFile> CsvWriter::open(const RunContext& /*run*/) {
+  return std::make_unique<report::CsvFile>(folder() / "metrics.csv");
+}
+
+std::unique_ptr<report::RecordFile> JsonlWriter::open(const RunContext& run) {
+  return std::make_unique<report::JsonlFile>(folder() /
+                                             join_message("events-rank", run.rank, ".jsonl"));
+}
+
+std::unique_ptr<report::RecordFile> TensorBoardWriter::open(const RunContext& /*run*/) {
+  return std::make_unique<report::TensorBoardFile>(folder(), seconds_since_1970());
+}
+
+}  // namespace trireme
