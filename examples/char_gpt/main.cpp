@@ -76,12 +76,14 @@ std::shared_ptr<const data::Dataset> sequences(const torch::Tensor& tokens, std:
 }
 
 // Draws one character after the other, each from what the network thinks of the last `sequence`.
-std::string write(trireme::Model& model, const data::CharacterTokenizer& characters,
+std::string write(models::GPT& network, const data::CharacterTokenizer& characters,
                   const Options& options) {
+  const torch::NoGradGuard no_gradients;
+  network->eval();
   torch::Tensor tokens = data::encode_to_tensor(characters, options.prompt).unsqueeze(0);
   for (std::int64_t i = 0; i < options.characters; ++i) {
     const std::int64_t seen = std::min(tokens.size(1), options.sequence);
-    const auto logits = model.predict(tokens.narrow(1, tokens.size(1) - seen, seen));
+    const auto logits = network->forward(tokens.narrow(1, tokens.size(1) - seen, seen));
     const auto next = torch::multinomial(torch::softmax(logits.select(1, -1) / 0.8, -1), 1);
     tokens = torch::cat({tokens, next}, 1);
   }
@@ -114,10 +116,11 @@ void run(const Options& options) {
                                          .heads = 4,
                                          .dropout = 0.1});
   torch::optim::AdamW optimizer(network->parameters(), options.learning_rate);
-  const auto loss = [](const torch::Tensor& logits, const torch::Tensor& targets) {
-    return trireme::CrossEntropy()(logits.flatten(0, 1), targets.flatten());
+  const auto loss = [&](const data::Batch& batch) {
+    const auto logits = network->forward(batch["input"]);  // [sequences, characters, vocabulary]
+    return trireme::CrossEntropy()(logits.flatten(0, 1), batch["target"].flatten());
   };
-  trireme::Model model(network, loss, optimizer,
+  trireme::Model model(loss, network.ptr(), optimizer,
                        {.group = world.group, .clip_norm = 1.0, .deterministic = 1});
 
   const std::int64_t steps = options.epochs * training.batches();
@@ -145,7 +148,7 @@ void run(const Options& options) {
       std::cout << "validation loss " << validated << ", perplexity " << std::exp(validated)
                 << " of " << characters.vocabulary_size() << " characters\n";
     }
-    std::cout << write(model, characters, options) << std::endl;
+    std::cout << write(network, characters, options) << std::endl;
   }
 }
 

@@ -15,11 +15,11 @@ void Tally::add_loss(double mean_loss, std::int64_t rows) {
 }
 
 void Tally::add_predictions(const at::Tensor& output, const at::Tensor& target) {
-  if (!at::isIntegralType(target.scalar_type(), /*includeBool=*/false) ||
-      output.dim() != target.dim() + 1)
-    return;
+  if (!at::isIntegralType(target.scalar_type(), /*includeBool=*/false) || output.dim() < 2) return;
+  const at::Tensor predicted = output.argmax(1);
+  if (predicted.sizes() != target.sizes()) return;
   labels += target.numel();
-  correct += output.argmax(1).eq(target).sum().item<std::int64_t>();
+  correct += predicted.eq(target).sum().item<std::int64_t>();
 }
 
 Evaluation Tally::evaluation() const {

@@ -38,8 +38,8 @@ TEST(RunPlan, SharesTheCoresOfTheMachine) {
   const RunPlan plan = plan_of(options);
   EXPECT_THAT(plan.ranks.at(0).cores, ElementsAre(0, 1));
   EXPECT_THAT(plan.ranks.at(1).cores, ElementsAre(2, 3, 4));
-  EXPECT_THAT(describe(plan),
-              HasSubstr("OMP_NUM_THREADS=2 taskset -c 0,1 /bin/sh -c 'echo $RANK'\n"));
+  EXPECT_THAT(describe(plan), HasSubstr("OMP_NUM_THREADS=2 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 "
+                                        "taskset -c 0,1 /bin/sh -c 'echo $RANK'\n"));
 }
 
 TEST(RunPlan, LetsRanksTakeTurnsOnTooFewCores) {
@@ -56,6 +56,11 @@ TEST(RunPlan, LeavesTheUsersThreadsAlone) {
   RunOptions options = options_for(2);
   options.environment = {{"OMP_NUM_THREADS", "7"}};
   EXPECT_THAT(describe(plan_of(options)), HasSubstr("OMP_NUM_THREADS=7 "));
+}
+
+TEST(RunPlan, LeavesTheUsersTunablesAlone) {
+  EXPECT_THAT(describe(plan_of(options_for(2), {{"GLIBC_TUNABLES", "glibc.malloc.check=1"}})),
+              Not(HasSubstr("GLIBC_TUNABLES")));
 }
 
 TEST(RunPlan, LaterHostsHostNoStore) {

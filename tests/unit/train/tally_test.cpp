@@ -28,6 +28,8 @@ TEST(Tally, CountsRightPredictionsOfClassNumbers) {
 TEST(Tally, HasNoAccuracyWhereTargetsAreNoClassNumbers) {
   Tally tally;
   tally.add_predictions(torch::zeros({3, 1}), torch::zeros({3, 1}));
+  // A language model's logits, [sequences, tokens, vocabulary].
+  tally.add_predictions(torch::zeros({2, 5, 7}), torch::zeros({2, 5}, torch::kLong));
   tally.add_loss(0.5, 3);
   EXPECT_FALSE(tally.evaluation().accuracy.has_value());
   EXPECT_EQ(Tally().evaluation().loss, 0);
