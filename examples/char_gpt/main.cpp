@@ -28,7 +28,7 @@ struct Options {
   std::vector<std::string> texts;
   std::string folder;
   std::string prompt = "The ";
-  std::int64_t epochs = 3;
+  std::int64_t epochs = 10;
   std::int64_t batch = 16;
   std::int64_t sequence = 64;
   std::int64_t hidden = 128;
