@@ -262,9 +262,9 @@ const Index& Reader::index() const noexcept { return impl_->index; }
 std::int64_t Reader::bytes_read() const noexcept { return impl_->bytes_read; }
 
 const Section& Reader::section(const std::string& name) const {
-  static const Section kNone;
+  static const Section none;
   const auto found = impl_->index.sections.find(name);
-  return found == impl_->index.sections.end() ? kNone : found->second;
+  return found == impl_->index.sections.end() ? none : found->second;
 }
 
 std::string Reader::describe_section(const std::string& name) const {

@@ -101,13 +101,18 @@ int run(const std::string& mode, int argc, char** argv) {
   }
   if (mode == "farewell") farewell.path = argv[2];
   if (mode == "twice") {
-    const int first = trireme::spawn(2, argc, argv, [](const trireme::World&) {
-      std::cout << "the first" << std::endl;
+    // A worker that ends with an error has the others ended: not before rank 0 has spoken.
+    const auto say = [](const trireme::World& world, const char* text) {
+      std::cout << text << std::endl;
+      trireme::comm::barrier(world.group);
+    };
+    const int first = trireme::spawn(2, argc, argv, [&](const trireme::World& world) {
+      say(world, "the first");
       return 3;
     });
     std::cout << "between, after " << first << std::endl;
-    return trireme::spawn(2, argc, argv, [](const trireme::World&) {
-      std::cout << "the second" << std::endl;
+    return trireme::spawn(2, argc, argv, [&](const trireme::World& world) {
+      say(world, "the second");
       return 4;
     });
   }
