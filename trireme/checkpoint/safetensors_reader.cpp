@@ -117,6 +117,8 @@ json FileReader::parse_header(const std::string& text) const {
   } catch (const json::parse_error& error) {
     fail(join_message("has a damaged header: not valid JSON at offset ",
                       kLengthBytes + static_cast<std::int64_t>(error.byte)));
+  } catch (const json::out_of_range&) {
+    fail("has a damaged header: a number that is out of range");
   }
   if (!header.is_object()) fail("has a damaged header: expected a JSON object at offset 8");
   if (!duplicate.empty()) fail(join_message("names tensor '", duplicate, "' twice in its header"));

@@ -200,6 +200,7 @@ TEST(Safetensors, SaysWhatIsWrongWithAHeader) {
       {std::string("\xff\xff\xff\xff\xff\xff\xff\xff") + "abc",
        "the header is said to take 18446744073709551615 bytes"},
       {file_with("{\"x\":", ""), "not valid JSON at offset 1"},
+      {file_with("{\"x\":1e999}", ""), "a number that is out of range"},
       {file_with("[1]", ""), "expected a JSON object"},
       {file_with(good, "abcd"), "something follows the last tensor"},
       {file_with(R"({"x":7})", ""), "tensor 'x' lacks one of dtype, shape, data_offsets"},

@@ -219,11 +219,13 @@ TEST_F(Writers, EveryRankWritesItsOwnAndTracesAreOnOneClock) {
     steps[{step, event.at("pid").get<int>()}] = {begin, begin + event.at("dur").get<double>()};
   }
   ASSERT_THAT(steps, SizeIs(10));
+  // Microseconds: clocks are compared by messages, which a busy machine may hold up.
+  constexpr double kClockError = 50'000;
   for (int step = 1; step <= 5; ++step) {
     const auto& first = steps.at({step, 0});
     const auto& second = steps.at({step, 1});
-    EXPECT_LT(first.first, second.second) << "step " << step;
-    EXPECT_LT(second.first, first.second) << "step " << step;
+    EXPECT_LT(first.first, second.second + kClockError) << "step " << step;
+    EXPECT_LT(second.first, first.second + kClockError) << "step " << step;
   }
 }
 
