@@ -2,6 +2,7 @@
 // Everything a program needs: #include <torch/torch.h> first, then this.
 #pragma once
 
+#include <trireme/base/config/configuration.h>
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/async_saver.h>
 #include <trireme/checkpoint/checkpoint.h>
@@ -21,6 +22,13 @@
 #include <trireme/data/npy.h>
 #include <trireme/data/pipeline.h>
 #include <trireme/data/random_tensors.h>
+#include <trireme/data/text/bpe_tokenizer.h>
+#include <trireme/data/text/byte_tokenizer.h>
+#include <trireme/data/text/character_tokenizer.h>
+#include <trireme/data/text/masking.h>
+#include <trireme/data/text/tokenizer.h>
+#include <trireme/data/text/tokens.h>
+#include <trireme/data/text/word_piece_tokenizer.h>
 #include <trireme/data/token_file.h>
 #include <trireme/data/views.h>
 #include <trireme/optim/autocast.h>
@@ -38,12 +46,14 @@
 #include <trireme/parallel/local_sgd.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state.h>
+#include <trireme/plan/plan_config.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/learning_rate.h>
 #include <trireme/train/loss_monitor.h>
 #include <trireme/train/metrics.h>
 #include <trireme/train/model.h>
+#include <trireme/train/model_config.h>
 #include <trireme/train/monitors.h>
 #include <trireme/train/progress_bar.h>
 #include <trireme/train/stopping.h>

@@ -1,74 +1,144 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains ResNet-50 on CIFAR-10 in its binary version, with the usual preparation of the images,
-// over as many processes as it is started with.
+// over as many processes as it is started with: validation, checkpoints, learning rates, records.
 #include "examples/channels_last.h"
 #include "examples/first_samples.h"
+#include "examples/resnet50_cifar10/options.h"
 #include <models/resnet.h>
 #include <trireme/data/cifar10.h>
-#include <trireme/train/loss_monitor.h>
-#include <trireme/train/time_monitor.h>
+#include <trireme/report/number.h>
 #include <trireme/trireme.h>
 
-#include <CLI/CLI.hpp>
 #include <torch/torch.h>
 
 #include <iostream>
 
 namespace data = trireme::data;
+using examples::Options;
 
-struct Options {
-  std::string folder;
-  std::int64_t epochs = 10;
-  std::int64_t batch = 32;
-  std::int64_t steps = 0;
-  std::int64_t image_size = 224;
-};
+// Pictures that can be learned without a data set: noise, whose three colours are as bright as the
+// three digits of the class to the base of 3.
+std::shared_ptr<const data::Dataset> pictures(std::int64_t count, std::uint64_t seed) {
+  return data::generator(count, {"image", "label"}, [seed](std::int64_t index) {
+    data::Random random(seed, /*pass=*/0, static_cast<std::uint64_t>(index), /*operation=*/0);
+    const std::int64_t label = index % 10;
+    const at::Tensor image = torch::empty({3, 32, 32}, torch::kByte);
+    auto* pixel = image.mutable_data_ptr<std::uint8_t>();
+    for (const std::int64_t digit : {label / 9, label / 3 % 3, label % 3}) {
+      const std::int64_t least = 64 * digit;
+      for (int i = 0; i < 32 * 32; ++i) {
+        *pixel++ = static_cast<std::uint8_t>(least + random.below(128));
+      }
+    }
+    return std::vector<at::Tensor>{image, torch::tensor(label)};
+  });
+}
 
-void add_options(CLI::App& app, Options& options) {
-  app.add_option("--data", options.folder,
-                 "Folder with data_batch_*.bin; `trireme data fashion-mnist-to-cifar10` makes one")
-      ->required();
-  app.add_option("--epochs", options.epochs, "Passes over the training images")
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "Images of each rank in a step")->capture_default_str();
-  app.add_option("--steps", options.steps, "Steps in an epoch at most; 0 for all images")
-      ->capture_default_str();
-  app.add_option("--image-size", options.image_size, "Side that images are resized to")
-      ->capture_default_str();
+data::Pipeline images(const Options& options, data::Split split, const trireme::World& world) {
+  const bool is_training = split == data::Split::kTrain;
+  const auto all = options.synthetic > 0 ? pictures(options.synthetic, is_training ? 1 : 2)
+                                         : data::cifar10(options.folder, split);
+  const std::int64_t most = options.steps * options.batch * world.size;
+  data::Pipeline pipeline(examples::first_samples(all, most));
+  if (is_training) {
+    options.shuffle_buffer > 0 ? pipeline.shuffle_buffer(options.shuffle_buffer, /*seed=*/1)
+                               : pipeline.shuffle(/*seed=*/1);
+    pipeline.shard({.index = world.rank, .count = world.size})
+        .map("image", data::random_crop(32, 32, 4))
+        .map("image", data::random_horizontal_flip())
+        .repeat(options.repeat);
+  } else {
+    pipeline.shard({.index = world.rank,
+                    .count = world.size,
+                    .remainder = data::Remainder::kUneven});  // no image counts twice
+  }
+  pipeline.map("image", data::resize(options.image_size, options.image_size))
+      .map("image", data::rescale(1 / 255.0));
+  if (is_training) {
+    // An operation of the program's own: a little darker or brighter.
+    pipeline.map("image", [](at::Tensor image, data::Random& random) {
+      return image.mul_(0.9F + 0.2F * random.uniform());
+    });
+  }
+  return pipeline.map("image", data::normalize({0.4914, 0.4822, 0.4465}, {0.2023, 0.1994, 0.2010}))
+      .map("label", data::type_cast(torch::kLong))
+      .batch(options.batch, is_training ? data::LastBatch::kDrop : data::LastBatch::kKeep)
+      .prefetch(4);
+}
+
+trireme::Schedule rates(const Options& options, std::int64_t steps_in_epoch) {
+  const auto rest = (options.epochs - options.warm_up) * steps_in_epoch;
+  const auto schedule = options.schedule == examples::Rates::kCosine && rest > 0
+                            ? trireme::Schedule::cosine(options.learning_rate, rest)
+                            : trireme::Schedule::constant(options.learning_rate);
+  return options.warm_up > 0 ? schedule.after_warm_up(options.warm_up * steps_in_epoch) : schedule;
+}
+
+void print(const trireme::Evaluation& result, const trireme::TopK& top) {
+  std::cout << "test loss " << trireme::report::fixed(result.loss, 4) << ", accuracy "
+            << trireme::report::fixed(result.accuracy.value_or(0) * 100, 2) << " %, of the top 5 "
+            << trireme::report::fixed(top.value() * 100, 2) << " %, of "
+            << trireme::report::with_thousands(result.samples) << " images" << std::endl;
 }
 
 void run(const Options& options) {
   const auto world = trireme::init();
   torch::manual_seed(1);
+  const data::Pipeline training = images(options, data::Split::kTrain, world);
+  const data::Pipeline test = images(options, data::Split::kTest, world);
 
-  const auto all = data::cifar10(options.folder, data::Split::kTrain);
-  data::Pipeline images(examples::first_samples(all, options.steps * options.batch * world.size));
-  images.shuffle(1)
-      .shard({.index = world.rank, .count = world.size})
-      .map("image", data::random_crop(32, 32, 4))
-      .map("image", data::random_horizontal_flip())
-      .map("image", data::resize(options.image_size, options.image_size))
-      .map("image", data::rescale(1 / 255.0))
-      .map("image", data::normalize({0.4914, 0.4822, 0.4465}, {0.2023, 0.1994, 0.2010}))
-      .map("label", data::type_cast(torch::kLong))
-      .batch(options.batch, data::LastBatch::kDrop)
-      .prefetch(4);
-
-  auto network = models::resnet50(/*classes=*/10);
+  auto network = options.network == examples::Network::kResNet50 ? models::resnet50(/*classes=*/10)
+                                                                 : models::resnet20();
   examples::use_channels_last(*network);
-  torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
-  trireme::Model model(network, trireme::CrossEntropy(), optimizer, {.group = world.group});
-  trireme::LossMonitor loss_monitor;
+  torch::optim::SGD optimizer(network->parameters(),
+                              torch::optim::SGDOptions(options.learning_rate).momentum(0.9));
+  trireme::TopK top(5);
+  trireme::Model model(network, trireme::CrossEntropy(), optimizer,
+                       {.group = world.group, .metrics = {top}});
+
+  const trireme::checkpoint::SaveOptions newest{
+      .folder = options.run, .prefix = "resnet", .keep = 3};
+  const trireme::checkpoint::SaveOptions best{.folder = options.run, .prefix = "best"};
+  const bool evaluates = !options.evaluate.empty();
+  if (evaluates) model.resume(options.evaluate);
+  if (options.resume) {
+    if (const auto found = trireme::checkpoint::latest(newest.folder, newest.prefix)) {
+      model.resume(*found);
+      if (world.is_first()) std::cout << "going on from " << found->string() << std::endl;
+    }
+  }
+
+  trireme::LearningRate schedule(optimizer, rates(options, training.batches()));
+  trireme::LossMonitor loss_monitor(options.every_steps);
   trireme::TimeMonitor time_monitor;
-  model.train(options.epochs, images, {loss_monitor, time_monitor});
+  trireme::LambdaCallback validation({.evaluation_end = [&](const auto& end) {
+    if (end.run.rank == 0) print(end.evaluation, top);
+  }});
+  trireme::Callbacks callbacks{schedule, loss_monitor, time_monitor, validation};
+  const bool records = !options.run.empty();
+  const std::filesystem::path folder = records ? options.run : ".";
+  trireme::CsvWriter table({.folder = folder});
+  trireme::JsonlWriter events({.folder = folder, .every_steps = options.every_steps});
+  trireme::BestCheckpoint best_checkpoint(
+      {.save = best, .score = [](const trireme::EvaluationEndContext& end) {
+         return -end.evaluation.accuracy.value_or(0);
+       }});
+  trireme::Checkpoint checkpoint({.save = newest, .every_epochs = 1});
+  if (records) {
+    callbacks.insert(callbacks.end(), {table, events, best_checkpoint, checkpoint});
+  }
+  if (!evaluates) {
+    model.fit(training, test, {.epochs = options.epochs, .callbacks = callbacks});
+    return;
+  }
+  const trireme::Evaluation result = model.evaluate(test);
+  if (world.is_first()) print(result, top);
 }
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Trains ResNet-50 on CIFAR-10 over one or more processes");
-  add_options(app, options);
-  CLI11_PARSE(app, argc, argv);
   try {
+    if (const auto code = examples::read_options(argc, argv, options)) return *code;
     run(options);
   } catch (const std::exception& error) {
     std::cerr << "resnet50_cifar10: " << error.what() << '\n';

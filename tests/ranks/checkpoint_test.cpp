@@ -5,6 +5,7 @@
 #include "tests/ranks/thread_ranks.h"
 #include "tests/unit/checkpoint/failing_files.h"
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/agreement.h>
 #include <trireme/checkpoint/async_saver.h>
 #include <trireme/checkpoint/convert.h>
 #include <trireme/checkpoint/inspect.h>
@@ -20,6 +21,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -212,6 +214,45 @@ TEST_F(Checkpoints, OneRankThatCannotWriteStopsAllAndPublishesNothing) {
   }
   EXPECT_EQ(checkpoint::list_checkpoints(folder_.path(), "demo").size(), 1U);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1);
+}
+
+TEST_F(Checkpoints, WhatOneRankAloneCannotGiveStopsAll) {
+  run_ranks(2, [&](const Group& group) {
+    const auto error = [](const auto& call) { return test::message_of<CheckpointError>(call); };
+    checkpoint::TensorPart part = checkpoint::replicated("model", "x", torch::ones({4}));
+    if (group.rank() == 1) part.section = "Model";
+    const auto expected = HasSubstr("rank 1 cannot save: tensor 'x' is to go to the section");
+    EXPECT_THAT(error([&] { checkpoint::save_parts(options_, {part}, {}, group); }), expected);
+    const auto make = [&]() -> checkpoint::Content {
+      if (group.rank() == 1) throw std::out_of_range("mine");
+      return {.parts = {part}};
+    };
+    EXPECT_THAT(error([&] { checkpoint::save_parts(options_, make, group); }),
+                HasSubstr("rank 1 cannot save: mine"));
+    checkpoint::AsyncSaver saver(group);
+    saver.save(options_, {part}, {});
+    EXPECT_THAT(error([&] { saver.finish(); }), expected);
+    saver.save(options_, make);
+    EXPECT_THAT(error([&] { saver.finish(); }), HasSubstr("rank 1 cannot save: mine"));
+    comm::barrier(group);  // rank 0 has removed what it had begun
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+    comm::barrier(group);
+    part.section = "model";
+    saver.save(options_, {part}, {.epoch = 1});
+    EXPECT_EQ(saver.finish(), folder_ / "demo-1_0");
+  });
+}
+
+TEST_F(Checkpoints, RanksAgreeOnExceptionsOfAnyType) {
+  run_ranks(2, [&](const Group& group) {
+    const auto work = [&]() -> std::string {
+      if (group.rank() == 0) return {};
+      throw test::Crash();  // NOLINT(bugprone-std-exception-baseclass): what is tested
+    };
+    EXPECT_THAT(test::message_of<CheckpointError>(
+                    [&] { checkpoint::agree(group, "cannot do this", work); }),
+                HasSubstr("rank 1 cannot do this: an exception that is no std::exception"));
+  });
 }
 
 TEST_F(Checkpoints, DamageThatOneRankSeesStopsAllBeforeAnythingChanges) {

@@ -218,6 +218,34 @@ TEST(DataParallel, JoinIsRefusedWhereForwardNeedsAllRanks) {
     test::Net net = make_net(1);
     Parallelized parallelized = parallelize(*net, {.zero_stage_of = {{"first", 3}}}, group);
     EXPECT_THAT(usage_error([&] { parallelized.join([] {}); }), HasSubstr("stage 3"));
+    EXPECT_THAT(usage_error([&] { parallelized.finish_without_backward(); }), HasSubstr("stage 3"));
+  });
+}
+
+TEST_P(StagesThatJoin, TakesAStepWithARankThatHasNoGradients) {
+  run_ranks(3, [&](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::SGD optimizer(net->parameters(), 1e-3);
+    Parallelized parallelized =
+        parallelize(*net, {.bucket_bytes = 1000, .zero_stage = GetParam()}, group);
+    parallelized.shard(optimizer);
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      parallelized.add_to_step(torch::tensor(1.0F + static_cast<float>(group.rank())));
+      if (group.rank() == step) {
+        parallelized.finish_without_backward();
+      } else {
+        loss_of(net, make_batch(step, group.rank())).backward();
+      }
+      EXPECT_EQ(parallelized.sum_of_step(), 6);
+      optimizer.step();
+    }
+    parallelized.unshard(optimizer);
+    for (const torch::Tensor& parameter : copies(*net)) {
+      const torch::Tensor all = torch::empty({3 * parameter.numel()}, parameter.options());
+      comm::all_gather(all, parameter.flatten(), group);
+      EXPECT_TRUE(all.view({3, -1}).eq(parameter.flatten()).all().item<bool>());
+    }
   });
 }
 

@@ -18,6 +18,8 @@ std::vector<std::string> agree(const comm::Group& group, std::string_view action
     throw;  // the others learn of it by themselves
   } catch (const std::exception& error) {
     own = error.what();
+  } catch (...) {
+    own = "an exception that is no std::exception";
   }
   // The first letter says how it went.
   auto all = comm::all_gather_text(join_message(is_done ? '+' : '-', own), group);

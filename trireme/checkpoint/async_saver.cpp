@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <exception>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -40,6 +42,7 @@ struct AsyncSaver::Impl {
   std::atomic<bool> is_writing = false;
   std::exception_ptr failure;  // of the writing thread, which has ended then
   std::optional<std::filesystem::path> last;
+  std::chrono::duration<double> seconds{0};  // of the last
   std::thread thread;
 
   Impl(const comm::Group& the_group, AsyncOptions the_options)
@@ -100,6 +103,19 @@ struct AsyncSaver::Impl {
     }
     return parts;
   }
+
+  // What the writing thread is to write. What goes wrong here on one rank is thrown there, where
+  // the others wait for it.
+  std::function<Content()> stage_or_fail(const std::function<Content()>& make) {
+    try {
+      Content content = make();
+      content.parts = stage(choose_own(content.parts, group));
+      return [content = std::move(content)] { return content; };
+    } catch (...) {
+      if (group.size() == 1) throw;
+      return [thrown = std::current_exception()]() -> Content { std::rethrow_exception(thrown); };
+    }
+  }
 };
 
 AsyncSaver::AsyncSaver(const comm::Group& group, AsyncOptions options)
@@ -114,21 +130,27 @@ AsyncSaver::~AsyncSaver() {
       impl_->options.on_failure(*message);
       return;
     }
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): said below
+  } catch (...) {  // NOLINT(bugprone-empty-catch): said below
   }
-  std::fprintf(stderr, "trireme: warning: a checkpoint was not saved: %s\n", message->c_str());
+  std::fprintf(stderr, "trireme: warning: saving a checkpoint failed: %s\n", message->c_str());
 }
 
 bool AsyncSaver::save(const SaveOptions& options, const std::vector<TensorPart>& parts,
                       const State& state) {
+  return save(options, [&] { return Content{.parts = parts, .state = state}; });
+}
+
+bool AsyncSaver::save(const SaveOptions& options, const std::function<Content()>& make) {
   Impl& impl = *impl_;
   if (impl.options.when_busy == WhenBusy::kSkip && impl.any_is_writing()) return false;
   impl.wait_and_report();
-  auto staged = impl.stage(choose_own(parts, impl.group));
+  const auto began = std::chrono::steady_clock::now();
+  auto own = impl.stage_or_fail(make);
   impl.is_writing = true;
-  impl.thread = std::thread([&impl, options, staged = std::move(staged), state] {
+  impl.thread = std::thread([&impl, options, own = std::move(own), began] {
     try {
-      impl.last = save_own(options, staged, state, impl.writers);
+      impl.last = save_own(options, own, impl.writers);
+      impl.seconds = std::chrono::steady_clock::now() - began;
     } catch (...) {
       impl.failure = std::current_exception();
     }
@@ -142,6 +164,12 @@ std::optional<std::filesystem::path> AsyncSaver::finish() {
   return impl_->last;
 }
 
+void AsyncSaver::check() const {
+  if (!impl_->is_writing && impl_->failure) std::rethrow_exception(impl_->failure);
+}
+
 bool AsyncSaver::is_busy() const { return impl_->is_writing; }
+
+std::chrono::duration<double> AsyncSaver::seconds() const { return impl_->seconds; }
 
 }  // namespace trireme::checkpoint

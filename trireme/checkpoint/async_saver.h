@@ -6,6 +6,7 @@
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/comm/group.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -42,15 +43,24 @@ class AsyncSaver {
   /// Copies what this rank writes and returns; the tensors may change from then on. Reports the
   /// failure of the save before, in which case this one is not begun unless there is an on_failure.
   /// Returns false where it was left out. Arguments as for save_parts. Collective, alike on all
-  /// ranks.
+  /// ranks. What one rank alone cannot make or copy is a failure of this save, on all of them.
   bool save(const SaveOptions& options, const std::vector<TensorPart>& parts, const State& state);
+  bool save(const SaveOptions& options, const std::function<Content()>& make);
 
   /// Waits until nothing is under way, reports a failure, and returns the path of the checkpoint
   /// that was saved last. Blocking.
   std::optional<std::filesystem::path> finish();
 
+  /// Throws the failure of a save that has ended, as often as it is asked, and leaves reporting it
+  /// to the next call of the others; nothing while one is under way. Not collective: one rank may
+  /// know before another.
+  void check() const;
+
   /// Whether files are being written.
   bool is_busy() const;
+
+  /// From the begin of the save whose path `finish` has returned until it was on the disk.
+  std::chrono::duration<double> seconds() const;
 
  private:
   struct Impl;

@@ -44,23 +44,38 @@ struct SaveOptions {
   std::chrono::minutes keep_every{0};
   /// How good the checkpoint is, for keep_best: an evaluation's loss, say.
   std::optional<double> score{};
-  /// By what files are written; null for the system's calls. For tests.
+  /// By what files are written; null for the system's calls. For tests. Must be there until what is
+  /// saved beside the training is on the disk.
   FileLayer* files = nullptr;
 };
 
 /// Writes `folder/prefix-<epoch>_<step>` and returns its path; blocking until it is on the disk.
 /// Killed at any moment it leaves the earlier checkpoints and no incomplete one. Not collective:
 /// exactly one rank calls it. The module and the optimizer (nullptr to leave it out) are only read.
-/// Throws CheckpointError with path and cause where the file system refuses.
+/// Throws CheckpointError with path and cause where the file system refuses, UsageError for options
+/// or tensors that cannot be.
 std::filesystem::path save(const SaveOptions& options, const torch::nn::Module& module,
                            const torch::optim::Optimizer* optimizer, const State& state);
 
 /// The same by all ranks of a group at once: each writes the parts that it gives, and its share by
 /// size of those that are replicated; rank 0 makes the folder, writes the index and publishes.
 /// Every rank must see the folder. Collective, blocking; every rank returns the path. Where one
-/// rank fails, all throw the same CheckpointError that names it, and nothing is published.
+/// rank fails, all throw the same CheckpointError that names it, and nothing is published, except
+/// where removing earlier checkpoints is all that failed: the message then says that this one is
+/// saved.
 std::filesystem::path save_parts(const SaveOptions& options, const std::vector<TensorPart>& parts,
                                  const State& state, const comm::Group& group);
+
+/// What a rank gives to a checkpoint.
+struct Content {
+  std::vector<TensorPart> parts{};
+  State state{};
+};
+
+/// The same where a rank may fail to make what it gives: what `make` throws on one rank fails the
+/// save on all.
+std::filesystem::path save_parts(const SaveOptions& options, const std::function<Content()>& make,
+                                 const comm::Group& group);
 
 /// The parts of a module and an optimizer (nullptr to leave it out) that every rank has whole:
 /// sections `model` and `optimizer`. What no tensor holds of the optimizer goes into `state.own`.
@@ -69,9 +84,9 @@ std::vector<TensorPart> parts_of(const torch::nn::Module& module,
                                  const torch::optim::Optimizer* optimizer, State& state);
 
 /// Loads a checkpoint, whatever ranks wrote it, into a module and an optimizer (nullptr to leave
-/// it) of the same construction. Everything is read and verified before anything changes. Throws
-/// CheckpointError naming the file, and the first parameter that does not fit. Not collective;
-/// every rank may call it.
+/// it) of the same construction. Everything is read and verified before anything changes, which
+/// takes memory for a second copy. Throws CheckpointError naming the file, and the first parameter
+/// that does not fit. Not collective; every rank may call it.
 State load(const std::filesystem::path& path, torch::nn::Module& module,
            torch::optim::Optimizer* optimizer);
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <string_view>
 #include <system_error>
 #include <tuple>
@@ -34,15 +35,14 @@ struct Numbered {
   std::int64_t order = 0;
   std::int64_t epoch = 0;
   std::int64_t step = 0;
-  fs::path path;
+  fs::path path{};
 };
 
 // Epoch and step of a folder name; nothing where it is not one that checkpoint_name makes for this
 // prefix.
-std::optional<Numbered> parse_name(const fs::path& path, const std::string& prefix) {
-  const std::string name = path.filename();
+std::optional<Numbered> parse_name(std::string_view name, const std::string& prefix) {
   if (!name.starts_with(prefix + "-")) return std::nullopt;
-  Numbered result{.path = path};
+  Numbered result;
   const char* end = name.data() + name.size();
   const auto epoch = std::from_chars(name.data() + prefix.size() + 1, end, result.epoch);
   if (epoch.ec != std::errc{} || epoch.ptr == end || *epoch.ptr != '_') return std::nullopt;
@@ -59,11 +59,11 @@ std::int64_t read_order(const fs::path& checkpoint) {
   std::ifstream stream(file);
   std::int64_t order = 0;
   if (!stream && !fs::exists(file, ignored)) return order;
-  if (!(stream >> order) || order < 0) {
+  if (!(stream >> order) || order < 0 || order == std::numeric_limits<std::int64_t>::max()) {
     throw CheckpointError(
         join_message("checkpoint file ", file.string(),
-                     " holds no number, expected which "
-                     "checkpoint of its prefix this is, counted from 1"),
+                     " holds no number, or one that none can follow; expected which checkpoint of "
+                     "its prefix this is, counted from 1"),
         "write the number, or remove the file: the checkpoint then counts as the oldest");
   }
   return order;
@@ -87,7 +87,9 @@ std::vector<Numbered> find_checkpoints(const fs::path& folder, const std::string
   std::vector<Numbered> found;
   for (const fs::path& path : children(folder)) {
     std::error_code ignored;
-    if (auto numbered = parse_name(path, prefix); numbered && fs::is_directory(path, ignored)) {
+    auto numbered = parse_name(path.filename().string(), prefix);
+    if (numbered && fs::is_directory(path, ignored)) {
+      numbered->path = path;
       numbered->order = read_order(path);
       found.push_back(std::move(*numbered));
     }
@@ -105,9 +107,27 @@ UniqueFd try_lock(const fs::path& folder) {
   return handle;
 }
 
+// A hidden name beside a checkpoint that nothing has: a process of this number may have left one
+// where folders cannot be locked.
 fs::path hidden_sibling(const fs::path& path) {
-  return path.parent_path() /
-         join_message(".", path.filename().string(), ".", ::getpid(), kTemporarySuffix);
+  const std::string begin = join_message(".", path.filename().string(), ".", ::getpid());
+  fs::path hidden = path.parent_path() / join_message(begin, kTemporarySuffix);
+  std::error_code ignored;
+  for (int i = 1; fs::exists(fs::symlink_status(hidden, ignored)); ++i) {
+    hidden = path.parent_path() / join_message(begin, "-", i, kTemporarySuffix);
+  }
+  return hidden;
+}
+
+// Whether a name is hidden_sibling's for a checkpoint of this prefix, and not of one that begins
+// like it.
+bool is_hidden_of(std::string_view name, const std::string& prefix) {
+  if (!name.starts_with('.') || !name.ends_with(kTemporarySuffix)) return false;
+  if (name.size() <= kTemporarySuffix.size()) return false;
+  name.remove_prefix(1);
+  name.remove_suffix(kTemporarySuffix.size());
+  const auto process = name.rfind('.');
+  return process != std::string_view::npos && parse_name(name.substr(0, process), prefix);
 }
 
 }  // namespace
@@ -144,9 +164,8 @@ void remove_checkpoint(const fs::path& path, FileLayer& files) {
 void remove_leftovers(const fs::path& folder, const std::string& prefix, FileLayer& files) {
   check_prefix(prefix);
   for (const fs::path& path : children(folder)) {
-    const std::string name = path.filename();
-    if (!name.starts_with("." + prefix + "-") || !name.ends_with(kTemporarySuffix)) continue;
-    if (try_lock(path)) remove_all(path, files);
+    if (!is_hidden_of(path.filename().string(), prefix)) continue;
+    if (const UniqueFd lock = try_lock(path)) remove_all(path, files);
   }
 }
 
@@ -164,11 +183,13 @@ CheckpointFolderWriter::CheckpointFolderWriter(const fs::path& folder, const std
   lock_ = try_lock(temporary_);
 }
 
-CheckpointFolderWriter::~CheckpointFolderWriter() {
-  if (!is_made_) return;
+CheckpointFolderWriter::~CheckpointFolderWriter() { remove_hidden(); }
+
+void CheckpointFolderWriter::remove_hidden() {
+  if (!std::exchange(is_made_, false)) return;
   try {
     remove_all(temporary_, files_);
-  } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch): the next save removes it
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next save removes it
   }
 }
 
@@ -176,7 +197,7 @@ fs::path CheckpointFolderWriter::commit() {
   OutputFile order(temporary_ / kOrderFile, files_);
   order.append(join_message(order_, "\n"));
   order.finish();
-  if (files_.flush_folder(temporary_) != 0) throw_cannot("flush", temporary_, errno);
+  flush_names(temporary_, files_);
   bool is_exchanged = false;
   if (files_.rename(temporary_, destination_) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST) {
@@ -192,9 +213,8 @@ fs::path CheckpointFolderWriter::commit() {
   }
   is_made_ = is_exchanged;  // the old one, which now has the hidden name
   const fs::path folder = destination_.has_parent_path() ? destination_.parent_path() : ".";
-  if (files_.flush_folder(folder) != 0) throw_cannot("flush", folder, errno);
-  if (is_exchanged) remove_all(temporary_, files_);
-  is_made_ = false;
+  flush_names(folder, files_);
+  remove_hidden();
   return destination_;
 }
 

@@ -36,7 +36,7 @@ std::optional<std::filesystem::path> latest(const std::filesystem::path& folder,
 void remove_checkpoint(const std::filesystem::path& path, FileLayer& files = system_files());
 
 /// Removes what writers of this prefix that were killed left behind; a writer at work is left
-/// alone.
+/// alone, and so are all of other prefixes. Throws CheckpointError where the file system refuses.
 void remove_leftovers(const std::filesystem::path& folder, const std::string& prefix,
                       FileLayer& files = system_files());
 
@@ -62,10 +62,13 @@ class CheckpointFolderWriter {
   std::int64_t order() const { return order_; }
 
   /// Makes the checkpoint visible and returns its path; blocking until the disk has it. A
-  /// checkpoint of the same name is exchanged for the new one in one step.
+  /// checkpoint of the same name is exchanged for the new one in one step; where it cannot be
+  /// removed then, it stays under a hidden name for remove_leftovers.
   std::filesystem::path commit();
 
  private:
+  void remove_hidden();
+
   FileLayer& files_;
   std::filesystem::path destination_;
   std::filesystem::path temporary_;

@@ -35,17 +35,17 @@ FileDigest export_safetensors(const fs::path& checkpoint, const fs::path& file,
 
 fs::path convert(const fs::path& source, const SaveOptions& options) {
   Reader reader(source);
-  std::vector<TensorPart> parts;
+  Content content{.parts = {}, .state = reader.state()};
   for (const auto& [section, tensors] : reader.index().sections) {
     for (const auto& [name, tensor] : tensors) {
-      parts.push_back(replicated(section, name, reader.read(section, name)));
+      content.parts.push_back(replicated(section, name, reader.read(section, name)));
     }
   }
-  const State& state = reader.state();
   SaveOptions own = options;
   if (!own.score) own.score = reader.index().score;
-  return save_own(own, parts, state, comm::Group(),
-                  state.of_ranks.empty() ? nullptr : &state.of_ranks);
+  const auto& of_ranks = reader.state().of_ranks;
+  return save_own(
+      own, [&] { return content; }, comm::Group(), of_ranks.empty() ? nullptr : &of_ranks);
 }
 
 }  // namespace trireme::checkpoint

@@ -59,6 +59,11 @@ void throw_cannot(std::string_view action, const fs::path& path, int error_numbe
           : "check that the folder exists and may be written to");
 }
 
+void flush_names(const fs::path& folder, FileLayer& files) {
+  if (files.flush_folder(folder) == 0 || errno == EINVAL || errno == ENOTSUP) return;
+  throw_cannot("flush", folder, errno);
+}
+
 void make_folders(const fs::path& folder, FileLayer& files) {
   std::vector<fs::path> missing;
   std::error_code failure;
@@ -72,6 +77,9 @@ void make_folders(const fs::path& folder, FileLayer& files) {
     if (files.make_folder(next) != 0 && errno != EEXIST) {
       throw_cannot("create the checkpoint folder", next, errno);
     }
+    // Where one may make folders one need not be allowed to read, which flushing takes.
+    const fs::path above = next.has_parent_path() ? next.parent_path() : ".";
+    if (::access(above.c_str(), R_OK) == 0) flush_names(above, files);
   }
   if (!fs::is_directory(folder, failure)) {
     throw_cannot("create the checkpoint folder", folder, ENOTDIR);
@@ -89,7 +97,9 @@ void remove_all(const fs::path& path, FileLayer& files) {
        entry.increment(failure)) {
     children.push_back(entry->path());
   }
-  if (failure) throw_cannot("list", path, failure.value());
+  if (failure && failure != std::errc::no_such_file_or_directory) {
+    throw_cannot("list", path, failure.value());
+  }
   for (const fs::path& child : children) remove_all(child, files);
   if (files.remove_folder(path) != 0 && errno != ENOENT) throw_cannot("remove", path, errno);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every system call by which this room writes, in one place: what a save does to a disk is the
-// sequence of these calls, and a test can make each of them fail, or be the last.
+// Every system call by which a checkpoint is written, in one place: what a save does to a disk is
+// the sequence of these calls, and a test can make each of them fail, or be the last.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -45,10 +45,16 @@ FileLayer& system_files();
 [[noreturn]] void throw_cannot(std::string_view action, const std::filesystem::path& path,
                                int error_number);
 
-/// Makes a folder and those above it where they are missing. Throws CheckpointError.
+/// Flushes the names in a folder to the disk. Throws CheckpointError; a file system that has no
+/// such operation is taken as it is.
+void flush_names(const std::filesystem::path& folder, FileLayer& files);
+
+/// Makes a folder and those above it where they are missing, and flushes their names. Throws
+/// CheckpointError.
 void make_folders(const std::filesystem::path& folder, FileLayer& files);
 
-/// Removes a folder of files and folders, or one file. Throws CheckpointError.
+/// Removes a folder of files and folders, or one file; what is gone already is no error. Throws
+/// CheckpointError.
 void remove_all(const std::filesystem::path& path, FileLayer& files);
 
 /// A new file. What is written is on the disk once `finish()` has returned; a file that was not

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/checkpoint_folder.h>
+#include <trireme/checkpoint/crc32.h>
 #include <trireme/checkpoint/index_document.h>
 #include <trireme/checkpoint/safetensors_format.h>
 
@@ -26,6 +27,7 @@ using nlohmann::json;
 
 constexpr auto kOwnChecksum = "crc32";
 constexpr int kFormat = 2;
+constexpr int kDeepest = 16;  // more than any text of ours, few enough for recursion
 
 std::uint32_t checksum(json document) {
   document.erase(kOwnChecksum);
@@ -157,6 +159,16 @@ void read_contents(const json& document, Index& index) {
   }
 }
 
+void check_files(const Index& index, const fs::path& file) {
+  for (const auto& [name, own] : index.files) {
+    const bool is_name = !name.empty() && name.find('/') == std::string::npos;
+    if (is_name && own.header_bytes >= 0 && own.header_bytes <= own.bytes) continue;
+    throw_bad_file(file,
+                   join_message("lists the file '", name, "' with ", own.bytes, " bytes, of which ",
+                                own.header_bytes, " are its header; expected one beside it"));
+  }
+}
+
 // What a reader relies on besides: bytes inside of files, a checksum for each block.
 void check_places(const Index& index, const fs::path& file) {
   for (const auto& [section, tensors] : index.sections) {
@@ -164,7 +176,7 @@ void check_places(const Index& index, const fs::path& file) {
       for (const Piece& piece : tensor.pieces) {
         const auto found = index.files.find(piece.file);
         const std::int64_t bytes = slice_elements(piece.slice) * item_bytes(tensor.dtype);
-        const std::int64_t blocks = (bytes + index.block_bytes - 1) / index.block_bytes;
+        const std::int64_t blocks = bytes == 0 ? 0 : (bytes - 1) / index.block_bytes + 1;
         if (found == index.files.end() || piece.offset < found->second.header_bytes ||
             bytes > found->second.bytes - piece.offset ||
             static_cast<std::int64_t>(piece.checksums.size()) != blocks) {
@@ -205,7 +217,11 @@ json read_sealed(const fs::path& file, int format) {
                    "give the folder of one checkpoint, prefix-<epoch>_<step>");
   }
   const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  // What lies deeper is left out, and the text is then another one.
+  const auto is_within = [](int depth, json::parse_event_t, const json&) {
+    return depth <= kDeepest;
+  };
+  json document = json::parse(text, is_within, /*allow_exceptions=*/false);
   if (!document.is_object()) {
     throw_bad_file(file, join_message("is cut short or damaged: its ", text.size(),
                                       " bytes are not a JSON object"));
@@ -293,7 +309,10 @@ Index read_index(const fs::path& path) {
   } catch (const json::exception& error) {
     throw_bad_file(file, join_message("lacks something: ", error.what()));
   }
-  if (index.block_bytes <= 0) throw_bad_file(file, "has no size of blocks");
+  if (index.block_bytes <= 0) {
+    throw_bad_file(file, join_message("has blocks of ", index.block_bytes, " bytes"));
+  }
+  check_files(index, file);
   for (const auto& [section, tensors] : index.sections) {
     for (const auto& [name, tensor] : tensors) check_cover(name, tensor, file.string());
   }

@@ -19,48 +19,31 @@ bool overlap(const Box& one, const Box& other) {
   return true;
 }
 
-bool is_inside(const Box& box, const std::vector<std::int64_t>& shape) {
-  if (box.begin.size() != shape.size() || box.size.size() != shape.size()) return false;
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (box.begin[d] < 0 || box.size[d] < 0 || box.size[d] > shape[d] ||
-        box.begin[d] > shape[d] - box.size[d]) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool is_order(const std::vector<std::int64_t>& order, std::size_t dimensions) {
-  if (order.empty()) return true;
-  std::vector<std::int64_t> sorted = order;
-  std::ranges::sort(sorted);
-  for (std::size_t d = 0; d < sorted.size(); ++d) {
-    if (sorted[d] != static_cast<std::int64_t>(d)) return false;
-  }
-  return order.size() == dimensions;
+// Whether elements and bytes can be counted, also where a dimension is empty.
+bool can_be(const IndexedTensor& tensor) {
+  auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
+  return std::ranges::all_of(tensor.shape, [&](std::int64_t size) {
+    return size >= 0 && !__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes);
+  });
 }
 
 // What is wrong with the pieces of a tensor; empty where they make it up.
 std::string misfit(const IndexedTensor& tensor) {
+  if (!can_be(tensor)) return "no tensor has this shape";
   const std::int64_t all = elements(tensor.shape);
   std::vector<const FlatRange*> ranges;
   std::vector<const Box*> boxes;
-  std::int64_t sum = 0;
   for (const Piece& piece : tensor.pieces) {
-    if (const auto* range = std::get_if<FlatRange>(&piece.slice)) {
-      if (range->begin < 0 || range->end < range->begin || range->end > all ||
-          !is_order(range->order, tensor.shape.size())) {
-        return join_message("the range ", describe(piece.slice), " is not inside it");
-      }
+    const auto* range = std::get_if<FlatRange>(&piece.slice);
+    if (!is_inside(piece.slice, tensor.shape)) {
+      return join_message("the ", range == nullptr ? "box " : "range ", describe(piece.slice),
+                          " is not inside it");
+    }
+    if (range != nullptr) {
       ranges.push_back(range);
     } else {
-      const Box& box = std::get<Box>(piece.slice);
-      if (!is_inside(box, tensor.shape)) {
-        return join_message("the box ", describe(piece.slice), " is not inside it");
-      }
-      boxes.push_back(&box);
+      boxes.push_back(&std::get<Box>(piece.slice));
     }
-    sum += slice_elements(piece.slice);
   }
   if (!ranges.empty() && !boxes.empty()) return "some parts are ranges, others boxes";
   std::ranges::sort(ranges, {}, &FlatRange::begin);
@@ -74,6 +57,7 @@ std::string misfit(const IndexedTensor& tensor) {
     }
     end = range->end;
   }
+  std::int64_t sum = end;
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (overlap(*boxes[i], *boxes[j])) {
@@ -81,6 +65,7 @@ std::string misfit(const IndexedTensor& tensor) {
                             " overlap");
       }
     }
+    sum += elements(boxes[i]->size);
   }
   if (sum != all) return join_message(all - sum, " of ", all, " elements are missing");
   return {};

@@ -4,10 +4,10 @@
 #include <trireme/base/unique_fd.h>
 #include <trireme/checkpoint/index_document.h>
 #include <trireme/checkpoint/optimizer_state.h>
+#include <trireme/checkpoint/read_bytes.h>
 #include <trireme/checkpoint/safetensors_format.h>
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -54,19 +54,20 @@ Metadata add_file(const fs::path& folder, const std::string& name, const std::st
   return std::move(header.metadata);
 }
 
-std::uint32_t checksum_of_file(const fs::path& file) {
-  constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+std::uint32_t checksum_of_file(const fs::path& file, std::int64_t bytes) {
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
   const UniqueFd handle(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  std::vector<std::byte> block(kBlockBytes);
+  if (!handle) throw_bad_file(file, join_message("cannot be read: ", describe_errno(errno)));
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min(bytes, kAtOnce)));
   std::uint32_t crc = 0;
-  while (handle) {
-    const ssize_t count = ::read(handle.get(), block.data(), block.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
-    if (count == 0) return crc;
-    crc = update_crc32(crc, std::span(block).first(static_cast<std::size_t>(count)));
+  for (std::int64_t offset = 0; offset < bytes; offset += kAtOnce) {
+    const auto part =
+        std::span(block).first(static_cast<std::size_t>(std::min(bytes - offset, kAtOnce)));
+    if (const auto failure = read_bytes(handle.get(), offset, part, crc)) {
+      throw_bad_file(file, describe(*failure), hint(*failure));
+    }
   }
-  throw_bad_file(file, join_message("cannot be read: ", describe_errno(errno)));
+  return crc;
 }
 
 // Holds a file against what state.json says of it.
@@ -82,7 +83,7 @@ void check_file(const fs::path& file, const FileDigest& expected) {
         file, join_message(static_cast<std::int64_t>(size) < bytes ? "is cut short" : "is too long",
                            ": it has ", size, " bytes, expected ", bytes));
   }
-  if (checksum_of_file(file) != expected.crc32) {
+  if (checksum_of_file(file, bytes) != expected.crc32) {
     throw_bad_file(file, "is damaged: its checksum is not the one in state.json");
   }
 }

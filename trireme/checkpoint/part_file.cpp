@@ -2,21 +2,24 @@
 #include <trireme/checkpoint/part_file.h>
 
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/crc32.h>
 #include <trireme/checkpoint/safetensors_format.h>
 
 #include <algorithm>
-#include <future>
 #include <map>
 #include <utility>
 
 namespace trireme::checkpoint {
 namespace {
 
-std::vector<std::uint32_t> checksums_of(std::span<const std::byte> bytes) {
+// Writes block by block, each while it is in the cache from its checksum.
+std::vector<std::uint32_t> append_with_checksums(OutputFile& file,
+                                                 std::span<const std::byte> bytes) {
   std::vector<std::uint32_t> checksums;
   while (!bytes.empty()) {
     const auto block = bytes.first(std::min(bytes.size(), static_cast<std::size_t>(kBlockBytes)));
     checksums.push_back(crc32_of(block));
+    file.append(block);
     bytes = bytes.subspan(block.size());
   }
   return checksums;
@@ -31,23 +34,6 @@ std::uint32_t join_all(const std::vector<std::uint32_t>& checksums, std::int64_t
     bytes -= block;
   }
   return all;
-}
-
-// Writes while another thread takes the checksums.
-std::vector<std::uint32_t> append_with_checksums(OutputFile& file,
-                                                 std::span<const std::byte> bytes) {
-  constexpr std::size_t kWorthAThread = std::size_t{4} << 20;
-  if (bytes.size() < kWorthAThread) {
-    file.append(bytes);
-    return checksums_of(bytes);
-  }
-  auto checksums = std::async(std::launch::async, [bytes] { return checksums_of(bytes); });
-  for (std::span<const std::byte> rest = bytes; !rest.empty();) {
-    const auto chunk = rest.first(std::min(rest.size(), kWorthAThread));
-    file.append(chunk);
-    rest = rest.subspan(chunk.size());
-  }
-  return checksums.get();
 }
 
 std::string name_in_file(const TensorPart& part) {

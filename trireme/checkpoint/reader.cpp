@@ -3,14 +3,15 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/unique_fd.h>
+#include <trireme/checkpoint/crc32.h>
 #include <trireme/checkpoint/index_document.h>
+#include <trireme/checkpoint/read_bytes.h>
 #include <trireme/checkpoint/safetensors_format.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,21 +24,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void read_exactly(int file, const fs::path& path, std::int64_t offset, std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::pread(file, bytes.data(), bytes.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      throw_bad_file(path,
-                     join_message("cannot be read at offset ", offset, ": ", describe_errno(errno)),
-                     "check the disk");
-    }
-    if (count == 0) {
-      throw_bad_file(path, join_message("became shorter while it was read, at offset ", offset));
-    }
-    offset += count;
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
-  }
+// Half of what a process may open where nobody has asked for more. Thousands of ranks write
+// thousands of files.
+constexpr std::size_t kMaximumOpenFiles = 512;
+
+[[noreturn]] void throw_unreadable(const fs::path& path, const ReadFailure& failure) {
+  throw_bad_file(path, describe(failure), hint(failure));
 }
 
 // A file of the checkpoint whose size and header are what the index says.
@@ -50,7 +42,7 @@ UniqueFd open_verified(const fs::path& path, const IndexedFile& expected) {
   }
   std::vector<std::byte> header(
       static_cast<std::size_t>(std::min<std::int64_t>(expected.header_bytes, status.st_size)));
-  read_exactly(file.get(), path, 0, header);
+  if (const auto failure = read_bytes(file.get(), 0, header)) throw_unreadable(path, *failure);
   const bool is_same = crc32_of(header) == expected.header_crc32;
   const bool is_long_enough = status.st_size >= expected.bytes;
   if (is_same && status.st_size != expected.bytes) {
@@ -123,11 +115,13 @@ struct Reader::Impl {
   int file(const std::string& name) {
     auto found = open_files.find(name);
     if (found == open_files.end()) {
+      if (open_files.size() >= kMaximumOpenFiles) open_files.erase(open_files.begin());
       found = open_files.emplace(name, open_verified(file_path(name), index.files.at(name))).first;
     }
     return found->second.get();
   }
 
+  const IndexedTensor& tensor(const std::string& section, const std::string& name) const;
   void read_piece(const std::string& name, const IndexedTensor& tensor, const Piece& piece,
                   std::int64_t begin, std::span<std::byte> bytes);
   at::Tensor read_range(const std::string& name, const IndexedTensor& tensor,
@@ -145,7 +139,9 @@ void Reader::Impl::read_piece(const std::string& name, const IndexedTensor& tens
   const std::int64_t all = slice_elements(piece.slice) * item_bytes(tensor.dtype);
   const std::int64_t end = begin + static_cast<std::int64_t>(bytes.size());
   if (piece.checksums.empty()) {
-    read_exactly(handle, where, piece.offset + begin, bytes);
+    if (const auto failure = read_bytes(handle, piece.offset + begin, bytes)) {
+      throw_unreadable(where, *failure);
+    }
     bytes_read += end - begin;
     return;
   }
@@ -163,16 +159,9 @@ void Reader::Impl::read_piece(const std::string& name, const IndexedTensor& tens
       beside.resize(static_cast<std::size_t>(block_end - block_begin));
       target = beside;
     }
-    // Parts small enough that the checksum finds them in the cache.
-    constexpr std::size_t kPartBytes = std::size_t{1} << 18;
     std::uint32_t crc = 0;
-    std::int64_t offset = piece.offset + block_begin;
-    for (std::span<std::byte> rest = target; !rest.empty();) {
-      const auto part = rest.first(std::min(rest.size(), kPartBytes));
-      read_exactly(handle, where, offset, part);
-      crc = update_crc32(crc, part);
-      offset += static_cast<std::int64_t>(part.size());
-      rest = rest.subspan(part.size());
+    if (const auto failure = read_bytes(handle, piece.offset + block_begin, target, crc)) {
+      throw_unreadable(where, *failure);
     }
     bytes_read += block_end - block_begin;
     const std::uint32_t expected = piece.checksums[static_cast<std::size_t>(block)];
@@ -278,26 +267,31 @@ std::string Reader::describe_section(const std::string& name) const {
   return only == nullptr ? path().string() : impl_->file_path(*only).string();
 }
 
-at::Tensor Reader::read(const std::string& section_name, const std::string& name) {
-  const Section& tensors = section(section_name);
-  const auto found = tensors.find(name);
-  if (found == tensors.end()) {
-    throw UsageError(
-        join_message(path().string(), " has no tensor '", name, "' in its section ", section_name),
-        "trireme checkpoint inspect lists what there is");
+const IndexedTensor& Reader::Impl::tensor(const std::string& section,
+                                          const std::string& name) const {
+  const auto tensors = index.sections.find(section);
+  if (tensors != index.sections.end()) {
+    const auto found = tensors->second.find(name);
+    if (found != tensors->second.end()) return found->second;
   }
-  return impl_->read_whole(name, found->second);
+  throw UsageError(
+      join_message(path.string(), " has no tensor '", name, "' in its section ", section),
+      "trireme checkpoint inspect lists what there is");
+}
+
+at::Tensor Reader::read(const std::string& section_name, const std::string& name) {
+  return impl_->read_whole(name, impl_->tensor(section_name, name));
 }
 
 at::Tensor Reader::read(const std::string& section_name, const std::string& name,
                         const Slice& slice) {
-  const Section& tensors = section(section_name);
-  const auto found = tensors.find(name);
-  if (found == tensors.end() || is_whole(slice, found->second.shape)) {
-    const at::Tensor all = read(section_name, name);
-    return all.flatten();
+  const IndexedTensor& tensor = impl_->tensor(section_name, name);
+  if (!is_inside(slice, tensor.shape)) {
+    throw UsageError(join_message("asked for ", describe(slice), " of tensor '", name,
+                                  "' whose shape is ", at::IntArrayRef(tensor.shape)),
+                     "ask for a part of it, with as many dimensions");
   }
-  const IndexedTensor& tensor = found->second;
+  if (is_whole(slice, tensor.shape)) return impl_->read_whole(name, tensor).flatten();
   const auto* range = std::get_if<FlatRange>(&slice);
   const Piece* first = tensor.pieces.empty() ? nullptr : tensor.pieces.data();
   if (range != nullptr) {

@@ -34,7 +34,8 @@ class Reader {
   /// Returns a tensor of the whole shape, in new CPU memory. UsageError where there is none of that
   /// name.
   at::Tensor read(const std::string& section, const std::string& name);
-  /// Returns a slice: [n] for a range, of the box's size for a box.
+  /// Returns a slice: [n] for a range, of the box's size for a box. UsageError for one that the
+  /// tensor has not.
   at::Tensor read(const std::string& section, const std::string& name, const Slice& slice);
 
   /// Bytes read so far, for whoever wants to see that it reads its own part alone.

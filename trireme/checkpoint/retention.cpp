@@ -21,14 +21,6 @@ struct Written {
   bool stays = false;
 };
 
-void check(const Retention& retention) {
-  const std::int64_t least =
-      std::min({retention.last, retention.best, std::int64_t{retention.every.count()}});
-  if (least >= 0) return;
-  throw UsageError(join_message("asked to keep ", least, " checkpoints, expected 0 or more"),
-                   "0 keeps all of them");
-}
-
 void read_scores_and_times(std::vector<Written>& all) {
   for (Written& one : all) {
     try {
@@ -57,14 +49,22 @@ void mark_best(std::vector<Written>& all, const Retention& retention) {
 }
 
 void mark_spans(std::vector<Written>& all, std::chrono::minutes every) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(every).count();
+  constexpr std::int64_t kSeconds = 60;
   std::set<std::int64_t> spans;
   for (Written& one : all) {
-    if (one.at > 0 && spans.insert(one.at / seconds).second) one.stays = true;
+    if (one.at > 0 && spans.insert(one.at / kSeconds / every.count()).second) one.stays = true;
   }
 }
 
 }  // namespace
+
+void check(const Retention& retention) {
+  const std::int64_t least =
+      std::min({retention.last, retention.best, std::int64_t{retention.every.count()}});
+  if (least >= 0) return;
+  throw UsageError(join_message("asked to keep ", least, " checkpoints, expected 0 or more"),
+                   "0 keeps all of them");
+}
 
 std::vector<fs::path> keep(const fs::path& folder, const std::string& prefix,
                            const Retention& retention, FileLayer& files, bool dry_run) {

@@ -23,6 +23,9 @@ struct Retention {
   std::chrono::minutes every{0};
 };
 
+/// Throws UsageError for negative numbers.
+void check(const Retention& retention);
+
 /// Removes the others of this prefix and returns their paths; `dry_run` removes nothing. For the
 /// owner only. Throws UsageError for negative numbers, CheckpointError where the file system
 /// refuses; one whose index cannot be read counts as without a score, and as written at no time.

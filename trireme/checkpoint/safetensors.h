@@ -36,8 +36,8 @@ struct TensorFile {
 /// Writes tensors and metadata so that the file appears whole or not at all, and returns what was
 /// written. Blocking until it is on the disk. Tensors on other devices or not contiguous are copied
 /// one at a time, never all at once; equal arguments give equal bytes. Throws UsageError for a
-/// tensor or name the format cannot hold, and CheckpointError where the file system refuses; the
-/// previous file then stays.
+/// tensor or name the format cannot hold, and CheckpointError where the file system refuses or a
+/// tensor changes meanwhile; the previous file then stays.
 FileDigest write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
                              const Metadata& metadata = {});
 

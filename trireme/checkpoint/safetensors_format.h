@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What reading and writing of the safetensors format share: its names of dtypes, its limits, its
-// header and checksums. Internal to this room.
+// header. Internal to this room.
 #pragma once
 
 #include <trireme/checkpoint/safetensors.h>
 
 #include <ATen/core/Tensor.h>
-#include <zlib.h>
 
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -67,27 +65,6 @@ inline const Dtype* find_dtype(at::ScalarType type) {
 
 inline std::int64_t item_bytes(at::ScalarType type) {
   return static_cast<std::int64_t>(c10::elementSize(type));
-}
-
-inline std::uint32_t update_crc32(std::uint32_t crc, std::span<const std::byte> bytes) {
-  return static_cast<std::uint32_t>(
-      ::crc32_z(crc, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
-}
-
-inline std::uint32_t crc32_of(std::span<const std::byte> bytes) { return update_crc32(0, bytes); }
-
-// Checksum of two runs of bytes in a row from the checksums of each.
-inline std::uint32_t join_crc32(std::uint32_t first, std::uint32_t second,
-                                std::int64_t second_bytes) {
-  return static_cast<std::uint32_t>(::crc32_combine(first, second, second_bytes));
-}
-
-inline std::string hexadecimal(std::uint32_t value) {
-  std::array<char, 8> digits{};
-  const auto [end, failure] =
-      std::to_chars(digits.data(), digits.data() + digits.size(), value, 16);
-  const auto length = static_cast<std::size_t>(end - digits.data());
-  return std::string(digits.size() - length, '0').append(digits.data(), length);
 }
 
 // Throws UsageError where the format cannot hold the tensor under that name.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/error.h>
 #include <trireme/base/unique_fd.h>
+#include <trireme/checkpoint/crc32.h>
+#include <trireme/checkpoint/read_bytes.h>
 #include <trireme/checkpoint/safetensors.h>
 #include <trireme/checkpoint/safetensors_format.h>
 
@@ -8,7 +10,6 @@
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,7 +23,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMaximumHeaderBytes =
-    100'000'000;  // the limit of the format's reference reader
+    100'000'000;             // the limit of the format's reference reader
+constexpr int kDeepest = 3;  // where a dimension is: below header, tensor and shape
 
 class FileReader {
  public:
@@ -33,7 +35,8 @@ class FileReader {
  private:
   [[noreturn]] void fail(std::string_view what,
                          std::string_view hint = "restore the file from a good copy") const;
-  void read_exactly(std::int64_t offset, std::span<std::byte> bytes, std::string_view what) const;
+  [[noreturn]] void fail(const ReadFailure& failure, std::string_view what) const;
+  void fill(std::int64_t offset, std::span<std::byte> bytes, std::string_view what) const;
   std::string read_header();
   json parse_header(const std::string& text) const;
   HeaderTensor parse_entry(const std::string& name, const json& value) const;
@@ -63,21 +66,13 @@ void FileReader::fail(std::string_view what, std::string_view hint) const {
   throw CheckpointError(join_message("safetensors file ", path_.string(), " ", what), hint);
 }
 
-void FileReader::read_exactly(std::int64_t offset, std::span<std::byte> bytes,
-                              std::string_view what) const {
-  while (!bytes.empty()) {
-    const ssize_t count = ::pread(file_.get(), bytes.data(), bytes.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      fail(join_message("cannot be read at offset ", offset, " (", what,
-                        "): ", describe_errno(errno)),
-           "check the disk");
-    }
-    if (count == 0)
-      fail(join_message("became shorter while it was read, at offset ", offset, " (", what, ")"));
-    offset += count;
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
-  }
+void FileReader::fail(const ReadFailure& failure, std::string_view what) const {
+  fail(join_message(describe(failure), " (", what, ")"), hint(failure));
+}
+
+void FileReader::fill(std::int64_t offset, std::span<std::byte> bytes,
+                      std::string_view what) const {
+  if (const auto failure = read_bytes(file_.get(), offset, bytes)) fail(*failure, what);
 }
 
 std::string FileReader::read_header() {
@@ -86,7 +81,7 @@ std::string FileReader::read_header() {
                       " bytes, and the header length alone takes ", kLengthBytes));
   }
   std::uint64_t length = 0;
-  read_exactly(0, std::as_writable_bytes(std::span(&length, 1)), "header length");
+  fill(0, std::as_writable_bytes(std::span(&length, 1)), "header length");
   if (length > static_cast<std::uint64_t>(file_bytes_ - kLengthBytes)) {
     fail(join_message("is cut short or no safetensors file: the header is said to take ", length,
                       " bytes from offset 8, and the file has ", file_bytes_, " bytes"));
@@ -96,7 +91,7 @@ std::string FileReader::read_header() {
                       " are allowed"));
   }
   std::string text(length, '\0');
-  read_exactly(kLengthBytes, std::as_writable_bytes(std::span(text)), "header");
+  fill(kLengthBytes, std::as_writable_bytes(std::span(text)), "header");
   data_begin_ = kLengthBytes + static_cast<std::int64_t>(length);
   return text;
 }
@@ -104,7 +99,13 @@ std::string FileReader::read_header() {
 json FileReader::parse_header(const std::string& text) const {
   std::set<std::string> names;
   std::string duplicate;
-  const auto note_names = [&](int depth, json::parse_event_t event, json& value) {
+  bool is_too_deep = false;
+  const auto look = [&](int depth, json::parse_event_t event, json& value) {
+    // Before anything goes down into it by recursion.
+    if (depth > kDeepest) {
+      is_too_deep = true;
+      return false;
+    }
     if (event == json::parse_event_t::key && depth == 1) {
       const auto name = value.get<std::string>();
       if (!names.insert(name).second) duplicate = name;
@@ -113,13 +114,14 @@ json FileReader::parse_header(const std::string& text) const {
   };
   json header;
   try {
-    header = json::parse(text, note_names);
+    header = json::parse(text, look);
   } catch (const json::parse_error& error) {
     fail(join_message("has a damaged header: not valid JSON at offset ",
                       kLengthBytes + static_cast<std::int64_t>(error.byte)));
   } catch (const json::out_of_range&) {
     fail("has a damaged header: a number that is out of range");
   }
+  if (is_too_deep) fail("has a damaged header: lists in lists, where a tensor has numbers");
   if (!header.is_object()) fail("has a damaged header: expected a JSON object at offset 8");
   if (!duplicate.empty()) fail(join_message("names tensor '", duplicate, "' twice in its header"));
   return header;
@@ -191,17 +193,18 @@ std::vector<HeaderTensor> FileReader::parse_entries(const json& header) const {
                     [](const HeaderTensor& entry) { return std::pair(entry.begin, entry.end); });
   std::int64_t expected = 0;
   for (HeaderTensor& entry : entries) {
+    // Unsigned: a header may say anything up to 2^63-1, and the data begin behind it.
+    const auto data_begin = static_cast<std::uint64_t>(data_begin_);
+    const std::uint64_t begin = data_begin + static_cast<std::uint64_t>(entry.begin);
     if (entry.begin != expected) {
-      fail(join_message("has a damaged header: tensor '", entry.name, "' begins at offset ",
-                        data_begin_ + entry.begin, ", which leaves ",
-                        entry.begin < expected ? "an overlap" : "a hole", "; expected ",
-                        data_begin_ + expected));
+      fail(join_message("has a damaged header: tensor '", entry.name, "' begins at offset ", begin,
+                        ", which leaves ", entry.begin < expected ? "an overlap" : "a hole",
+                        "; expected ", data_begin_ + expected));
     }
     if (entry.end > file_bytes_ - data_begin_) {
-      const auto begin = static_cast<std::uint64_t>(data_begin_ + entry.begin);
       fail(join_message("is cut short: tensor '", entry.name, "' takes offsets ", begin, " to ",
-                        begin + static_cast<std::uint64_t>(entry.end - entry.begin),
-                        ", and the file has ", file_bytes_, " bytes"));
+                        data_begin + static_cast<std::uint64_t>(entry.end), ", and the file has ",
+                        file_bytes_, " bytes"));
     }
     expected = entry.end;
     entry.begin += data_begin_;
@@ -215,20 +218,12 @@ std::vector<HeaderTensor> FileReader::parse_entries(const json& header) const {
 }
 
 at::Tensor FileReader::read_tensor(const HeaderTensor& entry, std::uint32_t& crc) const {
-  // Blocks small enough that the checksum finds them in the cache.
-  constexpr std::size_t kBlockBytes = std::size_t{1} << 18;
   at::Tensor tensor =
       at::empty(entry.shape, at::TensorOptions().dtype(entry.type).device(at::kCPU));
-  std::span rest(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
-  std::int64_t offset = entry.begin;
-  const std::string what = "tensor '" + entry.name + "'";
+  const std::span bytes(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
   crc = 0;
-  while (!rest.empty()) {
-    const auto block = rest.first(std::min(rest.size(), kBlockBytes));
-    read_exactly(offset, block, what);
-    crc = update_crc32(crc, block);
-    offset += static_cast<std::int64_t>(block.size());
-    rest = rest.subspan(block.size());
+  if (const auto failure = read_bytes(file_.get(), entry.begin, bytes, crc)) {
+    fail(*failure, "tensor '" + entry.name + "'");
   }
   return tensor;
 }

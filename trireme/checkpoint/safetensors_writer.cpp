@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/crc32.h>
 #include <trireme/checkpoint/safetensors.h>
 #include <trireme/checkpoint/safetensors_format.h>
 
@@ -115,9 +116,15 @@ FileDigest write_safetensors_from(const std::filesystem::path& path, const Tenso
   file.write(head);
   for (const HeaderTensor& item : items) {
     const at::Tensor values = values_of(item.name, tensors.at(item.name));
+    const std::uint32_t checksum = checksums.at(item.name);
+    if (crc32_of(bytes_of(values)) != checksum) {
+      throw CheckpointError(join_message("cannot write ", path.string(), ": tensor '", item.name,
+                                         "' changed while it was written"),
+                            "write it when nobody else works with it, or write a copy");
+    }
     file.write(bytes_of(values));
     const auto bytes = static_cast<std::int64_t>(values.nbytes());
-    digest.crc32 = join_crc32(digest.crc32, checksums.at(item.name), bytes);
+    digest.crc32 = join_crc32(digest.crc32, checksum, bytes);
     digest.bytes += bytes;
   }
   file.commit();

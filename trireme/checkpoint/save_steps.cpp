@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <exception>
 #include <utility>
 
 namespace trireme::checkpoint {
@@ -23,6 +24,13 @@ Retention retention_of(const SaveOptions& options) {
           .every = options.keep_every};
 }
 
+void check_options(const SaveOptions& options) {
+  check(retention_of(options));
+  if (!options.folder.empty()) return;
+  throw UsageError("a checkpoint is to be saved, and SaveOptions::folder is empty",
+                   "give the folder that checkpoints go to");
+}
+
 void check_part(const TensorPart& part) {
   const bool is_section =
       !part.section.empty() && std::ranges::all_of(part.section, [](char letter) {
@@ -33,7 +41,12 @@ void check_part(const TensorPart& part) {
         join_message("tensor '", part.name, "' is to go to the section '", part.section, "'"),
         "name it by lower-case letters, such as model");
   }
-  if (!part.local.defined() || part.local.numel() == slice_elements(part.slice)) return;
+  if (!part.local.defined()) {
+    throw UsageError(join_message("the part ", describe(part.slice), " of tensor '", part.name,
+                                  "' is an undefined tensor"),
+                     "leave it out, or give one without elements");
+  }
+  if (part.local.numel() == slice_elements(part.slice)) return;
   throw UsageError(
       join_message("the part ", describe(part.slice), " of tensor '", part.name, "' has ",
                    slice_elements(part.slice), " elements, and its tensor ", part.local.sizes()),
@@ -48,16 +61,50 @@ std::string file_name(const std::string& section, const comm::Group& group) {
 }
 
 // This rank's files.
-Index write_own(const fs::path& folder, const std::vector<TensorPart>& own, const State& state,
-                const comm::Group& group, FileLayer& files) {
+Index write_own(const fs::path& folder, const Content& own, const comm::Group& group,
+                FileLayer& files) {
   std::map<std::string, std::vector<TensorPart>> sections;
-  for (const TensorPart& part : own) sections[part.section].push_back(part);
+  for (const TensorPart& part : own.parts) sections[part.section].push_back(part);
   Index index;
-  index.state.own = state.own;
+  index.state.own = own.state.own;
   for (const auto& [section, parts] : sections) {
     write_part_file(folder, file_name(section, group), parts, files, index);
   }
   return index;
+}
+
+// What the whole has besides tensors.
+void describe_whole(const SaveOptions& options, const State& state, Index& index) {
+  index.written_at = std::chrono::duration_cast<std::chrono::seconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count();
+  index.score = options.score;
+  index.block_bytes = kBlockBytes;
+  index.state.epoch = state.epoch;
+  index.state.step = state.step;
+  index.state.entries = state.entries;
+}
+
+// They take room, but that they cannot be removed is no reason to lose a checkpoint.
+std::exception_ptr try_to_remove_leftovers(const SaveOptions& options, FileLayer& files) {
+  try {
+    remove_leftovers(options.folder, options.prefix, files);
+    return nullptr;
+  } catch (const CheckpointError&) {
+    return std::current_exception();
+  }
+}
+
+// After a checkpoint is there.
+void tidy_up(const SaveOptions& options, const std::string& saved, const std::exception_ptr& left,
+             FileLayer& files) {
+  try {
+    keep(options.folder, options.prefix, retention_of(options), files);
+    if (left) std::rethrow_exception(left);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(
+        join_message(saved, " is saved, but what was to go is still there: ", error.what()), "");
+  }
 }
 
 }  // namespace
@@ -84,54 +131,58 @@ std::vector<TensorPart> choose_own(const std::vector<TensorPart>& parts, const c
   return own;
 }
 
-fs::path save_own(const SaveOptions& options, const std::vector<TensorPart>& own,
-                  const State& state, const comm::Group& group,
-                  const std::vector<Entries>* of_ranks) {
+fs::path save_own(const SaveOptions& options, const std::function<Content()>& own,
+                  const comm::Group& group, const std::vector<Entries>* of_ranks) {
   FileLayer& files = options.files == nullptr ? system_files() : *options.files;
   const bool is_first = group.rank() == 0;
+  Content content;
   std::optional<CheckpointFolderWriter> writer;
+  std::exception_ptr left;  // why something of dead writers is still there
   const auto places = agree(group, "cannot save", [&]() -> std::string {
+    content = own();
     if (!is_first) return {};
-    if (options.keep < 0 || options.keep_best < 0 || options.keep_every.count() < 0) {
-      throw UsageError(join_message("asked to keep ",
-                                    std::min({options.keep, options.keep_best,
-                                              std::int64_t{options.keep_every.count()}}),
-                                    " checkpoints, expected 0 or more"),
-                       "0 keeps all of them");
-    }
-    remove_leftovers(options.folder, options.prefix, files);
-    writer.emplace(options.folder, options.prefix, state.epoch, state.step, files);
+    check_options(options);
+    left = try_to_remove_leftovers(options, files);
+    writer.emplace(options.folder, options.prefix, content.state.epoch, content.state.step, files);
     return fs::absolute(writer->path()).string();
   });
   const auto written = agree(group, "cannot save", [&] {
-    return describe_own(write_own(places.front(), own, state, group, files));
+    return describe_own(write_own(places.front(), content, group, files));
   });
   const auto published = agree(group, "cannot save", [&]() -> std::string {
     if (!is_first) return {};
     Index index = join_indices(written);
+    describe_whole(options, content.state, index);
     index.order = writer->order();
-    index.written_at = std::chrono::duration_cast<std::chrono::seconds>(
-                           std::chrono::system_clock::now().time_since_epoch())
-                           .count();
-    index.score = options.score;
-    index.block_bytes = kBlockBytes;
-    index.state.epoch = state.epoch;
-    index.state.step = state.step;
-    index.state.entries = state.entries;
     if (of_ranks != nullptr) index.state.of_ranks = *of_ranks;
     OutputFile file(writer->path() / kIndexFile, files);
     file.append(write_index(index));
     file.finish();
-    const fs::path path = writer->commit();
-    keep(options.folder, options.prefix, retention_of(options), files);
-    return path.string();
+    return writer->commit().string();
+  });
+  agree(group, "cannot tidy up", [&]() -> std::string {
+    if (is_first) tidy_up(options, published.front(), left, files);
+    return {};
   });
   return published.front();
 }
 
 fs::path save_parts(const SaveOptions& options, const std::vector<TensorPart>& parts,
                     const State& state, const comm::Group& group) {
-  return save_own(options, choose_own(parts, group), state, group);
+  return save_own(
+      options, [&] { return Content{.parts = choose_own(parts, group), .state = state}; }, group);
+}
+
+fs::path save_parts(const SaveOptions& options, const std::function<Content()>& make,
+                    const comm::Group& group) {
+  return save_own(
+      options,
+      [&] {
+        Content content = make();
+        content.parts = choose_own(content.parts, group);
+        return content;
+      },
+      group);
 }
 
 }  // namespace trireme::checkpoint

@@ -6,7 +6,7 @@
 #include <trireme/checkpoint/checkpoint.h>
 
 #include <filesystem>
-#include <string>
+#include <functional>
 #include <vector>
 
 namespace trireme::checkpoint {
@@ -15,10 +15,11 @@ namespace trireme::checkpoint {
 // has least, alike on all ranks. The rest are this rank's own. Not collective.
 std::vector<TensorPart> choose_own(const std::vector<TensorPart>& parts, const comm::Group& group);
 
-// Collective, see save_parts. `of_ranks` are kept in place of each rank's `state.own`: those of the
-// ranks that wrote a checkpoint which is now written anew.
-std::filesystem::path save_own(const SaveOptions& options, const std::vector<TensorPart>& own,
-                               const State& state, const comm::Group& group,
+// Collective, see save_parts. `own` gives what this rank writes, which choose_own has chosen.
+// `of_ranks` are kept in place of each rank's `state.own`: those of the ranks that wrote a
+// checkpoint which is now written anew.
+std::filesystem::path save_own(const SaveOptions& options, const std::function<Content()>& own,
+                               const comm::Group& group,
                                const std::vector<Entries>* of_ranks = nullptr);
 
 }  // namespace trireme::checkpoint

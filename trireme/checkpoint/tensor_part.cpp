@@ -5,10 +5,24 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <utility>
 
 namespace trireme::checkpoint {
+namespace {
+
+// Of dimensions; none stands for row by row.
+bool is_order(std::vector<std::int64_t> order, std::size_t dimensions) {
+  if (order.empty()) return true;
+  std::ranges::sort(order);
+  for (std::size_t d = 0; d < order.size(); ++d) {
+    if (order[d] != static_cast<std::int64_t>(d)) return false;
+  }
+  return order.size() == dimensions;
+}
+
+}  // namespace
 
 std::int64_t elements(at::IntArrayRef shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
@@ -17,6 +31,22 @@ std::int64_t elements(at::IntArrayRef shape) {
 std::int64_t slice_elements(const Slice& slice) {
   if (const auto* range = std::get_if<FlatRange>(&slice)) return range->end - range->begin;
   return elements(std::get<Box>(slice).size);
+}
+
+bool is_inside(const Slice& slice, at::IntArrayRef shape) {
+  if (const auto* range = std::get_if<FlatRange>(&slice)) {
+    return range->begin >= 0 && range->begin <= range->end && range->end <= elements(shape) &&
+           is_order(range->order, shape.size());
+  }
+  const Box& box = std::get<Box>(slice);
+  if (box.begin.size() != shape.size() || box.size.size() != shape.size()) return false;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (box.begin[d] < 0 || box.size[d] < 0 || box.size[d] > shape[d] ||
+        box.begin[d] > shape[d] - box.size[d]) {
+      return false;
+    }
+  }
+  return true;
 }
 
 FlatRange whole(at::IntArrayRef shape) { return {.begin = 0, .end = elements(shape), .order = {}}; }
@@ -47,9 +77,13 @@ std::string describe(const Slice& slice) {
   }
   const Box& box = std::get<Box>(slice);
   std::string text = "[";
-  for (std::size_t dimension = 0; dimension < box.begin.size(); ++dimension) {
-    text += join_message(dimension == 0 ? "" : ", ", box.begin[dimension], ":",
-                         box.begin[dimension] + box.size[dimension]);
+  const std::size_t dimensions = std::min(box.begin.size(), box.size.size());
+  for (std::size_t dimension = 0; dimension < dimensions; ++dimension) {
+    std::int64_t end = 0;
+    if (__builtin_add_overflow(box.begin[dimension], box.size[dimension], &end)) {
+      end = std::numeric_limits<std::int64_t>::max();
+    }
+    text += join_message(dimension == 0 ? "" : ", ", box.begin[dimension], ":", end);
   }
   return text + "]";
 }

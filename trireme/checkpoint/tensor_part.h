@@ -34,6 +34,9 @@ using Slice = std::variant<FlatRange, Box>;
 std::int64_t slice_elements(const Slice& slice);
 std::int64_t elements(at::IntArrayRef shape);
 
+/// Whether a tensor of that shape has the slice.
+bool is_inside(const Slice& slice, at::IntArrayRef shape);
+
 /// All of a tensor, row by row.
 FlatRange whole(at::IntArrayRef shape);
 bool is_whole(const Slice& slice, at::IntArrayRef shape);

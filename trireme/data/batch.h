@@ -12,7 +12,9 @@
 namespace trireme::data {
 
 /// Columns by name, each a tensor [rows, ...] on the CPU, or on the device that Pipeline::to names.
-/// The tensors belong to the receiver alone: the pipeline keeps none of them.
+/// The tensors belong to the receiver alone: the pipeline keeps none of them. Their memory is used
+/// for later batches once the last tensor that shares it has ended; resize_() cannot make a large
+/// one larger.
 struct Batch {
   std::vector<std::string> names;
   std::vector<at::Tensor> columns;

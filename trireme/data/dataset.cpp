@@ -17,7 +17,7 @@ class Tensors final : public Dataset {
                          "give a tensor of shape [samples, ...] on the CPU");
       }
       names_.push_back(std::move(name));
-      tensors_.push_back(tensor.detach().contiguous());
+      tensors_.push_back(tensor.detach().resolve_conj().resolve_neg().contiguous());
     }
     detail::check_names(names_);
     for (std::size_t i = 1; i < tensors_.size(); ++i) {

@@ -29,8 +29,8 @@ class Dataset {
   virtual std::vector<at::Tensor> get(std::int64_t index) const = 0;
 
   /// Returns the whole columns [size(), ...], contiguous, where they lie in memory anyway; empty
-  /// otherwise. A pipeline then reads the rows where they are instead of calling get(), which saves
-  /// the tensors in between.
+  /// otherwise; a pipeline refuses anything else. It then reads the rows where they are instead of
+  /// calling get(), which saves the tensors in between.
   virtual const std::vector<at::Tensor>& stored() const;
 };
 

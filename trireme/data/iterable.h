@@ -14,7 +14,8 @@
 
 namespace trireme::data {
 
-/// Returns the next sample, one tensor per column; nothing after the last.
+/// Returns the next sample, one tensor per column; nothing after the last. It may use the memory of
+/// a sample again for the next one.
 using SampleReader = std::function<std::optional<std::vector<at::Tensor>>()>;
 
 /// Samples with named columns and without numbers of their own: a pipeline counts them from 0 as it

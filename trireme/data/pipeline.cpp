@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +22,41 @@ void check_at_least(std::string_view what, std::int64_t value, std::int64_t mini
   if (value >= minimum) return;
   throw UsageError(join_message(what, " is ", value, ", expected at least ", minimum),
                    "give a larger number");
+}
+
+// So that products of two such numbers are numbers still.
+void check_count(std::string_view what, std::int64_t value, std::int64_t minimum) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  check_at_least(what, value, minimum);
+  if (value <= kMost) return;
+  throw UsageError(join_message(what, " is ", value, ", expected at most ", kMost),
+                   "give a smaller number");
+}
+
+// A data set of a program's own may promise more than it keeps.
+void check_stored(const Dataset& dataset) {
+  const std::vector<at::Tensor>& stored = dataset.stored();
+  if (stored.empty()) return;
+  if (stored.size() != dataset.columns().size()) {
+    throw UsageError(
+        join_message("Dataset::stored() has ", stored.size(), " tensors, expected ",
+                     dataset.columns().size(), ": ", detail::quoted(dataset.columns())),
+        "return one tensor for each column, or none at all");
+  }
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    const at::Tensor& column = stored[i];
+    const bool is_dense = column.defined() && column.layout() == at::kStrided && column.is_cpu();
+    if (is_dense && column.is_contiguous() && !column.is_conj() && !column.is_neg() &&
+        column.dim() > 0 && column.size(0) == dataset.size()) {
+      continue;
+    }
+    throw UsageError(
+        join_message("Dataset::stored() has for column '", dataset.columns()[i], "' ",
+                     column.defined() ? join_message(column.scalar_type(), " ", column.sizes())
+                                      : "no tensor",
+                     ", expected a contiguous CPU tensor of ", dataset.size(), " rows"),
+        "return contiguous columns, or none at all");
+  }
 }
 
 const std::vector<std::string>& last_columns(const detail::Recipe& recipe) {
@@ -85,11 +121,12 @@ void check_buckets(const std::vector<std::int64_t>& lengths, const Buckets& buck
                      "longer");
   }
   for (const std::int64_t rows : buckets.rows) {
-    check_at_least("the number of rows of a bucket's batch", rows, 1);
+    check_count("the number of rows of a bucket's batch", rows, 1);
   }
 }
 
 detail::Recipe recipe_of(const std::vector<std::string>& columns) {
+  detail::check_names(columns);
   detail::Recipe recipe;
   recipe.names = columns;
   recipe.stages.push_back({columns, {}, {}});
@@ -113,6 +150,7 @@ Pipeline::Pipeline(std::shared_ptr<const Dataset> dataset) {
     throw UsageError("a pipeline over a data set without samples",
                      "check where the data set was made");
   }
+  check_stored(*dataset);
   detail::Recipe recipe = recipe_of(dataset->columns());
   recipe.dataset = std::move(dataset);
   recipe_ = std::make_shared<const detail::Recipe>(std::move(recipe));
@@ -160,7 +198,7 @@ Pipeline& Pipeline::shuffle_buffer(std::int64_t samples, std::uint64_t seed) {
 }
 
 Pipeline& Pipeline::shard(Shard shard) {
-  check_at_least("the number of shards", shard.count, 1);
+  check_count("the number of shards", shard.count, 1);
   if (shard.index < 0 || shard.index >= shard.count) {
     throw UsageError(join_message("shard ", shard.index, " of ", shard.count),
                      join_message("shards are numbered from 0 to ", shard.count - 1));
@@ -222,7 +260,7 @@ Pipeline& Pipeline::map_batch(BatchTransform transform) {
 }
 
 Pipeline& Pipeline::batch(std::int64_t rows, LastBatch last) {
-  check_at_least("the number of rows of a batch", rows, 1);
+  check_count("the number of rows of a batch", rows, 1);
   return edit([&](detail::Recipe& recipe) {
     recipe.rows = rows;
     recipe.last = last;
@@ -257,7 +295,7 @@ Pipeline& Pipeline::pad(const std::string& column, Padding padding) {
     throw UsageError(join_message("column '", column, "' is padded twice"),
                      "name all dimensions in one call: Padding::dimensions");
   }
-  check_at_least("the multiple of padding", padding.multiple, 1);
+  check_count("the multiple of padding", padding.multiple, 1);
   if (padding.length) {
     check_at_least("the length of padding", *padding.length, 1);
     if (padding.multiple != 1) {
@@ -287,7 +325,7 @@ Pipeline& Pipeline::skip_failed(std::int64_t at_most) {
 }
 
 Pipeline& Pipeline::repeat(std::int64_t times) {
-  check_at_least("the number of repetitions", times, 1);
+  check_count("the number of repetitions", times, 1);
   return edit([&](detail::Recipe& recipe) { recipe.times = times; });
 }
 
@@ -318,7 +356,7 @@ std::int64_t Pipeline::samples() const { return recipe_->samples_per_pass() * re
 const std::vector<std::string>& Pipeline::columns() const { return recipe_->names; }
 
 std::unique_ptr<BatchStream> Pipeline::open(std::int64_t epoch, std::int64_t first_batch) const {
-  check_at_least("the epoch", epoch, 0);
+  check_count("the epoch", epoch, 0);
   check_at_least("the first batch", first_batch, 0);
   const bool is_known = recipe_->dataset || recipe_->iterable->size();
   if (const std::int64_t total = is_known ? batches() : first_batch; first_batch > total) {

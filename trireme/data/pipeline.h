@@ -69,7 +69,8 @@ enum class LastBatch {
 /// Each setting has its fixed place, so the order of the calls does not matter, except among
 /// operations: the order of samples is shuffled, the shard takes its part, the samples are loaded,
 /// mapped, put into batches and padded, and the batches mapped and moved to the device; repeat()
-/// does it all again. Only the shard's own samples are loaded.
+/// does it all again. Only the shard's own samples are loaded. Rows of a batch, shards, repetitions
+/// and epochs are numbers below 2^31: UsageError for a larger one.
 ///
 /// What comes out depends on the settings and the epoch alone, never on the number of workers, of
 /// ranks or of prefetched batches: the random numbers of a map belong to (seed, epoch and
@@ -86,15 +87,16 @@ enum class LastBatch {
 ///     while (auto batch = stream->next()) step((*batch)["image"], (*batch)["label"]);
 class Pipeline {
  public:
-  /// Throws UsageError for a data set without samples.
+  /// Throws UsageError for a data set without samples or columns, of which two columns have one
+  /// name, or whose stored() is not as Dataset says.
   explicit Pipeline(std::shared_ptr<const Dataset> dataset);
 
   /// Of samples that can only be read one after the other. Each shard reads all and keeps its part,
   /// in the order of `shuffle_buffer`, whose buffer then holds the samples themselves. shuffle(),
   /// bucket() and contiguous shards need numbered samples: UsageError. With skip_failed() a sample
   /// of the same batch stands for one that failed; what the reader itself throws always ends the
-  /// stream. open() reads and drops what lies before its first batch. A pass without samples has no
-  /// batches. Throws UsageError for a null data set, and one whose size is said to be 0.
+  /// stream. What lies before the first batch of open() is read and dropped. A pass without samples
+  /// has no batches. Throws UsageError for a null data set, and one whose size is said to be 0.
   explicit Pipeline(std::shared_ptr<const IterableDataset> dataset);
 
   /// Shuffles all samples anew for each pass. All ranks must give the same seed. Default: the order

@@ -18,8 +18,8 @@ struct StreamState {
   std::int64_t next_batch = 0;  ///< batches of this epoch that next() has returned
 
   /// What the samples and their order depend on, as readable text by name: data set, shuffle,
-  /// shards, batch, repetitions, seed, operations, padding. Workers, prefetching and the device are
-  /// not in it.
+  /// shards, batch, repetitions, seed, operations (by their names alone), padding. Workers,
+  /// prefetching and the device are not in it.
   std::vector<std::pair<std::string, std::string>> settings;
 
   bool operator==(const StreamState&) const = default;

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/data/detail/operation.h>
+#include <trireme/data/detail/value.h>
 
 #include <ATen/ops/empty.h>
 
@@ -19,12 +20,12 @@ Transform::Transform(std::shared_ptr<const detail::Operation> operation)
 
 at::Tensor Transform::operator()(const at::Tensor& sample, Random& random) const {
   if (!operation_) return function_(sample.clone(), random);
-  const at::Tensor input = sample.contiguous();
-  const detail::Form from{input.scalar_type(), at::DimVector(input.sizes())};
-  const detail::Form to = operation_->result(from);
+  const detail::Value input = detail::value_of(sample, name_ + ": the sample");
+  const detail::Form to = operation_->result(input.form);
+  (void)to.bytes();  // refuses what is too large
   at::Tensor output = at::empty(to.sizes, to.dtype);
-  operation_->run(from, static_cast<const std::byte*>(input.const_data_ptr()),
-                  static_cast<std::byte*>(output.mutable_data_ptr()), random);
+  operation_->run(input.form, input.data, static_cast<std::byte*>(output.mutable_data_ptr()),
+                  random);
   return output;
 }
 
@@ -32,6 +33,11 @@ namespace detail {
 
 std::string describe(const Form& form) {
   return join_message(form.dtype, " ", at::IntArrayRef(form.sizes));
+}
+
+void Form::fail_too_large() const {
+  throw UsageError(join_message("a sample of ", describe(*this), " has more bytes than any memory"),
+                   "give smaller sizes");
 }
 
 Planes planes_of(const Form& form) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
+#include <limits>
+#include <locale>
 #include <sstream>
 
 namespace trireme {
@@ -67,6 +69,7 @@ double Plateau::lowered(double rate) const {
 // Infinite numbers cannot be read back from a stream: the flag says that there was none.
 std::string Plateau::state() const {
   std::ostringstream text;
+  text.imbue(std::locale::classic());
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << std::isfinite(best_)
        << ' ' << (std::isfinite(best_) ? best_ : 0) << ' ' << num_bad_ << ' ' << cool_for_;
   return text.str();
@@ -74,6 +77,7 @@ std::string Plateau::state() const {
 
 void Plateau::restore(const std::string& state) {
   std::istringstream text(state);
+  text.imbue(std::locale::classic());
   bool has_best = false;
   double best = 0;
   std::int64_t num_bad = 0;

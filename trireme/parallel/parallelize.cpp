@@ -2,6 +2,7 @@
 #include <trireme/parallel/parallelize.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/shm/communicator.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/exchanges/half_precision.h>
 #include <trireme/parallel/data/reducer.h>
@@ -11,6 +12,7 @@
 #include <trireme/parallel/sharded/touch.h>
 
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -26,9 +28,19 @@ using detail::NamedTensor;
 struct Parallelized::Impl {
   detail::Shards* shards() { return reducer ? reducer->shards() : nullptr; }
 
+  // Throws UsageError where forward needs all ranks.
+  void check_forward_is_alone(const char* who, const char* hint) const {
+    if (!cuts_parameters(plan) && !plan.sync_batch_norm) return;
+    throw UsageError(join_message(who, " cannot stand in for a rank inside forward, which ",
+                                  cuts_parameters(plan) ? "stage 3 gathers parameters in"
+                                                        : "sync_batch_norm communicates in"),
+                     hint);
+  }
+
   Plan plan;
   comm::Group group;
   std::vector<NamedTensor> parameters;
+  comm::Group batch_norm_group;  // of the next
   std::optional<detail::SyncBatchNorm> sync_batch_norm;
   std::optional<detail::Reducer> reducer;  // where there is something to exchange
   at::Tensor own_number;                   // of add_to_step, without a reducer
@@ -124,20 +136,36 @@ Parallelized::NoSync::~NoSync() {
 Parallelized::NoSync Parallelized::no_sync() { return NoSync(*impl_); }
 
 void Parallelized::join(const std::function<void()>& step) {
-  const Plan& plan = impl_->plan;
   if (!impl_->reducer || impl_->group.size() == 1) return;
-  if (cuts_parameters(plan) || plan.sync_batch_norm) {
-    throw UsageError(join_message("join cannot stand in for a rank inside forward, which ",
-                                  cuts_parameters(plan) ? "stage 3 gathers parameters in"
-                                                        : "sync_batch_norm communicates in"),
-                     "give all ranks equally many batches: remainder kWrap or kDrop");
-  }
+  impl_->check_forward_is_alone("join",
+                                "give all ranks equally many batches: remainder kWrap or kDrop");
   fetch();  // as those that go on do
   while (impl_->reducer->join_step()) {
     step();
     fetch();
   }
   fetch();  // nothing is left to be fetched when a rank goes on alone
+}
+
+void Parallelized::finish_without_backward() {
+  if (!impl_->reducer || impl_->group.size() == 1) return;
+  impl_->check_forward_is_alone("finish_without_backward", "end this process, or end_for_all");
+  fetch();  // as forward does on the others
+  impl_->reducer->finish_without_backward();
+}
+
+void Parallelized::end_for_all(const std::string& reason) {
+  // Those first in which others may wait already.
+  std::vector<comm::Group> groups;
+  if (impl_->reducer) groups = impl_->reducer->groups();
+  groups.insert(groups.end(), {impl_->batch_norm_group, impl_->group});
+  for (const comm::Group& group : groups) {
+    if (shm::Communicator* const shared = group.shared_memory()) {
+      shared->member().end_for_all(reason);
+    } else if (group.backend()) {
+      group.backend()->abort();
+    }
+  }
 }
 
 void Parallelized::exchange_by(std::shared_ptr<GradientExchange> exchange) {
@@ -323,7 +351,8 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   if (!plan.data_parallel || has_nothing_to_do || trained.empty()) return impl;
   if (plan.sync_batch_norm && contents.module != nullptr && group.size() > 1) {
     detail::set_before_batch_norm(detail::touch);
-    impl->sync_batch_norm.emplace(*contents.module, detail::duplicate(group));
+    impl->batch_norm_group = detail::duplicate(group);
+    impl->sync_batch_norm.emplace(*contents.module, impl->batch_norm_group);
     contents.check = [check = std::move(contents.check), &norm = *impl->sync_batch_norm] {
       check();
       norm.check();

@@ -114,6 +114,20 @@ class Parallelized {
   /// @param number one element of a floating dtype; may be on another device than the gradients.
   void add_to_step(const at::Tensor& number);
 
+  /// Takes this rank's part in a step whose last backward() will not come, or has ended by an
+  /// exception, so that the others do not wait: what has not gone to them yet goes as zeros, and
+  /// with it the number of add_to_step, by which this rank can say that it cannot go on. No rank
+  /// should use the gradients of such a step. Collective with that backward() of the others,
+  /// blocking. Throws UsageError where the plan needs this rank inside forward (stage 3,
+  /// sync_batch_norm), and where the exchange itself has failed.
+  void finish_without_backward();
+
+  /// Ends the groups that this communicates over, among them the one it was made for, because this
+  /// rank cannot go on: what other ranks wait for in them, and start later, throws CommError with
+  /// `reason`. Over Gloo and MPI they learn that something has ended, and when this process ends or
+  /// destroys its groups. Not collective.
+  void end_for_all(const std::string& reason);
+
   /// Forgets a step that an exception interrupted, so that the next backward() begins a new one. A
   /// group of one goes on as if the step had not been; with several ranks the others have gone on
   /// without this one, and its next backward() throws UsageError.

@@ -238,9 +238,12 @@ std::filesystem::path save_checkpoint(const checkpoint::SaveOptions& options,
                                       const torch::nn::Module& module,
                                       torch::optim::Optimizer* optimizer,
                                       const checkpoint::State& state) {
-  checkpoint::State own = state;
-  const auto parts = parts_to_save(parallelized, module, optimizer, own);
-  return checkpoint::save_parts(options, parts, own, parallelized.group());
+  const auto make = [&] {
+    checkpoint::Content content{.parts = {}, .state = state};
+    content.parts = parts_to_save(parallelized, module, optimizer, content.state);
+    return content;
+  };
+  return checkpoint::save_parts(options, make, parallelized.group());
 }
 
 checkpoint::State load_checkpoint(const std::filesystem::path& path, Parallelized& parallelized,

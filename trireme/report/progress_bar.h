@@ -41,7 +41,7 @@ class ProgressBar {
   /// place.
   void finish(std::string_view summary);
 
-  /// Takes the bar away; for a run that failed.
+  /// Takes the bar away, if it is there; for a run that failed or was stopped.
   void abandon() { console_.clear_status(); }
 
  private:

@@ -2,9 +2,11 @@
 #include <trireme/report/trace_file.h>
 
 #include <trireme/base/error.h>
+#include <trireme/report/number.h>
 
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <utility>
 
 namespace trireme::report {
@@ -24,6 +26,17 @@ Json to_json(const TraceEvent& event, int rank) {
           {"pid", rank},
           {"tid", static_cast<int>(event.row)},
           {"args", {{"epoch", event.epoch}, {"step", event.global_step}}}};
+}
+
+// Viewers show the label beside the name of the process.
+Json label_of(double clock_error, std::ptrdiff_t rank) {
+  return {{"name", "process_labels"},
+          {"ph", "M"},
+          {"pid", rank},
+          {"tid", 0},
+          {"args",
+           {{"labels", join_message("clock within ", fixed(clock_error, 1), " us of rank 0's")},
+            {"clock_error", clock_error}}}};
 }
 
 }  // namespace
@@ -56,6 +69,10 @@ std::string merge_traces(std::span<const RankTrace> ranks) {
       const auto time = event.is_object() ? event.find("ts") : event.end();
       if (time != event.end() && time->is_number()) *time = rank.align(time->get<double>());
       merged += (merged.empty() ? "[\n" : ",\n") + event.dump();
+    }
+    if (rank.clock_error) {
+      merged += (merged.empty() ? "[\n" : ",\n") +
+                label_of(*rank.clock_error, &rank - ranks.data()).dump();
     }
   }
   return merged.empty() ? "[]\n" : merged + "\n]\n";

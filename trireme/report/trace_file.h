@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,6 +50,8 @@ struct RankTrace {
   std::string text;
   /// What a time in it is on the common clock; both in microseconds.
   std::function<double(double)> align;
+  /// By how many microseconds that may be off at most; viewers show it beside the rank.
+  std::optional<double> clock_error{};
 };
 
 /// Returns the file of all ranks. Throws DataError where a text is no array of events.

@@ -57,9 +57,10 @@ struct EpochContext {
 /// An epoch that has ended.
 struct EpochEndContext : EpochContext {
   std::int64_t global_step = 0;
-  /// Mean training loss over the samples of all ranks.
+  /// Mean training loss over the samples of all ranks, in the steps of the epoch that this call
+  /// took: a resumed run that enters it half way has not seen the others.
   double mean_loss = 0;
-  /// Rows of all ranks.
+  /// Rows of all ranks in these steps that count.
   std::int64_t samples = 0;
   /// Duration of the training on this rank, without callbacks at the epoch's ends and the
   /// evaluation there.
@@ -80,9 +81,10 @@ struct StepContext {
 
 /// A step whose optimizer has run.
 struct StepEndContext : StepContext {
-  /// This rank's loss; with several micro-batches their mean.
+  /// This rank's loss; with several micro-batches the mean over the rows of all that count, and 0
+  /// where none does.
   float loss = 0;
-  /// Rows of this rank.
+  /// Rows of this rank that count.
   std::int64_t samples = 0;
   /// Of the gradients of all parameters, before they were clipped; where the model clips.
   std::optional<double> gradient_norm{};
@@ -110,15 +112,20 @@ struct EvaluationEndContext : EvaluationContext {
   double seconds = 0;
 };
 
-/// A checkpoint that Model::save makes while training runs.
+/// A checkpoint that Model::save or save_async makes while training runs.
 struct CheckpointContext {
   const RunContext& run;
   std::int64_t epoch = 0;
   std::int64_t global_step = 0;
+  /// Written beside the steps that follow: its end is told when the next save begins, or at the end
+  /// of the training, and not where it failed.
+  bool is_asynchronous = false;
 };
 
+/// The checkpoint is on the disk.
 struct CheckpointEndContext : CheckpointContext {
   std::filesystem::path path{};
+  /// From its beginning until then.
   double seconds = 0;
 };
 
@@ -136,9 +143,9 @@ struct FailureContext {
 ///
 /// What a hook throws ends the training on all ranks, before the next change of a parameter: with
 /// TrainingError, which names callback, rank and hook, and on the rank that threw has the exception
-/// nested (std::rethrow_if_nested). In a group of one the exception itself comes out. A hook that
-/// communicates must do so on all ranks, and not throw before it has: the others would wait for it
-/// until the group's deadline.
+/// nested (std::rethrow_if_nested), as Model::fit does with what data and network throw. In a group
+/// of one the exception itself comes out. A hook that communicates must do so on all ranks, and not
+/// throw before it has: the others would wait for it until the group's deadline.
 class Callback {
  public:
   virtual ~Callback() = default;

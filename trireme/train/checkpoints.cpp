@@ -60,11 +60,13 @@ Checkpoint::Checkpoint(CheckpointOptions options) : options_(std::move(options))
 
 void Checkpoint::on_run_begin(const RunContext& run) {
   check_folder(run, options_.save.folder);
+  saved_at_ = -1;  // the model may have been resumed, and come there again
   last_ = std::chrono::steady_clock::now();
 }
 
 // The clock of rank 0 speaks for all, since saving may be collective.
 void Checkpoint::on_step_begin(const StepContext& step) {
+  if (options_.asynchronous) step.run.model.check_save();
   if (options_.every.count() == 0 || step.run.rank != 0) return;
   if (std::chrono::steady_clock::now() - last_ >= options_.every) step.run.model.request_save();
 }
@@ -82,7 +84,11 @@ void Checkpoint::on_epoch_end(const EpochEndContext& epoch) {
 }
 
 void Checkpoint::save(const RunContext& run, std::int64_t global_step) {
-  run.model.save(options_.save);
+  if (options_.asynchronous) {
+    run.model.save_async(options_.save);
+  } else {
+    run.model.save(options_.save);
+  }
   saved_at_ = global_step;
   last_ = std::chrono::steady_clock::now();
 }

@@ -24,6 +24,11 @@ struct CheckpointOptions {
   /// After the step in which so much time has passed on rank 0 since training began or this
   /// callback saved; 0 for never.
   std::chrono::duration<double> every{0};
+  /// Saves beside the training (Model::save_async): a step waits for a copy of what this rank
+  /// writes, which takes that memory, and for the save before where that is not done. A failure
+  /// ends training on all ranks, at the first step after a rank knows, or at the end. Other saves
+  /// of the model (BestCheckpoint) wait for the one under way.
+  bool asynchronous = false;
 };
 
 /// Saves `prefix-<epoch>_<step>` (Model::save) at those intervals, and when Model::request_save has

@@ -22,7 +22,7 @@ struct History {
   struct Epoch {
     std::int64_t epoch = 0;
     std::int64_t global_step = 0;
-    /// Mean training loss over the samples of all ranks.
+    /// Mean training loss over the samples of all ranks in the steps that this call took.
     double loss = 0;
     std::int64_t samples = 0;
     /// Of the training on this rank.

@@ -8,6 +8,7 @@
 #include <ATen/ops/mse_loss.h>
 
 namespace trireme {
+
 at::Tensor MeanSquaredError::operator()(const at::Tensor& output, const at::Tensor& target) const {
   if (output.sizes() != target.sizes()) {
     throw UsageError(
@@ -25,9 +26,18 @@ at::Tensor MeanSquaredError::operator()(const at::Tensor& output, const at::Tens
 }
 
 at::Tensor CrossEntropy::operator()(const at::Tensor& output, const at::Tensor& target) const {
+  if (!(label_smoothing >= 0 && label_smoothing < 1)) {
+    throw UsageError(join_message("cross-entropy with a label smoothing of ", label_smoothing),
+                     "give a share from 0 to below 1");
+  }
   detail::check_labels("cross-entropy", output, target);
-  const at::Tensor labels = target.to(at::kLong).contiguous();
-  if (labels.is_cpu()) detail::check_label_range(labels, output.size(1));
+  const bool is_soft = detail::is_soft(target);
+  const at::Tensor labels =
+      is_soft ? target.to(output.scalar_type()) : target.to(at::kLong).contiguous();
+  if (labels.is_cpu() && labels.numel() > 0) {
+    is_soft ? detail::check_probabilities(labels)
+            : detail::check_label_range(labels, output.size(1));
+  }
   return at::cross_entropy_loss(output, labels, /*weight=*/{}, at::Reduction::Mean,
                                 /*ignore_index=*/-100, label_smoothing);
 }

@@ -31,8 +31,9 @@ struct Rows {
 Rows rows_of(const at::Tensor& output, const at::Tensor& target,
              const std::optional<std::int64_t>& ignored) {
   detail::check_labels("a metric", output, target);
+  const at::Tensor labels = detail::is_soft(target) ? target.detach().argmax(1) : target.detach();
   Rows rows{output.detach().movedim(1, -1).reshape({-1, output.size(1)}),
-            target.detach().to(output.device(), at::kLong).flatten()};
+            labels.to(output.device(), at::kLong).flatten()};
   if (ignored) {
     const at::Tensor counts = rows.labels.ne(*ignored);
     rows = {rows.logits.index({counts}), rows.labels.index({counts})};
@@ -140,6 +141,11 @@ void Perplexity::clear() {
 
 void Perplexity::add(const at::Tensor& output, const at::Tensor& target) {
   const at::NoGradGuard no_grad;
+  if (detail::is_soft(target)) {
+    throw UsageError(join_message("perplexity is of class numbers, got soft labels ",
+                                  target.sizes(), " of dtype ", target.dtype()),
+                     "evaluate with class numbers; for soft labels look at the loss");
+  }
   const Rows rows = rows_of(output, target, ignored_);
   const at::Tensor likelihoods = at::log_softmax(rows.logits.to(at::kDouble), 1);
   sum_ -= likelihoods.gather(1, rows.labels.unsqueeze(1)).sum().item<double>();

@@ -42,8 +42,9 @@ enum class Average {
 };
 
 /// How often each class was taken for which: logits [N, C, ...] and class numbers [N, ...] of any
-/// integer dtype. What the largest logit says counts; of equal ones the first, and one that is not
-/// a number is the largest, as in at::argmax.
+/// integer dtype, or soft labels in the logits' shape, which count as their most likely class. What
+/// the largest logit says counts; of equal ones the first, and one that is not a number is the
+/// largest, as in at::argmax.
 class ConfusionMatrix final : public Metric {
  public:
   /// @param ignored a label that does not count, such as that of padding.
@@ -83,8 +84,8 @@ class ConfusionMatrix final : public Metric {
 };
 
 /// Share of samples whose class is among the k largest logits: logits [N, C, ...] and class numbers
-/// [N, ...]. Of equal logits the first counts as larger; one that is not a number as the largest,
-/// and never as right.
+/// [N, ...], or soft labels, which count as their most likely class. Of equal logits the first
+/// counts as larger; one that is not a number as the largest, and never as right.
 class TopK final : public Metric {
  public:
   /// Throws UsageError for k below 1.

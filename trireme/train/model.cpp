@@ -9,7 +9,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <memory>
+#include <string_view>
 #include <vector>
 
 namespace trireme {
@@ -183,22 +186,16 @@ Evaluation Model::evaluate(const data::Pipeline& data) {
   return impl_->evaluate(data, std::numeric_limits<std::int64_t>::max());
 }
 
-Evaluation Model::Impl::evaluate(const data::Pipeline& data, std::int64_t num_batches) {
-  const auto deterministic = determinism();
-  find_device();
-  const EvaluationMode mode(*module);
-  broadcast_buffers(*module, options.group);
-  // Where forward takes all ranks, one whose data ends before that of others cannot be waited for.
-  if (!cuts_parameters(options.plan) ||
-      !have_all_ranks_the_same(std::min(num_batches, data.batches()), options.group)) {
-    parallelized.fetch();
-  }
-  Tally tally;
+// Counts what this rank sees of an evaluation.
+void Model::Impl::count(const data::Pipeline& data, std::int64_t num_batches, Tally& tally,
+                        std::string_view& doing) {
   for (Metric& metric : options.metrics) metric.clear();
   const auto batches = data.open(0);
   for (std::int64_t number = 0; number < num_batches; ++number) {
+    doing = "reading data";
     const auto batch = batches->next();
     if (!batch) break;
+    doing = "computing forward";
     if (!forward) {
       const at::Tensor value = loss_of(*batch);
       if (batch->valid_rows() > 0) tally.add_loss(value.item<double>(), batch->valid_rows());
@@ -209,11 +206,40 @@ Evaluation Model::Impl::evaluate(const data::Pipeline& data, std::int64_t num_ba
     const at::Tensor output = valid_rows(all_outputs, *batch);
     const at::Tensor target = valid_rows(target_of(*batch), *batch);
     tally.add_loss(loss(output, target).item<double>(), batch->valid_rows());
+    doing = "counting";
     tally.add_predictions(output, target);
     for (Metric& metric : options.metrics) metric.add(output, target);
   }
+}
+
+Evaluation Model::Impl::evaluate(const data::Pipeline& data, std::int64_t num_batches) {
+  const auto deterministic = determinism();
+  find_device();
+  const EvaluationMode mode(*module);
+  broadcast_buffers(*module, options.group);
+  detail::Failures failures(options.group);
+  std::string_view doing = "reading data";
+  const auto who = [&] {
+    return join_message("rank ", options.group.rank(), ", ", doing, " in an evaluation");
+  };
+  // Where forward takes all ranks, one whose data ends before that of others cannot be waited for.
+  std::int64_t own_batches = -1;
+  const auto count_batches = [&] { own_batches = std::min(num_batches, data.batches()); };
+  const bool is_cut = cuts_parameters(options.plan);
+  if (is_cut) failures.attempt(count_batches, who);
+  const bool is_together = is_cut && have_all_ranks_the_same(own_batches, options.group);
+  if (!is_together) parallelized.fetch();
+  Tally tally;
+  const auto count_all = [&] { count(data, num_batches, tally, doing); };
+  if (!failures.has_failed()) {
+    is_together ? end_all_on_failure(count_all, who)
+                : static_cast<void>(failures.attempt(count_all, who));
+  }
   for (Metric& metric : options.metrics) metric.all_reduce(options.group);
-  return all_reduce(tally, options.group).evaluation();
+  tally.failures = failures.has_failed() ? 1 : 0;
+  const Tally all = all_reduce(tally, options.group);
+  if (all.failures > 0) failures.throw_on_all("the evaluation");
+  return all.evaluation();
 }
 
 at::Tensor Model::predict(const at::Tensor& input) {

@@ -155,10 +155,16 @@ class Model {
   /// numbers and bits, where the number of ranks is the same.
   ///
   /// Collective, blocking. Throws UsageError where ranks have different numbers of batches, or too
-  /// few for one step; TrainingError on all ranks where a loss is infinite or not a number, before
-  /// the optimizer has used it, or where a callback has thrown (Callback); and whatever data,
-  /// forward, loss or optimizer throw, on that rank. The others then fail with CommError when they
-  /// next communicate, or are ended by the launcher.
+  /// few for one step, and TrainingError on all ranks, with one text:
+  /// - where a loss is infinite or not a number, before the optimizer has used it;
+  /// - where data, forward, loss, backward or optimizer throw on any rank: it names the rank, what
+  ///   it was doing, epoch and step. No rank changes a parameter after that, and the group can
+  ///   still be used. On the rank itself the exception is nested (std::rethrow_if_nested);
+  /// - where a callback has thrown (Callback).
+  /// In a group of one the exception itself comes out. With a plan that needs all ranks inside
+  /// forward (stage 3, sync_batch_norm) nothing can stand in for the one that fails in data,
+  /// forward or backward: it throws the exception itself, and the others CommError with that text;
+  /// the group is dead then. A forward that communicates by itself is on its own.
   History fit(const data::Pipeline& training, const data::Pipeline& validation,
               const FitOptions& options = {});
 
@@ -176,10 +182,10 @@ class Model {
                   const Callbacks& callbacks = {});
 
   /// Makes fit() or train() return on all ranks, whichever asks: after the step that is running or
-  /// about to begin, and with the epoch where it is asked at an epoch's end. A checkpoint made then
-  /// is one to resume from; a later train(1) goes on to the end of an epoch that was broken off.
-  /// Does nothing where no training runs. May be called from callbacks, other threads and signal
-  /// handlers.
+  /// about to begin, with the epoch where it is asked at an epoch's end, and without a step where a
+  /// callback asks in on_run_begin. A checkpoint made then is one to resume from; a later train(1)
+  /// goes on to the end of an epoch that was broken off. Does nothing where no training runs. May
+  /// be called from callbacks, other threads and signal handlers.
   void request_stop() noexcept;
   /// Whether the last training ended by that.
   bool is_stopped() const;
@@ -191,7 +197,8 @@ class Model {
   /// Returns loss and accuracy over the parts of all ranks, and fills the metrics of the options,
   /// in evaluation mode and without gradients; modes are as before afterwards. Parts may differ in
   /// size. All ranks use rank 0's buffers (running statistics), which are also what a checkpoint
-  /// holds. Collective, blocking.
+  /// holds. Collective, blocking. What data, network and metrics throw on any rank is thrown on
+  /// all, as fit does.
   Evaluation evaluate(const data::Pipeline& data);
 
   /// Returns the network's output for one input batch, in evaluation mode and without gradients.
@@ -206,9 +213,25 @@ class Model {
 
   /// Saves module, optimizer, position, loss scale, random streams and the state of running
   /// callbacks as `prefix-<epoch>_<step>`, and returns its path. Every rank writes its share, so
-  /// all must see the folder. Collective; blocking until everything is on the disk. Throws
-  /// CheckpointError on all ranks where one cannot write.
+  /// all must see the folder. Collective; blocking until everything is on the disk, and before that
+  /// until a save of save_async is. Throws CheckpointError on all ranks where one cannot write.
   std::filesystem::path save(const checkpoint::SaveOptions& options) const;
+
+  /// Saves the same beside the training: copies what this rank writes into memory that is kept for
+  /// the next time, and returns; the rest takes place while training goes on. One save is under way
+  /// at a time: this one waits for the one before. None outlives fit, train or dry_run: they wait,
+  /// and throw its failure; where they end by another exception, it goes to standard error.
+  /// Collective, in the same order as the others of this model. Throws what the save before failed
+  /// with, on all ranks, and begins none then.
+  void save_async(const checkpoint::SaveOptions& options) const;
+
+  /// Waits for what save_async has begun, and returns the path of the last checkpoint that it made.
+  /// Throws a failure, once, on all ranks. Collective, blocking.
+  std::optional<std::filesystem::path> wait_for_save() const;
+
+  /// Throws the failure of a save that has ended, until one of the above has; does nothing while
+  /// one is under way. Not collective: one rank may know before another.
+  void check_save() const;
 
   /// Loads a checkpoint made by `save`, by any number of ranks and with any plan; every rank reads
   /// its share. Callbacks of the next training get their state back, by name. Collective. Throws

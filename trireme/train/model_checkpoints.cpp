@@ -9,7 +9,9 @@
 
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <string_view>
+#include <utility>
 
 namespace trireme {
 namespace {
@@ -88,9 +90,21 @@ checkpoint::State Model::Impl::state() const {
   return state;
 }
 
+checkpoint::Content Model::Impl::content() {
+  find_device();
+  checkpoint::Content content{.parts = {}, .state = state()};
+  content.parts = parts_to_save(parallelized, *module, &optimizer, content.state);
+  return content;
+}
+
 std::filesystem::path Model::save(const checkpoint::SaveOptions& options) const {
   Impl& impl = *impl_;
-  if (impl.running == nullptr) return impl.save(options);
+  impl.finish_save();
+  const auto save = [&] {
+    return checkpoint::save_parts(
+        options, [&] { return impl.content(); }, impl.parallelized.group());
+  };
+  if (impl.running == nullptr) return save();
   Run& run = *impl.running;
   const CheckpointContext begin{
       .run = run.context, .epoch = impl.position.epoch, .global_step = impl.position.global_step};
@@ -98,19 +112,66 @@ std::filesystem::path Model::save(const checkpoint::SaveOptions& options) const 
                  [&](Callback& callback) { callback.on_checkpoint_begin(begin); });
   const auto started = std::chrono::steady_clock::now();
   CheckpointEndContext end{begin};
-  end.path = impl.save(options);
+  end.path = save();
   end.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   run.calls.each("on_checkpoint_end", [&](Callback& callback) { callback.on_checkpoint_end(end); });
   return end.path;
 }
 
-std::filesystem::path Model::Impl::save(const checkpoint::SaveOptions& save_options) {
-  find_device();
-  return save_checkpoint(save_options, parallelized, *module, &optimizer, state());
+void Model::save_async(const checkpoint::SaveOptions& options) const {
+  Impl& impl = *impl_;
+  impl.finish_save();
+  const Impl::PendingSave pending{
+      .run = impl.running, .epoch = impl.position.epoch, .global_step = impl.position.global_step};
+  if (impl.running != nullptr) {
+    const CheckpointContext begin{.run = impl.running->context,
+                                  .epoch = pending.epoch,
+                                  .global_step = pending.global_step,
+                                  .is_asynchronous = true};
+    impl.running->calls.each("on_checkpoint_begin",
+                             [&](Callback& callback) { callback.on_checkpoint_begin(begin); });
+  }
+  if (!impl.saver) impl.saver = std::make_unique<checkpoint::AsyncSaver>(impl.parallelized.group());
+  impl.saver->save(options, [&] { return impl.content(); });
+  impl.pending_save = pending;
+}
+
+std::optional<std::filesystem::path> Model::wait_for_save() const { return impl_->finish_save(); }
+
+void Model::check_save() const {
+  if (impl_->saver) impl_->saver->check();
+}
+
+std::optional<std::filesystem::path> Model::Impl::finish_save() {
+  if (!saver) return std::nullopt;
+  const auto pending = std::exchange(pending_save, std::nullopt);
+  const auto path = saver->finish();
+  if (!pending || running == nullptr || pending->run != running) return path;
+  CheckpointEndContext end{CheckpointContext{.run = running->context,
+                                             .epoch = pending->epoch,
+                                             .global_step = pending->global_step,
+                                             .is_asynchronous = true}};
+  end.path = path.value();
+  end.seconds = saver->seconds().count();
+  running->calls.each("on_checkpoint_end",
+                      [&](Callback& callback) { callback.on_checkpoint_end(end); });
+  return path;
+}
+
+void Model::Impl::finish_save_after(const std::string& message) {
+  if (!saver) return;
+  pending_save.reset();
+  try {
+    saver->finish();
+  } catch (const std::exception& failure) {
+    if (message.find(failure.what()) != std::string::npos) return;
+    std::fprintf(stderr, "trireme: warning: saving a checkpoint failed: %s\n", failure.what());
+  }
 }
 
 void Model::resume(const std::filesystem::path& path) {
   Impl& impl = *impl_;
+  impl.finish_save();
   impl.find_device();
   const checkpoint::State state =
       load_checkpoint(path, impl.parallelized, *impl.module, &impl.optimizer);

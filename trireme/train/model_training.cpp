@@ -8,8 +8,10 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
+#include <vector>
 
 namespace trireme {
 namespace {
@@ -23,10 +25,16 @@ at::Tensor all_counts(std::int64_t own, const comm::Group& group) {
   return all;
 }
 
-// Ranks that disagree would wait for each other at the end of the epoch.
-void check_same_steps(std::int64_t steps, const comm::Group& group) {
-  const at::Tensor all = all_counts(steps, group);
+// Ranks that disagree would wait for each other at the end of the epoch. One that has failed has no
+// number.
+void check_same_steps(std::int64_t steps, const comm::Group& group,
+                      const detail::Failures& failures) {
+  constexpr std::int64_t kNone = -1;
+  const at::Tensor all = all_counts(failures.has_failed() ? kNone : steps, group);
   const std::int64_t* counts = all.const_data_ptr<std::int64_t>();
+  if (std::find(counts, counts + group.size(), kNone) != counts + group.size()) {
+    failures.throw_on_all("training");
+  }
   for (int rank = 1; rank < group.size(); ++rank) {
     if (counts[rank] == counts[0]) continue;
     throw UsageError(join_message("ranks would take different numbers of steps in an epoch: ",
@@ -46,12 +54,37 @@ void check(const FitOptions& options) {
                    "give numbers above 0, or 0 for never");
 }
 
+struct MicroBatchLoss {
+  at::Tensor loss;
+  std::int64_t rows = 0;
+};
+
+// Over all rows; 0 where there are none. One that is not a number stays so.
+at::Tensor mean_of(const std::vector<MicroBatchLoss>& losses) {
+  const auto has_as_many = [&](const MicroBatchLoss& one) { return one.rows == losses[0].rows; };
+  const bool is_even = std::ranges::all_of(losses, has_as_many);
+  at::Tensor sum;
+  std::int64_t weights = 0;
+  for (const auto& [loss, rows] : losses) {
+    const at::Tensor term = is_even ? loss : loss * rows;
+    sum = sum.defined() ? sum + term : term;
+    weights += is_even ? 1 : rows;
+  }
+  return weights == 1 ? sum : sum / weights;
+}
+
 }  // namespace
 
 std::int64_t Model::Impl::steps_in_epoch(const data::Pipeline& data) const {
-  const std::int64_t batches = data.batches();
+  detail::Failures failures(options.group);
+  std::int64_t batches = 0;
+  failures.attempt([&] { batches = data.batches(); },
+                   [&] {
+                     return join_message("rank ", options.group.rank(),
+                                         ", counting batches before the first step");
+                   });
   const std::int64_t steps = batches / options.plan.micro_batches;
-  check_same_steps(steps, options.group);
+  check_same_steps(steps, options.group, failures);
   if (steps == 0) {
     throw UsageError(join_message("an epoch has ", batches, " batches, a step takes ",
                                   options.plan.micro_batches, " (plan.micro_batches)"),
@@ -60,47 +93,75 @@ std::int64_t Model::Impl::steps_in_epoch(const data::Pipeline& data) const {
   return steps;
 }
 
-// Ends the training on all ranks where a callback of any has failed; returns whether any wants to
+// Ends the training on all ranks where something of any has failed; returns whether any wants to
 // stop.
 bool Model::Impl::agree_to_stop(const Run& run) const {
   if (options.group.size() == 1) return wants_to_stop;
   enum Wish : std::int64_t { kNone, kStop, kFail };
   Wish own = wants_to_stop ? kStop : kNone;
-  if (run.calls.has_failed()) own = kFail;
+  const detail::Failures& failures = run.calls.failures();
+  if (failures.has_failed()) own = kFail;
   const auto most = all_counts(own, options.group).max().item<std::int64_t>();
-  if (most == kFail) run.calls.throw_on_all();
+  if (most == kFail) failures.throw_on_all("training");
   return most == kStop;
 }
 
-// One optimizer step over the next micro-batches.
-StepEndContext Model::Impl::train_step(Run& run, data::BatchStream& batches,
-                                       const StepContext& step) {
+// Reads the micro-batches of a step and goes forward and backward through each; returns whether
+// this rank got through.
+bool Model::Impl::accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step) {
   const std::int64_t micro_batches = options.plan.micro_batches;
+  detail::StepTimer& timer = run.timer;
+  std::string_view doing;
+  const auto accumulate = [&] {
+    std::vector<MicroBatchLoss> losses;
+    for (std::int64_t i = 1; i <= micro_batches; ++i) {
+      doing = "reading data";
+      const auto batch = timer.measure(Phase::kData, [&] { return batches.next(); });
+      TRIREME_CHECK(batch.has_value());
+      step.samples += batch->valid_rows();
+      doing = "computing forward";
+      const at::Tensor value = timer.measure(Phase::kForward, [&] { return loss_of(*batch); });
+      losses.push_back({value.detach(), batch->valid_rows()});
+      if (i == micro_batches) {
+        agreement.start(mean_of(losses), {.to_stop = wants_to_stop,
+                                          .to_save = wants_to_save.exchange(false),
+                                          .has_failed = run.calls.failures().has_failed()});
+      }
+      doing = "computing backward";
+      timer.measure(Phase::kBackward,
+                    [&] { (loss_scale ? loss_scale->scale(value) : value).backward(); });
+    }
+  };
+  if (!forward_takes_all()) return run.calls.attempt(doing, accumulate);
+  end_all_on_failure(accumulate, [&] { return run.calls.name_of(doing); });
+  return true;
+}
+
+// After a step of the optimizer that has failed: the others have stepped and will gather what has
+// changed, which needs this rank, and it is known by what was written.
+void Model::Impl::pretend_step() {
+  const torch::NoGradGuard no_grad;
+  for (const Parallelized::Part& part : parallelized.parts()) part.tensor.mul_(1);
+}
+
+// One optimizer step over the next micro-batches.
+// @param batches null where they could not be opened.
+StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
+                                       const StepContext& step) {
   detail::StepTimer& timer = run.timer;
   StepEndContext result{step};
   if (options.deterministic) {
     detail::seed_step(*options.deterministic, step.global_step, options.group.rank());
   }
   timer.measure(Phase::kOptimizer, [&] { optimizer.zero_grad(); });
-  at::Tensor sum;
-  for (std::int64_t i = 1; i <= micro_batches; ++i) {
-    const auto batch = timer.measure(Phase::kData, [&] { return batches.next(); });
-    TRIREME_CHECK(batch.has_value());
-    result.samples += batch->valid_rows();
-    const at::Tensor value = timer.measure(Phase::kForward, [&] { return loss_of(*batch); });
-    sum = i == 1 ? value.detach() : sum + value.detach();
-    if (i == micro_batches) {
-      agreement.start(i == 1 ? sum : sum / micro_batches, {.to_stop = wants_to_stop,
-                                                           .to_save = wants_to_save.exchange(false),
-                                                           .has_failed = run.calls.has_failed()});
-    }
-    timer.measure(Phase::kBackward,
-                  [&] { (loss_scale ? loss_scale->scale(value) : value).backward(); });
+  if (batches == nullptr || !accumulate_gradients(run, *batches, result)) {
+    agreement.start(at::zeros({}), {.has_failed = true});
+    parallelized.finish_without_backward();
   }
   timer.split_last(Phase::kCommunication, parallelized.seconds_of_exchange());
   const auto outcome =
       timer.measure(Phase::kBackward, [&] { return agreement.finish(step.epoch, step.step); });
-  if (outcome.has_failed) run.calls.throw_on_all();
+  if (outcome.has_failed) run.calls.failures().throw_on_all("training");
   result.loss = outcome.loss;
   result.is_save_requested = outcome.is_saved;
   is_stopped = outcome.is_last;
@@ -115,12 +176,15 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream& batches,
   timer.measure(Phase::kCallbacks, [&] {
     run.calls.each("on_backward_end", [&](Callback& callback) { callback.on_backward_end(step); });
   });
-  timer.measure(Phase::kOptimizer, [&] {
-    if (options.clip_norm) {
-      result.gradient_norm = clip_by_global_norm(optimizer, *options.clip_norm, sharing);
-    }
-    optimizer.step();
+  const bool has_stepped = run.calls.attempt("stepping the optimizer", [&] {
+    timer.measure(Phase::kOptimizer, [&] {
+      if (options.clip_norm) {
+        result.gradient_norm = clip_by_global_norm(optimizer, *options.clip_norm, sharing);
+      }
+      optimizer.step();
+    });
   });
+  if (!has_stepped && cuts_anything(options.plan)) pretend_step();
   return result;
 }
 
@@ -170,13 +234,27 @@ void Model::Impl::begin_epoch(const Run& run) {
   }
 }
 
+// The batches of the epoch that remain; null where this rank cannot read them.
+std::unique_ptr<data::BatchStream> Model::Impl::open_batches(Run& run) {
+  std::unique_ptr<data::BatchStream> batches;
+  const auto open = [&] {
+    batches = run.training.open(position.epoch - 1, position.step * options.plan.micro_batches);
+  };
+  constexpr std::string_view kDoing = "reading data";
+  if (!forward_takes_all()) {
+    run.calls.attempt(kDoing, open);
+  } else {
+    end_all_on_failure(open, [&] { return run.calls.name_of(kDoing); });
+  }
+  return batches;
+}
+
 void Model::Impl::train_epoch(Run& run) {
   begin_epoch(run);
   const EpochContext epoch{
       .run = run.context, .epoch = position.epoch, .steps_done = position.step};
-  const auto batches =
-      run.training.open(position.epoch - 1, position.step * options.plan.micro_batches);
   run.calls.set_place(position.epoch, position.global_step);
+  const std::unique_ptr<data::BatchStream> batches = open_batches(run);
   run.calls.each("on_epoch_begin", [&](Callback& callback) { callback.on_epoch_begin(epoch); });
   run.timer.clear();
   const auto started = std::chrono::steady_clock::now();
@@ -191,7 +269,7 @@ void Model::Impl::train_epoch(Run& run) {
     run.timer.measure(Phase::kCallbacks, [&] {
       run.calls.each("on_step_begin", [&](Callback& callback) { callback.on_step_begin(step); });
     });
-    StepEndContext end = train_step(run, *batches, step);
+    StepEndContext end = train_step(run, batches.get(), step);
     ++position.step;
     ++position.global_step;
     tally.add_loss(static_cast<double>(end.loss), end.samples);
@@ -239,9 +317,11 @@ void Model::Impl::run_epochs(Run& run) {
     });
     callback_states.clear();
   }
-  agree_to_stop(run);  // before anything is trained, a callback that cannot work has said so
+  // Before anything is trained, a callback that cannot work has said so, or that nothing is to do.
+  is_stopped = agree_to_stop(run);
   while (position.next_epoch() <= requested_epochs && !is_stopped) train_epoch(run);
   agree_to_stop(run);
+  finish_save();
   run.history.is_stopped = is_stopped;
   if (is_stopped) requested_epochs = position.next_epoch() - 1;
   // Whoever looks at the module next may do so alone, but where it may not fit whole.
@@ -270,6 +350,7 @@ History Model::Impl::run(Run& run) {
                                  .global_step = position.global_step,
                                  .message = message};
     for (Callback& callback : run.calls.all()) callback.on_failure(failure);
+    finish_save_after(message);
     throw;
   }
   running = nullptr;

@@ -36,6 +36,11 @@ void ProgressBar::on_epoch_end(const EpochEndContext& epoch) {
   bar_.finish(summary);
 }
 
+// An epoch that was broken off has no end.
+void ProgressBar::on_run_end(const RunContext& run) {
+  if (run.rank == 0) bar_.abandon();
+}
+
 void ProgressBar::on_failure(const FailureContext& failure) noexcept {
   if (failure.run.rank == 0) bar_.abandon();
 }

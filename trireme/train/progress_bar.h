@@ -24,6 +24,7 @@ class ProgressBar final : public Callback {
   void on_epoch_begin(const EpochContext& epoch) override;
   void on_step_end(const StepEndContext& step) override;
   void on_epoch_end(const EpochEndContext& epoch) override;
+  void on_run_end(const RunContext& run) override;
   void on_failure(const FailureContext& failure) noexcept override;
 
  private:

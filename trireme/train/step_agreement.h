@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreement of all ranks about whether a step's loss is a number, whether a callback has failed,
-// and whether it is the last step. It travels with the gradients and comes before the optimizer, so
+// Agreement of all ranks about whether a step's loss is a number, whether anything has failed, and
+// whether it is the last step. It travels with the gradients and comes before the optimizer, so
 // that no rank spoils its parameters and none goes on alone.
 #pragma once
 
@@ -26,7 +26,7 @@ class StepAgreement {
     float loss = 0;           ///< this rank's
     bool is_last = false;     ///< a rank wants to stop
     bool is_saved = false;    ///< a rank wants a checkpoint
-    bool has_failed = false;  ///< a callback of some rank
+    bool has_failed = false;  ///< something of some rank
   };
 
   /// @param parallelized carries the agreement; must outlive it.

@@ -5,7 +5,9 @@
 #include <trireme/report/number.h>
 #include <trireme/train/model.h>
 
-#include <sstream>
+#include <charconv>
+#include <string>
+#include <system_error>
 #include <utility>
 
 namespace trireme {
@@ -40,16 +42,27 @@ void EarlyStopping::on_epoch_end(const EpochEndContext& epoch) {
 
 std::string EarlyStopping::state() const {
   if (best_epoch_ == 0) return {};
-  return join_message(report::shortest(best_score_), " ", best_epoch_, " ", epochs_without_);
+  return report::shortest(best_score_) + " " + std::to_string(best_epoch_) + " " +
+         std::to_string(epochs_without_);
 }
 
 void EarlyStopping::restore(const std::string& state) {
-  std::istringstream text(state);
+  // Whatever the program's locale is; a score may be infinite.
+  const char* next = state.data();
+  const char* const end = next + state.size();
+  bool is_whole = true;
+  const auto read = [&](auto& number) {
+    const auto [behind, failure] = std::from_chars(next, end, number);
+    is_whole = is_whole && failure == std::errc{} && (behind == end || *behind == ' ');
+    next = behind == end ? end : behind + 1;
+  };
   double score = 0;
   std::int64_t epoch = 0;
   std::int64_t without = 0;
-  text >> score >> epoch >> without;
-  if (!text || epoch < 1 || without < 0) {
+  read(score);
+  read(epoch);
+  read(without);
+  if (!is_whole || next != end || epoch < 1 || without < 0) {
     throw CheckpointError(
         join_message("the checkpoint's state of EarlyStopping cannot be read: '", state, "'"),
         "it was written by another version or callback; resume from another checkpoint");
@@ -66,8 +79,10 @@ TrainingLimit::TrainingLimit(const TrainingLimitOptions& options) : options_(opt
                    "give limits above 0, or 0 for none");
 }
 
-void TrainingLimit::on_run_begin(const RunContext& /*run*/) {
+void TrainingLimit::on_run_begin(const RunContext& run) {
   began_ = std::chrono::steady_clock::now();
+  const bool is_reached = options_.steps > 0 && run.model.progress().global_step >= options_.steps;
+  if (is_reached && !run.is_dry_run) run.model.request_stop();
 }
 
 void TrainingLimit::on_step_begin(const StepContext& step) {

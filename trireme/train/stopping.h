@@ -52,8 +52,8 @@ struct TrainingLimitOptions {
   std::chrono::duration<double> time{0};
 };
 
-/// Ends training after a number of steps or a time, whichever comes first. Throws UsageError for
-/// negative limits.
+/// Ends training after a number of steps or a time, whichever comes first; one that goes on behind
+/// the last step takes none. Throws UsageError for negative limits.
 class TrainingLimit final : public Callback {
  public:
   explicit TrainingLimit(const TrainingLimitOptions& options);

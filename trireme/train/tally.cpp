@@ -33,14 +33,16 @@ Evaluation Tally::evaluation() const {
 Tally all_reduce(const Tally& tally, const comm::Group& group) {
   if (group.size() == 1) return tally;
   const at::Tensor loss = at::tensor({tally.loss_sum}, at::kDouble);
-  const at::Tensor counts = at::tensor({tally.samples, tally.labels, tally.correct}, at::kLong);
+  const at::Tensor counts =
+      at::tensor({tally.samples, tally.labels, tally.correct, tally.failures}, at::kLong);
   comm::all_reduce(loss, group);
   comm::all_reduce(counts, group);
   const std::int64_t* sums = counts.const_data_ptr<std::int64_t>();
   return {.loss_sum = *loss.const_data_ptr<double>(),
           .samples = sums[0],
           .labels = sums[1],
-          .correct = sums[2]};
+          .correct = sums[2],
+          .failures = sums[3]};
 }
 
 }  // namespace trireme

@@ -17,7 +17,8 @@ struct Evaluation {
   /// Mean over the samples; a batch's loss counts once for each of its rows.
   double loss = 0;
   /// Share of class numbers that the largest logit hits, in [0, 1]; nothing where targets are no
-  /// class numbers.
+  /// class numbers. Soft labels look like any other numbers, so they have none here; TopK and
+  /// ConfusionMatrix take their most likely class.
   std::optional<double> accuracy;
   std::int64_t samples = 0;
 };
@@ -29,6 +30,8 @@ struct Tally {
   /// Class numbers that were compared with a prediction, and how many were right.
   std::int64_t labels = 0;
   std::int64_t correct = 0;
+  /// Ranks that could not count all of theirs.
+  std::int64_t failures = 0;
 
   void add_loss(double mean_loss, std::int64_t rows);
 

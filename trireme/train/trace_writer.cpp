@@ -6,6 +6,7 @@
 #include <trireme/report/append_file.h>
 #include <trireme/train/model.h>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <sstream>
@@ -108,6 +109,7 @@ void TraceWriter::on_checkpoint_begin(const CheckpointContext& /*checkpoint*/) {
 }
 
 void TraceWriter::on_checkpoint_end(const CheckpointEndContext& checkpoint) {
+  if (checkpoint.is_asynchronous) return;  // a row has one thing after the other
   add_since("checkpoint", checkpoint_began_, checkpoint.epoch, checkpoint.global_step);
 }
 
@@ -142,6 +144,9 @@ void TraceWriter::on_run_end(const RunContext& run) {
       return static_cast<double>(stretch.on_first_clock(time) - zero) / 1e3;
     };
     traces.push_back({.text = all[rank].substr(line + 1), .align = align});
+    if (rank == 0) continue;
+    const std::int64_t error = std::max(offsets_[rank].error, offsets[rank].error);
+    traces.back().clock_error = static_cast<double>(error) / 1e3;
   }
   report::AppendFile(options_.folder / "trace.json", /*starts_anew=*/true)
       .append(report::merge_traces(traces));

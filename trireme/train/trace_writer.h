@@ -25,9 +25,10 @@ struct TraceWriterOptions {
 
 /// Every rank writes `trace-rank<r>.json` as training goes on: each step with its phases,
 /// evaluations and checkpoints. At the end rank 0 puts all together in `trace.json`, on its own
-/// clock (docs/formats/run.md). Each training starts the files anew. Must be given to all ranks:
-/// its hooks at the beginning and the end of a run are collective. Throws ConfigError where the
-/// file system refuses, UsageError for a first_step or num_steps below 1.
+/// clock, with what each rank's times may be off (docs/formats/run.md). Each training starts the
+/// files anew. Must be given to all ranks: its hooks at the beginning and the end of a run are
+/// collective. Throws ConfigError where the file system refuses, UsageError for a first_step or
+/// num_steps below 1.
 class TraceWriter final : public Callback {
  public:
   explicit TraceWriter(TraceWriterOptions options);

@@ -1,25 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encodes texts for tokenizer_parity.py: reads a list of texts as JSON from standard input and
-// prints for each the tokens and whether they decode to the text.
+// prints for each the tokens and what they decode to.
+//
+//   tokenizer_parity bpe|word_piece TOKENIZER.JSON
+//   tokenizer_parity bpe VOCAB.JSON MERGES.TXT
+//   tokenizer_parity vocabulary_cased|vocabulary_uncased VOCAB.TXT
 #include <trireme/data/text/bpe_tokenizer.h>
+#include <trireme/data/text/word_piece_tokenizer.h>
 
 #include <nlohmann/json.hpp>
 
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
+namespace {
+
+using trireme::data::BpeTokenizer;
+using trireme::data::Tokenizer;
+using trireme::data::WordPieceTokenizer;
+
+std::unique_ptr<const Tokenizer> read(const std::string& kind,
+                                      const std::vector<std::string>& files) {
+  if (kind == "word_piece")
+    return std::make_unique<WordPieceTokenizer>(WordPieceTokenizer::read_json(files.at(0)));
+  if (kind != "bpe") {
+    return std::make_unique<WordPieceTokenizer>(
+        WordPieceTokenizer::read(files.at(0), {.lowercase = kind == "vocabulary_uncased"}));
+  }
+  return std::make_unique<BpeTokenizer>(files.size() == 1
+                                            ? BpeTokenizer::read_json(files.at(0))
+                                            : BpeTokenizer::read(files.at(0), files.at(1)));
+}
+
+}  // namespace
+
 int main(int argc, char** argv) try {
-  using trireme::data::BpeTokenizer;
-  const std::vector<std::string> files(argv + 1, argv + argc);
-  const BpeTokenizer tokenizer = files.size() == 1 ? BpeTokenizer::read_json(files.at(0))
-                                                   : BpeTokenizer::read(files.at(0), files.at(1));
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto tokenizer = read(arguments.at(0), {arguments.begin() + 1, arguments.end()});
   nlohmann::json results = nlohmann::json::array();
   for (const auto& element : nlohmann::json::parse(std::cin)) {
     const auto text = element.get<std::string>();
-    const auto tokens = tokenizer.encode(text);
-    results.push_back({{"tokens", tokens}, {"text", tokenizer.decode(tokens)}});
+    const auto tokens = tokenizer->encode(text);
+    results.push_back({{"tokens", tokens}, {"text", tokenizer->decode(tokens)}});
   }
   std::cout << results.dump() << '\n';
   return 0;

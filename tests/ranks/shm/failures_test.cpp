@@ -295,6 +295,30 @@ TEST(Failure, OfARankThatThrewNamesIt) {
                     HasSubstr("rank 0: nothing yet, and has left")));
 }
 
+TEST(Failure, OfARankThatCannotGoOnIsToldInItsWordsThoughItStays) {
+  std::latch have_failed(2);
+  const Thrown thrown = run_ranks_catching(3, [&](Communicator& group) {
+    group.barrier();
+    if (group.rank() == 1) {
+      group.member().end_for_all("rank 1 cannot read its data");
+      group.member().end_for_all("nor anything else");
+      have_failed.wait();
+    }
+    try {
+      group.barrier();
+    } catch (const CommError&) {
+      if (group.rank() != 1) have_failed.count_down();
+      throw;
+    }
+  });
+  for (const std::exception_ptr& exception : thrown) {
+    EXPECT_THAT(told(exception).message,
+                AllOf(HasSubstr("rank 1 cannot read its data"), Not(HasSubstr("anything else")),
+                      HasSubstr("cannot be used any more")));
+    EXPECT_EQ(told(exception).failure.peer, 1);
+  }
+}
+
 TEST(Failure, IsNotWhatARankLeavesBehindThatDidItsPart) {
   // Ranks 1 and 2 have left before rank 0 looks at what they sent.
   for (int round = 0; round < 10; ++round) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/async_saver.h>
 
+#include "tests/unit/checkpoint/gated_files.h"
 #include <trireme/base/error.h>
 
 #include <gmock/gmock.h>
@@ -9,8 +10,8 @@
 #include <torch/torch.h>
 
 #include <cerrno>
-#include <condition_variable>
-#include <mutex>
+#include <chrono>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,42 +19,10 @@
 namespace trireme::checkpoint {
 namespace {
 
+using test::GatedFiles;
 using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// Holds every flush of a file until it is let through; may fail it.
-class GatedFiles final : public FileLayer {
- public:
-  int flush(int file) override {
-    std::unique_lock lock(mutex_);
-    is_waiting_ = true;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return is_open_; });
-    if (error_number_ != 0) {
-      errno = error_number_;
-      return -1;
-    }
-    return FileLayer::flush(file);
-  }
-  void wait_until_it_waits() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_waiting_; });
-  }
-  void open(int error_number = 0) {
-    const std::scoped_lock lock(mutex_);
-    is_open_ = true;
-    error_number_ = error_number;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_open_ = false;
-  bool is_waiting_ = false;
-  int error_number_ = 0;
-};
 
 class AsyncSaverTest : public ::testing::Test {
  protected:
@@ -136,6 +105,42 @@ TEST_F(AsyncSaverTest, ReportsAFailureOnceByTheNextCall) {
   EXPECT_EQ(saver.finish(), folder_ / "demo-1_4");
 }
 
+TEST_F(AsyncSaverTest, TellsOfAFailureBeforeItIsReported) {
+  AsyncSaver saver{comm::Group()};
+  EXPECT_NO_THROW(saver.check());
+  save_at(saver, 1);
+  files_.wait_until_it_waits();
+  EXPECT_NO_THROW(saver.check());
+  files_.open(ENOSPC);
+  while (saver.is_busy()) std::this_thread::yield();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(message_of<CheckpointError>([&] { saver.check(); }), HasSubstr("demo-1_1"));
+  }
+  EXPECT_THROW(saver.finish(), CheckpointError);
+  EXPECT_NO_THROW(saver.check());
+}
+
+TEST_F(AsyncSaverTest, ThrowsWhatCannotBeSavedAtOnceWhereThereIsOneRank) {
+  AsyncSaver saver{comm::Group()};
+  TensorPart part = replicated("model", "x", torch::ones({2}));
+  part.local = at::Tensor();
+  EXPECT_THAT(message_of<UsageError>([&] { saver.save(options_, {part}, {}); }),
+              HasSubstr("the part [0, 2) of tensor 'x' is an undefined tensor"));
+  EXPECT_THROW(saver.save(options_, []() -> Content { throw std::out_of_range("mine"); }),
+               std::out_of_range);
+  EXPECT_EQ(saver.finish(), std::nullopt);
+}
+
+TEST_F(AsyncSaverTest, SaysHowLongASaveTook) {
+  AsyncSaver saver{comm::Group()};
+  const auto began = std::chrono::steady_clock::now();
+  files_.open();
+  save_at(saver, 1);
+  saver.finish();
+  EXPECT_GT(saver.seconds().count(), 0);
+  EXPECT_LE(saver.seconds(), std::chrono::steady_clock::now() - began);
+}
+
 TEST_F(AsyncSaverTest, HandsFailuresOverAndGoesOn) {
   std::vector<std::string> failures;
   const AsyncOptions options{
@@ -159,7 +164,7 @@ TEST_F(AsyncSaverTest, SaysAtTheEndWhatNobodyAskedFor) {
     save_at(saver, 1);
   }
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("warning: a checkpoint was not saved: cannot flush"));
+              HasSubstr("warning: saving a checkpoint failed: cannot flush"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tests/temporary_folder.h>
+#include <unistd.h>
 
 #include <optional>
 #include <string>
@@ -62,7 +63,7 @@ TEST(CheckpointFolder, ListsInTheOrderOfWritingWhateverTheNumbers) {
 
 TEST(CheckpointFolder, NamesAnOrderFileWithoutANumber) {
   const TemporaryFolder folder;
-  for (const char* text : {"", "first", "-1"}) {
+  for (const char* text : {"", "first", "-1", "9223372036854775807", "9223372036854775808"}) {
     write(folder, 1, 1);
     write_file(folder / "demo-1_1" / "order", text);
     EXPECT_THAT(message_of<CheckpointError>([&] { latest(folder.path(), "demo"); }),
@@ -137,6 +138,29 @@ TEST(CheckpointFolder, RemovesWhatDeadWritersLeftAndSparesTheLiving) {
   EXPECT_FALSE(std::filesystem::exists(folder / ".demo-9_9.1.tmp"));
   EXPECT_TRUE(std::filesystem::exists(folder / ".other-9_9.1.tmp"));
   EXPECT_TRUE(std::filesystem::exists(alive.path()));
+}
+
+TEST(CheckpointFolder, LeavesWhatIsOfOtherPrefixesAlone) {
+  const TemporaryFolder folder;
+  // Of the prefix demo-best, and files that somebody is writing.
+  make(folder, {".demo-best-9_9.1.tmp", ".demo-9_9x.1.tmp", ".demo-9_9.tmp", ".tmp"});
+  write_file(folder / ".demo-9_9.1.tmp", "a file");
+  remove_leftovers(folder.path(), "demo");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 5);
+  remove_leftovers(folder.path(), "demo-best");
+  EXPECT_FALSE(std::filesystem::exists(folder / ".demo-best-9_9.1.tmp"));
+}
+
+TEST(CheckpointFolder, TakesAnotherNameWhereAProcessOfThisNumberHasLeftOne) {
+  const TemporaryFolder folder;
+  const std::string own = ".demo-1_2." + std::to_string(::getpid());
+  make(folder, {own + ".tmp", own + "-1.tmp"});
+  CheckpointFolderWriter writer(folder.path(), "demo", 1, 2);
+  EXPECT_EQ(writer.path(), folder / (own + "-2.tmp"));
+  writer.commit();
+  remove_checkpoint(folder / "demo-1_2");
+  remove_leftovers(folder.path(), "demo");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(CheckpointFolder, RefusesNamesAndNumbersThatCannotBe) {

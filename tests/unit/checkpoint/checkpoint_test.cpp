@@ -297,6 +297,12 @@ TEST_F(Checkpoint, LoadsFormat1) {
   EXPECT_THAT(load_error(folder), HasSubstr("state.json is damaged: its checksum does not match"));
 }
 
+TEST_F(Checkpoint, SaysThatNoFolderWasGiven) {
+  options_.folder.clear();
+  EXPECT_THAT(message_of<UsageError>([&] { save_at(1); }),
+              HasSubstr("SaveOptions::folder is empty"));
+}
+
 TEST_F(Checkpoint, SaysWhenThereIsNone) {
   EXPECT_THAT(load_error(folder_ / "demo-1_1"),
               AllOf(HasSubstr("demo-1_1/index.json cannot be opened: No such file"),

@@ -12,6 +12,8 @@
 #include <torch/torch.h>
 
 #include <array>
+#include <cerrno>
+#include <set>
 #include <string>
 
 namespace trireme::checkpoint {
@@ -157,6 +159,59 @@ TEST_F(FileLayerTest, WritesOfAFewBytesAndInterruptionsMakeTheSameFiles) {
   EXPECT_GT(files.calls, 100);
   EXPECT_EQ(value_of_latest(), 2);
   EXPECT_TRUE(find_damage(*latest(folder_.path(), "demo")).empty());
+}
+
+TEST_F(FileLayerTest, NewFoldersAreFlushedIntoThoseAboveThem) {
+  struct NotedFiles final : FileLayer {
+    int flush_folder(const std::filesystem::path& folder) override {
+      folders.insert(folder);
+      return FileLayer::flush_folder(folder);
+    }
+    std::set<std::filesystem::path> folders;
+  } files;
+  options_.folder = folder_ / "new" / "deep";
+  save_values(2, 2, &files);
+  EXPECT_TRUE(files.folders.contains(folder_.path()));
+  EXPECT_TRUE(files.folders.contains(folder_ / "new"));
+  EXPECT_TRUE(files.folders.contains(folder_ / "new" / "deep"));
+}
+
+TEST_F(FileLayerTest, SavesWhereFoldersCannotBeFlushed) {
+  struct OtherFiles final : FileLayer {
+    int flush_folder(const std::filesystem::path& /*folder*/) override {
+      errno = EINVAL;
+      return -1;
+    }
+  } files;
+  save_values(2, 2, &files);
+  EXPECT_EQ(value_of_latest(), 2);
+}
+
+// Nothing that was there before can be removed.
+TEST_F(FileLayerTest, WhatCannotBeRemovedIsNoReasonToLoseACheckpoint) {
+  struct StickyFiles final : FileLayer {
+    int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+      if (from.filename().string().front() == '.') return FileLayer::rename(from, to);
+      errno = EACCES;
+      return -1;
+    }
+    int remove_folder(const std::filesystem::path& /*folder*/) override {
+      errno = EACCES;
+      return -1;
+    }
+  } files;
+  const auto save_error = [&](std::int64_t step) {
+    return test::message_of<CheckpointError>([&] { save_values(step, 2, &files); });
+  };
+  options_.keep = 1;
+  EXPECT_THAT(save_error(2), AllOf(HasSubstr("demo-1_2 is saved, but what was to go"),
+                                   HasSubstr("cannot remove"), HasSubstr("demo-1_1")));
+  EXPECT_EQ(value_of_latest(), 2);
+  options_.keep = 0;
+  const auto left = folder_ / ".demo-1_7.1.tmp";
+  std::filesystem::create_directory(left);
+  EXPECT_THAT(save_error(3), AllOf(HasSubstr("demo-1_3 is saved"), HasSubstr(left.string())));
+  EXPECT_EQ(latest(folder_.path(), "demo"), folder_ / "demo-1_3");
 }
 
 TEST_F(FileLayerTest, SaysWhichFileAndWhy) {

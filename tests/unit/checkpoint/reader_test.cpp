@@ -2,6 +2,7 @@
 // Tensors that were saved in parts, read whole and in other parts.
 #include <trireme/checkpoint/reader.h>
 
+#include "tests/unit/checkpoint/failing_files.h"
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/checkpoint.h>
 
@@ -10,6 +11,8 @@
 #include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -154,6 +157,41 @@ TEST_F(ReaderTest, RefusesPartsThatDoNotMakeUpTheTensor) {
   EXPECT_THAT(message_of<UsageError>([&] { save_all({wrong}); }), HasSubstr("'../model'"));
   EXPECT_THAT(message_of<UsageError>([&] { save_all({range(0, 120), range(0, 120)}); }),
               HasSubstr("is to be saved twice"));
+}
+
+TEST_F(ReaderTest, RefusesSlicesThatATensorHasNot) {
+  Reader reader(save_all({range(0, 120)}));
+  for (const Slice& slice :
+       {Slice(FlatRange{.begin = -1, .end = 3}), Slice(FlatRange{.begin = 100, .end = 121}),
+        Slice(FlatRange{.begin = 7, .end = 6}),
+        Slice(FlatRange{.begin = 0, .end = 120, .order = {2, 0}}),
+        Slice(Box{.begin = {0, 0}, .size = {4, 6}}),
+        Slice(Box{.begin = {1, 0, 0}, .size = {4, 6, 5}})}) {
+    EXPECT_THAT(message_of<UsageError>([&] { reader.read("model", "t", slice); }),
+                HasSubstr("asked for " + describe(slice) + " of tensor 't' whose shape is [4, 6"));
+  }
+}
+
+TEST_F(ReaderTest, KeepsNoMoreFilesOpenThanAProcessMayHave) {
+  constexpr int kFiles = 600;
+  std::vector<TensorPart> parts;
+  for (int i = 0; i < kFiles; ++i) {
+    const std::string section = {static_cast<char>('a' + i / 26), static_cast<char>('a' + i % 26)};
+    parts.push_back(replicated(section, "t", torch::ones({1}) * i));
+  }
+  test::FailingFiles files;
+  Reader reader(save_parts({.folder = folder_.path(), .files = &files}, parts, {}, comm::Group()));
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = open_files();
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < kFiles; ++i) {
+      const std::string& section = parts[static_cast<std::size_t>(i)].section;
+      ASSERT_EQ(reader.read(section, "t").item<float>(), static_cast<float>(i));
+    }
+  }
+  EXPECT_LE(open_files() - before, 512);
 }
 
 TEST_F(ReaderTest, ReadsTheBlocksOfASliceAlone) {

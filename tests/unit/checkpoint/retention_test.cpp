@@ -88,6 +88,17 @@ TEST_F(RetentionTest, KeepsTheFirstOfEachSpanOfMinutes) {
   EXPECT_THAT(steps(), ElementsAre(1, 3, 5, 6, 7));
 }
 
+TEST_F(RetentionTest, TakesAnySpanOfMinutes) {
+  for (std::int64_t step = 1; step <= 3; ++step) save(step, std::nullopt);
+  // So many that they are no number of seconds.
+  for (const auto every :
+       {std::chrono::minutes::max(), std::chrono::minutes(std::int64_t{1} << 62)}) {
+    EXPECT_THAT(keep(folder_.path(), "demo", {.last = 1, .every = every}, system_files(),
+                     /*dry_run=*/true),
+                ElementsAre(folder_ / "demo-1_2"));
+  }
+}
+
 TEST_F(RetentionTest, KeepsAllWhereAskedForAllAndRefusesNegativeNumbers) {
   for (std::int64_t step = 1; step <= 3; ++step) save(step, std::nullopt);
   EXPECT_THAT(keep(folder_.path(), "demo", {.last = 0}), IsEmpty());

@@ -144,6 +144,17 @@ TEST(Safetensors, LeavesTheOldFileWhereItCannotWrite) {
       AllOf(HasSubstr("/proc/no/such.safetensors"), HasSubstr("No such file")));
 }
 
+TEST(Safetensors, RefusesATensorThatChangesMeanwhile) {
+  const TemporaryFolder folder;
+  int calls = 0;
+  const TensorSource source{.shape = {2}, .values = [&] { return torch::ones({2}) * ++calls; }};
+  EXPECT_THAT(message_of<CheckpointError>(
+                  [&] { write_safetensors_from(folder / "x.safetensors", {{"x", source}}); }),
+              AllOf(HasSubstr("x.safetensors: tensor 'x' changed while it was written"),
+                    HasSubstr("hint:")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(Safetensors, NamesTheTensorWhoseBytesAreDamaged) {
   const TemporaryFolder folder;
   const auto path = folder / "damaged.safetensors";
@@ -230,6 +241,19 @@ TEST(Safetensors, SaysWhatIsWrongWithAHeader) {
            R"("data_offsets":[0,1]}})",
            "a"),
        "names tensor 'x' twice"},
+      // As far as offsets go, and further with the header before it.
+      {file_with(R"({"x":{"dtype":"U8","shape":[0],)"
+                 R"("data_offsets":[9223372036854775807,9223372036854775807]}})",
+                 ""),
+       "tensor 'x' begins at offset 9223372036854775"},
+      {file_with(R"({"x":{"dtype":"U8","shape":[9223372036854775807],)"
+                 R"("data_offsets":[0,9223372036854775807]}})",
+                 ""),
+       "is cut short: tensor 'x' takes offsets"},
+      {file_with("{\"x\":" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}", ""),
+       "lists in lists"},
+      {file_with(R"({"x":{"dtype":"U8","shape":[[3]],"data_offsets":[0,3]}})", "abc"),
+       "lists in lists"},
       {file_with(R"({"__metadata__":[]})", ""), "__metadata__ is not a JSON object"},
       {file_with(R"({"__metadata__":{"a":1}})", ""), "metadata 'a' that is not a string"},
   };

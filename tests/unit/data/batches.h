@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes out of a pipeline, as numbers.
+// What comes out of a pipeline, as numbers, with and without workers.
 #pragma once
 
 #include <trireme/data/pipeline.h>
@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace trireme::data::testing {
@@ -26,6 +27,21 @@ inline Numbers numbers_of(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.to(at::kLong).contiguous();
   return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
 }
+
+/// Tests that run with and without workers: GetParam() of them.
+class WithWorkers : public ::testing::TestWithParam<int> {
+ protected:
+  static Pipeline over(Pipeline pipeline) {
+    if (GetParam() > 0) pipeline.prefetch(3, GetParam());
+    return pipeline;
+  }
+  static Pipeline over(std::shared_ptr<const Dataset> dataset) {
+    return over(Pipeline(std::move(dataset)));
+  }
+};
+
+/// None, which makes each batch when it is asked for, one and several.
+inline auto numbers_of_workers() { return ::testing::Values(0, 1, 3); }
 
 /// Column `x` of every batch that is left.
 inline std::vector<Numbers> batches_of(BatchStream& stream) {

@@ -50,6 +50,13 @@ TEST(Cifar10, NamesFileAndOffsetOfALabelThatCannotBe) {
               HasSubstr("test_batch.bin: offset 3073: label 77, expected 0 to 9"));
 }
 
+TEST(Cifar10, NamesAFolderInThePlaceOfAFile) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "test_batch.bin");
+  EXPECT_THAT(message_of<DataError>([&] { cifar10(folder.path(), Split::kTest); }),
+              HasSubstr((folder / "test_batch.bin").string() + " is not a file"));
+}
+
 TEST(Cifar10, NamesFolderFilesAndRemedyWhereTheyAreMissing) {
   const TemporaryFolder folder;
   EXPECT_THAT(message_of<DataError>([&] { cifar10(folder / "nowhere", Split::kTrain); }),

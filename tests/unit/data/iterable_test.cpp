@@ -7,8 +7,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <latch>
 #include <memory>
 #include <stdexcept>
@@ -118,6 +120,27 @@ TEST(Iterable, IsReadByOneThreadAtATimeAndMappedByAll) {
   EXPECT_THAT(batches_of(pipeline), ElementsAre(Numbers{0}, Numbers{1}));
 }
 
+// All rows of a batch were those of its last sample.
+TEST(Iterable, MayUseTheMemoryOfASampleAgain) {
+  const auto with_memory = [](bool as_view) {
+    return iterable({"x"}, [as_view](std::int64_t) {
+      return [as_view, memory = at::zeros({1}, at::kLong),
+              next = std::int64_t{0}]() mutable -> std::optional<std::vector<at::Tensor>> {
+        if (next == 4) return std::nullopt;
+        memory.fill_(next++);
+        return std::vector<at::Tensor>{as_view ? memory[0] : memory};
+      };
+    });
+  };
+  for (const bool as_view : {false, true}) {
+    const Pipeline pipeline(with_memory(as_view));
+    EXPECT_THAT(batches_of(Pipeline(pipeline).batch(2)), ElementsAre(Numbers{0, 1}, Numbers{2, 3}));
+    Numbers shuffled = testing::rows_of(Pipeline(pipeline).shuffle_buffer(4, 1));
+    std::ranges::sort(shuffled);
+    EXPECT_EQ(shuffled, (Numbers{0, 1, 2, 3}));
+  }
+}
+
 TEST(Iterable, KnowsItsBatchesWhereItsSizeIsSaid) {
   const auto pipeline = Pipeline(read_to(5, true)).batch(2);
   EXPECT_EQ(pipeline.batches(), 3);
@@ -140,13 +163,12 @@ TEST(Iterable, SkipsWithinABatch) {
   EXPECT_EQ(stream->skipped()[0].sample, 1);
 }
 
-class IterableErrors : public ::testing::TestWithParam<int> {
+class IterableErrors : public testing::WithWorkers {
  protected:
-  // What ends the stream, of a pipeline of GetParam() workers.
+  // What ends the stream.
   template <typename E>
-  static std::string error_of(Pipeline pipeline) {
-    if (GetParam() > 0) pipeline.prefetch(3, GetParam());
-    const auto stream = pipeline.open(0);
+  static std::string error_of(const Pipeline& pipeline) {
+    const auto stream = over(pipeline).open(0);
     const std::string message = message_of<E>([&] {
       while (stream->next()) {
       }
@@ -156,7 +178,7 @@ class IterableErrors : public ::testing::TestWithParam<int> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Workers, IterableErrors, ::testing::Values(0, 1, 3));
+INSTANTIATE_TEST_SUITE_P(Workers, IterableErrors, testing::numbers_of_workers());
 
 TEST_P(IterableErrors, NameTheSampleThatCannotBeRead) {
   const auto set = iterable({"x"}, [](std::int64_t) {

@@ -82,6 +82,16 @@ TEST(Pad, TakesTensorsWhoseMemoryIsUsedAgain) {
   EXPECT_TRUE(at::equal((*batch)["x"], integers({3, 4, 5, 1, 0, 0}, {2, 3})));
 }
 
+// All rows were those of the last sample.
+TEST(Pad, TakesATensorThatIsFilledAgain) {
+  const auto set = generator(3, {"x"}, [memory = at::zeros({2}, at::kLong)](std::int64_t index) {
+    memory.fill_(index);
+    return std::vector<at::Tensor>{memory};
+  });
+  const auto batch = Pipeline(set).pad("x").batch(3).open(0)->next();
+  EXPECT_TRUE(at::equal((*batch)["x"], integers({0, 0, 1, 1, 2, 2}, {3, 2})));
+}
+
 TEST(Pad, PadsOtherAndSeveralDimensions) {
   const auto images = generator(2, {"x"}, [](std::int64_t index) {
     return std::vector<at::Tensor>{at::ones({2, index + 2, 3 - index})};

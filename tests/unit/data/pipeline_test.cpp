@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <map>
+#include <memory>
 #include <set>
 
 namespace trireme::data {
@@ -55,6 +57,67 @@ TEST(Pipeline, IsACheapValue) {
   const auto half = Pipeline(all).shard({.index = 1, .count = 2});
   EXPECT_EQ(rows_of(all), (Numbers{0, 1, 2, 3}));
   EXPECT_EQ(rows_of(half), (Numbers{1, 3}));
+}
+
+// Their products were computed beyond the largest integer.
+TEST(Pipeline, RefusesNumbersThatNoProductHolds) {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  const auto refusal = [](const auto& change) {
+    Pipeline pipeline = Pipeline(count_to(3));
+    return message_of<UsageError>([&] { change(pipeline); });
+  };
+  const std::string expected = " is 9223372036854775807, expected at most 2147483647";
+  EXPECT_THAT(refusal([](Pipeline& pipeline) { pipeline.batch(kLargest); }),
+              HasSubstr("the number of rows of a batch" + expected));
+  EXPECT_THAT(refusal([](Pipeline& pipeline) { pipeline.repeat(kLargest); }),
+              HasSubstr("the number of repetitions" + expected));
+  EXPECT_THAT(refusal([](Pipeline& pipeline) { pipeline.shard({0, kLargest}); }),
+              HasSubstr("the number of shards" + expected));
+  EXPECT_THAT(refusal([](Pipeline& pipeline) { pipeline.open(kLargest); }),
+              HasSubstr("the epoch" + expected));
+  EXPECT_THAT(refusal([](Pipeline& pipeline) { pipeline.pad("x", {.multiple = kLargest}); }),
+              HasSubstr("the multiple of padding" + expected));
+  EXPECT_THAT(refusal([](Pipeline& pipeline) { pipeline.bucket({1, 2, 3}, {{}, {kLargest}}); }),
+              HasSubstr("the number of rows of a bucket's batch" + expected));
+}
+
+class Stored final : public Dataset {
+ public:
+  Stored(std::vector<std::string> names, std::vector<at::Tensor> columns)
+      : names_(std::move(names)), columns_(std::move(columns)) {}
+  std::int64_t size() const override { return 3; }
+  const std::vector<std::string>& columns() const override { return names_; }
+  const std::vector<at::Tensor>& stored() const override { return columns_; }
+  std::vector<at::Tensor> get(std::int64_t index) const override { return {columns_[0][index]}; }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> columns_;
+};
+
+// Other memory was read.
+TEST(Pipeline, RefusesStoredColumnsThatAreNotWhatTheyMustBe) {
+  const auto refusal = [](const std::vector<at::Tensor>& columns) {
+    const std::vector<std::string> names{"x"};
+    return message_of<UsageError>([&] { Pipeline(std::make_shared<Stored>(names, columns)); });
+  };
+  EXPECT_NO_THROW(Pipeline(std::make_shared<Stored>(std::vector<std::string>{"x"},
+                                                    std::vector<at::Tensor>{at::zeros({3})})));
+  EXPECT_THAT(refusal({at::zeros({3}), at::zeros({3})}),
+              HasSubstr("Dataset::stored() has 2 tensors, expected 1: 'x'"));
+  EXPECT_THAT(refusal({at::zeros({2, 4})}),
+              HasSubstr("has for column 'x' Float [2, 4], expected a contiguous CPU tensor of 3"));
+  EXPECT_THAT(refusal({at::zeros({4, 3}).t()}), HasSubstr("Float [3, 4]"));
+  EXPECT_THAT(refusal({at::Tensor()}), HasSubstr("'x' no tensor"));
+}
+
+TEST(Pipeline, RefusesADataSetWithoutNamesOfItsOwn) {
+  const auto refusal = [](const std::vector<std::string>& names) {
+    return message_of<UsageError>(
+        [&] { Pipeline(std::make_shared<Stored>(names, std::vector<at::Tensor>())); });
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("without columns"));
+  EXPECT_THAT(refusal({"x", "x"}), HasSubstr("the column 'x' is there twice"));
 }
 
 TEST(Pipeline, StacksSamplesOfAnyShape) {

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 
 #include <exception>
+#include <limits>
 #include <set>
 #include <stdexcept>
 
@@ -37,18 +38,14 @@ Numbers skipped_of(const BatchStream& stream) {
   return samples;
 }
 
-class SkipFailed : public ::testing::TestWithParam<int> {
+class SkipFailed : public testing::WithWorkers {
  protected:
-  Pipeline over(Pipeline pipeline) const {
-    if (GetParam() > 0) pipeline.prefetch(3, GetParam());
-    return pipeline;
-  }
-  Pipeline failing_at(const std::set<std::int64_t>& bad, std::int64_t size = 10) const {
+  static Pipeline failing_at(const std::set<std::int64_t>& bad, std::int64_t size = 10) {
     return over(Pipeline(count_to(size)).map("x", fail_at(bad)));
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Workers, SkipFailed, ::testing::Values(0, 1, 3));
+INSTANTIATE_TEST_SUITE_P(Workers, SkipFailed, testing::numbers_of_workers());
 
 TEST_P(SkipFailed, PutsTheNextGoodSampleOfTheShardInItsPlace) {
   const auto stream = failing_at({3, 7}).batch(4).skip_failed(2).open(0);
@@ -164,6 +161,28 @@ TEST_P(SkipFailed, NeverSkipsSamplesThatDoNotGoTogether) {
   const auto stream = over(Pipeline(set).batch(3).skip_failed(5)).open(0);
   EXPECT_THAT(message_of<UsageError>([&] { stream->next(); }),
               HasSubstr("sample 2 is Float [2], but sample 0 of the same batch is Float [1]"));
+}
+
+// The one that failed was taken for the form of the whole batch.
+TEST_P(SkipFailed, DoesNotTakeTheFormOfASampleThatFailed) {
+  const auto set = generator(4, {"image", "x"}, [](std::int64_t index) {
+    return std::vector<at::Tensor>{at::zeros({index == 0 ? 7 : 2}), at::scalar_tensor(index)};
+  });
+  for (Pipeline pipeline : {Pipeline(set), Pipeline(set).pad("image", {.length = 3})}) {
+    const auto stream = over(pipeline.map("x", fail_at({0})).batch(2).skip_failed(1)).open(0);
+    const auto batch = stream->next();
+    ASSERT_TRUE(batch);
+    EXPECT_EQ(testing::numbers_of((*batch)["x"]), (Numbers{1, 1}));
+    EXPECT_EQ((*batch)["image"].size(0), 2);
+    EXPECT_EQ(skipped_of(*stream), (Numbers{0}));
+  }
+}
+
+TEST_P(SkipFailed, AllowsAnyNumber) {
+  const auto stream =
+      failing_at({1, 2}, 4).batch(4).skip_failed(std::numeric_limits<std::int64_t>::max()).open(0);
+  EXPECT_THAT(batches_of(*stream), ElementsAre(Numbers{0, 3, 3, 3}));
+  EXPECT_EQ(skipped_of(*stream), (Numbers{1, 2}));
 }
 
 TEST_P(SkipFailed, NeverSkipsABatch) {

@@ -4,10 +4,15 @@
 
 #include "batches.h"
 #include <trireme/base/error.h>
+#include <trireme/data/views.h>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
+#include <stdexcept>
 #include <string>
 
 namespace trireme::data {
@@ -60,6 +65,32 @@ TEST(StreamState, OfOneRankServesAll) {
   const StreamState state = state_after(part(0), 1);
   const auto all = batches_of(part(1), 2);
   EXPECT_EQ(batches_of(*part(1).open(state)), std::vector<Numbers>(all.begin() + 1, all.end()));
+}
+
+TEST(StreamState, GoesOnWithAllOperationsTogether) {
+  const auto images = generator(23, {"image"}, [](std::int64_t index) {
+    return std::vector<at::Tensor>{at::full({index % 3 + 1}, static_cast<double>(index))};
+  });
+  const auto fail = [](at::Tensor image, Random& random) {
+    if (random.below(5) == 0) throw std::runtime_error("not this time");
+    return image + random.uniform();
+  };
+  const auto labels = tensors({{"label", at::arange(23) % 4}});
+  for (const Partition partition : {Partition::kStrided, Partition::kContiguous}) {
+    testing::expect_same_for_workers_and_resumed(
+        Pipeline(zip(images, labels))
+            .shuffle_buffer(7, 3)
+            .shard(
+                {.index = 1, .count = 3, .remainder = Remainder::kUneven, .partition = partition})
+            .map("image", fail)
+            .pad("image", {.length = 4})
+            .map_batch(mixup(4))
+            .batch(3, LastBatch::kPad)
+            .repeat(2)
+            .skip_failed(100)
+            .seed(9),
+        2);
+  }
 }
 
 TEST(StreamState, IsReadBackFromItsText) {

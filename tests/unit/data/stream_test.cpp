@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads, errors and the end of a stream. Each case runs with and without workers.
-#include "files.h"
+#include "batches.h"
 #include <trireme/base/error.h>
-#include <trireme/data/pipeline.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/complex.h>
+#include <ATen/ops/conj.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/imag.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
@@ -26,23 +29,12 @@ namespace {
 
 using test::message_of;
 using ::testing::AllOf;
+using testing::count_to;
 using ::testing::HasSubstr;
 
-class Stream : public ::testing::TestWithParam<int> {
- protected:
-  // A pipeline of GetParam() workers; none stands for making each batch when it is asked for.
-  Pipeline over(std::shared_ptr<const Dataset> dataset) const {
-    Pipeline pipeline(std::move(dataset));
-    if (GetParam() > 0) pipeline.prefetch(3, GetParam());
-    return pipeline;
-  }
+class Stream : public testing::WithWorkers {};
 
-  static std::shared_ptr<const Dataset> count_to(std::int64_t size) {
-    return tensors({{"x", at::arange(size)}});
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Workers, Stream, ::testing::Values(0, 1, 3));
+INSTANTIATE_TEST_SUITE_P(Workers, Stream, testing::numbers_of_workers());
 
 TEST_P(Stream, ThrowsAtTheBatchThatHasTheErrorAndIsOverThen) {
   const auto stream = over(count_to(10))
@@ -161,6 +153,50 @@ TEST_P(Stream, RefusesAFunctionWithoutAResult) {
   const auto stream = over(count_to(2)).map("x", [](at::Tensor) { return at::Tensor(); }).open(0);
   EXPECT_THAT(message_of<UsageError>([&] { stream->next(); }),
               HasSubstr("the result is not a dense CPU tensor"));
+}
+
+// LibTorch only notes that elements are to be conjugated or negated.
+TEST_P(Stream, TakesElementsThatAreConjugatedLater) {
+  const at::Tensor x = at::complex(at::ones({2}), at::ones({2}));
+  const auto of = [](const Pipeline& pipeline) { return (*over(pipeline).open(0)->next())["x"]; };
+  const at::Tensor expected = at::conj(x).resolve_conj().narrow(0, 0, 1);
+  EXPECT_TRUE(at::equal(of(Pipeline(tensors({{"x", at::conj(x)}}))), expected));
+  const Pipeline mapped = Pipeline(tensors({{"x", x}})).map("x", [](const at::Tensor& sample) {
+    return sample.conj();
+  });
+  EXPECT_TRUE(at::equal(of(mapped), expected));
+  const Pipeline negated = Pipeline(tensors({{"x", x}})).map("x", [](const at::Tensor& sample) {
+    return at::imag(sample.conj());
+  });
+  EXPECT_TRUE(at::equal(of(negated), at::full({1}, -1.F)));
+}
+
+// It ended the program.
+TEST_P(Stream, ThrowsWhatTheDataSetSaysOfItselfWhereItIsOpened) {
+  class Fails final : public Dataset {
+   public:
+    std::int64_t size() const override { return 4; }
+    const std::vector<std::string>& columns() const override { return names_; }
+    std::vector<at::Tensor> get(std::int64_t /*index*/) const override { return {at::zeros({1})}; }
+    const std::vector<at::Tensor>& stored() const override {
+      if (++calls_ > 1) throw std::runtime_error("the disk is gone");
+      return none_;
+    }
+
+   private:
+    std::vector<std::string> names_{"x"};
+    std::vector<at::Tensor> none_;
+    mutable std::atomic<int> calls_{0};
+  };
+  const Pipeline pipeline = over(std::make_shared<Fails>());
+  EXPECT_EQ(message_of<std::runtime_error>([&] { pipeline.open(0); }), "the disk is gone");
+}
+
+TEST_P(Stream, NamesTheBatchThatCannotBeMade) {
+  const auto pipeline = over(tensors({{"x", at::zeros({1, 1, 1})}}))
+                            .pad("x", {.length = std::int64_t{1} << 40, .dimensions = {0, 1}});
+  EXPECT_THAT(message_of<DataError>([&] { pipeline.open(0)->next(); }),
+              ::testing::StartsWith("batch 0 of pass 0: "));
 }
 
 TEST_P(Stream, HandlesSamplesWithoutElements) {

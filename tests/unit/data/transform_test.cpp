@@ -3,11 +3,13 @@
 
 #include "files.h"
 #include <trireme/base/error.h>
+#include <trireme/data/pipeline.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
@@ -53,6 +55,31 @@ TEST(RandomCrop, CutsAnyPieceOfThePaddedImageAndNothingElse) {
     }
   }
   EXPECT_EQ(places.size(), 4U * 6U);
+}
+
+TEST(Transform, RefusesASampleWithoutDataOnTheCpu) {
+  for (const at::Tensor& sample :
+       {at::Tensor(), at::empty({1, 4, 4}, at::TensorOptions().device(at::kMeta))}) {
+    EXPECT_THAT(message_of<UsageError>([&] { apply(center_crop(2, 2), sample); }),
+                HasSubstr("center_crop: the sample is not a dense CPU tensor"));
+  }
+}
+
+// Less memory was taken than was written to.
+TEST(Transform, RefusesResultsThatNoMemoryHolds) {
+  const at::Tensor sample = at::zeros({1, 4, 4});
+  const Transform huge = resize(std::int64_t{1} << 31, std::int64_t{1} << 31);
+  const std::string expected =
+      "a sample of Float [1, 2147483648, 2147483648] has more bytes than any memory";
+  EXPECT_THAT(message_of<UsageError>([&] { apply(huge, sample); }), HasSubstr(expected));
+  const auto set = tensors({{"x", sample.unsqueeze(0)}});
+  EXPECT_THAT(message_of<UsageError>([&] { Pipeline(set).map("x", huge).open(0)->next(); }),
+              HasSubstr("column 'x', operation 1 (resize), sample 0: " + expected));
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  EXPECT_THAT(message_of<UsageError>([] { pad(kLargest, 0, kLargest, 0); }),
+              HasSubstr("pad by 9223372036854775807, 0,"));
+  EXPECT_THAT(message_of<UsageError>([] { random_crop(1, 1, kLargest); }),
+              HasSubstr("random_crop with a padding of 9223372036854775807"));
 }
 
 TEST(RandomCrop, WorksForElementsOfAnySize) {

@@ -5,10 +5,12 @@
 #include <trireme/base/error.h>
 
 #include <gmock/gmock.h>
+#include <tests/other_locale.h>
 #include <tests/temporary_folder.h>
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <utility>
 
 namespace trireme {
@@ -45,6 +47,19 @@ TEST(Plateau, GoesOnFromItsState) {
     }
     EXPECT_GT(falls, 2);
   }
+}
+
+TEST(Plateau, HasTheSameStateInEveryLocale) {
+  Plateau first({.patience = 2000});
+  first.observe(0.5);
+  for (int number = 0; number < 1500; ++number) first.observe(1);
+  const std::string state = first.state();
+  const test::CommaLocale locale;
+  EXPECT_EQ(first.state(), state);
+  Plateau second({.patience = 2000});
+  second.restore(state);
+  EXPECT_EQ(second.best(), 0.5);
+  EXPECT_EQ(second.state(), state);
 }
 
 TEST(Plateau, RefusesWhatCannotBe) {

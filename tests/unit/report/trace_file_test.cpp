@@ -60,11 +60,17 @@ TEST(TraceFile, MergesRanksOnOneClock) {
                          return time + 100 * static_cast<double>(rank);
                        }};
   }
+  traces[1].clock_error = 12.5;
   const std::string merged = merge_traces(traces);
   EXPECT_THAT(merged, testing::StartsWith(kNames0));
   EXPECT_THAT(merged, testing::HasSubstr(R"("ts":10.5,"dur":2.0,"pid":0,)"));
   EXPECT_THAT(merged, testing::HasSubstr(R"("ts":110.5,"dur":2.0,"pid":1,)"));
-  EXPECT_THAT(merged, testing::EndsWith("}\n]\n"));
+  EXPECT_THAT(merged,
+              testing::EndsWith(
+                  ",\n"
+                  R"({"name":"process_labels","ph":"M","pid":1,"tid":0,)"
+                  R"("args":{"labels":"clock within 12.5 us of rank 0's","clock_error":12.5}})"
+                  "\n]\n"));
   EXPECT_EQ(merge_traces({}), "[]\n");
 }
 

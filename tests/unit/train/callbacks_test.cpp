@@ -107,6 +107,18 @@ TEST_F(CallbacksTest, ProgressBarIsSilentOnOtherRanksAndCleansUpAfterAFailure) {
   EXPECT_THAT(output.screen(), ElementsAre(""));
 }
 
+// The bar of an epoch that was broken off used to stay, drawn again below every later line.
+TEST_F(CallbacksTest, ProgressBarIsGoneAfterARunThatWasStoppedWithinAnEpoch) {
+  report::RecordedOutput output(80);
+  report::Console console(output);
+  ProgressBar bar("images", console);
+  bar.on_epoch_begin({.run = run_, .epoch = 1});
+  bar.on_step_end(step(1, 1, 0.75F));
+  bar.on_run_end(run_);
+  console.line("later");
+  EXPECT_THAT(output.screen(), ElementsAre("later", ""));
+}
+
 TEST_F(CallbacksTest, CheckpointRefusesToHaveNoInterval) {
   EXPECT_THAT([] { const Checkpoint callback({.save = {}, .every_steps = 0, .every_epochs = 0}); },
               ThrowsMessage<UsageError>(HasSubstr("every_steps is 0, every_epochs is 0")));

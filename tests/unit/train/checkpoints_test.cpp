@@ -76,6 +76,20 @@ TEST_F(Checkpoints, AreSavedWhenATimeHasPassed) {
   EXPECT_THAT(saved("seldom"), SizeIs(0));
 }
 
+TEST_F(Checkpoints, AreSavedAgainWhereAResumedModelComesToTheSameStep) {
+  Trained run;
+  Checkpoint checkpoint({.save = save_options()});
+  Checkpoint middle({.save = {.folder = folder_.path(), .prefix = "middle"},
+                     .every_steps = 2,
+                     .every_epochs = 0});
+  run.model.train(1, batches(), {checkpoint, middle});
+  EXPECT_THAT(saved(), ElementsAre("checkpoint-1_4"));
+  checkpoint::remove_checkpoint(folder_ / "checkpoint-1_4");
+  run.model.resume(folder_ / "middle-1_2");
+  run.model.train(1, batches(), {checkpoint});
+  EXPECT_THAT(saved(), ElementsAre("checkpoint-1_4", "checkpoint-2_4"));
+}
+
 TEST_F(Checkpoints, AreSavedOnRequestOfAnyRankByAllThatTakePart) {
   for (int stage = 0; stage <= 2; ++stage) {
     std::array<torch::nn::Sequential, 2> networks{testing::small_network(),

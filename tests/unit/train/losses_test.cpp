@@ -6,6 +6,10 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
 namespace trireme {
 namespace {
 
@@ -57,6 +61,46 @@ TEST(CrossEntropy, AcceptsOneLabelForEachPixel) {
       CrossEntropy()(logits, labels).equal(torch::nn::functional::cross_entropy(logits, labels)));
 }
 
+TEST(CrossEntropy, EqualsLibTorchForSoftLabelsWithItsGradient) {
+  torch::manual_seed(1);
+  namespace functional = torch::nn::functional;
+  for (const auto& shape : {std::vector<std::int64_t>{5, 3}, {2, 3, 4, 4}}) {
+    for (const double smoothing : {0.0, 0.1}) {
+      const auto logits = torch::randn(shape, torch::requires_grad());
+      const auto target = torch::rand(shape).softmax(1);
+      const auto expected = functional::cross_entropy(
+          logits, target, functional::CrossEntropyFuncOptions().label_smoothing(smoothing));
+      const auto gradient = torch::autograd::grad({expected}, {logits})[0];
+      const auto loss = CrossEntropy{.label_smoothing = smoothing}(logits, target);
+      EXPECT_TRUE(loss.equal(expected));
+      EXPECT_TRUE(torch::autograd::grad({loss}, {logits})[0].equal(gradient));
+      EXPECT_TRUE(CrossEntropy{.label_smoothing = smoothing}(logits, target.to(torch::kDouble))
+                      .equal(expected));
+    }
+  }
+}
+
+TEST(CrossEntropy, RefusesSoftLabelsThatAreNoProbabilities) {
+  for (const double wrong : {-0.5, 1.5, std::nan("")}) {
+    auto target = torch::full({4, 3}, 1.0 / 3);
+    target[2][1] = wrong;
+    EXPECT_THAT(
+        [&] { CrossEntropy()(torch::zeros({4, 3}), target); },
+        ThrowsMessage<DataError>(AllOf(HasSubstr("in row 2"), HasSubstr("no probability"))));
+  }
+}
+
+TEST(CrossEntropy, RefusesASmoothingThatIsNoShare) {
+  for (const double wrong : {-0.1, 1.0, std::nan("")}) {
+    EXPECT_THAT(
+        [&] {
+          CrossEntropy{.label_smoothing = wrong}(torch::zeros({1, 3}),
+                                                 torch::zeros({1}, torch::kLong));
+        },
+        ThrowsMessage<UsageError>(HasSubstr("label smoothing of ")));
+  }
+}
+
 TEST(CrossEntropy, NamesLabelRowAndNumberOfClassesForALabelThatIsNoClass) {
   const auto logits = torch::zeros({4, 10});
   EXPECT_THAT(
@@ -78,6 +122,9 @@ TEST(CrossEntropy, ShowsShapesThatDoNotFit) {
               ThrowsMessage<UsageError>(HasSubstr("got output [4]")));
   EXPECT_THAT([] { CrossEntropy()(torch::zeros({4, 10}), torch::zeros({4})); },
               ThrowsMessage<UsageError>(HasSubstr("integer dtype")));
+  EXPECT_THAT([] { CrossEntropy()(torch::zeros({4, 10}), torch::zeros({4, 9})); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("soft labels of the output's shape"),
+                                              HasSubstr("float and shape [4, 9]"))));
 }
 
 }  // namespace

@@ -106,6 +106,25 @@ TEST(Model, MicroBatchesMakeOneStepOfTheMeanGradientAndTheRestIsLeftOut) {
   EXPECT_FLOAT_EQ(losses[1], 1.9F * 1.9F * (9.0F + 16.0F) / 2);
 }
 
+// The mean of micro-batches of different length would not be the mean of the samples.
+TEST(Model, ALossIsTheMeanOfAllRowsThatCountInMicroBatchesOfDifferentLength) {
+  const auto x = torch::tensor({1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F, 7.0F}).unsqueeze(1);
+  for (const auto last : {data::LastBatch::kKeep, data::LastBatch::kPad}) {
+    data::Pipeline data(data::tensors({{"x", x}, {"y", torch::zeros({7, 1})}}));
+    data.batch(4, last);
+    auto module = std::make_shared<Doubler>();
+    torch::optim::SGD optimizer(module->parameters(), 0.0);
+    Model model(module, MeanSquaredError(), optimizer, {.plan = {.micro_batches = 2}});
+    LambdaCallback check({.step_end = [&](const StepEndContext& step) {
+      EXPECT_EQ(step.samples, 7);
+      EXPECT_FLOAT_EQ(step.loss, 4.0F * 140 / 7);
+    }});
+    const History history = model.train(1, data, {check});
+    EXPECT_FLOAT_EQ(static_cast<float>(history.epochs.at(0).loss), 4.0F * 140 / 7);
+    EXPECT_FLOAT_EQ(static_cast<float>(model.evaluate(data).loss), 4.0F * 140 / 7);
+  }
+}
+
 TEST(Model, CountsEpochsAndStepsOnFromCallToCallAndTellsCallbacksInOrder) {
   auto data = points(16);
   data.batch(8);

@@ -7,6 +7,7 @@
 #include <trireme/train/lambda_callback.h>
 
 #include <gmock/gmock.h>
+#include <tests/other_locale.h>
 
 #include <cmath>
 #include <limits>
@@ -86,6 +87,19 @@ TEST(RequestStop, LeavesATrainingThatGoesOnToTheSameBits) {
   }
 }
 
+TEST(TrainingLimit, TakesNoStepBehindTheLastOne) {
+  Trained run;
+  TrainingLimit limit({.steps = 20});
+  run.model.train(2, part(), {limit, run.record});
+  EXPECT_EQ(run.last_step, 20);
+  const History history = run.model.train(1, part(), {limit, run.record});
+  EXPECT_EQ(run.last_step, 20);
+  EXPECT_TRUE(history.is_stopped);
+  EXPECT_TRUE(history.epochs.empty());
+  run.model.train(1, part(), {run.record});
+  EXPECT_EQ(run.last_step, 30);
+}
+
 TEST(TrainingLimit, EndsAfterATime) {
   Trained run;
   TrainingLimit limit({.time = std::chrono::nanoseconds(1)});
@@ -125,6 +139,19 @@ TEST(EarlyStopping, LooksAtTheLossByItself) {
   }});
   run.model.train(1, data, {stopping, record}, &data);
   EXPECT_EQ(stopping.best_score(), evaluated);
+}
+
+TEST(EarlyStopping, HasTheSameStateInEveryLocaleAlsoWhereAScoreIsInfinite) {
+  const test::CommaLocale locale;
+  for (const char* state : {"0.5 1500 2", "-inf 1 0"}) {
+    EarlyStopping stopping;
+    stopping.restore(state);
+    EXPECT_EQ(stopping.state(), state);
+  }
+  EarlyStopping stopping;
+  for (const char* state : {"", "0.5", "0.5 1", "0.5 1 x", "x 1 1", "0.5 0 1", "0.5 1 1 1"}) {
+    EXPECT_THROW(stopping.restore(state), CheckpointError) << state;
+  }
 }
 
 TEST(Stopping, RefusesWhatCannotBe) {

@@ -322,18 +322,25 @@ bool Member::has_failed() const noexcept {
 }
 
 void Member::fail(int peer, const Call& call, const std::string& message, const std::string& hint) {
-  std::uint32_t whole = 0;
-  if (group_->failure.compare_exchange_strong(whole, 1, std::memory_order_seq_cst)) {
-    const std::string text =
-        join_message(message, "\nwhat each rank did last:\n", last_operations());
-    group_->failed_rank = rank_;
-    group_->failed_peer = peer;
-    copy_text(text, group_->message);
-    copy_text(hint, group_->hint);
-    group_->failure.store(2, std::memory_order_seq_cst);
-    ring(every_rank());
-  }
+  tell_failure(peer, join_message(message, "\nwhat each rank did last:\n", last_operations()),
+               hint);
   throw_failure(call);
+}
+
+void Member::end_for_all(const std::string& message) {
+  if (Segment::num_forks() == num_forks_) tell_failure(rank_, message, "mend what is said there");
+}
+
+// The first one counts.
+void Member::tell_failure(int peer, const std::string& message, const std::string& hint) {
+  std::uint32_t whole = 0;
+  if (!group_->failure.compare_exchange_strong(whole, 1, std::memory_order_seq_cst)) return;
+  group_->failed_rank = rank_;
+  group_->failed_peer = peer;
+  copy_text(message, group_->message);
+  copy_text(hint, group_->hint);
+  group_->failure.store(2, std::memory_order_seq_cst);
+  ring(every_rank());
 }
 
 void Member::throw_failure(const Call& call) {

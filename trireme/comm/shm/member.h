@@ -63,7 +63,7 @@ std::string describe(const Operation& operation);
 std::string describe(const RecordedOperation& recorded);
 
 /// Not thread-safe but for begin, end, wait_for and wake, which several threads of the rank may
-/// call at once, each for a call of its own.
+/// call at once, each for a call of its own, and end_for_all.
 class Member {
  public:
   Member(Segment segment, const Layout& layout, int rank, Options options);
@@ -129,6 +129,11 @@ class Member {
   [[noreturn]] void fail(int peer, const Call& call, const std::string& message,
                          const std::string& hint);
 
+  /// Ends the group for all ranks, because this one cannot go on: what they wait for in it, and
+  /// what they start later, throws CommError with this message. Does nothing where the group has
+  /// failed before, and in a forked child. May be called beside everything else.
+  void end_for_all(const std::string& message);
+
   /// Whether the group has failed; wait_for and begin throw then.
   bool has_failed() const noexcept;
 
@@ -155,6 +160,7 @@ class Member {
   std::uint64_t all_waited_for(std::uint64_t ranks) const noexcept;
   void ring(std::uint64_t sleepers) noexcept;
   void look_for_mismatch(int peer, const Call& call);
+  void tell_failure(int peer, const std::string& message, const std::string& hint);
   [[noreturn]] void throw_failure(const Call& call);
   void report(const std::string& line) const;
 

@@ -25,9 +25,7 @@ class Misfit : public UsageError {
 
 // Makes a value last while other samples are loaded: a function may use its memory again.
 void keep(Value& value) {
-  if (value.owner.defined() && value.owner.storage().use_count() > 1) {
-    value = value_of(tensor_of(value));
-  }
+  if (is_shared(value.owner)) value = value_of(tensor_of(value));
 }
 
 std::string place_of(std::uint64_t number, const std::string& name) {
@@ -56,6 +54,17 @@ Assembler::Assembler(std::shared_ptr<const Recipe> recipe)
 std::optional<Assembled> Assembler::assemble(Ticket ticket, const std::stop_token& stop) {
   const at::NoGradGuard no_grad;
   begin_batch(std::move(ticket));
+  try {
+    return make(stop);
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    // Such as no memory for so many rows.
+    rethrow_from(join_message("batch ", ticket_.number, " of pass ", ticket_.pass));
+  }
+}
+
+std::optional<Assembled> Assembler::make(const std::stop_token& stop) {
   Assembled made;
   for (std::size_t row = 0; row < ticket_.rows.samples.size(); ++row) {
     if (stop.stop_requested()) return std::nullopt;
@@ -73,6 +82,10 @@ std::optional<Assembled> Assembler::assemble(Ticket ticket, const std::stop_toke
 void Assembler::begin_batch(Ticket ticket) {
   ticket_ = std::move(ticket);
   loaded_ = ticket_.rows.samples;
+  begin_columns();
+}
+
+void Assembler::begin_columns() {
   for (Column& column : columns_) {
     column.tensor.reset();
     column.values.clear();
@@ -85,7 +98,7 @@ void Assembler::add_or_replace(std::size_t row, Assembled& made) {
   std::string message;
   for (std::int64_t attempt = 0;; ++attempt) {
     const std::optional<std::int64_t> sample =
-        attempt <= *recipe_->skip_limit + 1
+        attempt - 1 <= *recipe_->skip_limit
             ? ticket_.replacement(static_cast<std::int64_t>(row), attempt)
             : std::nullopt;
     if (!sample) {
@@ -99,6 +112,8 @@ void Assembler::add_or_replace(std::size_t row, Assembled& made) {
     } catch (const Misfit&) {
       throw;
     } catch (const Error& error) {
+      // What is not in the batch does not say what form the others must have.
+      if (row == 0) begin_columns();
       if (attempt > 0) continue;
       message = error.what();
       if (static_cast<std::int64_t>(row) < std::ssize(ticket_.rows.samples) - ticket_.rows.padded) {
@@ -193,6 +208,7 @@ void Assembler::apply(const Step& step, const Step* next, Column* into, std::siz
     return;
   }
   Form form = operation->result(value.form);
+  const std::size_t bytes = form.bytes();
   if (const Pointwise* const pointwise = operation->pointwise()) {
     pointwise_.push_back({pointwise, value.form.dtype});
     // The next one is to find the results in the cache: all run with the last of them.
@@ -208,11 +224,11 @@ void Assembler::apply(const Step& step, const Step* next, Column* into, std::siz
     owner = at::empty(form.sizes, form.dtype);
     output = static_cast<std::byte*>(owner.mutable_data_ptr());
   } else if (is_last && fits(*into, sample, form)) {
-    output = into->rows + row * form.bytes();
+    output = into->rows + row * bytes;
   } else {
     std::vector<std::byte>& scratch = scratch_[next_scratch_];
     next_scratch_ = 1 - next_scratch_;
-    if (scratch.size() < form.bytes()) scratch.resize(form.bytes());
+    if (scratch.size() < bytes) scratch.resize(bytes);
     output = scratch.data();
   }
   if (pointwise_.empty()) {

@@ -51,7 +51,9 @@ class Assembler {
     std::vector<Value> values;
   };
 
+  std::optional<Assembled> make(const std::stop_token& stop);
   void begin_batch(Ticket ticket);
+  void begin_columns();
   void add_or_replace(std::size_t row, Assembled& made);
   void add(std::size_t row, std::size_t from, std::int64_t sample);
   void fetch_ahead(std::int64_t sample) const;

@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/alloc_cpu.h>
-#include <c10/util/accumulate.h>
 
 #include <cstddef>
 #include <mutex>
@@ -15,7 +14,7 @@ namespace trireme::data::detail {
 namespace {
 
 // Smaller ones the standard allocator uses again itself.
-constexpr std::size_t kSmallest = std::size_t{1} << 20;
+constexpr std::int64_t kSmallest = std::int64_t{1} << 20;
 // Pieces that wait to be used again. A loop that takes batch after batch brings one back for each;
 // what a program has kept for a while and then lets go all at once is freed.
 constexpr std::size_t kMostKept = 4;
@@ -60,12 +59,16 @@ class BatchMemory::Pool {
 BatchMemory::BatchMemory() : pool_(std::make_shared<Pool>()) {}
 
 at::Tensor BatchMemory::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
-  const std::size_t bytes =
-      static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
-  if (bytes < kSmallest) return at::empty(sizes, dtype);
-  void* const data = pool_->take(bytes);
+  auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+  bool is_too_large = false;
+  for (const std::int64_t size : sizes)
+    is_too_large = __builtin_mul_overflow(bytes, size, &bytes) || is_too_large;
+  // at::empty says so where it is too large.
+  if (is_too_large || bytes < kSmallest) return at::empty(sizes, dtype);
+  const auto size = static_cast<std::size_t>(bytes);
+  void* const data = pool_->take(size);
   return at::from_blob(
-      data, sizes, [pool = pool_, bytes](void* piece) { pool->give_back(piece, bytes); },
+      data, sizes, [pool = pool_, size](void* piece) { pool->give_back(piece, size); },
       at::TensorOptions().dtype(dtype));
 }
 

@@ -20,6 +20,10 @@ std::int64_t record_bytes(const CifarFormat& format) {
 }
 
 std::int64_t count_records(const CifarFormat& format, const fs::path& file) {
+  if (!fs::is_regular_file(file)) {
+    throw DataError(join_message(file.string(), " is not a file"),
+                    "take it away, and get the data set anew");
+  }
   const auto bytes = static_cast<std::int64_t>(fs::file_size(file));
   const std::int64_t rest = bytes % record_bytes(format);
   if (rest == 0) return bytes / record_bytes(format);

@@ -26,8 +26,17 @@ struct Form {
     return product;
   }
   std::int64_t element_bytes() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
-  std::size_t bytes() const { return static_cast<std::size_t>(elements() * element_bytes()); }
+  /// Throws UsageError where that is more than any memory has.
+  std::size_t bytes() const {
+    std::int64_t product = element_bytes();
+    for (const std::int64_t size : sizes)
+      if (__builtin_mul_overflow(product, size, &product)) fail_too_large();
+    return static_cast<std::size_t>(product);
+  }
   bool operator==(const Form& other) const = default;
+
+ private:
+  [[noreturn]] void fail_too_large() const;
 };
 
 /// `Byte [1, 28, 28]`.

@@ -3,10 +3,21 @@
 
 #include <trireme/base/error.h>
 #include <trireme/data/detail/failure.h>
+#include <trireme/data/detail/value.h>
 
 #include <utility>
 
 namespace trireme::data::detail {
+namespace {
+
+// The reader may use the memory of a sample for the next one, which is read before this one has
+// found its place. What is no sample is refused where it is loaded.
+void keep(at::Tensor& tensor) {
+  const bool is_dense = tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu();
+  if (is_dense && is_shared(tensor)) tensor = tensor_of(value_of(tensor));
+}
+
+}  // namespace
 
 Reading::Reading(std::shared_ptr<const Recipe> recipe, std::int64_t pass)
     : recipe_(std::move(recipe)), pass_(pass) {
@@ -41,6 +52,7 @@ std::optional<Reading::Item> Reading::read() {
         "give the right number in IterableDataset::size(), or none");
   }
   if (!tensors) return std::nullopt;
+  for (at::Tensor& tensor : *tensors) keep(tensor);
   return Item{num_read_++, std::move(*tensors)};
 }
 

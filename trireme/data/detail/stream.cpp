@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -49,8 +50,6 @@ class Stream : public BatchStream {
   Stream(std::shared_ptr<const Recipe> recipe, std::int64_t epoch, std::int64_t first_batch)
       : recipe_(std::move(recipe)),
         state_{.epoch = epoch, .next_batch = first_batch, .settings = recipe_->settings()} {}
-
-  const std::shared_ptr<const Recipe>& recipe() const { return recipe_; }
 
  private:
   // Returns the next batch, nothing after the last.
@@ -115,7 +114,11 @@ class PrefetchStream final : public Stream {
     const std::size_t num_workers =
         std::min(static_cast<std::size_t>(recipe->workers), slots_.size());
     for (std::size_t i = 0; i < num_workers; ++i) {
-      workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+      // Made here, so that what it throws is open()'s.
+      auto assembler = std::make_unique<Assembler>(recipe);
+      workers_.emplace_back([this, assembler = std::move(assembler)](const std::stop_token& stop) {
+        work(*assembler, stop);
+      });
     }
   }
 
@@ -157,8 +160,7 @@ class PrefetchStream final : public Stream {
     workers_.clear();
   }
 
-  void work(const std::stop_token& stop) {
-    Assembler assembler(recipe());
+  void work(Assembler& assembler, const std::stop_token& stop) {
     for (;;) {
       // One worker at a time: numbers and batches stay together.
       std::unique_lock turn(turn_mutex_);

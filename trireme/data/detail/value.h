@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <string_view>
 
 namespace trireme::data::detail {
 
@@ -17,8 +18,12 @@ struct Value {
   at::Tensor owner;  // keeps `data` alive where nothing else does
 };
 
-/// A value that keeps the tensor. Throws UsageError unless it is a dense one on the CPU.
-Value value_of(at::Tensor tensor);
+/// A value that keeps the tensor. Throws UsageError that begins with `what` unless it is a dense
+/// one on the CPU.
+Value value_of(at::Tensor tensor, std::string_view what = "the result");
+
+/// Whether a function that has made the tensor may write to its memory again.
+bool is_shared(const at::Tensor& tensor);
 
 /// A tensor of its own with that value.
 at::Tensor tensor_of(const Value& value);

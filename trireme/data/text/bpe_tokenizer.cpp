@@ -41,23 +41,23 @@ class BpeTokenizer::Engine {
 
   detail::BpeRecipe recipe_;
   SpecialTokens all_;
-  SpecialTokens added_;
+  SpecialTokens ordinary_;  // those that are not special
   std::array<std::optional<std::int32_t>, 256> tokens_of_bytes_;
   std::vector<std::optional<std::string>> bytes_;  // by token
   mutable detail::WordCache cache_;
 };
 
 BpeTokenizer::Engine::Engine(detail::BpeRecipe recipe)
-    : recipe_(std::move(recipe)), added_(recipe_.added) {
-  std::vector<SpecialToken> all = recipe_.special;
-  all.insert(all.end(), recipe_.added.begin(), recipe_.added.end());
+    : recipe_(std::move(recipe)),
+      all_(recipe_.added),
+      ordinary_(detail::ordinary_tokens(recipe_.added)) {
   const detail::Vocabulary& vocabulary = recipe_.vocabulary;
   for (std::size_t number = 0; number < vocabulary.size(); ++number) {
     const auto& token = vocabulary.token(number);
     bytes_.push_back(token ? std::optional(detail::bytes_of_token(*token)) : std::nullopt);
   }
-  for (const SpecialToken& token : all) bytes_[static_cast<std::size_t>(token.number)] = token.name;
-  all_ = SpecialTokens(std::move(all));
+  for (const SpecialToken& token : recipe_.added)
+    bytes_[static_cast<std::size_t>(token.number)] = token.name;
   for (std::size_t byte = 0; byte < tokens_of_bytes_.size(); ++byte)
     tokens_of_bytes_[byte] = vocabulary.find(detail::byte_characters()[byte]);
 }
@@ -68,7 +68,7 @@ std::vector<std::int64_t> BpeTokenizer::Engine::encode(std::string_view text,
   work.tokens.reserve(text.size() / 3);
   work.scanners.reserve(recipe_.patterns.size());
   for (const detail::WordPattern& pattern : recipe_.patterns) work.scanners.emplace_back(pattern);
-  for (const auto& [piece, token] : (with_special ? all_ : added_).cut(text)) {
+  for (const auto& [piece, token] : (with_special ? all_ : ordinary_).cut(text)) {
     const std::int64_t offset = piece.data() - text.data();
     if (token != nullptr) {
       work.tokens.push_back(token->number);
@@ -141,10 +141,8 @@ std::string BpeTokenizer::Engine::decode(std::span<const std::int64_t> tokens) c
 }
 
 std::optional<std::int64_t> BpeTokenizer::Engine::find(std::string_view text) const {
-  for (const auto* list : {&recipe_.special, &recipe_.added}) {
-    for (const SpecialToken& token : *list) {
-      if (token.name == text) return token.number;
-    }
+  for (const SpecialToken& token : recipe_.added) {
+    if (token.name == text) return token.number;
   }
   return recipe_.vocabulary.find(detail::token_of_bytes(text));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From text to numbers and back. byte_tokenizer.h has one token for each byte,
 // character_tokenizer.h one for each character of a text, bpe_tokenizer.h the vocabularies of
-// GPT-2, Llama 3 and their like. None of them needs LibTorch; tokens.h brings their numbers into
-// tensors and files.
+// GPT-2, Llama 3 and their like, word_piece_tokenizer.h those of BERT. None of them needs LibTorch;
+// tokens.h brings their numbers into tensors and files.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ class Tokenizer {
   virtual std::vector<std::int64_t> encode_plain(std::string_view text) const = 0;
 
   /// Returns the bytes that the tokens stand for, one after the other. Part of a text's tokens may
-  /// be part of a character. Throws UsageError that names place and number of one that is none.
+  /// be part of a character. WordPiece puts spaces between words. Throws UsageError that names
+  /// place and number of one that is none.
   virtual std::string decode(std::span<const std::int64_t> tokens) const = 0;
 
   /// Returns the number of the token that stands for these bytes, or of the special token of this

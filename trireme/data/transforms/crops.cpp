@@ -47,8 +47,10 @@ class RandomCrop final : public detail::Operation {
   RandomCrop(std::int64_t height, std::int64_t width, std::int64_t padding)
       : height_(height), width_(width), padding_(padding) {
     detail::check_sides("random_crop", height, width);
-    if (padding < 0)
-      throw UsageError(join_message("random_crop with a padding of ", padding), "give 0 or more");
+    if (padding < 0 || padding > detail::kMostPadding) {
+      throw UsageError(join_message("random_crop with a padding of ", padding),
+                       "give 0 to 2^31 pixels");
+    }
   }
 
   std::string_view name() const override { return "random_crop"; }
@@ -116,10 +118,11 @@ class Pad final : public detail::Operation {
   Pad(std::int64_t left, std::int64_t top, std::int64_t right, std::int64_t bottom, double value,
       PadMode mode)
       : left_(left), top_(top), right_(right), bottom_(bottom), value_(value), mode_(mode) {
-    if (left < 0 || top < 0 || right < 0 || bottom < 0) {
+    const auto [least, most] = std::minmax({left, top, right, bottom});
+    if (least < 0 || most > detail::kMostPadding) {
       throw UsageError(
           join_message("pad by ", left, ", ", top, ", ", right, " and ", bottom, " pixels"),
-          "give 0 or more for each side; crops make an image smaller");
+          "give 0 to 2^31 for each side; crops make an image smaller");
     }
   }
 

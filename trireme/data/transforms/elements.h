@@ -16,6 +16,9 @@
 
 namespace trireme::data::detail {
 
+/// Pixels on one side, so that sums of them are numbers still.
+inline constexpr std::int64_t kMostPadding = std::int64_t{1} << 31;
+
 /// Arithmetic is done in float64 for float64 and in float32 for all else.
 template <typename Element>
 using Real = std::conditional_t<std::is_same_v<Element, double>, double, float>;

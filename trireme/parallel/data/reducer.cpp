@@ -252,6 +252,51 @@ bool Reducer::join_step() {
   return counts_.const_data_ptr<double>()[extras + kActiveRanks] > 0;
 }
 
+void Reducer::finish_without_backward() {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  if (is_broken_) {
+    throw UsageError("the exchange of gradients of this rank was interrupted",
+                     "the other ranks cannot be served any more; end this process");
+  }
+  const bool has_begun = pass_id_ != kNoPass && pass_ + 1 == plan_.micro_batches && !is_held_back_;
+  is_broken_ = true;
+  forget_unsent();
+  if (!has_begun) {
+    begin_step(/*is_active=*/true);
+  } else if (number_.defined()) {
+    // The one that was given before backward, unless it has gone.
+    const bool has_gone = !tail_is_apart_ && next_bucket_ == buckets_->size();
+    const at::Tensor number =
+        tail_.narrow(0, static_cast<std::int64_t>(slots_.size()) + kNumber, 1);
+    if (!has_gone) number.copy_(number_.flatten());
+    number_.reset();
+  }
+  finish_step();
+  pass_id_ = kNoPass;
+  exchanges_ = {};
+  is_broken_ = false;
+}
+
+// What earlier passes and a part of the last one have brought.
+void Reducer::forget_unsent() {
+  for (Slot& slot : slots_) {
+    const bool is_sent = !slot.parameter.has_sparse_gradient && slot.bucket < next_bucket_;
+    if (!is_sent) slot.is_used = slot.is_ready = false;
+  }
+  for (std::size_t bucket = next_bucket_; bucket < buckets_->size(); ++bucket) {
+    num_pending_[bucket] = buckets_->members(bucket).size();
+  }
+}
+
+std::vector<comm::Group> Reducer::groups() const {
+  std::vector<comm::Group> groups = lanes_.streams;
+  groups.insert(groups.end(), lanes_.shard_streams.begin(), lanes_.shard_streams.end());
+  groups.insert(groups.end(), {lanes_.all, lanes_.shard, lanes_.replicas});
+  if (shards_) groups.push_back(shards_->gathers());
+  return groups;
+}
+
 void Reducer::abandon_step() {
   const std::lock_guard lock(mutex_);
   is_broken_ = is_broken_ || (lanes_.all.size() > 1 && (pass_ != 0 || pass_id_ != kNoPass));

@@ -56,6 +56,11 @@ class Reducer {
   void hold_back(bool on);
   /// Takes part in a step without a backward pass of its own, and returns whether any rank had one.
   bool join_step();
+  /// Takes part in the rest of a step whose last backward pass does not come, or ended by an
+  /// exception: what has not been sent yet goes as zeros.
+  void finish_without_backward();
+  /// Those that it communicates over; some may be the same.
+  std::vector<comm::Group> groups() const;
 
   /// Null where the plan does not shard.
   Shards* shards() noexcept { return shards_ ? &*shards_ : nullptr; }
@@ -87,6 +92,7 @@ class Reducer {
   void begin_step(bool is_active);
   void end_pass();
   void finish_step();
+  void forget_unsent();
   void make_ready(Slot& slot);
   void store_gradient(Slot& slot);
   void launch_ready_buckets();

@@ -61,6 +61,8 @@ class Shards final : public Toucher {
 
   OptimizerSlices& optimizers() noexcept { return *optimizers_; }
   const comm::Group& group() const noexcept { return group_; }
+  /// Over which parameters are gathered: the same ranks.
+  const comm::Group& gathers() const noexcept { return gathers_; }
 
   /// Hands the gradients of this rank's slice of a bucket, [slice_elements], to the optimizer: of
   /// each parameter for which `is_used(index)`; they replace what was there, and the others have

@@ -1,42 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls the hooks of callbacks, and keeps what one throws until all ranks can stop together.
+// Calls the hooks of callbacks and what lies between them, and keeps what one throws until all
+// ranks can stop together.
 #pragma once
 
-#include <trireme/comm/group.h>
 #include <trireme/train/callback.h>
+#include <trireme/train/detail/failures.h>
 
-#include <exception>
 #include <string>
 #include <string_view>
 #include <unordered_set>
 
 namespace trireme::detail {
 
-/// `what()` of an exception and of those nested in it.
-std::string describe(const std::exception_ptr& exception);
-
 /// The callbacks of one run on this rank. Not thread-safe.
 class CallbackCalls {
  public:
-  CallbackCalls(Callbacks callbacks, comm::Group group)
-      : callbacks_(std::move(callbacks)), group_(std::move(group)) {}
+  CallbackCalls(Callbacks callbacks, const comm::Group& group)
+      : callbacks_(std::move(callbacks)), rank_(group.rank()), failures_(group) {}
 
-  /// Calls `call(callback)` for each. Over several ranks, the first exception is kept until
-  /// throw_on_all: those that come after are still called, because other ranks may wait for them in
-  /// a collective, and the one that threw is left out from then on. A CommError is thrown at once:
-  /// the group is dead.
+  /// Calls `call(callback)` for each, by Failures::attempt: those that come after one that has
+  /// thrown are still called, because other ranks may wait for them in a collective, and the one
+  /// that threw is left out from then on.
   /// @param hook its name, for the message.
   template <typename Call>
   void each(std::string_view hook, const Call& call) {
     for (Callback& callback : callbacks_) {
       if (failed_.contains(&callback)) continue;
-      try {
-        call(callback);
-      } catch (...) {
-        keep(callback, hook);
-      }
+      const bool is_well =
+          failures_.attempt([&] { call(callback); }, [&] { return name_of(callback, hook); });
+      if (!is_well) failed_.insert(&callback);
     }
   }
+
+  /// The same for what this rank does itself; returns whether `call` came back.
+  /// @param doing such as `reading data`, as it is when `call` throws.
+  template <typename Call>
+  bool attempt(const std::string_view& doing, const Call& call) {
+    return failures_.attempt(call, [&] { return name_of(doing); });
+  }
+
+  /// `rank 1, reading data in epoch 2, step 6 of all`.
+  std::string name_of(std::string_view doing) const;
 
   /// Where training is, for the message.
   void set_place(std::int64_t epoch, std::int64_t global_step) {
@@ -44,22 +48,18 @@ class CallbackCalls {
     global_step_ = global_step;
   }
 
-  bool has_failed() const { return exception_ != nullptr; }
-
-  /// Throws TrainingError with one text on every rank, where has_failed on any. Collective,
-  /// blocking.
-  [[noreturn]] void throw_on_all() const;
+  const Failures& failures() const { return failures_; }
 
   const Callbacks& all() const { return callbacks_; }
 
  private:
-  void keep(Callback& callback, std::string_view hook);
+  std::string name_of(const Callback& callback, std::string_view hook) const;
+  std::string place() const;
 
   Callbacks callbacks_;
-  comm::Group group_;
+  int rank_;
+  Failures failures_;
   std::unordered_set<const Callback*> failed_;
-  std::exception_ptr exception_;
-  std::string message_;
   std::int64_t epoch_ = 0;
   std::int64_t global_step_ = 0;
 };

@@ -59,7 +59,7 @@ std::vector<ClockOffset> measure_clock_offsets(const comm::Group& group,
       least = std::max(least, times[0].sent - times[rank].received);
       most = std::min(most, times[0].received - times[rank].sent);
     }
-    offsets[rank] = {.offset = least + (most - least) / 2, .error = (most - least) / 2};
+    offsets[rank] = {.offset = least + (most - least) / 2, .error = (most - least + 1) / 2};
   }
   return offsets;
 }

@@ -3,6 +3,8 @@
 // (the loop), model_dry_run.cpp and model_checkpoints.cpp.
 #pragma once
 
+#include <trireme/base/error.h>
+#include <trireme/checkpoint/async_saver.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/parallelize.h>
@@ -13,10 +15,12 @@
 #include <trireme/train/step_times.h>
 
 #include <atomic>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -107,6 +111,15 @@ struct Model::Impl {
   std::atomic<bool> wants_to_save = false;  // this rank
   bool is_stopped = false;                  // all ranks
 
+  /// A save beside the training that nobody has waited for.
+  struct PendingSave {
+    const Run* run = nullptr;  ///< in which it began; null outside of one
+    std::int64_t epoch = 0;
+    std::int64_t global_step = 0;
+  };
+  std::optional<PendingSave> pending_save;
+  std::unique_ptr<checkpoint::AsyncSaver> saver;  // made by the first such save
+
   Plan checked(const Plan& plan) const;
   void find_device();
   at::Tensor input_of(const data::Batch& batch) const;
@@ -121,14 +134,46 @@ struct Model::Impl {
   History run(Run& run);
   void run_epochs(Run& run);
   void begin_epoch(const Run& run);
+  std::unique_ptr<data::BatchStream> open_batches(Run& run);
   void train_epoch(Run& run);
   void end_epoch(Run& run, const EpochContext& epoch, const Tally& tally, double seconds);
   void call_step_end(Run& run, const StepEndContext& end);
-  StepEndContext train_step(Run& run, data::BatchStream& batches, const StepContext& step);
+  StepEndContext train_step(Run& run, data::BatchStream* batches, const StepContext& step);
+  bool accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step);
+  void pretend_step();
   Evaluation validate(Run& run);
   checkpoint::State state() const;
-  std::filesystem::path save(const checkpoint::SaveOptions& save_options);
+  /// What this rank gives to a checkpoint.
+  checkpoint::Content content();
+  /// Waits for a save beside the training and tells callbacks of its end; throws its failure.
+  std::optional<std::filesystem::path> finish_save();
+  /// The same where training ends by an exception of this text: says what that does not say.
+  void finish_save_after(const std::string& message);
   bool agree_to_stop(const Run& run) const;
+
+  /// Whether forward in training needs all ranks, so that nothing can stand in for one.
+  bool forward_takes_all() const {
+    return (cuts_parameters(options.plan) || options.plan.sync_batch_norm) &&
+           options.group.size() > 1;
+  }
+  void count(const data::Pipeline& data, std::int64_t num_batches, Tally& tally,
+             std::string_view& doing);
+
+  /// Calls `call`, in which the other ranks wait for this one: where it throws they are told by the
+  /// end of the groups.
+  /// @param who returns what the message says has failed.
+  template <typename Call, typename Who>
+  void end_all_on_failure(const Call& call, const Who& who) {
+    try {
+      call();
+    } catch (const CommError&) {
+      throw;
+    } catch (...) {
+      parallelized.end_for_all(
+          join_message(who(), ": ", detail::describe(std::current_exception())));
+      throw;
+    }
+  }
 
   template <typename Compute>
   at::Tensor in_precision(const Compute& compute) const {

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/data/text/detail/text_file.h>
+#include <trireme/data/text/detail/tokenizer_json.h>
 
 #include <nlohmann/json.hpp>
 
@@ -14,19 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kDamaged = "the file is damaged, or not of this vocabulary: get it anew";
-constexpr std::int64_t kMostTokens = 1 << 24;
-
-void add_tokens(Vocabulary& vocabulary, const json& tokens) {
-  for (const auto& [token, number] : tokens.items()) {
-    if (!number.is_number_integer()) {
-      throw DataError(join_message(vocabulary.file(), ": the token '", token, "' has the number ",
-                                   number.dump(), ", expected an integer"),
-                      kDamaged);
-    }
-    vocabulary.add(token, number.get<std::int64_t>());
-  }
-}
+constexpr std::string_view kHint = "only byte-level BPE is read: see docs/formats/vocabularies.md";
 
 // Adds the merge of two tokens; `place` is where it stands, for messages.
 void add_merge(BpeRecipe& recipe, std::int32_t rank, std::string_view left, std::string_view right,
@@ -51,7 +40,7 @@ std::pair<std::string_view, std::string_view> tokens_of(std::string_view text,
   if (space != 0 && !right.empty() && right.find(' ') == std::string_view::npos)
     return {text.substr(0, space), right};
   throw DataError(join_message(place, ": '", text, "', expected two tokens with a space between"),
-                  kDamaged);
+                  kDamagedVocabulary);
 }
 
 void add_merges(BpeRecipe& recipe, const std::filesystem::path& path) {
@@ -73,34 +62,10 @@ void add_merges(BpeRecipe& recipe, const std::filesystem::path& path) {
 
 // The rest is Hugging Face's tokenizer.json.
 
-[[noreturn]] void refuse(const std::filesystem::path& path, std::string_view place,
-                         const json& value, std::string_view expected) {
-  throw DataError(
-      join_message(path.string(), ": ", place, " is ", value.dump(), ", expected ", expected),
-      "only byte-level BPE is read: see docs/formats/vocabularies.md");
-}
-
-// The member of that name; null where there is none.
-const json& member(const json& object, const char* name) {
-  static const json none;
-  const auto found = object.find(name);
-  return found == object.end() ? none : *found;
-}
-
-bool flag(const json& object, const char* name, bool otherwise = false) {
-  const json& value = member(object, name);
-  return value.is_boolean() ? value.get<bool>() : otherwise;
-}
-
-std::string text_of(const json& object, const char* name) {
-  const json& value = member(object, name);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
-void add_json_merges(BpeRecipe& recipe, const json& merges, const std::filesystem::path& path) {
+void add_json_merges(BpeRecipe& recipe, const json& merges, const TokenizerFile& file) {
   std::int32_t rank = 0;
   for (const json& merge : merges) {
-    const std::string place = join_message(path.string(), ": model.merges[", rank, "]");
+    const std::string place = join_message(file.path.string(), ": model.merges[", rank, "]");
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
       add_merge(recipe, rank, merge[0].get<std::string>(), merge[1].get<std::string>(), place);
     } else if (merge.is_string()) {
@@ -108,67 +73,43 @@ void add_json_merges(BpeRecipe& recipe, const json& merges, const std::filesyste
       const auto [left, right] = tokens_of(text, place);
       add_merge(recipe, rank, left, right, place);
     } else {
-      throw DataError(join_message(place, " is ", merge.dump(), ", expected two tokens"), kDamaged);
+      throw DataError(join_message(place, " is ", merge.dump(), ", expected two tokens"),
+                      kDamagedVocabulary);
     }
     ++rank;
   }
 }
 
-void add_model(BpeRecipe& recipe, const json& model, const std::filesystem::path& path) {
+void add_model(BpeRecipe& recipe, const json& model, const TokenizerFile& file) {
   // Old files do not say the type.
   const json& type = member(model, "type");
   if (!model.is_object() || (!type.is_null() && type != "BPE"))
-    refuse(path, "model.type", type, "\"BPE\"");
+    refuse(file, "model.type", type, "\"BPE\"");
   const json& dropout = member(model, "dropout");
-  if (dropout.is_number() && dropout != 0) refuse(path, "model.dropout", dropout, "none");
+  if (dropout.is_number() && dropout != 0) refuse(file, "model.dropout", dropout, "none");
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!text_of(model, name).empty())
-      refuse(path, join_message("model.", name), member(model, name), "none");
+      refuse(file, join_message("model.", name), member(model, name), "none");
   }
-  if (flag(model, "byte_fallback")) refuse(path, "model.byte_fallback", true, "false");
+  if (flag(model, "byte_fallback")) refuse(file, "model.byte_fallback", "true", "false");
   const json& vocabulary = member(model, "vocab");
   const json& merges = member(model, "merges");
-  if (!vocabulary.is_object()) refuse(path, "model.vocab", vocabulary, "numbers by token");
-  if (!merges.is_array()) refuse(path, "model.merges", merges, "a list");
+  if (!vocabulary.is_object()) refuse(file, "model.vocab", vocabulary, "numbers by token");
+  if (!merges.is_array()) refuse(file, "model.merges", merges, "a list");
   recipe.prefers_whole_words = flag(model, "ignore_merges");
   add_tokens(recipe.vocabulary, vocabulary);
-  add_json_merges(recipe, merges, path);
-}
-
-void add_special_tokens(BpeRecipe& recipe, const json& tokens, const std::filesystem::path& path) {
-  std::size_t index = 0;
-  for (const json& token : tokens) {
-    const std::string place = join_message("added_tokens[", index++, "]");
-    const std::string name = text_of(token, "content");
-    const json& number = member(token, "id");
-    if (name.empty() || !number.is_number_integer())
-      refuse(path, place, token, "a token with content and id");
-    if (flag(token, "single_word")) refuse(path, place + ".single_word", true, "false");
-    const auto known = recipe.vocabulary.find(name);
-    if (known && *known != number.get<std::int64_t>()) {
-      throw DataError(
-          join_message(path.string(), ": ", place, ": the token '", name, "' has the number ",
-                       number.dump(), ", but ", *known, " in model.vocab"),
-          kDamaged);
-    }
-    if (!known) recipe.vocabulary.add(name, number.get<std::int64_t>());
-    auto& list = flag(token, "special") ? recipe.special : recipe.added;
-    list.push_back({.name = name,
-                    .number = number.get<std::int64_t>(),
-                    .takes_space_before = flag(token, "lstrip"),
-                    .takes_space_after = flag(token, "rstrip")});
-  }
+  add_json_merges(recipe, merges, file);
 }
 
 // Adds what one pre_tokenizer does. Returns whether it is the one that turns text into bytes.
 bool add_cutter(BpeRecipe& recipe, const json& cutter, const std::string& place,
-                const std::filesystem::path& path) {
+                const TokenizerFile& file) {
   const std::string type = text_of(cutter, "type");
-  const std::string name = path.string() + ": " + place;
+  const std::string name = file.path.string() + ": " + place;
   if (type == "ByteLevel") {
     recipe.adds_space = flag(cutter, "add_prefix_space", true);
     if (recipe.adds_space && !recipe.patterns.empty())
-      refuse(path, place + ".add_prefix_space", true, "false after other pre_tokenizers");
+      refuse(file, place + ".add_prefix_space", "true", "false after other pre_tokenizers");
     if (flag(cutter, "use_regex", true)) recipe.patterns.emplace_back(kGpt2Words, name);
     return true;
   }
@@ -177,58 +118,35 @@ bool add_cutter(BpeRecipe& recipe, const json& cutter, const std::string& place,
                                  name);
     return false;
   }
-  if (type != "Split") refuse(path, place, cutter, "ByteLevel, Digits or Split");
+  if (type != "Split") refuse(file, place, cutter, "ByteLevel, Digits or Split");
   const json& pattern = member(cutter, "pattern");
   const std::string expression = text_of(pattern, "Regex");
   const std::string text = text_of(pattern, "String");
   if (expression.empty() && text.empty())
-    refuse(path, place + ".pattern", pattern, "a Regex or String");
+    refuse(file, place + ".pattern", pattern, "a Regex or String");
   // What lies between words would be lost by others; where there is nothing they are the same.
   if (text_of(cutter, "behavior") != "Isolated" || flag(cutter, "invert"))
-    refuse(path, place, cutter, "the behavior \"Isolated\" without invert");
+    refuse(file, place, cutter, "the behavior \"Isolated\" without invert");
   recipe.patterns.emplace_back(expression.empty() ? quoted_expression(text) : expression, name);
   return false;
 }
 
-void add_cutters(BpeRecipe& recipe, const json& cutter, const std::filesystem::path& path) {
+void add_cutters(BpeRecipe& recipe, const json& cutter, const TokenizerFile& file) {
   bool is_byte_level = false;
   if (text_of(cutter, "type") == "Sequence") {
     std::size_t index = 0;
     for (const json& part : member(cutter, "pretokenizers")) {
       const std::string place = join_message("pre_tokenizer.pretokenizers[", index++, "]");
-      if (is_byte_level) refuse(path, place, part, "ByteLevel to be the last");
-      is_byte_level = add_cutter(recipe, part, place, path);
+      if (is_byte_level) refuse(file, place, part, "ByteLevel to be the last");
+      is_byte_level = add_cutter(recipe, part, place, file);
     }
   } else {
-    is_byte_level = add_cutter(recipe, cutter, "pre_tokenizer", path);
+    is_byte_level = add_cutter(recipe, cutter, "pre_tokenizer", file);
   }
-  if (!is_byte_level) refuse(path, "pre_tokenizer", cutter, "one with ByteLevel");
+  if (!is_byte_level) refuse(file, "pre_tokenizer", cutter, "one with ByteLevel");
 }
 
 }  // namespace
-
-void Vocabulary::add(const std::string& token, std::int64_t number) {
-  if (number < 0 || number >= kMostTokens) {
-    throw DataError(join_message(file_, ": the token '", token, "' has the number ", number,
-                                 ", expected 0 to ", kMostTokens - 1),
-                    kDamaged);
-  }
-  const auto place = static_cast<std::size_t>(number);
-  if (place >= tokens_.size()) tokens_.resize(place + 1);
-  if (tokens_[place]) {
-    throw DataError(join_message(file_, ": the tokens '", *tokens_[place], "' and '", token,
-                                 "' both have the number ", number),
-                    kDamaged);
-  }
-  tokens_[place] = token;
-  numbers_.emplace(token, static_cast<std::int32_t>(number));
-}
-
-std::optional<std::int32_t> Vocabulary::find(std::string_view token) const {
-  const auto found = numbers_.find(token);
-  if (found == numbers_.end()) return std::nullopt;
-  return found->second;
-}
 
 BpeRecipe read_gpt2_files(const std::filesystem::path& vocabulary,
                           const std::filesystem::path& merges,
@@ -243,7 +161,7 @@ BpeRecipe read_gpt2_files(const std::filesystem::path& vocabulary,
           join_message("the special token '", name, "' is not in ", vocabulary.string()),
           "name tokens of the vocabulary");
     }
-    recipe.special.push_back({.name = name, .number = *number});
+    recipe.added.push_back({.name = name, .number = *number});
   }
   recipe.patterns.emplace_back(kGpt2Words, "the words of GPT-2");
   return recipe;
@@ -251,14 +169,13 @@ BpeRecipe read_gpt2_files(const std::filesystem::path& vocabulary,
 
 BpeRecipe read_tokenizer_json(const std::filesystem::path& path) {
   const json content = read_json<json>(path);
+  const TokenizerFile file{path, kHint};
   const json& normalizer = member(content, "normalizer");
-  const bool is_empty =
-      text_of(normalizer, "type") == "Sequence" && member(normalizer, "normalizers").empty();
-  if (!normalizer.is_null() && !is_empty) refuse(path, "normalizer", normalizer, "none");
+  if (!is_empty_normalizer(normalizer)) refuse(file, "normalizer", normalizer, "none");
   BpeRecipe recipe(path.string());
-  add_model(recipe, member(content, "model"), path);
-  add_special_tokens(recipe, member(content, "added_tokens"), path);
-  add_cutters(recipe, member(content, "pre_tokenizer"), path);
+  add_model(recipe, member(content, "model"), file);
+  recipe.added = add_special_tokens(recipe.vocabulary, member(content, "added_tokens"), file);
+  add_cutters(recipe, member(content, "pre_tokenizer"), file);
   return recipe;
 }
 

@@ -29,6 +29,11 @@ std::size_t space_after(std::string_view text) {
 
 }  // namespace
 
+std::vector<SpecialToken> ordinary_tokens(std::vector<SpecialToken> tokens) {
+  std::erase_if(tokens, [](const SpecialToken& token) { return token.is_special; });
+  return tokens;
+}
+
 SpecialTokens::SpecialTokens(std::vector<SpecialToken> tokens) : tokens_(std::move(tokens)) {
   std::ranges::sort(tokens_, std::ranges::greater{},
                     [](const SpecialToken& token) { return token.name.size(); });

@@ -14,7 +14,12 @@ struct SpecialToken {
   std::int64_t number = 0;
   bool takes_space_before = false;  ///< White space next to it belongs to it.
   bool takes_space_after = false;
+  bool is_special = true;      ///< Texts of others should not have it.
+  bool is_normalized = false;  ///< Looked for in the normalized text, by its normalized name.
 };
+
+/// Returns those that are not special.
+std::vector<SpecialToken> ordinary_tokens(std::vector<SpecialToken> tokens);
 
 /// Finds special tokens in texts. Const methods may be called concurrently.
 class SpecialTokens {

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/mesh/device_mesh.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+
+#include <algorithm>
+#include <iomanip>
+#include <limits>
+#include <numeric>
+#include <sstream>
+
+namespace trireme {
+namespace {
+
+using State = DeviceMesh::State;
+
+std::string describe(const std::vector<MeshAxis>& axes) {
+  std::ostringstream text;
+  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+    text << (axis == 0 ? "" : ", ") << axes[axis].name << "=" << axes[axis].size;
+  }
+  return axes.empty() ? "no axes" : text.str();
+}
+
+// `"data"=2, "tensor"=3`: other axes have another text, whatever characters names have.
+std::string describe_exactly(const std::vector<MeshAxis>& axes) {
+  std::ostringstream text;
+  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+    text << (axis == 0 ? "" : ", ") << std::quoted(axes[axis].name) << "=" << axes[axis].size;
+  }
+  return axes.empty() ? "no axes" : text.str();
+}
+
+// `rank 0` or `ranks 1, 2`: those that gave `text`.
+std::string describe_ranks(const std::vector<std::string>& texts, const std::string& text) {
+  constexpr int kNamed = 8;
+  std::ostringstream ranks;
+  const auto count = std::ranges::count(texts, text);
+  ranks << (count == 1 ? "rank " : "ranks ");
+  int named = 0;
+  for (std::size_t rank = 0; rank < texts.size() && named < kNamed; ++rank) {
+    if (texts[rank] == text) ranks << (named++ == 0 ? "" : ", ") << rank;
+  }
+  if (count > named) ranks << " and " << count - named << " more";
+  return ranks.str();
+}
+
+// Collective. Throws on every rank unless all of them gave the same text. It comes before any other
+// check of the arguments: a rank that threw alone would leave the others waiting.
+void check_same(std::string_view what, const std::string& own, const comm::Group& group) {
+  const std::vector<std::string> all = comm::all_gather_text(own, group);
+  if (std::ranges::all_of(all, [&](const auto& text) { return text == all.front(); })) return;
+  std::ostringstream given;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rank), all[rank]) !=
+        all.begin() + static_cast<std::ptrdiff_t>(rank)) {
+      continue;
+    }
+    given << (rank == 0 ? "" : "; ") << describe_ranks(all, all[rank]) << " gave " << all[rank];
+  }
+  throw UsageError(
+      join_message("ranks of group '", group.name(), "' differ in the ", what, ": ", given.str()),
+      "give the same on every rank");
+}
+
+// The number of ranks that the axes have places for.
+std::int64_t check_axes(const std::vector<MeshAxis>& axes) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  std::int64_t ranks = 1;
+  for (auto axis = axes.begin(); axis != axes.end(); ++axis) {
+    if (axis->name.empty()) {
+      throw UsageError(
+          join_message("axis ", axis - axes.begin(), " of mesh ", describe(axes), " has no name"),
+          "name every axis after what is spread along it, such as data or tensor");
+    }
+    if (std::any_of(axes.begin(), axis,
+                    [&](const MeshAxis& other) { return other.name == axis->name; })) {
+      throw UsageError(join_message("mesh ", describe(axes), " has two axes '", axis->name, "'"),
+                       "give every axis a name of its own");
+    }
+    if (axis->size < 1) {
+      throw UsageError(join_message("axis '", axis->name, "' of mesh ", describe(axes),
+                                    " has size ", axis->size, ", expected at least 1"),
+                       "give the number of ranks along the axis; 1 where nothing is spread");
+    }
+    if (ranks > kMost / axis->size) {
+      throw UsageError(
+          join_message("mesh ", describe(axes), " has places for more than ", kMost, " ranks"),
+          "choose smaller sizes");
+    }
+    ranks *= axis->size;
+  }
+  return ranks;
+}
+
+void check_ranks(const std::vector<int>& ranks, const comm::Group& group) {
+  std::vector<bool> seen(static_cast<std::size_t>(group.size()));
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= group.size()) {
+      throw UsageError(join_message("a mesh over rank ", rank, " of group '", group.name(),
+                                    "', which has ranks 0 to ", group.size() - 1),
+                       "name only ranks of the group");
+    }
+    if (seen[static_cast<std::size_t>(rank)]) {
+      throw UsageError(join_message("a mesh with rank ", rank, " of group '", group.name(),
+                                    "' twice: ", c10::ArrayRef<int>(ranks)),
+                       "name every rank once");
+    }
+    seen[static_cast<std::size_t>(rank)] = true;
+  }
+}
+
+std::vector<std::int64_t> to_coordinate(const std::vector<MeshAxis>& axes, std::int64_t rank) {
+  std::vector<std::int64_t> coordinate(axes.size());
+  for (std::size_t axis = axes.size(); axis-- > 0;) {
+    coordinate[axis] = rank % axes[axis].size;
+    rank /= axes[axis].size;
+  }
+  return coordinate;
+}
+
+std::vector<int> first_ranks(std::int64_t count) {
+  std::vector<int> ranks(static_cast<std::size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// Everything but the groups of the axes.
+c10::intrusive_ptr<State> arrange(std::vector<MeshAxis> axes, std::vector<int> ranks,
+                                  comm::Group whole) {
+  auto state = c10::make_intrusive<State>();
+  state->axes = std::move(axes);
+  state->ranks = std::move(ranks);
+  state->rank = whole.rank();
+  state->is_connected = true;
+  state->whole = std::move(whole);
+  if (state->rank >= 0) state->coordinate = to_coordinate(state->axes, state->rank);
+  return state;
+}
+
+// Place of a coordinate among all that differ along `axes` alone, the last of which varies fastest.
+std::size_t place_along(const State& mesh, const std::vector<std::int64_t>& coordinate,
+                        const std::vector<int>& axes) {
+  std::int64_t place = 0;
+  for (const int axis : axes) {
+    const auto at = static_cast<std::size_t>(axis);
+    place = place * mesh.axes[at].size + coordinate[at];
+  }
+  return static_cast<std::size_t>(place);
+}
+
+// The ranks of the mesh in lists, in each of which they differ along `axes` alone. The lists and
+// their order are the same on every rank.
+std::vector<std::vector<int>> lines_along(const State& mesh, const std::vector<int>& axes) {
+  std::vector<int> others;
+  std::size_t length = 1;
+  for (int axis = 0; axis < static_cast<int>(mesh.axes.size()); ++axis) {
+    if (std::ranges::find(axes, axis) == axes.end()) {
+      others.push_back(axis);
+    } else {
+      length *= static_cast<std::size_t>(mesh.axes[static_cast<std::size_t>(axis)].size);
+    }
+  }
+  std::vector<std::vector<int>> lines(mesh.ranks.size() / length, std::vector<int>(length));
+  for (int rank = 0; rank < static_cast<int>(mesh.ranks.size()); ++rank) {
+    const std::vector<std::int64_t> coordinate = to_coordinate(mesh.axes, rank);
+    lines[place_along(mesh, coordinate, others)][place_along(mesh, coordinate, axes)] = rank;
+  }
+  return lines;
+}
+
+const std::vector<int>& line_of(int rank, const std::vector<std::vector<int>>& lines) {
+  return *std::ranges::find_if(
+      lines, [&](const auto& line) { return std::ranges::find(line, rank) != line.end(); });
+}
+
+// The group of this rank's line. Collective over the mesh where lines have more than one rank and
+// not all of them in order.
+comm::Group connect_line(const State& mesh, const std::vector<std::vector<int>>& lines) {
+  if (lines.size() == 1 && std::ranges::is_sorted(lines.front())) return mesh.whole;
+  if (lines.front().size() == 1) return {};
+  comm::Group own;
+  for (const std::vector<int>& line : lines) {
+    comm::Group group = mesh.whole.subgroup(line);
+    if (group.rank() >= 0) own = std::move(group);
+  }
+  return own;
+}
+
+// Collective over all of `group`, after its ranks have agreed on the rest.
+c10::intrusive_ptr<State> connect_mesh(const comm::Group& group, std::vector<int> ranks,
+                                       std::vector<MeshAxis> axes) {
+  const std::int64_t places = check_axes(axes);
+  check_ranks(ranks, group);
+  if (places != static_cast<std::int64_t>(ranks.size())) {
+    throw UsageError(
+        join_message("mesh ", describe(axes), " has places for ", places, " ranks and is made of ",
+                     ranks.size(), " of group '", group.name(), "'"),
+        "choose sizes whose product is the number of ranks, or list the ranks that "
+        "take part");
+  }
+  comm::Group whole = ranks == first_ranks(group.size()) ? group : group.subgroup(ranks);
+  auto state = arrange(std::move(axes), std::move(ranks), std::move(whole));
+  if (state->rank < 0) return state;
+  for (int axis = 0; axis < static_cast<int>(state->axes.size()); ++axis) {
+    state->groups.push_back(connect_line(*state, lines_along(*state, {axis})));
+  }
+  return state;
+}
+
+State& checked(const c10::intrusive_ptr<State>& state) {
+  if (state) return *state;
+  throw UsageError("this mesh has no ranks: it is a default DeviceMesh",
+                   "make one of a group: DeviceMesh(group, {{\"data\", 2}, {\"tensor\", 2}})");
+}
+
+std::size_t checked_axis(const State& mesh, int axis) {
+  if (axis >= 0 && axis < static_cast<int>(mesh.axes.size())) {
+    return static_cast<std::size_t>(axis);
+  }
+  throw UsageError(join_message("axis ", axis, " of mesh ", describe(mesh.axes), ", which has ",
+                                mesh.axes.size()),
+                   "count axes from 0, or find one by its name: mesh.axis(\"data\")");
+}
+
+[[noreturn]] void refuse_outside(const State& mesh, const char* what) {
+  if (!mesh.is_connected) {
+    throw UsageError(
+        join_message(what, " of mesh ", describe(mesh.axes), ", which no ranks stand behind"),
+        "make the mesh of a group to run on it");
+  }
+  throw UsageError(join_message(what, " of mesh ", describe(mesh.axes), " over ranks ",
+                                c10::ArrayRef<int>(mesh.ranks),
+                                ", to which this rank does not "
+                                "belong"),
+                   "ask contains_this_rank() first");
+}
+
+}  // namespace
+
+DeviceMesh::DeviceMesh(const comm::Group& group, std::vector<MeshAxis> axes) {
+  check_same("axes of a mesh", describe_exactly(axes), group);
+  state_ = connect_mesh(group, first_ranks(group.size()), std::move(axes));
+}
+
+DeviceMesh::DeviceMesh(const comm::Group& group, const std::vector<int>& ranks,
+                       std::vector<MeshAxis> axes) {
+  check_same("axes and ranks of a mesh",
+             join_message(describe_exactly(axes), " over ranks ", c10::ArrayRef<int>(ranks)),
+             group);
+  state_ = connect_mesh(group, ranks, std::move(axes));
+}
+
+DeviceMesh DeviceMesh::unconnected(std::vector<MeshAxis> axes) {
+  auto state = c10::make_intrusive<State>();
+  state->ranks = first_ranks(check_axes(axes));
+  state->axes = std::move(axes);
+  return DeviceMesh(std::move(state));
+}
+
+const std::string& DeviceMesh::axis_name(int axis) const {
+  const State& mesh = checked(state_);
+  return mesh.axes[checked_axis(mesh, axis)].name;
+}
+
+std::int64_t DeviceMesh::size(int axis) const {
+  const State& mesh = checked(state_);
+  return mesh.axes[checked_axis(mesh, axis)].size;
+}
+
+int DeviceMesh::axis(std::string_view name) const {
+  const std::vector<MeshAxis>& axes = checked(state_).axes;
+  const auto found = std::ranges::find(axes, name, &MeshAxis::name);
+  if (found != axes.end()) return static_cast<int>(found - axes.begin());
+  throw UsageError(join_message("mesh ", describe(axes), " has no axis '", name, "'"),
+                   "name one of the axes of the mesh, or add this one where the mesh is made");
+}
+
+c10::ArrayRef<std::int64_t> DeviceMesh::coordinate() const {
+  const State& mesh = checked(state_);
+  if (mesh.rank < 0) refuse_outside(mesh, "the coordinate");
+  return mesh.coordinate;
+}
+
+std::int64_t DeviceMesh::coordinate(int axis) const {
+  return coordinate()[checked_axis(*state_, axis)];
+}
+
+int DeviceMesh::rank_at(c10::ArrayRef<std::int64_t> coordinate) const {
+  const State& mesh = checked(state_);
+  bool is_inside = coordinate.size() == mesh.axes.size();
+  std::int64_t rank = 0;
+  for (std::size_t axis = 0; is_inside && axis < coordinate.size(); ++axis) {
+    const std::int64_t axis_size = mesh.axes[axis].size;
+    is_inside = coordinate[axis] >= 0 && coordinate[axis] < axis_size;
+    rank = rank * axis_size + coordinate[axis];
+  }
+  if (is_inside) return static_cast<int>(rank);
+  throw UsageError(join_message("coordinate ", coordinate, " is not in mesh ", describe(mesh.axes)),
+                   "give one number an axis, from 0 to its size less 1");
+}
+
+std::vector<std::int64_t> DeviceMesh::coordinate_of(int rank) const {
+  const State& mesh = checked(state_);
+  if (rank >= 0 && rank < size()) return to_coordinate(mesh.axes, rank);
+  throw UsageError(join_message("rank ", rank, " is not in mesh ", describe(mesh.axes)),
+                   join_message("give a rank from 0 to ", size() - 1));
+}
+
+c10::ArrayRef<int> DeviceMesh::ranks() const { return checked(state_).ranks; }
+
+const comm::Group& DeviceMesh::group() const {
+  const State& mesh = checked(state_);
+  if (!mesh.is_connected) refuse_outside(mesh, "the group");
+  return mesh.whole;
+}
+
+const comm::Group& DeviceMesh::group(int axis) const {
+  const State& mesh = checked(state_);
+  const std::size_t at = checked_axis(mesh, axis);
+  if (mesh.rank < 0) refuse_outside(mesh, "the group of an axis");
+  return mesh.groups[at];
+}
+
+DeviceMesh DeviceMesh::submesh(const std::vector<std::string>& names) const {
+  State& mesh = checked(state_);
+  std::vector<int> axes;
+  for (const std::string& name : names) {
+    const int found = axis(name);
+    if (std::ranges::find(axes, found) != axes.end()) {
+      throw UsageError(
+          join_message("a sub-mesh of mesh ", to_string(), " with axis '", name, "' twice"),
+          "name every axis once");
+    }
+    axes.push_back(found);
+  }
+  if (axes.empty()) {
+    throw UsageError(join_message("a sub-mesh of mesh ", to_string(), " without axes"),
+                     "name at least one axis");
+  }
+  if (mesh.rank < 0) refuse_outside(mesh, "a sub-mesh");
+  if (axes == first_ranks(num_axes())) return *this;
+
+  // Held while ranks connect: two threads of a rank that ask at once would pair up wrongly.
+  const std::lock_guard lock(mesh.mutex);
+  for (const auto& [of_axes, made] : mesh.submeshes) {
+    if (of_axes == axes) return DeviceMesh(made);
+  }
+  DeviceMesh made = connect_submesh(axes);
+  mesh.submeshes.emplace_back(std::move(axes), made.state_);
+  return made;
+}
+
+DeviceMesh DeviceMesh::connect_submesh(const std::vector<int>& axes) const {
+  const State& mesh = *state_;
+  std::vector<MeshAxis> chosen;
+  std::vector<comm::Group> groups;
+  for (const int axis : axes) {
+    chosen.push_back(mesh.axes[static_cast<std::size_t>(axis)]);
+    groups.push_back(mesh.groups[static_cast<std::size_t>(axis)]);
+  }
+  if (axes.size() > 1) check_same("axes of a sub-mesh", describe_exactly(chosen), mesh.whole);
+  const std::vector<std::vector<int>> lines = lines_along(mesh, axes);
+  std::vector<int> ranks;
+  for (const int rank : line_of(mesh.rank, lines)) {
+    ranks.push_back(mesh.ranks[static_cast<std::size_t>(rank)]);
+  }
+  auto state = arrange(std::move(chosen), std::move(ranks),
+                       axes.size() == 1 ? groups.front() : connect_line(mesh, lines));
+  state->groups = std::move(groups);
+  return DeviceMesh(std::move(state));
+}
+
+std::string DeviceMesh::to_string() const { return defined() ? describe(state_->axes) : "no mesh"; }
+
+DeviceMesh::Attachment& DeviceMesh::attachment(std::unique_ptr<Attachment> (*make)()) const {
+  State& mesh = checked(state_);
+  if (Attachment* made = mesh.attachment.load(std::memory_order_acquire)) return *made;
+  const std::lock_guard lock(mesh.mutex);
+  if (!mesh.attachment_owner) {
+    mesh.attachment_owner = make();
+    mesh.attachment.store(mesh.attachment_owner.get(), std::memory_order_release);
+  }
+  return *mesh.attachment_owner;
+}
+
+}  // namespace trireme

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor parallelism of an unmodified module: its parameters and buffers become distributed tensors
+// in place, and every operator of its forward and backward follows their layouts.
+#pragma once
+
+#include <trireme/mesh/device_mesh.h>
+#include <trireme/plan/parameter_layouts.h>
+#include <trireme/tensor/layout.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace trireme {
+
+/// What distribute_module gave a parameter or a buffer.
+struct DistributedParameter {
+  std::string name;
+  Layout layout;
+};
+
+/// Turns every parameter and buffer of `module` into a distributed tensor on `mesh`, in place: the
+/// first of `layouts` that fits its name says how, Replicate where none does. Each rank must hold
+/// the same values before (seed alike, or broadcast); what it does not own is freed. Members,
+/// optimizers and hooks keep their handles. Gradients arrive as distributed tensors, and the
+/// elementwise optimizers of torch::optim step them; clip_grad_norm_ gives the norm of all.
+///
+/// Inputs may be plain tensors, equal on all ranks, or distributed ones. Not collective itself; the
+/// module's forward and backward then are, over the mesh. Throws UsageError, having changed
+/// nothing, for a pattern that fits no name and is not optional, an axis that the mesh has not, a
+/// placement that does not fit a tensor, and a tensor that is distributed already.
+std::vector<DistributedParameter> distribute_module(torch::nn::Module& module,
+                                                    const DeviceMesh& mesh,
+                                                    const ParameterLayouts& layouts);
+
+}  // namespace trireme

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which parameters of a module are cut how: patterns over names, and the ready ones of
+// Megatron-LM's tensor parallelism (Shoeybi et al. 2019, section 3).
+#pragma once
+
+#include <trireme/tensor/placement.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace trireme {
+
+/// How the parameters and buffers are cut whose names fit a pattern.
+struct ParameterLayout {
+  /// A name as named_parameters() gives it, with `*` for any characters, dots included, `?` for
+  /// one, and `[ab]` for one of several: `*.attention.qkv.weight`.
+  std::string pattern;
+  /// Placements by axis of the mesh; Replicate on axes that are not named.
+  std::vector<std::pair<std::string, Placement>> placements;
+  /// Whether it may fit nothing: the bias of layers that may have none.
+  bool is_optional = false;
+
+  bool operator==(const ParameterLayout&) const = default;
+};
+using ParameterLayouts = std::vector<ParameterLayout>;
+
+/// The first that fits a name; null where none does.
+const ParameterLayout* find_layout(const ParameterLayouts& layouts, std::string_view name);
+
+/// Linear layers whose outputs are cut: rows of the weight [out, in] and the bias [out]. Each rank
+/// has some of the outputs; the input is whole. `modules` is a pattern for their paths.
+ParameterLayouts column_parallel(const std::string& modules, const std::string& axis = "tensor");
+
+/// Linear layers whose inputs are cut: columns of the weight; the bias is whole. Follows a
+/// column-parallel layer without communication in between; its output is a sum over the ranks.
+ParameterLayouts row_parallel(const std::string& modules, const std::string& axis = "tensor");
+
+/// Embeddings, and linear layers onto a vocabulary, cut along the vocabulary: rows of the weight
+/// [vocabulary, width], and the bias where there is one.
+ParameterLayouts vocabulary_parallel(const std::string& modules,
+                                     const std::string& axis = "tensor");
+
+/// The lists one after the other.
+ParameterLayouts join(const std::vector<ParameterLayouts>& lists);
+
+/// `*.qkv.weight -> Shard(0) on tensor`, one line each.
+std::string to_string(const ParameterLayouts& layouts);
+
+}  // namespace trireme

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/tensor/dispatch/decision.h>
+
+#include <trireme/base/error.h>
+#include <trireme/mesh/collective_cost.h>
+#include <trireme/tensor/dispatch/meta_call.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace trireme::tensor {
+namespace {
+
+thread_local bool gather_in_views = true;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Seconds a rank takes to write one byte, and to begin any copy: what keeps strategies that only
+// slice from looking free.
+constexpr double kSecondsPerByte = 1e-10;
+constexpr double kSecondsPerCopy = 2e-7;
+
+std::string describe_layouts(const InputSlots& inputs) {
+  std::string text;
+  for (const InputSlot& input : inputs) {
+    text += text.empty() ? "" : ", ";
+    text += join_message(input.tensor->sizes(), " ",
+                         input.held == nullptr ? "plain" : input.held->layout.to_string());
+  }
+  return text;
+}
+
+// What it costs to bring `bytes` that a rank holds along one axis from one placement to another.
+double change_seconds(const Placement& from, const Placement& to, double bytes,
+                      std::int64_t ranks) {
+  if (from == to || ranks == 1) return 0;
+  if (from.is_shard() && to.is_shard() && from.dim() == to.dim()) return 0;
+  const double copy = kSecondsPerCopy + bytes * kSecondsPerByte;
+  if (from.is_replicate()) return to.is_shard() ? copy / static_cast<double>(ranks) : copy;
+  if (from.is_partial()) {
+    if (to.is_shard()) return copy + seconds(Collective::kReduceScatter, bytes, ranks);
+    if (to.is_replicate() || to.is_flat_shard()) {
+      return copy + seconds(Collective::kAllReduce, bytes, ranks);
+    }
+    return 2 * copy + seconds(Collective::kAllReduce, bytes, ranks);
+  }
+  if (from.is_shard() && to.is_shard()) {
+    return copy + seconds(Collective::kAllToAll, bytes, ranks);
+  }
+  return copy + seconds(Collective::kAllGather, bytes, ranks);
+}
+
+// The order in which axes cut a dim that several cut: that of the first input which says so, else
+// that of the mesh.
+c10::SmallVector<int, 4> order_of_axes(const Decision& decision, c10::ArrayRef<Layout> current) {
+  c10::SmallVector<int, 4> order;
+  for (int axis = 0; axis < decision.mesh.num_axes(); ++axis) order.push_back(axis);
+  for (const Layout& layout : current) {
+    const bool says =
+        std::ranges::any_of(layout.placements(), [](const Placement& p) { return p.level() > 0; });
+    if (!says) continue;
+    std::ranges::stable_sort(order, {}, [&](int axis) { return layout[axis].level(); });
+    break;
+  }
+  return order;
+}
+
+Layout assemble(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements,
+                c10::ArrayRef<int> order) {
+  c10::SmallVector<Placement, 4> all(placements.begin(), placements.end());
+  c10::SmallVector<int, 8> next_level;
+  for (const int axis : order) {
+    Placement& placement = all[static_cast<std::size_t>(axis)];
+    if (!placement.is_shard()) continue;
+    const auto dim = static_cast<std::size_t>(placement.dim());
+    if (next_level.size() <= dim) next_level.resize(dim + 1, 0);
+    placement = Shard{placement.dim(), next_level[dim]++};
+  }
+  return Layout(mesh, all);
+}
+
+bool is_written(const OperatorFacts& facts, int argument) {
+  return std::ranges::find(facts.written, argument) != facts.written.end();
+}
+
+// What is decided together: a whole call, or the elements of one position in the lists of a foreach
+// operator.
+struct Part {
+  Call call;
+  std::vector<std::size_t> inputs;   // of the whole call
+  std::vector<std::size_t> outputs;  // of the whole call
+  std::vector<Layout> current;       // of the inputs
+  std::vector<bool> is_shared;       // inputs that belong to every part: they stay replicated
+};
+
+// Everything that choosing needs, for one part of a call.
+struct Choice {
+  const OperatorFacts& facts;
+  const Call& call;
+  c10::ArrayRef<Layout> current;  // of the inputs
+  const std::vector<bool>& is_shared;
+  const DeviceMesh& mesh;
+
+  // Bytes that one rank holds of an input when only the other axes cut it.
+  double bytes_of(int input, int axis) const {
+    const at::Tensor& tensor = call.input(input);
+    double bytes = static_cast<double>(tensor.numel() * tensor.element_size());
+    const auto placements = current[static_cast<std::size_t>(input)].placements();
+    for (std::size_t other = 0; other < placements.size(); ++other) {
+      const bool cuts = placements[other].is_shard() || placements[other].is_flat_shard();
+      if (static_cast<int>(other) != axis && cuts) {
+        bytes /= static_cast<double>(mesh.size(static_cast<int>(other)));
+      }
+    }
+    return bytes;
+  }
+
+  double cost(const Strategy& strategy, int axis) const {
+    double total = 0;
+    for (int input = 0; input < call.num_inputs(); ++input) {
+      const Placement& from = current[static_cast<std::size_t>(input)][axis];
+      const Placement& to = strategy.inputs[static_cast<std::size_t>(input)];
+      const double bytes = bytes_of(input, axis);
+      const std::int64_t ranks = mesh.size(axis);
+      total += change_seconds(from, to, bytes, ranks);
+      if (is_written(facts, call.argument_of(input)))
+        total += change_seconds(to, from, bytes, ranks);
+    }
+    return total;
+  }
+};
+
+bool fits(const Strategy& strategy, const Choice& choice) {
+  for (int input = 0; input < choice.call.num_inputs(); ++input) {
+    const auto index = static_cast<std::size_t>(input);
+    const Placement& placement = strategy.inputs[index];
+    if (placement.is_shard() && placement.dim() >= choice.call.input(input).dim()) return false;
+    if (choice.is_shared[index] && !placement.is_replicate()) return false;
+  }
+  return true;
+}
+
+Strategy replicate_everywhere(const Call& call, std::size_t num_outputs) {
+  Strategy strategy;
+  strategy.inputs.assign(static_cast<std::size_t>(call.num_inputs()), Placement(Replicate{}));
+  strategy.outputs.assign(std::max<std::size_t>(num_outputs, 1), Placement(Replicate{}));
+  return strategy;
+}
+
+Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
+  std::vector<Strategy> strategies;
+  const AxisCall axis_call = {choice.call, choice.mesh.size(axis), choice.current, axis};
+  if (rule.strategies) rule.strategies(axis_call, strategies);
+  strategies.push_back(
+      replicate_everywhere(choice.call, static_cast<std::size_t>(choice.call.num_outputs())));
+  const Strategy* best = nullptr;
+  double best_cost = kNever;
+  for (const Strategy& strategy : strategies) {
+    TRIREME_CHECK_EQ(static_cast<int>(strategy.inputs.size()), choice.call.num_inputs());
+    if (!fits(strategy, choice)) continue;
+    const double cost = choice.cost(strategy, axis);
+    if (best == nullptr || cost < best_cost) {
+      best = &strategy;
+      best_cost = cost;
+    }
+  }
+  return *best;
+}
+
+[[noreturn]] void refuse_without_rule(const OperatorFacts& facts, const InputSlots& inputs) {
+  throw UsageError(
+      join_message("operator ", facts.name, " has no rule for distributed tensors; it was given ",
+                   describe_layouts(inputs)),
+      join_message("give it one with trireme::tensor::add_rule(\"", facts.name,
+                   "\", …) (docs/guide/rules.md), let its inputs be gathered with "
+                   "trireme::tensor::allow_replication(\"",
+                   facts.name, "\"), or redistribute the inputs to Replicate before the call"));
+}
+
+DeviceMesh mesh_of(const OperatorFacts& facts, const InputSlots& inputs) {
+  const Held* first = nullptr;
+  for (const InputSlot& input : inputs) {
+    if (input.held == nullptr) continue;
+    if (first == nullptr) first = input.held;
+    if (input.held->layout.mesh_state() != first->layout.mesh_state()) {
+      throw UsageError(join_message("operator ", facts.name, " was given tensors of two meshes: [",
+                                    first->layout.mesh().to_string(), "] and [",
+                                    input.held->layout.mesh().to_string(), "]"),
+                       "redistribute one of them to the other's mesh (trireme::redistribute)");
+    }
+  }
+  return first->layout.mesh();
+}
+
+void refuse_view(const OperatorFacts& facts, const Call& call, const Redistribution& path) {
+  throw UsageError(
+      join_message("operator ", facts.name, " cannot view a tensor of ", call.input(0).sizes(),
+                   call.num_outputs() > 0 ? join_message(" as ", call.output(0).sizes()) : "",
+                   " without communication: ", path.to_string()),
+      "redistribute the tensor before the view, or let it be gathered into a copy with "
+      "trireme::tensor::allow_gather_in_views(true)");
+}
+
+// Layouts of inputs and outputs from the strategies of all axes.
+void set_layouts(Decision& decision, const Part& part,
+                 const std::vector<Strategy>& strategy_of_axis) {
+  const auto order = order_of_axes(decision, part.current);
+  for (std::size_t i = 0; i < part.inputs.size(); ++i) {
+    c10::SmallVector<Placement, 4> placements;
+    for (const Strategy& strategy : strategy_of_axis) placements.push_back(strategy.inputs[i]);
+    decision.inputs[part.inputs[i]].target = assemble(decision.mesh, placements, order);
+  }
+  for (std::size_t i = 0; i < part.outputs.size(); ++i) {
+    c10::SmallVector<Placement, 4> placements;
+    for (const Strategy& strategy : strategy_of_axis) {
+      placements.push_back(strategy.outputs[strategy.outputs.size() == 1 ? 0 : i]);
+    }
+    decision.outputs[part.outputs[i]].layout = assemble(decision.mesh, placements, order);
+  }
+}
+
+// The whole call as one part.
+std::vector<Part> whole(const Call& call, const std::vector<Layout>& current,
+                        std::size_t num_outputs) {
+  std::vector<Part> parts;
+  Part& part = parts.emplace_back(Part{call, {}, {}, current, {}});
+  for (std::size_t i = 0; i < current.size(); ++i) part.inputs.push_back(i);
+  for (std::size_t i = 0; i < num_outputs; ++i) part.outputs.push_back(i);
+  part.is_shared.resize(current.size());
+  return parts;
+}
+
+// One part for each position in the lists.
+std::vector<Part> by_element(const Call& call, const InputSlots& slots,
+                             const std::vector<Layout>& current, std::size_t num_outputs) {
+  int num_elements = 0;
+  for (const InputSlot& slot : slots) num_elements = std::max(num_elements, slot.element + 1);
+  const Layout replicated = Layout::replicated(current.front().mesh());
+  std::vector<Part> parts;
+  for (int element = 0; element < num_elements; ++element) {
+    std::vector<c10::IValue> arguments = call.arguments();
+    std::vector<at::Tensor> tensors;
+    std::vector<int> argument_of_input;
+    Part part = {Call(call.schema(), {}, {}, {}), {}, {}, {}, {}};
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const InputSlot& slot = slots[i];
+      if (slot.element >= 0 && slot.element != element) continue;
+      const at::Tensor& tensor = call.input(static_cast<int>(i));
+      tensors.push_back(tensor);
+      argument_of_input.push_back(slot.argument);
+      part.inputs.push_back(i);
+      part.is_shared.push_back(slot.element < 0);
+      part.current.push_back(slot.element < 0 ? replicated : current[i]);
+      if (slot.element >= 0) {
+        arguments[static_cast<std::size_t>(slot.argument)] = c10::List<at::Tensor>({tensor});
+      }
+    }
+    part.call =
+        Call(call.schema(), std::move(arguments), std::move(tensors), std::move(argument_of_input));
+    if (static_cast<std::size_t>(element) < num_outputs) {
+      const auto output = static_cast<std::size_t>(element);
+      part.outputs.push_back(output);
+      if (call.num_outputs() > element) part.call.set_outputs({call.output(element)});
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+void set_paths(Decision& decision, const OperatorFacts& facts,
+               const std::vector<Layout>& current_layouts) {
+  const Call& call = *decision.call;
+  for (std::size_t input = 0; input < decision.inputs.size(); ++input) {
+    InputDecision& decided = decision.inputs[input];
+    const Layout& current = current_layouts[input];
+    if (decided.target == current) continue;
+    const at::Tensor& tensor = call.input(static_cast<int>(input));
+    decided.path.emplace(tensor.sizes(), tensor.scalar_type(), current, decided.target);
+    decision.has_paths = true;
+    decision.seconds += decided.path->seconds();
+    const int argument = call.argument_of(static_cast<int>(input));
+    if (is_written(facts, argument)) {
+      decided.back.emplace(tensor.sizes(), tensor.scalar_type(), decided.target, current);
+    }
+    if (argument == facts.viewed && !decided.path->is_local()) {
+      if (!gather_in_views) refuse_view(facts, call, *decided.path);
+      decision.gathers_view = true;
+    }
+  }
+}
+
+void set_geometry(Decision& decision, const OperatorFacts& facts) {
+  const Call& call = *decision.call;
+  for (std::size_t i = 0; i < decision.outputs.size(); ++i) {
+    OutputDecision& decided = decision.outputs[i];
+    if (call.num_outputs() == 0 || !call.output(static_cast<int>(i)).defined()) {
+      decided.is_from_local = true;
+      continue;
+    }
+    const at::Tensor& output = call.output(static_cast<int>(i));
+    decided.geometry.sizes.assign(output.sizes().begin(), output.sizes().end());
+    decided.geometry.strides.assign(output.strides().begin(), output.strides().end());
+    decided.geometry.offset = output.storage_offset();
+    // A view's geometry follows from that of what it views.
+    decided.is_view = facts.returns_view && !decision.gathers_view;
+    decided.is_from_local = decided.layout.is_replicated() && !decided.is_view;
+  }
+}
+
+}  // namespace
+
+bool allow_gather_in_views(bool is_allowed) { return std::exchange(gather_in_views, is_allowed); }
+
+std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,
+                                 const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments) {
+  auto decision = std::make_unique<Decision>();
+  decision->mesh = mesh_of(facts, inputs);
+  if (facts.rule == nullptr) refuse_without_rule(facts, inputs);
+  const Rule& rule = *facts.rule;
+  const Layout replicated = Layout::replicated(decision->mesh);
+  std::vector<Layout> current;
+  for (const InputSlot& input : inputs) {
+    current.push_back(input.held == nullptr ? replicated : input.held->layout);
+  }
+  decision->call.emplace(make_meta_call(op, facts, inputs, arguments));
+  Call& call = *decision->call;
+  if (!rule.shape_from_local) {
+    call.set_outputs(rule.shapes ? rule.shapes(call) : outputs_on_meta(op, facts, call));
+  }
+  const std::size_t num_outputs =
+      call.num_outputs() > 0 ? static_cast<std::size_t>(call.num_outputs()) : facts.num_returns;
+  decision->inputs.resize(inputs.size());
+  decision->outputs.resize(num_outputs);
+  const std::vector<Part> parts = rule.elementwise_lists
+                                      ? by_element(call, inputs, current, num_outputs)
+                                      : whole(call, current, num_outputs);
+  for (const Part& part : parts) {
+    // Each axis sees what those before it chose, or two could come to cut one dim more often than
+    // it divides.
+    std::vector<Layout> seen = part.current;
+    std::vector<Strategy> strategy_of_axis;
+    for (int axis = 0; axis < decision->mesh.num_axes(); ++axis) {
+      const Choice choice = {facts, part.call, seen, part.is_shared, decision->mesh};
+      const Strategy& chosen = strategy_of_axis.emplace_back(cheapest(choice, rule, axis));
+      if (chosen.kernel != nullptr) decision->kernel = chosen.kernel;
+      for (std::size_t i = 0; i < seen.size(); ++i) {
+        const bool is_flat = seen[i].has_flat_shard() || chosen.inputs[i].is_flat_shard();
+        if (!is_flat) seen[i] = seen[i].with(axis, chosen.inputs[i]);
+      }
+    }
+    set_layouts(*decision, part, strategy_of_axis);
+  }
+  if (rule.kernel != nullptr) decision->kernel = rule.kernel;
+  set_paths(*decision, facts, current);
+  set_geometry(*decision, facts);
+  for (const InputDecision& input : decision->inputs)
+    decision->input_layouts.push_back(input.target);
+  for (const OutputDecision& output : decision->outputs) {
+    decision->output_layouts.push_back(output.layout);
+  }
+  if (rule.local_arguments) {
+    rule.local_arguments(call, decision->output_layouts, decision->mesh.coordinate(),
+                         decision->local_arguments);
+  }
+  for (const at::Tensor& input : call.inputs()) decision->input_sizes.push_back(input.sizes());
+  for (const at::Tensor& output : call.outputs()) {
+    decision->output_sizes.push_back(output.defined() ? output.sizes() : c10::IntArrayRef());
+  }
+  return decision;
+}
+
+}  // namespace trireme::tensor

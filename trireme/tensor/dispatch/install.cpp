@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/tensor/dispatch/composites.h>
+#include <trireme/tensor/dispatch/kernel.h>
+#include <trireme/tensor/rules/rule_table.h>
+
+#include <ATen/ops/max_pool1d_with_indices.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+namespace trireme::tensor {
+namespace {
+
+using c10::DispatchKey;
+
+// Registrations live as long as the process.
+struct Registrations {
+  std::mutex mutex;
+  std::map<std::string, torch::Library> libraries;
+  std::unordered_set<std::string> done;
+
+  torch::Library& library(const std::string& name_space, DispatchKey key) {
+    const std::string name = name_space + toString(key);
+    const auto found = libraries.find(name);
+    if (found != libraries.end()) return found->second;
+    return libraries
+        .emplace(name, torch::Library(torch::Library::IMPL, name_space, key, __FILE__, __LINE__))
+        .first->second;
+  }
+};
+
+Registrations& registrations() {
+  // Never destroyed: static destruction of LibTorch's dispatcher may come first.
+  static auto& all = *new Registrations;
+  return all;
+}
+
+// Operators that never take tensors of ours, and whose libraries complain.
+bool is_foreign(std::string_view name_space) {
+  for (const std::string_view other :
+       {"prim", "prims", "profiler", "inductor", "onednn", "quantized", "_quantized", "mkldnn",
+        "mkldnn_prepacked", "xnnpack", "c10d", "_c10d_functional", "symm_mem", "rngprims",
+        "static_runtime"}) {
+    if (name_space == other) return true;
+  }
+  return false;
+}
+
+bool is_taken_apart(const c10::OperatorHandle& op, const std::string& name) {
+  return op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !is_kept_whole(name);
+}
+
+int install_operators(Registrations& all) {
+  int count = 0;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findOp(name);
+    if (!op || !op->hasSchema() || is_taken_apart(*op, name.name)) continue;
+    const std::size_t colons = name.name.find("::");
+    const std::string name_space = name.name.substr(0, colons);
+    if (is_foreign(name_space) || !all.done.insert(toString(name)).second) continue;
+    const std::string local_name =
+        name.name.substr(colons + 2) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+    OperatorFacts facts(op->schema());
+    facts.follow(find_rule(name.name, name.overload_name));
+    all.library(name_space, DispatchKey::PrivateUse2)
+        .impl(local_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                      std::make_unique<DistributedKernel>(std::move(facts))));
+    ++count;
+  }
+  return count;
+}
+
+// LibTorch's own body reads the memory of tensors that need no gradient.
+at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                      at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  return std::get<0>(
+      at::max_pool1d_with_indices(input, kernel_size, stride, padding, dilation, ceil_mode));
+}
+
+void install_replacements(Registrations& all) {
+  for (const DispatchKey key : {DispatchKey::PrivateUse2, DispatchKey::AutogradPrivateUse2}) {
+    all.library("aten", key).impl("max_pool1d", &max_pool1d);
+  }
+}
+
+}  // namespace
+
+int install() {
+  Registrations& all = registrations();
+  const std::scoped_lock lock(all.mutex);
+  if (all.libraries.empty()) {
+    // LibTorch has no autograd fallback for this key; without one, operators without an Autograd
+    // kernel throw.
+    all.library("_", DispatchKey::AutogradPrivateUse2)
+        .fallback(torch::autograd::autogradNotImplementedFallback());
+    install_replacements(all);
+  }
+  return install_operators(all);
+}
+
+}  // namespace trireme::tensor

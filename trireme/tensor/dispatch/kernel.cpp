@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/tensor/dispatch/kernel.h>
+
+#include <trireme/base/error.h>
+#include <trireme/tensor/dispatch/decision.h>
+#include <trireme/tensor/dispatch/decision_cache.h>
+#include <trireme/tensor/dispatch/held.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+
+namespace trireme::tensor {
+namespace {
+
+// Local tensors have no autograd of their own, and autocast has done its part above us.
+const c10::DispatchKeySet kAboveLocal =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
+[[noreturn]] void refuse_plain_gradient(const OperatorFacts& facts, const InputSlot& slot) {
+  throw UsageError(
+      join_message("operator ", facts.name, " mixes distributed tensors with a plain tensor of ",
+                   slot.tensor->sizes(), " that requires a gradient"),
+      "make it distributed too (parallelize converts all parameters of a module; "
+      "trireme::distribute one tensor), or detach() it");
+}
+
+[[noreturn]] void refuse_plain_write(const OperatorFacts& facts, const InputSlot& slot) {
+  throw UsageError(join_message("operator ", facts.name,
+                                " would write distributed values into a "
+                                "plain tensor of ",
+                                slot.tensor->sizes()),
+                   "make the tensor with zeros_like, new_zeros or new_empty of a distributed one, "
+                   "or distribute it");
+}
+
+[[noreturn]] void refuse_distributed_out(const OperatorFacts& facts) {
+  throw UsageError(join_message("operator ", facts.name,
+                                " would write the result of plain tensors into a distributed one"),
+                   "distribute the inputs, or copy the result with copy_ after distributing it");
+}
+
+[[noreturn]] void refuse_write_to_copy(const OperatorFacts& facts, const InputSlot& slot) {
+  throw UsageError(
+      join_message(
+          "operator ", facts.name, " would write into a view of ", slot.tensor->sizes(),
+          " that had to be gathered: it is a copy, and what it was a view of would not change"),
+      "redistribute the tensor before the view, so that the view needs no communication");
+}
+
+struct Scan {
+  InputSlots inputs;
+  const Held* first = nullptr;
+  bool is_replicated = true;  // all that are distributed
+  bool is_list = false;
+};
+
+bool has_held(const at::Tensor& tensor) { return is_wrapper(tensor.unsafeGetTensorImpl()); }
+
+void add_input(Scan& scan, const at::Tensor& tensor, int argument, int element) {
+  if (!tensor.defined()) return;
+  const Held* its = has_held(tensor) ? &held(tensor) : nullptr;
+  if (its != nullptr) {
+    if (scan.first == nullptr) scan.first = its;
+    scan.is_replicated = scan.is_replicated && its->layout.is_replicated();
+  }
+  scan.inputs.push_back({&tensor, its, argument, element});
+}
+
+Scan scan_arguments(const OperatorFacts& facts, const c10::IValue* arguments) {
+  Scan scan;
+  for (std::uint32_t i = 0; i < facts.num_arguments; ++i) {
+    if (facts.is_out[i]) continue;
+    const c10::IValue& value = arguments[i];
+    if (value.isTensor()) {
+      add_input(scan, value.toTensor(), static_cast<int>(i), -1);
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      int element = 0;
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor()) add_input(scan, item.toTensor(), static_cast<int>(i), element);
+        ++element;
+      }
+      scan.is_list = true;
+    }
+  }
+  return scan;
+}
+
+void check_tensors(const OperatorFacts& facts, const Scan& scan) {
+  for (const InputSlot& slot : scan.inputs) {
+    if (slot.held != nullptr) {
+      const bool is_lost = slot.held->is_copy_of_view && !facts.written.empty() &&
+                           std::ranges::find(facts.written, slot.argument) != facts.written.end();
+      if (is_lost) refuse_write_to_copy(facts, slot);
+      continue;
+    }
+    if (slot.tensor->requires_grad() && at::GradMode::is_enabled()) {
+      refuse_plain_gradient(facts, slot);
+    }
+    if (std::ranges::find(facts.written, slot.argument) != facts.written.end()) {
+      refuse_plain_write(facts, slot);
+    }
+  }
+}
+
+// What an out= argument was and where the result goes.
+struct Out {
+  int argument;
+  at::Tensor wrapper;
+};
+
+// Replaces tensors on the stack by local ones.
+class Unwrapping {
+ public:
+  Unwrapping(const OperatorFacts& facts, c10::IValue* arguments, const Scan& scan,
+             const Decision* decision)
+      : facts_(facts), arguments_(arguments) {
+    for (const int argument : facts.written) kept_.push_back(arguments[argument]);
+    locals_.reserve(scan.inputs.size());
+    for (std::size_t i = 0; i < scan.inputs.size(); ++i) {
+      const InputSlot& slot = scan.inputs[i];
+      const at::Tensor& local = slot.held == nullptr ? *slot.tensor : slot.held->local;
+      const bool moves = decision != nullptr && decision->inputs[i].path.has_value();
+      locals_.push_back(moves ? (*decision->inputs[i].path)(local, facts.name) : local);
+      if (moves && decision->inputs[i].back) returning_.push_back({i, local});
+    }
+    put(scan);
+    for (std::uint32_t i = 0; i < facts.num_arguments; ++i) {
+      if (facts.is_out[i] && arguments[i].isTensor()) open_out(static_cast<int>(i));
+    }
+  }
+
+  // Written tensors that were redistributed go back into the memory that they have.
+  void write_back(const Decision& decision) const {
+    for (const auto& [index, original] : returning_) {
+      const at::Tensor back = (*decision.inputs[index].back)(locals_[index], facts_.name);
+      if (!back.is_same(original)) original.copy_(back);
+    }
+  }
+
+  const c10::IValue& kept(int argument) const {
+    const auto at = std::ranges::find(facts_.written, argument) - facts_.written.begin();
+    return kept_[static_cast<std::size_t>(at)];
+  }
+
+  // Whether a written tensor was redistributed for the call: it has kept layout and shape.
+  bool returned(const at::Tensor& wrapper) const {
+    return std::ranges::any_of(
+        returning_, [&](const auto& entry) { return entry.second.is_same(held(wrapper).local); });
+  }
+
+  const c10::SmallVector<Out, 2>& outs() const { return outs_; }
+
+ private:
+  void put(const Scan& scan) {
+    std::size_t i = 0;
+    while (i < scan.inputs.size()) {
+      const InputSlot slot = scan.inputs[i];
+      c10::IValue& value = arguments_[slot.argument];
+      if (slot.element < 0) {
+        value = locals_[i++];
+        continue;
+      }
+      const bool is_optional = value.isOptionalTensorList();
+      c10::List<at::Tensor> tensors;
+      c10::List<std::optional<at::Tensor>> optionals;
+      const std::size_t length = value.toListRef().size();
+      for (std::size_t element = 0; element < length; ++element) {
+        const bool is_given = i < scan.inputs.size() && scan.inputs[i].argument == slot.argument &&
+                              scan.inputs[i].element == static_cast<int>(element);
+        if (is_optional) {
+          optionals.push_back(is_given ? std::optional<at::Tensor>(locals_[i]) : std::nullopt);
+        } else {
+          tensors.push_back(is_given ? locals_[i] : at::Tensor());
+        }
+        if (is_given) ++i;
+      }
+      if (is_optional) {
+        value = std::move(optionals);
+      } else {
+        value = std::move(tensors);
+      }
+    }
+  }
+
+  // The local operator writes into a fresh tensor, which then becomes the wrapper's part.
+  void open_out(int argument) {
+    const at::Tensor wrapper = arguments_[argument].toTensor();
+    outs_.push_back({argument, wrapper});
+    arguments_[argument] = at::empty({0}, wrapper.options());
+  }
+
+  const OperatorFacts& facts_;
+  c10::IValue* arguments_;
+  c10::SmallVector<c10::IValue, 4> kept_;
+  c10::SmallVector<at::Tensor, 8> locals_;
+  c10::SmallVector<std::pair<std::size_t, at::Tensor>, 2> returning_;
+  c10::SmallVector<Out, 2> outs_;
+};
+
+Geometry geometry_of(const at::Tensor& local) {
+  Geometry geometry;
+  geometry.sizes.assign(local.sizes().begin(), local.sizes().end());
+  geometry.strides.assign(local.strides().begin(), local.strides().end());
+  geometry.offset = local.storage_offset();
+  return geometry;
+}
+
+void check_local_sizes(const OperatorFacts& facts, const at::Tensor& local,
+                       const OutputDecision& decided) {
+  const auto expected =
+      local_sizes(decided.geometry.sizes, decided.layout, decided.layout.mesh().coordinate());
+  if (local.sizes() == c10::IntArrayRef(expected)) return;
+  throw InternalError(
+      join_message("operator ", facts.name, " gave a local result of ", local.sizes(),
+                   " where the ", "layout ", decided.layout.to_string(), " of ",
+                   c10::IntArrayRef(decided.geometry.sizes), " means ", c10::IntArrayRef(expected)),
+      "the operator's rule is wrong; please report it, or mend it where it is your own");
+}
+
+// Whether two sets of strides mean the same order of a tensor's elements.
+bool is_laid_out(const at::Tensor& local, c10::IntArrayRef strides) {
+  for (std::int64_t dim = 0; dim < local.dim(); ++dim) {
+    const bool matters = local.size(dim) > 1;
+    if (matters && local.stride(dim) != strides[static_cast<std::size_t>(dim)]) return false;
+  }
+  return true;
+}
+
+// A new tensor has the strides that the rule or LibTorch's meta kernel gives it, never those of the
+// local result: parts of different sizes may come out in different orders (one image is as much
+// channels-last as not), and ranks whose strides differ would take different ways from there on.
+at::Tensor wrap_new(const at::Tensor& local, const OutputDecision& decided) {
+  if (local.numel() == 0 || is_laid_out(local, decided.local_strides)) {
+    return wrap(local, decided.layout, decided.geometry);
+  }
+  const at::Tensor ordered =
+      at::empty_strided(local.sizes(), decided.local_strides, local.options());
+  ordered.copy_(local);
+  return wrap(ordered, decided.layout, decided.geometry);
+}
+
+at::Tensor wrap_output(const OperatorFacts& facts, const at::Tensor& local,
+                       const OutputDecision& decided) {
+  if (!local.defined()) return local;
+  if (decided.is_from_local) return wrap_replicated(local, decided.layout);
+  if (!decided.is_complete) {
+    // The first result of this decision. Decisions belong to one thread.
+    auto& first =
+        const_cast<OutputDecision&>(decided);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    check_local_sizes(facts, local, decided);
+    if (!decided.is_view) {
+      first.geometry.offset = 0;
+      first.local_strides = dense_strides(decided.geometry.strides, local.sizes());
+      first.geometry.strides = dense_strides(decided.geometry.strides, decided.geometry.sizes);
+    }
+    first.is_complete = true;
+  }
+  if (decided.is_view) return wrap(local, decided.layout, decided.geometry);
+  return wrap_new(local, decided);
+}
+
+// A written tensor whose local geometry may have changed (resize_, transpose_, squeeze_).
+void follow_local(const at::Tensor& wrapper, const OutputDecision* decided) {
+  Held& its = held(wrapper);
+  if (decided == nullptr || decided->is_from_local) {
+    if (wrapper.sizes() != its.local.sizes() || wrapper.strides() != its.local.strides()) {
+      const Geometry geometry = geometry_of(its.local);
+      replace_local(wrapper, its.local, its.layout, geometry);
+    }
+    return;
+  }
+  const bool has_same_shape = wrapper.sizes() == c10::IntArrayRef(decided->geometry.sizes) &&
+                              wrapper.strides() == c10::IntArrayRef(decided->geometry.strides);
+  if (!has_same_shape || its.layout != decided->layout) {
+    replace_local(wrapper, its.local, decided->layout, decided->geometry);
+  }
+}
+
+void finish_out(const Out& out, const at::Tensor& local, const OutputDecision* decided,
+                const Layout& replicated) {
+  const Layout& layout = decided == nullptr ? replicated : decided->layout;
+  const c10::IntArrayRef sizes = decided == nullptr || decided->is_from_local
+                                     ? local.sizes()
+                                     : c10::IntArrayRef(decided->geometry.sizes);
+  Held& its = held(out.wrapper);
+  if (out.wrapper.sizes() != sizes) {
+    Geometry geometry;
+    geometry.sizes.assign(sizes.begin(), sizes.end());
+    geometry.strides = global_strides(local, sizes, contiguous_strides(sizes));
+    replace_local(out.wrapper, local, layout, geometry);
+    return;
+  }
+  const Redistribution path(sizes, local.scalar_type(), layout, its.layout);
+  its.local.copy_(path(local, "out"));
+}
+
+// Turns the local results on the stack into distributed ones.
+void wrap_results(const OperatorFacts& facts, torch::jit::Stack& stack,
+                  const Unwrapping& unwrapping, const Decision* decision,
+                  const Layout& replicated) {
+  c10::IValue* results = stack.data() + (stack.size() - facts.num_returns);
+  std::size_t output = 0;
+  const auto decided = [&](std::size_t index) -> const OutputDecision* {
+    if (decision == nullptr) return nullptr;
+    return &decision->outputs[std::min(index, decision->outputs.size() - 1)];
+  };
+  const auto wrapped = [&](const at::Tensor& local, std::size_t index) -> at::Tensor {
+    if (!local.defined() || has_held(local)) return local;
+    if (decision == nullptr) return wrap_replicated(local, replicated);
+    return wrap_output(facts, local, *decided(index));
+  };
+  for (std::uint32_t i = 0; i < facts.num_returns; ++i) {
+    c10::IValue& value = results[i];
+    const int argument = facts.return_is_argument[i];
+    if (argument >= 0) {
+      const auto out = std::ranges::find(unwrapping.outs(), argument, &Out::argument);
+      if (out != unwrapping.outs().end()) {
+        finish_out(*out, value.toTensor(), decided(output), replicated);
+      } else if (const c10::IValue& kept = unwrapping.kept(argument);
+                 kept.isTensor() && !unwrapping.returned(kept.toTensor())) {
+        follow_local(kept.toTensor(), decided(output));
+      }
+      value = unwrapping.kept(argument);
+      ++output;
+    } else if (value.isTensor()) {
+      value = wrapped(value.toTensor(), output++);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const c10::IValue& item : value.toListRef()) {
+        list.push_back(wrapped(item.toTensor(), output++));
+      }
+      value = std::move(list);
+    }
+  }
+}
+
+void mark_copies(const OperatorFacts& facts, torch::jit::Stack& stack) {
+  for (std::size_t i = stack.size() - facts.num_returns; i < stack.size(); ++i) {
+    if (stack[i].isTensor()) {
+      held(stack[i].toTensor()).is_copy_of_view = true;
+    } else if (stack[i].isTensorList()) {
+      for (const c10::IValue& item : stack[i].toListRef()) {
+        held(item.toTensor()).is_copy_of_view = true;
+      }
+    }
+  }
+}
+
+void run_with_decision(const OperatorFacts& facts, const c10::OperatorHandle& op,
+                       torch::jit::Stack& stack, const Scan& scan, const Decision& decision) {
+  c10::IValue* arguments = stack.data() + (stack.size() - facts.num_arguments);
+  const bool is_copy =
+      decision.gathers_view || (facts.returns_view && scan.inputs[0].held != nullptr &&
+                                scan.inputs[0].held->is_copy_of_view);
+  const Unwrapping unwrapping(facts, arguments, scan, &decision);
+  for (const auto& [position, value] : decision.local_arguments) arguments[position] = value;
+  if (decision.kernel != nullptr) {
+    LocalCall call(op, stack, &*decision.call, decision.input_layouts, decision.output_layouts,
+                   decision.input_sizes, decision.output_sizes);
+    decision.kernel(call);
+  } else {
+    op.callBoxed(stack);
+  }
+  unwrapping.write_back(decision);
+  wrap_results(facts, stack, unwrapping, &decision, Layout());
+  if (facts.returns_view && is_copy) mark_copies(facts, stack);
+}
+
+void run_replicated(const OperatorFacts& facts, const c10::OperatorHandle& op,
+                    torch::jit::Stack& stack, const Scan& scan) {
+  const Layout layout = scan.first->layout;  // the call may end the tensor that has it
+  const bool is_copy = facts.returns_view && scan.first->is_copy_of_view;
+  c10::IValue* arguments = stack.data() + (stack.size() - facts.num_arguments);
+  const Unwrapping unwrapping(facts, arguments, scan, nullptr);
+  op.callBoxed(stack);
+  wrap_results(facts, stack, unwrapping, nullptr, layout);
+  if (is_copy) mark_copies(facts, stack);
+}
+
+}  // namespace
+
+void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const c10::IValue* arguments = stack.data() + (stack.size() - facts.num_arguments);
+  const Scan scan = scan_arguments(facts, arguments);
+  check_tensors(facts, scan);
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveLocal);
+  if (scan.first == nullptr) refuse_distributed_out(facts);
+  const bool has_kernel = facts.rule != nullptr && facts.rule->kernel != nullptr;
+  if (scan.is_replicated && !has_kernel) {
+    run_replicated(facts, op, stack, scan);
+    return;
+  }
+  const c10::ArrayRef<c10::IValue> all(arguments, facts.num_arguments);
+  const DecisionKey key(facts, scan.inputs, all);
+  const CallInProgress in_progress;
+  const Decision* decision = find_decision(key);
+  if (decision == nullptr) {
+    decision = &keep_decision(key, decide(op, facts, scan.inputs, all));
+  }
+  run_with_decision(facts, op, stack, scan, *decision);
+}
+
+}  // namespace trireme::tensor

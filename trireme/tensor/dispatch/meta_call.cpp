@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/tensor/dispatch/meta_call.h>
+
+#include <trireme/base/error.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+namespace trireme::tensor {
+namespace {
+
+at::Tensor on_meta(const at::Tensor& tensor) {
+  // Strides of an expanded tensor or a view stay; memory does not matter.
+  const auto options = at::TensorOptions().dtype(tensor.dtype()).device(at::kMeta);
+  at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(), options);
+  if (tensor.storage_offset() != 0) {
+    std::int64_t extent = tensor.storage_offset() + 1;
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      extent += std::max<std::int64_t>(tensor.size(dim) - 1, 0) * tensor.stride(dim);
+    }
+    meta = at::empty({extent}, options)
+               .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  }
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return meta;
+}
+
+c10::IValue argument_on_meta(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() ? c10::IValue(on_meta(value.toTensor())) : value;
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const c10::IValue& element : value.toListRef())
+      list.push_back(on_meta(element.toTensor()));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& element : value.toListRef()) {
+      const bool is_given = element.isTensor() && element.toTensor().defined();
+      list.push_back(is_given ? std::optional<at::Tensor>(on_meta(element.toTensor()))
+                              : std::nullopt);
+    }
+    return list;
+  }
+  if (value.isDevice()) return c10::Device(c10::DeviceType::Meta);
+  return value;
+}
+
+void append_tensors(const c10::IValue& value, std::vector<at::Tensor>& all) {
+  if (value.isTensor()) {
+    all.push_back(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const c10::IValue& element : value.toListRef()) all.push_back(element.toTensor());
+  }
+}
+
+bool is_pointwise(const OperatorFacts& facts) {
+  return facts.rule != nullptr && std::string_view(facts.rule->family) == "pointwise";
+}
+
+// A tensor of that type without elements, or one number.
+at::Tensor without_elements(const at::Tensor& meta) {
+  const auto options = at::TensorOptions().dtype(meta.dtype()).device(at::kCPU);
+  if (meta.dim() > 0) return at::empty({0}, options);
+  at::Tensor number = at::zeros({}, options);
+  if (meta.unsafeGetTensorImpl()->is_wrapped_number()) {
+    number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return number;
+}
+
+// Of operators that work element by element: types from a call without elements, sizes by
+// broadcasting, the memory order of the first input that has them.
+std::vector<at::Tensor> outputs_by_broadcasting(const c10::OperatorHandle& op, const Call& call) {
+  torch::jit::Stack stack;
+  for (const c10::IValue& value : call.arguments()) {
+    const bool is_tensor = value.isTensor() && value.toTensor().defined();
+    stack.push_back(is_tensor ? c10::IValue(without_elements(value.toTensor())) : value);
+  }
+  op.callBoxed(stack);
+  std::vector<std::int64_t> sizes;
+  for (const at::Tensor& input : call.inputs()) sizes = at::infer_size(sizes, input.sizes());
+  at::Tensor ordered = at::empty(sizes, at::TensorOptions().device(at::kMeta));
+  for (const at::Tensor& input : call.inputs()) {
+    if (input.sizes() != c10::IntArrayRef(sizes) || !input.is_non_overlapping_and_dense()) continue;
+    ordered = input;
+    break;
+  }
+  std::vector<at::Tensor> outputs;
+  for (const c10::IValue& value : stack) append_tensors(value, outputs);
+  for (at::Tensor& output : outputs) {
+    const auto options = at::TensorOptions().dtype(output.dtype()).device(at::kMeta);
+    output = at::empty_strided(sizes, ordered.strides(), options);
+  }
+  return outputs;
+}
+
+}  // namespace
+
+Call make_meta_call(const c10::OperatorHandle& op, const OperatorFacts& facts,
+                    const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments) {
+  std::vector<c10::IValue> on_meta_arguments;
+  on_meta_arguments.reserve(arguments.size());
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (facts.is_out[i] && arguments[i].isTensor()) {
+      const at::Tensor& out = arguments[i].toTensor();
+      on_meta_arguments.emplace_back(
+          at::empty_strided({0}, {1}, at::TensorOptions().dtype(out.dtype()).device(at::kMeta)));
+    } else {
+      on_meta_arguments.push_back(argument_on_meta(arguments[i]));
+    }
+  }
+  std::vector<at::Tensor> tensors;
+  std::vector<int> argument_of_input;
+  for (const InputSlot& input : inputs) {
+    const c10::IValue& value = on_meta_arguments[static_cast<std::size_t>(input.argument)];
+    tensors.push_back(input.element < 0
+                          ? value.toTensor()
+                          : value.toListRef()[static_cast<std::size_t>(input.element)].toTensor());
+    argument_of_input.push_back(input.argument);
+  }
+  return Call(op.schema(), std::move(on_meta_arguments), std::move(tensors),
+              std::move(argument_of_input));
+}
+
+std::vector<at::Tensor> outputs_on_meta(const c10::OperatorHandle& op, const OperatorFacts& facts,
+                                        const Call& call) {
+  torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
+  try {
+    op.callBoxed(stack);
+  } catch (const c10::NotImplementedError& error) {
+    if (is_pointwise(facts)) return outputs_by_broadcasting(op, call);
+    throw InternalError(join_message("operator ", facts.name,
+                                     " has a rule without shapes, and LibTorch has no meta kernel "
+                                     "for it: ",
+                                     error.what_without_backtrace()),
+                        "give the rule a function `shapes`; if it is one of Trireme's own, please "
+                        "report it");
+  }
+  std::vector<at::Tensor> outputs;
+  for (const c10::IValue& value : stack) append_tensors(value, outputs);
+  return outputs;
+}
+
+}  // namespace trireme::tensor

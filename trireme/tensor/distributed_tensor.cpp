@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/tensor/distributed_tensor.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/tensor/dispatch/held.h>
+#include <trireme/tensor/dispatch/kernel.h>
+#include <trireme/tensor/redistribution/redistribution.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <functional>
+#include <mutex>
+#include <sstream>
+#include <utility>
+
+namespace trireme {
+namespace {
+
+using tensor::contiguous_strides;
+using tensor::Geometry;
+using tensor::held;
+using tensor::is_wrapper;
+using tensor::Redistribution;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+void install_once() {
+  static std::once_flag once;
+  std::call_once(once, [] { tensor::install(); });
+}
+
+void expect_distributed(const at::Tensor& tensor, const char* what) {
+  if (has_layout(tensor)) return;
+  throw UsageError(join_message(what, " expects a distributed tensor, got a plain one of ",
+                                tensor.defined() ? tensor.sizes() : c10::IntArrayRef()),
+                   "make it one with trireme::distribute or trireme::from_local");
+}
+
+void expect_plain(const at::Tensor& tensor, const char* what) {
+  if (!tensor.defined()) {
+    throw UsageError(join_message(what, " expects a tensor, got an undefined one"), "");
+  }
+  if (is_wrapper(tensor)) {
+    throw UsageError(join_message(what, " expects a plain tensor, got ", describe(tensor)),
+                     "use trireme::redistribute to change its layout");
+  }
+}
+
+// Gradients do not arrive as sums that are still to be made.
+Layout without_partial(Layout layout) {
+  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
+    if (layout[axis].is_partial()) layout = layout.with(axis, Replicate{});
+  }
+  return layout;
+}
+
+Geometry global_geometry(const at::Tensor& local, c10::IntArrayRef sizes) {
+  Geometry geometry;
+  geometry.sizes.assign(sizes.begin(), sizes.end());
+  geometry.strides = tensor::global_strides(local, sizes, contiguous_strides(sizes));
+  return geometry;
+}
+
+// This rank's part, in memory of its own.
+at::Tensor part_of_full(const at::Tensor& full, const Layout& layout) {
+  const Layout replicated = Layout::replicated(layout.mesh());
+  const at::Tensor part =
+      Redistribution(full.sizes(), full.scalar_type(), replicated, layout)(full);
+  return part.is_alias_of(full) ? part.clone() : part;
+}
+
+at::Tensor wrapped(at::Tensor local, const Layout& layout, c10::IntArrayRef sizes) {
+  install_once();
+  const Geometry geometry = global_geometry(local, sizes);
+  return tensor::wrap(std::move(local), layout, geometry);
+}
+
+at::Tensor local_in(const at::Tensor& tensor, const Layout& layout, std::string_view label) {
+  const auto& its = held(tensor);
+  if (its.layout == layout) return its.local;
+  return Redistribution(tensor.sizes(), tensor.scalar_type(), its.layout, layout)(its.local, label);
+}
+
+using Map = std::function<at::Tensor(const at::Tensor&)>;
+
+// A node of autograd whose forward and backward are given.
+struct MapHolder : torch::CustomClassHolder {
+  explicit MapHolder(Map its_map) : map(std::move(its_map)) {}
+  Map map;
+};
+struct Mapped : torch::autograd::Function<Mapped> {
+  static Variable forward(AutogradContext* context, const Variable& tensor, const Map& there,
+                          const Map& back) {
+    context->saved_data["back"] = c10::IValue::make_capsule(c10::make_intrusive<MapHolder>(back));
+    return there(tensor);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const auto holder = context->saved_data["back"].toCapsule();
+    return {static_cast<const MapHolder&>(*holder).map(grads[0]), {}, {}};
+  }
+};
+
+}  // namespace
+
+bool has_layout(const at::Tensor& tensor) { return is_wrapper(tensor); }
+
+Layout layout_of(const at::Tensor& tensor) {
+  expect_distributed(tensor, "layout_of");
+  return held(tensor).layout;
+}
+
+at::Tensor distribute(const at::Tensor& full_tensor, const Layout& layout) {
+  expect_plain(full_tensor, "distribute");
+  return Mapped::apply(
+      full_tensor,
+      [layout](const at::Tensor& plain) {
+        return wrapped(part_of_full(plain, layout), layout, plain.sizes());
+      },
+      [](const at::Tensor& gradient) { return full(gradient); });
+}
+
+void distribute_in_place(const at::Tensor& tensor, const Layout& layout) {
+  expect_plain(tensor, "distribute_in_place");
+  install_once();
+  const at::NoGradGuard no_grad;
+  at::Tensor local = part_of_full(tensor.detach(), layout);
+  const Geometry geometry = global_geometry(local, tensor.sizes());
+  tensor::convert_in_place(tensor, std::move(local), layout, geometry);
+}
+
+at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
+  expect_plain(local, "from_local");
+  const auto expected = local_sizes(sizes, layout, layout.mesh().coordinate());
+  if (local.sizes() != c10::IntArrayRef(expected)) {
+    throw UsageError(
+        join_message("from_local got a part of ", local.sizes(), " where ", layout.to_string(),
+                     " of ", sizes, " gives this rank ", c10::IntArrayRef(expected)),
+        "give the part that local_sizes() tells, or leave the sizes out");
+  }
+  const std::vector<std::int64_t> global(sizes.begin(), sizes.end());
+  const Layout of_gradient = without_partial(layout);
+  return Mapped::apply(
+      local,
+      // Detached: the part's own history goes on through this node.
+      [layout, global](const at::Tensor& part) { return wrapped(part.detach(), layout, global); },
+      [of_gradient](const at::Tensor& gradient) {
+        return is_wrapper(gradient) ? local_in(gradient, of_gradient, "from_local") : gradient;
+      });
+}
+
+at::Tensor from_local(const at::Tensor& local, const Layout& layout) {
+  expect_plain(local, "from_local");
+  std::vector<std::int64_t> sizes(local.sizes().begin(), local.sizes().end());
+  const DeviceMesh mesh = layout.mesh();
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    const Placement& placement = layout[axis];
+    if (!placement.is_shard() || placement.dim() >= local.dim()) continue;
+    // Axes that cut the same dim each add up what the ones before them found.
+    at::Tensor size = at::empty({1}, at::kLong);
+    std::int64_t& dim_size = sizes[static_cast<std::size_t>(placement.dim())];
+    *size.mutable_data_ptr<std::int64_t>() = dim_size;
+    comm::all_reduce(size, mesh.group(axis), comm::ReduceOp::kSum, "sizes of from_local");
+    dim_size = *size.const_data_ptr<std::int64_t>();
+  }
+  return from_local(local, layout, sizes);
+}
+
+at::Tensor to_local(const at::Tensor& tensor) {
+  expect_distributed(tensor, "to_local");
+  const Layout layout = layout_of(tensor);
+  const Layout of_gradient = without_partial(layout);
+  const std::vector<std::int64_t> sizes(tensor.sizes().begin(), tensor.sizes().end());
+  return Mapped::apply(
+      tensor, [](const at::Tensor& distributed) { return held(distributed).local.detach(); },
+      [of_gradient, sizes](const at::Tensor& gradient) {
+        return wrapped(gradient, of_gradient, sizes);
+      });
+}
+
+at::Tensor full(const at::Tensor& tensor) {
+  if (!has_layout(tensor)) return tensor;
+  const Layout layout = layout_of(tensor);
+  const Layout of_gradient = without_partial(layout);
+  return Mapped::apply(
+      tensor,
+      [layout](const at::Tensor& distributed) {
+        return local_in(distributed, Layout::replicated(layout.mesh()), "full").detach();
+      },
+      [of_gradient](const at::Tensor& gradient) { return distribute(gradient, of_gradient); });
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout) {
+  expect_distributed(tensor, "redistribute");
+  const Layout before = layout_of(tensor);
+  if (before == layout) return tensor;
+  const Layout of_gradient = without_partial(before);
+  return Mapped::apply(
+      tensor,
+      [layout](const at::Tensor& distributed) {
+        return wrapped(local_in(distributed, layout, "redistribute"), layout, distributed.sizes());
+      },
+      [of_gradient](const at::Tensor& gradient) { return redistribute(gradient, of_gradient); });
+}
+
+at::Tensor shard(const at::Tensor& tensor, const Layout& layout) {
+  return has_layout(tensor) ? redistribute(tensor, layout) : tensor;
+}
+
+std::string describe(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.scalar_type() << " " << tensor.sizes();
+  if (!has_layout(tensor)) return text.str() + ", plain";
+  const auto& its = held(tensor);
+  text << " on " << its.layout.mesh().to_string() << " as " << its.layout.to_string() << ", here "
+       << its.local.sizes();
+  return text.str();
+}
+
+}  // namespace trireme

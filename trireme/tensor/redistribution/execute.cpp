@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/error.h>
+#include <trireme/tensor/redistribution/partials.h>
+#include <trireme/tensor/redistribution/program.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+namespace trireme::tensor {
+namespace {
+
+using Kind = RedistributionStep::Kind;
+
+void make_contiguous(Travelling& travelling) {
+  if (travelling.tensor.is_contiguous()) return;
+  travelling.tensor = travelling.tensor.contiguous();
+  travelling.is_own = true;
+}
+
+at::Tensor empty_like(const Travelling& travelling, at::IntArrayRef sizes) {
+  return at::empty(sizes, travelling.tensor.options());
+}
+
+void slice(const Action& action, Travelling& travelling) {
+  if (action.is_flat) make_contiguous(travelling);
+  const at::Tensor& tensor = travelling.tensor;
+  const Sizes strides = action.is_flat ? strides_of(action.sizes)
+                                       : Sizes(tensor.strides().begin(), tensor.strides().end());
+  const std::int64_t step = action.is_flat ? 1 : strides[static_cast<std::size_t>(action.dim)];
+  // An empty part may begin behind the end of the memory.
+  const std::int64_t offset = elements_of(action.sizes) == 0 ? 0 : action.offset * step;
+  travelling.tensor = alias(tensor, action.sizes, strides, tensor.storage_offset() + offset);
+}
+
+void to_partial(const Action& action, Travelling& travelling) {
+  make_contiguous(travelling);
+  if (action.keeps_value) {
+    if (!travelling.is_own) travelling.tensor = travelling.tensor.clone();
+    travelling.is_own = true;
+    return;
+  }
+  const at::Tensor result =
+      at::full(action.sizes, neutral_element(action.partial, travelling.tensor.scalar_type()),
+               travelling.tensor.options());
+  copy_from_slots(result, action.receive, travelling.tensor, 0, 0);
+  travelling = {.tensor = result, .is_own = true};
+}
+
+// Bools are reduced as bytes, which engines know.
+at::Tensor numbers(const Action& action, const at::Tensor& tensor) {
+  return action.reduces_bytes ? tensor.view(at::kByte) : tensor;
+}
+
+bool reduces(const Action& action) {
+  return action.kind == Kind::kAllReduce || action.kind == Kind::kReduceScatter;
+}
+
+void communicate(const Action& action, const at::Tensor& received, const at::Tensor& sent,
+                 std::string_view label) {
+  switch (action.kind) {
+    case Kind::kAllGather:
+      comm::all_gather(received, sent, action.group, label);
+      break;
+    case Kind::kAllToAll:
+      comm::all_to_all(received, sent, action.group, label);
+      break;
+    case Kind::kReduceScatter:
+      comm::reduce_scatter(numbers(action, received), numbers(action, sent), action.group,
+                           action.op, label);
+      break;
+    default:
+      comm::all_reduce(numbers(action, received), action.group, action.op, label);
+      break;
+  }
+  if (action.divisor == 1) return;
+  if (at::isIntegralType(received.scalar_type(), true)) {
+    received.div_(action.divisor, "trunc");
+  } else {
+    received.div_(action.divisor);
+  }
+}
+
+// Slots in the buffers of a collective.
+std::int64_t slots_sent(const Action& action) {
+  return static_cast<std::int64_t>(action.send.size());
+}
+std::int64_t slots_received(const Action& action) {
+  return static_cast<std::int64_t>(action.receive.size());
+}
+
+at::Tensor buffer_to_send(const Action& action, const Travelling& travelling, std::int64_t elements,
+                          bool has_gaps) {
+  // What nobody reads is 0 where it is added up: it may not look like a result that went wrong.
+  return reduces(action) && has_gaps ? at::zeros({elements}, travelling.tensor.options())
+                                     : empty_like(travelling, {elements});
+}
+
+void all_reduce(const Action& action, Travelling& travelling, std::string_view label) {
+  if (!travelling.is_own) travelling.tensor = travelling.tensor.clone();
+  travelling.is_own = true;
+  communicate(action, travelling.tensor, travelling.tensor, label);
+}
+
+void exchange(const Action& action, Travelling& travelling, std::string_view label) {
+  if (action.slot == 0) {
+    travelling = {.tensor = empty_like(travelling, action.sizes), .is_own = true};
+    return;
+  }
+  make_contiguous(travelling);
+  if (action.kind == Kind::kAllReduce) return all_reduce(action, travelling, label);
+
+  at::Tensor sent = travelling.tensor;
+  if (!action.sends_in_place) {
+    sent = buffer_to_send(action, travelling, action.slot * slots_sent(action), action.has_gaps);
+    copy_to_slots(sent, 0, action.slot, travelling.tensor, action.send);
+  }
+  const at::Tensor received = action.receives_in_place
+                                  ? empty_like(travelling, action.sizes)
+                                  : empty_like(travelling, {action.slot * slots_received(action)});
+  communicate(action, received, sent, label);
+  travelling.is_own = true;
+  if (action.receives_in_place) {
+    travelling.tensor = received;
+  } else if (action.kind == Kind::kReduceScatter) {
+    travelling.tensor = alias(received, action.sizes, strides_of(action.sizes), 0);
+  } else {
+    travelling.tensor = empty_like(travelling, action.sizes);
+    copy_from_slots(travelling.tensor, action.receive, received, 0, action.slot);
+  }
+}
+
+}  // namespace
+
+at::Tensor alias(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides,
+                 std::int64_t offset) {
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
+  made.unsafeGetTensorImpl()->set_storage_offset(offset);
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return made;
+}
+
+void check_local(const at::Tensor& local, c10::ArrayRef<std::int64_t> sizes, at::ScalarType dtype,
+                 const Layout& layout, std::string_view label) {
+  if (local.defined() && local.sizes() == sizes && local.scalar_type() == dtype) return;
+  throw UsageError(
+      join_message(
+          "redistribution of ", label.empty() ? "a tensor" : label, " from ", layout.to_string(),
+          " was given ",
+          local.defined()
+              ? join_message("a local tensor of sizes ", local.sizes(), " of ", local.scalar_type())
+              : std::string("an undefined tensor"),
+          ", expected ", sizes, " of ", dtype, " at coordinate ", layout.mesh().coordinate()),
+      "pass what this rank holds of the tensor, of the sizes that local_sizes() gives");
+}
+
+Travelling depart(const Program& program, const at::Tensor& local, std::string_view label) {
+  check_local(local, program.local_sizes, program.dtype, program.from, label);
+  if (program.format == at::MemoryFormat::Contiguous) return {.tensor = local, .is_own = false};
+  const at::Tensor ordered = local.contiguous(program.format);
+  const Sizes sizes = in_order(program.local_sizes, program.order);
+  return {.tensor = alias(ordered, sizes, strides_of(sizes), ordered.storage_offset()),
+          .is_own = !ordered.is_same(local)};
+}
+
+void carry_out(const Action& action, Travelling& travelling, std::string_view label) {
+  switch (action.kind) {
+    case Kind::kSlice:
+      return slice(action, travelling);
+    case Kind::kToPartial:
+      return to_partial(action, travelling);
+    default:
+      return exchange(action, travelling, label);
+  }
+}
+
+// Each slot holds a piece of every tensor, one after the other.
+void carry_out_together(const std::vector<const Action*>& actions,
+                        const std::vector<Travelling*>& travelling) {
+  if (actions.size() == 1) return carry_out(*actions.front(), *travelling.front(), {});
+  constexpr std::int64_t kAlignment = 64;
+  const Action& first = *actions.front();
+  const auto item = static_cast<std::int64_t>(travelling.front()->tensor.element_size());
+  const std::int64_t aligned = kAlignment / item;
+  std::vector<std::int64_t> begins;
+  std::int64_t slot = 0;
+  bool has_gaps = false;
+  for (const Action* action : actions) {
+    begins.push_back(slot);
+    const std::int64_t end = slot + action->slot;
+    slot = (end + aligned - 1) / aligned * aligned;
+    has_gaps = has_gaps || action->has_gaps || slot != end;
+  }
+  if (slot == 0) {
+    for (std::size_t index = 0; index < actions.size(); ++index) {
+      exchange(*actions[index], *travelling[index], {});
+    }
+    return;
+  }
+  const at::Tensor sent =
+      buffer_to_send(first, *travelling.front(), slot * slots_sent(first), has_gaps);
+  for (std::size_t index = 0; index < actions.size(); ++index) {
+    make_contiguous(*travelling[index]);
+    copy_to_slots(sent, begins[index], slot, travelling[index]->tensor, actions[index]->send);
+  }
+  const at::Tensor received = first.kind == Kind::kAllReduce
+                                  ? sent
+                                  : empty_like(*travelling.front(), {slot * slots_received(first)});
+  communicate(first, received, sent, {});
+  for (std::size_t index = 0; index < actions.size(); ++index) {
+    const Action& action = *actions[index];
+    at::Tensor result;
+    if (reduces(action)) {
+      result = alias(received, action.sizes, strides_of(action.sizes), begins[index]);
+    } else {
+      result = empty_like(*travelling[index], action.sizes);
+      copy_from_slots(result, action.receive, received, begins[index], slot);
+    }
+    *travelling[index] = {.tensor = result, .is_own = true};
+  }
+}
+
+at::Tensor arrive(const Program& program, const Travelling& travelling) {
+  at::Tensor result = travelling.tensor;
+  if (!result.is_non_overlapping_and_dense()) result = result.contiguous();
+  if (program.format == at::MemoryFormat::Contiguous) return result;
+  const Sizes strides = strides_of(result.sizes());
+  Sizes by_dim(strides.size());
+  for (std::size_t position = 0; position < strides.size(); ++position) {
+    by_dim[static_cast<std::size_t>(program.order[position])] = strides[position];
+  }
+  return alias(result, program.result_sizes, by_dim, result.storage_offset());
+}
+
+}  // namespace trireme::tensor

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several redistributions at once. Which steps travel together depends on the paths alone, so that
+// all ranks come to the same collectives.
+#include <trireme/base/error.h>
+#include <trireme/tensor/redistribution/program.h>
+#include <trireme/tensor/redistribution/redistribution.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace trireme::tensor {
+namespace {
+
+using Kind = RedistributionStep::Kind;
+
+// What sends as much is not worth a copy into a common buffer.
+constexpr double kAloneBytes = 64 * 1024;
+
+struct Journey {
+  const Redistribution* path;
+  Travelling travelling;
+  std::size_t next = 0;  // of the actions
+
+  const std::vector<Action>& actions() const { return path->program()->actions; }
+  bool has_arrived() const { return next == actions().size(); }
+  const Action& action() const { return actions()[next]; }
+  bool is_long(std::size_t step) const { return path->steps()[step].bytes_sent >= kAloneBytes; }
+};
+
+bool is_local(const Action& action) {
+  return action.kind == Kind::kSlice || action.kind == Kind::kToPartial;
+}
+
+// Whether the next step of a journey and some step of another are one collective.
+bool go_together(const Journey& journey, const Journey& other, std::size_t step) {
+  const Action& a = journey.action();
+  const Action& b = other.actions()[step];
+  return a.kind == b.kind && a.mesh == b.mesh && a.axis == b.axis && a.op == b.op &&
+         a.divisor == b.divisor && journey.path->program()->dtype == other.path->program()->dtype &&
+         journey.travelling.tensor.device() == other.travelling.tensor.device() &&
+         !journey.is_long(journey.next) && !other.is_long(step);
+}
+
+// Whether another tensor comes to such a collective later, so that this one had better wait.
+bool is_awaited(const std::vector<Journey>& journeys, const Journey& journey) {
+  return std::ranges::any_of(journeys, [&](const Journey& other) {
+    for (std::size_t step = other.next + 1; step < other.actions().size(); ++step) {
+      if (go_together(journey, other, step)) return true;
+    }
+    return false;
+  });
+}
+
+// The first journey whose collective nobody comes to later; the first of all where each has such.
+const Journey* choose(const std::vector<Journey>& journeys) {
+  const Journey* first = nullptr;
+  for (const Journey& journey : journeys) {
+    if (journey.has_arrived()) continue;
+    if (!is_awaited(journeys, journey)) return &journey;
+    if (first == nullptr) first = &journey;
+  }
+  return first;
+}
+
+void carry_out_all(std::vector<Journey>& journeys) {
+  while (true) {
+    for (Journey& journey : journeys) {
+      while (!journey.has_arrived() && is_local(journey.action())) {
+        carry_out(journey.action(), journey.travelling, {});
+        ++journey.next;
+      }
+    }
+    const Journey* chosen = choose(journeys);
+    if (chosen == nullptr) return;
+    std::vector<const Action*> actions;
+    std::vector<Journey*> members;
+    for (Journey& journey : journeys) {
+      if (journey.has_arrived()) continue;
+      if (&journey == chosen || go_together(*chosen, journey, journey.next)) {
+        members.push_back(&journey);
+        actions.push_back(&journey.action());
+      }
+    }
+    std::vector<Travelling*> travelling;
+    for (Journey* member : members) travelling.push_back(&member->travelling);
+    carry_out_together(actions, travelling);
+    for (Journey* member : members) ++member->next;
+  }
+}
+
+}  // namespace
+
+std::vector<at::Tensor> redistribute_together(const std::vector<const Redistribution*>& paths,
+                                              const std::vector<at::Tensor>& locals) {
+  if (paths.size() != locals.size()) {
+    throw UsageError(
+        join_message(paths.size(), " redistributions were given ", locals.size(), " local tensors"),
+        "give one tensor for each path");
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::vector<at::Tensor> results = locals;
+  std::vector<Journey> journeys;
+  std::vector<std::size_t> places;
+  for (std::size_t index = 0; index < paths.size(); ++index) {
+    const Redistribution& path = *paths[index];
+    if (path.steps().empty()) continue;
+    if (!path.program()) path(locals[index]);  // throws: this rank is not in the mesh
+    journeys.push_back({.path = &path, .travelling = depart(*path.program(), locals[index], {})});
+    places.push_back(index);
+  }
+  carry_out_all(journeys);
+  for (std::size_t index = 0; index < journeys.size(); ++index) {
+    results[places[index]] = arrive(*journeys[index].path->program(), journeys[index].travelling);
+  }
+  return results;
+}
+
+}  // namespace trireme::tensor

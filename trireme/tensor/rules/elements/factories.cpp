@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that make a tensor beside another: *_like have its layout, new_* are replicated unless
+// they have its shape.
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+
+namespace trireme::tensor {
+namespace {
+
+// Values do not depend on the input: its own placement costs nothing. Zeros are whole in every
+// part, so that a partial tensor's zeros are replicated.
+Rule like() {
+  return {.strategies =
+              [](const AxisCall& axis, std::vector<Strategy>& strategies) {
+                const Placement& current = axis.layouts[0][axis.axis];
+                Strategy& strategy = strategies.emplace_back();
+                strategy.inputs.push_back(current);
+                strategy.outputs.push_back(current.is_partial() ? Placement(Replicate{}) : current);
+              },
+          .family = "factories"};
+}
+
+Rule new_of_sizes() {
+  return {.strategies =
+              [](const AxisCall& axis, std::vector<Strategy>& strategies) {
+                const Placement& current = axis.layouts[0][axis.axis];
+                const bool has_shape = axis.call.output(0).sizes() == axis.call.input(0).sizes();
+                Strategy& strategy = strategies.emplace_back();
+                strategy.inputs.push_back(current);
+                strategy.outputs.push_back(
+                    has_shape && current.is_shard() ? current : Placement(Replicate{}));
+              },
+          .local_arguments =
+              [](const Call& call, c10::ArrayRef<Layout> outputs, c10::IntArrayRef coordinate,
+                 std::vector<std::pair<int, c10::IValue>>& replaced) {
+                const auto sizes = local_sizes(call.output(0).sizes(), outputs[0], coordinate);
+                replaced.emplace_back(1, as_list(sizes));
+                const int strides = call.position("stride");
+                if (strides >= 0) {
+                  replaced.emplace_back(strides, as_list(local_strides(call.output(0), sizes)));
+                }
+              },
+          .family = "factories"};
+}
+
+}  // namespace
+
+void add_factory_rules(NamedRules& rules) {
+  for (const char* name : {"zeros_like", "ones_like", "empty_like", "full_like"}) {
+    rules.emplace_back("aten::" + std::string(name), like());
+  }
+  for (const char* name : {"new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided"}) {
+    rules.emplace_back("aten::" + std::string(name), new_of_sizes());
+  }
+}
+
+}  // namespace trireme::tensor

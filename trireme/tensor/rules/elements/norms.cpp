@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Norms: cut along reduced dims, ranks add the powers of their parts (or take the largest) in
+// double precision and round the root once.
+#include <trireme/comm/collectives.h>
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/across.h>
+#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+namespace trireme::tensor {
+namespace {
+
+constexpr const char* kFamily = "norms";
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<std::int64_t> all_dims(std::int64_t num_dims) { return dims_of({}, num_dims); }
+
+std::vector<std::int64_t> reduced_dims(const Call& call) {
+  const int position = call.position("dim");
+  return dims_of(position < 0 ? c10::IValue() : call.argument(position), call.input(0).dim());
+}
+
+bool keeps_dims(const Call& call) {
+  const int position = call.position("keepdim");
+  return position >= 0 && call.boolean(position);
+}
+
+bool is_reduced(const std::vector<std::int64_t>& dims, std::int64_t dim) {
+  return std::ranges::find(dims, dim) != dims.end();
+}
+
+double order_of(LocalCall& call) {
+  const Call& global = call.call();
+  const int position = std::max(global.position("p"), global.position("ord"));
+  const c10::IValue& given = call.argument(position);
+  return given.isNone() ? 2.0 : given.toScalar().toDouble();
+}
+
+// The norm of a part in double precision; dims are kept. Nothing counts for nothing.
+at::Tensor norm_of_part(const at::Tensor& part, double order, c10::IntArrayRef dims) {
+  const bool is_empty =
+      std::ranges::any_of(dims, [&](std::int64_t dim) { return part.size(dim) == 0; });
+  if (is_empty) {
+    std::vector<std::int64_t> sizes(part.sizes().begin(), part.sizes().end());
+    for (const std::int64_t dim : dims) sizes[static_cast<std::size_t>(dim)] = 1;
+    return at::full(sizes, order < 0 ? kInfinity : 0.0, part.options().dtype(at::kDouble));
+  }
+  const bool is_complex = at::isComplexType(part.scalar_type());
+  return at::linalg_vector_norm(part, order, dims, /*keepdim=*/true,
+                                is_complex ? at::kComplexDouble : at::kDouble);
+}
+
+comm::ReduceOp combination(double order) {
+  if (order == kInfinity) return comm::ReduceOp::kMaximum;
+  if (order == -kInfinity) return comm::ReduceOp::kMinimum;
+  return comm::ReduceOp::kSum;
+}
+
+// What adds up over parts, and back.
+bool has_powers(double order) { return std::isfinite(order) && order != 0; }
+at::Tensor raised(const at::Tensor& norms, double order) {
+  return has_powers(order) ? norms.pow(order) : norms;
+}
+at::Tensor rooted(const at::Tensor& powers, double order) {
+  if (!has_powers(order)) return powers;
+  return order == 2 ? powers.sqrt() : powers.pow(1 / order);
+}
+
+at::Tensor combined(const at::Tensor& norms, double order, const DeviceMesh& mesh,
+                    c10::ArrayRef<int> axes, std::string_view label) {
+  return rooted(reduced_across(raised(norms, order), mesh, axes, combination(order), label), order);
+}
+
+// Axes that cut the dims, or the flattened tensor.
+Axes cutting_axes(const Layout& layout, c10::IntArrayRef dims) {
+  Axes axes = axes_that_cut(layout, dims);
+  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
+    if (layout[axis].is_flat_shard()) axes.push_back(axis);
+  }
+  return axes;
+}
+
+void norm(LocalCall& call) {
+  const std::vector<std::int64_t> dims = reduced_dims(call.call());
+  const Layout& layout = call.input_layout(0);
+  const Axes axes = cutting_axes(layout, dims);
+  if (axes.empty()) {
+    run_unless_empty(call);
+    return;
+  }
+  const at::Tensor part = call.tensor(0);
+  const double order = order_of(call);
+  const at::Tensor own = norm_of_part(part, order, layout.has_flat_shard() ? all_dims(1) : dims);
+  const at::Tensor result = combined(own, order, layout.mesh(), axes, call.call().name());
+  call.give({result.view(local_output_sizes(call, 0)).to(call.call().output(0).scalar_type())});
+}
+
+std::vector<at::Tensor> norm_shape(const Call& call) {
+  const at::Tensor& input = call.input(0);
+  const std::vector<std::int64_t> dims = reduced_dims(call);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
+    if (!is_reduced(dims, dim)) sizes.push_back(input.size(dim));
+    if (is_reduced(dims, dim) && keeps_dims(call)) sizes.push_back(1);
+  }
+  const int dtype = call.position("dtype");
+  const bool is_given = dtype >= 0 && !call.is_none(dtype);
+  const at::ScalarType type = is_given ? call.argument(dtype).toScalarType() : input.scalar_type();
+  return {input.new_empty(sizes, at::TensorOptions().dtype(c10::toRealValueType(type)))};
+}
+
+void norm_strategies(const AxisCall& axis, std::vector<Strategy>& all) {
+  const std::int64_t num_dims = axis.call.input(0).dim();
+  const std::vector<std::int64_t> dims = reduced_dims(axis.call);
+  std::int64_t num_reduced = 0;
+  for (std::int64_t dim = 0; dim < num_dims; ++dim) {
+    if (is_reduced(dims, dim)) ++num_reduced;
+    const auto place = static_cast<int>(keeps_dims(axis.call) ? dim : dim - num_reduced);
+    all.push_back(alike(axis.call, Shard{static_cast<int>(dim)},
+                        is_reduced(dims, dim) ? Placement(Replicate{}) : Placement(Shard{place})));
+  }
+  const Placement& current = axis.layouts[0][axis.axis];
+  if (current.is_flat_shard() && num_reduced == num_dims) {
+    all.push_back(alike(axis.call, current, Replicate{}));
+  }
+  for (Strategy& strategy : all) strategy.kernel = norm;
+}
+
+Rule norm_rule() {
+  return {.strategies = norm_strategies, .shapes = norm_shape, .family = kFamily};
+}
+
+// The norm of each tensor of a list: one collective an axis for all.
+void foreach_norm(LocalCall& call) {
+  const double order = order_of(call);
+  const auto parts = call.argument(0).toTensorVector();
+  const DeviceMesh mesh = call.input_layout(0).mesh();
+  std::vector<at::Tensor> powers;
+  std::vector<Axes> axes_of;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Layout& layout = call.input_layout(static_cast<int>(i));
+    const std::vector<std::int64_t> dims = all_dims(call.call().input(static_cast<int>(i)).dim());
+    axes_of.push_back(cutting_axes(layout, dims));
+    if (axes_of.back().empty()) {
+      const c10::IValue& dtype = call.argument(2);
+      const auto type = dtype.isNone() ? std::optional<at::ScalarType>() : dtype.toScalarType();
+      powers.push_back(
+          at::linalg_vector_norm(parts[i], order, at::OptionalIntArrayRef(), false, type));
+    } else {
+      const auto own = norm_of_part(parts[i], order, all_dims(parts[i].dim()));
+      powers.push_back(raised(own, order).view(c10::IntArrayRef()));
+    }
+  }
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    std::vector<std::size_t> cut;
+    std::vector<at::Tensor> values;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (std::ranges::find(axes_of[i], axis) == axes_of[i].end()) continue;
+      cut.push_back(i);
+      values.push_back(powers[i]);
+    }
+    if (cut.empty()) continue;
+    const at::Tensor all = at::stack(values);
+    comm::all_reduce(all, mesh.group(axis), combination(order), call.call().name());
+    for (std::size_t i = 0; i < cut.size(); ++i) powers[cut[i]] = all[static_cast<std::int64_t>(i)];
+  }
+  c10::List<at::Tensor> norms;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor its = axes_of[i].empty() ? powers[i] : rooted(powers[i], order);
+    // Each in memory of its own: they share that of the stack.
+    norms.push_back(its.to(call.call().output(static_cast<int>(i)).scalar_type()).clone());
+  }
+  call.give({norms});
+}
+
+Rule foreach_norm_rule() {
+  return {.strategies =
+              [](const AxisCall& axis, std::vector<Strategy>& all) {
+                for (std::int64_t dim = 0; dim < axis.call.input(0).dim(); ++dim) {
+                  all.push_back(alike(axis.call, Shard{static_cast<int>(dim)}, Replicate{}));
+                }
+                const Placement& current = axis.layouts[0][axis.axis];
+                if (current.is_flat_shard()) all.push_back(alike(axis.call, current, Replicate{}));
+                for (Strategy& strategy : all) strategy.kernel = foreach_norm;
+              },
+          .shapes =
+              [](const Call& call) {
+                std::vector<at::Tensor> norms;
+                const c10::IValue& dtype = call.argument(2);
+                for (const at::Tensor& input : call.inputs()) {
+                  const auto type = dtype.isNone() ? input.scalar_type() : dtype.toScalarType();
+                  norms.push_back(
+                      input.new_empty({}, at::TensorOptions().dtype(c10::toRealValueType(type))));
+                }
+                return norms;
+              },
+          .elementwise_lists = true,
+          .family = kFamily};
+}
+
+// dist: the norm of a difference.
+void distance(LocalCall& call) {
+  const std::vector<std::int64_t> dims =
+      all_dims(std::max(static_cast<std::int64_t>(call.input_sizes(0).size()),
+                        static_cast<std::int64_t>(call.input_sizes(1).size())));
+  const at::Tensor difference = call.tensor(0) - call.tensor(1);
+  const double order = order_of(call);
+  const DeviceMesh mesh = call.input_layout(0).mesh();
+  Axes axes;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    const bool is_cut =
+        !call.input_layout(0)[axis].is_replicate() || !call.input_layout(1)[axis].is_replicate();
+    if (is_cut) axes.push_back(axis);
+  }
+  const at::Tensor result =
+      combined(norm_of_part(difference, order, dims), order, mesh, axes, call.call().name());
+  call.give({result.view(c10::IntArrayRef()).to(call.call().output(0).scalar_type())});
+}
+
+Rule distance_rule() {
+  return {.strategies =
+              [](const AxisCall& axis, std::vector<Strategy>& all) {
+                const auto sizes =
+                    at::infer_size(axis.call.input(0).sizes(), axis.call.input(1).sizes());
+                for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+                  Strategy& strategy = all.emplace_back();
+                  for (const at::Tensor& input : axis.call.inputs()) {
+                    strategy.inputs.push_back(
+                        placed_along(input, sizes, static_cast<std::int64_t>(dim)));
+                  }
+                  strategy.outputs.push_back(Replicate{});
+                  strategy.kernel = distance;
+                }
+              },
+          .shapes =
+              [](const Call& call) {
+                const at::ScalarType type = c10::toRealValueType(call.input(0).scalar_type());
+                return std::vector<at::Tensor>{
+                    call.input(0).new_empty({}, at::TensorOptions().dtype(type))};
+              },
+          .family = kFamily};
+}
+
+}  // namespace
+
+void add_norm_rules(NamedRules& rules) {
+  for (const char* name : {"norm", "linalg_vector_norm"}) {
+    rules.emplace_back("aten::" + std::string(name), norm_rule());
+  }
+  rules.emplace_back("aten::_foreach_norm", foreach_norm_rule());
+  rules.emplace_back("aten::dist", distance_rule());
+}
+
+}  // namespace trireme::tensor

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that work element by element, with broadcasting: cut alike along any dim of the result.
+#include <trireme/tensor/rules/families.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/promote_types.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+namespace trireme::tensor {
+namespace {
+
+// In which inputs an operator is linear, so that sums may be taken after it.
+enum class Linear {
+  kNowhere,
+  kTogether,  // in all at once: add
+  kInEach,    // in any one while the others are whole: mul
+  kInFirst,   // in the first while the others are whole: div
+  kAsItIs,    // hands values on unchanged: any partial result stays one
+};
+
+const at::Tensor& result_of(const Call& call) {
+  return call.num_outputs() > 0 ? call.output(0) : call.input(0);
+}
+
+// The placement of an input when the result is cut along `dim`.
+Placement aligned(const at::Tensor& input, const at::Tensor& result, std::int64_t dim) {
+  const std::int64_t own = dim - (result.dim() - input.dim());
+  if (own < 0 || input.size(own) != result.size(dim)) return Replicate{};
+  return Shard{static_cast<int>(own)};
+}
+
+void add_shards(const Call& call, std::vector<Strategy>& strategies) {
+  const at::Tensor& result = result_of(call);
+  for (std::int64_t dim = 0; dim < result.dim(); ++dim) {
+    Strategy& strategy = strategies.emplace_back();
+    for (const at::Tensor& input : call.inputs()) {
+      strategy.inputs.push_back(aligned(input, result, dim));
+    }
+    strategy.outputs.push_back(Shard{static_cast<int>(dim)});
+  }
+}
+
+// Flat ranges of tensors of one shape, beside single numbers.
+void add_flat_shards(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  for (int i = 0; i < axis.call.num_inputs(); ++i) {
+    const Placement& current = axis.layouts[static_cast<std::size_t>(i)][axis.axis];
+    if (!current.is_flat_shard()) continue;
+    Strategy strategy;
+    for (const at::Tensor& input : axis.call.inputs()) {
+      const bool is_alike = input.sizes() == axis.call.input(i).sizes();
+      if (!is_alike && input.dim() != 0) return;
+      strategy.inputs.push_back(is_alike ? current : Placement(Replicate{}));
+    }
+    strategy.outputs.push_back(current);
+    strategies.push_back(std::move(strategy));
+    return;
+  }
+}
+
+void add_partial(std::vector<Strategy>& strategies, const Call& call, PartialOp op, int which) {
+  Strategy strategy;
+  for (int i = 0; i < call.num_inputs(); ++i) {
+    const bool is_partial = which < 0 || which == i;
+    strategy.inputs.push_back(is_partial ? Placement(Partial{op}) : Placement(Replicate{}));
+  }
+  strategy.outputs.push_back(Partial{op});
+  strategies.push_back(std::move(strategy));
+}
+
+bool keeps_precision(const Call& call) {
+  const at::Tensor& result = result_of(call);
+  return std::ranges::all_of(call.inputs(), [&](const at::Tensor& input) {
+    return at::isFloatingType(result.scalar_type()) && at::isFloatingType(input.scalar_type()) &&
+           at::elementSize(input.scalar_type()) <= at::elementSize(result.scalar_type());
+  });
+}
+
+void add_partials(const AxisCall& axis, Linear linear, std::vector<Strategy>& strategies) {
+  const Call& call = axis.call;
+  if (linear == Linear::kAsItIs) {
+    for (const Layout& layout : axis.layouts) {
+      const Placement& current = layout[axis.axis];
+      const bool is_same_type = call.input(0).scalar_type() == result_of(call).scalar_type();
+      if (current.is_partial() && is_same_type) add_partial(strategies, call, current.op(), -1);
+    }
+    return;
+  }
+  // An input of another, wider type would be summed after rounding.
+  if (linear == Linear::kNowhere || call.num_inputs() == 0 || !keeps_precision(call)) return;
+  for (const PartialOp op : {PartialOp::kSum, PartialOp::kAverage}) {
+    if (linear == Linear::kTogether) {
+      add_partial(strategies, call, op, -1);
+    } else {
+      const int last = linear == Linear::kInFirst ? 1 : call.num_inputs();
+      for (int which = 0; which < last; ++which) add_partial(strategies, call, op, which);
+    }
+  }
+}
+
+// What all inputs are broadcast to, of the type that they are promoted to; the memory order of the
+// first that has the shape. For operators without a meta kernel.
+std::vector<at::Tensor> broadcast_result(const Call& call) {
+  std::vector<std::int64_t> sizes;
+  std::optional<at::ScalarType> dtype;
+  for (const at::Tensor& input : call.inputs()) {
+    sizes = at::infer_size(sizes, input.sizes());
+    if (input.scalar_type() == at::kBool) continue;  // a condition
+    dtype = dtype ? at::promote_types(*dtype, input.scalar_type()) : input.scalar_type();
+  }
+  const at::Tensor& first = call.input(0);
+  const auto options = first.options().dtype(dtype.value_or(at::kBool));
+  for (const at::Tensor& input : call.inputs()) {
+    if (input.sizes() == c10::IntArrayRef(sizes) && input.is_non_overlapping_and_dense()) {
+      return {at::empty_strided(sizes, input.strides(), options)};
+    }
+  }
+  return {at::empty(sizes, options)};
+}
+
+Rule pointwise(Linear linear) {
+  return {.strategies =
+              [linear](const AxisCall& axis, std::vector<Strategy>& strategies) {
+                add_shards(axis.call, strategies);
+                add_flat_shards(axis, strategies);
+                add_partials(axis, linear, strategies);
+              },
+          .family = "pointwise"};
+}
+
+constexpr std::string_view kUnary[] = {"abs",           "absolute",
+                                       "acos",          "acosh",
+                                       "angle",         "arccos",
+                                       "arcsin",        "asin",
+                                       "asinh",         "atan",
+                                       "atanh",         "bitwise_not",
+                                       "ceil",          "celu",
+                                       "cos",           "cosh",
+                                       "deg2rad",       "digamma",
+                                       "elu",           "erf",
+                                       "erfc",          "erfinv",
+                                       "exp",           "exp2",
+                                       "expm1",         "fix",
+                                       "floor",         "frac",
+                                       "gelu",          "hardshrink",
+                                       "hardsigmoid",   "hardswish",
+                                       "hardtanh",      "i0",
+                                       "isfinite",      "isinf",
+                                       "isnan",         "isneginf",
+                                       "isposinf",      "leaky_relu",
+                                       "lgamma",        "log",
+                                       "log10",         "log1p",
+                                       "log2",          "log_sigmoid_forward",
+                                       "logical_not",   "logit",
+                                       "mish",          "mvlgamma",
+                                       "nan_to_num",    "polygamma",
+                                       "rad2deg",       "reciprocal",
+                                       "relu",          "relu6",
+                                       "round",         "rrelu",
+                                       "rsqrt",         "selu",
+                                       "sgn",           "sigmoid",
+                                       "sign",          "signbit",
+                                       "silu",          "sin",
+                                       "sinc",          "sinh",
+                                       "softplus",      "softshrink",
+                                       "special_entr",  "special_erfcx",
+                                       "special_i0e",   "special_i1",
+                                       "special_i1e",   "special_log_ndtr",
+                                       "special_ndtri", "sqrt",
+                                       "square",        "tan",
+                                       "tanh",          "threshold",
+                                       "trunc",         "clamp",
+                                       "clamp_max",     "clamp_min",
+                                       "clip"};
+
+constexpr std::string_view kBinary[] = {"atan2",
+                                        "bitwise_and",
+                                        "bitwise_left_shift",
+                                        "bitwise_or",
+                                        "bitwise_right_shift",
+                                        "bitwise_xor",
+                                        "copysign",
+                                        "eq",
+                                        "floor_divide",
+                                        "fmax",
+                                        "fmin",
+                                        "fmod",
+                                        "gcd",
+                                        "ge",
+                                        "gt",
+                                        "heaviside",
+                                        "hypot",
+                                        "igamma",
+                                        "igammac",
+                                        "lcm",
+                                        "ldexp",
+                                        "le",
+                                        "logaddexp",
+                                        "logaddexp2",
+                                        "logical_and",
+                                        "logical_or",
+                                        "logical_xor",
+                                        "lt",
+                                        "maximum",
+                                        "minimum",
+                                        "ne",
+                                        "nextafter",
+                                        "polar",
+                                        "complex",
+                                        "pow",
+                                        "remainder",
+                                        "special_xlog1py",
+                                        "special_zeta",
+                                        "xlogy",
+                                        "_prelu_kernel",
+                                        "__and__",
+                                        "__or__",
+                                        "__xor__",
+                                        "__ilshift__",
+                                        "__irshift__",
+                                        "__lshift__",
+                                        "__rshift__",
+                                        "float_power"};
+
+// Backward of an activation: linear in the gradient, which is the first argument.
+constexpr std::string_view kBackward[] = {"elu_backward",
+                                          "gelu_backward",
+                                          "hardshrink_backward",
+                                          "hardsigmoid_backward",
+                                          "hardswish_backward",
+                                          "hardtanh_backward",
+                                          "leaky_relu_backward",
+                                          "logit_backward",
+                                          "mish_backward",
+                                          "sigmoid_backward",
+                                          "silu_backward",
+                                          "softplus_backward",
+                                          "softshrink_backward",
+                                          "tanh_backward",
+                                          "threshold_backward",
+                                          "rrelu_with_noise_backward",
+                                          "log_sigmoid_backward",
+                                          "celu_backward",
+                                          "selu_backward",
+                                          "infinitely_differentiable_gelu_backward",
+                                          "infinitely_differentiable_silu_backward",
+                                          "native_dropout_backward"};
+
+// Of all these, the ones without a meta kernel.
+constexpr std::string_view kWithoutMeta[] = {"relu",  "where", "_prelu_kernel", "abs",  "angle",
+                                             "logit", "rrelu", "nan_to_num",    "celu", "selu"};
+
+constexpr std::string_view kThree[] = {"where",   "lerp",        "addcdiv",
+                                       "addcmul", "masked_fill", "_prelu_kernel_backward"};
+
+}  // namespace
+
+void add_pointwise_rules(NamedRules& rules) {
+  const auto add = [&](std::string_view name, Linear linear) {
+    Rule rule = pointwise(linear);
+    if (std::ranges::find(kWithoutMeta, name) != std::end(kWithoutMeta)) {
+      rule.shapes = broadcast_result;
+    }
+    rules.emplace_back("aten::" + std::string(name), std::move(rule));
+  };
+  for (const std::string_view name : kUnary) add(name, Linear::kNowhere);
+  for (const std::string_view name : kBinary) add(name, Linear::kNowhere);
+  for (const std::string_view name : kBackward) add(name, Linear::kInFirst);
+  for (const std::string_view name : kThree) add(name, Linear::kNowhere);
+  for (const char* name : {"add.Tensor", "add.out", "sub.Tensor", "sub.out", "neg", "rsub.Tensor",
+                           "add_.Tensor", "sub_.Tensor", "_conj_physical", "conj_physical"}) {
+    add(name, Linear::kTogether);
+  }
+  for (const char* name : {"add.Scalar", "sub.Scalar", "rsub.Scalar"}) add(name, Linear::kNowhere);
+  add("mul", Linear::kInEach);
+  add("div", Linear::kInFirst);
+  add("div.Tensor_mode", Linear::kNowhere);
+  add("div.Scalar_mode", Linear::kNowhere);
+  for (const char* name :
+       {"clone", "copy_", "_to_copy", "positive", "lift_fresh_copy", "contiguous", "alias_copy",
+        "detach_copy", "detach", "alias", "detach_", "lift_fresh"}) {
+    add(name, Linear::kAsItIs);
+  }
+  for (const char* name :
+       {"abs",    "acos", "asin",       "atan",   "ceil",  "clamp_max", "clamp_min", "cos",
+        "cosh",   "erf",  "erfc",       "exp",    "expm1", "floor",     "frac",      "lerp",
+        "lgamma", "log",  "log10",      "log1p",  "log2",  "maximum",   "minimum",   "mul",
+        "div",    "pow",  "reciprocal", "round",  "rsqrt", "sigmoid",   "sign",      "sin",
+        "sinh",   "sqrt", "tan",        "tanh",   "trunc", "add",       "sub",       "neg",
+        "zero",   "copy", "addcdiv",    "addcmul"}) {
+    for (const char* suffix : {"", "_"}) {
+      Rule rule = pointwise(Linear::kNowhere);
+      rule.elementwise_lists = true;
+      rule.family = "foreach";
+      rules.emplace_back("aten::_foreach_" + std::string(name) + suffix, std::move(rule));
+    }
+  }
+  for (const char* name : {"fill", "fill_"}) add(name, Linear::kNowhere);
+  add("zero_", Linear::kAsItIs);
+}
+
+}  // namespace trireme::tensor

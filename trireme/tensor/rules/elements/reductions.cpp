@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reductions over dims: what is cut along a reduced dim gives a partial result.
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace trireme::tensor {
+namespace {
+
+// The dims that a call reduces, and where the others are in the result.
+struct Reduced {
+  std::vector<std::int64_t> dims;
+  bool keeps_dims = false;
+
+  bool has(std::int64_t dim) const { return std::ranges::find(dims, dim) != dims.end(); }
+  int place(std::int64_t dim) const {
+    if (keeps_dims) return static_cast<int>(dim);
+    const auto before = std::ranges::count_if(dims, [&](std::int64_t d) { return d < dim; });
+    return static_cast<int>(dim - before);
+  }
+};
+
+Reduced reduced_by(const Call& call) {
+  Reduced reduced;
+  const int dim = call.position("dim");
+  const std::int64_t num_dims = call.input(0).dim();
+  reduced.dims = dims_of(dim < 0 ? c10::IValue() : call.argument(dim), num_dims);
+  const int keepdim = call.position("keepdim");
+  reduced.keeps_dims = keepdim >= 0 && call.boolean(keepdim);
+  return reduced;
+}
+
+// What a local part without elements contributes: the reduction itself has no value for it.
+void reduce_parts_that_may_be_empty(LocalCall& call) {
+  const at::Tensor local = call.tensor(0);
+  if (local.numel() != 0) {
+    call.call_operator();
+    return;
+  }
+  const bool is_maximum = call.call().name().find("max") != std::string::npos;
+  std::vector<std::int64_t> sizes;
+  const Reduced reduced = reduced_by(call.call());
+  for (std::int64_t dim = 0; dim < local.dim(); ++dim) {
+    if (!reduced.has(dim)) sizes.push_back(local.size(dim));
+    if (reduced.has(dim) && reduced.keeps_dims) sizes.push_back(1);
+  }
+  call.give({neutral_values(sizes, local.options(),
+                            is_maximum ? PartialOp::kMaximum : PartialOp::kMinimum)});
+}
+
+// Sums of the parts over the number of all elements: partial means of uneven parts would not add
+// up.
+void mean_of_parts(LocalCall& call) {
+  const at::Tensor local = call.tensor(0);
+  const Reduced reduced = reduced_by(call.call());
+  std::int64_t count = 1;
+  for (const std::int64_t dim : reduced.dims) {
+    if (local.dim() > 0) count *= call.input_sizes(0)[static_cast<std::size_t>(dim)];
+  }
+  const at::ScalarType dtype = call.call().output(0).scalar_type();
+  at::Tensor sum =
+      local.dim() == 0 ? local.to(dtype) : at::sum(local, reduced.dims, reduced.keeps_dims, dtype);
+  call.give({sum.div_(static_cast<double>(count))});
+}
+
+std::vector<at::Tensor> shape_of_product(const Call& call) {
+  const at::Tensor& input = call.input(0);
+  const int dtype = call.position("dtype");
+  const bool is_whole_number = at::isIntegralType(input.scalar_type(), /*includeBool=*/true);
+  const at::ScalarType type = call.is_none(dtype)
+                                  ? (is_whole_number ? at::kLong : input.scalar_type())
+                                  : call.argument(dtype).toScalarType();
+  const Reduced reduced = reduced_by(call);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
+    if (!reduced.has(dim)) sizes.push_back(input.size(dim));
+    if (reduced.has(dim) && reduced.keeps_dims) sizes.push_back(1);
+  }
+  return {at::empty(sizes, input.options().dtype(type))};
+}
+
+Rule reduction(PartialOp op, LocalKernel kernel = nullptr) {
+  return {.strategies =
+              [op, kernel](const AxisCall& axis, std::vector<Strategy>& strategies) {
+                const at::Tensor& input = axis.call.input(0);
+                const Reduced reduced = reduced_by(axis.call);
+                for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
+                  const Placement cut = Shard{static_cast<int>(dim)};
+                  Strategy& strategy = strategies.emplace_back();
+                  strategy.inputs.push_back(cut);
+                  strategy.outputs.push_back(reduced.has(dim)
+                                                 ? Placement(Partial{op})
+                                                 : Placement(Shard{reduced.place(dim)}));
+                  if (reduced.has(dim)) strategy.kernel = kernel;
+                }
+                const bool has_same_type = axis.call.output(0).scalar_type() == input.scalar_type();
+                if (has_same_type) strategies.push_back(alike(axis.call, Partial{op}, Partial{op}));
+              },
+          .family = "reductions"};
+}
+
+}  // namespace
+
+void add_reduction_rules(NamedRules& rules) {
+  rules.emplace_back("aten::sum", reduction(PartialOp::kSum));
+  rules.emplace_back("aten::nansum", reduction(PartialOp::kSum));
+  rules.emplace_back("aten::mean", reduction(PartialOp::kSum, mean_of_parts));
+  Rule product = reduction(PartialOp::kProduct);
+  product.shapes = shape_of_product;  // which has no meta kernel
+  rules.emplace_back("aten::prod", std::move(product));
+  for (const char* name : {"amax", "max"}) {
+    rules.emplace_back("aten::" + std::string(name),
+                       reduction(PartialOp::kMaximum, reduce_parts_that_may_be_empty));
+  }
+  for (const char* name : {"amin", "min"}) {
+    rules.emplace_back("aten::" + std::string(name),
+                       reduction(PartialOp::kMinimum, reduce_parts_that_may_be_empty));
+  }
+  rules.emplace_back("aten::any", reduction(PartialOp::kMaximum));
+  rules.emplace_back("aten::all", reduction(PartialOp::kMinimum));
+}
+
+}  // namespace trireme::tensor

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Variances, counts, comparisons of whole tensors, distances between rows. What is cut along a
+// reduced dim is combined exactly: sums first, then squares of what differs from the mean.
+#include <trireme/comm/collectives.h>
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/across.h>
+#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <string>
+
+namespace trireme::tensor {
+namespace {
+
+constexpr const char* kFamily = "statistics";
+
+std::vector<std::int64_t> reduced_dims(const Call& call) {
+  const int position = call.position("dim");
+  return dims_of(position < 0 ? c10::IValue() : call.argument(position), call.input(0).dim());
+}
+
+bool keeps_dims(const Call& call) {
+  const int position = call.position("keepdim");
+  return position >= 0 && call.boolean(position);
+}
+
+std::vector<std::int64_t> reduced_sizes(const Call& call) {
+  const std::vector<std::int64_t> dims = reduced_dims(call);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t dim = 0; dim < call.input(0).dim(); ++dim) {
+    const bool is_reduced = std::ranges::find(dims, dim) != dims.end();
+    if (!is_reduced) sizes.push_back(call.input(0).size(dim));
+    if (is_reduced && keeps_dims(call)) sizes.push_back(1);
+  }
+  return sizes;
+}
+
+// Letters of the result: those of `letters` that are not reduced.
+std::string kept_letters(const Call& call, const std::string& letters) {
+  const std::vector<std::int64_t> dims = reduced_dims(call);
+  std::string kept;
+  for (std::size_t dim = 0; dim < letters.size(); ++dim) {
+    const bool is_reduced = std::ranges::find(dims, static_cast<std::int64_t>(dim)) != dims.end();
+    if (!is_reduced) kept.push_back(letters[dim]);
+    if (is_reduced && keeps_dims(call)) kept.push_back('.');
+  }
+  return kept;
+}
+
+Indices kept_dims_indices(const Call& call) {
+  const std::string letters = letters_except(call.input(0).dim(), reduced_dims(call));
+  const std::string kept = kept_letters(call, letters);
+  Contraction terms = {.inputs = {{letters}}, .outputs = {}};
+  terms.outputs.assign(static_cast<std::size_t>(call.num_outputs()), {kept});
+  return {terms};
+}
+
+// var, std, var_mean, std_mean.
+void variance(LocalCall& call) {
+  const std::vector<std::int64_t> dims = reduced_dims(call.call());
+  const Axes axes = axes_that_cut(call.input_layout(0), dims);
+  if (axes.empty()) {
+    run_unless_empty(call);
+    return;
+  }
+  const at::Tensor local = call.tensor(0);
+  const at::Tensor wide = local.to(wide_type(local.scalar_type()));
+  const DeviceMesh mesh = call.input_layout(0).mesh();
+  const std::string& name = call.call().name();
+  const auto count = static_cast<double>(count_of(call.input_sizes(0), dims));
+  const auto sums = [&](const at::Tensor& values) {
+    return reduced_across(at::sum(values, dims, /*keepdim=*/true), mesh, axes, comm::ReduceOp::kSum,
+                          name);
+  };
+  const at::Tensor mean = sums(wide).div_(count);
+  const at::Tensor squares = sums((wide - mean).square());
+  const c10::IValue& given = call.argument(call.call().position("correction"));
+  const double correction = given.isNone() ? 1.0 : given.toScalar().toDouble();
+  at::Tensor result = squares / std::max(count - correction, 0.0);
+  if (name.find("std") != std::string::npos) result.sqrt_();
+  const auto finished = [&](const at::Tensor& values) {
+    return values.view(local_output_sizes(call, 0)).to(local.scalar_type());
+  };
+  if (call.call().num_outputs() == 2) {
+    call.give({finished(result), finished(mean)});
+  } else {
+    call.give({finished(result)});
+  }
+}
+
+Rule variance_rule() {
+  const Rule plain = by_letters(kept_dims_indices, kFamily);
+  return {.strategies =
+              [plain](const AxisCall& axis, std::vector<Strategy>& all) {
+                plain.strategies(axis, all);
+                const at::Tensor& input = axis.call.input(0);
+                const bool is_cut = input.dim() > 0 && !at::isComplexType(input.scalar_type());
+                for (const std::int64_t dim : reduced_dims(axis.call)) {
+                  if (is_cut)
+                    all.push_back(alike(axis.call, Shard{static_cast<int>(dim)}, Replicate{}));
+                }
+                for (Strategy& strategy : all) strategy.kernel = variance;
+              },
+          .shapes =
+              [](const Call& call) {
+                const at::ScalarType type = c10::toRealValueType(call.input(0).scalar_type());
+                const at::Tensor variance =
+                    call.input(0).new_empty(reduced_sizes(call), at::TensorOptions().dtype(type));
+                const bool has_mean = call.schema().returns().size() == 2;
+                if (!has_mean) return std::vector<at::Tensor>{variance};
+                return std::vector<at::Tensor>{variance,
+                                               call.input(0).new_empty(reduced_sizes(call))};
+              },
+          .family = kFamily};
+}
+
+// What is not reduced keeps its letter; a reduced one is missing in the result: counts add up.
+Indices counting_indices(const Call& call) {
+  const std::string letters = letters_for(call.input(0).dim());
+  return {{.inputs = {{letters}}, .outputs = {{kept_letters(call, letters)}}}};
+}
+
+// equal and allclose: whether all ranks say so of their parts.
+void all_agree(LocalCall& call) {
+  const at::Tensor first = call.tensor(0);
+  const at::Tensor second = call.tensor(1);
+  const bool is_equal = call.call().name() == "aten::equal"
+                            ? at::equal(first, second)
+                            : at::allclose(first, second, call.argument(2).toDouble(),
+                                           call.argument(3).toDouble(), call.argument(4).toBool());
+  const Layout& layout = call.input_layout(0);
+  const at::Tensor agree = at::full({1}, is_equal ? 1 : 0, first.options().dtype(at::kLong));
+  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
+    if (layout[axis].is_replicate()) continue;
+    comm::all_reduce(agree, layout.mesh().group(axis), comm::ReduceOp::kMinimum,
+                     call.call().name());
+  }
+  call.give({agree.item<std::int64_t>() == 1});
+}
+
+Rule comparing_rule() {
+  return {.strategies =
+              [](const AxisCall& axis, std::vector<Strategy>& all) {
+                const Call& call = axis.call;
+                if (call.num_inputs() < 2 || call.input(0).sizes() != call.input(1).sizes()) return;
+                for (int i = 0; i < 2; ++i) {
+                  const Placement& current = axis.layouts[static_cast<std::size_t>(i)][axis.axis];
+                  const bool is_cut = current.is_shard() || current.is_flat_shard();
+                  if (is_cut) all.push_back(alike(call, current, Replicate{}));
+                }
+                for (Strategy& strategy : all) strategy.kernel = all_agree;
+              },
+          .shape_from_local = true,
+          .family = kFamily};
+}
+
+// Leading dims alike from the end, then rows and columns.
+std::string matrix_letters(const at::Tensor& tensor, char rows, char columns) {
+  std::string letters;
+  for (std::int64_t dim = tensor.dim() - 3; dim >= 0; --dim) {
+    letters.push_back(static_cast<char>('A' + dim));
+  }
+  return letters + rows + columns;
+}
+
+Indices distance_indices(const Call& call) {
+  return {{.inputs = {{matrix_letters(call.input(0), 'p', '.')},
+                      {matrix_letters(call.input(1), 'r', '.')}},
+           .outputs = {{matrix_letters(call.output(0), 'p', 'r')}}}};
+}
+
+// grad, both sets of rows and the distances.
+Indices distance_backward_indices(const Call& call) {
+  const auto rows = [](const at::Tensor& tensor, char letter) {
+    return Term{matrix_letters(tensor, letter, '.')};
+  };
+  return {{.inputs = {{matrix_letters(call.input(0), 'p', 'r')},
+                      rows(call.input(1), 'p'),
+                      rows(call.input(2), 'r'),
+                      {matrix_letters(call.input(3), 'p', 'r')}},
+           .outputs = {rows(call.output(0), 'p')},
+           .linear = {0}}};
+}
+
+std::vector<std::int64_t> leading_sizes(const at::Tensor& first, const at::Tensor& second) {
+  return at::infer_size(first.sizes().slice(0, static_cast<std::size_t>(first.dim() - 2)),
+                        second.sizes().slice(0, static_cast<std::size_t>(second.dim() - 2)));
+}
+
+std::vector<at::Tensor> distance_shape(const Call& call) {
+  std::vector<std::int64_t> sizes = leading_sizes(call.input(0), call.input(1));
+  sizes.push_back(call.input(0).size(-2));
+  sizes.push_back(call.input(1).size(-2));
+  return {call.input(0).new_empty(sizes)};
+}
+
+std::vector<at::Tensor> distance_backward_shape(const Call& call) {
+  std::vector<std::int64_t> sizes = leading_sizes(call.input(1), call.input(2));
+  sizes.push_back(call.input(1).size(-2));
+  sizes.push_back(call.input(1).size(-1));
+  return {call.input(1).new_empty(sizes)};
+}
+
+std::vector<at::Tensor> pair_distances_shape(const Call& call) {
+  const std::int64_t rows = call.input(0).size(0);
+  return {call.input(0).new_empty({rows * (rows - 1) / 2})};
+}
+
+// The norms are over all dims but one.
+Indices renorm_indices(const Call& call) {
+  const std::int64_t num_dims = call.input(0).dim();
+  const std::int64_t dim = wrapped_dim(call.integer(call.position("dim")), num_dims);
+  std::string letters(static_cast<std::size_t>(num_dims), '.');
+  letters[static_cast<std::size_t>(dim)] = 'A';
+  return {same_letters(call, letters)};
+}
+
+Rule whole() { return {.strategies = nullptr, .family = kFamily}; }
+Rule of_local_shape() {
+  return {.strategies = nullptr, .shape_from_local = true, .family = kFamily};
+}
+
+}  // namespace
+
+void add_statistics_rules(NamedRules& rules) {
+  const auto add = [&](const std::string& name, Rule rule) {
+    rules.emplace_back("aten::" + name, std::move(rule));
+  };
+  for (const char* name : {"var", "std", "var_mean", "std_mean"}) add(name, variance_rule());
+  add("count_nonzero", with_shapes(by_letters(counting_indices, kFamily), [](const Call& call) {
+        return std::vector<at::Tensor>{call.input(0).new_empty(reduced_sizes(call)).to(at::kLong)};
+      }));
+  for (const char* name : {"equal", "allclose"}) add(name, comparing_rule());
+  for (const char* name : {"_cdist_forward", "_euclidean_dist"}) {
+    add(name, with_shapes(by_letters(distance_indices, kFamily), distance_shape));
+  }
+  add("_cdist_backward",
+      with_shapes(by_letters(distance_backward_indices, kFamily), distance_backward_shape));
+  add("_pdist_forward", with_shapes(whole(), pair_distances_shape));
+  add("_pdist_backward", with_shapes(whole(), [](const Call& call) -> std::vector<at::Tensor> {
+        return {call.input(1)};
+      }));
+  add("renorm", by_letters(renorm_indices, kFamily));
+  for (const char* name :
+       {"histc", "bincount", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+        "_histogramdd_from_bin_tensors", "_local_scalar_dense", "is_set_to", "_assert_async"}) {
+    add(name, of_local_shape());
+  }
+}
+
+}  // namespace trireme::tensor

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+// layer_norm and group_norm. What is normalised together may be cut: ranks exchange sums of the
+// rows or groups. rms_norm goes through its parts.
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/across.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+namespace trireme::tensor {
+namespace {
+
+at::Tensor widened(const at::Tensor& tensor) { return tensor.to(wide_type(tensor.scalar_type())); }
+
+// The type of statistics: that of the parameters where they are wider than the input.
+at::ScalarType type_of_statistics(const Call& call, int input) {
+  at::ScalarType type = call.input(input).scalar_type();
+  for (const char* name : {"weight", "bias"}) {
+    const int position = call.position(name);
+    const int parameter = position < 0 ? -1 : call.input_of(position);
+    if (parameter >= 0 && at::isReducedFloatingType(type)) {
+      type = call.input(parameter).scalar_type();
+    }
+  }
+  return type;
+}
+
+std::vector<std::int64_t> numbers(std::int64_t from, std::int64_t to) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(std::max<std::int64_t>(to - from, 0)));
+  std::iota(all.begin(), all.end(), from);
+  return all;
+}
+
+// All of `tensor` where there is nothing to sum over: an empty list would mean every dim.
+at::Tensor sum_of(const at::Tensor& tensor, const std::vector<std::int64_t>& dims) {
+  return dims.empty() ? tensor : at::sum(tensor, dims);
+}
+
+at::Tensor input_of(const Call& call, std::string_view name) {
+  return call.input(call.input_of(call.position(name)));
+}
+
+// Gradients of input, weight and bias that output_mask asks for, as meta tensors.
+std::vector<at::Tensor> gradient_shapes(const Call& call, const at::Tensor& weight) {
+  const auto mask = call.argument(call.position("output_mask")).toBoolList();
+  return {mask.get(0) ? at::empty_like(input_of(call, "input")) : at::Tensor(),
+          mask.get(1) ? weight : at::Tensor(), mask.get(2) ? weight : at::Tensor()};
+}
+
+// -- layer_norm ------------------------------------------------------------------------------
+
+std::int64_t first_normalised(const Call& call) {
+  const auto num_normalised =
+      static_cast<std::int64_t>(call.integers(call.position("normalized_shape")).size());
+  return input_of(call, "input").dim() - num_normalised;
+}
+
+// Rows over the last dims, of which each rank has a piece.
+struct NormalisedRows {
+  std::vector<std::int64_t> dims;
+  std::vector<std::int64_t> leading;
+  DeviceMesh mesh;
+  Axes axes;
+  double count;
+  std::string_view name;
+
+  NormalisedRows(const LocalCall& call, int input)
+      : mesh(call.input_layout(input).mesh()), name(call.call().name()) {
+    const std::int64_t first = first_normalised(call.call());
+    const c10::IntArrayRef sizes = call.input_sizes(input);
+    dims = numbers(first, static_cast<std::int64_t>(sizes.size()));
+    leading = numbers(0, first);
+    axes = axes_that_cut(call.input_layout(input), dims);
+    count = static_cast<double>(count_of(sizes, dims));
+  }
+
+  at::Tensor means(const at::Tensor& local) const {
+    return reduced_across(at::sum(local, dims, /*keepdim=*/true), mesh, axes, comm::ReduceOp::kSum,
+                          name)
+        .div_(count);
+  }
+};
+
+void layer_norm_across(LocalCall& call) {
+  const NormalisedRows rows(call, 0);
+  const at::Tensor input = widened(call.tensor(0));
+  const at::Tensor mean = rows.means(input);
+  const at::Tensor centred = input - mean;
+  const at::Tensor variance = rows.means(centred * centred);
+  const at::Tensor rstd = at::rsqrt(variance + call.argument(4).toDouble());
+  at::Tensor output = centred * rstd;
+  if (call.has_tensor(2)) output = output * widened(call.tensor(2));
+  if (call.has_tensor(3)) output = output + widened(call.tensor(3));
+  const at::ScalarType statistics = type_of_statistics(call.call(), 0);
+  call.give({output.to(call.tensor(0).scalar_type()), mean.to(statistics), rstd.to(statistics)});
+}
+
+void layer_norm_backward_across(LocalCall& call) {
+  const NormalisedRows rows(call, 1);
+  const auto mask = call.argument(7).toBoolList();
+  const at::Tensor grad = widened(call.tensor(0));
+  const at::Tensor rstd = widened(call.tensor(4));
+  const at::Tensor normalised = (widened(call.tensor(1)) - widened(call.tensor(3))) * rstd;
+  at::Tensor grad_input, grad_weight, grad_bias;
+  if (mask.get(0)) {
+    const at::Tensor weighted = call.has_tensor(5) ? grad * widened(call.tensor(5)) : grad;
+    // Both sums of a row in one collective.
+    const at::Tensor own = at::stack(
+        {at::sum(weighted, rows.dims, true), at::sum(weighted * normalised, rows.dims, true)});
+    const at::Tensor means =
+        reduced_across(own, rows.mesh, rows.axes, comm::ReduceOp::kSum, rows.name).div_(rows.count);
+    grad_input = (weighted - means[0] - normalised * means[1]) * rstd;
+    grad_input = grad_input.to(call.tensor(1).scalar_type());
+  }
+  if (mask.get(1)) {
+    grad_weight = sum_of(grad * normalised, rows.leading).to(call.tensor(5).scalar_type());
+  }
+  if (mask.get(2)) grad_bias = sum_of(grad, rows.leading).to(call.tensor(6).scalar_type());
+  call.give({grad_input, grad_weight, grad_bias});
+}
+
+void layer_norm_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  const Call& call = axis.call;
+  const std::int64_t first = first_normalised(call);
+  for (std::int64_t dim = 0; dim < call.input(0).dim(); ++dim) {
+    const Placement cut = Shard{static_cast<int>(dim)};
+    Strategy& strategy = strategies.emplace_back(whole_inputs(call));
+    place(strategy, call, "input", cut);
+    if (dim < first) {
+      strategy.outputs = {cut, cut, cut};
+      continue;
+    }
+    const Placement of_parameter = Shard{static_cast<int>(dim - first)};
+    place(strategy, call, "weight", of_parameter);
+    place(strategy, call, "bias", of_parameter);
+    strategy.outputs = {cut, Replicate{}, Replicate{}};
+    strategy.kernel = layer_norm_across;
+  }
+}
+
+std::vector<at::Tensor> layer_norm_shapes(const Call& call) {
+  const at::Tensor& input = call.input(0);
+  std::vector<std::int64_t> sizes(input.sizes().begin(), input.sizes().end());
+  for (std::int64_t dim = first_normalised(call); dim < input.dim(); ++dim) {
+    sizes[static_cast<std::size_t>(dim)] = 1;
+  }
+  const at::Tensor statistics = input.new_empty(sizes, type_of_statistics(call, 0));
+  return {at::empty_like(input), statistics, statistics};
+}
+
+void layer_norm_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  const Call& call = axis.call;
+  const std::int64_t first = first_normalised(call);
+  for (std::int64_t dim = 0; dim < call.input(0).dim(); ++dim) {
+    const Placement cut = Shard{static_cast<int>(dim)};
+    Strategy& strategy = strategies.emplace_back(whole_inputs(call));
+    place(strategy, call, "grad_out", cut);
+    place(strategy, call, "input", cut);
+    if (dim < first) {
+      place(strategy, call, "mean", cut);
+      place(strategy, call, "rstd", cut);
+      strategy.outputs = {cut, Partial{}, Partial{}};
+      continue;
+    }
+    const Placement of_parameter = Shard{static_cast<int>(dim - first)};
+    place(strategy, call, "weight", of_parameter);
+    place(strategy, call, "bias", of_parameter);
+    strategy.outputs = {cut, of_parameter, of_parameter};
+    strategy.kernel = layer_norm_backward_across;
+  }
+  Strategy& partial = strategies.emplace_back(whole_inputs(call));
+  place(partial, call, "grad_out", Partial{});
+  partial.outputs = {Partial{}};
+}
+
+std::vector<at::Tensor> layer_norm_backward_shapes(const Call& call) {
+  const int weight = call.input_of(call.position("weight"));
+  const int bias = call.input_of(call.position("bias"));
+  const at::Tensor parameter = weight >= 0 ? call.input(weight)
+                               : bias >= 0 ? call.input(bias)
+                                           : at::Tensor();
+  return gradient_shapes(call, parameter);
+}
+
+// -- group_norm ------------------------------------------------------------------------------
+
+// The groups of an input seen as [batch, channels, elements of a channel].
+//
+// Where every rank has whole groups, their statistics are cut with the channels. Elsewhere
+// statistics of all groups are on all ranks that share a batch, and summed over these.
+struct Groups {
+  std::int64_t batch = 0, channels = 0, elements = 0;  // here
+  std::int64_t num_groups = 0;                         // that the statistics here are of
+  double count = 0;                                    // elements of a group, on all ranks
+  bool are_whole = false;
+  DeviceMesh mesh;
+  Axes axes;
+  at::Tensor group_of_channel;  // among num_groups
+  std::string_view name;
+
+  Groups(const LocalCall& call, const at::Tensor& local, int input, const Layout& statistics)
+      : are_whole(!statistics.axes_of(1).empty()),
+        mesh(call.input_layout(input).mesh()),
+        name(call.call().name()) {
+    const Layout& layout = call.input_layout(input);
+    const c10::IntArrayRef sizes = call.input_sizes(input);
+    const auto num_dims = static_cast<std::int64_t>(sizes.size());
+    const std::int64_t all_groups = call.call().integer(call.call().position("group"));
+    const std::int64_t channels_of_group = sizes[1] / all_groups;
+    batch = local.size(0);
+    channels = local.size(1);
+    elements = count_of(local.sizes(), numbers(2, num_dims));
+    count = static_cast<double>(channels_of_group * count_of(sizes, numbers(2, num_dims)));
+    axes = axes_that_cut(layout, numbers(are_whole ? 2 : 1, num_dims));
+    num_groups = are_whole ? channels / channels_of_group : all_groups;
+    const std::int64_t first = are_whole ? 0 : own_extent(sizes, layout, 1).offset;
+    group_of_channel = at::arange(first, first + channels, local.options().dtype(at::kLong))
+                           .div(channels_of_group, "floor");
+  }
+
+  at::Tensor by_channel(const at::Tensor& local) const {
+    return widened(local).reshape({batch, channels, elements});
+  }
+
+  // [..., batch, channels] summed over the channels of each group, on all ranks.
+  at::Tensor sums(const at::Tensor& of_channels) const {
+    std::vector<std::int64_t> sizes(of_channels.sizes().begin(), of_channels.sizes().end());
+    sizes.back() = num_groups;
+    const at::Tensor own =
+        at::zeros(sizes, of_channels.options()).index_add_(-1, group_of_channel, of_channels);
+    return reduced_across(own, mesh, axes, comm::ReduceOp::kSum, name);
+  }
+
+  // [batch, groups] as [batch, channels, 1].
+  at::Tensor spread(const at::Tensor& of_groups) const {
+    return widened(of_groups).index_select(1, group_of_channel).unsqueeze(2);
+  }
+};
+
+at::Tensor per_channel(const at::Tensor& parameter) { return widened(parameter).view({1, -1, 1}); }
+
+// Numbers of the call as they are here.
+void set_local_numbers(LocalCall& call, const Groups& groups, int first) {
+  call.argument(first) = groups.batch;
+  call.argument(first + 1) = groups.channels;
+  call.argument(first + 2) = groups.elements;
+  call.argument(first + 3) = groups.num_groups;
+}
+
+void group_norm(LocalCall& call) {
+  const at::Tensor input = call.tensor(0);
+  const Groups groups(call, input, 0, call.output_layout(1));
+  if (groups.axes.empty() && input.numel() > 0) {
+    set_local_numbers(call, groups, 3);
+    call.call_operator();
+    return;
+  }
+  const at::Tensor x = groups.by_channel(input);
+  const at::Tensor mean = groups.sums(at::sum(x, {2})) / groups.count;
+  const at::Tensor centred = x - groups.spread(mean);
+  const at::Tensor variance = groups.sums(at::sum(centred * centred, {2})) / groups.count;
+  const at::Tensor rstd = at::rsqrt(variance + call.argument(7).toDouble());
+  at::Tensor output = centred * groups.spread(rstd);
+  if (call.has_tensor(1)) output = output * per_channel(call.tensor(1));
+  if (call.has_tensor(2)) output = output + per_channel(call.tensor(2));
+  const at::ScalarType statistics = type_of_statistics(call.call(), 0);
+  call.give({output.reshape(input.sizes()).to(input.scalar_type()), mean.to(statistics),
+             rstd.to(statistics)});
+}
+
+void group_norm_backward(LocalCall& call) {
+  const at::Tensor input = call.tensor(1);
+  const Groups groups(call, input, 1, call.input_layout(2));
+  if (groups.axes.empty() && input.numel() > 0) {
+    set_local_numbers(call, groups, 5);
+    call.call_operator();
+    return;
+  }
+  const auto mask = call.argument(9).toBoolList();
+  const at::Tensor rstd = groups.spread(call.tensor(3));
+  const at::Tensor grad = groups.by_channel(call.tensor(0));
+  const at::Tensor normalised = (groups.by_channel(input) - groups.spread(call.tensor(2))) * rstd;
+  at::Tensor grad_input, grad_weight, grad_bias;
+  if (mask.get(0)) {
+    const at::Tensor weighted = call.has_tensor(4) ? grad * per_channel(call.tensor(4)) : grad;
+    const at::Tensor own = at::stack({at::sum(weighted, {2}), at::sum(weighted * normalised, {2})});
+    const at::Tensor means = groups.sums(own) / groups.count;
+    grad_input = (weighted - groups.spread(means[0]) - normalised * groups.spread(means[1])) * rstd;
+    grad_input = grad_input.reshape(input.sizes()).to(input.scalar_type());
+  }
+  const at::ScalarType type =
+      call.has_tensor(4) ? call.tensor(4).scalar_type() : input.scalar_type();
+  if (mask.get(1)) grad_weight = at::sum(grad * normalised, {0, 2}).to(type);
+  if (mask.get(2)) grad_bias = at::sum(grad, {0, 2}).to(type);
+  call.give({grad_input, grad_weight, grad_bias});
+}
+
+// Placements of what a group norm takes and gives when the input is cut along `dim`.
+struct GroupCut {
+  Placement input, statistics, parameter, parameter_gradient;
+};
+
+GroupCut group_cut(const AxisCall& axis, std::int64_t dim) {
+  const Placement cut = Shard{static_cast<int>(dim)};
+  if (dim == 0) return {cut, cut, Replicate{}, Partial{}};
+  if (dim > 1) return {cut, Replicate{}, Replicate{}, Partial{}};
+  // Whole groups everywhere, however many axes cut the channels.
+  const std::int64_t num_groups = axis.call.integer(axis.call.position("group"));
+  const bool are_whole = num_groups % axis.layouts.front().mesh().size() == 0;
+  return {cut, are_whole ? cut : Placement(Replicate{}), Shard{0}, Shard{0}};
+}
+
+void group_norm_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  const Call& call = axis.call;
+  for (std::int64_t dim = 0; dim < call.input(0).dim(); ++dim) {
+    const GroupCut cut = group_cut(axis, dim);
+    Strategy& strategy = strategies.emplace_back(whole_inputs(call));
+    place(strategy, call, "input", cut.input);
+    place(strategy, call, "weight", cut.parameter);
+    place(strategy, call, "bias", cut.parameter);
+    strategy.outputs = {cut.input, cut.statistics, cut.statistics};
+    strategy.kernel = group_norm;
+  }
+}
+
+void group_norm_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  const Call& call = axis.call;
+  for (std::int64_t dim = 0; dim < call.input(1).dim(); ++dim) {
+    const GroupCut cut = group_cut(axis, dim);
+    Strategy& strategy = strategies.emplace_back(whole_inputs(call));
+    place(strategy, call, "grad_out", cut.input);
+    place(strategy, call, "input", cut.input);
+    place(strategy, call, "mean", cut.statistics);
+    place(strategy, call, "rstd", cut.statistics);
+    place(strategy, call, "weight", cut.parameter);
+    strategy.outputs = {cut.input, cut.parameter_gradient, cut.parameter_gradient};
+    strategy.kernel = group_norm_backward;
+  }
+}
+
+std::vector<at::Tensor> group_norm_shapes(const Call& call) {
+  const at::Tensor& input = call.input(0);
+  const at::Tensor statistics =
+      input.new_empty({input.size(0), call.integer(6)}, type_of_statistics(call, 0));
+  return {at::empty_like(input), statistics, statistics};
+}
+
+std::vector<at::Tensor> group_norm_backward_shapes(const Call& call) {
+  const int weight = call.input_of(4);
+  const at::Tensor& input = call.input(1);
+  return gradient_shapes(call, weight >= 0 ? call.input(weight) : input.new_empty({input.size(1)}));
+}
+
+}  // namespace
+
+void add_normalisation_rules(NamedRules& rules) {
+  const auto add = [&](const char* name, auto strategies, auto shapes) {
+    rules.emplace_back(name,
+                       Rule{.strategies = strategies, .shapes = shapes, .family = "normalisation"});
+  };
+  add("aten::native_layer_norm", layer_norm_strategies, layer_norm_shapes);
+  add("aten::native_layer_norm_backward", layer_norm_backward_strategies,
+      layer_norm_backward_shapes);
+  add("aten::native_group_norm", group_norm_strategies, group_norm_shapes);
+  add("aten::native_group_norm_backward", group_norm_backward_strategies,
+      group_norm_backward_shapes);
+}
+
+}  // namespace trireme::tensor

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer of an LSTM as oneDNN runs it on CPU, in one direction: the batch may be cut. Other
+// recurrent layers, and this one in double precision, are taken apart into products and pointwise
+// operators, which have rules of their own.
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/by_letters.h>
+
+#include <ATen/ops/empty.h>
+
+#include <string>
+
+namespace trireme::tensor {
+namespace {
+
+constexpr const char* kFamily = "recurrent";
+constexpr int kNothing = -1;  // what an output is made of that is no result
+
+bool is_weight(const std::string& name) { return name.starts_with("weight"); }
+
+// Letters by the names of arguments: sequences are [T, N, features], states [N, H] or [1, N, H].
+std::string letters_of(const std::string& name, const at::Tensor& tensor) {
+  std::string letters(static_cast<std::size_t>(tensor.dim()), '.');
+  if (!is_weight(name) && name != "workspace" && letters.size() >= 2)
+    letters[letters.size() - 2] = 'n';
+  return letters;
+}
+
+Contraction input_terms(const Call& call) {
+  Contraction terms;
+  for (int i = 0; i < call.num_inputs(); ++i) {
+    const auto argument = static_cast<std::size_t>(call.argument_of(i));
+    terms.inputs.push_back({letters_of(call.schema().arguments()[argument].name(), call.input(i))});
+  }
+  return terms;
+}
+
+Indices layer_indices(const Call& call) {
+  Indices indices = {input_terms(call)};
+  for (int output = 0; output < 3; ++output) {
+    indices.terms.outputs.push_back({letters_of("", call.output(output))});
+  }
+  // The workspace is each rank's own: it only goes to its own backward.
+  indices.terms.outputs.push_back({"", {kNothing}});
+  return indices;
+}
+
+std::vector<at::Tensor> layer_shapes(const Call& call) {
+  const at::Tensor& input = call.input(0);
+  const at::Tensor output =
+      input.new_empty({input.size(0), input.size(1), call.integer(call.position("hidden_size"))});
+  return {output, call.input(call.input_of(call.position("hx_"))),
+          call.input(call.input_of(call.position("cx_"))), at::Tensor()};
+}
+
+void run_layer(LocalCall& call) {
+  if (!has_empty_part(call)) {
+    call.call_operator();
+    return;
+  }
+  const at::Tensor workspace = at::empty({0}, call.tensor(0).options().dtype(at::kByte));
+  call.give({output_of_empty_part(call, 0), output_of_empty_part(call, 1),
+             output_of_empty_part(call, 2), workspace});
+}
+
+// Gradients of the input, the weights (sums over the batch) and the states.
+Indices layer_backward_indices(const Call& call) {
+  Indices indices = {input_terms(call)};
+  for (const at::Tensor& output : call.outputs()) {
+    indices.terms.outputs.push_back({letters_of("", output)});
+  }
+  for (std::size_t weight = 1; weight <= 4; ++weight) {
+    std::string& letters = indices.terms.outputs[weight].letters;
+    letters.assign(letters.size(), '.');
+  }
+  for (const char* name : {"grad_output", "grad_hy", "grad_cy"}) {
+    const int input = call.input_of(call.position(name));
+    if (input >= 0) indices.together.push_back(input);
+  }
+  return indices;
+}
+
+std::vector<at::Tensor> layer_backward_shapes(const Call& call) {
+  const auto like = [&](const char* name) {
+    return call.input(call.input_of(call.position(name)));
+  };
+  // Without biases, weights take their places, but not their shapes.
+  const at::Tensor bias = like("weight1").new_empty({like("weight1").size(0)});
+  return {like("input"), like("weight1"), like("weight2"), bias, bias, like("hx_"), like("cx_tmp")};
+}
+
+}  // namespace
+
+void add_recurrent_rules(NamedRules& rules) {
+  rules.emplace_back("aten::mkldnn_rnn_layer",
+                     with_shapes(by_letters(layer_indices, kFamily, run_layer), layer_shapes));
+  rules.emplace_back(
+      "aten::mkldnn_rnn_layer_backward",
+      with_shapes(by_letters(layer_backward_indices, kFamily), layer_backward_shapes));
+}
+
+}  // namespace trireme::tensor

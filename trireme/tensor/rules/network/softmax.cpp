@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// softmax, log_softmax and logsumexp. Any dim may be cut; along the one they run over, ranks
+// exchange maxima and sums of rows, never the rows themselves.
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/across.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/squeeze.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace trireme::tensor {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Rows along `dims` of which each rank has a piece.
+struct Rows {
+  std::vector<std::int64_t> dims;
+  DeviceMesh mesh;
+  Axes axes;
+  std::string_view name;
+
+  Rows(const LocalCall& call, std::vector<std::int64_t> along)
+      : dims(std::move(along)),
+        mesh(call.input_layout(0).mesh()),
+        axes(axes_that_cut(call.input_layout(0), dims)),
+        name(call.call().name()) {}
+
+  // The largest element of every row; dims are kept.
+  at::Tensor maxima(const at::Tensor& local) const {
+    std::vector<std::int64_t> sizes(local.sizes().begin(), local.sizes().end());
+    bool has_elements = true;
+    for (const std::int64_t dim : dims) {
+      has_elements = has_elements && local.size(dim) > 0;
+      sizes[static_cast<std::size_t>(dim)] = 1;
+    }
+    const at::Tensor own = has_elements ? at::amax(local, dims, /*keepdim=*/true)
+                                        : at::full(sizes, -kInfinity, local.options());
+    return reduced_across(own, mesh, axes, comm::ReduceOp::kMaximum, name);
+  }
+
+  at::Tensor sums(const at::Tensor& local) const {
+    return reduced_across(at::sum(local, dims, /*keepdim=*/true), mesh, axes, comm::ReduceOp::kSum,
+                          name);
+  }
+};
+
+std::int64_t dim_of(const Call& call) {
+  return wrapped_dim(call.integer(call.position("dim")), call.input(0).dim());
+}
+
+at::Tensor widened(const at::Tensor& tensor) { return tensor.to(wide_type(tensor.scalar_type())); }
+
+void give(LocalCall& call, const at::Tensor& result) {
+  call.give({result.to(call.call().output(0).scalar_type())});
+}
+
+void softmax(LocalCall& call) {
+  const Rows rows(call, {dim_of(call.call())});
+  const at::Tensor input = widened(call.tensor(0).to(call.call().output(0).scalar_type()));
+  const at::Tensor exponentials = (input - rows.maxima(input)).exp_();
+  give(call, exponentials / rows.sums(exponentials));
+}
+
+// Rows that are -inf throughout give zeros instead of NaN.
+void safe_softmax(LocalCall& call) {
+  const Rows rows(call, {dim_of(call.call())});
+  const at::Tensor input = widened(call.tensor(0).to(call.call().output(0).scalar_type()));
+  const at::Tensor maxima = rows.maxima(input);
+  const at::Tensor exponentials = (input - maxima).exp_();
+  const at::Tensor result = exponentials / rows.sums(exponentials);
+  give(call, result.masked_fill(maxima == -kInfinity, 0));
+}
+
+void log_softmax(LocalCall& call) {
+  const Rows rows(call, {dim_of(call.call())});
+  const at::Tensor input = widened(call.tensor(0));
+  const at::Tensor shifted = input - rows.maxima(input);
+  give(call, shifted - rows.sums(shifted.exp()).log_());
+}
+
+// y (g - sum of g y)
+void softmax_backward(LocalCall& call) {
+  const Rows rows(call, {dim_of(call.call())});
+  const at::Tensor output = widened(call.tensor(1));
+  const at::Tensor weighted = widened(call.tensor(0)) * output;
+  give(call, weighted - output * rows.sums(weighted));
+}
+
+// g - e^y (sum of g)
+void log_softmax_backward(LocalCall& call) {
+  const Rows rows(call, {dim_of(call.call())});
+  const at::Tensor grad = widened(call.tensor(0));
+  give(call, grad - widened(call.tensor(1)).exp() * rows.sums(grad));
+}
+
+void logsumexp(LocalCall& call) {
+  const Call& its = call.call();
+  const Rows rows(call, dims_of(its.argument(1), its.input(0).dim()));
+  const at::Tensor input = widened(call.tensor(0).to(its.output(0).scalar_type()));
+  at::Tensor maxima = rows.maxima(input);
+  maxima = maxima.masked_fill(maxima.abs() == kInfinity, 0);
+  const at::Tensor result = rows.sums((input - maxima).exp_()).log_() + maxima;
+  give(call, its.boolean(2) ? result : at::squeeze(result, rows.dims));
+}
+
+// `is_linear`: in the first input, a gradient.
+Rule along_rows(LocalKernel kernel, bool is_linear) {
+  return {.strategies =
+              [kernel, is_linear](const AxisCall& axis, std::vector<Strategy>& strategies) {
+                const Call& call = axis.call;
+                const std::int64_t along = dim_of(call);
+                for (std::int64_t dim = 0; dim < call.input(0).dim(); ++dim) {
+                  const Placement cut = Shard{static_cast<int>(dim)};
+                  strategies.push_back(alike(call, cut, cut));
+                  if (dim == along) strategies.back().kernel = kernel;
+                }
+                if (!is_linear) return;
+                Strategy& partial = strategies.emplace_back(whole_inputs(call));
+                partial.inputs.front() = Partial{};
+                partial.outputs = {Partial{}};
+              },
+          .family = "softmax"};
+}
+
+std::vector<at::Tensor> safe_softmax_shape(const Call& call) {
+  const at::Tensor& input = call.input(0);
+  const int dtype = call.position("dtype");
+  if (call.is_none(dtype)) return {at::empty_like(input)};
+  return {input.new_empty(input.sizes(), call.argument(dtype).toScalarType())};
+}
+
+void logsumexp_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  const Call& call = axis.call;
+  const std::int64_t num_dims = call.input(0).dim();
+  const std::vector<std::int64_t> reduced = dims_of(call.argument(1), num_dims);
+  for (std::int64_t dim = 0; dim < num_dims; ++dim) {
+    const Placement cut = Shard{static_cast<int>(dim)};
+    if (std::ranges::find(reduced, dim) != reduced.end()) {
+      strategies.push_back(alike(call, cut, Replicate{}));
+      strategies.back().kernel = logsumexp;
+      continue;
+    }
+    const auto before = std::ranges::count_if(reduced, [&](std::int64_t d) { return d < dim; });
+    const auto place = call.boolean(2) ? dim : dim - before;
+    strategies.push_back(alike(call, cut, Shard{static_cast<int>(place)}));
+  }
+}
+
+std::vector<at::Tensor> logsumexp_shape(const Call& call) {
+  const at::Tensor& input = call.input(0);
+  const at::ScalarType type = at::isIntegralType(input.scalar_type(), /*includeBool=*/true)
+                                  ? at::typeMetaToScalarType(at::get_default_dtype())
+                                  : input.scalar_type();
+  return {at::sum(input, dims_of(call.argument(1), input.dim()), call.boolean(2), type)};
+}
+
+}  // namespace
+
+void add_softmax_rules(NamedRules& rules) {
+  rules.emplace_back("aten::_softmax", along_rows(softmax, false));
+  rules.emplace_back("aten::_log_softmax", along_rows(log_softmax, false));
+  rules.emplace_back("aten::_softmax_backward_data", along_rows(softmax_backward, true));
+  rules.emplace_back("aten::_log_softmax_backward_data", along_rows(log_softmax_backward, true));
+  Rule safe = along_rows(safe_softmax, false);
+  safe.shapes = safe_softmax_shape;
+  rules.emplace_back("aten::_safe_softmax", std::move(safe));
+  rules.emplace_back(
+      "aten::logsumexp",
+      Rule{.strategies = logsumexp_strategies, .shapes = logsumexp_shape, .family = "softmax"});
+}
+
+}  // namespace trireme::tensor

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products: mm, bmm, addmm and friends, matmul kept whole.
+#include <ATen/ops/matmul.h>
+
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/contraction.h>
+
+#include <algorithm>
+
+namespace trireme::tensor {
+namespace {
+
+double elements(const at::Tensor& tensor) { return static_cast<double>(tensor.numel()); }
+
+// `a,b->c`, one term a tensor.
+Contraction parse(const std::string& equation) {
+  Contraction contraction;
+  const std::size_t arrow = equation.find("->");
+  std::string letters;
+  for (std::size_t i = 0; i <= equation.size(); ++i) {
+    const char c = i < equation.size() ? equation[i] : ',';
+    if (c != ',' && i != arrow) {
+      letters.push_back(c);
+      continue;
+    }
+    (i > arrow ? contraction.outputs : contraction.inputs).push_back({letters});
+    letters.clear();
+    if (i == arrow) ++i;
+  }
+  return contraction;
+}
+
+Rule product(const std::string& equation, std::vector<int> linear, std::vector<int> added = {}) {
+  return {.strategies =
+              [contraction = parse(equation), linear, added](
+                  const AxisCall& axis, std::vector<Strategy>& strategies) mutable {
+                Contraction its = contraction;
+                its.linear = linear;
+                its.added = added;
+                // What is added is broadcast from the right.
+                for (const int input : added) {
+                  std::string& letters = its.inputs[static_cast<std::size_t>(input)].letters;
+                  const auto dims = static_cast<std::size_t>(axis.call.input(input).dim());
+                  letters = letters.substr(letters.size() - std::min(letters.size(), dims));
+                }
+                add_strategies(axis.call, its, strategies);
+              },
+          .flops =
+              [](const Call& call) {
+                const at::Tensor& last = call.input(call.num_inputs() - 1);
+                const at::Tensor& first = call.input(call.num_inputs() - 2);
+                // Two for each element of the result and each summand.
+                return 2 * elements(call.output(0)) * elements(first) * elements(last) /
+                       std::max(1.0, elements(call.output(0)) * static_cast<double>(last.size(-1)));
+              },
+          .family = "matrix products"};
+}
+
+// Letters of matmul's arguments: leading dims are A, B, … from the right, the product m k, k n.
+struct MatmulTerms {
+  std::string self, other, result;
+};
+
+MatmulTerms matmul_terms(const at::Tensor& self, const at::Tensor& other) {
+  const std::int64_t self_leading = std::max<std::int64_t>(self.dim() - 2, 0);
+  const std::int64_t other_leading = std::max<std::int64_t>(other.dim() - 2, 0);
+  const std::int64_t leading = std::max(self_leading, other_leading);
+  std::string all;
+  for (std::int64_t i = 0; i < leading; ++i) all.push_back(static_cast<char>('A' + i));
+  const auto tail = [&](std::int64_t count) {
+    return all.substr(static_cast<std::size_t>(leading - count));
+  };
+  return {tail(self_leading) + (self.dim() == 1 ? "k" : "mk"),
+          tail(other_leading) + (other.dim() == 1 ? "k" : "kn"),
+          all + (self.dim() == 1 ? "" : "m") + (other.dim() == 1 ? "" : "n")};
+}
+
+void matmul_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  const MatmulTerms terms = matmul_terms(axis.call.input(0), axis.call.input(1));
+  add_strategies(
+      axis.call,
+      {.inputs = {{terms.self}, {terms.other}}, .outputs = {{terms.result}}, .linear = {0, 1}},
+      strategies);
+}
+
+// Inputs are grad, self, other; outputs the gradients of self and other, where they are wanted.
+void matmul_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  const MatmulTerms terms = matmul_terms(axis.call.input(1), axis.call.input(2));
+  add_strategies(axis.call,
+                 {.inputs = {{terms.result}, {terms.self}, {terms.other}},
+                  .outputs = {{terms.self, {0, 2}}, {terms.other, {0, 1}}},
+                  .linear = {0}},
+                 strategies);
+}
+
+std::vector<at::Tensor> matmul_backward_shapes(const Call& call) {
+  const auto mask = call.argument(3).toBoolList();
+  std::vector<at::Tensor> shapes;
+  for (int i = 0; i < 2; ++i) {
+    shapes.push_back(mask.get(static_cast<std::size_t>(i)) ? call.input(i + 1) : at::Tensor());
+  }
+  return shapes;
+}
+
+// The transposed matrix; a vector is its own.
+at::Tensor transposed(const at::Tensor& tensor) { return tensor.dim() < 2 ? tensor : tensor.mT(); }
+
+// d(self . other): grad . other^T and self^T . grad, summed over what was broadcast. Vectors count
+// as matrices of one row or column. LibTorch has kernels for nested tensors only.
+void matmul_backward(LocalCall& call) {
+  const at::Tensor grad = call.tensor(0);
+  const at::Tensor self = call.tensor(1);
+  const at::Tensor other = call.tensor(2);
+  const auto mask = call.argument(3).toBoolList();
+  at::Tensor rows = grad;
+  if (other.dim() == 1) rows = rows.unsqueeze(-1);
+  if (self.dim() == 1) rows = rows.unsqueeze(-2);
+  const at::Tensor left = self.dim() == 1 ? self.unsqueeze(0) : self;
+  const at::Tensor right = other.dim() == 1 ? other.unsqueeze(-1) : other;
+  at::Tensor grad_self, grad_other;
+  if (mask.get(0)) {
+    grad_self = at::matmul(rows, transposed(right)).sum_to_size(left.sizes()).view(self.sizes());
+  }
+  if (mask.get(1)) {
+    grad_other =
+        at::matmul(transposed(left), rows).sum_to_size(right.sizes()).reshape(other.sizes());
+  }
+  call.give({grad_self, grad_other});
+}
+
+}  // namespace
+
+void add_matmul_rules(NamedRules& rules) {
+  rules.emplace_back("aten::mm", product("mk,kn->mn", {0, 1}));
+  rules.emplace_back("aten::bmm", product("bmk,bkn->bmn", {0, 1}));
+  rules.emplace_back("aten::mv", product("mk,k->m", {0, 1}));
+  rules.emplace_back("aten::dot", product("k,k->", {0, 1}));
+  rules.emplace_back("aten::vdot", product("k,k->", {0, 1}));
+  rules.emplace_back("aten::addmm", product("mn,mk,kn->mn", {1, 2}, {0}));
+  rules.emplace_back("aten::addmv", product("m,mk,k->m", {1, 2}, {0}));
+  rules.emplace_back("aten::addr", product("mn,m,n->mn", {1, 2}, {0}));
+  rules.emplace_back("aten::baddbmm", product("bmn,bmk,bkn->bmn", {1, 2}, {0}));
+  rules.emplace_back("aten::addbmm", product("mn,bmk,bkn->mn", {1, 2}, {0}));
+  rules.emplace_back("aten::matmul",
+                     Rule{.strategies = matmul_strategies, .family = "matrix products"});
+  rules.emplace_back("aten::matmul_backward", Rule{.strategies = matmul_backward_strategies,
+                                                   .shapes = matmul_backward_shapes,
+                                                   .kernel = matmul_backward,
+                                                   .family = "matrix products"});
+}
+
+}  // namespace trireme::tensor

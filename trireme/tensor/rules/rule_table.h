@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of rules, by the names of operators.
+#pragma once
+
+#include <trireme/tensor/rules/rule.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::tensor {
+
+/// Gives an operator its rule, such as `aten::gelu`, or `aten::add.Tensor` for one overload; a name
+/// without overload is for every overload that has no rule of its own. In-place and out= overloads
+/// of the same base name (`add_`, `add.out`) need rules of their own names; `add_` takes that of
+/// `add` where it has none. Replaces a rule that was there. Not thread-safe against running
+/// operators: give rules before training.
+void add_rule(std::string_view operator_name, Rule rule);
+
+/// The rule of an operator: of its overload, its name, or its name without a trailing underscore;
+/// null where it has none.
+const Rule* find_rule(std::string_view name, std::string_view overload);
+
+/// Lets an operator without a rule run on replicated inputs: what is cut is gathered first. Never
+/// happens unasked.
+void allow_replication(std::string_view operator_name);
+
+/// Names that have rules, sorted.
+std::vector<std::string> names_of_rules();
+
+}  // namespace trireme::tensor

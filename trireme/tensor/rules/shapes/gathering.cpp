@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading and writing at indices along one dim: gather, scatter, index_select and what adds or
+// copies at such places. Tensors are cut along the other dims, indices along their own; what is
+// read from a table cut where it is looked up is a sum over ranks.
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/lookup.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+
+#include <ATen/ops/gather.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
+
+#include <string>
+
+namespace trireme::tensor {
+namespace {
+
+constexpr const char* kFamily = "indexing";
+
+std::int64_t dim_of(const Call& call) {
+  return wrapped_dim(call.integer(call.position("dim")), call.input(0).dim());
+}
+
+// `letters` with that letter at `dim`.
+std::string with_letter(std::string letters, std::int64_t dim, char letter) {
+  if (!letters.empty()) letters[static_cast<std::size_t>(dim)] = letter;
+  return letters;
+}
+
+std::vector<at::Tensor> like_first(const Call& call) { return {call.input(0)}; }
+
+// Where indices have the shape of self but along `dim`, and `own` the shape of the indices.
+std::string aligned_letters(const at::Tensor& self, const at::Tensor& index, std::int64_t dim) {
+  std::string letters = letters_for(self.dim());
+  for (std::int64_t d = 0; d < self.dim(); ++d) {
+    const bool is_aligned = d != dim && index.dim() == self.dim() && index.size(d) == self.size(d);
+    if (!is_aligned) letters[static_cast<std::size_t>(d)] = '.';
+  }
+  return letters;
+}
+
+constexpr char kAlong = 'z';  // the indices' own letter for the dim they select along
+
+Indices gather_indices(const Call& call) {
+  const std::int64_t dim = dim_of(call);
+  const std::string self = aligned_letters(call.input(0), call.input(1), dim);
+  const std::string its = with_letter(self, dim, kAlong);
+  return {{.inputs = {{self}, {its}}, .outputs = {{its}}, .linear = {0}}};
+}
+
+void gather_from_part(LocalCall& call) {
+  const std::int64_t dim = dim_of(call.call());
+  if (call.input_layout(0).axes_of(dim).empty()) {
+    run_unless_empty(call);
+    return;
+  }
+  const at::Tensor table = call.tensor(0);
+  const at::Tensor index = call.tensor(2);
+  const LocalIndex local = local_index(call, index, dim);
+  if (local.is_empty || index.numel() == 0) {
+    call.give({at::zeros(index.sizes(), table.options())});
+    return;
+  }
+  call.give({at::gather(table, dim, local.index).masked_fill_(local.is_here.logical_not(), 0)});
+}
+
+Rule gather_rule() {
+  const Rule plain = by_letters(gather_indices, kFamily);
+  return {.strategies =
+              [plain](const AxisCall& axis, std::vector<Strategy>& all) {
+                plain.strategies(axis, all);
+                add_lookup(axis, dim_of(axis.call), gather_from_part, all);
+                for (Strategy& strategy : all) strategy.kernel = gather_from_part;
+              },
+          .family = kFamily};
+}
+
+// grad [index], self, index: what was read from one place is added up there.
+Indices gather_backward_indices(const Call& call) {
+  const int dim_position = call.position("dim");
+  const at::Tensor& self = call.input(1);
+  const std::int64_t dim = wrapped_dim(call.integer(dim_position), self.dim());
+  const std::string letters = aligned_letters(self, call.input(2), dim);
+  const std::string its = with_letter(letters, dim, kAlong);
+  return {.terms = {.inputs = {{its}, {std::string(its.size(), '.')}, {its}},
+                    .outputs = {{letters, {0, 2}}},
+                    .linear = {0}},
+          .unread = {1}};
+}
+
+void gather_backward(LocalCall& call) {
+  const at::Tensor grad = call.tensor(0);
+  const at::Tensor index = call.tensor(3);
+  const auto sizes = local_output_sizes(call, 0);
+  at::Tensor result = at::zeros(sizes, grad.options());
+  if (index.numel() > 0) {
+    const auto num_dims = static_cast<std::int64_t>(sizes.size());
+    result.scatter_add_(wrapped_dim(call.argument(2).toInt(), num_dims), index, grad);
+  }
+  call.give({result});
+}
+
+bool has_source(const Call& call) { return call.num_inputs() > 2; }
+
+// self, index, and a source where it is no number.
+Contraction scatter_terms(const Call& call) {
+  const std::int64_t dim = dim_of(call);
+  std::string letters = aligned_letters(call.input(0), call.input(1), dim);
+  Contraction terms = {.inputs = {{letters}, {letters}}, .outputs = {{letters}}};
+  if (!has_source(call)) return terms;
+  const std::string of_source = aligned_letters(call.input(0), call.input(2), dim);
+  for (std::size_t d = 0; d < letters.size(); ++d) {
+    if (d >= of_source.size() || of_source[d] == '.') letters[d] = '.';
+  }
+  return {.inputs = {{letters}, {letters}, {letters}}, .outputs = {{letters}}};
+}
+
+Indices scatter_indices(const Call& call) {
+  Indices indices = {.terms = scatter_terms(call)};
+  const bool replaces = call.position("reduce") < 0;
+  if (has_source(call) && replaces) indices.together = {0, 2};
+  return indices;
+}
+
+Indices scatter_add_indices(const Call& call) {
+  Indices indices = {.terms = scatter_terms(call), .together = {0, 2}};
+  const at::Tensor& self = call.input(0);
+  if (self.dim() == 0) return indices;
+  const std::int64_t dim = dim_of(call);
+  const bool is_paired = call.input(1).sizes() == call.input(2).sizes();
+  if (is_paired && self.scalar_type() != at::kBool) {
+    // Each rank adds its part of the sources to a part of the sum.
+    for (const std::size_t input : {std::size_t{1}, std::size_t{2}}) {
+      std::string& letters = indices.terms.inputs[input].letters;
+      letters = with_letter(letters, dim, kAlong);
+    }
+    indices.terms.added = {0};
+  }
+  return indices;
+}
+
+// index_select: one dim of the index, in the place of `dim`.
+Indices index_select_indices(const Call& call) {
+  const at::Tensor& self = call.input(0);
+  if (self.dim() == 0) return {};
+  const std::int64_t dim = dim_of(call);
+  const std::string letters = letters_except(self.dim(), {dim});
+  const bool is_list = call.input(1).dim() == 1;
+  return {{.inputs = {{letters}, {is_list ? std::string(1, kAlong) : std::string()}},
+           .outputs = {{is_list ? with_letter(letters, dim, kAlong) : letters}},
+           .linear = {0}}};
+}
+
+std::vector<at::Tensor> index_select_shape(const Call& call) {
+  const at::Tensor& self = call.input(0);
+  if (self.dim() == 0) return {self};
+  std::vector<std::int64_t> sizes(self.sizes().begin(), self.sizes().end());
+  sizes[static_cast<std::size_t>(dim_of(call))] = call.input(1).numel();
+  return {self.new_empty(sizes)};
+}
+
+void select_from_part(LocalCall& call) {
+  const std::int64_t dim = dim_of(call.call());
+  if (call.input_layout(0).axes_of(dim).empty()) {
+    run_unless_empty(call);
+    return;
+  }
+  const at::Tensor table = call.tensor(0);
+  const LocalIndex local = local_index(call, call.tensor(2), dim);
+  if (local.is_empty || table.numel() == 0) {
+    call.give({at::zeros(local_output_sizes(call, 0), table.options())});
+    return;
+  }
+  at::Tensor found = at::index_select(table, dim, local.index);
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(found.dim()), 1);
+  sizes[static_cast<std::size_t>(dim)] = -1;
+  call.give({found.masked_fill_(local.is_here.logical_not().view(sizes), 0)});
+}
+
+Rule index_select_rule() {
+  const Rule plain = by_letters(index_select_indices, kFamily);
+  Rule rule = {.strategies =
+                   [plain](const AxisCall& axis, std::vector<Strategy>& all) {
+                     plain.strategies(axis, all);
+                     if (axis.call.input(0).dim() == 0) return;
+                     add_lookup(axis, dim_of(axis.call), select_from_part, all);
+                     for (Strategy& strategy : all) strategy.kernel = select_from_part;
+                   },
+               .family = kFamily};
+  return with_shapes(std::move(rule), index_select_shape);
+}
+
+Indices index_select_backward_indices(const Call& call) {
+  const at::Tensor& grad = call.input(0);
+  if (grad.dim() == 0) return {};
+  const std::int64_t dim = dim_of(call);
+  const std::string letters = letters_except(grad.dim(), {dim});
+  const bool is_list = call.input(1).dim() == 1;
+  return {{.inputs = {{is_list ? with_letter(letters, dim, kAlong) : letters},
+                      {is_list ? std::string(1, kAlong) : std::string()}},
+           .outputs = {{letters}},
+           .linear = {0}}};
+}
+
+std::vector<at::Tensor> of_given_sizes(const Call& call) {
+  return {call.input(0).new_empty(call.integers(1))};
+}
+
+// self, index, source: the source has the dims of self, the index those of `dim`.
+Contraction along_dim_terms(const Call& call) {
+  const at::Tensor& self = call.input(0);
+  const std::string letters =
+      self.dim() == 0 ? std::string() : letters_except(self.dim(), {dim_of(call)});
+  Contraction terms = {.inputs = {{letters}}, .outputs = {{letters}}};
+  for (int i = 1; i < call.num_inputs(); ++i) {
+    const auto num_dims = call.input(i).dim();
+    const bool is_source = call.argument_of(i) == call.position("source") && num_dims == self.dim();
+    terms.inputs.push_back(
+        {is_source ? letters : std::string(static_cast<std::size_t>(num_dims), '.')});
+  }
+  return terms;
+}
+
+Indices index_fill_indices(const Call& call) { return {along_dim_terms(call)}; }
+
+Indices index_copy_indices(const Call& call) {
+  return {.terms = along_dim_terms(call), .together = {0, 2}};
+}
+
+Indices index_add_indices(const Call& call) {
+  Indices indices = {.terms = along_dim_terms(call), .together = {0, 2}};
+  const at::Tensor& self = call.input(0);
+  const bool is_list =
+      self.dim() > 0 && call.input(1).dim() == 1 && call.input(2).dim() == self.dim();
+  if (is_list && self.scalar_type() != at::kBool) {
+    indices.terms.inputs[1].letters = std::string(1, kAlong);
+    std::string& letters = indices.terms.inputs[2].letters;
+    letters = with_letter(letters, dim_of(call), kAlong);
+    indices.terms.added = {0};
+  }
+  return indices;
+}
+
+}  // namespace
+
+void add_gathering_rules(NamedRules& rules) {
+  const auto add = [&](const std::string& name, Rule rule) {
+    rules.emplace_back("aten::" + name, std::move(rule));
+  };
+  add("gather", gather_rule());
+  add("gather_backward", with_shapes(by_letters(gather_backward_indices, kFamily, gather_backward),
+                                     [](const Call& call) -> std::vector<at::Tensor> {
+                                       return {call.input(0).new_empty(call.input(1).sizes())};
+                                     }));
+  add("scatter", with_shapes(by_letters(scatter_indices, kFamily, write_unless_empty), like_first));
+  add("scatter_reduce",
+      with_shapes(by_letters(scatter_indices, kFamily, write_unless_empty), like_first));
+  add("scatter_add",
+      with_shapes(by_letters(scatter_add_indices, kFamily, write_unless_empty), like_first));
+  add("index_select", index_select_rule());
+  add("index_select_backward",
+      with_shapes(
+          with_local_sizes(by_letters(index_select_backward_indices, kFamily), "self_sizes"),
+          of_given_sizes));
+  add("index_fill",
+      with_shapes(by_letters(index_fill_indices, kFamily, write_unless_empty), like_first));
+  add("index_reduce",
+      with_shapes(by_letters(index_fill_indices, kFamily, write_unless_empty), like_first));
+  add("index_copy",
+      with_shapes(by_letters(index_copy_indices, kFamily, write_unless_empty), like_first));
+  add("index_add",
+      with_shapes(by_letters(index_add_indices, kFamily, write_unless_empty), like_first));
+}
+
+}  // namespace trireme::tensor

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that put tensors together, repeat or rearrange them: cut along every dim that they hand
+// on as it is.
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/across.h>
+#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+
+#include <ATen/ops/diagonal.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+namespace trireme::tensor {
+namespace {
+
+constexpr const char* kFamily = "joining";
+
+std::vector<int> all_inputs(const Call& call) {
+  std::vector<int> all(static_cast<std::size_t>(call.num_inputs()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+std::int64_t dim_argument(const Call& call, std::int64_t num_dims, const char* name = "dim") {
+  return wrapped_dim(call.integer(call.position(name)), num_dims);
+}
+
+// Tensors of one dim without elements may stand beside those of any shape: they count as nothing.
+Indices cat_indices(const Call& call) {
+  const std::int64_t num_dims = call.output(0).dim();
+  const std::string letters = letters_except(num_dims, {dim_argument(call, num_dims)});
+  Indices indices = {.together = all_inputs(call)};
+  for (const at::Tensor& input : call.inputs()) {
+    indices.terms.inputs.push_back({input.dim() == num_dims ? letters : std::string(".")});
+  }
+  indices.terms.outputs = {{letters}};
+  return indices;
+}
+
+Indices stack_indices(const Call& call) {
+  const std::int64_t num_dims = call.output(0).dim();
+  const std::int64_t dim = dim_argument(call, num_dims);
+  std::string letters = letters_for(num_dims - 1);
+  Indices indices = {.terms = same_letters(call, letters), .together = all_inputs(call)};
+  letters.insert(static_cast<std::size_t>(dim), ".");
+  indices.terms.outputs = {{letters}};
+  return indices;
+}
+
+// Every part of a dim that is not split.
+Indices split_indices(const Call& call) {
+  const std::int64_t num_dims = call.input(0).dim();
+  Indices indices = {same_letters(call, letters_except(num_dims, {dim_argument(call, num_dims)}))};
+  indices.terms.linear = {0};
+  return indices;
+}
+
+Indices repeat_indices(const Call& call) {
+  const std::vector<std::int64_t> repeats = call.integers(1);
+  const at::Tensor& input = call.input(0);
+  const std::size_t added = repeats.size() - static_cast<std::size_t>(input.dim());
+  std::string letters = letters_for(input.dim());
+  for (std::size_t dim = 0; dim < letters.size(); ++dim) {
+    if (repeats[dim + added] != 1) letters[dim] = '.';
+  }
+  return {.terms = {.inputs = {{letters}},
+                    .outputs = {{std::string(added, '.') + letters}},
+                    .linear = {0}}};
+}
+
+// Operators of one tensor that rearrange the dims of an argument; without it, all.
+Rule rearranging(const char* dims_argument) {
+  return by_letters(
+      [dims_argument](const Call& call) {
+        const std::int64_t num_dims = call.input(0).dim();
+        const std::vector<std::int64_t> given = call.integers(call.position(dims_argument));
+        std::vector<std::int64_t> dims(given);
+        // A roll without dims is one of the flattened tensor.
+        if (given.empty() && call.name() == "aten::roll") dims = dims_of({}, num_dims);
+        Indices indices = {same_letters(call, letters_except(num_dims, dims))};
+        indices.terms.linear = {0};
+        return indices;
+      },
+      kFamily);
+}
+
+std::vector<at::Tensor> like_first(const Call& call) { return {call.input(0)}; }
+
+std::vector<at::Tensor> rotated_shape(const Call& call) {
+  const bool is_turned = call.integer(1) % 2 != 0;
+  const std::vector<std::int64_t> dims = call.integers(2);
+  return {is_turned ? call.input(0).transpose(dims[0], dims[1]) : call.input(0)};
+}
+
+// The part's own diagonal is that of the whole, seen from its first element.
+std::int64_t local_diagonal(c10::IntArrayRef sizes, const Layout& layout,
+                            c10::IntArrayRef coordinate, std::int64_t diagonal) {
+  const auto extents = local_extents(sizes, layout, coordinate);
+  const std::size_t last = extents.size() - 1;
+  return diagonal + extents[last - 1].offset - extents[last].offset;
+}
+
+Rule triangle() {
+  Rule rule = by_letters(
+      [](const Call& call) {
+        Indices indices = {same_letters(call, letters_for(call.input(0).dim()))};
+        indices.terms.linear = {0};
+        return indices;
+      },
+      kFamily);
+  rule.local_arguments = [](const Call& call, c10::ArrayRef<Layout> outputs,
+                            c10::IntArrayRef coordinate,
+                            std::vector<std::pair<int, c10::IValue>>& replaced) {
+    replaced.emplace_back(
+        1, local_diagonal(call.output(0).sizes(), outputs[0], coordinate, call.integer(1)));
+  };
+  return rule;
+}
+
+Indices trace_indices(const Call&) {
+  return {.terms = {.inputs = {{"mn"}}, .outputs = {{""}}, .linear = {0}}};
+}
+
+void trace_of_part(LocalCall& call) {
+  const Layout& layout = call.input_layout(0);
+  const std::int64_t diagonal =
+      local_diagonal(call.input_sizes(0), layout, layout.mesh().coordinate(), 0);
+  const at::Tensor local = call.tensor(0);
+  const bool is_beside = diagonal >= local.size(1) || -diagonal >= local.size(0);
+  call.give({is_beside
+                 ? output_of_empty_part(call, 0)
+                 : at::diagonal(local, diagonal).sum().to(call.call().output(0).scalar_type())});
+}
+
+// A matrix of each vector along the last dim: the two dims of the matrix are not cut.
+Indices diag_embed_indices(const Call& call) {
+  const std::int64_t num_dims = call.output(0).dim();
+  const std::int64_t first = dim_argument(call, num_dims, "dim1");
+  const std::int64_t second = dim_argument(call, num_dims, "dim2");
+  const std::string leading = letters_for(num_dims - 2);
+  std::string letters = leading;
+  letters.insert(static_cast<std::size_t>(std::min(first, second)), ".");
+  letters.insert(static_cast<std::size_t>(std::max(first, second)), ".");
+  return {.terms = {.inputs = {{leading + "."}}, .outputs = {{letters}}, .linear = {0}}};
+}
+
+// The gradient of a diagonal has its other dims in order, the diagonal last.
+std::string without_diagonal(const Call& call, const std::string& letters) {
+  const auto num_dims = static_cast<std::int64_t>(letters.size());
+  const std::int64_t first = dim_argument(call, num_dims, "dim1");
+  const std::int64_t second = dim_argument(call, num_dims, "dim2");
+  std::string its;
+  for (std::int64_t dim = 0; dim < num_dims; ++dim) {
+    if (dim != first && dim != second) its.push_back(letters[static_cast<std::size_t>(dim)]);
+  }
+  return its + ".";
+}
+
+std::string matrix_letters(const Call& call) {
+  const std::int64_t num_dims = call.output(0).dim();
+  return letters_except(
+      num_dims, {dim_argument(call, num_dims, "dim1"), dim_argument(call, num_dims, "dim2")});
+}
+
+Indices diagonal_backward_indices(const Call& call) {
+  const std::string letters = matrix_letters(call);
+  return {.terms = {.inputs = {{without_diagonal(call, letters)}},
+                    .outputs = {{letters}},
+                    .linear = {0}}};
+}
+
+Indices diagonal_scatter_indices(const Call& call) {
+  const std::string letters = matrix_letters(call);
+  return {
+      .terms = {.inputs = {{letters}, {without_diagonal(call, letters)}}, .outputs = {{letters}}},
+      .together = {0, 1}};
+}
+
+Indices slice_scatter_indices(const Call& call) {
+  const std::int64_t num_dims = call.input(0).dim();
+  return {.terms = same_letters(call, letters_except(num_dims, {dim_argument(call, num_dims)})),
+          .together = {0, 1}};
+}
+
+Indices select_scatter_indices(const Call& call) {
+  const std::int64_t num_dims = call.input(0).dim();
+  const std::int64_t dim = dim_argument(call, num_dims);
+  const std::string letters = letters_except(num_dims, {dim});
+  std::string its = letters;
+  its.erase(static_cast<std::size_t>(dim), 1);
+  return {.terms = {.inputs = {{letters}, {its}}, .outputs = {{letters}}}, .together = {0, 1}};
+}
+
+// The gradient of windows: their elements are its last dim.
+Indices unfold_backward_indices(const Call& call) {
+  const std::int64_t num_dims = call.output(0).dim();
+  const std::string letters = letters_except(num_dims, {dim_argument(call, num_dims)});
+  return {.terms = {.inputs = {{letters + "."}}, .outputs = {{letters}}, .linear = {0}}};
+}
+
+std::vector<at::Tensor> of_input_sizes(const Call& call) {
+  return {call.input(0).new_empty(call.integers(1))};
+}
+
+// A product along one dim of three numbers.
+Indices cross_indices(const Call& call) {
+  const std::int64_t num_dims = call.output(0).dim();
+  Indices indices = {same_letters(call, letters_except(num_dims, {dim_argument(call, num_dims)}))};
+  indices.terms.linear = {0, 1};
+  const bool is_broadcast = call.input(0).dim() != call.input(1).dim();
+  return is_broadcast ? Indices{} : indices;
+}
+
+Rule whole() { return {.strategies = nullptr, .family = kFamily}; }
+
+}  // namespace
+
+void add_joining_rules(NamedRules& rules) {
+  const auto add = [&](const std::string& name, Rule rule) {
+    rules.emplace_back("aten::" + name, std::move(rule));
+  };
+  add("cat", by_letters(cat_indices, kFamily));
+  for (const char* name : {"stack", "_stack"}) add(name, by_letters(stack_indices, kFamily));
+  for (const char* name : {"unsafe_split", "unsafe_split_with_sizes"}) {
+    add(name, by_letters(split_indices, kFamily));
+  }
+  add("repeat", by_letters(repeat_indices, kFamily));
+  add("roll", with_shapes(rearranging("dims"), like_first));
+  add("flip", with_shapes(rearranging("dims"), like_first));
+  add("rot90", with_shapes(rearranging("dims"), rotated_shape));
+  for (const char* name : {"tril", "triu"}) add(name, triangle());
+  add("trace", with_shapes(by_letters(trace_indices, kFamily, trace_of_part), [](const Call& call) {
+        const bool is_whole_number = at::isIntegralType(call.input(0).scalar_type(), true);
+        const at::Tensor number = call.input(0).new_empty({});
+        return std::vector<at::Tensor>{is_whole_number ? number.to(at::kLong) : number};
+      }));
+  add("trace_backward", with_shapes(whole(), of_input_sizes));
+  add("block_diag", whole());
+  add("diag_embed", by_letters(diag_embed_indices, kFamily));
+  add("diagonal_backward",
+      with_local_sizes(by_letters(diagonal_backward_indices, kFamily), "input_sizes"));
+  add("diagonal_scatter", with_shapes(by_letters(diagonal_scatter_indices, kFamily), like_first));
+  add("slice_scatter", with_shapes(by_letters(slice_scatter_indices, kFamily), like_first));
+  add("select_scatter", with_shapes(by_letters(select_scatter_indices, kFamily), like_first));
+  add("unfold_backward",
+      with_shapes(with_local_sizes(by_letters(unfold_backward_indices, kFamily), "input_sizes"),
+                  of_input_sizes));
+  add("linalg_cross", by_letters(cross_indices, kFamily));
+  add("repeat_interleave", {.strategies = nullptr, .shape_from_local = true, .family = kFamily});
+}
+
+}  // namespace trireme::tensor

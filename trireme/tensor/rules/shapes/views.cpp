@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views: cut where every rank's part of the view is a view of its part; no communication.
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/strategies/view_groups.h>
+
+#include <ATen/ops/reshape.h>
+#include <ATen/ops/squeeze.h>
+
+#include <algorithm>
+#include <string>
+
+namespace trireme::tensor {
+namespace {
+
+// Where each dim of the input is in the output; -1 where a cut of it cannot be kept.
+using DimMap = std::vector<int>;
+using MapDims = DimMap (*)(const AxisCall&);
+
+// A partial result stays one: views only rearrange.
+void add_partials(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  const Placement& current = axis.layouts[0][axis.axis];
+  if (current.is_partial()) strategies.push_back(alike(axis.call, current, current));
+}
+
+void add_mapped(const AxisCall& axis, const DimMap& map, std::vector<Strategy>& strategies) {
+  for (std::size_t dim = 0; dim < map.size(); ++dim) {
+    if (map[dim] < 0) continue;
+    strategies.push_back(alike(axis.call, Shard{static_cast<int>(dim)}, Shard{map[dim]}));
+  }
+  add_partials(axis, strategies);
+}
+
+DimMap identity(const Call& call) {
+  DimMap map;
+  for (int dim = 0; dim < static_cast<int>(call.input(0).dim()); ++dim) map.push_back(dim);
+  return map;
+}
+
+Rule mapped(MapDims map) {
+  return {.strategies =
+              [map](const AxisCall& axis, std::vector<Strategy>& strategies) {
+                add_mapped(axis, map(axis), strategies);
+              },
+          .family = "views"};
+}
+
+// Replaces the argument at `position` by the local sizes of the output.
+Rule sized(MapDims map, int position) {
+  Rule rule = mapped(map);
+  rule.local_arguments = [position](const Call& call, c10::ArrayRef<Layout> outputs,
+                                    c10::IntArrayRef coordinate,
+                                    std::vector<std::pair<int, c10::IValue>>& replaced) {
+    const auto sizes = local_sizes(call.output(0).sizes(), outputs[0], coordinate);
+    replaced.emplace_back(position, as_list(sizes));
+  };
+  return rule;
+}
+
+DimMap map_view(const AxisCall& axis) {
+  const c10::IntArrayRef from = axis.call.input(0).sizes();
+  const c10::IntArrayRef to = axis.call.output(0).sizes();
+  DimMap map;
+  for (int dim = 0; dim < static_cast<int>(from.size()); ++dim) {
+    map.push_back(cut_of_view(from, to, dim, axis.parts(0, dim)));
+  }
+  return map;
+}
+
+// The local part may have other strides than the whole: _reshape_alias is told global ones.
+void reshape_alias(LocalCall& call) {
+  const std::vector<std::int64_t> sizes = call.argument(1).toIntVector();
+  call.give({at::reshape(call.tensor(0), sizes)});
+}
+
+int dim_argument(const Call& call, int position = 1) {
+  return static_cast<int>(wrapped_dim(call.integer(position), call.input(0).dim()));
+}
+
+DimMap map_transpose(const AxisCall& axis) {
+  DimMap map = identity(axis.call);
+  if (map.size() > 1) {
+    std::swap(map[static_cast<std::size_t>(dim_argument(axis.call, 1))],
+              map[static_cast<std::size_t>(dim_argument(axis.call, 2))]);
+  }
+  return map;
+}
+
+DimMap map_t(const AxisCall& axis) {
+  DimMap map = identity(axis.call);
+  std::ranges::reverse(map);
+  return map;
+}
+
+DimMap map_permute(const AxisCall& axis) {
+  const std::vector<std::int64_t> order = dims_of(axis.call.argument(1), axis.call.input(0).dim());
+  DimMap map(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    map[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
+  }
+  return map;
+}
+
+// All dims but the one at the argument `dim`, which stays where it is.
+DimMap map_except(const AxisCall& axis) {
+  DimMap map = identity(axis.call);
+  if (!map.empty())
+    map[static_cast<std::size_t>(dim_argument(axis.call, axis.call.position("dim")))] = -1;
+  return map;
+}
+
+// All dims but the one that is taken away.
+DimMap map_select(const AxisCall& axis) {
+  const int dim = dim_argument(axis.call, axis.call.position("dim"));
+  DimMap map = identity(axis.call);
+  for (int& place : map) {
+    if (place == dim) {
+      place = -1;
+    } else if (place > dim) {
+      --place;
+    }
+  }
+  return map;
+}
+
+DimMap map_slice(const AxisCall& axis) {
+  const bool takes_all = axis.call.input(0).sizes() == axis.call.output(0).sizes();
+  return takes_all ? identity(axis.call) : map_except(axis);
+}
+
+DimMap map_unsqueeze(const AxisCall& axis) {
+  const auto dim =
+      static_cast<int>(wrapped_dim(axis.call.integer(1), axis.call.input(0).dim() + 1));
+  DimMap map = identity(axis.call);
+  for (int& place : map) {
+    if (place >= dim) ++place;
+  }
+  return map;
+}
+
+std::vector<std::int64_t> squeezed_dims(const Call& call) {
+  const int position = call.position("dim");
+  const at::Tensor& input = call.input(0);
+  std::vector<std::int64_t> dims =
+      dims_of(position < 0 ? c10::IValue() : call.argument(position), input.dim());
+  std::erase_if(dims, [&](std::int64_t dim) { return input.dim() == 0 || input.size(dim) != 1; });
+  return dims;
+}
+
+DimMap map_squeeze(const AxisCall& axis) {
+  const std::vector<std::int64_t> dims = squeezed_dims(axis.call);
+  DimMap map = identity(axis.call);
+  for (int& place : map) {
+    const bool goes = std::ranges::find(dims, place) != dims.end();
+    const auto before = std::ranges::count_if(dims, [&](std::int64_t dim) { return dim < place; });
+    place = goes ? -1 : place - static_cast<int>(before);
+  }
+  return map;
+}
+
+// A part may have size one where the whole has not.
+void squeeze(LocalCall& call) {
+  const at::Tensor local = call.tensor(0);
+  const std::vector<std::int64_t> dims = squeezed_dims(call.call());
+  if (call.call().is_in_place()) {
+    call.give({local.squeeze_(dims)});
+  } else {
+    call.give({at::squeeze(local, dims)});
+  }
+}
+
+DimMap map_expand(const AxisCall& axis) {
+  const at::Tensor& input = axis.call.input(0);
+  const at::Tensor& output = axis.call.output(0);
+  const auto added = static_cast<int>(output.dim() - input.dim());
+  DimMap map;
+  for (int dim = 0; dim < static_cast<int>(input.dim()); ++dim) {
+    const bool is_kept = input.size(dim) == output.size(dim + added);
+    map.push_back(is_kept ? dim + added : -1);
+  }
+  return map;
+}
+
+DimMap map_diagonal(const AxisCall& axis) {
+  const int first = dim_argument(axis.call, axis.call.position("dim1"));
+  const int second = dim_argument(axis.call, axis.call.position("dim2"));
+  DimMap map = identity(axis.call);
+  for (int& place : map) {
+    const int before = (first < place ? 1 : 0) + (second < place ? 1 : 0);
+    place = place == first || place == second ? -1 : place - before;
+  }
+  return map;
+}
+
+DimMap map_unfold(const AxisCall& axis) {
+  DimMap map = identity(axis.call);
+  if (!map.empty()) {
+    map[static_cast<std::size_t>(dim_argument(axis.call, axis.call.position("dimension")))] = -1;
+  }
+  return map;
+}
+
+DimMap map_identity(const AxisCall& axis) { return identity(axis.call); }
+
+// The gradient of a view that left something out: zeros of the shape before, told by its sizes.
+DimMap map_slice_backward(const AxisCall& axis) {
+  DimMap map = identity(axis.call);
+  const int dim = static_cast<int>(wrapped_dim(axis.call.integer(2), axis.call.output(0).dim()));
+  map[static_cast<std::size_t>(dim)] = -1;
+  return map;
+}
+
+DimMap map_select_backward(const AxisCall& axis) {
+  const int dim = static_cast<int>(wrapped_dim(axis.call.integer(2), axis.call.output(0).dim()));
+  DimMap map = identity(axis.call);
+  for (int& place : map) {
+    if (place >= dim) ++place;
+  }
+  return map;
+}
+
+Rule with_kernel(Rule rule, LocalKernel kernel) {
+  auto strategies = rule.strategies;
+  rule.strategies = [strategies, kernel](const AxisCall& axis, std::vector<Strategy>& all) {
+    strategies(axis, all);
+    for (Strategy& strategy : all) strategy.kernel = kernel;
+  };
+  return rule;
+}
+
+}  // namespace
+
+void add_view_rules(NamedRules& rules) {
+  const auto add = [&](const char* name, Rule rule) {
+    rules.emplace_back("aten::" + std::string(name), std::move(rule));
+  };
+  for (const char* name : {"view", "_unsafe_view", "view_copy"}) add(name, sized(map_view, 1));
+  for (const char* name : {"_reshape_alias", "_reshape_alias_copy"}) {
+    add(name, with_kernel(sized(map_view, 1), reshape_alias));
+  }
+  for (const char* name : {"transpose", "transpose_copy"}) add(name, mapped(map_transpose));
+  for (const char* name : {"t", "t_copy"}) add(name, mapped(map_t));
+  for (const char* name : {"permute", "permute_copy"}) add(name, mapped(map_permute));
+  for (const char* name : {"select", "select_copy", "unbind", "unbind_copy"}) {
+    add(name, mapped(map_select));
+  }
+  for (const char* name : {"slice", "slice_copy"}) add(name, mapped(map_slice));
+  for (const char* name : {"split", "split_with_sizes", "split_copy", "split_with_sizes_copy"}) {
+    add(name, mapped(map_except));
+  }
+  for (const char* name : {"unsqueeze", "unsqueeze_copy"}) add(name, mapped(map_unsqueeze));
+  for (const char* name : {"squeeze", "squeeze_copy"}) {
+    add(name, with_kernel(mapped(map_squeeze), squeeze));
+  }
+  for (const char* name : {"expand", "expand_copy"}) add(name, sized(map_expand, 1));
+  for (const char* name : {"diagonal", "diagonal_copy"}) add(name, mapped(map_diagonal));
+  for (const char* name : {"unfold", "unfold_copy"}) add(name, mapped(map_unfold));
+  for (const char* name : {"view_as_real", "view_as_complex", "_conj", "_neg_view"}) {
+    add(name, mapped(map_identity));
+  }
+  add("slice_backward", sized(map_slice_backward, 1));
+  add("select_backward", sized(map_select_backward, 1));
+}
+
+}  // namespace trireme::tensor

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/tensor/rules/strategies/across.h>
+
+#include <algorithm>
+
+namespace trireme::tensor {
+
+Axes axes_that_cut(const Layout& layout, c10::IntArrayRef dims) {
+  Axes axes;
+  const auto placements = layout.placements();
+  for (std::size_t axis = 0; axis < placements.size(); ++axis) {
+    const Placement& placement = placements[axis];
+    const bool cuts =
+        placement.is_shard() && std::ranges::find(dims, placement.dim()) != dims.end();
+    if (cuts) axes.push_back(static_cast<int>(axis));
+  }
+  return axes;
+}
+
+at::Tensor reduced_across(const at::Tensor& tensor, const DeviceMesh& mesh, c10::ArrayRef<int> axes,
+                          comm::ReduceOp op, std::string_view label) {
+  at::Tensor reduced = tensor.contiguous();
+  for (const int axis : axes) comm::all_reduce(reduced, mesh.group(axis), op, label);
+  return reduced;
+}
+
+Extent own_extent(c10::IntArrayRef sizes, const Layout& layout, std::int64_t dim) {
+  return local_extents(sizes, layout, layout.mesh().coordinate())[static_cast<std::size_t>(dim)];
+}
+
+Layout layout_along(const Layout& layout, std::int64_t dim) {
+  const DeviceMesh mesh = layout.mesh();
+  c10::SmallVector<Placement, 4> placements(static_cast<std::size_t>(mesh.num_axes()));
+  int level = 0;
+  for (const int axis : layout.axes_of(dim)) {
+    placements[static_cast<std::size_t>(axis)] = Shard{0, level++};
+  }
+  return Layout(mesh, placements);
+}
+
+std::int64_t count_of(c10::IntArrayRef sizes, c10::IntArrayRef dims) {
+  std::int64_t count = 1;
+  for (const std::int64_t dim : dims) count *= sizes[static_cast<std::size_t>(dim)];
+  return count;
+}
+
+Strategy whole_inputs(const Call& call) {
+  Strategy strategy;
+  strategy.inputs.assign(static_cast<std::size_t>(call.num_inputs()), Placement(Replicate{}));
+  return strategy;
+}
+
+void place(Strategy& strategy, const Call& call, std::string_view argument_name,
+           Placement placement) {
+  const int position = call.position(argument_name);
+  const int input = position < 0 ? -1 : call.input_of(position);
+  if (input >= 0) strategy.inputs[static_cast<std::size_t>(input)] = placement;
+}
+
+Placement placed_along(const at::Tensor& input, c10::IntArrayRef result_sizes, std::int64_t dim) {
+  const std::int64_t own = dim - (static_cast<std::int64_t>(result_sizes.size()) - input.dim());
+  const bool has_dim = own >= 0 && input.size(own) == result_sizes[static_cast<std::size_t>(dim)];
+  return has_dim ? Placement(Shard{static_cast<int>(own)}) : Placement(Replicate{});
+}
+
+at::ScalarType wide_type(at::ScalarType type) {
+  return at::isReducedFloatingType(type) ? at::kFloat : type;
+}
+
+}  // namespace trireme::tensor
