@@ -6,10 +6,12 @@
 #include <trireme/tensor/dispatch/held.h>
 #include <trireme/tensor/dispatch/kernel.h>
 #include <trireme/tensor/redistribution/redistribution.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <functional>
@@ -59,11 +61,21 @@ Layout without_partial(Layout layout) {
   return layout;
 }
 
-Geometry global_geometry(const at::Tensor& local, c10::IntArrayRef sizes) {
+// Of a tensor without gaps whose dims are nested as `strides` say: equal on all ranks, which this
+// rank's part is not.
+Geometry global_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   Geometry geometry;
   geometry.sizes.assign(sizes.begin(), sizes.end());
-  geometry.strides = tensor::global_strides(local, sizes, contiguous_strides(sizes));
+  geometry.strides = tensor::dense_strides(strides, sizes);
   return geometry;
+}
+
+// The part in memory that is nested so; itself where it is.
+at::Tensor in_order(const at::Tensor& local, c10::IntArrayRef strides) {
+  if (local.dim() != static_cast<std::int64_t>(strides.size())) return local;  // a flat range
+  const auto wanted = tensor::dense_strides(strides, local.sizes());
+  if (local.strides() == c10::IntArrayRef(wanted)) return local;
+  return at::empty_strided(local.sizes(), wanted, local.options()).copy_(local);
 }
 
 // This rank's part, in memory of its own.
@@ -74,10 +86,19 @@ at::Tensor part_of_full(const at::Tensor& full, const Layout& layout) {
   return part.is_alias_of(full) ? part.clone() : part;
 }
 
-at::Tensor wrapped(at::Tensor local, const Layout& layout, c10::IntArrayRef sizes) {
+at::Tensor wrapped(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes,
+                   c10::IntArrayRef strides) {
   install_once();
-  const Geometry geometry = global_geometry(local, sizes);
-  return tensor::wrap(std::move(local), layout, geometry);
+  return tensor::wrap(in_order(local, strides), layout, global_geometry(sizes, strides));
+}
+
+at::Tensor wrapped(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
+  return wrapped(local, layout, sizes, contiguous_strides(sizes));
+}
+
+// What shares memory with a distributed tensor would change with it.
+at::Tensor in_own_memory(const at::Tensor& local, const at::Tensor& distributed) {
+  return local.is_alias_of(held(distributed).local) ? local.clone() : local;
 }
 
 at::Tensor local_in(const at::Tensor& tensor, const Layout& layout, std::string_view label) {
@@ -119,7 +140,7 @@ at::Tensor distribute(const at::Tensor& full_tensor, const Layout& layout) {
   return Mapped::apply(
       full_tensor,
       [layout](const at::Tensor& plain) {
-        return wrapped(part_of_full(plain, layout), layout, plain.sizes());
+        return wrapped(part_of_full(plain, layout), layout, plain.sizes(), plain.strides());
       },
       [](const at::Tensor& gradient) { return full(gradient); });
 }
@@ -128,9 +149,9 @@ void distribute_in_place(const at::Tensor& tensor, const Layout& layout) {
   expect_plain(tensor, "distribute_in_place");
   install_once();
   const at::NoGradGuard no_grad;
-  at::Tensor local = part_of_full(tensor.detach(), layout);
-  const Geometry geometry = global_geometry(local, tensor.sizes());
-  tensor::convert_in_place(tensor, std::move(local), layout, geometry);
+  const at::Tensor local = in_order(part_of_full(tensor.detach(), layout), tensor.strides());
+  tensor::convert_in_place(tensor, local, layout,
+                           global_geometry(tensor.sizes(), tensor.strides()));
 }
 
 at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
@@ -189,7 +210,8 @@ at::Tensor full(const at::Tensor& tensor) {
   return Mapped::apply(
       tensor,
       [layout](const at::Tensor& distributed) {
-        return local_in(distributed, Layout::replicated(layout.mesh()), "full").detach();
+        const at::Tensor whole = local_in(distributed, Layout::replicated(layout.mesh()), "full");
+        return in_own_memory(whole, distributed);
       },
       [of_gradient](const at::Tensor& gradient) { return distribute(gradient, of_gradient); });
 }
@@ -202,7 +224,9 @@ at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout) {
   return Mapped::apply(
       tensor,
       [layout](const at::Tensor& distributed) {
-        return wrapped(local_in(distributed, layout, "redistribute"), layout, distributed.sizes());
+        const at::Tensor local = local_in(distributed, layout, "redistribute");
+        return wrapped(in_own_memory(local, distributed), layout, distributed.sizes(),
+                       distributed.strides());
       },
       [of_gradient](const at::Tensor& gradient) { return redistribute(gradient, of_gradient); });
 }

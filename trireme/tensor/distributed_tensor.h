@@ -34,8 +34,8 @@ void distribute_in_place(const at::Tensor& tensor, const Layout& layout);
 
 /// A distributed tensor whose part on this rank is `local`. Without `sizes` they follow from the
 /// parts of all ranks, which is collective and blocking; with them, nothing is sent. The memory is
-/// shared. Differentiable: the gradient of `local` is this rank's part of the gradient. Throws
-/// UsageError where a part has not the size that layout and sizes give it.
+/// shared where the part is contiguous. Differentiable: the gradient of `local` is this rank's part
+/// of the gradient. Throws UsageError where a part has not the size that layout and sizes give it.
 at::Tensor from_local(const at::Tensor& local, const Layout& layout);
 at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes);
 

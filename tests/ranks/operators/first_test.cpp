@@ -150,6 +150,49 @@ TEST(Rules, AViewThatNeedsCommunicationIsRefusedOrACopy) {
   });
 }
 
+// What is gathered lies in other memory than the strides among the arguments speak of.
+TEST(Rules, ReshapesOfTransposesThatAreGathered) {
+  check_operators({
+      one("reshape of a transpose",
+          [](const Tensors& in) { return in[0].t().reshape({4, 3, 2}) * 2; }, {sample({6, 4})}),
+      one("flatten of a transpose", [](const Tensors& in) { return in[0].t().reshape({-1}) * 2; },
+          {sample({6, 4})}),
+      one("as_strided", [](const Tensors& in) { return in[0].t().as_strided({24}, {1}, 0) * 2; },
+          {sample({6, 4})}),
+  });
+}
+
+TEST(Rules, AConjugationThatIsStillToBeDoneTravels) {
+  testing::run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const auto plain = torch::complex(sample({4, 3}), sample({4, 3}).flip(0));
+    const auto tensor = distribute(plain, Layout(mesh, {Shard{0}}));
+    EXPECT_TRUE(torch::equal(full(tensor.conj()), plain.conj().resolve_conj()));
+  });
+}
+
+TEST(Rules, MeansOfHalfDoNotOverflow) {
+  testing::run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const auto ones = distribute(torch::ones({2, 70000}, torch::kHalf), Layout(mesh, {Shard{1}}));
+    EXPECT_EQ(full(ones.mean()).item<float>(), 1);
+  });
+}
+
+TEST(Rules, WhatIsWrittenInPlaceKeepsItsLayout) {
+  testing::run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const Layout whole(mesh, {Replicate{}});
+    auto tensor = distribute(torch::ones({4}), whole);
+    const auto view = tensor.view({2, 2});
+    const auto factor = from_local(torch::full({4}, static_cast<float>(group.rank() + 1)),
+                                   Layout(mesh, {Partial{}}), {4});
+    tensor.mul_(factor);
+    EXPECT_EQ(layout_of(tensor), whole);
+    EXPECT_TRUE(torch::equal(full(view), torch::full({2, 2}, 3.0F)));
+  });
+}
+
 TEST(Rules, WriteIntoOut) {
   check_operators({{.name = "out",
                     .function =

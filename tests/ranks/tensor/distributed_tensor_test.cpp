@@ -98,6 +98,48 @@ TEST(DistributedTensor, TrainsAModelCutByColumnsAndRows) {
   }
 }
 
+TEST(DistributedTensor, WhatIsRedistributedHasMemoryOfItsOwn) {
+  run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const auto tensor = distribute(torch::zeros({4}), Layout(mesh, {Replicate{}}));
+    auto part = shard(tensor, Layout(mesh, {Shard{0}}));
+    auto whole = full(tensor);
+    part.add_(1);
+    whole.add_(1);
+    EXPECT_TRUE(torch::equal(to_local(tensor), torch::zeros({4})));
+    EXPECT_TRUE(torch::equal(full(part), torch::ones({4})));
+  });
+}
+
+// A part with a dim of size one says nothing of the order of dims.
+TEST(DistributedTensor, HasTheSameStridesOnAllRanks) {
+  run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const auto plain = torch::arange(12).reshape({3, 4}).t();
+    const auto tensor = distribute(plain, Layout(mesh, {Shard{1}}));
+    EXPECT_EQ(tensor.strides(), plain.strides());
+    EXPECT_TRUE(torch::equal(full(tensor.reshape({12})), plain.reshape({12})));
+    const auto parameter = torch::ones({3, 4}).t().clone().requires_grad_();
+    distribute_in_place(parameter, Layout(mesh, {Shard{1}}));
+    (parameter * 2).sum().backward();
+    EXPECT_TRUE(torch::equal(full(parameter.grad()), torch::full({4, 3}, 2.0F)));
+  });
+}
+
+TEST(DistributedTensor, PlainOutsAndOtherMeshesAreErrors) {
+  run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const DeviceMesh other(group, {{"tensor", 2}});
+    const auto tensor = distribute(torch::ones({4, 4}), Layout(mesh, {Replicate{}}));
+    auto plain = torch::empty({4, 4});
+    EXPECT_THAT(usage_error([&] { torch::mm_out(plain, tensor, tensor); }),
+                HasSubstr("would write distributed values into a plain tensor of [4, 4]"));
+    const auto elsewhere = distribute(torch::ones({4, 4}), Layout(other, {Replicate{}}));
+    EXPECT_THAT(usage_error([&] { return tensor + elsewhere; }),
+                HasSubstr("was given tensors of two meshes"));
+  });
+}
+
 TEST(DistributedTensor, PlainParametersBesideDistributedOnesAreAnError) {
   run_ranks(2, [](const comm::Group& group) {
     const DeviceMesh mesh(group, {{"tensor", 2}});

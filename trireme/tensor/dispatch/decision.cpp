@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/mesh/collective_cost.h>
 #include <trireme/tensor/dispatch/meta_call.h>
+#include <trireme/tensor/rules/rule_table.h>
 
 #include <algorithm>
 #include <limits>
@@ -316,8 +317,12 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
                                  const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments) {
   auto decision = std::make_unique<Decision>();
   decision->mesh = mesh_of(facts, inputs);
-  if (facts.rule == nullptr) refuse_without_rule(facts, inputs);
-  const Rule& rule = *facts.rule;
+  // One that was added after the operator was first looked at is found here.
+  const Rule* const found = facts.rule != nullptr
+                                ? facts.rule
+                                : find_rule(op.schema().name(), op.schema().overload_name());
+  if (found == nullptr) refuse_without_rule(facts, inputs);
+  const Rule& rule = *found;
   const Layout replicated = Layout::replicated(decision->mesh);
   std::vector<Layout> current;
   for (const InputSlot& input : inputs) {

@@ -52,9 +52,12 @@ c10::intrusive_ptr<DistributedImpl> make_impl(at::Tensor local, const Layout& la
 
 c10::intrusive_ptr<c10::BackendMeta> Held::clone(
     const c10::intrusive_ptr<c10::BackendMeta>& /*meta*/) const {
-  return c10::make_intrusive<Held>(at::Tensor(local.unsafeGetTensorImpl()->shallow_copy_and_detach(
-                                       c10::VariableVersion(0), true)),
-                                   layout);
+  auto copy =
+      c10::make_intrusive<Held>(at::Tensor(local.unsafeGetTensorImpl()->shallow_copy_and_detach(
+                                    c10::VariableVersion(0), true)),
+                                layout);
+  copy->is_copy_of_view = is_copy_of_view;
+  return copy;
 }
 
 at::Tensor wrap(at::Tensor local, const Layout& layout, c10::IntArrayRef sizes,
@@ -88,33 +91,6 @@ c10::SmallVector<std::int64_t, 5> contiguous_strides(c10::IntArrayRef sizes) {
   c10::SmallVector<std::int64_t, 5> strides(sizes.size(), 1);
   for (std::size_t dim = sizes.size(); dim > 1; --dim) {
     strides[dim - 2] = strides[dim - 1] * std::max<std::int64_t>(sizes[dim - 1], 1);
-  }
-  return strides;
-}
-
-c10::SmallVector<std::int64_t, 5> global_strides(const at::Tensor& local, c10::IntArrayRef sizes,
-                                                 c10::IntArrayRef fallback) {
-  const c10::IntArrayRef local_sizes = local.sizes();
-  if (local.numel() == 0 || local_sizes.size() != sizes.size()) {
-    return {fallback.begin(), fallback.end()};
-  }
-  // Strides of dims of size one are arbitrary, and would differ between ranks.
-  if (local.is_contiguous()) return contiguous_strides(sizes);
-  c10::SmallVector<std::int64_t, 5> strides(local.strides().begin(), local.strides().end());
-  const auto scale = [&](std::size_t outer, std::size_t inner) {
-    // Outer lies outside inner: a step along it passes whole rows of inner.
-    const std::int64_t step = strides[outer];
-    if (step % local_sizes[inner] == 0) strides[outer] = step / local_sizes[inner] * sizes[inner];
-  };
-  for (std::size_t inner = 0; inner < sizes.size(); ++inner) {
-    if (sizes[inner] == local_sizes[inner]) continue;
-    const std::int64_t inner_stride = local.strides()[inner];
-    for (std::size_t outer = 0; outer < sizes.size(); ++outer) {
-      const std::int64_t outer_stride = local.strides()[outer];
-      const bool is_outside =
-          outer_stride > inner_stride || (outer_stride == inner_stride && outer < inner);
-      if (outer != inner && outer_stride != 0 && is_outside) scale(outer, inner);
-    }
   }
   return strides;
 }

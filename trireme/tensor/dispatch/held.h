@@ -69,11 +69,6 @@ void convert_in_place(const at::Tensor& tensor, at::Tensor local, const Layout& 
 void replace_local(const at::Tensor& tensor, at::Tensor local, const Layout& layout,
                    const Geometry& geometry);
 
-/// Strides of the global tensor whose part `local` is: the local ones, those of outer dims scaled
-/// by what is cut inside them. `sizes` are global. Where the local part is empty, `fallback`.
-c10::SmallVector<std::int64_t, 5> global_strides(const at::Tensor& local, c10::IntArrayRef sizes,
-                                                 c10::IntArrayRef fallback);
-
 /// Strides of a contiguous tensor.
 c10::SmallVector<std::int64_t, 5> contiguous_strides(c10::IntArrayRef sizes);
 

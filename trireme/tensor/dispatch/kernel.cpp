@@ -67,7 +67,9 @@ void add_input(Scan& scan, const at::Tensor& tensor, int argument, int element) 
   const Held* its = has_held(tensor) ? &held(tensor) : nullptr;
   if (its != nullptr) {
     if (scan.first == nullptr) scan.first = its;
-    scan.is_replicated = scan.is_replicated && its->layout.is_replicated();
+    // Those of two meshes are not: the decision refuses them.
+    const bool is_of_one_mesh = its->layout.mesh_state() == scan.first->layout.mesh_state();
+    scan.is_replicated = scan.is_replicated && is_of_one_mesh && its->layout.is_replicated();
   }
   scan.inputs.push_back({&tensor, its, argument, element});
 }
@@ -89,6 +91,18 @@ Scan scan_arguments(const OperatorFacts& facts, const c10::IValue* arguments) {
     }
   }
   return scan;
+}
+
+// Tensors that results are written to.
+void check_outs(const OperatorFacts& facts, const c10::IValue* arguments) {
+  for (const int argument : facts.written) {
+    if (!facts.is_out[static_cast<std::size_t>(argument)] || !arguments[argument].isTensor())
+      continue;
+    const at::Tensor& out = arguments[argument].toTensor();
+    const InputSlot slot = {&out, has_held(out) ? &held(out) : nullptr, argument, -1};
+    if (slot.held == nullptr) refuse_plain_write(facts, slot);
+    if (slot.held->is_copy_of_view) refuse_write_to_copy(facts, slot);
+  }
 }
 
 void check_tensors(const OperatorFacts& facts, const Scan& scan) {
@@ -292,8 +306,8 @@ void finish_out(const Out& out, const at::Tensor& local, const OutputDecision* d
   if (out.wrapper.sizes() != sizes) {
     Geometry geometry;
     geometry.sizes.assign(sizes.begin(), sizes.end());
-    geometry.strides = global_strides(local, sizes, contiguous_strides(sizes));
-    replace_local(out.wrapper, local, layout, geometry);
+    geometry.strides = contiguous_strides(sizes);
+    replace_local(out.wrapper, local.contiguous(), layout, geometry);
     return;
   }
   const Redistribution path(sizes, local.scalar_type(), layout, its.layout);
@@ -389,6 +403,7 @@ void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::
   const c10::IValue* arguments = stack.data() + (stack.size() - facts.num_arguments);
   const Scan scan = scan_arguments(facts, arguments);
   check_tensors(facts, scan);
+  if (facts.has_out) check_outs(facts, arguments);
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveLocal);
   if (scan.first == nullptr) refuse_distributed_out(facts);
   const bool has_kernel = facts.rule != nullptr && facts.rule->kernel != nullptr;

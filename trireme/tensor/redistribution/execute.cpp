@@ -159,8 +159,12 @@ void check_local(const at::Tensor& local, c10::ArrayRef<std::int64_t> sizes, at:
 
 Travelling depart(const Program& program, const at::Tensor& local, std::string_view label) {
   check_local(local, program.local_sizes, program.dtype, program.from, label);
-  if (program.format == at::MemoryFormat::Contiguous) return {.tensor = local, .is_own = false};
-  const at::Tensor ordered = local.contiguous(program.format);
+  // Collectives carry memory, which does not know of a conjugation that is still to be done.
+  const at::Tensor plain = local.resolve_conj().resolve_neg();
+  if (program.format == at::MemoryFormat::Contiguous) {
+    return {.tensor = plain, .is_own = !plain.is_same(local)};
+  }
+  const at::Tensor ordered = plain.contiguous(program.format);
   const Sizes sizes = in_order(program.local_sizes, program.order);
   return {.tensor = alias(ordered, sizes, strides_of(sizes), ordered.storage_offset()),
           .is_own = !ordered.is_same(local)};

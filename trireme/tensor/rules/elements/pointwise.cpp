@@ -85,7 +85,9 @@ void add_partials(const AxisCall& axis, Linear linear, std::vector<Strategy>& st
   if (linear == Linear::kAsItIs) {
     for (const Layout& layout : axis.layouts) {
       const Placement& current = layout[axis.axis];
-      const bool is_same_type = call.input(0).scalar_type() == result_of(call).scalar_type();
+      const bool is_same_type = std::ranges::all_of(call.inputs(), [&](const at::Tensor& input) {
+        return input.scalar_type() == result_of(call).scalar_type();
+      });
       if (current.is_partial() && is_same_type) add_partial(strategies, call, current.op(), -1);
     }
     return;
@@ -128,6 +130,12 @@ Rule pointwise(Linear linear) {
                 add_shards(axis.call, strategies);
                 add_flat_shards(axis, strategies);
                 add_partials(axis, linear, strategies);
+                // What is written to keeps its layout: views of it know no other.
+                if (axis.call.is_in_place()) {
+                  std::erase_if(strategies, [](const Strategy& strategy) {
+                    return !(strategy.inputs[0] == strategy.outputs[0]);
+                  });
+                }
               },
           .family = "pointwise"};
 }
@@ -280,6 +288,7 @@ void add_pointwise_rules(NamedRules& rules) {
   add("div", Linear::kInFirst);
   add("div.Tensor_mode", Linear::kNowhere);
   add("div.Scalar_mode", Linear::kNowhere);
+  add("div.out_mode", Linear::kNowhere);
   for (const char* name :
        {"clone", "copy_", "_to_copy", "positive", "lift_fresh_copy", "contiguous", "alias_copy",
         "detach_copy", "detach", "alias", "detach_", "lift_fresh"}) {

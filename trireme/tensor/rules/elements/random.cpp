@@ -101,6 +101,15 @@ void fill(const at::Tensor& part, const Layout& layout, c10::IntArrayRef sizes, 
 // Below, rounding must not give the upper end of the range.
 double below(double value, double end, at::ScalarType dtype) {
   if (dtype == at::kDouble) return value;
+  if (dtype == at::kHalf || dtype == at::kBFloat16) {
+    const double rounded =
+        dtype == at::kHalf
+            ? static_cast<double>(static_cast<float>(c10::Half(static_cast<float>(value))))
+            : static_cast<double>(static_cast<float>(c10::BFloat16(static_cast<float>(value))));
+    // Two steps of the type below the end.
+    const double step = dtype == at::kHalf ? 0x1p-10 : 0x1p-7;
+    return rounded < end ? rounded : end - std::abs(end) * step;
+  }
   const auto rounded = static_cast<float>(value);
   const auto last = std::nextafter(static_cast<float>(end), std::numeric_limits<float>::lowest());
   return static_cast<double>(std::min(rounded, last));

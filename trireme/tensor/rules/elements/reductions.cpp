@@ -64,9 +64,12 @@ void mean_of_parts(LocalCall& call) {
     if (local.dim() > 0) count *= call.input_sizes(0)[static_cast<std::size_t>(dim)];
   }
   const at::ScalarType dtype = call.call().output(0).scalar_type();
-  at::Tensor sum =
-      local.dim() == 0 ? local.to(dtype) : at::sum(local, reduced.dims, reduced.keeps_dims, dtype);
-  call.give({sum.div_(static_cast<double>(count))});
+  // Sums of half precision may be larger than its largest number where the mean is not.
+  const bool is_narrow = dtype == at::kHalf || dtype == at::kBFloat16;
+  const at::ScalarType wide = is_narrow ? at::kFloat : dtype;
+  const at::Tensor sum =
+      local.dim() == 0 ? local.to(wide) : at::sum(local, reduced.dims, reduced.keeps_dims, wide);
+  call.give({sum.div(static_cast<double>(count)).to(dtype)});
 }
 
 std::vector<at::Tensor> shape_of_product(const Call& call) {
@@ -85,9 +88,9 @@ std::vector<at::Tensor> shape_of_product(const Call& call) {
   return {at::empty(sizes, input.options().dtype(type))};
 }
 
-Rule reduction(PartialOp op, LocalKernel kernel = nullptr) {
+Rule reduction(PartialOp op, LocalKernel kernel = nullptr, bool takes_partial = true) {
   return {.strategies =
-              [op, kernel](const AxisCall& axis, std::vector<Strategy>& strategies) {
+              [op, kernel, takes_partial](const AxisCall& axis, std::vector<Strategy>& strategies) {
                 const at::Tensor& input = axis.call.input(0);
                 const Reduced reduced = reduced_by(axis.call);
                 for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
@@ -100,7 +103,9 @@ Rule reduction(PartialOp op, LocalKernel kernel = nullptr) {
                   if (reduced.has(dim)) strategy.kernel = kernel;
                 }
                 const bool has_same_type = axis.call.output(0).scalar_type() == input.scalar_type();
-                if (has_same_type) strategies.push_back(alike(axis.call, Partial{op}, Partial{op}));
+                if (has_same_type && takes_partial) {
+                  strategies.push_back(alike(axis.call, Partial{op}, Partial{op}));
+                }
               },
           .family = "reductions"};
 }
@@ -109,7 +114,8 @@ Rule reduction(PartialOp op, LocalKernel kernel = nullptr) {
 
 void add_reduction_rules(NamedRules& rules) {
   rules.emplace_back("aten::sum", reduction(PartialOp::kSum));
-  rules.emplace_back("aten::nansum", reduction(PartialOp::kSum));
+  // What is no number in one rank's term would be left out of that term alone.
+  rules.emplace_back("aten::nansum", reduction(PartialOp::kSum, nullptr, /*takes_partial=*/false));
   rules.emplace_back("aten::mean", reduction(PartialOp::kSum, mean_of_parts));
   Rule product = reduction(PartialOp::kProduct);
   product.shapes = shape_of_product;  // which has no meta kernel

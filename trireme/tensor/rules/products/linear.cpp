@@ -57,10 +57,10 @@ void linear_backward(LocalCall& call) {
   const auto mask = call.argument(3).toBoolList();
   at::Tensor grad_input, grad_weight, grad_bias;
   const at::Tensor rows = input.dim() == 1 ? grad.unsqueeze(0) : rows_of(grad);
-  if (mask.get(0)) grad_input = at::mm(rows, weight).view(input.sizes());
+  if (mask.get(0)) grad_input = at::mm(rows, weight.conj()).view(input.sizes());
   if (mask.get(1)) {
     const at::Tensor input_rows = input.dim() == 1 ? input.unsqueeze(0) : rows_of(input);
-    grad_weight = at::mm(rows.t(), input_rows);
+    grad_weight = at::mm(rows.t(), input_rows.conj());
   }
   if (mask.get(2)) grad_bias = rows.sum(0);
   call.give({grad_input, grad_weight, grad_bias});

@@ -103,7 +103,9 @@ std::vector<at::Tensor> matmul_backward_shapes(const Call& call) {
 }
 
 // The transposed matrix; a vector is its own.
-at::Tensor transposed(const at::Tensor& tensor) { return tensor.dim() < 2 ? tensor : tensor.mT(); }
+at::Tensor transposed(const at::Tensor& tensor) {
+  return tensor.dim() < 2 ? tensor.conj() : tensor.mT().conj();
+}
 
 // d(self . other): grad . other^T and self^T . grad, summed over what was broadcast. Vectors count
 // as matrices of one row or column. LibTorch has kernels for nested tensors only.

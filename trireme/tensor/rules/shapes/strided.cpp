@@ -5,6 +5,8 @@
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
+#include <ATen/ops/empty_strided.h>
+
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -103,10 +105,23 @@ void take(LocalCall& call) {
   call.give({part.permute(order)});
 }
 
+// A gathered tensor lies in memory of its own: first as the whole one does.
+void take_of_gathered(LocalCall& call) {
+  const at::Tensor& whole = call.call().input(0);
+  const at::Tensor& view = call.call().output(0);
+  const at::Tensor gathered =
+      at::empty_strided(whole.sizes(), whole.strides(), call.tensor(0).options());
+  gathered.copy_(call.tensor(0));
+  call.give({gathered.as_strided(view.sizes(), view.strides(),
+                                 view.storage_offset() - whole.storage_offset())});
+}
+
 void strategies(const AxisCall& axis, std::vector<Strategy>& all) {
   const at::Tensor& whole = axis.call.input(0);
   const at::Tensor& view = axis.call.output(0);
   const auto taken = read_back(whole, view);
+  Strategy& gathered = all.emplace_back(alike(axis.call, Replicate{}, Replicate{}));
+  gathered.kernel = taken ? take : take_of_gathered;
   if (!taken) return;
   for (std::int64_t dim = 0; dim < whole.dim(); ++dim) {
     const Taken& its = (*taken)[static_cast<std::size_t>(dim)];

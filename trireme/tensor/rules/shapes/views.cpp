@@ -202,6 +202,19 @@ DimMap map_unfold(const AxisCall& axis) {
 
 DimMap map_identity(const AxisCall& axis) { return identity(axis.call); }
 
+DimMap map_but_last(const AxisCall& axis) {
+  DimMap map = identity(axis.call);
+  if (!map.empty()) map.back() = -1;
+  return map;
+}
+
+// As another dtype: elements of another size regroup those of the last dim.
+DimMap map_retyped(const AxisCall& axis) {
+  const bool has_same_size =
+      axis.call.input(0).element_size() == axis.call.output(0).element_size();
+  return has_same_size ? identity(axis.call) : map_but_last(axis);
+}
+
 // The gradient of a view that left something out: zeros of the shape before, told by its sizes.
 DimMap map_slice_backward(const AxisCall& axis) {
   DimMap map = identity(axis.call);
@@ -223,6 +236,8 @@ Rule with_kernel(Rule rule, LocalKernel kernel) {
   auto strategies = rule.strategies;
   rule.strategies = [strategies, kernel](const AxisCall& axis, std::vector<Strategy>& all) {
     strategies(axis, all);
+    // Gathered it needs the kernel as well: the arguments speak of the whole tensor's strides.
+    all.push_back(alike(axis.call, Replicate{}, Replicate{}));
     for (Strategy& strategy : all) strategy.kernel = kernel;
   };
   return rule;
@@ -255,7 +270,9 @@ void add_view_rules(NamedRules& rules) {
   for (const char* name : {"expand", "expand_copy"}) add(name, sized(map_expand, 1));
   for (const char* name : {"diagonal", "diagonal_copy"}) add(name, mapped(map_diagonal));
   for (const char* name : {"unfold", "unfold_copy"}) add(name, mapped(map_unfold));
-  for (const char* name : {"view_as_real", "view_as_complex", "_conj", "_neg_view"}) {
+  add("view_as_complex", mapped(map_but_last));
+  add("view.dtype", mapped(map_retyped));
+  for (const char* name : {"view_as_real", "_conj", "_neg_view"}) {
     add(name, mapped(map_identity));
   }
   add("slice_backward", sized(map_slice_backward, 1));
