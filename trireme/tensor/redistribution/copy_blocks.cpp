@@ -47,7 +47,7 @@ void copy_range(const Rows& rows, std::size_t bytes, std::int64_t begin, std::in
 }
 
 void copy_rows(const Rows& rows, std::int64_t count, std::int64_t bytes) {
-  constexpr std::int64_t kBytesOfThread = 256 * 1024;
+  constexpr std::int64_t kBytesOfThread = 256L * 1024;
   if (count * bytes <= kBytesOfThread) {
     return copy_range(rows, static_cast<std::size_t>(bytes), 0, count);
   }

@@ -7,6 +7,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <cmath>
 #include <sstream>
 
 namespace trireme::tensor {
@@ -93,7 +94,7 @@ std::string Redistribution::to_string() const {
          << step.from[step.axis].to_string() << " -> " << step.to[step.axis].to_string() << " by "
          << tensor::to_string(step.kind);
     if (step.bytes_sent > 0) {
-      text << ", " << static_cast<std::int64_t>(step.bytes_sent + 0.5) << " bytes";
+      text << ", " << std::llround(step.bytes_sent) << " bytes";
     }
   }
   return text.str();

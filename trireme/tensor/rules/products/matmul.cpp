@@ -30,7 +30,8 @@ Contraction parse(const std::string& equation) {
   return contraction;
 }
 
-Rule product(const std::string& equation, std::vector<int> linear, std::vector<int> added = {}) {
+Rule product(const std::string& equation, const std::vector<int>& linear,
+             const std::vector<int>& added = {}) {
   return {.strategies =
               [contraction = parse(equation), linear, added](
                   const AxisCall& axis, std::vector<Strategy>& strategies) mutable {
