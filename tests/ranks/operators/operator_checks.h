@@ -33,7 +33,8 @@ struct OperatorCase {
 };
 
 /// A case with one result.
-inline OperatorCase one(std::string name, std::function<torch::Tensor(const Tensors&)> function,
+inline OperatorCase one(std::string name,
+                        const std::function<torch::Tensor(const Tensors&)>& function,
                         Tensors inputs) {
   return {.name = std::move(name),
           .function = [function](const Tensors& in) { return Tensors{function(in)}; },
