@@ -15,9 +15,9 @@ using test::Tensors;
 // Queries, keys and values; sums are of few kinds here, for there are many placements.
 OperatorCase attention_case(const std::string& name, torch::IntArrayRef query,
                             torch::IntArrayRef key,
-                            std::function<torch::Tensor(const Tensors&)> function) {
-  auto one_case = test::one(name, std::move(function),
-                            {sample(query), sample(key).flip(0), sample(key).flip(2)});
+                            const std::function<torch::Tensor(const Tensors&)>& function) {
+  auto one_case =
+      test::one(name, function, {sample(query), sample(key).flip(0), sample(key).flip(2)});
   one_case.takes_partial = false;
   return one_case;
 }

@@ -13,7 +13,6 @@ namespace {
 
 using test::check_operators;
 using test::one;
-using test::OperatorCase;
 using test::sample;
 using test::Tensors;
 using ::testing::HasSubstr;

@@ -11,7 +11,6 @@ namespace {
 
 using test::check_operators;
 using test::one;
-using test::OperatorCase;
 using test::sample;
 using test::Tensors;
 

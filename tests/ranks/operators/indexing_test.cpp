@@ -7,13 +7,10 @@ namespace {
 
 using test::check_operators;
 using test::one;
-using test::OperatorCase;
 using test::sample;
 using test::Tensors;
-using torch::indexing::None;
-using torch::indexing::Slice;
 
-torch::Tensor integers(std::vector<std::int64_t> values) { return torch::tensor(values); }
+torch::Tensor integers(const std::vector<std::int64_t>& values) { return torch::tensor(values); }
 
 c10::List<std::optional<torch::Tensor>> places(std::vector<std::optional<torch::Tensor>> given) {
   c10::List<std::optional<torch::Tensor>> list;

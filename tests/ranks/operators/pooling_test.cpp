@@ -8,7 +8,6 @@ namespace {
 namespace F = torch::nn::functional;
 using test::check_operators;
 using test::one;
-using test::OperatorCase;
 using test::sample;
 using test::Tensors;
 

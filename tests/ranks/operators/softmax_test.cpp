@@ -10,7 +10,6 @@ namespace {
 
 using test::check_operators;
 using test::one;
-using test::OperatorCase;
 using test::sample;
 using test::Tensors;
 
