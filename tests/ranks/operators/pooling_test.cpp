@@ -5,7 +5,7 @@
 namespace trireme {
 namespace {
 
-namespace F = torch::nn::functional;
+namespace functional = torch::nn::functional;
 using test::check_operators;
 using test::one;
 using test::sample;
@@ -130,7 +130,8 @@ TEST(PoolingRules, Pad) {
           {sample({2, 2, 2, 3, 2})}),
       one("circular",
           [](const Tensors& in) {
-            return F::pad(in[0], F::PadFuncOptions({1, 1, 1, 0}).mode(torch::kCircular));
+            return functional::pad(in[0],
+                                   functional::PadFuncOptions({1, 1, 1, 0}).mode(torch::kCircular));
           },
           {sample({2, 3, 4, 3})}),
   });

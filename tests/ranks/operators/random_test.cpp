@@ -22,13 +22,16 @@ using Draw = std::function<torch::Tensor(torch::Tensor, at::Generator)>;
 
 const std::map<std::string, Draw>& draws() {
   static const std::map<std::string, Draw> all = {
-      {"bernoulli_", [](torch::Tensor x, const at::Generator& g) { return x.bernoulli_(0.3, g); }},
+      {"bernoulli_",
+       [](const torch::Tensor& x, const at::Generator& g) { return x.bernoulli_(0.3, g); }},
       {"bernoulli of a tensor",
        [](const torch::Tensor& x, const at::Generator& g) {
          return torch::bernoulli(torch::full_like(x, 0.25), g);
        }},
-      {"uniform_", [](torch::Tensor x, const at::Generator& g) { return x.uniform_(-1, 3, g); }},
-      {"normal_", [](torch::Tensor x, const at::Generator& g) { return x.normal_(1, 2, g); }},
+      {"uniform_",
+       [](const torch::Tensor& x, const at::Generator& g) { return x.uniform_(-1, 3, g); }},
+      {"normal_",
+       [](const torch::Tensor& x, const at::Generator& g) { return x.normal_(1, 2, g); }},
   };
   return all;
 }

@@ -14,7 +14,7 @@ using test::sample;
 using test::Tensors;
 
 template <typename Function>
-OperatorCase pair(std::string name, Function function, Tensors inputs) {
+OperatorCase pair(const std::string& name, Function function, const Tensors& inputs) {
   return {.name = std::move(name),
           .function =
               [function](const Tensors& in) {
@@ -25,9 +25,9 @@ OperatorCase pair(std::string name, Function function, Tensors inputs) {
 }
 
 OperatorCase without_gradient(std::string name,
-                              std::function<torch::Tensor(const Tensors&)> function,
+                              const std::function<torch::Tensor(const Tensors&)>& function,
                               Tensors inputs) {
-  OperatorCase made = one(std::move(name), std::move(function), std::move(inputs));
+  OperatorCase made = one(std::move(name), function, std::move(inputs));
   made.has_gradient = false;
   return made;
 }

@@ -14,9 +14,9 @@ using test::sample;
 using test::Tensors;
 
 OperatorCase without_gradient(std::string name,
-                              std::function<torch::Tensor(const Tensors&)> function,
+                              const std::function<torch::Tensor(const Tensors&)>& function,
                               Tensors inputs) {
-  OperatorCase made = one(std::move(name), std::move(function), std::move(inputs));
+  OperatorCase made = one(std::move(name), function, std::move(inputs));
   made.has_gradient = false;
   return made;
 }
