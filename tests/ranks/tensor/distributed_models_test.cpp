@@ -35,7 +35,7 @@ torch::nn::LayerNorm layer_norm() {
 struct AttentionImpl : torch::nn::Module {
   explicit AttentionImpl(bool its_is_causal) : is_causal(its_is_causal) {
     for (const char* name : {"query", "key", "value", "output"}) {
-      projections.push_back(register_module(name, Linear(kHidden, kHidden)));
+      projections.emplace_back(register_module(name, Linear(kHidden, kHidden)));
     }
   }
   torch::Tensor forward(const torch::Tensor& x) {
