@@ -7,6 +7,7 @@
 #include <trireme/checkpoint/async_saver.h>
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/checkpoint/convert.h>
+#include <trireme/checkpoint/distributed_checkpoint.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/spawn.h>
 #include <trireme/comm/world.h>
@@ -46,7 +47,11 @@
 #include <trireme/parallel/local_sgd.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state.h>
+#include <trireme/parallel/tensor/distribute_module.h>
+#include <trireme/parallel/tensor/explain.h>
 #include <trireme/plan/plan_config.h>
+#include <trireme/tensor/distributed_tensor.h>
+#include <trireme/tensor/operator_strategy.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/learning_rate.h>

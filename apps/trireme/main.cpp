@@ -10,6 +10,7 @@
 #include <apps/trireme/data_command.h>
 #include <apps/trireme/report_command.h>
 #include <apps/trireme/run_command.h>
+#include <apps/trireme/schedule_command.h>
 #include <apps/trireme/torch_parts.h>
 
 #include <algorithm>
@@ -64,6 +65,7 @@ int parse_and_run(std::vector<std::string> words) {
   trireme::apps::add_run_command(app, program_tail);
   trireme::apps::add_data_command(app);
   trireme::apps::add_report_command(app);
+  trireme::apps::add_schedule_command(app);
   trireme::apps::add_bench_command(app);
   trireme::apps::add_checkpoint_command(app);
   add_doctor_command(app);

@@ -7,27 +7,34 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+BEGAN = time.perf_counter()
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
+
+START = time.perf_counter() - BEGAN
 
 ROWS, COLUMNS = 8, 64
 
 
-def measure(call, calls, samples, clock=time.perf_counter):
-    """Median over samples of the seconds that one call takes."""
-    for _ in range(calls):
-        call()
-    seconds = []
-    for _ in range(samples):
-        began = clock()
+def measure_beside(plain, distributed, calls, samples, clock=time.perf_counter):
+    """Median over samples, taken by turns, of the seconds that one call of each takes."""
+    seconds = {plain: [], distributed: []}
+    for call in seconds:
         for _ in range(calls):
             call()
-        seconds.append((clock() - began) / calls)
-    return statistics.median(seconds)
+    for _ in range(samples):
+        for call, its in seconds.items():
+            began = clock()
+            for _ in range(calls):
+                call()
+            its.append((clock() - began) / calls)
+    return statistics.median(seconds[plain]), statistics.median(seconds[distributed])
 
 
 def operators(rows, make):
     a, b = make(torch.randn(rows, COLUMNS), True), make(torch.randn(rows, COLUMNS), True)
+    ones = make(torch.ones(rows, COLUMNS), True)
     square = make(torch.randn(COLUMNS, COLUMNS), False)
     weight, bias = make(torch.ones(COLUMNS), False), make(torch.zeros(COLUMNS), False)
     some = [make(torch.randn(rows, COLUMNS), True) for _ in range(100)]
@@ -39,10 +46,11 @@ def operators(rows, make):
         "softmax": lambda: torch.softmax(a, 1),
         "layer_norm": lambda: torch.nn.functional.layer_norm(a, (COLUMNS,), weight, bias),
         "view": lambda: a.view(rows, 8, 8),
-        "in-place multiply": lambda: a.mul_(b),
+        "in-place multiply": lambda: a.mul_(ones),
         "cat": lambda: torch.cat((a, b), 1),
         "detach": lambda: a.detach(),
         "foreach add of 100": lambda: torch._foreach_add(some, others),
+        "foreach add in place of 100": lambda: torch._foreach_add_(some, others),
     }
 
 
@@ -61,6 +69,13 @@ def perceptron_step(rows, make):
     return step
 
 
+def adam_step(rows, make):
+    parameters = [make(torch.randn(rows, COLUMNS), True).detach().requires_grad_() for _ in range(100)]
+    for parameter in parameters:
+        parameter.grad = make(torch.randn(rows, COLUMNS), True)
+    return torch.optim.Adam(parameters).step
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=2000)
@@ -77,23 +92,25 @@ def main():
     def distributed(tensor, is_cut):
         return distribute_tensor(tensor, mesh, [Shard(0) if is_cut else Replicate()])
 
-    results = {}
+    results = {"start": START}
+
+    def keep(name, *measured):
+        results[f"{name}, plain"], results[f"{name}, distributed"] = measure_beside(*measured)
+
     with torch.no_grad():
         on_plain, on_distributed = operators(ROWS, plain), operators(ROWS * ranks, distributed)
         for name, call in on_plain.items():
             calls = max(options.calls // 50, 1) if name.startswith("foreach") else options.calls
-            results[f"{name}, plain"] = measure(call, calls, options.samples)
-            results[f"{name}, distributed"] = measure(on_distributed[name], calls, options.samples)
+            keep(name, call, on_distributed[name], calls, options.samples)
         row, whole = torch.randn(ROWS, COLUMNS), torch.empty(ROWS * ranks, COLUMNS)
         tensor = distributed(torch.randn(ROWS * ranks, COLUMNS), True)
-        few = max(options.calls // 10, 1)
-        results["all-gather, plain"] = measure(lambda: dist.all_gather_into_tensor(whole, row), few, options.samples,
-                                               time.process_time)
-        results["all-gather, distributed"] = measure(
-            lambda: tensor.redistribute(mesh, [Replicate()]).to_local(), few, options.samples, time.process_time)
+        keep("all-gather", lambda: dist.all_gather_into_tensor(whole, row),
+             lambda: tensor.redistribute(mesh, [Replicate()]).to_local(), max(options.calls // 10, 1), options.samples,
+             time.process_time)
     steps = max(options.calls // 20, 1)
-    results["MLP, plain"] = measure(perceptron_step(ROWS, plain), steps, options.samples)
-    results["MLP, distributed"] = measure(perceptron_step(ROWS * ranks, distributed), steps, options.samples)
+    keep("MLP", perceptron_step(ROWS, plain), perceptron_step(ROWS * ranks, distributed), steps, options.samples)
+    keep("Adam over 100", adam_step(COLUMNS, plain), adam_step(COLUMNS * ranks, distributed), max(steps // 10, 1),
+         options.samples)
     dist.barrier()
     if dist.get_rank() == 0:
         print(json.dumps(results))

@@ -14,6 +14,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,22 +40,41 @@ using ::testing::IsEmpty;
 using testing::run_ranks;
 using testing::run_ranks_catching;
 
-Plan plan_of(int stage) { return {.bucket_bytes = 500, .zero_stage = stage}; }
+struct Cut {
+  int ranks;
+  int stage;
+  std::int64_t shard_ranks = 0;
+  std::int64_t tensor = 1;  // ranks that work together
+  int dim_of_second = 1;    // along which they cut its weight
+  bool operator==(const Cut&) const = default;
+};
+const std::vector<Cut> kCuts = {{1, 0}, {2, 0}, {2, 1}, {3, 2}, {2, 3}, {4, 3}};
+
+Plan plan_of(const Cut& cut) {
+  Plan plan{.bucket_bytes = 500, .zero_stage = cut.stage, .shard_ranks = cut.shard_ranks};
+  if (cut.tensor == 1) return plan;
+  plan.mesh = {{"data", cut.ranks / cut.tensor}, {"tensor", cut.tensor}};
+  plan.layouts = {{"first.*", {{"tensor", Shard{0}}}},
+                  {"second.weight", {{"tensor", Shard{cut.dim_of_second}}}}};
+  return plan;
+}
 
 // A rank with a network, its optimizer and what parallelize put around them.
 struct Rank {
-  Rank(const Group& group, int stage, std::uint64_t seed, bool use_all = true)
+  Rank(const Group& group, const Cut& cut, std::uint64_t seed, bool use_all = true)
       : net(make_net(seed)),
         adam(net->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true)),
-        parallel(parallelize(*net, plan_of(stage), group)),
+        parallel(parallelize(*net, plan_of(cut), group)),
         uses_all(use_all) {
     parallel.shard(adam);
   }
+  Rank(const Group& group, int stage, std::uint64_t seed, bool use_all = true)
+      : Rank(group, Cut{.ranks = group.size(), .stage = stage}, seed, use_all) {}
 
   void train(int first, int count) {
     for (int step = first; step < first + count; ++step) {
       adam.zero_grad();
-      test::loss_of(net, make_batch(step, parallel.group().rank()), uses_all).backward();
+      test::loss_of(net, make_batch(step, parallel.data_group().rank()), uses_all).backward();
       adam.step();
     }
   }
@@ -65,6 +85,16 @@ struct Rank {
   bool uses_all;
 };
 
+// Copies, on every rank.
+std::vector<torch::Tensor> whole_parameters(Rank& rank) {
+  rank.parallel.fetch();
+  std::vector<torch::Tensor> all;
+  for (const torch::Tensor& parameter : rank.net->parameters()) {
+    all.push_back(full(parameter.detach()).clone());
+  }
+  return all;
+}
+
 void expect_equal(const checkpoint::TensorMap& a, const checkpoint::TensorMap& b,
                   const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;
@@ -74,26 +104,27 @@ void expect_equal(const checkpoint::TensorMap& a, const checkpoint::TensorMap& b
   }
 }
 
-struct Cut {
-  int ranks;
-  int stage;
-  bool operator==(const Cut&) const = default;
-};
-const std::vector<Cut> kCuts = {{1, 0}, {2, 0}, {2, 1}, {3, 2}, {2, 3}, {4, 3}};
+std::string to_string(const Cut& cut) {
+  return join_message(cut.ranks, " ranks, stage ", cut.stage, ", cut among ", cut.shard_ranks,
+                      ", of which work together ", cut.tensor);
+}
 
 class Checkpoints : public ::testing::Test {
  protected:
+  // Those of each of the one list loaded into each of the other, bit for bit.
+  void expect_to_load(const std::vector<Cut>& saving, const std::vector<Cut>& loading);
+
   test::TemporaryFolder folder_;
   checkpoint::SaveOptions options_{.folder = folder_.path(), .prefix = "demo", .keep = 0};
 };
 
-TEST_F(Checkpoints, LoadIntoAnyNumberOfRanksAndAnyStageBitForBit) {
-  for (const Cut& from : kCuts) {
+void Checkpoints::expect_to_load(const std::vector<Cut>& saving, const std::vector<Cut>& loading) {
+  for (const Cut& from : saving) {
     WholeState saved;
     std::vector<torch::Tensor> end;
     std::filesystem::path path;
     run_ranks(from.ranks, [&](const Group& group) {
-      Rank rank(group, from.stage, 1);
+      Rank rank(group, from, 1);
       rank.train(0, 3);
       const State state{.epoch = from.ranks,
                         .step = from.stage,
@@ -102,19 +133,18 @@ TEST_F(Checkpoints, LoadIntoAnyNumberOfRanksAndAnyStageBitForBit) {
       const auto written = save_checkpoint(options_, rank.parallel, *rank.net, &rank.adam, state);
       WholeState whole = whole_state(rank.parallel, *rank.net, rank.adam);
       rank.train(3, 2);
-      rank.parallel.fetch();
+      const auto after = whole_parameters(rank);
       if (group.rank() == 0) {
         path = written;
         saved = std::move(whole);
-        end = test::copies(*rank.net);
+        end = after;
       }
     });
     EXPECT_TRUE(checkpoint::find_damage(path).empty());
-    for (const Cut& to : kCuts) {
-      const std::string what = join_message(from.ranks, " ranks, stage ", from.stage, " into ",
-                                            to.ranks, " ranks, stage ", to.stage);
+    for (const Cut& to : loading) {
+      const std::string what = to_string(from) + " into " + to_string(to);
       run_ranks(to.ranks, [&](const Group& group) {
-        Rank rank(group, to.stage, 2);
+        Rank rank(group, to, 2);
         rank.train(7, 1);  // state of its own, which has to go
         const State state = load_checkpoint(path, rank.parallel, *rank.net, &rank.adam);
         EXPECT_EQ(state.epoch, from.ranks);
@@ -131,12 +161,12 @@ TEST_F(Checkpoints, LoadIntoAnyNumberOfRanksAndAnyStageBitForBit) {
         rank.train(3, 1);
         const auto again = save_checkpoint({.folder = folder_.path(), .prefix = "again"},
                                            rank.parallel, *rank.net, &rank.adam, {});
-        Rank second(group, to.stage, 3);
+        Rank second(group, to, 3);
         load_checkpoint(again, second.parallel, *second.net, &second.adam);
         second.train(4, 1);
-        second.parallel.fetch();
+        const auto after = whole_parameters(second);
         if (from == to && group.rank() == 0) {
-          EXPECT_TRUE(test::all_equal(test::copies(*second.net), end)) << what;
+          EXPECT_TRUE(test::all_equal(after, end)) << what;
         }
       });
     }
@@ -149,6 +179,61 @@ TEST_F(Checkpoints, LoadIntoAnyNumberOfRanksAndAnyStageBitForBit) {
     expect_equal(checkpoint::read_safetensors(folder_ / "model.safetensors").tensors, saved.module,
                  "one file");
   }
+}
+
+TEST_F(Checkpoints, LoadIntoAnyNumberOfRanksAndAnyStageBitForBit) { expect_to_load(kCuts, kCuts); }
+
+TEST_F(Checkpoints, OfGroupsThatAreCopiesOfEachOtherLoadBitForBit) {
+  const Cut copies{.ranks = 4, .stage = 2, .shard_ranks = 2};
+  expect_to_load({copies}, {copies, {.ranks = 3, .stage = 1}});
+  expect_to_load({{.ranks = 3, .stage = 1}}, {copies});
+}
+
+TEST_F(Checkpoints, OfDataAndTensorParallelRanksLoadBitForBit) {
+  const Cut whole{.ranks = 4, .stage = 0, .tensor = 2};
+  const Cut alone{.ranks = 3, .stage = 0, .tensor = 3};
+  const Cut optimizers{.ranks = 4, .stage = 1, .tensor = 2};
+  const Cut all{.ranks = 4, .stage = 3, .tensor = 2};
+  const Cut plain{.ranks = 3, .stage = 2};
+  expect_to_load({whole}, {whole, alone, all});
+  expect_to_load({alone}, {optimizers});
+  expect_to_load({optimizers}, {optimizers, plain});
+  expect_to_load({all}, {all, alone});
+  expect_to_load({plain}, {optimizers, all});
+}
+
+TEST_F(Checkpoints, StatesOfDistributedModulesAreWholeOrOfTheSameLayouts) {
+  const Cut cut{.ranks = 4, .stage = 0, .tensor = 2};
+  const Cut turned{.ranks = 4, .stage = 0, .tensor = 2, .dim_of_second = 0};
+  WholeState saved;
+  run_ranks(cut.ranks, [&](const Group& group) {
+    Rank rank(group, cut, 1);
+    rank.train(0, 2);
+    const WholeState whole = whole_state(rank.parallel, *rank.net, rank.adam);
+    const PartialState parts = partial_state(rank.parallel, *rank.net, rank.adam);
+    EXPECT_EQ(parts.places.at("first.bias").layout, "[tensor: Shard(0)] on tensor=2");
+    Rank same(group, cut, 2);
+    load_partial_state(parts, same.parallel, *same.net, same.adam);
+    const WholeState loaded = whole_state(same.parallel, *same.net, same.adam);
+    Rank other(group, turned, 2);
+    EXPECT_THAT(test::message_of<CheckpointError>(
+                    [&] { load_partial_state(parts, other.parallel, *other.net, other.adam); }),
+                HasSubstr("the given state has parameter second.weight as [tensor: Shard(1)] on "
+                          "tensor=2, and it is [tensor: Shard(0)] on tensor=2 now"));
+    if (group.rank() != 0) return;
+    expect_equal(loaded.module, whole.module, "parts");
+    expect_equal(loaded.optimizer.tensors, whole.optimizer.tensors, "parts");
+    saved = whole;
+  });
+  run_ranks(turned.ranks, [&](const Group& group) {
+    Rank rank(group, turned, 3);
+    load_whole_state(saved, rank.parallel, *rank.net, rank.adam);
+    const WholeState whole = whole_state(rank.parallel, *rank.net, rank.adam);
+    if (group.rank() != 0) return;
+    expect_equal(whole.module, saved.module, "whole");
+    expect_equal(whole.optimizer.tensors, saved.optimizer.tensors, "whole");
+    EXPECT_EQ(whole.optimizer.scalars, saved.optimizer.scalars);
+  });
 }
 
 TEST_F(Checkpoints, OfOneProcessLoadIntoACutAndParametersWithoutGradientsHaveNoState) {
@@ -299,14 +384,14 @@ TEST_F(Checkpoints, OfAnotherModelOrOptimizerAreRefusedByAllRanks) {
   run_ranks(2, [&](const Group& group) {
     torch::nn::Linear other(3, 2);
     torch::optim::SGD sgd(other->parameters(), 0.1);
-    Parallelized parallel = parallelize(*other, plan_of(3), group);
+    Parallelized parallel = parallelize(*other, plan_of({.ranks = 2, .stage = 3}), group);
     parallel.shard(sgd);
     EXPECT_THAT(
         test::message_of<CheckpointError>([&] { load_checkpoint(path, parallel, *other, &sgd); }),
         HasSubstr("is of another model"));
     test::Net net = make_net(1);
     torch::optim::SGD of_net(net->parameters(), 0.1);
-    Parallelized same = parallelize(*net, plan_of(2), group);
+    Parallelized same = parallelize(*net, plan_of({.ranks = 2, .stage = 2}), group);
     same.shard(of_net);
     EXPECT_THAT(
         test::message_of<CheckpointError>([&] { load_checkpoint(path, same, *net, &of_net); }),

@@ -53,7 +53,8 @@ struct SaveOptions {
 /// Killed at any moment it leaves the earlier checkpoints and no incomplete one. Not collective:
 /// exactly one rank calls it. The module and the optimizer (nullptr to leave it out) are only read.
 /// Throws CheckpointError with path and cause where the file system refuses, UsageError for options
-/// or tensors that cannot be.
+/// or tensors that cannot be: of tensors that are distributed over several ranks
+/// distributed_checkpoint.h has the same function with a mesh.
 std::filesystem::path save(const SaveOptions& options, const torch::nn::Module& module,
                            const torch::optim::Optimizer* optimizer, const State& state);
 
@@ -78,15 +79,16 @@ std::filesystem::path save_parts(const SaveOptions& options, const std::function
                                  const comm::Group& group);
 
 /// The parts of a module and an optimizer (nullptr to leave it out) that every rank has whole:
-/// sections `model` and `optimizer`. What no tensor holds of the optimizer goes into `state.own`.
-/// Tensors share memory with theirs.
+/// sections `model` and `optimizer`. See distributed_checkpoint.h for those it has not. What no
+/// tensor holds of the optimizer goes into `state.own`. Tensors share memory with theirs.
 std::vector<TensorPart> parts_of(const torch::nn::Module& module,
                                  const torch::optim::Optimizer* optimizer, State& state);
 
 /// Loads a checkpoint, whatever ranks wrote it, into a module and an optimizer (nullptr to leave
 /// it) of the same construction. Everything is read and verified before anything changes, which
-/// takes memory for a second copy. Throws CheckpointError naming the file, and the first parameter
-/// that does not fit. Not collective; every rank may call it.
+/// takes memory for a second copy. Of distributed tensors this rank's part is read. Throws
+/// CheckpointError naming the file, and the first parameter that does not fit. Not collective;
+/// every rank may call it.
 State load(const std::filesystem::path& path, torch::nn::Module& module,
            torch::optim::Optimizer* optimizer);
 

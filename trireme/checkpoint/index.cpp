@@ -79,14 +79,25 @@ Entries entries_from_json(const json& value) {
   return entries;
 }
 
+// The range of a piece of either kind that has one.
+template <typename Variant>
+auto* range_of(Variant& slice) {
+  auto* const part = std::get_if<BoxRange>(&slice);
+  return part == nullptr ? std::get_if<FlatRange>(&slice) : &part->range;
+}
+
+template <typename Variant>
+auto* box_of(Variant& slice) {
+  auto* const part = std::get_if<BoxRange>(&slice);
+  return part == nullptr ? std::get_if<Box>(&slice) : &part->box;
+}
+
 json piece_to_json(const Piece& piece) {
   json result{{"file", piece.file}, {"offset", piece.offset}, {"crc32", piece.checksums}};
-  if (const auto* range = std::get_if<FlatRange>(&piece.slice)) {
+  if (const Box* const box = box_of(piece.slice)) result["box"] = {box->begin, box->size};
+  if (const FlatRange* const range = range_of(piece.slice)) {
     result["range"] = {range->begin, range->end};
     if (!range->order.empty()) result["order"] = range->order;
-  } else {
-    const Box& box = std::get<Box>(piece.slice);
-    result["box"] = {box.begin, box.size};
   }
   return result;
 }
@@ -96,17 +107,17 @@ Piece piece_from_json(const json& value) {
   value.at("file").get_to(piece.file);
   value.at("offset").get_to(piece.offset);
   value.at("crc32").get_to(piece.checksums);
-  if (value.contains("range")) {
-    FlatRange range;
-    value.at("range").at(0).get_to(range.begin);
-    value.at("range").at(1).get_to(range.end);
-    if (value.contains("order")) value.at("order").get_to(range.order);
-    piece.slice = std::move(range);
-  } else {
-    Box box;
+  const bool is_range = value.contains("range");
+  if (value.contains("box")) {
+    piece.slice = is_range ? Slice(BoxRange{}) : Slice(Box{});
+    Box& box = *box_of(piece.slice);
     value.at("box").at(0).get_to(box.begin);
     value.at("box").at(1).get_to(box.size);
-    piece.slice = std::move(box);
+  }
+  if (FlatRange* const range = range_of(piece.slice)) {
+    value.at("range").at(0).get_to(range->begin);
+    value.at("range").at(1).get_to(range->end);
+    if (value.contains("order")) value.at("order").get_to(range->order);
   }
   return piece;
 }

@@ -33,7 +33,7 @@ struct IndexedTensor {
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> shape{};
   /// They do not overlap and make up the tensor; none where it has no elements. All are ranges of
-  /// one order, or all are boxes.
+  /// one order, or all are boxes and ranges of boxes, those of one box of one order.
   std::vector<Piece> pieces{};
 };
 

@@ -4,6 +4,9 @@
 #include <trireme/checkpoint/index_document.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
 namespace trireme::checkpoint {
 namespace {
@@ -27,46 +30,71 @@ bool can_be(const IndexedTensor& tensor) {
   });
 }
 
+// Ranges of one box; a box that nothing cuts further is one range.
+struct Counted {
+  Box box;
+  std::vector<FlatRange> ranges;
+};
+
+// What is wrong with the ranges of a box; empty where they follow each other from its first element
+// on. Adds up their elements.
+std::string misfit(Counted& counted, std::int64_t& sum) {
+  std::ranges::sort(counted.ranges, {}, &FlatRange::begin);
+  std::int64_t end = 0;
+  for (const FlatRange& range : counted.ranges) {
+    if (range.order != counted.ranges.front().order) {
+      return "the parts count it through differently";
+    }
+    if (range.begin != end) {
+      return join_message("elements ", std::min(end, range.begin), " to ",
+                          std::max(end, range.begin), " are ",
+                          range.begin > end ? "missing" : "there twice");
+    }
+    end = range.end;
+  }
+  sum += end;
+  return {};
+}
+
+const char* kind_of(const Slice& slice) {
+  if (std::holds_alternative<FlatRange>(slice)) return "the range ";
+  return std::holds_alternative<Box>(slice) ? "the box " : "the range of a box ";
+}
+
 // What is wrong with the pieces of a tensor; empty where they make it up.
 std::string misfit(const IndexedTensor& tensor) {
   if (!can_be(tensor)) return "no tensor has this shape";
   const std::int64_t all = elements(tensor.shape);
-  std::vector<const FlatRange*> ranges;
-  std::vector<const Box*> boxes;
+  Counted whole_tensor;
+  std::map<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>, Counted> by_box;
   for (const Piece& piece : tensor.pieces) {
-    const auto* range = std::get_if<FlatRange>(&piece.slice);
     if (!is_inside(piece.slice, tensor.shape)) {
-      return join_message("the ", range == nullptr ? "box " : "range ", describe(piece.slice),
-                          " is not inside it");
+      return join_message(kind_of(piece.slice), describe(piece.slice), " is not inside it");
     }
-    if (range != nullptr) {
-      ranges.push_back(range);
-    } else {
-      boxes.push_back(&std::get<Box>(piece.slice));
+    if (const auto* range = std::get_if<FlatRange>(&piece.slice)) {
+      whole_tensor.ranges.push_back(*range);
+      continue;
     }
+    const auto* part = std::get_if<BoxRange>(&piece.slice);
+    const Box& box = part == nullptr ? std::get<Box>(piece.slice) : part->box;
+    Counted& counted = by_box[{box.begin, box.size}];
+    counted.box = box;
+    counted.ranges.push_back(part == nullptr ? whole(box.size) : part->range);
   }
-  if (!ranges.empty() && !boxes.empty()) return "some parts are ranges, others boxes";
-  std::ranges::sort(ranges, {}, &FlatRange::begin);
-  std::int64_t end = 0;
-  for (const FlatRange* range : ranges) {
-    if (range->order != ranges.front()->order) return "the parts count it through differently";
-    if (range->begin != end) {
-      return join_message("elements ", std::min(end, range->begin), " to ",
-                          std::max(end, range->begin), " are ",
-                          range->begin > end ? "missing" : "there twice");
+  if (!whole_tensor.ranges.empty() && !by_box.empty()) return "some parts are ranges, others boxes";
+  std::int64_t sum = 0;
+  std::string problem = misfit(whole_tensor, sum);
+  for (auto one = by_box.begin(); problem.empty() && one != by_box.end(); ++one) {
+    for (auto other = by_box.begin(); other != one; ++other) {
+      if (!overlap(one->second.box, other->second.box)) continue;
+      return join_message("the boxes ", describe(other->second.box), " and ",
+                          describe(one->second.box), " overlap");
     }
-    end = range->end;
+    problem = misfit(one->second, sum);
+    if (!problem.empty())
+      problem = join_message("of the box ", describe(one->second.box), " ", problem);
   }
-  std::int64_t sum = end;
-  for (std::size_t i = 0; i < boxes.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (overlap(*boxes[i], *boxes[j])) {
-        return join_message("the boxes ", describe(*boxes[i]), " and ", describe(*boxes[j]),
-                            " overlap");
-      }
-    }
-    sum += elements(boxes[i]->size);
-  }
+  if (!problem.empty()) return problem;
   if (sum != all) return join_message(all - sum, " of ", all, " elements are missing");
   return {};
 }

@@ -90,6 +90,22 @@ std::string optimizer_scalars(const Reader& reader) {
   return join_scalars(by_rank, reader.path().string());
 }
 
+std::string identify(const Reader& reader) {
+  const Index& index = reader.index();
+  return join_message("epoch ", index.state.epoch, ", step ", index.state.step, ", number ",
+                      index.order, ", written at ", index.written_at);
+}
+
+void check_same(const std::vector<std::string>& by_rank, const std::filesystem::path& path) {
+  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
+    if (by_rank[rank] == by_rank[0]) continue;
+    throw CheckpointError(
+        join_message("ranks found different checkpoints in ", path.string(), ": ", by_rank[0],
+                     " on rank 0, ", by_rank[rank], " on rank ", rank),
+        "put the checkpoint where all hosts see the same files");
+  }
+}
+
 State state_for_rank(const Reader& reader, int rank) {
   State state = reader.state();
   for (Entries& own : state.of_ranks) own.erase(kOptimizerScalars);

@@ -34,6 +34,12 @@ bool has_optimizer(const Reader& reader);
 /// OptimizerState. Throws CheckpointError for a checkpoint of a model alone.
 std::string optimizer_scalars(const Reader& reader);
 
+/// Which checkpoint a rank has before it: hosts may see different files under one path.
+std::string identify(const Reader& reader);
+
+/// Throws CheckpointError where ranks have identified different ones.
+void check_same(const std::vector<std::string>& by_rank, const std::filesystem::path& path);
+
 /// The state as a rank gets it: with what the rank of that number saved for itself, and without
 /// what this room had put in.
 State state_for_rank(const Reader& reader, int rank);

@@ -15,7 +15,7 @@ class Module;
 namespace trireme::checkpoint {
 
 /// Returns every parameter and buffer under its name. The tensors share the module's storage:
-/// nothing is copied.
+/// nothing is copied, and distributed ones are distributed here.
 TensorMap module_tensors(const torch::nn::Module& module);
 
 /// Throws CheckpointError unless `tensors` has exactly the module's names, with its shapes and
@@ -25,8 +25,9 @@ void check_module_tensors(const TensorMap& tensors, const torch::nn::Module& mod
                           std::string_view source);
 
 /// Copies the values into the module's own parameters and buffers, whose storage, device, strides
-/// and gradients stay. Checks first as `check_module_tensors` does, so that on its error nothing
-/// has changed.
+/// and gradients stay. Values for a distributed tensor are whole and plain on every rank, or
+/// distributed on the same mesh; other layouts are redistributed, which is collective. Checks first
+/// as `check_module_tensors` does, so that on its error nothing has changed.
 void load_module_tensors(const TensorMap& tensors, torch::nn::Module& module,
                          std::string_view source);
 

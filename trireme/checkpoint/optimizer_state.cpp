@@ -20,6 +20,8 @@ namespace {
 using nlohmann::json;
 using torch::optim::Optimizer;
 
+constexpr std::string_view kPrefix = "optimizer.";
+
 // One struct per optimizer: its classes, and its fields by name for a visitor that reads or writes
 // them.
 struct Sgd {
@@ -149,7 +151,7 @@ std::vector<std::vector<std::string>> parameter_names(const Optimizer& optimizer
 }
 
 std::string tensor_name(const std::string& parameter, std::string_view field) {
-  return join_message("optimizer.", parameter, ".", field);
+  return join_message(kPrefix, parameter, ".", field);
 }
 
 template <typename Kind>
@@ -289,6 +291,12 @@ class Restorer {
 };
 
 }  // namespace
+
+std::string parameter_of_state(std::string_view tensor_name) {
+  const auto end = tensor_name.rfind('.');
+  if (!tensor_name.starts_with(kPrefix) || end <= kPrefix.size()) return {};
+  return std::string(tensor_name.substr(kPrefix.size(), end - kPrefix.size()));
+}
 
 OptimizerState optimizer_state(const Optimizer& optimizer, const torch::nn::Module& module) {
   return with_kind(optimizer, [&]<typename Kind>(Kind) {

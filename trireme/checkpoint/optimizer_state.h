@@ -32,6 +32,9 @@ struct OptimizerState {
   std::string scalars;
 };
 
+/// `fc.weight` of `optimizer.fc.weight.momentum_buffer`; empty for a name of another form.
+std::string parameter_of_state(std::string_view tensor_name);
+
 /// Returns the state under the names that `module` gives to the optimizer's parameters; tensors
 /// share the optimizer's storage. Throws UsageError for another kind of optimizer, and for a
 /// parameter that is not one of the module's.

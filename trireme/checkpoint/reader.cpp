@@ -6,6 +6,7 @@
 #include <trireme/checkpoint/crc32.h>
 #include <trireme/checkpoint/index_document.h>
 #include <trireme/checkpoint/read_bytes.h>
+#include <trireme/checkpoint/region.h>
 #include <trireme/checkpoint/safetensors_format.h>
 
 #include <ATen/Parallel.h>
@@ -17,6 +18,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace trireme::checkpoint {
@@ -28,8 +30,18 @@ namespace fs = std::filesystem;
 // thousands of files.
 constexpr std::size_t kMaximumOpenFiles = 512;
 
+// What is read at a time of a piece that has to be taken apart.
+constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
+
 [[noreturn]] void throw_unreadable(const fs::path& path, const ReadFailure& failure) {
   throw_bad_file(path, describe(failure), hint(failure));
+}
+
+[[noreturn]] void throw_damaged(const fs::path& path, const std::string& name, std::int64_t begin,
+                                std::int64_t end, std::uint32_t crc, std::uint32_t expected) {
+  throw_bad_file(path, join_message("is damaged: the bytes of tensor '", name, "' at offsets ",
+                                    begin, " to ", end, " have CRC-32 ", hexadecimal(crc),
+                                    ", expected ", hexadecimal(expected)));
 }
 
 // A file of the checkpoint whose size and header are what the index says.
@@ -64,42 +76,6 @@ UniqueFd open_verified(const fs::path& path, const IndexedFile& expected) {
   throw_bad_file(path, "is damaged: the checksum of its header does not match");
 }
 
-// Dimensions in the order of a range, and back.
-at::Tensor in_order(const at::Tensor& tensor, const std::vector<std::int64_t>& order) {
-  return order.empty() ? tensor : tensor.permute(order);
-}
-
-at::Tensor out_of_order(const at::Tensor& flat, const std::vector<std::int64_t>& shape,
-                        const std::vector<std::int64_t>& order) {
-  if (order.empty()) return flat.view(shape);
-  std::vector<std::int64_t> permuted;
-  std::vector<std::int64_t> back(order.size());
-  for (std::size_t d = 0; d < order.size(); ++d) {
-    permuted.push_back(shape[static_cast<std::size_t>(order[d])]);
-    back[static_cast<std::size_t>(order[d])] = static_cast<std::int64_t>(d);
-  }
-  return flat.view(permuted).permute(back);
-}
-
-at::Tensor narrow(at::Tensor tensor, const Box& box, const std::vector<std::int64_t>& origin) {
-  for (std::size_t d = 0; d < box.begin.size(); ++d) {
-    tensor = tensor.narrow(static_cast<std::int64_t>(d), box.begin[d] - origin[d], box.size[d]);
-  }
-  return tensor;
-}
-
-// Empty sizes where they have nothing in common.
-Box intersection(const Box& one, const Box& other) {
-  Box both;
-  for (std::size_t d = 0; d < one.begin.size(); ++d) {
-    const std::int64_t begin = std::max(one.begin[d], other.begin[d]);
-    const std::int64_t end = std::min(one.begin[d] + one.size[d], other.begin[d] + other.size[d]);
-    both.begin.push_back(begin);
-    both.size.push_back(std::max<std::int64_t>(end - begin, 0));
-  }
-  return both;
-}
-
 }  // namespace
 
 struct Reader::Impl {
@@ -124,10 +100,11 @@ struct Reader::Impl {
   const IndexedTensor& tensor(const std::string& section, const std::string& name) const;
   void read_piece(const std::string& name, const IndexedTensor& tensor, const Piece& piece,
                   std::int64_t begin, std::span<std::byte> bytes);
-  at::Tensor read_range(const std::string& name, const IndexedTensor& tensor,
-                        const FlatRange& range);
-  at::Tensor read_box(const std::string& name, const IndexedTensor& tensor, const Box& box);
-  at::Tensor read_whole(const std::string& name, const IndexedTensor& tensor);
+  void read_scattered(const std::string& name, const IndexedTensor& tensor, const Piece& piece,
+                      const Region& saved, const Target& target);
+  void read_block(const std::string& name, const Piece& piece, std::optional<std::uint32_t> crc,
+                  std::int64_t first, const Region& block, const Target& target);
+  at::Tensor read_region(const std::string& name, const IndexedTensor& tensor, Region wanted);
 };
 
 // Reads bytes of a piece from `begin` on, each block of it with its checksum.
@@ -166,10 +143,8 @@ void Reader::Impl::read_piece(const std::string& name, const IndexedTensor& tens
     bytes_read += block_end - block_begin;
     const std::uint32_t expected = piece.checksums[static_cast<std::size_t>(block)];
     if (crc != expected) {
-      throw_bad_file(where, join_message("is damaged: the bytes of tensor '", name, "' at offsets ",
-                                         piece.offset + block_begin, " to ",
-                                         piece.offset + block_end, " have CRC-32 ",
-                                         hexadecimal(crc), ", expected ", hexadecimal(expected)));
+      throw_damaged(where, name, piece.offset + block_begin, piece.offset + block_end, crc,
+                    expected);
     }
     if (!beside.empty()) {
       std::memcpy(wanted.data(), beside.data() + (from - block_begin), wanted.size());
@@ -181,60 +156,94 @@ void Reader::Impl::read_piece(const std::string& name, const IndexedTensor& tens
                    });
 }
 
-at::Tensor Reader::Impl::read_range(const std::string& name, const IndexedTensor& tensor,
-                                    const FlatRange& range) {
-  const at::Tensor result = at::empty({range.end - range.begin}, tensor.dtype);
+// Reads a block of a piece that begins with its element `first`, chunk by chunk, and keeps what is
+// wanted: all chunks where there is a checksum over them, else the parts that matter.
+void Reader::Impl::read_block(const std::string& name, const Piece& piece,
+                              std::optional<std::uint32_t> expected, std::int64_t first,
+                              const Region& block, const Target& target) {
+  if (!target.common_part(block)) return;
+  const int handle = file(piece.file);
+  const fs::path where = file_path(piece.file);
+  const std::int64_t item = target.values().element_size();
+  const std::int64_t at_once = kChunkBytes / item;
+  const std::int64_t all = block.elements();
+  std::uint32_t crc = 0;
+  for (std::int64_t begin = 0; begin < all; begin += at_once) {
+    std::int64_t from = begin;
+    std::int64_t to = std::min(begin + at_once, all);
+    const auto common = target.common_part(block.part(from, to));
+    if (!expected) {
+      if (!common) continue;
+      to = from + common->end;
+      from += common->begin;
+    }
+    const at::Tensor values = at::empty({to - from}, target.values().options());
+    const std::span<std::byte> bytes(static_cast<std::byte*>(values.mutable_data_ptr()),
+                                     values.nbytes());
+    if (const auto failure = read_bytes(handle, piece.offset + (first + from) * item, bytes, crc)) {
+      throw_unreadable(where, *failure);
+    }
+    bytes_read += static_cast<std::int64_t>(bytes.size());
+    if (common) target.copy_from(block.part(from, to), values);
+  }
+  if (!expected || crc == *expected) return;
+  throw_damaged(where, name, piece.offset + first * item, piece.offset + (first + all) * item, crc,
+                *expected);
+}
+
+// Takes what is wanted out of the blocks of a piece that lies in memory otherwise.
+void Reader::Impl::read_scattered(const std::string& name, const IndexedTensor& tensor,
+                                  const Piece& piece, const Region& saved, const Target& target) {
+  if (!target.common_part(saved)) return;
   const std::int64_t item = item_bytes(tensor.dtype);
-  auto* const data = static_cast<std::byte*>(result.mutable_data_ptr());
+  const bool has_checksums = !piece.checksums.empty();
+  const std::int64_t size = has_checksums ? index.block_bytes : kChunkBytes;
+  if (size % item != 0) {  // of another writer, whose blocks end inside of elements
+    const at::Tensor values = at::empty({saved.elements()}, tensor.dtype);
+    read_piece(name, tensor, piece, 0,
+               {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
+    target.copy_from(saved, values);
+    return;
+  }
+  file(piece.file);  // opened by one thread
+  const std::int64_t per_block = size / item;
+  const std::int64_t all = saved.elements();
+  at::parallel_for(0, (all - 1) / per_block + 1, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      const std::int64_t first = block * per_block;
+      const Region region = saved.part(first, first + std::min(per_block, all - first));
+      const auto crc = has_checksums
+                           ? std::optional(piece.checksums[static_cast<std::size_t>(block)])
+                           : std::nullopt;
+      read_block(name, piece, crc, first, region, target);
+    }
+  });
+}
+
+// [n] elements in the order of the region.
+at::Tensor Reader::Impl::read_region(const std::string& name, const IndexedTensor& tensor,
+                                     Region wanted) {
+  const Target target(std::move(wanted), tensor.dtype);
+  const Region& region = target.region();
+  const std::int64_t item = item_bytes(tensor.dtype);
+  auto* const data = static_cast<std::byte*>(target.values().mutable_data_ptr());
   for (const Piece& piece : tensor.pieces) {
-    const auto& saved = std::get<FlatRange>(piece.slice);
-    const std::int64_t begin = std::max(range.begin, saved.begin);
-    const std::int64_t end = std::min(range.end, saved.end);
+    const Region saved = region_of(piece.slice, tensor.shape);
+    const std::int64_t begin = std::max(region.begin, saved.begin);
+    const std::int64_t end = std::min(region.end, saved.end);
+    // A part of a large block is not read at once with what lies beside it.
+    const bool is_large = !piece.checksums.empty() && index.block_bytes > kChunkBytes &&
+                          end - begin < saved.elements();
+    if (is_large || !counts_alike(saved, region)) {
+      read_scattered(name, tensor, piece, saved, target);
+      continue;
+    }
     if (begin >= end) continue;
     read_piece(
         name, tensor, piece, (begin - saved.begin) * item,
-        {data + (begin - range.begin) * item, static_cast<std::size_t>((end - begin) * item)});
+        {data + (begin - region.begin) * item, static_cast<std::size_t>((end - begin) * item)});
   }
-  return result;
-}
-
-at::Tensor Reader::Impl::read_box(const std::string& name, const IndexedTensor& tensor,
-                                  const Box& box) {
-  at::Tensor result = at::empty(box.size, tensor.dtype);
-  const std::int64_t item = item_bytes(tensor.dtype);
-  for (const Piece& piece : tensor.pieces) {
-    const Box& saved = std::get<Box>(piece.slice);
-    const Box both = intersection(box, saved);
-    if (elements(both.size) == 0) continue;
-    // All rows of the saved box that have something of it.
-    std::int64_t row = 1;
-    for (std::size_t d = 1; d < saved.size.size(); ++d) row *= saved.size[d];
-    const std::int64_t first = both.begin.empty() ? 0 : both.begin[0] - saved.begin[0];
-    std::vector<std::int64_t> sizes = saved.size;
-    std::vector<std::int64_t> origin = saved.begin;
-    if (!sizes.empty()) {
-      sizes[0] = both.size[0];
-      origin[0] = both.begin[0];
-    }
-    const at::Tensor rows = at::empty(sizes, tensor.dtype);
-    read_piece(name, tensor, piece, first * row * item,
-               {static_cast<std::byte*>(rows.mutable_data_ptr()), rows.nbytes()});
-    narrow(result, both, box.begin).copy_(narrow(rows, both, origin));
-  }
-  return result;
-}
-
-at::Tensor Reader::Impl::read_whole(const std::string& name, const IndexedTensor& tensor) {
-  if (!tensor.pieces.empty() && std::holds_alternative<Box>(tensor.pieces.front().slice)) {
-    return read_box(
-        name, tensor,
-        {.begin = std::vector<std::int64_t>(tensor.shape.size(), 0), .size = tensor.shape});
-  }
-  FlatRange all = whole(tensor.shape);
-  if (!tensor.pieces.empty()) {
-    all.order = std::get<FlatRange>(tensor.pieces.front().slice).order;
-  }
-  return out_of_order(read_range(name, tensor, all), tensor.shape, all.order).contiguous();
+  return target.values();
 }
 
 Reader::Reader(fs::path path) : impl_(std::make_unique<Impl>()) {
@@ -280,7 +289,9 @@ const IndexedTensor& Reader::Impl::tensor(const std::string& section,
 }
 
 at::Tensor Reader::read(const std::string& section_name, const std::string& name) {
-  return impl_->read_whole(name, impl_->tensor(section_name, name));
+  const IndexedTensor& tensor = impl_->tensor(section_name, name);
+  return impl_->read_region(name, tensor, region_of(whole(tensor.shape), tensor.shape))
+      .view(tensor.shape);
 }
 
 at::Tensor Reader::read(const std::string& section_name, const std::string& name,
@@ -291,27 +302,9 @@ at::Tensor Reader::read(const std::string& section_name, const std::string& name
                                   "' whose shape is ", at::IntArrayRef(tensor.shape)),
                      "ask for a part of it, with as many dimensions");
   }
-  if (is_whole(slice, tensor.shape)) return impl_->read_whole(name, tensor).flatten();
-  const auto* range = std::get_if<FlatRange>(&slice);
-  const Piece* first = tensor.pieces.empty() ? nullptr : tensor.pieces.data();
-  if (range != nullptr) {
-    const auto* saved = first == nullptr ? nullptr : std::get_if<FlatRange>(&first->slice);
-    if (first == nullptr || (saved != nullptr && saved->order == range->order)) {
-      return impl_->read_range(name, tensor, *range);
-    }
-    // `contiguous` first: a whole of one dimension would be a view.
-    return in_order(impl_->read_whole(name, tensor), range->order)
-        .contiguous()
-        .flatten()
-        .narrow(0, range->begin, range->end - range->begin)
-        .clone();
-  }
-  const Box& box = std::get<Box>(slice);
-  if (first == nullptr || std::holds_alternative<Box>(first->slice)) {
-    return impl_->read_box(name, tensor, box);
-  }
-  const std::vector<std::int64_t> origin(box.begin.size(), 0);
-  return narrow(impl_->read_whole(name, tensor), box, origin).clone(at::MemoryFormat::Contiguous);
+  const at::Tensor values = impl_->read_region(name, tensor, region_of(slice, tensor.shape));
+  const Box* const box = std::get_if<Box>(&slice);
+  return box == nullptr ? values : values.view(box->size);
 }
 
 std::vector<std::string> find_damage(const fs::path& path) {

@@ -12,7 +12,8 @@
 namespace trireme::checkpoint {
 
 /// A checkpoint, or one safetensors file as the section `model`, open for reading. Reads no more
-/// than it is asked for, in whole blocks whose checksums it verifies. Every method throws
+/// than it is asked for, in whole blocks whose checksums it verifies, and holds no more than that
+/// and a megabyte a thread. Every method throws
 /// CheckpointError naming file, tensor and offset for what is missing, cut short or damaged. Not
 /// thread-safe; other programs may read at the same time.
 class Reader {
@@ -34,8 +35,8 @@ class Reader {
   /// Returns a tensor of the whole shape, in new CPU memory. UsageError where there is none of that
   /// name.
   at::Tensor read(const std::string& section, const std::string& name);
-  /// Returns a slice: [n] for a range, of the box's size for a box. UsageError for one that the
-  /// tensor has not.
+  /// Returns a slice: [n] for a range, of a box too, of the box's size for a box. UsageError for
+  /// one that the tensor has not.
   at::Tensor read(const std::string& section, const std::string& name, const Slice& slice);
 
   /// Bytes read so far, for whoever wants to see that it reads its own part alone.

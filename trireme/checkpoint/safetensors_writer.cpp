@@ -4,6 +4,7 @@
 #include <trireme/checkpoint/crc32.h>
 #include <trireme/checkpoint/safetensors.h>
 #include <trireme/checkpoint/safetensors_format.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <nlohmann/json.hpp>
 
@@ -29,6 +30,11 @@ constexpr std::int64_t kAlignment =
 void check_storable(const std::string& name, const at::Tensor& tensor) {
   if (name == kMetadataKey) refuse(name, "the format reserves this name", "rename the tensor");
   if (!tensor.defined()) refuse(name, "it is undefined", "leave it out");
+  if (has_layout(tensor)) {
+    refuse(name, join_message("it is a distributed tensor, ", trireme::describe(tensor)),
+           "write checkpoint::full_tensors, which all ranks of its mesh call, or save a checkpoint "
+           "and write that to a file with export_safetensors");
+  }
   if (tensor.is_complex()) {
     refuse(
         name,

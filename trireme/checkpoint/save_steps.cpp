@@ -5,11 +5,15 @@
 #include <trireme/checkpoint/agreement.h>
 #include <trireme/checkpoint/index.h>
 #include <trireme/checkpoint/part_file.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <exception>
+#include <functional>
+#include <map>
+#include <numeric>
 #include <utility>
 
 namespace trireme::checkpoint {
@@ -46,11 +50,35 @@ void check_part(const TensorPart& part) {
                                   "' is an undefined tensor"),
                      "leave it out, or give one without elements");
   }
+  if (has_layout(part.local)) {
+    throw UsageError(join_message("the part ", describe(part.slice), " of tensor '", part.name,
+                                  "' is a distributed tensor, ", trireme::describe(part.local)),
+                     "make parts of distributed tensors with checkpoint::part_of");
+  }
   if (part.local.numel() == slice_elements(part.slice)) return;
   throw UsageError(
       join_message("the part ", describe(part.slice), " of tensor '", part.name, "' has ",
                    slice_elements(part.slice), " elements, and its tensor ", part.local.sizes()),
       "give the part that the slice says");
+}
+
+// The ranks that have a part; itself alone where there are no others.
+std::vector<int> holders_of(const TensorPart& part, const comm::Group& group) {
+  std::vector<int> holders = part.holders;
+  if (part.is_replicated) {
+    holders.resize(static_cast<std::size_t>(group.size()));
+    std::iota(holders.begin(), holders.end(), 0);
+  }
+  if (holders.empty()) return holders;
+  const bool is_list =
+      std::ranges::adjacent_find(holders, std::greater_equal<>()) == holders.end() &&
+      std::ranges::binary_search(holders, group.rank()) && holders.front() >= 0 &&
+      holders.back() < group.size();
+  if (is_list) return holders;
+  throw UsageError(join_message("the part ", describe(part.slice), " of tensor '", part.name,
+                                "' is said to be held by the ranks ", c10::ArrayRef<int>(holders),
+                                " of ", group.size(), ", and rank ", group.rank(), " gives it"),
+                   "list ranks of the group that saves, each once, in ascending order");
 }
 
 std::string file_name(const std::string& section, const comm::Group& group) {
@@ -111,22 +139,28 @@ void tidy_up(const SaveOptions& options, const std::string& saved, const std::ex
 
 std::vector<TensorPart> choose_own(const std::vector<TensorPart>& parts, const comm::Group& group) {
   std::vector<TensorPart> own;
-  std::vector<const TensorPart*> shared;
+  std::map<std::vector<int>, std::vector<const TensorPart*>> shared;
   for (const TensorPart& part : parts) {
     check_part(part);
-    if (part.is_replicated) {
-      shared.push_back(&part);
-    } else if (part.local.numel() > 0 || elements(part.shape) == 0) {
+    if (part.local.numel() == 0 && elements(part.shape) > 0) continue;
+    const std::vector<int> holders = holders_of(part, group);
+    if (holders.empty()) {
       own.push_back(part);
+    } else {
+      shared[holders].push_back(&part);
     }
   }
-  std::ranges::stable_sort(shared, std::greater<>(),
-                           [](const TensorPart* part) { return part->local.nbytes(); });
-  std::vector<std::size_t> bytes(static_cast<std::size_t>(group.size()), 0);
-  for (const TensorPart* part : shared) {
-    const auto least = std::ranges::min_element(bytes);
-    *least += part->local.nbytes();
-    if (least - bytes.begin() == group.rank()) own.push_back(*part);
+  for (auto& [holders, held] : shared) {
+    std::ranges::stable_sort(held, std::greater<>(),
+                             [](const TensorPart* part) { return part->local.nbytes(); });
+    std::vector<std::size_t> bytes(holders.size(), 0);
+    for (const TensorPart* part : held) {
+      const auto least = std::ranges::min_element(bytes);
+      *least += part->local.nbytes();
+      if (holders[static_cast<std::size_t>(least - bytes.begin())] == group.rank()) {
+        own.push_back(*part);
+      }
+    }
   }
   return own;
 }

@@ -11,8 +11,8 @@
 
 namespace trireme::checkpoint {
 
-// Of the replicated parts, those that fall to this rank: the largest first, each to the rank that
-// has least, alike on all ranks. The rest are this rank's own. Not collective.
+// Of the parts that the same ranks hold, those that fall to this one: the largest first, each to
+// the rank that has least, alike on all of them. The rest are this rank's own. Not collective.
 std::vector<TensorPart> choose_own(const std::vector<TensorPart>& parts, const comm::Group& group);
 
 // Collective, see save_parts. `own` gives what this rank writes, which choose_own has chosen.

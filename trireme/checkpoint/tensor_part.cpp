@@ -30,6 +30,7 @@ std::int64_t elements(at::IntArrayRef shape) {
 
 std::int64_t slice_elements(const Slice& slice) {
   if (const auto* range = std::get_if<FlatRange>(&slice)) return range->end - range->begin;
+  if (const auto* part = std::get_if<BoxRange>(&slice)) return part->range.end - part->range.begin;
   return elements(std::get<Box>(slice).size);
 }
 
@@ -37,6 +38,9 @@ bool is_inside(const Slice& slice, at::IntArrayRef shape) {
   if (const auto* range = std::get_if<FlatRange>(&slice)) {
     return range->begin >= 0 && range->begin <= range->end && range->end <= elements(shape) &&
            is_order(range->order, shape.size());
+  }
+  if (const auto* part = std::get_if<BoxRange>(&slice)) {
+    return is_inside(part->box, shape) && is_inside(part->range, part->box.size);
   }
   const Box& box = std::get<Box>(slice);
   if (box.begin.size() != shape.size() || box.size.size() != shape.size()) return false;
@@ -74,6 +78,9 @@ std::vector<std::int64_t> memory_order(at::IntArrayRef sizes, at::IntArrayRef st
 std::string describe(const Slice& slice) {
   if (const auto* range = std::get_if<FlatRange>(&slice)) {
     return join_message("[", range->begin, ", ", range->end, ")");
+  }
+  if (const auto* part = std::get_if<BoxRange>(&slice)) {
+    return describe(part->box) + describe(part->range);
   }
   const Box& box = std::get<Box>(slice);
   std::string text = "[";

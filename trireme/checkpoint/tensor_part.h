@@ -28,7 +28,15 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-using Slice = std::variant<FlatRange, Box>;
+/// Elements of a box, counted through as a tensor of the box's size: what is left of a box that is
+/// cut once more, into flat ranges.
+struct BoxRange {
+  Box box{};
+  FlatRange range{};
+  bool operator==(const BoxRange&) const = default;
+};
+
+using Slice = std::variant<FlatRange, Box, BoxRange>;
 
 /// Number of elements.
 std::int64_t slice_elements(const Slice& slice);
@@ -45,7 +53,7 @@ bool is_whole(const Slice& slice, at::IntArrayRef shape);
 /// is row by row.
 std::vector<std::int64_t> memory_order(at::IntArrayRef sizes, at::IntArrayRef strides);
 
-/// `[3, 4)`, or `[0:2, 4:8]` for a box.
+/// `[3, 4)`, `[0:2, 4:8]` for a box, `[0:2, 4:8][3, 4)` for a range of one.
 std::string describe(const Slice& slice);
 
 struct TensorPart {
@@ -55,11 +63,15 @@ struct TensorPart {
   /// Of the whole tensor.
   std::vector<std::int64_t> shape{};
   Slice slice{};
-  /// [n] or of any shape of n elements for a range, which are taken row by row; of the box's size
-  /// for a box.
+  /// A plain tensor: [n] or of any shape of n elements for a range, which are taken row by row; of
+  /// the box's size for a box.
   at::Tensor local{};
   /// Every rank has the same part, and one of them writes it.
   bool is_replicated = false;
+  /// Or some ranks of the group that saves have it, this one among them, in ascending order: one of
+  /// them writes it. Each of them gives it with the same list, and parts of one list in the same
+  /// order.
+  std::vector<int> holders{};
 };
 
 /// A tensor that every rank has.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/mesh/mesh_axis.h>
 
 #include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
@@ -17,13 +18,6 @@
 #include <vector>
 
 namespace trireme {
-
-/// One axis of a mesh: what is spread along it gives it its name, such as `data` or `tensor`.
-struct MeshAxis {
-  std::string name;
-  std::int64_t size = 1;  ///< ranks along it
-  bool operator==(const MeshAxis&) const = default;
-};
 
 /// Ranks in a grid, as a cheap value: copies and sub-meshes share the groups. The last axis varies
 /// fastest: on axes data=2, tensor=3 the ranks 0, 1, 2 share the first data coordinate. Any number

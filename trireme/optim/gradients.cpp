@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/optim/exact_sum.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
@@ -18,22 +19,61 @@
 namespace trireme {
 namespace {
 
-// Calls visit(gradient) for each that this rank is to count.
+// Calls visit(parameter) for each that has a gradient.
 template <typename Visit>
-void for_each_counted(const torch::optim::Optimizer& optimizer, const Sharing& sharing,
-                      const Visit& visit) {
+void for_each_trained(const torch::optim::Optimizer& optimizer, const Visit& visit) {
   std::unordered_set<const c10::TensorImpl*> seen;  // tied parameters may be listed twice
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) {
         continue;
       }
-      // What every rank has is counted by the first one, where ranks add up.
-      const bool counts =
-          !sharing.is_part || sharing.is_part(parameter) || sharing.group.rank() == 0;
-      if (counts) visit(parameter.grad());
+      visit(parameter);
     }
   }
+}
+
+// The given one, or what layouts say of gradients that are distributed.
+Sharing complete(const Sharing& sharing, const torch::optim::Optimizer& optimizer) {
+  if (sharing.is_part) return sharing;
+  DeviceMesh mesh;
+  for_each_trained(optimizer, [&](const at::Tensor& parameter) {
+    if (!has_layout(parameter.grad())) return;
+    const DeviceMesh its = layout_of(parameter.grad()).mesh();
+    if (mesh.defined() && its != mesh) {
+      throw UsageError(join_message("gradients of one optimizer are distributed on two meshes, [",
+                                    mesh.to_string(), "] and [", its.to_string(), "]"),
+                       "take an optimizer for each, or give the Sharing of their Parallelized");
+    }
+    mesh = its;
+  });
+  if (!mesh.defined()) return sharing;
+  return {.group = mesh.group(), .is_part = [](const at::Tensor& parameter) {
+            const at::Tensor& gradient = parameter.grad();
+            return has_layout(gradient) && is_first_holder(layout_of(gradient));
+          }};
+}
+
+// This rank's part of a distributed gradient, which is no sum still to be made.
+at::Tensor part_of(const at::Tensor& gradient) {
+  if (!has_layout(gradient)) return gradient;
+  Layout layout = layout_of(gradient);
+  if (!layout.has_partial()) return to_local(gradient.detach());
+  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
+    if (layout[axis].is_partial()) layout = layout.with(axis, Replicate{});
+  }
+  return to_local(redistribute(gradient.detach(), layout));
+}
+
+// Calls visit(gradient) for each that this rank is to count.
+template <typename Visit>
+void for_each_counted(const torch::optim::Optimizer& optimizer, const Sharing& sharing,
+                      const Visit& visit) {
+  for_each_trained(optimizer, [&](const at::Tensor& parameter) {
+    const at::Tensor part = part_of(parameter.grad());  // collective where it is a sum
+    // What every rank has is counted by the first one, where ranks add up.
+    if (!sharing.is_part || sharing.is_part(parameter) || sharing.group.rank() == 0) visit(part);
+  });
 }
 
 // Of a sparse one those that it has: each element counts once, also where its index comes twice.
@@ -59,8 +99,9 @@ std::span<const Number> numbers_of(const at::Tensor& tensor) {
 }
 
 detail::ExactSumOfSquares sum_of_squares(const torch::optim::Optimizer& optimizer,
-                                         const Sharing& sharing) {
+                                         const Sharing& given) {
   const at::NoGradGuard no_grad;
+  const Sharing sharing = complete(given, optimizer);
   detail::ExactSumOfSquares sum;
   for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
     const at::Tensor flat = elements(gradient);
@@ -77,6 +118,15 @@ detail::ExactSumOfSquares sum_of_squares(const torch::optim::Optimizer& optimize
 }
 
 }  // namespace
+
+bool is_first_holder(const Layout& layout) {
+  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
+    const Placement& placement = layout[axis];
+    const bool cuts = placement.is_shard() || placement.is_flat_shard();
+    if (!cuts && layout.mesh().coordinate(axis) != 0) return false;
+  }
+  return true;
+}
 
 Sharing combine(const Sharing& a, const Sharing& b) {
   if (!a.is_part) return b;
@@ -96,8 +146,9 @@ double global_norm(const torch::optim::Optimizer& optimizer, const Sharing& shar
   return std::sqrt(sum_of_squares(optimizer, sharing).value());
 }
 
-double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& sharing) {
+double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& given) {
   const at::NoGradGuard no_grad;
+  const Sharing sharing = complete(given, optimizer);
   std::array<double, 2> found = {0, 0};  // the largest, and whether one is not a number
   for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
     const at::Tensor values = values_of(gradient);
@@ -127,14 +178,8 @@ double clip_by_global_norm(torch::optim::Optimizer& optimizer, double max_norm,
   const double factor = max_norm / (norm + 1e-6);
   if (!std::isfinite(norm) || factor >= 1) return norm;
   const at::NoGradGuard no_grad;
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (auto& group : optimizer.param_groups()) {
-    for (at::Tensor& parameter : group.params()) {
-      if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
-        parameter.mutable_grad().mul_(factor);
-      }
-    }
-  }
+  for_each_trained(optimizer,
+                   [&](const at::Tensor& parameter) { parameter.mutable_grad().mul_(factor); });
   return norm;
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of an optimizer as one vector over all ranks: norm, clipping, finiteness. Each
-// element counts once, on whichever ranks it is: replicated, this rank's part of it, or tied.
+// element counts once, on whichever ranks it is: replicated, this rank's part of it, or tied. Of a
+// distributed gradient each part counts where it is held first.
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/tensor/layout.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,14 +17,19 @@ class Optimizer;
 
 namespace trireme {
 
-/// Which ranks have what of an optimizer's tensors; by default one rank has all. Parallelized
-/// gives that of its plan.
+/// Which ranks have what of an optimizer's tensors. By default every rank has all of plain ones,
+/// and of distributed ones what their layouts say, on one mesh. Parallelized gives that of its
+/// plan.
 struct Sharing {
   comm::Group group{};
-  /// Whether only this rank has it: another part of a sharded parameter is with another rank.
-  /// Empty: all ranks have the same.
+  /// Whether this rank counts what it has of a parameter though it is not rank 0, which counts all
+  /// that it has: another part of a sharded parameter is with another rank. Empty: as by default.
   std::function<bool(const at::Tensor& parameter)> is_part{};
 };
+
+/// Whether this rank is the first of those that hold its part: its coordinate is 0 along every axis
+/// that does not cut.
+bool is_first_holder(const Layout& layout);
 
 /// Of an optimizer that steps parameters of two modules: throws UsageError where the two are cut
 /// among different ranks.
@@ -30,7 +37,8 @@ Sharing combine(const Sharing& a, const Sharing& b);
 
 /// Returns the Euclidean norm of all gradients. Squares are summed without rounding, so the result
 /// has the same bits on every rank and for every way of cutting the parameters. Collective and
-/// blocking where `sharing` has parts; without communication elsewhere.
+/// blocking where `sharing` has parts or gradients are distributed; without communication
+/// elsewhere. Throws UsageError where they are distributed on two meshes.
 double global_norm(const torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
 
 /// Returns the largest magnitude among all gradients; not a number where one of them is not.

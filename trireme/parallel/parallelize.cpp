@@ -10,7 +10,11 @@
 #include <trireme/parallel/named_tensors.h>
 #include <trireme/parallel/sharded/deferred.h>
 #include <trireme/parallel/sharded/touch.h>
+#include <trireme/parallel/tensor/distribute_module.h>
+#include <trireme/parallel/tensor/memory.h>
+#include <trireme/tensor/distributed_tensor.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/nn/module.h>
@@ -27,8 +31,9 @@ using detail::NamedTensor;
 
 struct Parallelized::Impl {
   detail::Shards* shards() { return reducer ? reducer->shards() : nullptr; }
+  Sharing sharing_on_mesh();
 
-  // Throws UsageError where forward needs all ranks.
+  // Throws UsageError where forward needs other ranks along data.
   void check_forward_is_alone(const char* who, const char* hint) const {
     if (!cuts_parameters(plan) && !plan.sync_batch_norm) return;
     throw UsageError(join_message(who, " cannot stand in for a rank inside forward, which ",
@@ -39,6 +44,8 @@ struct Parallelized::Impl {
 
   Plan plan;
   comm::Group group;
+  comm::Group data_group;
+  DeviceMesh mesh;  // of the axes but data
   std::vector<NamedTensor> parameters;
   comm::Group batch_norm_group;  // of the next
   std::optional<detail::SyncBatchNorm> sync_batch_norm;
@@ -46,12 +53,41 @@ struct Parallelized::Impl {
   at::Tensor own_number;                   // of add_to_step, without a reducer
 };
 
+// Of what several ranks hold alike the first counts, and rank 0 is the first of all.
+Sharing Parallelized::Impl::sharing_on_mesh() {
+  detail::Shards* const cut = shards();
+  return {.group = group, .is_part = [this, cut](const at::Tensor& stepped) {
+            const detail::SlicedParameter* const sliced =
+                cut == nullptr ? nullptr : cut->optimizers().of_part(stepped);
+            // Hybrid sharding has the slices of the first ranks again on the next.
+            const int holders = sliced == nullptr ? 1 : cut->group().size();
+            if (data_group.rank() >= holders) return false;
+            const at::Tensor& parameter = sliced == nullptr ? stepped.grad() : sliced->parameter;
+            return has_layout(parameter) && is_first_holder(layout_of(parameter));
+          }};
+}
+
 Parallelized::Parallelized(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Parallelized::Parallelized(Parallelized&&) noexcept = default;
 Parallelized& Parallelized::operator=(Parallelized&&) noexcept = default;
 Parallelized::~Parallelized() = default;
 const Plan& Parallelized::plan() const noexcept { return impl_->plan; }
 const comm::Group& Parallelized::group() const noexcept { return impl_->group; }
+const comm::Group& Parallelized::data_group() const noexcept { return impl_->data_group; }
+const DeviceMesh& Parallelized::mesh() const noexcept { return impl_->mesh; }
+
+DataPart data_part(const Plan& plan, const comm::Group& group) {
+  validate(plan, group.size());
+  std::int64_t behind = 1;  // ranks in the axes that vary faster
+  if (plan.mesh.empty()) return {.index = group.rank(), .count = group.size()};
+  for (auto axis = plan.mesh.rbegin(); axis != plan.mesh.rend(); ++axis) {
+    if (axis->name == kDataAxis) {
+      return {.index = group.rank() / behind % axis->size, .count = axis->size};
+    }
+    behind *= axis->size;
+  }
+  return {};
+}
 
 void Parallelized::add_to_step(const at::Tensor& number) {
   if (number.numel() != 1 || !number.is_floating_point()) {
@@ -59,10 +95,11 @@ void Parallelized::add_to_step(const at::Tensor& number) {
                                   number.scalar_type(), ", expected one floating-point number"),
                      "reduce it to one number first");
   }
+  const at::Tensor whole = full(number.detach());
   if (impl_->reducer) {
-    impl_->reducer->add_to_step(number);
+    impl_->reducer->add_to_step(whole);
   } else {
-    impl_->own_number = number.detach();
+    impl_->own_number = whole;
   }
 }
 
@@ -119,6 +156,7 @@ void Parallelized::expect_parts_to_change() {
 
 Sharing Parallelized::sharing() const {
   detail::Shards* shards = impl_->shards();
+  if (impl_->mesh.defined()) return impl_->sharing_on_mesh();
   if (shards == nullptr) return {.group = impl_->group};
   return {.group = shards->group(), .is_part = [shards](const at::Tensor& parameter) {
             return shards->optimizers().is_part(parameter);
@@ -136,7 +174,7 @@ Parallelized::NoSync::~NoSync() {
 Parallelized::NoSync Parallelized::no_sync() { return NoSync(*impl_); }
 
 void Parallelized::join(const std::function<void()>& step) {
-  if (!impl_->reducer || impl_->group.size() == 1) return;
+  if (!impl_->reducer || impl_->data_group.size() == 1) return;
   impl_->check_forward_is_alone("join",
                                 "give all ranks equally many batches: remainder kWrap or kDrop");
   fetch();  // as those that go on do
@@ -148,6 +186,12 @@ void Parallelized::join(const std::function<void()>& step) {
 }
 
 void Parallelized::finish_without_backward() {
+  if (impl_->mesh.defined() && impl_->mesh.size() > 1) {
+    throw UsageError(
+        join_message("finish_without_backward cannot stand in for a rank inside forward, ",
+                     "in which the ranks of [", impl_->mesh.to_string(), "] take part together"),
+        "end this process, or end_for_all");
+  }
   if (!impl_->reducer || impl_->group.size() == 1) return;
   impl_->check_forward_is_alone("finish_without_backward", "end this process, or end_for_all");
   fetch();  // as forward does on the others
@@ -158,7 +202,13 @@ void Parallelized::end_for_all(const std::string& reason) {
   // Those first in which others may wait already.
   std::vector<comm::Group> groups;
   if (impl_->reducer) groups = impl_->reducer->groups();
-  groups.insert(groups.end(), {impl_->batch_norm_group, impl_->group});
+  if (impl_->mesh.defined()) {
+    for (int axis = 0; axis < impl_->mesh.num_axes(); ++axis) {
+      groups.push_back(impl_->mesh.group(axis));
+    }
+    groups.push_back(impl_->mesh.group());
+  }
+  groups.insert(groups.end(), {impl_->batch_norm_group, impl_->data_group, impl_->group});
   for (const comm::Group& group : groups) {
     if (shm::Communicator* const shared = group.shared_memory()) {
       shared->member().end_for_all(reason);
@@ -177,7 +227,8 @@ void Parallelized::exchange_by(std::shared_ptr<GradientExchange> exchange) {
 }
 
 void Parallelized::abandon_step() {
-  if (impl_->reducer) impl_->reducer->abandon_step();
+  const bool others_take_part = impl_->group.size() > 1;
+  if (impl_->reducer) impl_->reducer->abandon_step(others_take_part);
 }
 
 double Parallelized::sum_of_step() const {
@@ -193,6 +244,13 @@ namespace {
 
 void check_parameters(const std::vector<NamedTensor>& parameters) {
   for (const auto& [name, tensor, has_sparse_gradient] : parameters) {
+    if (has_layout(tensor)) {
+      throw UsageError(
+          join_message("parameter ", name, " is distributed already, as ",
+                       trireme::describe(tensor)),
+          "parallelize a module before anything of it is distributed: plan.mesh and plan.layouts "
+          "say how it is to be; one that was distributed stays so");
+    }
     if (!tensor.is_non_overlapping_and_dense()) {
       throw UsageError(join_message("parameter ", name, " has gaps or overlaps (sizes ",
                                     tensor.sizes(), ", strides ", tensor.strides(), ")"),
@@ -286,14 +344,15 @@ std::shared_ptr<GradientExchange> exchange_of(GradientWire wire) {
 // which get them part by part. Random numbers are rank 0's, if the plan says so.
 void give_values(const std::vector<NamedTensor>& tensors, const Plan& plan,
                  const comm::Group& group) {
+  const bool may_be_cut = !shares_work(plan);  // else whole ones are distributed
   std::vector<at::Tensor> deferred;
   std::vector<at::Tensor> whole;
   for (const NamedTensor& item : tensors) {
     if (!detail::is_deferred(item.tensor)) continue;
     deferred.push_back(item.tensor);
     const std::int64_t cut_among = plan.shard_ranks == 0 ? group.size() : plan.shard_ranks;
-    const bool is_cut = item.tensor.requires_grad() && !item.has_sparse_gradient && cut_among > 1 &&
-                        zero_stage_of(plan, item.name) == 3;
+    const bool is_cut = may_be_cut && item.tensor.requires_grad() && !item.has_sparse_gradient &&
+                        cut_among > 1 && zero_stage_of(plan, item.name) == 3;
     if (!is_cut) whole.push_back(item.tensor);
   }
   if (deferred.empty()) return;
@@ -315,6 +374,53 @@ struct Contents {
   torch::nn::Module* module = nullptr;
 };
 
+// Arranges the ranks as the plan says: those along data, and those that work together.
+void arrange(Parallelized::Impl& impl) {
+  std::vector<MeshAxis> axes = impl.plan.mesh;
+  impl.data_group = impl.group;
+  if (!shares_work(impl.plan)) return;
+  if (std::ranges::find(axes, kDataAxis, &MeshAxis::name) == axes.end()) {
+    axes.insert(axes.begin(), {kDataAxis, 1});
+  }
+  const DeviceMesh mesh(impl.group, axes);
+  impl.data_group = mesh.group(mesh.axis(kDataAxis));
+  std::vector<std::string> others;
+  for (const MeshAxis& axis : axes) {
+    if (axis.name != kDataAxis) others.push_back(axis.name);
+  }
+  impl.mesh = mesh.submesh(others);
+}
+
+// Ranks that work together draw the same random numbers.
+void share_generator(const comm::Group& group) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::Tensor state;
+  {
+    const std::lock_guard lock(generator.mutex());
+    state = generator.get_state();
+  }
+  comm::broadcast(state, 0, group, "random generator");
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+void distribute(const Parallelized::Impl& impl, Contents& contents) {
+  if (contents.module == nullptr) {
+    throw UsageError(join_message("the plan arranges ranks on [", impl.mesh.to_string(),
+                                  "] to work on one module together, and was given parameters"),
+                     "give parallelize the module");
+  }
+  for (const NamedTensor& item : contents.parameters) {
+    if (!item.has_sparse_gradient) continue;
+    throw UsageError(join_message("parameter ", item.name,
+                                  " has sparse gradients, which distributed tensors "
+                                  "do not have"),
+                     "make the embedding without sparse, or use a mesh of data alone");
+  }
+  distribute_module(*contents.module, impl.mesh, impl.plan.layouts);
+  share_generator(impl.mesh.group());
+}
+
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                          const comm::Group& group) {
   validate(plan, group.size());
@@ -322,10 +428,10 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   impl->plan = plan;
   impl->group = group;
   impl->parameters = contents.parameters;
-  if (!plan.data_parallel && group.size() > 1) {
-    throw UsageError(
-        join_message("the plan is not data parallel, but the group has ", group.size(), " ranks"),
-        "set data_parallel, or train with a group of one");
+  if (const int ranks = data_ranks(plan, group.size()); !plan.data_parallel && ranks > 1) {
+    throw UsageError(join_message("the plan is not data parallel, but has ", ranks, " ranks",
+                                  shares_work(plan) ? " along data" : ""),
+                     "set data_parallel, or train with a group of one");
   }
   check_names(plan, contents.parameters);
   detail::check_same_text("plan", to_string(plan), group);
@@ -340,15 +446,22 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   all.insert(all.end(), contents.buffers.begin(), contents.buffers.end());
   give_values(all, plan, group);
   if (plan.broadcast_parameters) broadcast_all(all, group);
+  arrange(*impl);
+  if (impl->mesh.defined()) distribute(*impl, contents);
   std::vector<NamedTensor> trained;
   std::ranges::copy_if(contents.parameters, std::back_inserter(trained),
                        [](const NamedTensor& item) { return item.tensor.requires_grad(); });
   std::vector<at::Tensor> following;
   if (plan.broadcast_buffers) {
-    for (const NamedTensor& buffer : contents.buffers) following.push_back(buffer.tensor);
+    for (const NamedTensor& buffer : contents.buffers) {
+      following.push_back(detail::memory_of(buffer.tensor));
+    }
   }
-  const bool has_nothing_to_do = group.size() == 1 && plan.micro_batches == 1;
-  if (!plan.data_parallel || has_nothing_to_do || trained.empty()) return impl;
+  // Gradients of distributed parameters are brought to their layout.
+  const bool has_nothing_to_do =
+      group.size() == 1 && plan.micro_batches == 1 && !impl->mesh.defined();
+  const bool is_apart = !plan.data_parallel && !impl->mesh.defined();
+  if (is_apart || has_nothing_to_do || trained.empty()) return impl;
   if (plan.sync_batch_norm && contents.module != nullptr && group.size() > 1) {
     detail::set_before_batch_norm(detail::touch);
     impl->batch_norm_group = detail::duplicate(group);
@@ -358,11 +471,12 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
       norm.check();
     };
   }
-  impl->reducer.emplace(trained, following, plan, group, std::move(contents.check));
+  impl->reducer.emplace(trained, following, plan, impl->data_group, std::move(contents.check));
   impl->reducer->exchange_by(exchange_of(plan.wire));
   if (const detail::Shards* shards = impl->shards()) {
     if (!shards->drawn().empty()) {
-      detail::check_same_text("initial values of a parameter that is cut", shards->drawn(), group);
+      detail::check_same_text("initial values of a parameter that is cut", shards->drawn(),
+                              impl->data_group);
     }
   }
   return impl;

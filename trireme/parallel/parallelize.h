@@ -3,12 +3,14 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/mesh/device_mesh.h>
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/data/gradient_exchange.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -38,6 +40,14 @@ class Parallelized {
 
   const Plan& plan() const noexcept;
   const comm::Group& group() const noexcept;
+
+  /// The ranks that have other data than this one and exchange gradients with it: the plan's `data`
+  /// axis. Its rank and size say which part of the data this rank is to read.
+  const comm::Group& data_group() const noexcept;
+
+  /// The ranks that work on one part of the data together, on which the parameters are cut: the
+  /// axes of plan.mesh but `data`. Not defined where the plan has no others.
+  const DeviceMesh& mesh() const noexcept;
 
   /// Makes `optimizer` step this rank's part of the parameters, which the plan's zero_stage asks
   /// for before the first backward(), and keep state of that part alone. The optimizer may have
@@ -88,7 +98,7 @@ class Parallelized {
   Sharing sharing() const;
 
   /// While the returned object lives, backward() only adds to the gradients of this rank: it is no
-  /// part of plan.micro_batches, and no communication takes place. The next backward() after it
+  /// part of plan.micro_batches, and nothing travels along `data`. The next backward() after it
   /// exchanges everything. Nothing divides by the number of such passes: scale the loss. All ranks
   /// must do this alike.
   class [[nodiscard]] NoSync;
@@ -100,7 +110,8 @@ class Parallelized {
   /// parameters and state stay equal to theirs. Returns when all ranks have come here. Collective,
   /// blocking; no step of the others may take longer than the group's deadline. Divides by all
   /// ranks or by those that go on as the plan says; buffers stay rank 0's. Throws UsageError where
-  /// the plan needs this rank inside forward (stage 3, sync_batch_norm).
+  /// the plan needs this rank inside forward (stage 3, sync_batch_norm). Ranks that work on one
+  /// part of the data come here together.
   void join(const std::function<void()>& step);
 
   /// Has buckets of gradients summed by `exchange` (PowerSGD, top-k, your own) instead of
@@ -109,8 +120,9 @@ class Parallelized {
   void exchange_by(std::shared_ptr<GradientExchange> exchange);
 
   /// Gives this rank's number for the step that is under way; call it before the step's last
-  /// backward(). The sum over all ranks travels with the gradients and costs no message of its own:
-  /// a loss, or a mark that it is not finite.
+  /// backward(). The sum over the ranks along `data` travels with the gradients and costs no
+  /// message of its own: a loss, or a mark that it is not finite. A distributed one is made whole
+  /// first, by the ranks that work together.
   /// @param number one element of a floating dtype; may be on another device than the gradients.
   void add_to_step(const at::Tensor& number);
 
@@ -119,7 +131,7 @@ class Parallelized {
   /// with it the number of add_to_step, by which this rank can say that it cannot go on. No rank
   /// should use the gradients of such a step. Collective with that backward() of the others,
   /// blocking. Throws UsageError where the plan needs this rank inside forward (stage 3,
-  /// sync_batch_norm), and where the exchange itself has failed.
+  /// sync_batch_norm, other axes than `data`), and where the exchange itself has failed.
   void finish_without_backward();
 
   /// Ends the groups that this communicates over, among them the one it was made for, because this
@@ -133,8 +145,8 @@ class Parallelized {
   /// without this one, and its next backward() throws UsageError.
   void abandon_step();
 
-  /// Returns the sum over ranks of the numbers given for the step whose last backward() returned; 0
-  /// where none was. In a group of one, the last number given.
+  /// Returns the sum over the ranks along `data` of the numbers given for the step whose last
+  /// backward() returned; 0 where none was. In a group of one, the last number given.
   double sum_of_step() const;
 
   /// Returns how long the thread that ran the step's last backward() was busy with the exchange of
@@ -157,6 +169,15 @@ class [[nodiscard]] Parallelized::NoSync {
   Impl& impl_;
 };
 
+/// Which part of the data a rank of `group` is to read under `plan`, before or after parallelize:
+/// ranks that work on one part together have the same one.
+struct DataPart {
+  std::int64_t index = 0;
+  std::int64_t count = 1;
+};
+/// Throws UsageError where plan.mesh does not fit the group. Not collective.
+DataPart data_part(const Plan& plan, const comm::Group& group);
+
 /// Throws UsageError with the reason for an optimizer that cannot step parts of parameters.
 void check_can_shard(const torch::optim::Optimizer& optimizer);
 
@@ -171,6 +192,16 @@ void check_can_shard(const torch::optim::Optimizer& optimizer);
 /// `.grad()` belongs to the plan and is written again in the next step. A parameter that no rank
 /// used in a step keeps its gradient as it was, unless an exchange brings what it had kept back;
 /// one that some ranks used counts as zero on the others.
+///
+/// Tensor parallel: where plan.mesh has other axes than `data`, parameters and buffers become
+/// distributed tensors on them, as plan.layouts says (distribute_module), and stay that when the
+/// returned object goes. The ranks along those axes give forward the same inputs, and take part in
+/// it together. Each gradient is brought to its parameter's layout first, and what this rank has of
+/// it then travels along `data`, is divided by the ranks along it, and cut by ZeRO. Modules that
+/// were constructed without memory are whole on every rank for a moment. An optimizer that has
+/// stepped before has plain state: make it anew, or load it from a checkpoint. Random numbers of
+/// torch's default generator are those of the first of the ranks that work together, from then on
+/// the same on all of them.
 ///
 /// Collective and blocking; every rank must then run backward() equally often. Throws UsageError
 /// naming the first parameter or buffer that differs between ranks in name, shape, strides or

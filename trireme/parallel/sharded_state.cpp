@@ -3,25 +3,33 @@
 
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/agreement.h>
+#include <trireme/checkpoint/distributed_part.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/checkpoint/optimizer_state.h>
 #include <trireme/checkpoint/reader.h>
 #include <trireme/parallel/state.h>
+#include <trireme/parallel/tensor/memory.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 
 namespace trireme {
 namespace {
 
 using checkpoint::FlatRange;
 using checkpoint::Reader;
+using checkpoint::Slice;
 using checkpoint::TensorPart;
 using Part = Parallelized::Part;
 
@@ -30,30 +38,77 @@ constexpr auto kOptimizer = "optimizer";
 
 bool has_all(const Part& part) { return part.tensor.is_same(part.parameter); }
 
-// Which elements of the parameter the part is.
-FlatRange range_of(const Part& part) {
-  return {.begin = part.offset,
-          .end = part.offset + part.tensor.numel(),
-          .order = checkpoint::memory_order(part.parameter.sizes(), part.parameter.strides())};
+// Which elements of the parameter the part is: those of a distributed one count in this rank's box.
+Slice slice_of(const Part& part) {
+  const at::Tensor memory = detail::memory_of(part.parameter);  // which makes nothing whole
+  FlatRange range{.begin = part.offset,
+                  .end = part.offset + part.tensor.numel(),
+                  .order = checkpoint::memory_order(memory.sizes(), memory.strides())};
+  if (!has_layout(part.parameter)) return range;
+  Slice here = checkpoint::slice_of(part.parameter.sizes(), layout_of(part.parameter));
+  if (auto* box = std::get_if<checkpoint::Box>(&here)) {
+    return checkpoint::BoxRange{.box = std::move(*box), .range = std::move(range)};
+  }
+  const std::int64_t before = std::get<FlatRange>(here).begin;
+  range.begin += before;
+  range.end += before;
+  return range;
 }
 
+// The ranks of a plan, and how those along data share what ZeRO cuts.
+class Ranks {
+ public:
+  explicit Ranks(const Parallelized& parallelized)
+      : grid_{.axes = parallelized.plan().mesh, .rank = parallelized.group().rank()},
+        size_(parallelized.group().size()) {
+    if (grid_.axes.empty()) grid_.axes.push_back({kDataAxis, size_});
+    const auto found = std::ranges::find(grid_.axes, kDataAxis, &MeshAxis::name);
+    if (found == grid_.axes.end()) return;
+    data_axis_ = found - grid_.axes.begin();
+    const std::int64_t asked_for = parallelized.plan().shard_ranks;
+    cut_among_ = asked_for == 0 ? found->size : asked_for;
+  }
+
+  const checkpoint::RankGrid& grid() const noexcept { return grid_; }
+
+  // All that have the same part of what ZeRO cuts.
+  std::vector<int> holders_of(const Part& part) const {
+    std::vector<int> holders(static_cast<std::size_t>(size_));
+    std::iota(holders.begin(), holders.end(), 0);
+    if (has_layout(part.parameter)) {
+      holders = checkpoint::holders_of(part.name, layout_of(part.parameter), grid_);
+    }
+    const std::int64_t own = place_of(grid_.rank);
+    std::erase_if(holders, [&](int rank) { return place_of(rank) != own; });
+    return holders;
+  }
+
+ private:
+  std::int64_t place_of(int rank) const {
+    if (data_axis_ < 0) return 0;
+    return checkpoint::coordinate_in(grid_, rank)[static_cast<std::size_t>(data_axis_)] %
+           cut_among_;
+  }
+
+  checkpoint::RankGrid grid_;
+  std::int64_t size_ = 1;
+  std::ptrdiff_t data_axis_ = -1;
+  std::int64_t cut_among_ = 1;
+};
+
 // A tensor that is cut like a parameter: the parameter itself, or state of its optimizer.
-TensorPart cut_like(const Part& part, const char* section, std::string name,
+TensorPart cut_like(const Part& part, const Ranks& ranks, const char* section, std::string name,
                     const at::Tensor& tensor) {
-  if (has_all(part)) return checkpoint::replicated(section, std::move(name), tensor);
+  if (has_all(part)) {
+    return checkpoint::part_of(section, std::move(name), checkpoint::completed(tensor),
+                               ranks.grid());
+  }
   return {.section = section,
           .name = std::move(name),
           .shape = part.parameter.sizes().vec(),
-          .slice = range_of(part),
-          .local = tensor.detach()};
-}
-
-// `layer.weight` of `optimizer.layer.weight.exp_avg`.
-std::string parameter_of(const std::string& name) {
-  constexpr std::string_view kPrefix = "optimizer.";
-  const auto end = name.rfind('.');
-  TRIREME_CHECK(name.starts_with(kPrefix) && end > kPrefix.size());
-  return name.substr(kPrefix.size(), end - kPrefix.size());
+          .slice = slice_of(part),
+          .local = tensor.detach(),
+          .holders = ranks.holders_of(part)};
 }
 
 std::map<std::string, Part> by_name(const Parallelized& parallelized) {
@@ -71,11 +126,11 @@ std::set<std::string> stepped_here(const std::map<std::string, Part>& parts) {
   return names;
 }
 
-// The values of a part; whole ones in the parameter's shape.
+// The values of a part; of one that is not cut further, like the parameter.
 at::Tensor read_part(Reader& reader, const char* section, const std::string& saved_name,
                      const Part& part) {
-  return has_all(part) ? reader.read(section, saved_name)
-                       : reader.read(section, saved_name, range_of(part));
+  return has_all(part) ? checkpoint::read_like(reader, section, saved_name, part.parameter)
+                       : reader.read(section, saved_name, slice_of(part));
 }
 
 // Names of buffers; those of parameters are in parts().
@@ -127,23 +182,6 @@ checkpoint::LoadModelOptions strictly(const std::map<std::string, std::string>& 
   return options;
 }
 
-// Which checkpoint a rank has before it: hosts may see different files under one path.
-std::string identify(const Reader& reader) {
-  const checkpoint::Index& index = reader.index();
-  return join_message("epoch ", index.state.epoch, ", step ", index.state.step, ", number ",
-                      index.order, ", written at ", index.written_at);
-}
-
-void check_same(const std::vector<std::string>& by_rank, const std::filesystem::path& path) {
-  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
-    if (by_rank[rank] == by_rank[0]) continue;
-    throw CheckpointError(
-        join_message("ranks found different checkpoints in ", path.string(), ": ", by_rank[0],
-                     " on rank 0, ", by_rank[rank], " on rank ", rank),
-        "put the checkpoint where all hosts see the same files");
-  }
-}
-
 struct Values {
   std::map<std::string, at::Tensor> parameters;  // like the parts
   std::map<std::string, at::Tensor> buffers;
@@ -158,7 +196,7 @@ Values read_values(Reader& reader, const checkpoint::LoadModelOptions& options,
   for (const auto& [name, saved] : plan.sources) {
     const auto part = parts.find(name);
     if (part == parts.end()) {
-      values.buffers[name] = reader.read(kModel, saved);
+      values.buffers[name] = checkpoint::read_like(reader, kModel, saved, buffers.at(name));
     } else {
       values.parameters[name] = read_part(reader, kModel, saved, part->second);
     }
@@ -185,7 +223,7 @@ checkpoint::OptimizerState read_optimizer(Reader& reader,
   checkpoint::OptimizerState state;
   state.scalars = checkpoint::only_state_of(names, checkpoint::optimizer_scalars(reader));
   for (const auto& [name, tensor] : reader.section(kOptimizer)) {
-    const auto part = parts.find(parameter_of(name));
+    const auto part = parts.find(checkpoint::parameter_of_state(name));
     if (part == parts.end()) {
       throw CheckpointError(join_message(reader.path().string(), " has '", name,
                                          "', state of a parameter that the module has not"),
@@ -210,23 +248,30 @@ std::vector<TensorPart> parts_to_save(const Parallelized& parallelized,
                                       torch::optim::Optimizer* optimizer,
                                       checkpoint::State& state) {
   const auto parts = by_name(parallelized);
+  const Ranks ranks(parallelized);
   std::vector<TensorPart> all;
-  for (const auto& [name, part] : parts) all.push_back(cut_like(part, kModel, name, part.tensor));
+  for (const auto& [name, part] : parts) {
+    all.push_back(cut_like(part, ranks, kModel, name, part.tensor));
+  }
   for (const auto& [name, first] : second_names(parallelized, module)) {
     const Part& part = parts.at(first);
-    all.push_back(cut_like(part, kModel, name, part.tensor));
+    all.push_back(cut_like(part, ranks, kModel, name, part.tensor));
   }
-  if (parallelized.group().rank() == 0) {
-    for (const auto& [name, buffer] : buffers_of(module)) {
-      TensorPart part = checkpoint::replicated(kModel, name, buffer);
-      part.is_replicated = false;  // other ranks may have others
-      all.push_back(std::move(part));
-    }
+  for (const auto& [name, buffer] : buffers_of(module)) {
+    TensorPart part =
+        checkpoint::part_of(kModel, name, checkpoint::completed(buffer), ranks.grid());
+    // Other ranks along data may have others: those of the first count.
+    const int first = part.is_replicated ? 0 : part.holders.front();
+    if (first != ranks.grid().rank) continue;
+    part.is_replicated = false;
+    part.holders.clear();
+    all.push_back(std::move(part));
   }
   if (optimizer == nullptr) return all;
   const PartialState content = partial_state(parallelized, module, *optimizer);
   for (const auto& [name, tensor] : content.optimizer.tensors) {
-    all.push_back(cut_like(parts.at(parameter_of(name)), kOptimizer, name, tensor));
+    all.push_back(
+        cut_like(parts.at(checkpoint::parameter_of_state(name)), ranks, kOptimizer, name, tensor));
   }
   state.own[checkpoint::kOptimizerScalars] =
       checkpoint::only_state_of(stepped_here(parts), content.optimizer.scalars);
@@ -259,9 +304,9 @@ checkpoint::State load_checkpoint(const std::filesystem::path& path, Parallelize
     values = read_values(reader, strictly(second_names(parallelized, module)), parts, buffers);
     if (optimizer != nullptr) optimizer_content = read_optimizer(reader, parts);
     state = checkpoint::state_for_rank(reader, group.rank());
-    return identify(reader);
+    return checkpoint::identify(reader);
   });
-  check_same(found, path);
+  checkpoint::check_same(found, path);
   // What does not fit the optimizer is found before anything is put in, on all ranks alike: they
   // have the same groups.
   if (optimizer != nullptr) {
@@ -280,9 +325,9 @@ checkpoint::LoadedModel load_model(const std::filesystem::path& path, Paralleliz
   const auto found = checkpoint::agree(parallelized.group(), "cannot load", [&] {
     Reader reader(path);
     values = read_values(reader, options, parts, buffers);
-    return identify(reader);
+    return checkpoint::identify(reader);
   });
-  check_same(found, path);
+  checkpoint::check_same(found, path);
   put_values(values, parallelized, parts, buffers);
   return values.passed_over;
 }

@@ -4,10 +4,13 @@
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/tensor/memory.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <torch/torch.h>
 
 #include <memory>
+#include <utility>
 
 namespace trireme {
 namespace {
@@ -36,6 +39,30 @@ Names names_of_parts(const Parallelized& parallelized) {
   Names names;
   for (const Parallelized::Part& part : parallelized.parts()) names.add(part.name, part.tensor);
   return names;
+}
+
+// Empty for a plain tensor.
+std::string layout_text(const at::Tensor& tensor) {
+  if (!has_layout(tensor)) return {};
+  const Layout layout = layout_of(tensor);
+  return join_message(layout.to_string(), " on ", layout.mesh().to_string());
+}
+
+// The values for a tensor of the same layout on another mesh of the same shape, where they lie in
+// the same parts.
+at::Tensor on_mesh_of(const at::Tensor& like, const at::Tensor& values) {
+  if (!has_layout(like) || layout_text(like) != layout_text(values)) return values;
+  return from_local(detail::memory_of(values).detach(), layout_of(like), values.sizes());
+}
+
+checkpoint::TensorMap on_meshes_of(const checkpoint::TensorMap& like,
+                                   const checkpoint::TensorMap& values) {
+  checkpoint::TensorMap all;
+  for (const auto& [name, tensor] : values) {
+    const auto found = like.find(name);
+    all[name] = found == like.end() ? tensor : on_mesh_of(found->second, tensor);
+  }
+  return all;
 }
 
 checkpoint::TensorMap copies(const checkpoint::TensorMap& tensors) {
@@ -78,12 +105,15 @@ WholeState whole_state(Parallelized& parallelized, const torch::nn::Module& modu
   WholeState state;
   const WholeOptimizer whole(parallelized, optimizer);
   for (const auto& [name, tensor] : checkpoint::module_tensors(module)) {
-    const at::Tensor present = tensor.detach();  // which makes it whole, on all ranks
+    const at::Tensor present = full(tensor.detach());  // which makes it whole, on all ranks
     if (is_root) state.module.merge(copies({{name, present}}));
   }
-  if (!is_root) return {};
-  state.optimizer = checkpoint::optimizer_state(optimizer, module);
-  state.optimizer.tensors = copies(state.optimizer.tensors);
+  checkpoint::OptimizerState content = checkpoint::optimizer_state(optimizer, module);
+  for (const auto& [name, tensor] : content.tensors) {
+    const at::Tensor present = full(tensor);
+    if (is_root) state.optimizer.tensors.merge(copies({{name, present}}));
+  }
+  if (is_root) state.optimizer.scalars = std::move(content.scalars);
   return state;
 }
 
@@ -105,6 +135,7 @@ PartialState partial_state(const Parallelized& parallelized, const torch::nn::Mo
     state.places[part.name] = {.sizes = part.parameter.sizes().vec(),
                                .strides = part.parameter.strides().vec(),
                                .offset = part.offset,
+                               .layout = layout_text(part.parameter),
                                .is_whole = part.tensor.is_same(part.parameter)};
   }
   parallelized.with_whole_parts(optimizer, [&] {
@@ -128,6 +159,12 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
     const bool fits = place != state.places.end() && place->second.offset == part.offset &&
                       part.parameter.sizes() == at::IntArrayRef(place->second.sizes) &&
                       part.parameter.strides() == at::IntArrayRef(place->second.strides);
+    if (fits && place->second.layout != layout_text(part.parameter)) {
+      throw CheckpointError(
+          join_message("the given state has parameter ", part.name, " as ", place->second.layout,
+                       ", and it is ", layout_text(part.parameter), " now"),
+          "load parts with the plan and ranks they were taken with, or the whole state");
+    }
     if (fits) continue;
     throw CheckpointError(
         join_message("the given state has no part of parameter ", part.name, " ",
@@ -137,20 +174,29 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
   for (const auto& buffer : module.named_buffers()) {
     const auto found = state.buffers.find(buffer.key());
     if (!buffer.value().defined()) continue;
-    if (found == state.buffers.end() || found->second.sizes() != buffer.value().sizes()) {
-      throw CheckpointError(
-          join_message("the given state has no buffer ", buffer.key(), " ", buffer.value().sizes()),
-          "load it into the module it was taken from");
+    if (found == state.buffers.end() || found->second.sizes() != buffer.value().sizes() ||
+        layout_text(found->second) != layout_text(buffer.value())) {
+      throw CheckpointError(join_message("the given state has no buffer ", buffer.key(), " ",
+                                         buffer.value().sizes(), " ", layout_text(buffer.value())),
+                            "load it into the module it was taken from");
     }
   }
   Names names = names_of_parts(parallelized);
-  checkpoint::check_module_tensors(state.parameters, names, "the given state");
-  load_optimizer_parts(state.optimizer, parallelized, optimizer, "the given state");
+  const checkpoint::TensorMap own = checkpoint::module_tensors(names);
+  const checkpoint::TensorMap parameters = on_meshes_of(own, state.parameters);
+  checkpoint::check_module_tensors(parameters, names, "the given state");
+  checkpoint::OptimizerState of_optimizer{.tensors = {}, .scalars = state.optimizer.scalars};
+  for (const auto& [name, tensor] : state.optimizer.tensors) {
+    const auto found = own.find(checkpoint::parameter_of_state(name));
+    of_optimizer.tensors[name] = found == own.end() ? tensor : on_mesh_of(found->second, tensor);
+  }
+  load_optimizer_parts(of_optimizer, parallelized, optimizer, "the given state");
   parallelized.expect_parts_to_change();
-  checkpoint::load_module_tensors(state.parameters, names, "the given state");
+  checkpoint::load_module_tensors(parameters, names, "the given state");
   const torch::NoGradGuard no_grad;
   for (const auto& buffer : module.named_buffers()) {
-    if (buffer.value().defined()) buffer.value().copy_(state.buffers.at(buffer.key()));
+    if (!buffer.value().defined()) continue;
+    buffer.value().copy_(on_mesh_of(buffer.value(), state.buffers.at(buffer.key())));
   }
 }
 

@@ -29,7 +29,8 @@ struct WholeState {
 
 /// Returns copies in host memory on `root`, and nothing on other ranks; equal to what the module
 /// and the optimizer would hold without a plan. Parameters of stage 3 are whole one bucket at a
-/// time, optimizer state for a moment on every rank. Collective, blocking.
+/// time, distributed tensors one at a time, optimizer state for a moment on every rank. Collective,
+/// blocking.
 WholeState whole_state(Parallelized& parallelized, const torch::nn::Module& module,
                        torch::optim::Optimizer& optimizer, int root = 0);
 
@@ -39,12 +40,13 @@ WholeState whole_state(Parallelized& parallelized, const torch::nn::Module& modu
 void load_whole_state(const WholeState& state, Parallelized& parallelized,
                       torch::nn::Module& module, torch::optim::Optimizer& optimizer);
 
-/// What a rank has of a parameter: elements from `offset` on of its memory, in the order in which
-/// they lie there.
+/// What a rank has of a parameter: elements from `offset` on of its memory, of which a distributed
+/// one has a part here, in the order in which they lie there.
 struct PartPlace {
   std::vector<std::int64_t> sizes;    ///< of the whole parameter
   std::vector<std::int64_t> strides;  ///< of the whole parameter
   std::int64_t offset = 0;            ///< in elements
+  std::string layout;                 ///< of a distributed one, and its mesh; else empty
   bool is_whole = false;              ///< every rank has all of it
 };
 

@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <regex>
 #include <sstream>
 
 namespace trireme {
@@ -35,18 +36,50 @@ ParameterLayouts join(const std::vector<ParameterLayouts>& lists) {
   return all;
 }
 
-std::string to_string(const ParameterLayouts& layouts) {
+std::string to_string(const ParameterLayout& layout) {
   std::ostringstream text;
-  for (const ParameterLayout& layout : layouts) {
-    text << layout.pattern << " -> ";
-    const char* separator = "";
-    for (const auto& [axis, placement] : layout.placements) {
-      text << separator << placement.to_string() << " on " << axis;
-      separator = ", ";
-    }
-    text << "\n";
+  text << layout.pattern << " -> ";
+  const char* separator = "";
+  for (const auto& [axis, placement] : layout.placements) {
+    text << separator << placement.to_string() << " on " << axis;
+    separator = " and ";
   }
+  if (layout.placements.empty()) text << "Replicate";
+  if (layout.is_optional) text << " if there";
   return text.str();
+}
+
+std::string to_string(const ParameterLayouts& layouts) {
+  std::string text;
+  for (const ParameterLayout& layout : layouts) text += to_string(layout) + "\n";
+  return text;
+}
+
+std::optional<ParameterLayout> parse_layout(std::string_view text) {
+  static const std::regex whole(R"(\s*(\S+)\s*->\s*(.*?)(\s+if\s+there)?\s*)");
+  static const std::regex one(
+      R"((?:Replicate|Shard\(\s*(\d{1,2})\s*(?:,\s*level\s+(\d{1,2})\s*)?\))\s+on\s+(\S+)(?:\s+and\s+|$))");
+  const std::string line(text);
+  std::smatch parts;
+  if (!std::regex_match(line, parts, whole)) return std::nullopt;
+  ParameterLayout layout = {
+      .pattern = parts[1].str(), .placements = {}, .is_optional = parts[3].matched};
+  std::string rest = parts[2].str();
+  if (rest == "Replicate") return layout;
+  do {
+    std::smatch found;
+    if (!std::regex_search(rest, found, one, std::regex_constants::match_continuous)) {
+      return std::nullopt;
+    }
+    Placement placement = Replicate{};
+    if (found[1].matched) {
+      placement = Shard{.dim = std::stoi(found[1].str()),
+                        .level = found[2].matched ? std::stoi(found[2].str()) : -1};
+    }
+    layout.placements.emplace_back(found[3].str(), placement);
+    rest = found.suffix().str();
+  } while (!rest.empty());
+  return layout;
 }
 
 }  // namespace trireme

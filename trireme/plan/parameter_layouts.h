@@ -5,6 +5,7 @@
 
 #include <trireme/tensor/placement.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,7 +46,13 @@ ParameterLayouts vocabulary_parallel(const std::string& modules,
 /// The lists one after the other.
 ParameterLayouts join(const std::vector<ParameterLayouts>& lists);
 
-/// `*.qkv.weight -> Shard(0) on tensor`, one line each.
+/// `*.qkv.weight -> Shard(0) on tensor`, several axes joined by ` and `, and ` if there` behind one
+/// that is optional.
+std::string to_string(const ParameterLayout& layout);
+/// One line each.
 std::string to_string(const ParameterLayouts& layouts);
+
+/// The reverse, for Shard and Replicate; nothing where the text is none.
+std::optional<ParameterLayout> parse_layout(std::string_view text);
 
 }  // namespace trireme

@@ -18,6 +18,52 @@ void check_at_least_one(const char* field, std::int64_t value) {
   if (value < 1) refuse(field, value, "1 or more");
 }
 
+std::string describe(const std::vector<MeshAxis>& mesh) {
+  std::string text;
+  for (const MeshAxis& axis : mesh) {
+    text += join_message(text.empty() ? "" : ", ", axis.name, "=", axis.size);
+  }
+  return text;
+}
+
+std::int64_t data_axis_of(const Plan& plan) {
+  const auto found = std::ranges::find(plan.mesh, kDataAxis, &MeshAxis::name);
+  return found == plan.mesh.end() ? 1 : found->size;
+}
+
+void check_mesh(const Plan& plan, int ranks) {
+  if (plan.mesh.empty()) return;
+  std::int64_t product = 1;
+  for (const MeshAxis& axis : plan.mesh) {
+    if (axis.size < 1) refuse("mesh", describe(plan.mesh), "sizes of 1 or more");
+    if (axis.name.empty() || std::ranges::count(plan.mesh, axis.name, &MeshAxis::name) > 1) {
+      refuse("mesh", describe(plan.mesh), "another name for every axis");
+    }
+    product *= axis.size;
+  }
+  if (product != ranks) {
+    refuse("mesh", describe(plan.mesh),
+           join_message("sizes that multiply to the ", ranks, " ranks there are"));
+  }
+}
+
+void check_layout(const ParameterLayout& layout, const Plan& plan) {
+  for (const auto& [axis, placement] : layout.placements) {
+    if (axis == kDataAxis) {
+      refuse("layouts", to_string(layout),
+             "another axis than data: what is cut along that one says zero_stage");
+    }
+    if (std::ranges::find(plan.mesh, axis, &MeshAxis::name) == plan.mesh.end()) {
+      refuse("layouts", to_string(layout),
+             plan.mesh.empty() ? "a mesh that has the axis " + axis
+                               : join_message("an axis of the mesh ", describe(plan.mesh)));
+    }
+    if (placement.is_partial() || placement.is_flat_shard()) {
+      refuse("layouts", to_string(layout), "Shard or Replicate");
+    }
+  }
+}
+
 void check_stage(const char* field, int stage, const Plan& plan) {
   if (stage < 0 || stage > 3) refuse(field, stage, "0 to 3");
   if (stage > 0 && !plan.data_parallel) refuse(field, stage, "0 where data_parallel is false");
@@ -56,6 +102,15 @@ bool cuts_parameters(const Plan& plan) {
          std::ranges::any_of(plan.zero_stage_of, [](const auto& rule) { return rule.second == 3; });
 }
 
+int data_ranks(const Plan& plan, int ranks) {
+  return plan.mesh.empty() ? ranks : static_cast<int>(data_axis_of(plan));
+}
+
+bool shares_work(const Plan& plan) {
+  return std::ranges::any_of(plan.mesh,
+                             [](const MeshAxis& axis) { return axis.name != kDataAxis; });
+}
+
 std::string to_string(const Plan& plan) {
   std::string sparse;
   for (const std::string& name : plan.sparse_gradients) sparse += " " + name;
@@ -63,7 +118,14 @@ std::string to_string(const Plan& plan) {
   for (const auto& [name, stage] : plan.zero_stage_of) {
     stages += join_message(", ", stage, " for ", name);
   }
-  return join_message("data parallel        ", yes_no(plan.data_parallel), "\n",  //
+  std::string layouts;
+  for (const ParameterLayout& layout : plan.layouts) {
+    layouts += (layouts.empty() ? "" : "\n                     ") + to_string(layout);
+  }
+  return join_message("mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
+                      "\n",  //
+                      "layouts              ", layouts.empty() ? "none" : layouts, "\n",
+                      "data parallel        ", yes_no(plan.data_parallel), "\n",  //
                       "micro-batches        ", plan.micro_batches, "\n",          //
                       "bucket bytes         ", plan.bucket_bytes, "\n",           //
                       "first bucket bytes   ", plan.first_bucket_bytes, "\n",     //
@@ -84,6 +146,14 @@ std::string to_string(const Plan& plan) {
 }
 
 void validate(const Plan& plan, int ranks) {
+  check_mesh(plan, ranks);
+  for (const ParameterLayout& layout : plan.layouts) check_layout(layout, plan);
+  if (shares_work(plan) && plan.sync_batch_norm) {
+    refuse(
+        "sync_batch_norm", "true",
+        "false where the mesh has other axes than data: batch norm of distributed tensors is over "
+        "all ranks that share a batch");
+  }
   check_at_least_one("micro_batches", plan.micro_batches);
   if (plan.bucket_bytes < 0) refuse("bucket_bytes", plan.bucket_bytes, "0 or more");
   check_at_least_one("first_bucket_bytes", plan.first_bucket_bytes);
@@ -91,9 +161,11 @@ void validate(const Plan& plan, int ranks) {
   for (const auto& [name, stage] : plan.zero_stage_of) {
     check_stage(("zero_stage_of " + name).c_str(), stage, plan);
   }
-  if (plan.shard_ranks < 0 || (plan.shard_ranks > 0 && ranks % plan.shard_ranks != 0)) {
+  const int along_data = data_ranks(plan, ranks);
+  if (plan.shard_ranks < 0 || (plan.shard_ranks > 0 && along_data % plan.shard_ranks != 0)) {
     refuse("shard_ranks", plan.shard_ranks,
-           join_message("0, or a divisor of the ", ranks, " ranks"));
+           join_message("0, or a divisor of the ", along_data, " ranks",
+                        shares_work(plan) ? " along data" : ""));
   }
   if (plan.gathered_buckets < 0 || plan.gathered_buckets == 1) {
     refuse("gathered_buckets", plan.gathered_buckets, "0 for all, or 2 or more");

@@ -3,6 +3,9 @@
 // printed; `parallelize` is what carries it out.
 #pragma once
 
+#include <trireme/mesh/mesh_axis.h>
+#include <trireme/plan/parameter_layouts.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -20,6 +23,15 @@ enum class GradientReduction {
 enum class GradientWire { kAsIs, kFp16, kBf16 };
 
 struct Plan {
+  /// How the ranks are arranged: axes whose sizes multiply to their number, the last varying
+  /// fastest. Along `data` each rank trains on its own part of the data; the ranks along all other
+  /// axes work on one part together, as `layouts` says. Empty: all ranks along `data`.
+  std::vector<MeshAxis> mesh{};
+
+  /// How parameters and buffers are cut along the other axes (tensor parallelism); those that no
+  /// pattern fits are whole there.
+  ParameterLayouts layouts{};
+
   /// Every rank holds all parameters and trains on its own part of the data; gradients are
   /// averaged.
   bool data_parallel = true;
@@ -50,9 +62,9 @@ struct Plan {
   /// have that stage; the first that fits counts.
   std::vector<std::pair<std::string, int>> zero_stage_of{};
 
-  /// Over how many consecutive ranks things are cut; each such group has everything, and the groups
-  /// are copies of each other (hybrid sharding: the ranks of a host, say). Divides the number of
-  /// ranks. 0: over all.
+  /// Over how many consecutive ranks along `data` things are cut; each such group has everything,
+  /// and the groups are copies of each other (hybrid sharding: the ranks of a host, say). Divides
+  /// the number of ranks. 0: over all.
   std::int64_t shard_ranks = 0;
 
   /// Stage 3: how many buckets of parameters may be whole at a time, the one in use and those
@@ -102,6 +114,15 @@ bool cuts_anything(const Plan& plan);
 
 /// Whether some parameters are cut (stage 3), so that forward needs all ranks.
 bool cuts_parameters(const Plan& plan);
+
+/// The name of the axis along which data is cut.
+inline constexpr const char* kDataAxis = "data";
+
+/// Ranks along `data`: each has its own part of the data.
+int data_ranks(const Plan& plan, int ranks);
+
+/// Whether ranks work on one part of the data together: the mesh has other axes than `data`.
+bool shares_work(const Plan& plan);
 
 /// Returns the plan as a table, one line a setting.
 std::string to_string(const Plan& plan);

@@ -2,6 +2,44 @@
 #include <trireme/plan/plan_config.h>
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+
+namespace trireme::config {
+
+/// `data=2`
+template <>
+struct Codec<MeshAxis> {
+  static std::string expected() { return "an axis and its size such as \"tensor=2\""; }
+  static std::optional<MeshAxis> parse(const Value& value) {
+    const auto text = value.text();
+    const std::size_t at = text ? text->find('=') : std::string::npos;
+    if (at == std::string::npos || at == 0) return std::nullopt;
+    MeshAxis axis = {.name = text->substr(0, at), .size = 0};
+    const char* const end = text->data() + text->size();
+    const auto [rest, failure] = std::from_chars(text->data() + at + 1, end, axis.size);
+    if (failure != std::errc{} || rest != end) return std::nullopt;
+    return axis;
+  }
+  static Value write(const MeshAxis& axis) {
+    return {.data = axis.name + "=" + std::to_string(axis.size)};
+  }
+};
+
+template <>
+struct Codec<ParameterLayout> {
+  static std::string expected() {
+    return "a pattern and its placement such as \"*.qkv.weight -> Shard(0) on tensor\"";
+  }
+  static std::optional<ParameterLayout> parse(const Value& value) {
+    const auto text = value.text();
+    return text ? parse_layout(*text) : std::nullopt;
+  }
+  static Value write(const ParameterLayout& layout) { return {.data = to_string(layout)}; }
+};
+
+}  // namespace trireme::config
 
 namespace trireme {
 namespace {
@@ -23,6 +61,9 @@ config::EnumNames<GradientWire> enum_names(GradientWire /*wire*/) {
 }
 
 void describe(config::Fields& fields, Plan& plan) {
+  fields.add("mesh", plan.mesh,
+             "how ranks are arranged; along the axis data each has its own part of the data");
+  fields.add("layouts", plan.layouts, "how parameters are cut along the other axes, by name");
   fields.add("data_parallel", plan.data_parallel,
              "every rank has all parameters and trains on its own part of the data");
   fields.add("micro_batches", plan.micro_batches, "backward passes of a step").at_least(1);

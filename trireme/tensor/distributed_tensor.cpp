@@ -3,9 +3,12 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/dispatch/held.h>
 #include <trireme/tensor/dispatch/kernel.h>
 #include <trireme/tensor/redistribution/redistribution.h>
+#include <trireme/tensor/rehearsal/rehearsal.h>
+#include <trireme/tensor/rehearsal/results.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -78,8 +81,14 @@ at::Tensor in_order(const at::Tensor& local, c10::IntArrayRef strides) {
   return at::empty_strided(local.sizes(), wanted, local.options()).copy_(local);
 }
 
+bool is_rehearsal() {
+  const tensor::Rehearsal* const rehearsal = tensor::Rehearsal::of_thread();
+  return rehearsal != nullptr && rehearsal->mode() == tensor::Rehearsal::Mode::kInstead;
+}
+
 // This rank's part, in memory of its own.
 at::Tensor part_of_full(const at::Tensor& full, const Layout& layout) {
+  if (is_rehearsal()) return tensor::meta_part(full, layout);
   const Layout replicated = Layout::replicated(layout.mesh());
   const at::Tensor part =
       Redistribution(full.sizes(), full.scalar_type(), replicated, layout)(full);
@@ -104,6 +113,9 @@ at::Tensor in_own_memory(const at::Tensor& local, const at::Tensor& distributed)
 at::Tensor local_in(const at::Tensor& tensor, const Layout& layout, std::string_view label) {
   const auto& its = held(tensor);
   if (its.layout == layout) return its.local;
+  if (auto* const rehearsal = tensor::Rehearsal::of_thread()) {
+    return rehearsal->moved(tensor, layout, label);
+  }
   return Redistribution(tensor.sizes(), tensor.scalar_type(), its.layout, layout)(its.local, label);
 }
 
@@ -118,9 +130,11 @@ struct Mapped : torch::autograd::Function<Mapped> {
   static Variable forward(AutogradContext* context, const Variable& tensor, const Map& there,
                           const Map& back) {
     context->saved_data["back"] = c10::IValue::make_capsule(c10::make_intrusive<MapHolder>(back));
+    context->set_materialize_grads(false);  // zeros would be plain ones
     return there(tensor);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    if (!grads[0].defined()) return {Variable(), {}, {}};
     const auto holder = context->saved_data["back"].toCapsule();
     return {static_cast<const MapHolder&>(*holder).map(grads[0]), {}, {}};
   }
@@ -156,7 +170,7 @@ void distribute_in_place(const at::Tensor& tensor, const Layout& layout) {
 
 at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
   expect_plain(local, "from_local");
-  const auto expected = local_sizes(sizes, layout, layout.mesh().coordinate());
+  const auto expected = local_sizes(sizes, layout, tensor::coordinate_here(layout.mesh()));
   if (local.sizes() != c10::IntArrayRef(expected)) {
     throw UsageError(
         join_message("from_local got a part of ", local.sizes(), " where ", layout.to_string(),
@@ -170,7 +184,7 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArr
       // Detached: the part's own history goes on through this node.
       [layout, global](const at::Tensor& part) { return wrapped(part.detach(), layout, global); },
       [of_gradient](const at::Tensor& gradient) {
-        return is_wrapper(gradient) ? local_in(gradient, of_gradient, "from_local") : gradient;
+        return is_wrapper(gradient) ? to_local(redistribute(gradient, of_gradient)) : gradient;
       });
 }
 
@@ -184,6 +198,10 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout) {
     // Axes that cut the same dim each add up what the ones before them found.
     at::Tensor size = at::empty({1}, at::kLong);
     std::int64_t& dim_size = sizes[static_cast<std::size_t>(placement.dim())];
+    if (is_rehearsal()) {  // all parts as long as this one
+      dim_size *= mesh.size(axis);
+      continue;
+    }
     *size.mutable_data_ptr<std::int64_t>() = dim_size;
     comm::all_reduce(size, mesh.group(axis), comm::ReduceOp::kSum, "sizes of from_local");
     dim_size = *size.const_data_ptr<std::int64_t>();
@@ -199,7 +217,7 @@ at::Tensor to_local(const at::Tensor& tensor) {
   return Mapped::apply(
       tensor, [](const at::Tensor& distributed) { return held(distributed).local.detach(); },
       [of_gradient, sizes](const at::Tensor& gradient) {
-        return wrapped(gradient, of_gradient, sizes);
+        return from_local(gradient, of_gradient, sizes);
       });
 }
 

@@ -4,6 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/data/pipeline.h>
+#include <trireme/parallel/tensor/memory.h>
+#include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/detail/model_impl.h>
 
 #include <torch/torch.h>
@@ -21,7 +23,8 @@ namespace {
 void broadcast_buffers(const torch::nn::Module& module, const comm::Group& group) {
   std::vector<comm::Work> works;
   for (const at::Tensor& buffer : module.buffers()) {
-    if (buffer.defined()) works.push_back(comm::broadcast_async(buffer, 0, group));
+    if (!buffer.defined()) continue;
+    works.push_back(comm::broadcast_async(detail::memory_of(buffer), 0, group));
   }
   for (comm::Work& work : works) work.wait();
 }
@@ -148,7 +151,7 @@ at::Tensor Model::Impl::loss_of(const data::Batch& batch) const {
     throw UsageError(join_message("a loss must be one number, got a tensor ", value.sizes()),
                      "take the mean over the samples");
   }
-  return is_padding ? value.mul(0) : value;
+  return full(is_padding ? value.mul(0) : value);
 }
 
 Model::Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss,
@@ -205,18 +208,24 @@ void Model::Impl::count(const data::Pipeline& data, std::int64_t num_batches, Ta
     if (batch->valid_rows() == 0) continue;
     const at::Tensor output = valid_rows(all_outputs, *batch);
     const at::Tensor target = valid_rows(target_of(*batch), *batch);
-    tally.add_loss(loss(output, target).item<double>(), batch->valid_rows());
+    tally.add_loss(full(loss(output, target)).item<double>(), batch->valid_rows());
     doing = "counting";
-    tally.add_predictions(output, target);
-    for (Metric& metric : options.metrics) metric.add(output, target);
+    const at::Tensor predictions = full(output);
+    tally.add_predictions(predictions, target);
+    for (Metric& metric : options.metrics) metric.add(predictions, target);
   }
+}
+
+Tally Model::Impl::sum_over_ranks(const Tally& own) const {
+  const bool counts = !forward_is_shared() || parallelized.mesh().group().rank() == 0;
+  return all_reduce(counts ? own : Tally{.failures = own.failures}, options.group);
 }
 
 Evaluation Model::Impl::evaluate(const data::Pipeline& data, std::int64_t num_batches) {
   const auto deterministic = determinism();
   find_device();
   const EvaluationMode mode(*module);
-  broadcast_buffers(*module, options.group);
+  broadcast_buffers(*module, parallelized.data_group());
   detail::Failures failures(options.group);
   std::string_view doing = "reading data";
   const auto who = [&] {
@@ -226,18 +235,22 @@ Evaluation Model::Impl::evaluate(const data::Pipeline& data, std::int64_t num_ba
   std::int64_t own_batches = -1;
   const auto count_batches = [&] { own_batches = std::min(num_batches, data.batches()); };
   const bool is_cut = cuts_parameters(options.plan);
-  if (is_cut) failures.attempt(count_batches, who);
+  if (is_cut && forward_is_shared()) {
+    end_all_on_failure(count_batches, who);
+  } else if (is_cut) {
+    failures.attempt(count_batches, who);
+  }
   const bool is_together = is_cut && have_all_ranks_the_same(own_batches, options.group);
   if (!is_together) parallelized.fetch();
   Tally tally;
   const auto count_all = [&] { count(data, num_batches, tally, doing); };
   if (!failures.has_failed()) {
-    is_together ? end_all_on_failure(count_all, who)
-                : static_cast<void>(failures.attempt(count_all, who));
+    is_together || forward_is_shared() ? end_all_on_failure(count_all, who)
+                                       : static_cast<void>(failures.attempt(count_all, who));
   }
-  for (Metric& metric : options.metrics) metric.all_reduce(options.group);
+  for (Metric& metric : options.metrics) metric.all_reduce(parallelized.data_group());
   tally.failures = failures.has_failed() ? 1 : 0;
-  const Tally all = all_reduce(tally, options.group);
+  const Tally all = sum_over_ranks(tally);
   if (all.failures > 0) failures.throw_on_all("the evaluation");
   return all.evaluation();
 }
@@ -251,7 +264,7 @@ at::Tensor Model::predict(const at::Tensor& input) {
   const auto deterministic = impl.determinism();
   impl.find_device();
   const EvaluationMode mode(*impl.module);
-  return impl.output_of(input.to(impl.device));
+  return full(impl.output_of(input.to(impl.device)));
 }
 
 at::Tensor Model::predict(const data::Pipeline& data) {

@@ -151,7 +151,7 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
   detail::StepTimer& timer = run.timer;
   StepEndContext result{step};
   if (options.deterministic) {
-    detail::seed_step(*options.deterministic, step.global_step, options.group.rank());
+    detail::seed_step(*options.deterministic, step.global_step, parallelized.data_group().rank());
   }
   timer.measure(Phase::kOptimizer, [&] { optimizer.zero_grad(); });
   if (batches == nullptr || !accumulate_gradients(run, *batches, result)) {
@@ -285,7 +285,7 @@ void Model::Impl::end_epoch(Run& run, const EpochContext& epoch, const Tally& ta
                             double seconds) {
   agree_to_stop(run);  // a callback may have failed after the last step
   run.context.scalars->clear();
-  const Tally all = all_reduce(tally, options.group);
+  const Tally all = sum_over_ranks(tally);
   EpochEndContext end{epoch};
   end.global_step = position.global_step;
   end.mean_loss = all.evaluation().loss;

@@ -27,7 +27,11 @@ void StepAgreement::start(const at::Tensor& loss, Wish wish) {
   const at::Tensor value = loss.to(at::kFloat);
   const double code =
       (wish.to_stop ? 1 : 0) + (wish.to_save ? kSave : 0) + (wish.has_failed ? kFailed : 0);
-  parallelized_.add_to_step(at::sub(value, value).add_(code));
+  const at::Tensor number = at::sub(value, value).add_(code);
+  // The step's sum is over the ranks along data.
+  const DeviceMesh& mesh = parallelized_.mesh();
+  if (mesh.defined()) comm::all_reduce(number, mesh.group(), comm::ReduceOp::kSum, "wishes");
+  parallelized_.add_to_step(number);
 }
 
 StepAgreement::Outcome StepAgreement::finish(std::int64_t epoch, std::int64_t step) {

@@ -78,6 +78,21 @@ TEST(Rules, Views) {
       {.name = "unbind",
        .function = [](const Tensors& in) { return torch::unbind(in[0], 1); },
        .inputs = {sample({5, 3})}},
+      one("transpose in place",
+          [](const Tensors& in) { return in[0].clone().transpose_(0, 1) * 3; }, {sample({5, 3})}),
+      one("unsqueeze in place", [](const Tensors& in) { return in[0].clone().unsqueeze_(1) * 3; },
+          {sample({5, 3})}),
+      one("real and imaginary parts",
+          [](const Tensors& in) {
+            return torch::view_as_real(torch::view_as_complex(in[0]) * 2).mul(3);
+          },
+          {sample({5, 2})}),
+      test::without_gradient(
+          "bits", [](const Tensors& in) { return in[0].view(torch::kLong).bitwise_not(); },
+          {sample({4, 3})}),
+      test::without_gradient("minus, lazily",
+                             [](const Tensors& in) { return torch::_neg_view(in[0]).clone(); },
+                             {sample({4, 3})}),
   });
 }
 
@@ -146,6 +161,10 @@ TEST(Rules, AViewThatNeedsCommunicationIsRefusedOrACopy) {
                 ::testing::HasSubstr("would write into a view of [6] that had to be gathered"));
     EXPECT_THAT(test::usage_error([&] { row.view({2, 3}).zero_(); }),
                 ::testing::HasSubstr("would write into a view of [2, 3] that had to be gathered"));
+    auto cut = distribute(sample({5, 1, 3}), Layout(mesh, {Shard{1}}));
+    EXPECT_THAT(test::usage_error([&] { cut.squeeze_(1); }),
+                ::testing::HasSubstr("operator aten::squeeze_.dim cannot change a tensor of [5, 1, "
+                                     "3] to [5, 3] in place without communication: "));
   });
 }
 

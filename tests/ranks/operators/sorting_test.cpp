@@ -12,6 +12,7 @@ using test::one;
 using test::OperatorCase;
 using test::sample;
 using test::Tensors;
+using test::without_gradient;
 
 template <typename Function>
 OperatorCase pair(const std::string& name, Function function, const Tensors& inputs) {
@@ -22,14 +23,6 @@ OperatorCase pair(const std::string& name, Function function, const Tensors& inp
                 return Tensors{values, indices};
               },
           .inputs = std::move(inputs)};
-}
-
-OperatorCase without_gradient(std::string name,
-                              const std::function<torch::Tensor(const Tensors&)>& function,
-                              Tensors inputs) {
-  OperatorCase made = one(std::move(name), function, std::move(inputs));
-  made.has_gradient = false;
-  return made;
 }
 
 TEST(SortingRules, Sort) {

@@ -7,64 +7,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tests/ranks/checks.h>
+#include <tests/ranks/tensor/language_model.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
-#include <mutex>
+#include <memory>
 #include <string>
 
 namespace trireme {
 namespace {
 
+using test::LanguageModel;
+using test::loss_of;
+using test::megatron;
+using test::seeded;
 using test::usage_error;
 using ::testing::HasSubstr;
 using testing::run_ranks;
-
-// A language model in small: an embedding, two blocks with a residual path, a head over the
-// vocabulary that shares the embedding's weight.
-struct BlockImpl : torch::nn::Module {
-  BlockImpl()
-      : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})))),
-        up(register_module("up", torch::nn::Linear(8, 12))),
-        down(register_module("down", torch::nn::Linear(12, 8))) {}
-  torch::Tensor forward(const torch::Tensor& x) { return x + down(torch::gelu(up(norm(x)))); }
-  torch::nn::LayerNorm norm;
-  torch::nn::Linear up, down;
-};
-TORCH_MODULE(Block);
-
-struct LanguageModelImpl : torch::nn::Module {
-  LanguageModelImpl()
-      : embedding(register_module("embedding", torch::nn::Embedding(10, 8))),
-        first(register_module("first", Block())),
-        second(register_module("second", Block())) {}
-  torch::Tensor forward(const torch::Tensor& tokens) {
-    return torch::linear(second(first(embedding(tokens))), embedding->weight);
-  }
-  torch::nn::Embedding embedding;
-  Block first, second;
-};
-TORCH_MODULE(LanguageModel);
-
-// Ranks are threads, and share the generator.
-LanguageModel seeded() {
-  static std::mutex mutex;
-  const std::scoped_lock lock(mutex);
-  torch::manual_seed(11);
-  LanguageModel model;
-  model->to(torch::kDouble);
-  return model;
-}
-
-ParameterLayouts megatron() {
-  return join({vocabulary_parallel("embedding"), column_parallel("*.up"), row_parallel("*.down")});
-}
-
-torch::Tensor loss_of(LanguageModel& model, const torch::Tensor& tokens) {
-  const auto logits = model(tokens.narrow(1, 0, tokens.size(1) - 1));
-  const auto targets = tokens.narrow(1, 1, tokens.size(1) - 1);
-  return torch::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), targets.reshape({-1}));
-}
 
 TEST(DistributeModule, TrainsLikeOneProcessWhenCutByColumnsRowsAndVocabulary) {
   for (const int ranks : {2, 3, 4}) {
@@ -109,7 +68,21 @@ TEST(DistributeModule, SaysWhatDoesNotFitAndChangesNothing) {
     EXPECT_THAT(
         usage_error([&] { distribute_module(*model, mesh, {{"*.bias", {{"tensor", Shard{1}}}}}); }),
         HasSubstr("parameter first.norm.bias of [8] cannot be cut along dim 1, as *.bias -> "
-                  "Shard(1) asks for"));
+                  "Shard(1) on tensor asks for"));
+    const FlatShard ranges = {.ranges = {{0, 4}, {4, 3}}};
+    EXPECT_THAT(
+        usage_error(
+            [&] { distribute_module(*model, mesh, {{"second.down.bias", {{"tensor", ranges}}}}); }),
+        HasSubstr("parameter second.down.bias of [8] cannot be cut into these ranges, which "
+                  "do not cover it, as second.down.bias -> FlatShard(0+4, 4+3)"));
+    EXPECT_THAT(usage_error([&] {
+                  distribute_module(*model, mesh, {{"second.down.bias", {{"tensor", Partial{}}}}});
+                }),
+                HasSubstr("parameter second.down.bias of [8] cannot be Partial(sum), as "));
+    model->first->up->bias.mutable_grad() = torch::zeros({12}, torch::kDouble).to_sparse();
+    EXPECT_THAT(usage_error([&] { distribute_module(*model, mesh, megatron()); }),
+                HasSubstr("the gradient of parameter first.up.bias is sparse"));
+    model->zero_grad();
     EXPECT_THAT(
         usage_error([&] { distribute_module(*model, mesh, column_parallel("*.up", "model")); }),
         HasSubstr("model"));
@@ -117,6 +90,68 @@ TEST(DistributeModule, SaysWhatDoesNotFitAndChangesNothing) {
     distribute_module(*model, mesh, megatron());
     EXPECT_THAT(usage_error([&] { distribute_module(*model, mesh, {}); }),
                 HasSubstr("parameter embedding.weight is distributed already"));
+  });
+}
+
+TEST(DistributeModule, CutsGradientsThatAreThere) {
+  run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    auto plain = seeded();
+    auto model = seeded();
+    const auto tokens = torch::arange(12).reshape({2, 6}).remainder(10);
+    for (LanguageModel* each : {&plain, &model}) loss_of(*each, tokens).backward();
+    const FlatShard ranges = {.ranges = {{0, 3}, {3, 5}}};
+    const auto given = distribute_module(
+        *model, mesh, join({{{"second.norm.bias", {{"tensor", ranges}}}}, megatron()}));
+    // Another backward adds to them.
+    for (LanguageModel* each : {&plain, &model}) loss_of(*each, tokens).backward();
+    const auto parameters = model->named_parameters();
+    for (const DistributedParameter& item : given) {
+      const auto gradient = parameters[item.name].grad();
+      ASSERT_TRUE(has_layout(gradient)) << item.name;
+      EXPECT_TRUE(torch::allclose(full(gradient), plain->named_parameters()[item.name].grad()))
+          << item.name;
+    }
+    torch::optim::SGD(plain->parameters(), 0.1).step();
+    torch::optim::SGD(model->parameters(), 0.1).step();
+    EXPECT_TRUE(torch::allclose(full(parameters["second.norm.bias"].detach()),
+                                plain->second->norm->bias.detach()));
+  });
+}
+
+// Two modules that register one weight.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    const auto weight = torch::ones({10, 8}, torch::kDouble);
+    for (const char* name : {"words", "head"}) {
+      register_module(name, std::make_shared<torch::nn::Module>())
+          ->register_parameter("weight", weight);
+    }
+  }
+};
+TORCH_MODULE(Tied);
+
+TEST(DistributeModule, ATiedParameterAnswersToEachOfItsNames) {
+  run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const auto cut = [](const char* pattern, int dim) {
+      return ParameterLayout{pattern, {{"tensor", Shard{dim}}}};
+    };
+    Tied refused;
+    EXPECT_THAT(usage_error([&] {
+                  distribute_module(*refused, mesh, {cut("words.*", 1), cut("head.*", 0)});
+                }),
+                HasSubstr("parameter words.weight, which is head.weight too, is as [tensor: "
+                          "Shard(1)] by the one name and as [tensor: Shard(0)] by the other"));
+    EXPECT_FALSE(has_layout(refused->parameters().front()));
+    for (const ParameterLayouts& layouts : {ParameterLayouts{cut("head.weight", 0)},
+                                            {cut("words.weight", 0), cut("head.weight", 0)}}) {
+      Tied tied;
+      const auto given = distribute_module(*tied, mesh, layouts);
+      ASSERT_EQ(given.size(), 1);
+      EXPECT_EQ(given.front().name, "words.weight");
+      EXPECT_EQ(given.front().layout, Layout(mesh, {Shard{0}}));
+    }
   });
 }
 

@@ -70,7 +70,11 @@ TEST_F(IndexTest, RefusesSlicesThatTheTensorHasNot) {
         Slice(FlatRange{.begin = 0, .end = 6, .order = {1}}),
         Slice(Box{.begin = {0, 0, 0}, .size = {2, 3}}), Slice(Box{.begin = {0}, .size = {2, 3}}),
         Slice(Box{.begin = {0, 0}, .size = {2, kMost}}),
-        Slice(Box{.begin = {kMost, 0}, .size = {2, 3}})}) {
+        Slice(Box{.begin = {kMost, 0}, .size = {2, 3}}),
+        Slice(BoxRange{.box = {.begin = {0}, .size = {2, 3}}, .range = {.begin = 0, .end = 6}}),
+        Slice(BoxRange{.box = {.begin = {0, 0}, .size = {2, 2}}, .range = {.begin = 0, .end = 6}}),
+        Slice(BoxRange{.box = {.begin = {0, 0}, .size = {2, kMost}},
+                       .range = {.begin = 0, .end = kMost}})}) {
     EXPECT_THAT(error([&](Index& index) { tensor(index).pieces.at(0).slice = slice; }),
                 HasSubstr("is not inside it"));
   }
@@ -99,6 +103,20 @@ TEST_F(IndexTest, ReadsFilesBesideItAlone) {
                   tensor(index).pieces.at(0).file = name;
                 }),
                 HasSubstr("lists the file '" + name + "'"));
+  }
+}
+
+TEST_F(IndexTest, KeepsSlicesOfEveryKind) {
+  for (const Slice& slice :
+       {Slice(FlatRange{.begin = 0, .end = 6}),
+        Slice(FlatRange{.begin = 0, .end = 6, .order = {1, 0}}),
+        Slice(Box{.begin = {0, 0}, .size = {2, 3}}),
+        Slice(BoxRange{.box = {.begin = {0, 0}, .size = {2, 3}}, .range = {.begin = 0, .end = 6}}),
+        Slice(BoxRange{.box = {.begin = {0, 0}, .size = {2, 3}},
+                       .range = {.begin = 0, .end = 6, .order = {1, 0}}})}) {
+    write([&](Index& index) { tensor(index).pieces.at(0).slice = slice; });
+    EXPECT_EQ(read_index(path_).sections.at("model").at("t").pieces.at(0).slice, slice)
+        << describe(slice);
   }
 }
 

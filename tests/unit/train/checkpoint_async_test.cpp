@@ -2,7 +2,7 @@
 // Checkpoints that are written beside the training.
 #include "tests/ranks/thread_ranks.h"
 #include "tests/unit/checkpoint/gated_files.h"
-#include "tests/unit/train/small_problem.h"
+#include "tests/unit/train/saved_training.h"
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/inspect.h>
 #include <trireme/train/checkpoints.h>
@@ -10,7 +10,6 @@
 #include <trireme/train/stopping.h>
 
 #include <gmock/gmock.h>
-#include <tests/temporary_folder.h>
 
 #include <array>
 #include <cerrno>
@@ -32,20 +31,8 @@ using ::testing::ThrowsMessage;
 
 struct Interruption : std::exception {};
 
-class CheckpointsBesideTraining : public ::testing::Test {
+class CheckpointsBesideTraining : public testing::SavedTraining {
  protected:
-  struct Trained {
-    torch::nn::Sequential network = testing::small_network();
-    torch::optim::SGD optimizer = testing::momentum(*network);
-    Model model{network, CrossEntropy(), optimizer};
-  };
-
-  data::Pipeline batches(const comm::Group& group = {}) const {
-    data::Pipeline data = points_;
-    data.shard({.index = group.rank(), .count = group.size()}).batch(4);
-    return data;
-  }
-
   CheckpointOptions options(std::int64_t every_steps, std::int64_t keep = 0) {
     return {.save = {.folder = folder_.path(), .prefix = "test", .keep = keep, .files = &files_},
             .every_steps = every_steps,
@@ -53,13 +40,7 @@ class CheckpointsBesideTraining : public ::testing::Test {
             .asynchronous = true};
   }
 
-  std::vector<std::string> saved(const std::string& prefix = "test") const {
-    std::vector<std::string> names;
-    for (const auto& path : checkpoint::list_checkpoints(folder_.path(), prefix)) {
-      names.push_back(path.filename());
-    }
-    return names;
-  }
+  std::vector<std::string> saved() const { return testing::SavedTraining::saved("test"); }
 
   // Holds training before that step until a failure is known.
   static LambdaCallback wait_for_failure(std::int64_t global_step) {
@@ -75,9 +56,7 @@ class CheckpointsBesideTraining : public ::testing::Test {
     }});
   }
 
-  test::TemporaryFolder folder_;
   GatedFiles files_;
-  data::Pipeline points_ = testing::points(16);  // 4 steps alone
 };
 
 TEST_F(CheckpointsBesideTraining, HaveTheBitsOfTheirStepWhateverHappensNext) {
@@ -147,6 +126,33 @@ TEST_F(CheckpointsBesideTraining, OfRanksThatCutEverythingGoOnWithTheSameBits) {
   });
   EXPECT_TRUE(testing::same_parameters(*networks[2], *networks[0]));
   EXPECT_TRUE(testing::same_parameters(*networks[3], *networks[1]));
+}
+
+TEST_F(CheckpointsBesideTraining, OfTensorParallelRanksGoOnWithTheSameBits) {
+  files_.open();
+  std::vector<torch::nn::Sequential> networks;
+  for (int i = 0; i < 6; ++i) networks.push_back(testing::small_network());
+  testing::run_ranks(2, [&](const comm::Group& group) {
+    Plan plan;
+    plan.mesh = {{"tensor", 2}};
+    plan.layouts = {{"0.*", {{"tensor", Shard{0}}}}, {"3.weight", {{"tensor", Shard{1}}}}};
+    const auto train = [&](std::size_t which, const Callbacks& callbacks,
+                           const std::string& resumed, const std::string& saved_as) {
+      auto& network = networks.at(2 * which + static_cast<std::size_t>(group.rank()));
+      auto optimizer = testing::momentum(*network);
+      Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = plan});
+      if (!resumed.empty()) model.resume(folder_ / resumed);
+      model.train(2, batches(), callbacks);
+      if (!saved_as.empty()) model.save({.folder = folder_.path(), .prefix = saved_as});
+    };
+    train(0, {}, "", "straight");
+    Checkpoint checkpoint(options(1));
+    TrainingLimit limit({.steps = 3});
+    train(1, {limit, checkpoint}, "", "");
+    train(2, {}, "test-1_3", "resumed");
+  });
+  EXPECT_THAT(checkpoint::differences(folder_ / "straight-2_4", folder_ / "resumed-2_4"),
+              IsEmpty());
 }
 
 TEST_F(CheckpointsBesideTraining, TellCallbacksOfTheirEndWhenTheyAreOnTheDisk) {

@@ -3,14 +3,13 @@
 #include <trireme/train/checkpoints.h>
 
 #include "tests/ranks/thread_ranks.h"
-#include "tests/unit/train/small_problem.h"
+#include "tests/unit/train/saved_training.h"
 #include <trireme/base/error.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/learning_rate.h>
 #include <trireme/train/stopping.h>
 
 #include <gmock/gmock.h>
-#include <tests/temporary_folder.h>
 
 #include <cmath>
 #include <filesystem>
@@ -24,28 +23,8 @@ using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
 using ::testing::UnorderedElementsAre;
 
-class Checkpoints : public ::testing::Test {
+class Checkpoints : public testing::SavedTraining {
  protected:
-  struct Trained {
-    torch::nn::Sequential network = testing::small_network();
-    torch::optim::SGD optimizer = testing::momentum(*network);
-    Model model{network, CrossEntropy(), optimizer};
-  };
-
-  data::Pipeline batches(const comm::Group& group = {}) const {
-    data::Pipeline data = points_;
-    data.shard({.index = group.rank(), .count = group.size()}).batch(4);
-    return data;
-  }
-
-  std::vector<std::string> saved(const std::string& prefix = "checkpoint") const {
-    std::vector<std::string> names;
-    for (const auto& path : checkpoint::list_checkpoints(folder_.path(), prefix)) {
-      names.push_back(path.filename());
-    }
-    return names;
-  }
-
   checkpoint::SaveOptions save_options() const { return {.folder = folder_.path(), .keep = 0}; }
 
   // A score for every evaluation.
@@ -54,9 +33,6 @@ class Checkpoints : public ::testing::Test {
       return all.at(static_cast<std::size_t>(evaluation.epoch - 1));
     };
   }
-
-  test::TemporaryFolder folder_;
-  data::Pipeline points_ = testing::points(16);  // 4 steps alone
 };
 
 TEST_F(Checkpoints, AreSavedWhenATimeHasPassed) {

@@ -4,6 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/data/sparse_sum.h>
+#include <trireme/parallel/tensor/memory.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/any.h>
@@ -56,7 +58,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
                  const Plan& plan, const comm::Group& group, std::function<void()> check_module)
     : plan_(plan),
       lanes_(connect_lanes(plan, group)),
-      parameters_(parameters),
+      memories_(memories_of(parameters)),
       buffers_(buffers, group),
       check_module_(std::move(check_module)) {
   const at::NoGradGuard no_grad;
@@ -74,7 +76,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   // What each rank owns follows the buckets.
   knows_order_ = !cut.empty();
   if (!cut.empty()) shards_.emplace(parameters, cut, plan_, lanes_.shard);
-  buckets_.emplace(parameters, plan_, lanes_, shards());
+  buckets_.emplace(memories_, plan_, lanes_, shards());
   make_buckets(layouts);
   install_hooks();
 }
@@ -88,16 +90,16 @@ Reducer::~Reducer() {
 std::vector<BucketLayout> Reducer::assign(const std::vector<std::size_t>& order) const {
   std::vector<std::size_t> dense;
   std::ranges::copy_if(order, std::back_inserter(dense),
-                       [&](std::size_t index) { return !parameters_[index].has_sparse_gradient; });
+                       [&](std::size_t index) { return !memories_[index].has_sparse_gradient; });
   const std::int64_t bytes = bucket_bytes();
-  return assign_buckets(parameters_, dense, std::min(plan_.first_bucket_bytes, bytes), bytes,
+  return assign_buckets(memories_, dense, std::min(plan_.first_bucket_bytes, bytes), bytes,
                         stages_);
 }
 
 std::int64_t Reducer::bucket_bytes() const {
   if (plan_.bucket_bytes > 0) return plan_.bucket_bytes;
   std::int64_t all = 0;
-  for (const NamedTensor& item : parameters_) {
+  for (const NamedTensor& item : memories_) {
     all += item.tensor.numel() * static_cast<std::int64_t>(item.tensor.element_size());
   }
   constexpr std::int64_t kMiB = 1 << 20;
@@ -106,9 +108,9 @@ std::int64_t Reducer::bucket_bytes() const {
 
 void Reducer::make_buckets(const std::vector<BucketLayout>& layouts) {
   const auto tail = static_cast<std::int64_t>(slots_.size()) + kNumExtras;
-  tail_is_apart_ = has_exchange_ || !GradientBuckets::can_carry_tail(parameters_, layouts, plan_);
+  tail_is_apart_ = has_exchange_ || !GradientBuckets::can_carry_tail(memories_, layouts, plan_);
   buckets_->fill(layouts, tail_is_apart_ ? 0 : tail);
-  const at::TensorOptions options = parameters_.front().tensor.options().requires_grad(false);
+  const at::TensorOptions options = memories_.front().tensor.options().requires_grad(false);
   tail_ = tail_is_apart_ ? at::zeros({tail}, options.dtype(at::kFloat)) : buckets_->tail();
   counts_ = at::zeros({tail}, at::kDouble);
   num_pending_.clear();
@@ -208,10 +210,10 @@ void Reducer::check_slots() {
 void Reducer::check_optimizers() {
   if (const at::Tensor* untaken = shards_->optimizers().find_untaken()) {
     const auto found = std::ranges::find_if(
-        parameters_, [&](const NamedTensor& item) { return item.tensor.is_same(*untaken); });
+        slots_, [&](const Slot& slot) { return slot.parameter.tensor.is_same(*untaken); });
     for (const Slot& slot : slots_) at::Tensor(slot.parameter.tensor).mutable_grad().reset();
-    throw UsageError(join_message("the plan cuts what optimizers step, and parameter ", found->name,
-                                  " is in none that it knows"),
+    throw UsageError(join_message("the plan cuts what optimizers step, and parameter ",
+                                  found->parameter.name, " is in none that it knows"),
                      "call shard(optimizer) on what parallelize returned, for each optimizer, "
                      "before the first backward(); a parameter that is not to be trained takes "
                      "set_requires_grad(false) before parallelize");
@@ -297,9 +299,9 @@ std::vector<comm::Group> Reducer::groups() const {
   return groups;
 }
 
-void Reducer::abandon_step() {
+void Reducer::abandon_step(bool others_take_part) {
   const std::lock_guard lock(mutex_);
-  is_broken_ = is_broken_ || (lanes_.all.size() > 1 && (pass_ != 0 || pass_id_ != kNoPass));
+  is_broken_ = is_broken_ || (others_take_part && (pass_ != 0 || pass_id_ != kNoPass));
   pass_id_ = kNoPass;
   pass_ = 0;
   next_bucket_ = 0;
@@ -338,22 +340,29 @@ void Reducer::make_ready(Slot& slot) {
                     "name the parameter in Plan::sparse_gradients");
   }
   if (is_sparse) return;
+  if (slot.is_used) bring_gradient_to_layout(slot.parameter.tensor);
   if (!buckets_->is_lent(slot.bucket)) store_gradient(slot);
   --num_pending_[slot.bucket];
 }
 
+// The place of a gradient in its bucket as the gradient.
+at::Tensor Reducer::gradient_at(std::size_t slot) const {
+  return as_like(slots_[slot].parameter.tensor, buckets_->place_of(slot));
+}
+
 // Copies what autograd accumulated into the bucket, unless it accumulated there already.
 void Reducer::store_gradient(Slot& slot) {
-  const at::Tensor& place = buckets_->place_of(static_cast<std::size_t>(&slot - slots_.data()));
+  const auto index = static_cast<std::size_t>(&slot - slots_.data());
+  const at::Tensor& place = buckets_->place_of(index);
   at::Tensor& gradient = slot.parameter.tensor.mutable_grad();
-  const bool is_in_place = gradient.defined() && gradient.is_alias_of(place);
+  const bool is_in_place = gradient.defined() && memory_of(gradient).is_alias_of(place);
   if (!slot.is_used) {
     if (is_in_place) gradient = gradient.clone();  // stays as it was, while its place is exchanged
     place.zero_();
   } else if (!is_in_place) {
-    place.copy_(gradient);
+    place.copy_(memory_of(gradient));
     // Autograd's memory is free again. Where it is cut, the optimizer finds its slice elsewhere.
-    gradient = buckets_->stage(slot.bucket) > 0 ? at::Tensor() : place;
+    gradient = buckets_->stage(slot.bucket) > 0 ? at::Tensor() : gradient_at(index);
   }
 }
 
@@ -423,6 +432,16 @@ void Reducer::sum_sparse_gradients(double divisor) {
   }
 }
 
+// Whether there is anything in the sum of a gradient, on any rank that has a part of it.
+bool Reducer::has_come(std::size_t slot) const {
+  const at::Tensor any = at::any(buckets_->place_of(slot)).to(at::kCPU, at::kByte);
+  const at::Tensor& parameter = slots_[slot].parameter.tensor;
+  if (has_layout(parameter)) {
+    comm::all_reduce(any, layout_of(parameter).mesh().group(), comm::ReduceOp::kMaximum);
+  }
+  return any.item<std::uint8_t>() != 0;
+}
+
 // Gives the sums to the parameters or to the optimizers' slices.
 void Reducer::hand_out() {
   const double* num_ranks_using = counts_.const_data_ptr<double>();
@@ -434,9 +453,8 @@ void Reducer::hand_out() {
     }
     for (const std::size_t slot : buckets_->members(bucket)) {
       // What an exchange kept of earlier steps may have come for a parameter that none used now.
-      const at::Tensor& sum = buckets_->place_of(slot);
-      if (is_used(slot) || (has_exchange_ && at::any(sum).item<bool>())) {
-        slots_[slot].parameter.tensor.mutable_grad() = sum;
+      if (is_used(slot) || (has_exchange_ && has_come(slot))) {
+        slots_[slot].parameter.tensor.mutable_grad() = gradient_at(slot);
       }
     }
   }
@@ -477,7 +495,9 @@ void Reducer::learn_order() {
     at::Tensor& gradient = slots_[slot].parameter.tensor.mutable_grad();
     const at::Tensor& place = buckets_->place_of(slot);
     place.copy_(places[slot]);
-    if (gradient.defined() && gradient.is_alias_of(places[slot])) gradient = place;
+    if (gradient.defined() && memory_of(gradient).is_alias_of(places[slot])) {
+      gradient = gradient_at(slot);
+    }
   }
 }
 

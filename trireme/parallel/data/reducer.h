@@ -37,8 +37,9 @@ namespace trireme::detail {
 /// Hooks on the given parameters, as long as it lives. Called by autograd's threads; safe to be.
 class Reducer {
  public:
-  /// @param parameters that require gradients, in the same order on all ranks.
-  /// @param buffers that follow rank 0 in every step.
+  /// @param parameters that require gradients, in the same order on all ranks; of distributed ones
+  /// this rank's part is what is exchanged, in the parameter's layout.
+  /// @param buffers that follow rank 0 in every step; plain.
   /// @param check_module called at the beginning of each step's backward; may throw.
   Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers,
           const Plan& plan, const comm::Group& group, std::function<void()> check_module);
@@ -50,7 +51,8 @@ class Reducer {
   void add_to_step(const at::Tensor& number) { number_ = number.detach(); }
   double sum_of_step() const { return sum_of_step_; }
   double seconds_of_exchange() const { return exchanges_.last_step; }
-  void abandon_step();
+  /// @param others_take_part in forward or in the exchange: they have gone on without this rank.
+  void abandon_step(bool others_take_part);
   void exchange_by(std::shared_ptr<GradientExchange> exchange);
   /// While it is on, backward passes only accumulate.
   void hold_back(bool on);
@@ -94,17 +96,19 @@ class Reducer {
   void finish_step();
   void forget_unsent();
   void make_ready(Slot& slot);
+  at::Tensor gradient_at(std::size_t slot) const;
   void store_gradient(Slot& slot);
   void launch_ready_buckets();
   void launch(std::size_t bucket);
   void sum_sparse_gradients(double divisor);
   double divisor() const;
+  bool has_come(std::size_t slot) const;
   void hand_out();
 
   const Plan plan_;
   const Lanes lanes_;
-  std::vector<NamedTensor> parameters_;
-  std::vector<int> stages_;  // of the parameters
+  const std::vector<NamedTensor> memories_;  // of the parameters on this rank
+  std::vector<int> stages_;                  // of the parameters
   std::optional<Shards> shards_;
   std::optional<GradientBuckets> buckets_;
   std::vector<Slot> slots_;

@@ -4,12 +4,13 @@
 // no tensor of the module alive; tensors of the module keep the record.
 #pragma once
 
+#include <trireme/tensor/rehearsal/interception.h>
+
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
-#include <c10/core/DispatchKey.h>
 #include <c10/core/Storage.h>
 
 #include <cstddef>
@@ -20,8 +21,8 @@
 
 namespace trireme::detail {
 
-/// Included while a module is constructed. LibTorch has no kernels on it; it lies below autograd.
-inline constexpr auto kDeferredKey = c10::DispatchKey::Fake;
+/// Included while a module is constructed.
+inline constexpr auto kDeferredKey = tensor::kBelowAutograd;
 
 /// What an operator does to a block of memory.
 enum class Access {

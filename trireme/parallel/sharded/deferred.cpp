@@ -4,11 +4,11 @@
 #include <trireme/base/error.h>
 #include <trireme/parallel/sharded/construction.h>
 #include <trireme/parallel/sharded/deferred_call.h>
+#include <trireme/tensor/rehearsal/interception.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -24,23 +24,12 @@ std::shared_ptr<Construction>& current() {
   return construction;
 }
 
-void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+bool on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const std::shared_ptr<Construction> construction = current();
-  if (construction == nullptr) {  // a thread of autograd that has inherited the key
-    const c10::impl::ExcludeDispatchKeyGuard not_recorded(kDeferredKey);
-    op.callBoxed(stack);
-    return;
-  }
+  if (construction == nullptr) return false;  // a thread of autograd that has inherited the key
   call_deferred(op, keys, *stack, construction);
-}
-
-void register_fallback() {
-  static const torch::Library library = [] {
-    torch::Library made(torch::Library::IMPL, "_", kDeferredKey, __FILE__, __LINE__);
-    made.fallback(torch::CppFunction::makeFromBoxedFunction<&on_operator>());
-    return made;
-  }();
+  return true;
 }
 
 // The constructions of those tensors that are deferred, each once, in order of appearance.
@@ -128,7 +117,7 @@ struct DeferredScope::State {
 
 DeferredScope::DeferredScope() {
   if (current() != nullptr) return;
-  register_fallback();
+  tensor::intercept_below_autograd(on_operator);
   state_ = std::make_unique<State>(std::make_shared<Construction>());
   current() = state_->construction;
 }

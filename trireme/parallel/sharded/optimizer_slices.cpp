@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/tensor/memory.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -61,7 +62,8 @@ Fields fields_of(State& state) {
 constexpr std::size_t kMostTensors = 3;
 
 // A copy of what lies in a tensor like the parameter where the part lies in the parameter.
-at::Tensor part_of(const at::Tensor& tensor, const SlicedParameter& sliced) {
+at::Tensor part_of(const at::Tensor& like_parameter, const SlicedParameter& sliced) {
+  const at::Tensor tensor = memory_like(sliced.parameter, like_parameter);
   return tensor.as_strided({sliced.part.numel()}, {1}, tensor.storage_offset() + sliced.offset)
       .to(sliced.part.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
@@ -121,14 +123,16 @@ OptimizerSlices::OptimizerSlices(std::vector<SlicedParameter> parameters,
     : parameters_(std::move(parameters)),
       bucket_elements_(std::move(bucket_elements)),
       group_(std::move(group)) {
-  for (const SlicedParameter& sliced : parameters_) {
-    parts_.insert(sliced.part.unsafeGetTensorImpl());
-    for (const at::Tensor& piece : sliced.pieces) parts_.insert(piece.unsafeGetTensorImpl());
+  for (std::size_t index = 0; index < parameters_.size(); ++index) {
+    const SlicedParameter& sliced = parameters_[index];
+    parts_[sliced.part.unsafeGetTensorImpl()] = index;
+    for (const at::Tensor& piece : sliced.pieces) parts_[piece.unsafeGetTensorImpl()] = index;
   }
 }
 
-bool OptimizerSlices::is_part(const at::Tensor& parameter) const {
-  return parts_.contains(parameter.unsafeGetTensorImpl());
+const SlicedParameter* OptimizerSlices::of_part(const at::Tensor& part) const {
+  const auto found = parts_.find(part.unsafeGetTensorImpl());
+  return found == parts_.end() ? nullptr : &parameters_[found->second];
 }
 
 bool OptimizerSlices::steps_parts(const optim::Optimizer& optimizer) const {
@@ -194,8 +198,9 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
       takers_[parameter.unsafeGetTensorImpl()] = &optimizer;
       const at::Tensor gradient = std::exchange(parameter.mutable_grad(), {});
       if (stepped.numel() == 0) continue;
-      if (gradient.defined() && gradient.layout() == at::kStrided &&
-          gradient.strides() == parameter.strides()) {
+      const bool is_like = gradient.defined() && gradient.layout() == at::kStrided &&
+                           gradient.strides() == parameter.strides();
+      if (is_like) {
         stepped.mutable_grad() = part_of(gradient, *found->second);
       }
       if (whole) optimizer.state()[stepped.unsafeGetTensorImpl()] = cut(*whole, *found->second);
@@ -307,7 +312,7 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
       if (having.empty()) continue;
       const at::Tensor all =
           at::zeros({bucket_elements_[bucket]},
-                    parameters_[having.front()].parameter.options().requires_grad(false));
+                    parameters_[having.front()].memory.options().requires_grad(false));
       for (const std::size_t i : having) {
         const SlicedParameter& sliced = parameters_[i];
         if (!own[i]) continue;
@@ -319,9 +324,10 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
       if (group_.shared_memory() == nullptr) own_slice = own_slice.clone();  // no overlaps
       comm::all_gather(all, own_slice, group_, "optimizer state");
       for (const std::size_t i : having) {
-        const at::Tensor& parameter = parameters_[i].parameter;
+        const at::Tensor& memory = parameters_[i].memory;
         *fields_of(*whole[i]).tensors[field] =
-            slice_of(all, parameters_[i].place, parameter.sizes(), parameter.strides()).clone();
+            as_like(parameters_[i].parameter,
+                    slice_of(all, parameters_[i].place, memory.sizes(), memory.strides()).clone());
       }
     }
   }

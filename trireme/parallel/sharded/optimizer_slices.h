@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace torch::optim {
@@ -23,10 +22,11 @@ namespace trireme::detail {
 /// bucket is as long as every other's.
 struct SlicedParameter {
   at::Tensor parameter;
+  at::Tensor memory;  ///< this rank's part of a distributed one, the parameter itself elsewhere
   std::size_t bucket = 0;
   std::int64_t place = 0;   ///< of its first element in the bucket
   at::Tensor part;          ///< [n], flat, what this rank steps; n is 0 where it has nothing
-  std::int64_t offset = 0;  ///< of the part in the parameter's memory
+  std::int64_t offset = 0;  ///< of the part in that memory
   /// The part in pieces, in order, that are stepped in its place; none where it is stepped at once.
   /// An optimizer of LibTorch reads and writes each tensor several times in a step; a piece is
   /// still in the cache the second time.
@@ -60,7 +60,9 @@ class OptimizerSlices {
   void split(torch::optim::Optimizer& optimizer) const;
 
   /// Whether it is a part, or a piece of one, that take_over gave an optimizer.
-  bool is_part(const at::Tensor& parameter) const;
+  bool is_part(const at::Tensor& parameter) const { return of_part(parameter) != nullptr; }
+  /// Of which parameter it is one; null where it is none.
+  const SlicedParameter* of_part(const at::Tensor& part) const;
   /// Null for a parameter that is not cut.
   const SlicedParameter* find(const at::Tensor& parameter) const;
   /// All that were taken over.
@@ -76,7 +78,7 @@ class OptimizerSlices {
   std::vector<SlicedParameter> parameters_;
   std::vector<std::int64_t> bucket_elements_;
   comm::Group group_;
-  std::unordered_set<const c10::TensorImpl*> parts_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> parts_;  // and pieces: of which
   std::unordered_map<const c10::TensorImpl*, const torch::optim::Optimizer*> takers_;
   std::vector<const torch::optim::Optimizer*> taken_;
 };

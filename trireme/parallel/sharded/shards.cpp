@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/parallel/data/lanes.h>
 #include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/tensor/memory.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -40,12 +41,13 @@ std::vector<at::Tensor> pieces_of(const at::Tensor& part) {
 
 Shards::Shards(const std::vector<NamedTensor>& parameters, const std::vector<BucketLayout>& layouts,
                const Plan& plan, comm::Group group)
-    : parameters_(parameters),
+    : parameters_(memories_of(parameters)),
       is_offloaded_(plan.offload_optimizer),
       group_(std::move(group)),
       gathers_(duplicate(group_)),
       whole_(plan.gathered_buckets, gathers_) {
   const at::NoGradGuard no_grad;
+  for (const NamedTensor& item : parameters) handles_.push_back(item.tensor);
   for (const BucketLayout& layout : layouts) buckets_.emplace_back().layout = layout;
   set_lengths(layouts);
   check_shares();
@@ -261,7 +263,8 @@ SlicedParameter Shards::cut(std::size_t number, const BucketLayout::Place& place
     piece_begin += piece.numel();
   }
   const std::int64_t slice_begin = group_.rank() * bucket.own.numel();
-  return {.parameter = parameter,
+  return {.parameter = handles_[place.tensor],
+          .memory = parameter,
           .bucket = number,
           .place = place.offset,
           .part = part,
@@ -300,7 +303,8 @@ void Shards::check_memory() const {
   for (const Bucket& bucket : buckets_) {
     for (const BucketLayout::Place& place : bucket.layout.places) {
       const NamedTensor& item = parameters_[place.tensor];
-      if (item.tensor.has_storage() && item.tensor.is_alias_of(bucket.memory)) continue;
+      const bool is_there = memory_of(handles_[place.tensor]).is_same(item.tensor);
+      if (is_there && item.tensor.has_storage() && item.tensor.is_alias_of(bucket.memory)) continue;
       throw UsageError(
           join_message("parameter ", item.name, " has other memory than parallelize gave it"),
           "load, move and cast a module before parallelize; into one that is sharded "

@@ -40,7 +40,8 @@ class Shards final : public Toucher {
  public:
   /// Moves the parameters that lie in `buckets` into flat memory, with their values; those of stage
   /// 3 may be deferred: they get their values one by one, which the plan may want to be the same on
-  /// all ranks: see drawn(). Collective.
+  /// all ranks: see drawn(). Of distributed parameters it is this rank's part that is moved and
+  /// cut. Collective.
   /// @param buckets whose kind is the stage.
   Shards(const std::vector<NamedTensor>& parameters, const std::vector<BucketLayout>& buckets,
          const Plan& plan, comm::Group group);
@@ -88,8 +89,7 @@ class Shards final : public Toucher {
       for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
         for (const BucketLayout::Place& place : buckets_[bucket].layout.places) {
           const bool is_stepped =
-              is_used(place.tensor) &&
-              optimizers_->taker_of(parameters_[place.tensor].tensor) == optimizer;
+              is_used(place.tensor) && optimizers_->taker_of(handles_[place.tensor]) == optimizer;
           if (!is_stepped) continue;
           steps_any = true;
           mark_owners(bucket, place, ranks);
@@ -168,7 +168,8 @@ class Shards final : public Toucher {
   template <typename Call>
   void remembering_failure(const Call& call);
 
-  std::vector<NamedTensor> parameters_;
+  std::vector<at::Tensor> handles_;      // the parameters, which may be distributed
+  std::vector<NamedTensor> parameters_;  // their memory on this rank
   bool is_offloaded_;
   comm::Group group_;
   comm::Group gathers_;  // the same ranks; their order of gathers does not depend on other calls

@@ -2,73 +2,144 @@
 #include <trireme/parallel/tensor/distribute_module.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/named_tensors.h>
+#include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <unordered_map>
 
 namespace trireme {
 namespace {
 
-std::vector<detail::NamedTensor> all_tensors(const torch::nn::Module& module) {
-  std::vector<detail::NamedTensor> all = detail::named_tensors(module.named_parameters());
-  for (const detail::NamedTensor& buffer : detail::named_tensors(module.named_buffers())) {
-    all.push_back(buffer);
-  }
+// A parameter or a buffer with all its names: several where modules share it.
+struct Item {
+  const char* kind;
+  std::vector<std::string> names;
+  at::Tensor tensor;
+};
+
+std::vector<Item> all_tensors(const torch::nn::Module& module) {
+  std::vector<Item> all;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> place;
+  const auto add = [&](const auto& tensors, const char* kind) {
+    for (const auto& named : tensors) {
+      if (!named.value().defined()) continue;
+      const auto [at, is_new] = place.emplace(named.value().unsafeGetTensorImpl(), all.size());
+      if (is_new) all.push_back({kind, {}, named.value()});
+      all[at->second].names.push_back(named.key());
+    }
+  };
+  add(module.named_parameters(), "parameter");
+  add(module.named_buffers(), "buffer");
   return all;
 }
 
-void check_patterns(const std::vector<detail::NamedTensor>& tensors,
-                    const ParameterLayouts& layouts) {
+void check_patterns(const std::vector<Item>& items, const ParameterLayouts& layouts) {
   for (const ParameterLayout& layout : layouts) {
-    const bool fits = std::ranges::any_of(tensors, [&](const detail::NamedTensor& item) {
-      return find_layout({layout}, item.name) != nullptr;
+    const bool fits = std::ranges::any_of(items, [&](const Item& item) {
+      return std::ranges::any_of(item.names, [&](const std::string& name) {
+        return find_layout({layout}, name) != nullptr;
+      });
     });
     if (fits || layout.is_optional) continue;
     std::string names;
-    for (std::size_t i = 0; i < std::min<std::size_t>(tensors.size(), 8); ++i) {
-      names += (i == 0 ? "" : ", ") + tensors[i].name;
+    for (std::size_t i = 0; i < std::min<std::size_t>(items.size(), 8); ++i) {
+      names += (i == 0 ? "" : ", ") + items[i].names.front();
     }
     throw UsageError(join_message("the pattern ", layout.pattern, " fits no parameter or buffer"),
-                     join_message("the module has ", names, tensors.size() > 8 ? ", …" : ""));
+                     join_message("the module has ", names, items.size() > 8 ? ", …" : ""));
   }
 }
 
-Layout layout_for(const detail::NamedTensor& item, const DeviceMesh& mesh,
-                  const ParameterLayouts& layouts) {
-  const ParameterLayout* found = find_layout(layouts, item.name);
-  const Layout layout =
-      found == nullptr ? Layout::replicated(mesh) : Layout(mesh, found->placements);
+void check_placements(const Item& item, const Layout& layout, const ParameterLayout& asked) {
+  const auto what = [&](const auto&... how) {
+    return join_message(item.kind, " ", item.names.front(), " of ", item.tensor.sizes(),
+                        " cannot be ", how..., ", as ", to_string(asked), " asks for");
+  };
   for (const Placement& placement : layout.placements()) {
-    if (!placement.is_shard() || placement.dim() < item.tensor.dim()) continue;
-    throw UsageError(join_message("parameter ", item.name, " of ", item.tensor.sizes(),
-                                  " cannot be cut along dim ", placement.dim(), ", as ",
-                                  found->pattern, " -> ", placement.to_string(), " asks for"),
-                     "give a pattern of its own before that one");
+    if (placement.is_shard() && placement.dim() >= item.tensor.dim()) {
+      throw UsageError(what("cut along dim ", placement.dim()),
+                       "give a pattern of its own before that one");
+    }
+    if (placement.is_partial()) {
+      throw UsageError(what(placement.to_string()),
+                       "an optimizer would step a summand as if it were the value; give Replicate, "
+                       "Shard or FlatShard");
+    }
   }
-  return layout;
+  if (!layout.has_flat_shard()) return;
+  try {
+    local_sizes(item.tensor.sizes(), layout, tensor::coordinate_here(layout.mesh()));
+  } catch (const UsageError&) {
+    throw UsageError(what("cut into these ranges, which do not cover it"),
+                     "give ranges that cover its elements");
+  }
+}
+
+// What the first pattern that fits one of its names says; no pattern is Replicate, unless another
+// name has one.
+Layout layout_for(const Item& item, const DeviceMesh& mesh, const ParameterLayouts& layouts) {
+  Layout chosen;
+  const std::string* chosen_by = nullptr;
+  for (const std::string& name : item.names) {
+    const ParameterLayout* const found = find_layout(layouts, name);
+    if (found == nullptr) continue;
+    const Layout layout(mesh, found->placements);
+    check_placements(item, layout, *found);
+    if (chosen_by != nullptr && layout != chosen) {
+      throw UsageError(join_message(item.kind, " ", *chosen_by, ", which is ", name, " too, is as ",
+                                    chosen.to_string(), " by the one name and as ",
+                                    layout.to_string(), " by the other"),
+                       "give both names the same placements, or only one of them a pattern");
+    }
+    if (chosen_by == nullptr) chosen_by = &name;
+    chosen = layout;
+  }
+  return chosen_by != nullptr ? chosen : Layout::replicated(mesh);
+}
+
+void check_item(const Item& item) {
+  if (has_layout(item.tensor)) {
+    throw UsageError(join_message(item.kind, " ", item.names.front(),
+                                  " is distributed already, as ", describe(item.tensor)),
+                     "distribute a module once");
+  }
+  const at::Tensor& gradient = item.tensor.grad();
+  if (gradient.defined() && (gradient.is_sparse() || has_layout(gradient))) {
+    throw UsageError(join_message("the gradient of ", item.kind, " ", item.names.front(), " is ",
+                                  gradient.is_sparse() ? "sparse" : "distributed already"),
+                     "call zero_grad() before");
+  }
 }
 
 }  // namespace
 
+std::vector<DistributedParameter> planned_layouts(const torch::nn::Module& module,
+                                                  const DeviceMesh& mesh,
+                                                  const ParameterLayouts& layouts) {
+  const std::vector<Item> items = all_tensors(module);
+  check_patterns(items, layouts);
+  std::vector<DistributedParameter> given;
+  for (const Item& item : items) {
+    check_item(item);
+    given.push_back({item.names.front(), layout_for(item, mesh, layouts)});
+  }
+  return given;
+}
+
 std::vector<DistributedParameter> distribute_module(torch::nn::Module& module,
                                                     const DeviceMesh& mesh,
                                                     const ParameterLayouts& layouts) {
-  const std::vector<detail::NamedTensor> tensors = all_tensors(module);
-  check_patterns(tensors, layouts);
-  std::vector<DistributedParameter> given;
-  for (const detail::NamedTensor& item : tensors) {
-    if (has_layout(item.tensor)) {
-      throw UsageError(join_message("parameter ", item.name, " is distributed already, as ",
-                                    describe(item.tensor)),
-                       "distribute a module once");
-    }
-    given.push_back({item.name, layout_for(item, mesh, layouts)});
-  }
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    distribute_in_place(tensors[i].tensor, given[i].layout);
+  std::vector<DistributedParameter> given = planned_layouts(module, mesh, layouts);
+  const std::vector<Item> items = all_tensors(module);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const at::Tensor& tensor = items[i].tensor;
+    distribute_in_place(tensor, given[i].layout);
+    at::Tensor& gradient = tensor.mutable_grad();
+    if (gradient.defined()) gradient = distribute(gradient.detach(), given[i].layout);
   }
   return given;
 }

@@ -132,10 +132,21 @@ struct Choice {
   }
 };
 
-bool fits(const Strategy& strategy, const Choice& choice) {
+// FlatShard is the only placement that may cut a tensor, on whichever axis.
+bool cuts_beside_flat(const Layout& layout, int axis, const Placement& placement) {
+  for (int other = 0; other < static_cast<int>(layout.placements().size()); ++other) {
+    const Placement& its = layout[other];
+    if (other == axis || (!its.is_shard() && !its.is_flat_shard())) continue;
+    if (placement.is_flat_shard() || (its.is_flat_shard() && placement.is_shard())) return true;
+  }
+  return false;
+}
+
+bool fits(const Strategy& strategy, const Choice& choice, int axis) {
   for (int input = 0; input < choice.call.num_inputs(); ++input) {
     const auto index = static_cast<std::size_t>(input);
     const Placement& placement = strategy.inputs[index];
+    if (cuts_beside_flat(choice.current[index], axis, placement)) return false;
     if (placement.is_shard() && placement.dim() >= choice.call.input(input).dim()) return false;
     if (choice.is_shared[index] && !placement.is_replicate()) return false;
   }
@@ -159,7 +170,8 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
   double best_cost = kNever;
   for (const Strategy& strategy : strategies) {
     TRIREME_CHECK_EQ(static_cast<int>(strategy.inputs.size()), choice.call.num_inputs());
-    if (!fits(strategy, choice)) continue;
+    const bool copies_view = strategy.is_copy && choice.facts.returns_view;
+    if (!fits(strategy, choice, axis) || (copies_view && !gather_in_views)) continue;
     const double cost = choice.cost(strategy, axis);
     if (best == nullptr || cost < best_cost) {
       best = &strategy;
@@ -201,6 +213,18 @@ void refuse_view(const OperatorFacts& facts, const Call& call, const Redistribut
                    " without communication: ", path.to_string()),
       "redistribute the tensor before the view, or let it be gathered into a copy with "
       "trireme::tensor::allow_gather_in_views(true)");
+}
+
+// What is moved for a call comes back with the shape that it had.
+void refuse_other_shape(const OperatorFacts& facts, const Call& call, const Redistribution& path) {
+  const bool keeps_shape = !call.is_in_place() || call.num_outputs() == 0 ||
+                           !call.output(0).defined() ||
+                           call.output(0).sizes() == call.input(0).sizes();
+  if (keeps_shape) return;
+  throw UsageError(join_message("operator ", facts.name, " cannot change a tensor of ",
+                                call.input(0).sizes(), " to ", call.output(0).sizes(),
+                                " in place without communication: ", path.to_string()),
+                   "redistribute the tensor before, or call the operator that returns a new one");
 }
 
 // Layouts of inputs and outputs from the strategies of all axes.
@@ -282,6 +306,7 @@ void set_paths(Decision& decision, const OperatorFacts& facts,
     decision.seconds += decided.path->seconds();
     const int argument = call.argument_of(static_cast<int>(input));
     if (is_written(facts, argument)) {
+      refuse_other_shape(facts, call, *decided.path);
       decided.back.emplace(tensor.sizes(), tensor.scalar_type(), decided.target, current);
     }
     if (argument == facts.viewed && !decided.path->is_local()) {
@@ -303,6 +328,7 @@ void set_geometry(Decision& decision, const OperatorFacts& facts) {
     decided.geometry.sizes.assign(output.sizes().begin(), output.sizes().end());
     decided.geometry.strides.assign(output.strides().begin(), output.strides().end());
     decided.geometry.offset = output.storage_offset();
+    decided.type = output.scalar_type();
     // A view's geometry follows from that of what it views.
     decided.is_view = facts.returns_view && !decision.gathers_view;
     decided.is_from_local = decided.layout.is_replicated() && !decided.is_view;
@@ -312,6 +338,12 @@ void set_geometry(Decision& decision, const OperatorFacts& facts) {
 }  // namespace
 
 bool allow_gather_in_views(bool is_allowed) { return std::exchange(gather_in_views, is_allowed); }
+
+c10::SmallVector<std::int64_t, 4> coordinate_here(const DeviceMesh& mesh) {
+  c10::SmallVector<std::int64_t, 4> coordinate(static_cast<std::size_t>(mesh.num_axes()), 0);
+  if (mesh.contains_this_rank()) std::ranges::copy(mesh.coordinate(), coordinate.begin());
+  return coordinate;
+}
 
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,
                                  const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments) {
@@ -340,6 +372,7 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
   const std::vector<Part> parts = rule.elementwise_lists
                                       ? by_element(call, inputs, current, num_outputs)
                                       : whole(call, current, num_outputs);
+  bool moves_data = false;
   for (const Part& part : parts) {
     // Each axis sees what those before it chose, or two could come to cut one dim more often than
     // it divides.
@@ -348,10 +381,14 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
     for (int axis = 0; axis < decision->mesh.num_axes(); ++axis) {
       const Choice choice = {facts, part.call, seen, part.is_shared, decision->mesh};
       const Strategy& chosen = strategy_of_axis.emplace_back(cheapest(choice, rule, axis));
-      if (chosen.kernel != nullptr) decision->kernel = chosen.kernel;
+      // One that moves data does the work of those that do not.
+      if (chosen.kernel != nullptr && (chosen.is_copy || !moves_data)) {
+        decision->kernel = chosen.kernel;
+      }
+      moves_data = moves_data || chosen.is_copy;
+      if (chosen.is_copy && facts.returns_view) decision->gathers_view = true;
       for (std::size_t i = 0; i < seen.size(); ++i) {
-        const bool is_flat = seen[i].has_flat_shard() || chosen.inputs[i].is_flat_shard();
-        if (!is_flat) seen[i] = seen[i].with(axis, chosen.inputs[i]);
+        seen[i] = seen[i].with(axis, chosen.inputs[i]);
       }
     }
     set_layouts(*decision, part, strategy_of_axis);
@@ -365,7 +402,7 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
     decision->output_layouts.push_back(output.layout);
   }
   if (rule.local_arguments) {
-    rule.local_arguments(call, decision->output_layouts, decision->mesh.coordinate(),
+    rule.local_arguments(call, decision->output_layouts, coordinate_here(decision->mesh),
                          decision->local_arguments);
   }
   for (const at::Tensor& input : call.inputs()) decision->input_sizes.push_back(input.sizes());

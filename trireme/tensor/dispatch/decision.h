@@ -37,6 +37,7 @@ struct OutputDecision {
   Layout layout;
   bool is_from_local = false;  ///< geometry is that of the local result
   Geometry geometry;
+  at::ScalarType type = at::ScalarType::Undefined;
   bool is_view = false;      ///< of an argument's memory
   bool is_complete = false;  ///< false: to be completed with the first local result
   c10::SmallVector<std::int64_t, 5> local_strides;  ///< of new tensors
@@ -62,6 +63,10 @@ struct Decision {
 /// communication and that was not allowed.
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,
                                  const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments);
+
+/// This rank's coordinate; in a mesh that it is not in (one without ranks, in a rehearsal), the
+/// first, whose parts are the longest.
+c10::SmallVector<std::int64_t, 4> coordinate_here(const DeviceMesh& mesh);
 
 /// Whether a view that no rank can make of its part alone is a redistributed copy, which must not
 /// be written to, as it is unless this is called with false; or refused, with the collective that

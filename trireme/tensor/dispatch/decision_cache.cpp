@@ -2,13 +2,15 @@
 #include <trireme/tensor/dispatch/decision_cache.h>
 
 #include <trireme/base/error.h>
+#include <trireme/tensor/rules/rule_table.h>
 
-#include <algorithm>
 #include <bit>
 #include <functional>
+#include <list>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace trireme::tensor {
@@ -20,10 +22,13 @@ struct Entry {
 };
 
 struct Cache {
-  // By hash; calls with equal hashes are in one bucket of the list.
-  std::unordered_map<std::uint64_t, std::vector<Entry>> entries;
+  // By hash; calls with equal hashes are in one bucket of the list, where they stay.
+  std::unordered_map<std::uint64_t, std::list<Entry>> entries;
+  // The last found of each operator: comparing with it comes before hashing.
+  std::vector<const Entry*> latest;
   std::int64_t num_entries = 0;
   std::int64_t num_made = 0;
+  std::uint64_t version_of_rules = 0;
   int calls_in_progress = 0;
 };
 
@@ -36,62 +41,29 @@ Cache& cache() {
 
 constexpr std::uint64_t kSeed = 0x9E3779B97F4A7C15;
 
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) * kSeed;
-  return hash ^ (hash >> 29);
-}
-
-}  // namespace
-
-DecisionKey::DecisionKey(const OperatorFacts& facts, const InputSlots& inputs,
-                         c10::ArrayRef<c10::IValue> arguments) {
-  words_.push_back(static_cast<std::uint64_t>(facts.index));
-  for (const InputSlot& input : inputs) {
-    const c10::TensorImpl& impl = *input.tensor->unsafeGetTensorImpl();
-    const c10::IntArrayRef sizes = impl.sizes();
-    const c10::IntArrayRef strides = impl.strides();
-    const auto dtype = static_cast<std::uint64_t>(input.tensor->scalar_type());
-    const std::uint64_t is_number = impl.is_wrapped_number() ? 1 : 0;
-    words_.push_back(input.held == nullptr ? 0 : input.held->layout.hash());
-    words_.push_back(dtype | sizes.size() << 8 | is_number << 16 |
-                     static_cast<std::uint64_t>(input.argument) << 24 |
-                     static_cast<std::uint64_t>(input.element + 1) << 40);
-    words_.append(sizes.begin(), sizes.end());
-    words_.append(strides.begin(), strides.end());
-    if (facts.returns_view && input.argument == facts.viewed) {
-      words_.push_back(static_cast<std::uint64_t>(impl.storage_offset()));
-    }
-  }
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (facts.is_in_key[i]) append(facts, arguments[i]);
-  }
-  hash_ = kSeed;
-  for (const std::uint64_t word : words_) hash_ = mixed(hash_, word);
-}
-
-void DecisionKey::append(const OperatorFacts& facts, const c10::IValue& value) {
+// The words of an argument that is no tensor.
+template <class Take>
+void visit_value(const OperatorFacts& facts, const c10::IValue& value, Take& take) {
   if (value.isInt()) {
-    words_.push_back(static_cast<std::uint64_t>(value.toInt()));
+    take(static_cast<std::uint64_t>(value.toInt()));
   } else if (value.isBool()) {
-    words_.push_back(value.toBool() ? 1 : 2);
+    take(value.toBool() ? 1 : 2);
   } else if (value.isNone()) {
-    words_.push_back(kSeed);
+    take(kSeed);
   } else if (value.isIntList()) {
     const auto list = value.toIntList();
-    words_.push_back(list.size());
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      words_.push_back(static_cast<std::uint64_t>(list.get(i)));
-    }
+    take(list.size());
+    for (std::size_t i = 0; i < list.size(); ++i) take(static_cast<std::uint64_t>(list.get(i)));
   } else if (value.isBoolList()) {
     const auto list = value.toBoolList();
-    words_.push_back(list.size());
-    for (std::size_t i = 0; i < list.size(); ++i) words_.push_back(list.get(i) ? 1 : 2);
+    take(list.size());
+    for (std::size_t i = 0; i < list.size(); ++i) take(list.get(i) ? 1 : 2);
   } else if (value.isDouble()) {
-    words_.push_back(std::bit_cast<std::uint64_t>(value.toDouble()));
+    take(std::bit_cast<std::uint64_t>(value.toDouble()));
   } else if (value.isDevice()) {
-    words_.push_back(static_cast<std::uint64_t>(value.toDevice().type()));
+    take(static_cast<std::uint64_t>(value.toDevice().type()));
   } else if (value.isString()) {
-    words_.push_back(std::hash<std::string_view>()(value.toStringRef()));
+    take(std::hash<std::string_view>()(value.toStringRef()));
   } else {
     throw UsageError(
         join_message("operator ", facts.name, " has an argument of type ", value.tagKind(),
@@ -101,12 +73,79 @@ void DecisionKey::append(const OperatorFacts& facts, const c10::IValue& value) {
   }
 }
 
+}  // namespace
+
+template <class Take>
+void DecisionKey::visit(Take take) const {
+  take(static_cast<std::uint64_t>(facts_.index));
+  for (const InputSlot& input : inputs_) {
+    const c10::TensorImpl& impl = *input.tensor->unsafeGetTensorImpl();
+    const c10::IntArrayRef sizes = impl.sizes();
+    const auto dtype = static_cast<std::uint64_t>(input.tensor->scalar_type());
+    const std::uint64_t is_number = impl.is_wrapped_number() ? 1 : 0;
+    take(input.held == nullptr ? 0 : input.held->layout.hash());
+    take(dtype | sizes.size() << 8 | is_number << 16 |
+         static_cast<std::uint64_t>(input.argument) << 24 |
+         static_cast<std::uint64_t>(input.element + 1) << 40);
+    for (const std::int64_t size : sizes) take(static_cast<std::uint64_t>(size));
+    for (const std::int64_t stride : impl.strides()) take(static_cast<std::uint64_t>(stride));
+    if (facts_.returns_view && input.argument == facts_.viewed) {
+      take(static_cast<std::uint64_t>(impl.storage_offset()));
+    }
+  }
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    if (facts_.is_in_key[i]) visit_value(facts_, arguments_[i], take);
+  }
+}
+
+std::uint64_t DecisionKey::hash() const {
+  // Each word is mixed with its place and then added, so that no word waits for the one before it.
+  std::uint64_t hash = 0;
+  std::uint64_t place = kSeed;
+  visit([&](std::uint64_t word) {
+    const std::uint64_t product = (word ^ place) * kSeed;
+    hash += product ^ (product >> 29);
+    place += kSeed;
+  });
+  return hash;
+}
+
+std::vector<std::uint64_t> DecisionKey::words() const {
+  std::vector<std::uint64_t> words;
+  visit([&](std::uint64_t word) { words.push_back(word); });
+  return words;
+}
+
+bool DecisionKey::has(const std::vector<std::uint64_t>& words) const {
+  const std::uint64_t* next = words.data();
+  const std::uint64_t* const end = next + words.size();
+  bool is_equal = true;
+  visit([&](std::uint64_t word) {
+    if (next != end && word == *next) {
+      ++next;
+    } else {
+      is_equal = false;
+    }
+  });
+  return is_equal && next == end;
+}
+
 const Decision* find_decision(const DecisionKey& key) {
-  const auto& entries = cache().entries;
-  const auto found = entries.find(key.hash());
-  if (found == entries.end()) return nullptr;
+  Cache& its = cache();
+  if (its.version_of_rules != rules_version() && its.calls_in_progress <= 1) {
+    forget_decisions();
+    its.version_of_rules = rules_version();
+  }
+  const auto index = static_cast<std::size_t>(key.facts().index);
+  if (index >= its.latest.size()) its.latest.resize(index + 1, nullptr);
+  const Entry*& latest = its.latest[index];
+  if (latest != nullptr && key.has(latest->words)) return latest->decision.get();
+  const auto found = its.entries.find(key.hash());
+  if (found == its.entries.end()) return nullptr;
   for (const Entry& entry : found->second) {
-    if (std::ranges::equal(entry.words, key.words())) return entry.decision.get();
+    if (!key.has(entry.words)) continue;
+    latest = &entry;
+    return entry.decision.get();
   }
   return nullptr;
 }
@@ -117,7 +156,7 @@ const Decision& keep_decision(const DecisionKey& key, std::unique_ptr<Decision> 
   its.num_entries += 1;
   its.num_made += 1;
   auto& bucket = its.entries[key.hash()];
-  bucket.push_back({{key.words().begin(), key.words().end()}, std::move(decision)});
+  bucket.push_back({key.words(), std::move(decision)});
   return *bucket.back().decision;
 }
 
@@ -126,6 +165,7 @@ CallInProgress::~CallInProgress() { cache().calls_in_progress -= 1; }
 
 void forget_decisions() {
   cache().entries.clear();
+  cache().latest.clear();
   cache().num_entries = 0;
 }
 

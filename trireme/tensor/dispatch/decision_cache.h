@@ -5,30 +5,41 @@
 
 #include <trireme/tensor/dispatch/decision.h>
 
-#include <c10/util/SmallVector.h>
+#include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace trireme::tensor {
 
-/// The words that tell one call from another.
+/// The words that tell one call from another, read from its arguments whenever they are asked for:
+/// writing the words of long lists down would take longer than comparing them. Refers to what it is
+/// made of.
 class DecisionKey {
  public:
-  /// Throws UsageError for an argument whose type cannot be part of a key.
   DecisionKey(const OperatorFacts& facts, const InputSlots& inputs,
-              c10::ArrayRef<c10::IValue> arguments);
+              c10::ArrayRef<c10::IValue> arguments)
+      : facts_(facts), inputs_(inputs), arguments_(arguments) {}
 
-  std::uint64_t hash() const noexcept { return hash_; }
-  c10::ArrayRef<std::uint64_t> words() const noexcept { return words_; }
+  // These throw UsageError for an argument whose type cannot be part of a key.
+  std::uint64_t hash() const;
+  std::vector<std::uint64_t> words() const;
+  /// Whether those are its words.
+  bool has(const std::vector<std::uint64_t>& words) const;
+
+  const OperatorFacts& facts() const noexcept { return facts_; }
 
  private:
-  void append(const OperatorFacts& facts, const c10::IValue& value);
+  template <class Take>
+  void visit(Take take) const;
 
-  c10::SmallVector<std::uint64_t, 64> words_;
-  std::uint64_t hash_ = 0;
+  const OperatorFacts& facts_;
+  const InputSlots& inputs_;
+  c10::ArrayRef<c10::IValue> arguments_;
 };
 
-/// The decision for that call; null where there is none yet.
+/// The decision for that call; null where there is none since rules last changed.
 const Decision* find_decision(const DecisionKey& key);
 
 /// Keeps a decision and returns it. The cache is emptied where it has grown beyond 16384 decisions
@@ -46,7 +57,7 @@ class CallInProgress {
   CallInProgress& operator=(CallInProgress&&) = delete;
 };
 
-/// Forgets this thread's decisions: rules or policies have changed.
+/// Forgets this thread's decisions: policies have changed. With rules it happens by itself.
 void forget_decisions();
 
 /// How many decisions this thread has made since it began; for tests and benchmarks.

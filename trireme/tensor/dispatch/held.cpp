@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/dispatch/held.h>
 
+#include <c10/core/AutogradState.h>
+
 #include <algorithm>
-#include <numeric>
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <utility>
 
 namespace trireme::tensor {
 namespace {
@@ -15,19 +20,148 @@ c10::DispatchKeySet keys_for(const at::Tensor& local) {
   return c10::DispatchKeySet(c10::DispatchKey::PrivateUse2) | c10::DispatchKeySet(autocast);
 }
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSpares = false;  // a wrapper that is used after its end is to be seen
+#else
+constexpr bool kSpares = true;
+#endif
+
+// What wrappers of this thread have left behind for the next ones: the memory of a TensorImpl, and
+// an ExtraMeta with its Held. A wrapper lives as briefly as an activation does, and taking its four
+// pieces from malloc costs more than the rest of it. Whichever thread frees a wrapper keeps it. Of
+// constant initialization and without a destructor, for tensors outlive other variables of threads.
+class Spares {
+ public:
+  void* take_memory() noexcept { return num_memory_ > 0 ? memory_[--num_memory_] : nullptr; }
+  std::unique_ptr<c10::ExtraMeta> take_meta() noexcept {
+    return std::unique_ptr<c10::ExtraMeta>(num_metas_ > 0 ? metas_[--num_metas_] : nullptr);
+  }
+
+  // False where there is enough.
+  bool keep_memory(void* memory) noexcept {
+    if (num_memory_ == most_) return false;
+    empty_at_exit();
+    memory_[num_memory_++] = memory;
+    return true;
+  }
+  void keep_meta(std::unique_ptr<c10::ExtraMeta> meta) noexcept {
+    if (num_metas_ == most_) return;
+    empty_at_exit();
+    metas_[num_metas_++] = meta.release();
+  }
+
+ private:
+  struct AtExit {
+    ~AtExit();
+  };
+
+  static void empty_at_exit() noexcept;
+
+  static constexpr std::size_t kMost = 256;
+  std::array<void*, kMost> memory_ = {};
+  std::array<c10::ExtraMeta*, kMost> metas_ = {};
+  std::size_t num_memory_ = 0;
+  std::size_t num_metas_ = 0;
+  std::size_t most_ = kSpares ? kMost : 0;  // none once the thread ends
+};
+
+constinit thread_local Spares spares = {};
+
+Spares::AtExit::~AtExit() {
+  while (void* const memory = spares.take_memory()) ::operator delete(memory);
+  while (spares.num_metas_ > 0) spares.take_meta();
+  spares.most_ = 0;
+}
+
+void Spares::empty_at_exit() noexcept {
+  thread_local const AtExit at_exit;
+  static_cast<void>(at_exit);
+}
+
+// Within its life TensorImpls are made without a version counter.
+class WithoutVersion {
+ public:
+  WithoutVersion() noexcept
+      : state_(c10::AutogradState::get_tls_state()), is_inference_(state_.get_inference_mode()) {
+    state_.set_inference_mode(true);
+  }
+  ~WithoutVersion() { state_.set_inference_mode(is_inference_); }
+  WithoutVersion(const WithoutVersion&) = delete;
+  WithoutVersion& operator=(const WithoutVersion&) = delete;
+  WithoutVersion(WithoutVersion&&) = delete;
+  WithoutVersion& operator=(WithoutVersion&&) = delete;
+
+  // Whether they are to have none anyway.
+  bool is_inference() const noexcept { return is_inference_; }
+
+ private:
+  c10::AutogradState& state_;
+  bool is_inference_;
+};
+
 struct DistributedImpl final : c10::TensorImpl {
   // Over a local tensor on meta (planning) it still says CPU: composite operators then choose the
   // paths that they choose on CPU.
-  explicit DistributedImpl(const at::Tensor& local)
+  DistributedImpl(at::Tensor&& local, const Layout& layout, const WithoutVersion& without)
       : TensorImpl(keys_for(local), local.dtype(),
                    local.is_meta() ? c10::Device(c10::DeviceType::CPU) : local.device()) {
     set_storage_access_should_throw();
+    hold(std::move(local), layout);
+    if (without.is_inference()) return;
+    key_set_ =
+        key_set_ | c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::PrivateUse2Bit);
+    version_counter_ = std::exchange(its_held().spare_version, c10::VariableVersion::DISABLED);
+    if (!version_counter_.enabled()) version_counter_ = c10::VariableVersion(0);
   }
+
+  ~DistributedImpl() override {
+    if (extra_meta_ == nullptr || !extra_meta_->backend_meta_) return;
+    const c10::ExtraMeta& extra = *extra_meta_;
+    const bool has_more = extra.symbolic_shape_meta_ || extra.custom_data_ptr_error_msg_ ||
+                          extra.custom_storage_error_msg_ || extra.fake_device_ ||
+                          extra.fake_tensor_mode_;
+    if (has_more || extra.backend_meta_.use_count() != 1) return;
+    Held& its = its_held();
+    its.local.reset();
+    its.layout = Layout();
+    const bool is_new = version_counter_.enabled() && version_counter_.unique() &&
+                        version_counter_.current_version() == 0;
+    if (is_new) its.spare_version = std::move(version_counter_);
+    spares.keep_meta(std::move(extra_meta_));
+  }
+
+  DistributedImpl(const DistributedImpl&) = delete;
+  DistributedImpl& operator=(const DistributedImpl&) = delete;
+  DistributedImpl(DistributedImpl&&) = delete;
+  DistributedImpl& operator=(DistributedImpl&&) = delete;
+
+  static void* operator new(std::size_t bytes) {
+    void* const memory = spares.take_memory();
+    return memory != nullptr ? memory : ::operator new(bytes);
+  }
+  static void operator delete(void* memory) {
+    if (!spares.keep_memory(memory)) ::operator delete(memory);
+  }
+
+  Held& its_held() const { return static_cast<Held&>(*extra_meta_->backend_meta_); }
 
   const char* tensorimpl_type_name() const override {
     return "a distributed tensor (it has no storage of its own: trireme::to_local gives this "
            "rank's "
            "part, trireme::full all of it)";
+  }
+
+ private:
+  void hold(at::Tensor&& local, const Layout& layout) {
+    extra_meta_ = spares.take_meta();
+    if (extra_meta_ == nullptr) {
+      set_backend_meta(c10::make_intrusive<Held>(std::move(local), layout));
+      return;
+    }
+    Held& its = its_held();
+    its.local = std::move(local);
+    its.layout = layout;
+    its.is_copy_of_view = false;
   }
 };
 
@@ -38,13 +172,12 @@ void mirror_flags(c10::TensorImpl& impl, const at::Tensor& local) {
   if (local.is_neg() != impl.is_neg()) impl._set_neg(local.is_neg());
 }
 
-c10::intrusive_ptr<DistributedImpl> make_impl(at::Tensor local, const Layout& layout,
+c10::intrusive_ptr<DistributedImpl> make_impl(at::Tensor&& local, const Layout& layout,
                                               c10::IntArrayRef sizes, c10::IntArrayRef strides,
                                               std::int64_t offset) {
-  auto impl = c10::make_intrusive<DistributedImpl>(local);
+  auto impl = c10::make_intrusive<DistributedImpl>(std::move(local), layout, WithoutVersion());
   impl->set_sizes_and_strides(sizes, strides, offset);
-  mirror_flags(*impl, local);
-  impl->set_backend_meta(c10::make_intrusive<Held>(std::move(local), layout));
+  mirror_flags(*impl, impl->its_held().local);
   return impl;
 }
 
@@ -66,9 +199,9 @@ at::Tensor wrap(at::Tensor local, const Layout& layout, c10::IntArrayRef sizes,
 }
 
 at::Tensor wrap_replicated(at::Tensor local, const Layout& layout) {
-  const at::Tensor& geometry = local;
+  const c10::TensorImpl& its = *local.unsafeGetTensorImpl();
   return at::Tensor(
-      make_impl(local, layout, geometry.sizes(), geometry.strides(), geometry.storage_offset()));
+      make_impl(std::move(local), layout, its.sizes(), its.strides(), its.storage_offset()));
 }
 
 void convert_in_place(const at::Tensor& tensor, at::Tensor local, const Layout& layout,

@@ -28,6 +28,8 @@ struct Held final : c10::BackendMeta {
   /// What should be a view of another tensor had to be gathered: writing to it would not reach
   /// that.
   bool is_copy_of_view = false;
+  /// Of the wrapper that had this before, for the next (held.cpp).
+  c10::VariableVersion spare_version = c10::VariableVersion::DISABLED;
 };
 
 inline bool is_wrapper(const c10::TensorImpl* impl) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/dispatch/composites.h>
+#include <trireme/tensor/dispatch/direct/direct_operators.h>
 #include <trireme/tensor/dispatch/kernel.h>
+#include <trireme/tensor/rules/products/double_backward.h>
 #include <trireme/tensor/rules/rule_table.h>
 
 #include <ATen/ops/max_pool1d_with_indices.h>
@@ -13,6 +15,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 namespace trireme::tensor {
 namespace {
@@ -24,6 +28,7 @@ struct Registrations {
   std::mutex mutex;
   std::map<std::string, torch::Library> libraries;
   std::unordered_set<std::string> done;
+  std::vector<std::pair<c10::OperatorName, OperatorFacts*>> facts;  // of the kernels
 
   torch::Library& library(const std::string& name_space, DispatchKey key) {
     const std::string name = name_space + toString(key);
@@ -68,9 +73,10 @@ int install_operators(Registrations& all) {
         name.name.substr(colons + 2) + (name.overload_name.empty() ? "" : "." + name.overload_name);
     OperatorFacts facts(op->schema());
     facts.follow(find_rule(name.name, name.overload_name));
+    auto kernel = std::make_unique<DistributedKernel>(std::move(facts));
+    all.facts.emplace_back(name, &kernel->facts());
     all.library(name_space, DispatchKey::PrivateUse2)
-        .impl(local_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                                      std::make_unique<DistributedKernel>(std::move(facts))));
+        .impl(local_name.c_str(), kernel_function(*op, std::move(kernel)));
     ++count;
   }
   return count;
@@ -87,6 +93,20 @@ void install_replacements(Registrations& all) {
   for (const DispatchKey key : {DispatchKey::PrivateUse2, DispatchKey::AutogradPrivateUse2}) {
     all.library("aten", key).impl("max_pool1d", &max_pool1d);
   }
+  torch::Library& above = all.library("aten", DispatchKey::AutogradPrivateUse2);
+  above.impl("linear_backward", &linear_backward_recorded);
+  above.impl("matmul_backward", &matmul_backward_recorded);
+}
+
+// A rule that came after its operator's kernel, or in place of another.
+void follow_rule(std::string_view rule_name) {
+  Registrations& all = registrations();
+  const std::scoped_lock lock(all.mutex);
+  const std::string_view base = rule_name.substr(0, rule_name.find('.'));
+  for (auto& [name, facts] : all.facts) {
+    if (!std::string_view(name.name).starts_with(base)) continue;
+    facts->follow(find_rule(name.name, name.overload_name));
+  }
 }
 
 }  // namespace
@@ -100,6 +120,7 @@ int install() {
     all.library("_", DispatchKey::AutogradPrivateUse2)
         .fallback(torch::autograd::autogradNotImplementedFallback());
     install_replacements(all);
+    on_change_of_rules(follow_rule);
   }
   return install_operators(all);
 }

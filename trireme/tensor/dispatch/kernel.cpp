@@ -5,6 +5,7 @@
 #include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/dispatch/decision_cache.h>
 #include <trireme/tensor/dispatch/held.h>
+#include <trireme/tensor/dispatch/steps.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -17,10 +18,6 @@
 
 namespace trireme::tensor {
 namespace {
-
-// Local tensors have no autograd of their own, and autocast has done its part above us.
-const c10::DispatchKeySet kAboveLocal =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
 [[noreturn]] void refuse_plain_gradient(const OperatorFacts& facts, const InputSlot& slot) {
   throw UsageError(
@@ -53,14 +50,9 @@ const c10::DispatchKeySet kAboveLocal =
       "redistribute the tensor before the view, so that the view needs no communication");
 }
 
-struct Scan {
-  InputSlots inputs;
-  const Held* first = nullptr;
-  bool is_replicated = true;  // all that are distributed
-  bool is_list = false;
-};
-
 bool has_held(const at::Tensor& tensor) { return is_wrapper(tensor.unsafeGetTensorImpl()); }
+
+}  // namespace
 
 void add_input(Scan& scan, const at::Tensor& tensor, int argument, int element) {
   if (!tensor.defined()) return;
@@ -87,13 +79,11 @@ Scan scan_arguments(const OperatorFacts& facts, const c10::IValue* arguments) {
         if (item.isTensor()) add_input(scan, item.toTensor(), static_cast<int>(i), element);
         ++element;
       }
-      scan.is_list = true;
     }
   }
   return scan;
 }
 
-// Tensors that results are written to.
 void check_outs(const OperatorFacts& facts, const c10::IValue* arguments) {
   for (const int argument : facts.written) {
     if (!facts.is_out[static_cast<std::size_t>(argument)] || !arguments[argument].isTensor())
@@ -121,6 +111,8 @@ void check_tensors(const OperatorFacts& facts, const Scan& scan) {
     }
   }
 }
+
+namespace {
 
 // What an out= argument was and where the result goes.
 struct Out {
@@ -225,10 +217,16 @@ Geometry geometry_of(const at::Tensor& local) {
   return geometry;
 }
 
-void check_local_sizes(const OperatorFacts& facts, const at::Tensor& local,
-                       const OutputDecision& decided) {
+void check_local_result(const OperatorFacts& facts, const at::Tensor& local,
+                        const OutputDecision& decided) {
   const auto expected =
       local_sizes(decided.geometry.sizes, decided.layout, decided.layout.mesh().coordinate());
+  if (local.scalar_type() != decided.type) {
+    throw InternalError(
+        join_message("operator ", facts.name, " gave a local result of ", local.scalar_type(),
+                     " where its rule or LibTorch's meta kernel says ", decided.type),
+        "the operator's rule is wrong; please report it, or mend it where it is your own");
+  }
   if (local.sizes() == c10::IntArrayRef(expected)) return;
   throw InternalError(
       join_message("operator ", facts.name, " gave a local result of ", local.sizes(),
@@ -239,9 +237,11 @@ void check_local_sizes(const OperatorFacts& facts, const at::Tensor& local,
 
 // Whether two sets of strides mean the same order of a tensor's elements.
 bool is_laid_out(const at::Tensor& local, c10::IntArrayRef strides) {
-  for (std::int64_t dim = 0; dim < local.dim(); ++dim) {
-    const bool matters = local.size(dim) > 1;
-    if (matters && local.stride(dim) != strides[static_cast<std::size_t>(dim)]) return false;
+  const c10::IntArrayRef its = local.strides();
+  if (its == strides) return true;
+  const c10::IntArrayRef sizes = local.sizes();
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] > 1 && its[dim] != strides[dim]) return false;
   }
   return true;
 }
@@ -249,25 +249,26 @@ bool is_laid_out(const at::Tensor& local, c10::IntArrayRef strides) {
 // A new tensor has the strides that the rule or LibTorch's meta kernel gives it, never those of the
 // local result: parts of different sizes may come out in different orders (one image is as much
 // channels-last as not), and ranks whose strides differ would take different ways from there on.
-at::Tensor wrap_new(const at::Tensor& local, const OutputDecision& decided) {
+at::Tensor wrap_new(at::Tensor local, const OutputDecision& decided) {
   if (local.numel() == 0 || is_laid_out(local, decided.local_strides)) {
-    return wrap(local, decided.layout, decided.geometry);
+    return wrap(std::move(local), decided.layout, decided.geometry);
   }
-  const at::Tensor ordered =
-      at::empty_strided(local.sizes(), decided.local_strides, local.options());
+  at::Tensor ordered = at::empty_strided(local.sizes(), decided.local_strides, local.options());
   ordered.copy_(local);
-  return wrap(ordered, decided.layout, decided.geometry);
+  return wrap(std::move(ordered), decided.layout, decided.geometry);
 }
 
-at::Tensor wrap_output(const OperatorFacts& facts, const at::Tensor& local,
+}  // namespace
+
+at::Tensor wrap_output(const OperatorFacts& facts, at::Tensor local,
                        const OutputDecision& decided) {
   if (!local.defined()) return local;
-  if (decided.is_from_local) return wrap_replicated(local, decided.layout);
+  if (decided.is_from_local) return wrap_replicated(std::move(local), decided.layout);
   if (!decided.is_complete) {
     // The first result of this decision. Decisions belong to one thread.
     auto& first =
         const_cast<OutputDecision&>(decided);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-    check_local_sizes(facts, local, decided);
+    check_local_result(facts, local, decided);
     if (!decided.is_view) {
       first.geometry.offset = 0;
       first.local_strides = dense_strides(decided.geometry.strides, local.sizes());
@@ -275,11 +276,10 @@ at::Tensor wrap_output(const OperatorFacts& facts, const at::Tensor& local,
     }
     first.is_complete = true;
   }
-  if (decided.is_view) return wrap(local, decided.layout, decided.geometry);
-  return wrap_new(local, decided);
+  if (decided.is_view) return wrap(std::move(local), decided.layout, decided.geometry);
+  return wrap_new(std::move(local), decided);
 }
 
-// A written tensor whose local geometry may have changed (resize_, transpose_, squeeze_).
 void follow_local(const at::Tensor& wrapper, const OutputDecision* decided) {
   Held& its = held(wrapper);
   if (decided == nullptr || decided->is_from_local) {
@@ -295,6 +295,8 @@ void follow_local(const at::Tensor& wrapper, const OutputDecision* decided) {
     replace_local(wrapper, its.local, decided->layout, decided->geometry);
   }
 }
+
+namespace {
 
 void finish_out(const Out& out, const at::Tensor& local, const OutputDecision* decided,
                 const Layout& replicated) {
@@ -324,10 +326,10 @@ void wrap_results(const OperatorFacts& facts, torch::jit::Stack& stack,
     if (decision == nullptr) return nullptr;
     return &decision->outputs[std::min(index, decision->outputs.size() - 1)];
   };
-  const auto wrapped = [&](const at::Tensor& local, std::size_t index) -> at::Tensor {
+  const auto wrapped = [&](at::Tensor local, std::size_t index) -> at::Tensor {
     if (!local.defined() || has_held(local)) return local;
-    if (decision == nullptr) return wrap_replicated(local, replicated);
-    return wrap_output(facts, local, *decided(index));
+    if (decision == nullptr) return wrap_replicated(std::move(local), replicated);
+    return wrap_output(facts, std::move(local), *decided(index));
   };
   for (std::uint32_t i = 0; i < facts.num_returns; ++i) {
     c10::IValue& value = results[i];
@@ -343,13 +345,21 @@ void wrap_results(const OperatorFacts& facts, torch::jit::Stack& stack,
       value = unwrapping.kept(argument);
       ++output;
     } else if (value.isTensor()) {
-      value = wrapped(value.toTensor(), output++);
+      value = wrapped(std::move(value).toTensor(), output++);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const c10::IValue& item : value.toListRef()) {
         list.push_back(wrapped(item.toTensor(), output++));
       }
       value = std::move(list);
+    }
+  }
+}
+
+void count_versions(const OperatorFacts& facts, const Unwrapping& unwrapping) {
+  for (const int argument : facts.written) {
+    for (const c10::IValue& item : unwrapping.kept(argument).toListRef()) {
+      count_version(item.toTensor());
     }
   }
 }
@@ -364,6 +374,25 @@ void mark_copies(const OperatorFacts& facts, torch::jit::Stack& stack) {
       }
     }
   }
+}
+
+// In the backward of an in-place operation on a view, autograd writes through as_strided into a
+// tensor that it has just made of the gradient. Where the view of that would have to be gathered,
+// the tensor itself is moved: no one else has its memory, and no layout of it was promised.
+bool moves_itself(const OperatorFacts& facts, const Scan& scan, const Decision& decision) {
+  if (!decision.gathers_view || facts.name != "aten::as_strided") return false;
+  const InputSlot& slot = scan.inputs[0];
+  return !slot.tensor->requires_grad() && slot.held->local.use_count() == 1 &&
+         slot.held->local.storage().use_count() == 1;
+}
+
+void move_itself(const OperatorFacts& facts, const InputSlot& slot, const InputDecision& decided) {
+  const Geometry geometry = geometry_of(*slot.tensor);
+  const at::Tensor moved = (*decided.path)(slot.held->local, facts.name);
+  const auto strides = dense_strides(geometry.strides, moved.sizes());
+  const at::Tensor ordered = at::empty_strided(moved.sizes(), strides, moved.options());
+  ordered.copy_(moved);
+  replace_local(*slot.tensor, ordered, decided.target, geometry);
 }
 
 void run_with_decision(const OperatorFacts& facts, const c10::OperatorHandle& op,
@@ -383,6 +412,7 @@ void run_with_decision(const OperatorFacts& facts, const c10::OperatorHandle& op
   }
   unwrapping.write_back(decision);
   wrap_results(facts, stack, unwrapping, &decision, Layout());
+  if (facts.counts_versions) count_versions(facts, unwrapping);
   if (facts.returns_view && is_copy) mark_copies(facts, stack);
 }
 
@@ -394,6 +424,7 @@ void run_replicated(const OperatorFacts& facts, const c10::OperatorHandle& op,
   const Unwrapping unwrapping(facts, arguments, scan, nullptr);
   op.callBoxed(stack);
   wrap_results(facts, stack, unwrapping, nullptr, layout);
+  if (facts.counts_versions) count_versions(facts, unwrapping);
   if (is_copy) mark_copies(facts, stack);
 }
 
@@ -417,6 +448,11 @@ void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::
   const Decision* decision = find_decision(key);
   if (decision == nullptr) {
     decision = &keep_decision(key, decide(op, facts, scan.inputs, all));
+  }
+  if (moves_itself(facts, scan, *decision)) {
+    move_itself(facts, scan.inputs[0], decision->inputs[0]);
+    run(facts, op, stack);
+    return;
   }
   run_with_decision(facts, op, stack, scan, *decision);
 }

@@ -24,6 +24,9 @@ class DistributedKernel final : public c10::OperatorKernel {
     run(facts_, op, *stack);
   }
 
+  /// Not to be changed while operators run.
+  OperatorFacts& facts() noexcept { return facts_; }
+
  private:
   OperatorFacts facts_;
 };

@@ -138,6 +138,10 @@ Call make_meta_call(const c10::OperatorHandle& op, const OperatorFacts& facts,
 std::vector<at::Tensor> outputs_on_meta(const c10::OperatorHandle& op, const OperatorFacts& facts,
                                         const Call& call) {
   torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
+  // What changes its argument's shape in place must not change the call's input.
+  if (call.is_in_place() && stack.front().isTensor()) {
+    stack.front() = on_meta(stack.front().toTensor());
+  }
   try {
     op.callBoxed(stack);
   } catch (const c10::NotImplementedError& error) {

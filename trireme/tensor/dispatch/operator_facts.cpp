@@ -65,7 +65,9 @@ OperatorFacts::OperatorFacts(const c10::FunctionSchema& schema)
     }
     is_number[i] = is_number_without_shape(argument.real_type());
     is_in_key[i] = !has_tensors(argument.type()) && !is_number[i];
+    has_key_values = has_key_values || is_in_key[i];
   }
+  counts_versions = name.starts_with("aten::_foreach_") && !written.empty() && !has_out;
   for (const c10::Argument& returned : schema.returns()) {
     int which = -1;
     if (const c10::AliasInfo* alias = returned.alias_info()) {
@@ -87,7 +89,10 @@ OperatorFacts::OperatorFacts(const c10::FunctionSchema& schema)
 void OperatorFacts::follow(const Rule* its_rule) {
   rule = its_rule;
   if (rule == nullptr || !rule->scalars_matter) return;
-  for (std::size_t i = 0; i < is_number.size(); ++i) is_in_key[i] = is_in_key[i] || is_number[i];
+  for (std::size_t i = 0; i < is_number.size(); ++i) {
+    is_in_key[i] = is_in_key[i] || is_number[i];
+    has_key_values = has_key_values || is_in_key[i];
+  }
 }
 
 }  // namespace trireme::tensor

@@ -24,6 +24,9 @@ struct OperatorFacts {
   std::uint32_t num_returns = 0;
   /// Positions of arguments that are written to.
   std::vector<int> written;
+  /// Nobody above the kernel counts the writes as versions: on plain tensors the single operators
+  /// do, which a foreach operator is made of.
+  bool counts_versions = false;
   /// For each return the argument it is (in-place and out=), or -1.
   std::vector<int> return_is_argument;
   /// For each return whether it is a view of an argument.
@@ -35,6 +38,7 @@ struct OperatorFacts {
   bool has_out = false;
   /// Arguments whose values are part of a decision's key: all but tensors, Scalars and floats.
   std::vector<bool> is_in_key;
+  bool has_key_values = false;  ///< any of them
   /// Scalars and floats.
   std::vector<bool> is_number;
   const Rule* rule = nullptr;  ///< null: none

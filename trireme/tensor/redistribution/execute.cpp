@@ -160,7 +160,8 @@ void check_local(const at::Tensor& local, c10::ArrayRef<std::int64_t> sizes, at:
 Travelling depart(const Program& program, const at::Tensor& local, std::string_view label) {
   check_local(local, program.local_sizes, program.dtype, program.from, label);
   // Collectives carry memory, which does not know of a conjugation that is still to be done.
-  const at::Tensor plain = local.resolve_conj().resolve_neg();
+  const bool is_lazy = local.is_conj() || local.is_neg();
+  const at::Tensor plain = is_lazy ? local.resolve_conj().resolve_neg() : local;
   if (program.format == at::MemoryFormat::Contiguous) {
     return {.tensor = plain, .is_own = !plain.is_same(local)};
   }

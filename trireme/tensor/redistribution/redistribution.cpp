@@ -6,6 +6,7 @@
 #include <trireme/tensor/redistribution/program.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/alias.h>
 
 #include <cmath>
 #include <sstream>
@@ -81,7 +82,10 @@ at::Tensor Redistribution::operator()(const at::Tensor& local, std::string_view 
     mesh.coordinate();  // throws: this rank has none
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  Travelling travelling = depart(*program_, local, label);
+  // Memory that is filled when an operator touches it (a parameter that is cut along another axis,
+  // stage 3 of ZeRO) is read here without one.
+  const bool is_watched = local.key_set().has(c10::DispatchKey::DeferredInit);
+  Travelling travelling = depart(*program_, is_watched ? at::alias(local) : local, label);
   for (const Action& action : program_->actions) carry_out(action, travelling, label);
   return arrive(*program_, travelling);
 }

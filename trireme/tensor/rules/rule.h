@@ -7,6 +7,7 @@
 // one: docs/guide/rules.md.
 #pragma once
 
+#include <trireme/mesh/collective_cost.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/tensor/layout.h>
 
@@ -94,6 +95,9 @@ struct Strategy {
   /// Null: the operator itself runs on the local tensors. Where several axes chose strategies, any
   /// of them with a kernel makes the kernel run, once; it looks at the layouts of all axes.
   LocalKernel kernel = nullptr;
+  /// Of an operator that returns a view: the kernel moves data between ranks, and what it gives is
+  /// a copy, as where a view has to be gathered.
+  bool is_copy = false;
 };
 
 /// One axis of a call's mesh.
@@ -154,6 +158,21 @@ class LocalCall {
   c10::ArrayRef<c10::IntArrayRef> input_sizes_, output_sizes_;
 };
 
+/// A collective along one axis of a mesh.
+struct Exchange {
+  Collective collective;
+  int axis;
+  double bytes_sent;  ///< by one rank
+  double seconds;     ///< estimated
+};
+
+/// A call whose layouts are decided, before it runs on the rank at `coordinate`.
+struct DecidedCall {
+  const Call& call;
+  c10::ArrayRef<Layout> inputs, outputs;
+  c10::IntArrayRef coordinate;
+};
+
 /// What is known of an operator. Only `strategies` must be given.
 struct Rule {
   /// The strategies of a call along one axis, appended to the list. Among equally cheap ones the
@@ -186,6 +205,10 @@ struct Rule {
 
   /// Runs always instead of the operator, even where everything is replicated (random numbers).
   LocalKernel kernel = nullptr;
+
+  /// The collectives that the rule's kernels do in a call, appended to the list in their order, for
+  /// those who plan it. Without it they do none.
+  std::function<void(const DecidedCall&, std::vector<Exchange>&)> exchanges = nullptr;
 
   /// The family that the operator belongs to, for the list of covered operators.
   const char* family = "";

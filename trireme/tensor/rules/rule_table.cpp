@@ -3,9 +3,11 @@
 
 #include <trireme/tensor/rules/families.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace trireme::tensor {
 namespace {
@@ -14,12 +16,15 @@ struct Table {
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<Rule>, std::less<>> rules;
   bool has_own = false;
+  std::vector<std::function<void(std::string_view)>> followers;
 };
 
 Table& table() {
   static Table the_table;
   return the_table;
 }
+
+std::atomic<std::uint64_t> version = 0;
 
 void put(Table& all, std::string_view name, Rule rule) {
   // Kernels hold pointers to rules: one that is replaced stays where it is.
@@ -46,9 +51,24 @@ const Rule* find(const Table& all, std::string_view name) {
 
 void add_rule(std::string_view operator_name, Rule rule) {
   Table& all = table();
+  std::vector<std::function<void(std::string_view)>> followers;
+  {
+    const std::scoped_lock lock(all.mutex);
+    add_own(all);
+    put(all, operator_name, std::move(rule));
+    followers = all.followers;
+  }
+  for (const auto& follow : followers) follow(operator_name);
+  // Threads that see it decide anew; until then none runs an operator.
+  version.fetch_add(1, std::memory_order_release);
+}
+
+std::uint64_t rules_version() noexcept { return version.load(std::memory_order_acquire); }
+
+void on_change_of_rules(std::function<void(std::string_view)> follow) {
+  Table& all = table();
   const std::scoped_lock lock(all.mutex);
-  add_own(all);
-  put(all, operator_name, std::move(rule));
+  all.followers.push_back(std::move(follow));
 }
 
 const Rule* find_rule(std::string_view name, std::string_view overload) {

@@ -13,6 +13,7 @@
 #include <trireme/train/model.h>
 #include <trireme/train/step_agreement.h>
 #include <trireme/train/step_times.h>
+#include <trireme/train/tally.h>
 
 #include <atomic>
 #include <exception>
@@ -151,11 +152,15 @@ struct Model::Impl {
   void finish_save_after(const std::string& message);
   bool agree_to_stop(const Run& run) const;
 
-  /// Whether forward in training needs all ranks, so that nothing can stand in for one.
+  /// Whether forward needs ranks that work on the same part of the data.
+  bool forward_is_shared() const { return parallelized.mesh().defined(); }
+  /// Whether forward in training needs other ranks, so that nothing can stand in for one.
   bool forward_takes_all() const {
-    return (cuts_parameters(options.plan) || options.plan.sync_batch_norm) &&
+    return (cuts_parameters(options.plan) || options.plan.sync_batch_norm || forward_is_shared()) &&
            options.group.size() > 1;
   }
+  /// What all ranks have counted; those that work on one part of the data count it once.
+  Tally sum_over_ranks(const Tally& own) const;
   void count(const data::Pipeline& data, std::int64_t num_batches, Tally& tally,
              std::string_view& doing);
 
@@ -166,7 +171,9 @@ struct Model::Impl {
   void end_all_on_failure(const Call& call, const Who& who) {
     try {
       call();
-    } catch (const CommError&) {
+    } catch (const CommError& error) {
+      // Those along data may wait for this rank in groups that the one that failed is not in.
+      if (forward_is_shared()) parallelized.end_for_all(error.what());
       throw;
     } catch (...) {
       parallelized.end_for_all(

@@ -138,8 +138,19 @@ void norm_strategies(const AxisCall& axis, std::vector<Strategy>& all) {
   for (Strategy& strategy : all) strategy.kernel = norm;
 }
 
+// Powers of rows in double precision; of a flat range there is one.
+void norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Layout& layout = decided.inputs[0];
+  const std::vector<std::int64_t> dims = reduced_dims(decided.call);
+  const std::int64_t rows = layout.has_flat_shard() ? 1 : rows_of_part(decided, 0, dims);
+  add_reductions(decided, cutting_axes(layout, dims), rows, at::kDouble, exchanges);
+}
+
 Rule norm_rule() {
-  return {.strategies = norm_strategies, .shapes = norm_shape, .family = kFamily};
+  return {.strategies = norm_strategies,
+          .shapes = norm_shape,
+          .exchanges = norm_exchanges,
+          .family = kFamily};
 }
 
 // The norm of each tensor of a list: one collective an axis for all.
@@ -185,6 +196,14 @@ void foreach_norm(LocalCall& call) {
   call.give({norms});
 }
 
+void foreach_norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  for (int axis = 0; axis < decided.inputs.front().mesh().num_axes(); ++axis) {
+    std::int64_t num_cut = 0;
+    for (const Layout& layout : decided.inputs) num_cut += layout[axis].is_replicate() ? 0 : 1;
+    if (num_cut > 0) add_reductions(decided, axis, num_cut, at::kDouble, exchanges);
+  }
+}
+
 Rule foreach_norm_rule() {
   return {.strategies =
               [](const AxisCall& axis, std::vector<Strategy>& all) {
@@ -207,6 +226,7 @@ Rule foreach_norm_rule() {
                 return norms;
               },
           .elementwise_lists = true,
+          .exchanges = foreach_norm_exchanges,
           .family = kFamily};
 }
 
@@ -227,6 +247,14 @@ void distance(LocalCall& call) {
   const at::Tensor result =
       combined(norm_of_part(difference, order, dims), order, mesh, axes, call.call().name());
   call.give({result.view(c10::IntArrayRef()).to(call.call().output(0).scalar_type())});
+}
+
+void distance_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  for (int axis = 0; axis < decided.inputs.front().mesh().num_axes(); ++axis) {
+    const bool is_cut =
+        !decided.inputs[0][axis].is_replicate() || !decided.inputs[1][axis].is_replicate();
+    if (is_cut) add_reductions(decided, axis, 1, at::kDouble, exchanges);
+  }
 }
 
 Rule distance_rule() {
@@ -250,6 +278,7 @@ Rule distance_rule() {
                 return std::vector<at::Tensor>{
                     call.input(0).new_empty({}, at::TensorOptions().dtype(type))};
               },
+          .exchanges = distance_exchanges,
           .family = kFamily};
 }
 

@@ -4,8 +4,10 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/promote_types.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <optional>
@@ -102,6 +104,17 @@ void add_partials(const AxisCall& axis, Linear linear, std::vector<Strategy>& st
       for (int which = 0; which < last; ++which) add_partial(strategies, call, op, which);
     }
   }
+}
+
+// Those of an operator on one list, where it returns any. For operators without a meta kernel.
+std::vector<at::Tensor> shapes_of_list(const Call& call) {
+  std::vector<at::Tensor> results;
+  if (call.schema().returns().empty()) return results;
+  for (const at::Tensor& input : call.inputs()) {
+    const auto real = c10::toRealValueType(input.scalar_type());
+    results.push_back(at::empty_like(input, input.options().dtype(real)));
+  }
+  return results;
 }
 
 // What all inputs are broadcast to, of the type that they are promoted to; the memory order of the
@@ -305,6 +318,7 @@ void add_pointwise_rules(NamedRules& rules) {
       Rule rule = pointwise(Linear::kNowhere);
       rule.elementwise_lists = true;
       rule.family = "foreach";
+      if (std::string_view(name) == "abs") rule.shapes = shapes_of_list;
       rules.emplace_back("aten::_foreach_" + std::string(name) + suffix, std::move(rule));
     }
   }

@@ -195,6 +195,26 @@ void find_extremes(LocalCall& call) {
   }
 }
 
+// Values and indices of all ranks, axis by axis.
+void extremes_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Call& call = decided.call;
+  const Layout& layout = decided.inputs[0];
+  const DeviceMesh mesh = layout.mesh();
+  std::vector<std::int64_t> dims;
+  if (has_dim(call)) {
+    dims = {dim_of(call)};
+  } else {
+    dims = dims_of({}, call.input(0).dim());
+  }
+  const auto rows = static_cast<double>(rows_of_part(decided, 0, dims));
+  const auto bytes_of_value = static_cast<double>(call.input(0).element_size());
+  for (const int axis : has_dim(call) ? layout.axes_of(dims[0]) : axes_that_cut(layout, dims)) {
+    const double all = rows * static_cast<double>(mesh.size(axis));
+    add_exchange(mesh, axis, Collective::kAllGather, all * bytes_of_value, exchanges);
+    add_exchange(mesh, axis, Collective::kAllGather, all * sizeof(std::int64_t), exchanges);
+  }
+}
+
 // Cut along the dim too: the kernel makes the result whole.
 Rule extremes() {
   const Rule plain = by_letters(selecting_indices, kFamily);
@@ -208,6 +228,7 @@ Rule extremes() {
                 }
                 for (Strategy& strategy : all) strategy.kernel = find_extremes;
               },
+          .exchanges = extremes_exchanges,
           .family = kFamily};
 }
 

@@ -96,6 +96,16 @@ void variance(LocalCall& call) {
   }
 }
 
+// Sums of rows, then of their squares.
+void variance_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const std::vector<std::int64_t> dims = reduced_dims(decided.call);
+  const Axes axes = axes_that_cut(decided.inputs[0], dims);
+  const at::ScalarType type = wide_type(decided.call.input(0).scalar_type());
+  const std::int64_t rows = rows_of_part(decided, 0, dims);
+  add_reductions(decided, axes, rows, type, exchanges);
+  add_reductions(decided, axes, rows, type, exchanges);
+}
+
 Rule variance_rule() {
   const Rule plain = by_letters(kept_dims_indices, kFamily);
   return {.strategies =
@@ -119,6 +129,7 @@ Rule variance_rule() {
                 return std::vector<at::Tensor>{variance,
                                                call.input(0).new_empty(reduced_sizes(call))};
               },
+          .exchanges = variance_exchanges,
           .family = kFamily};
 }
 
@@ -146,6 +157,13 @@ void all_agree(LocalCall& call) {
   call.give({agree.item<std::int64_t>() == 1});
 }
 
+void comparing_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Layout& layout = decided.inputs[0];
+  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
+    if (!layout[axis].is_replicate()) add_reductions(decided, axis, 1, at::kLong, exchanges);
+  }
+}
+
 Rule comparing_rule() {
   return {.strategies =
               [](const AxisCall& axis, std::vector<Strategy>& all) {
@@ -159,6 +177,7 @@ Rule comparing_rule() {
                 for (Strategy& strategy : all) strategy.kernel = all_agree;
               },
           .shape_from_local = true,
+          .exchanges = comparing_exchanges,
           .family = kFamily};
 }
 

@@ -258,6 +258,35 @@ std::vector<at::Tensor> batch_norm_shapes(const Call& call) {
   return shapes;
 }
 
+// Sums and squares of channels, then the running buffers that are cut otherwise.
+void batch_norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Call& call = decided.call;
+  if (!is_training(call)) return;
+  const std::vector<std::int64_t> dims = all_but_channels(call.input(0).dim());
+  const Axes axes = axes_that_cut(decided.inputs[0], dims);
+  const at::ScalarType type = wide_type(call.input(0).scalar_type());
+  const std::int64_t num_channels = rows_of_part(decided, 0, dims);
+  add_reductions(decided, axes, num_channels, type, exchanges);
+  add_reductions(decided, axes, num_channels, type, exchanges);
+  const Layout channels = layout_along(decided.inputs[0], 1);
+  for (const char* name : kRunning) {
+    if (!has_running(call, name)) continue;
+    const auto input = static_cast<std::size_t>(call.input_of(call.position(name)));
+    const Redistribution path({call.input(0).size(1)}, type, channels, decided.inputs[input]);
+    for (const RedistributionStep& step : path.steps()) add_step(step, exchanges);
+  }
+}
+
+void batch_norm_backward_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Call& call = decided.call;
+  if (!is_training(call)) return;
+  const std::vector<std::int64_t> dims = all_but_channels(call.input(1).dim());
+  const at::ScalarType type = at::promote_types(wide_type(call.input(0).scalar_type()),
+                                                wide_type(call.input(1).scalar_type()));
+  add_reductions(decided, axes_that_cut(decided.inputs[1], dims),
+                 2 * rows_of_part(decided, 1, dims), type, exchanges);
+}
+
 void batch_norm_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const Call& call = axis.call;
   const bool trains = is_training(call);
@@ -302,12 +331,14 @@ void add_batch_norm_rules(NamedRules& rules) {
         "_batch_norm_with_update", "_batch_norm_no_update"}) {
     rules.emplace_back("aten::" + std::string(name), Rule{.strategies = batch_norm_strategies,
                                                           .shapes = batch_norm_shapes,
+                                                          .exchanges = batch_norm_exchanges,
                                                           .family = "normalisation"});
   }
   for (const char* name : {"native_batch_norm_backward", "batch_norm_backward"}) {
     rules.emplace_back("aten::" + std::string(name),
                        Rule{.strategies = batch_norm_backward_strategies,
                             .shapes = batch_norm_backward_shapes,
+                            .exchanges = batch_norm_backward_exchanges,
                             .family = "normalisation"});
   }
 }

@@ -205,6 +205,16 @@ void nll_loss_strategies(const AxisCall& axis, std::vector<Strategy>& strategies
   }
 }
 
+// The sum and the weight of the targets, at once.
+void nll_loss_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Call& call = decided.call;
+  if (reduction_of(call) == at::Reduction::None) return;
+  std::vector<std::int64_t> dims;
+  for (std::int64_t dim = 0; dim < call.input(0).dim(); ++dim) dims.push_back(dim);
+  add_reductions(decided, axes_that_cut(decided.inputs[0], dims), 2, call.input(0).scalar_type(),
+                 exchanges);
+}
+
 std::vector<at::Tensor> nll_loss_shapes(const Call& call) {
   const at::Tensor& scores = call.input(0);
   const bool is_reduced = reduction_of(call) != at::Reduction::None;
@@ -262,7 +272,10 @@ void add_loss_rules(NamedRules& rules) {
   // Its gradient goes through its parts.
   add("binary_cross_entropy_with_logits", loss_strategies, loss_shape);
   for (const std::string name : {"nll_loss", "nll_loss2d"}) {
-    add(name + "_forward", nll_loss_strategies, nll_loss_shapes);
+    rules.emplace_back("aten::" + name + "_forward", Rule{.strategies = nll_loss_strategies,
+                                                          .shapes = nll_loss_shapes,
+                                                          .exchanges = nll_loss_exchanges,
+                                                          .family = "losses"});
     add(name + "_backward", nll_loss_backward_strategies, nll_loss_backward_shape);
   }
 }

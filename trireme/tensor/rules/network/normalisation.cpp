@@ -192,6 +192,33 @@ std::vector<at::Tensor> layer_norm_backward_shapes(const Call& call) {
   return gradient_shapes(call, parameter);
 }
 
+// Means and squares of rows forward; both sums at once backward, where the input's gradient is
+// asked for.
+void layer_norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Call& call = decided.call;
+  const auto dims = numbers(first_normalised(call), input_of(call, "input").dim());
+  const Axes axes = axes_that_cut(decided.inputs[0], dims);
+  const at::ScalarType type = wide_type(call.input(0).scalar_type());
+  const std::int64_t rows = rows_of_part(decided, 0, dims);
+  add_reductions(decided, axes, rows, type, exchanges);
+  add_reductions(decided, axes, rows, type, exchanges);
+}
+
+// The type that a gradient times a parameter has, if there is one.
+at::ScalarType type_of_weighted(const Call& call) {
+  const at::ScalarType type = wide_type(call.input(0).scalar_type());
+  const int weight = call.input_of(call.position("weight"));
+  return weight < 0 ? type : at::promote_types(type, wide_type(call.input(weight).scalar_type()));
+}
+
+void layer_norm_backward_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Call& call = decided.call;
+  if (!call.argument(7).toBoolList().get(0)) return;
+  const auto dims = numbers(first_normalised(call), call.input(1).dim());
+  add_reductions(decided, axes_that_cut(decided.inputs[1], dims),
+                 2 * rows_of_part(decided, 1, dims), type_of_weighted(call), exchanges);
+}
+
 // -- group_norm ------------------------------------------------------------------------------
 
 // The groups of an input seen as [batch, channels, elements of a channel].
@@ -305,6 +332,36 @@ void group_norm_backward(LocalCall& call) {
   call.give({grad_input, grad_weight, grad_bias});
 }
 
+// Elements of [batch, groups] as Groups has them here; 0 where no axis cuts a group.
+void add_group_reductions(const DecidedCall& decided, int input, const Layout& statistics,
+                          std::int64_t times, at::ScalarType type,
+                          std::vector<Exchange>& exchanges) {
+  const Call& call = decided.call;
+  const std::int64_t num_dims = call.input(input).dim();
+  const bool are_whole = !statistics.axes_of(1).empty();
+  const auto local =
+      local_sizes(call.input(input).sizes(), decided.inputs[static_cast<std::size_t>(input)],
+                  decided.coordinate);
+  const std::int64_t all_groups = call.integer(call.position("group"));
+  const std::int64_t channels_of_group = call.input(input).size(1) / all_groups;
+  const std::int64_t num_groups = are_whole ? local[1] / channels_of_group : all_groups;
+  add_reductions(decided,
+                 axes_that_cut(decided.inputs[static_cast<std::size_t>(input)],
+                               numbers(are_whole ? 2 : 1, num_dims)),
+                 times * local[0] * num_groups, type, exchanges);
+}
+
+void group_norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const at::ScalarType type = wide_type(decided.call.input(0).scalar_type());
+  add_group_reductions(decided, 0, decided.outputs[1], 1, type, exchanges);
+  add_group_reductions(decided, 0, decided.outputs[1], 1, type, exchanges);
+}
+
+void group_norm_backward_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  if (!decided.call.argument(9).toBoolList().get(0)) return;
+  add_group_reductions(decided, 1, decided.inputs[2], 2, type_of_weighted(decided.call), exchanges);
+}
+
 // Placements of what a group norm takes and gives when the input is cut along `dim`.
 struct GroupCut {
   Placement input, statistics, parameter, parameter_gradient;
@@ -364,16 +421,18 @@ std::vector<at::Tensor> group_norm_backward_shapes(const Call& call) {
 }  // namespace
 
 void add_normalisation_rules(NamedRules& rules) {
-  const auto add = [&](const char* name, auto strategies, auto shapes) {
-    rules.emplace_back(name,
-                       Rule{.strategies = strategies, .shapes = shapes, .family = "normalisation"});
+  const auto add = [&](const char* name, auto strategies, auto shapes, auto exchanges) {
+    rules.emplace_back(name, Rule{.strategies = strategies,
+                                  .shapes = shapes,
+                                  .exchanges = exchanges,
+                                  .family = "normalisation"});
   };
-  add("aten::native_layer_norm", layer_norm_strategies, layer_norm_shapes);
+  add("aten::native_layer_norm", layer_norm_strategies, layer_norm_shapes, layer_norm_exchanges);
   add("aten::native_layer_norm_backward", layer_norm_backward_strategies,
-      layer_norm_backward_shapes);
-  add("aten::native_group_norm", group_norm_strategies, group_norm_shapes);
+      layer_norm_backward_shapes, layer_norm_backward_exchanges);
+  add("aten::native_group_norm", group_norm_strategies, group_norm_shapes, group_norm_exchanges);
   add("aten::native_group_norm_backward", group_norm_backward_strategies,
-      group_norm_backward_shapes);
+      group_norm_backward_shapes, group_norm_backward_exchanges);
 }
 
 }  // namespace trireme::tensor

@@ -114,6 +114,25 @@ void logsumexp(LocalCall& call) {
   give(call, its.boolean(2) ? result : at::squeeze(result, rows.dims));
 }
 
+// Reductions of rows, in the type of what is summed.
+void add_row_reductions(const DecidedCall& decided, const std::vector<std::int64_t>& dims,
+                        int count, at::ScalarType type, std::vector<Exchange>& exchanges) {
+  const Axes axes = axes_that_cut(decided.inputs[0], dims);
+  const std::int64_t rows = rows_of_part(decided, 0, dims);
+  for (int i = 0; i < count; ++i) {
+    add_reductions(decided, axes, rows, wide_type(type), exchanges);
+  }
+}
+
+// Maxima and sums forward, sums backward. log_softmax sums in the type of its input.
+void row_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Call& call = decided.call;
+  const bool is_backward = call.name().ends_with("_backward_data");
+  const bool is_of_input = is_backward || call.name() == "aten::_log_softmax";
+  const at::Tensor& summed = is_of_input ? call.input(0) : call.output(0);
+  add_row_reductions(decided, {dim_of(call)}, is_backward ? 1 : 2, summed.scalar_type(), exchanges);
+}
+
 // `is_linear`: in the first input, a gradient.
 Rule along_rows(LocalKernel kernel, bool is_linear) {
   return {.strategies =
@@ -130,6 +149,7 @@ Rule along_rows(LocalKernel kernel, bool is_linear) {
                 partial.inputs.front() = Partial{};
                 partial.outputs = {Partial{}};
               },
+          .exchanges = row_exchanges,
           .family = "softmax"};
 }
 
@@ -157,6 +177,12 @@ void logsumexp_strategies(const AxisCall& axis, std::vector<Strategy>& strategie
   }
 }
 
+void logsumexp_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
+  const Call& call = decided.call;
+  add_row_reductions(decided, dims_of(call.argument(1), call.input(0).dim()), 2,
+                     call.output(0).scalar_type(), exchanges);
+}
+
 std::vector<at::Tensor> logsumexp_shape(const Call& call) {
   const at::Tensor& input = call.input(0);
   const at::ScalarType type = at::isIntegralType(input.scalar_type(), /*includeBool=*/true)
@@ -175,9 +201,10 @@ void add_softmax_rules(NamedRules& rules) {
   Rule safe = along_rows(safe_softmax, false);
   safe.shapes = safe_softmax_shape;
   rules.emplace_back("aten::_safe_softmax", std::move(safe));
-  rules.emplace_back(
-      "aten::logsumexp",
-      Rule{.strategies = logsumexp_strategies, .shapes = logsumexp_shape, .family = "softmax"});
+  rules.emplace_back("aten::logsumexp", Rule{.strategies = logsumexp_strategies,
+                                             .shapes = logsumexp_shape,
+                                             .exchanges = logsumexp_exchanges,
+                                             .family = "softmax"});
 }
 
 }  // namespace trireme::tensor

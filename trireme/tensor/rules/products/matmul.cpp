@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products: mm, bmm, addmm and friends, matmul kept whole.
-#include <ATen/ops/matmul.h>
-
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/products/double_backward.h>
 #include <trireme/tensor/rules/strategies/contraction.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace trireme::tensor {
 namespace {
@@ -50,9 +50,12 @@ Rule product(const std::string& equation, const std::vector<int>& linear,
               [](const Call& call) {
                 const at::Tensor& last = call.input(call.num_inputs() - 1);
                 const at::Tensor& first = call.input(call.num_inputs() - 2);
-                // Two for each element of the result and each summand.
-                return 2 * elements(call.output(0)) * elements(first) * elements(last) /
-                       std::max(1.0, elements(call.output(0)) * static_cast<double>(last.size(-1)));
+                const at::Tensor& result = call.output(0);
+                // Two for each element of the result and each summand: every letter is in two of
+                // the three, but for the one of a batch.
+                const double batch = result.dim() == 3 ? static_cast<double>(result.size(0)) : 1;
+                return 2 * std::sqrt(elements(result) * elements(first) * elements(last) /
+                                     std::max(batch, 1.0));
               },
           .family = "matrix products"};
 }
@@ -84,6 +87,16 @@ void matmul_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) 
       strategies);
 }
 
+double matmul_flops(const Call& call) {
+  return 2 * elements(call.output(0)) * static_cast<double>(call.input(0).size(-1));
+}
+
+double matmul_backward_flops(const Call& call) {
+  double products = 0;
+  for (const at::Tensor& gradient : call.outputs()) products += gradient.defined() ? 1 : 0;
+  return products * 2 * elements(call.input(0)) * static_cast<double>(call.input(1).size(-1));
+}
+
 // Inputs are grad, self, other; outputs the gradients of self and other, where they are wanted.
 void matmul_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const MatmulTerms terms = matmul_terms(axis.call.input(1), axis.call.input(2));
@@ -103,31 +116,11 @@ std::vector<at::Tensor> matmul_backward_shapes(const Call& call) {
   return shapes;
 }
 
-// The transposed matrix; a vector is its own.
-at::Tensor transposed(const at::Tensor& tensor) {
-  return tensor.dim() < 2 ? tensor.conj() : tensor.mT().conj();
-}
-
-// d(self . other): grad . other^T and self^T . grad, summed over what was broadcast. Vectors count
-// as matrices of one row or column. LibTorch has kernels for nested tensors only.
+// LibTorch has kernels for nested tensors only.
 void matmul_backward(LocalCall& call) {
-  const at::Tensor grad = call.tensor(0);
-  const at::Tensor self = call.tensor(1);
-  const at::Tensor other = call.tensor(2);
   const auto mask = call.argument(3).toBoolList();
-  at::Tensor rows = grad;
-  if (other.dim() == 1) rows = rows.unsqueeze(-1);
-  if (self.dim() == 1) rows = rows.unsqueeze(-2);
-  const at::Tensor left = self.dim() == 1 ? self.unsqueeze(0) : self;
-  const at::Tensor right = other.dim() == 1 ? other.unsqueeze(-1) : other;
-  at::Tensor grad_self, grad_other;
-  if (mask.get(0)) {
-    grad_self = at::matmul(rows, transposed(right)).sum_to_size(left.sizes()).view(self.sizes());
-  }
-  if (mask.get(1)) {
-    grad_other =
-        at::matmul(transposed(left), rows).sum_to_size(right.sizes()).reshape(other.sizes());
-  }
+  const auto [grad_self, grad_other] = gradients_of_matmul(
+      call.tensor(0), call.tensor(1), call.tensor(2), {mask.get(0), mask.get(1)});
   call.give({grad_self, grad_other});
 }
 
@@ -144,10 +137,12 @@ void add_matmul_rules(NamedRules& rules) {
   rules.emplace_back("aten::addr", product("mn,m,n->mn", {1, 2}, {0}));
   rules.emplace_back("aten::baddbmm", product("bmn,bmk,bkn->bmn", {1, 2}, {0}));
   rules.emplace_back("aten::addbmm", product("mn,bmk,bkn->mn", {1, 2}, {0}));
-  rules.emplace_back("aten::matmul",
-                     Rule{.strategies = matmul_strategies, .family = "matrix products"});
+  rules.emplace_back(
+      "aten::matmul",
+      Rule{.strategies = matmul_strategies, .flops = matmul_flops, .family = "matrix products"});
   rules.emplace_back("aten::matmul_backward", Rule{.strategies = matmul_backward_strategies,
                                                    .shapes = matmul_backward_shapes,
+                                                   .flops = matmul_backward_flops,
                                                    .kernel = matmul_backward,
                                                    .family = "matrix products"});
 }

@@ -2,6 +2,7 @@
 // Operators that put tensors together, repeat or rearrange them: cut along every dim that they hand
 // on as it is.
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/shapes/recut.h>
 #include <trireme/tensor/rules/strategies/across.h>
 #include <trireme/tensor/rules/strategies/by_letters.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -221,10 +222,10 @@ void add_joining_rules(NamedRules& rules) {
   const auto add = [&](const std::string& name, Rule rule) {
     rules.emplace_back("aten::" + name, std::move(rule));
   };
-  add("cat", by_letters(cat_indices, kFamily));
+  add("cat", with_recut(by_letters(cat_indices, kFamily)));
   for (const char* name : {"stack", "_stack"}) add(name, by_letters(stack_indices, kFamily));
   for (const char* name : {"unsafe_split", "unsafe_split_with_sizes"}) {
-    add(name, by_letters(split_indices, kFamily));
+    add(name, with_recut(by_letters(split_indices, kFamily)));
   }
   add("repeat", by_letters(repeat_indices, kFamily));
   add("roll", with_shapes(rearranging("dims"), like_first));

@@ -1,140 +1,175 @@
 // SPDX-License-Identifier: Apache-2.0
 // as_strided: autograd regenerates views with it after in-place operations, in terms of the whole
-// tensor's strides. The view is read back into what made it: elements taken from dims, and an order
-// of dims.
+// tensor's strides. A cut dim of the whole is found again in the view as the dim that walks over
+// the same stretch of memory: itself, or what it was split into or merged with.
+#include <trireme/base/error.h>
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/by_letters.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
-#include <numeric>
-#include <optional>
+#include <cstdint>
+#include <vector>
 
 namespace trireme::tensor {
 namespace {
 
-// What a view takes of one dim of the tensor.
-struct Taken {
-  std::int64_t start = 0;
-  std::int64_t step = 1;
-  int place = -1;  // in the view; -1: one element, the dim is gone
-};
+using Sizes = c10::SmallVector<std::int64_t, 5>;
 
-// The dims of a tensor, the one with the largest steps first.
-std::vector<std::size_t> outer_first(const at::Tensor& tensor) {
-  std::vector<std::size_t> order(static_cast<std::size_t>(tensor.dim()));
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
-    return tensor.stride(static_cast<std::int64_t>(a)) >
-           tensor.stride(static_cast<std::int64_t>(b));
-  });
-  return order;
+// Elements from the beginning of one index of a dim to that of the next, times its size: what the
+// dim and all within it span.
+std::int64_t span_of(const at::Tensor& tensor, std::int64_t dim) {
+  return tensor.stride(dim) * tensor.size(dim);
 }
 
-// The dim of the view that walks along a dim of that stride and size, of those not used yet.
-int walker(const at::Tensor& view, std::vector<bool>& is_used, std::int64_t stride,
-           std::int64_t size, std::int64_t start) {
+bool moves(const at::Tensor& view, std::int64_t dim) {
+  return view.size(dim) > 1 && view.stride(dim) > 0;
+}
+
+std::int64_t offset_in(const at::Tensor& whole, const at::Tensor& view) {
+  return view.storage_offset() - whole.storage_offset();
+}
+
+// Whether the view is of elements of a tensor without gaps.
+bool is_within(const at::Tensor& whole, const at::Tensor& view) {
+  std::int64_t last = offset_in(whole, view);
+  if (last < 0 || whole.numel() == 0 || view.numel() == 0) return false;
   for (std::int64_t dim = 0; dim < view.dim(); ++dim) {
-    const auto index = static_cast<std::size_t>(dim);
-    if (is_used[index] || view.size(dim) == 1 || view.stride(dim) % stride != 0) continue;
-    const std::int64_t step = view.stride(dim) / stride;
-    if (step == 0 || start + (view.size(dim) - 1) * step >= size) continue;
-    is_used[index] = true;
-    return static_cast<int>(dim);
+    last += (view.size(dim) - 1) * view.stride(dim);
   }
-  return -1;
+  return last < whole.numel() && whole.is_non_overlapping_and_dense();
 }
 
-// What is taken of each dim; none where the view overlaps, repeats or mixes dims.
-std::optional<std::vector<Taken>> read_back(const at::Tensor& tensor, const at::Tensor& view) {
-  std::vector<Taken> taken(static_cast<std::size_t>(tensor.dim()));
-  std::vector<bool> is_used(static_cast<std::size_t>(view.dim()), false);
-  std::int64_t rest = view.storage_offset() - tensor.storage_offset();
-  if (rest < 0 || tensor.numel() == 0 || !tensor.is_non_overlapping_and_dense())
-    return std::nullopt;
-  for (const std::size_t dim : outer_first(tensor)) {
-    const std::int64_t size = tensor.size(static_cast<std::int64_t>(dim));
-    const std::int64_t stride =
-        std::max<std::int64_t>(tensor.stride(static_cast<std::int64_t>(dim)), 1);
-    if (size == 1) continue;
-    Taken& its = taken[dim];
-    its.start = rest / stride;
-    if (its.start >= size) return std::nullopt;
-    rest -= its.start * stride;
-    its.place = walker(view, is_used, stride, size, its.start);
-    if (its.place >= 0) its.step = view.stride(its.place) / stride;
+// The dim of the view that is cut where `dim` of the whole is cut into `parts`; -1 where no part of
+// the view is a view of a part. Steps of the view stay within what one index of the dims outside
+// spans, or are multiples of it; the largest of those within walks over all of it, and where it is
+// not the same dim, parts must be even.
+int cut_of_strided(const at::Tensor& whole, const at::Tensor& view, std::int64_t dim,
+                   std::int64_t parts) {
+  const std::int64_t span = span_of(whole, dim);
+  if (whole.size(dim) <= 1) return -1;
+  int outermost = -1;
+  std::int64_t last_within = offset_in(whole, view) % span;
+  for (std::int64_t d = 0; d < view.dim(); ++d) {
+    if (!moves(view, d)) continue;
+    if (view.stride(d) >= span) {
+      if (view.stride(d) % span != 0) return -1;
+      continue;
+    }
+    last_within += (view.size(d) - 1) * view.stride(d);
+    if (outermost < 0 || view.stride(d) > view.stride(outermost)) outermost = static_cast<int>(d);
   }
-  for (std::int64_t dim = 0; dim < view.dim(); ++dim) {
-    if (!is_used[static_cast<std::size_t>(dim)] && view.size(dim) != 1) return std::nullopt;
-  }
-  return rest == 0 ? std::optional(taken) : std::nullopt;
+  if (outermost < 0 || span_of(view, outermost) != span) return -1;
+  last_within -= (view.size(outermost) - 1) * view.stride(outermost);
+  if (last_within >= view.stride(outermost)) return -1;
+  const bool is_same = view.size(outermost) == whole.size(dim);
+  const bool divides = whole.size(dim) % parts == 0 && view.size(outermost) % parts == 0;
+  return is_same || divides ? outermost : -1;
 }
 
-bool takes_all(const Taken& taken, const at::Tensor& tensor, const at::Tensor& view,
-               std::int64_t dim) {
-  return taken.place >= 0 && taken.step == 1 && view.size(taken.place) == tensor.size(dim);
+// What was elements apart in the whole, in a part of those sizes and strides: outside a dim that is
+// cut, everything is closer together.
+std::int64_t in_part(std::int64_t distance, const at::Tensor& whole, c10::IntArrayRef sizes,
+                     c10::IntArrayRef strides) {
+  std::int64_t span = 1;
+  std::int64_t span_of_part = 1;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const auto dim = static_cast<std::int64_t>(d);
+    const bool is_cut = sizes[d] != whole.size(dim);
+    if (!is_cut || span_of(whole, dim) > distance || span_of(whole, dim) <= span) continue;
+    span = span_of(whole, dim);
+    span_of_part = strides[d] * sizes[d];
+  }
+  return distance / span * span_of_part + distance % span;
+}
+
+// Where the view begins in a part: what is left of the distance is split among the dims.
+std::int64_t offset_in_part(const at::Tensor& whole, const at::Tensor& view, c10::IntArrayRef sizes,
+                            c10::IntArrayRef strides) {
+  std::int64_t offset = 0;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const auto dim = static_cast<std::int64_t>(d);
+    if (whole.size(dim) <= 1) continue;
+    offset += offset_in(whole, view) / whole.stride(dim) % whole.size(dim) * strides[d];
+  }
+  return offset;
+}
+
+// The part in the memory order of the whole: itself, unless it was gathered into memory of its own.
+at::Tensor in_order(const at::Tensor& part, c10::IntArrayRef strides) {
+  bool is_in_order = true;
+  for (std::int64_t dim = 0; dim < part.dim(); ++dim) {
+    const bool matters = part.size(dim) > 1 && part.numel() > 0;
+    is_in_order =
+        is_in_order && (!matters || part.stride(dim) == strides[static_cast<std::size_t>(dim)]);
+  }
+  if (is_in_order) return part;
+  return at::empty_strided(part.sizes(), strides, part.options()).copy_(part);
 }
 
 // Does to the part what was done to the whole.
 void take(LocalCall& call) {
   const at::Tensor& whole = call.call().input(0);
   const at::Tensor& view = call.call().output(0);
-  const auto taken = read_back(whole, view);
   at::Tensor part = call.tensor(0);
-  std::vector<std::int64_t> order(static_cast<std::size_t>(view.dim()), -1);
-  std::int64_t dim_of_part = 0;
-  for (std::int64_t dim = 0; dim < whole.dim(); ++dim) {
-    const Taken& its = (*taken)[static_cast<std::size_t>(dim)];
-    if (its.place < 0) {
-      part = part.select(dim_of_part, its.start);
-      continue;
+  Sizes sizes(view.sizes().begin(), view.sizes().end());
+  Sizes strides(view.strides().begin(), view.strides().end());
+  std::int64_t offset = offset_in(whole, view);
+  if (part.sizes() == whole.sizes()) {
+    part = in_order(part, whole.strides());
+  } else {
+    const Sizes strides_of_part = dense_strides(whole.strides(), part.sizes());
+    part = in_order(part, strides_of_part);
+    offset = offset_in_part(whole, view, part.sizes(), strides_of_part);
+    sizes = local_output_sizes(call, 0);
+    for (std::int64_t& stride : strides) {
+      stride = in_part(stride, whole, part.sizes(), strides_of_part);
     }
-    order[static_cast<std::size_t>(its.place)] = dim_of_part;
-    if (!takes_all(its, whole, view, dim)) {
-      const std::int64_t end = its.start + (view.size(its.place) - 1) * its.step + 1;
-      part = part.slice(dim_of_part, its.start, end, its.step);
-    }
-    ++dim_of_part;
   }
-  for (std::int64_t& place : order) {
-    if (place >= 0) continue;
-    part = part.unsqueeze(-1);  // a dim of size one that no dim of the whole became
-    place = part.dim() - 1;
-  }
-  call.give({part.permute(order)});
+  offset += part.storage_offset();
+  call.give({call.call().is_in_place() ? part.as_strided_(sizes, strides, offset)
+                                       : part.as_strided(sizes, strides, offset)});
 }
 
-// A gathered tensor lies in memory of its own: first as the whole one does.
-void take_of_gathered(LocalCall& call) {
-  const at::Tensor& whole = call.call().input(0);
-  const at::Tensor& view = call.call().output(0);
-  const at::Tensor gathered =
-      at::empty_strided(whole.sizes(), whole.strides(), call.tensor(0).options());
-  gathered.copy_(call.tensor(0));
-  call.give({gathered.as_strided(view.sizes(), view.strides(),
-                                 view.storage_offset() - whole.storage_offset())});
+Strategy taken(const Call& call, Placement input, Placement output) {
+  Strategy strategy = alike(call, input, output);
+  strategy.kernel = take;
+  return strategy;
+}
+
+// A tensor that is moved for the call would come back with the shape that it had.
+void expect_no_move(const AxisCall& axis, const std::vector<Strategy>& strategies) {
+  const Placement& current = axis.layouts[0][axis.axis];
+  const bool stays = std::ranges::any_of(strategies, [&](const Strategy& strategy) {
+    const Placement& input = strategy.inputs[0];
+    return input == current || (input.is_shard() && current.is_shard(input.dim()));
+  });
+  if (stays) return;
+  throw UsageError(
+      join_message("operator ", axis.call.name(), " cannot make a tensor of ",
+                   axis.call.input(0).sizes(), ", which is ", axis.layouts[0].to_string(),
+                   ", one of ", axis.call.output(0).sizes(), " and strides ",
+                   axis.call.output(0).strides(), " in place without communication"),
+      "redistribute the tensor to Replicate first, or use as_strided, which makes a "
+      "copy where it has to");
 }
 
 void strategies(const AxisCall& axis, std::vector<Strategy>& all) {
   const at::Tensor& whole = axis.call.input(0);
   const at::Tensor& view = axis.call.output(0);
-  const auto taken = read_back(whole, view);
-  Strategy& gathered = all.emplace_back(alike(axis.call, Replicate{}, Replicate{}));
-  gathered.kernel = taken ? take : take_of_gathered;
-  if (!taken) return;
-  for (std::int64_t dim = 0; dim < whole.dim(); ++dim) {
-    const Taken& its = (*taken)[static_cast<std::size_t>(dim)];
-    if (!takes_all(its, whole, view, dim)) continue;
-    Strategy strategy = alike(axis.call, Shard{static_cast<int>(dim)}, Shard{its.place});
-    strategy.kernel = take;
-    all.push_back(std::move(strategy));
-  }
   const Placement& current = axis.layouts[0][axis.axis];
-  if (!current.is_partial()) return;
-  Strategy strategy = alike(axis.call, current, current);
-  strategy.kernel = take;
-  all.push_back(std::move(strategy));
+  all.push_back(taken(axis.call, Replicate{}, Replicate{}));
+  if (current.is_partial()) all.push_back(taken(axis.call, current, current));
+  if (is_within(whole, view)) {
+    for (std::int64_t dim = 0; dim < whole.dim(); ++dim) {
+      const int place = cut_of_strided(whole, view, dim, axis.parts(0, dim));
+      if (place < 0) continue;
+      all.push_back(taken(axis.call, Shard{static_cast<int>(dim)}, Shard{place}));
+    }
+  }
+  if (axis.call.is_in_place()) expect_no_move(axis, all);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views: cut where every rank's part of the view is a view of its part; no communication.
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/shapes/recut.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 #include <trireme/tensor/rules/strategies/view_groups.h>
 
@@ -17,18 +18,29 @@ namespace {
 using DimMap = std::vector<int>;
 using MapDims = DimMap (*)(const AxisCall&);
 
-// A partial result stays one: views only rearrange.
-void add_partials(const AxisCall& axis, std::vector<Strategy>& strategies) {
+// Which partial results stay what they are in a view.
+enum class Partials {
+  kAll,   // it only rearranges
+  kSums,  // it is linear, but has another largest element
+  kNone,  // it reads the bits of elements otherwise
+};
+
+void add_partials(const AxisCall& axis, Partials partials, std::vector<Strategy>& strategies) {
   const Placement& current = axis.layouts[0][axis.axis];
-  if (current.is_partial()) strategies.push_back(alike(axis.call, current, current));
+  if (!current.is_partial() || partials == Partials::kNone) return;
+  const bool is_sum = current.op() == PartialOp::kSum || current.op() == PartialOp::kAverage;
+  if (is_sum || partials == Partials::kAll) {
+    strategies.push_back(alike(axis.call, current, current));
+  }
 }
 
-void add_mapped(const AxisCall& axis, const DimMap& map, std::vector<Strategy>& strategies) {
+void add_mapped(const AxisCall& axis, const DimMap& map, Partials partials,
+                std::vector<Strategy>& strategies) {
   for (std::size_t dim = 0; dim < map.size(); ++dim) {
     if (map[dim] < 0) continue;
     strategies.push_back(alike(axis.call, Shard{static_cast<int>(dim)}, Shard{map[dim]}));
   }
-  add_partials(axis, strategies);
+  add_partials(axis, partials, strategies);
 }
 
 DimMap identity(const Call& call) {
@@ -37,10 +49,10 @@ DimMap identity(const Call& call) {
   return map;
 }
 
-Rule mapped(MapDims map) {
+Rule mapped(MapDims map, Partials partials = Partials::kAll) {
   return {.strategies =
-              [map](const AxisCall& axis, std::vector<Strategy>& strategies) {
-                add_mapped(axis, map(axis), strategies);
+              [map, partials](const AxisCall& axis, std::vector<Strategy>& strategies) {
+                add_mapped(axis, map(axis), partials, strategies);
               },
           .family = "views"};
 }
@@ -259,9 +271,9 @@ void add_view_rules(NamedRules& rules) {
   for (const char* name : {"select", "select_copy", "unbind", "unbind_copy"}) {
     add(name, mapped(map_select));
   }
-  for (const char* name : {"slice", "slice_copy"}) add(name, mapped(map_slice));
+  for (const char* name : {"slice", "slice_copy"}) add(name, with_recut(mapped(map_slice)));
   for (const char* name : {"split", "split_with_sizes", "split_copy", "split_with_sizes_copy"}) {
-    add(name, mapped(map_except));
+    add(name, with_recut(mapped(map_except)));
   }
   for (const char* name : {"unsqueeze", "unsqueeze_copy"}) add(name, mapped(map_unsqueeze));
   for (const char* name : {"squeeze", "squeeze_copy"}) {
@@ -270,12 +282,13 @@ void add_view_rules(NamedRules& rules) {
   for (const char* name : {"expand", "expand_copy"}) add(name, sized(map_expand, 1));
   for (const char* name : {"diagonal", "diagonal_copy"}) add(name, mapped(map_diagonal));
   for (const char* name : {"unfold", "unfold_copy"}) add(name, mapped(map_unfold));
-  add("view_as_complex", mapped(map_but_last));
-  add("view.dtype", mapped(map_retyped));
-  for (const char* name : {"view_as_real", "_conj", "_neg_view"}) {
-    add(name, mapped(map_identity));
+  add("view_as_complex", mapped(map_but_last, Partials::kSums));
+  add("view.dtype", mapped(map_retyped, Partials::kNone));
+  add("_conj", mapped(map_identity));
+  for (const char* name : {"view_as_real", "_neg_view"}) {
+    add(name, mapped(map_identity, Partials::kSums));
   }
-  add("slice_backward", sized(map_slice_backward, 1));
+  add("slice_backward", with_recut(sized(map_slice_backward, 1)));
   add("select_backward", sized(map_select_backward, 1));
 }
 

@@ -24,6 +24,60 @@ at::Tensor reduced_across(const at::Tensor& tensor, const DeviceMesh& mesh, c10:
   return reduced;
 }
 
+void add_reductions(const DecidedCall& decided, c10::ArrayRef<int> axes, std::int64_t elements,
+                    at::ScalarType type, std::vector<Exchange>& exchanges) {
+  const auto bytes = static_cast<double>(elements) * static_cast<double>(c10::elementSize(type));
+  const DeviceMesh mesh = decided.inputs.front().mesh();
+  for (const int axis : axes) {
+    add_exchange(mesh, axis, Collective::kAllReduce, bytes, exchanges);
+  }
+}
+
+void add_exchange(const DeviceMesh& mesh, int axis, Collective collective, double bytes,
+                  std::vector<Exchange>& exchanges) {
+  const std::int64_t ranks = mesh.size(axis);
+  if (ranks == 1) return;
+  exchanges.push_back({.collective = collective,
+                       .axis = axis,
+                       .bytes_sent = bytes_sent(collective, bytes, ranks),
+                       .seconds = seconds(collective, bytes, ranks)});
+}
+
+void add_step(const RedistributionStep& step, std::vector<Exchange>& exchanges) {
+  using Kind = RedistributionStep::Kind;
+  const auto add = [&](Collective collective) {
+    exchanges.push_back({.collective = collective,
+                         .axis = step.axis,
+                         .bytes_sent = step.bytes_sent,
+                         .seconds = step.seconds});
+  };
+  switch (step.kind) {
+    case Kind::kAllGather:
+      return add(Collective::kAllGather);
+    case Kind::kAllToAll:
+      return add(Collective::kAllToAll);
+    case Kind::kAllReduce:
+      return add(Collective::kAllReduce);
+    case Kind::kReduceScatter:
+      return add(Collective::kReduceScatter);
+    case Kind::kSlice:
+    case Kind::kToPartial:
+      return;
+  }
+}
+
+std::int64_t rows_of_part(const DecidedCall& decided, int input, c10::IntArrayRef dims) {
+  const auto sizes =
+      local_sizes(decided.call.input(input).sizes(),
+                  decided.inputs[static_cast<std::size_t>(input)], decided.coordinate);
+  std::int64_t rows = 1;
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+    const bool is_summed = std::ranges::find(dims, static_cast<std::int64_t>(dim)) != dims.end();
+    if (!is_summed) rows *= sizes[dim];
+  }
+  return rows;
+}
+
 Extent own_extent(c10::IntArrayRef sizes, const Layout& layout, std::int64_t dim) {
   return local_extents(sizes, layout, layout.mesh().coordinate())[static_cast<std::size_t>(dim)];
 }

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <trireme/comm/collectives.h>
+#include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/rules/rule.h>
 
 #include <c10/util/SmallVector.h>
 
 #include <string_view>
+#include <vector>
 
 namespace trireme::tensor {
 
@@ -21,6 +23,22 @@ Axes axes_that_cut(const Layout& layout, c10::IntArrayRef dims);
 /// Collective over the groups of these axes, also where it has no elements.
 at::Tensor reduced_across(const at::Tensor& tensor, const DeviceMesh& mesh, c10::ArrayRef<int> axes,
                           comm::ReduceOp op = comm::ReduceOp::kSum, std::string_view label = {});
+
+/// The same, for Rule::exchanges: an all-reduce of `elements` along each of the axes, which are of
+/// the mesh of the call's inputs.
+void add_reductions(const DecidedCall& decided, c10::ArrayRef<int> axes, std::int64_t elements,
+                    at::ScalarType type, std::vector<Exchange>& exchanges);
+
+/// A collective over tensors of `bytes`, as trireme::seconds takes them, unless one rank is alone
+/// on the axis.
+void add_exchange(const DeviceMesh& mesh, int axis, Collective collective, double bytes,
+                  std::vector<Exchange>& exchanges);
+
+/// A step of a redistribution, if it is a collective.
+void add_step(const RedistributionStep& step, std::vector<Exchange>& exchanges);
+
+/// How many rows along `dims` the part of an input has: the elements of a sum over them.
+std::int64_t rows_of_part(const DecidedCall& decided, int input, c10::IntArrayRef dims);
 
 /// What this rank holds of one dim of a tensor of global `sizes`.
 Extent own_extent(c10::IntArrayRef sizes, const Layout& layout, std::int64_t dim);

@@ -12,7 +12,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
-#include <tests/ranks/tensor/held_tensors.h>
+#include <tests/ranks/tensor/redistribution/held_tensors.h>
 #include <tests/ranks/thread_ranks.h>
 
 #include <limits>

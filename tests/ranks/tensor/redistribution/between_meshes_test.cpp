@@ -6,7 +6,7 @@
 
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
-#include <tests/ranks/tensor/held_tensors.h>
+#include <tests/ranks/tensor/redistribution/held_tensors.h>
 #include <tests/ranks/thread_ranks.h>
 #include <tests/unit/tensor/every_layout.h>
 

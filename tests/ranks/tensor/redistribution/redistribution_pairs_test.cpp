@@ -4,7 +4,7 @@
 #include <trireme/tensor/redistribution/redistribution.h>
 
 #include <gtest/gtest.h>
-#include <tests/ranks/tensor/held_tensors.h>
+#include <tests/ranks/tensor/redistribution/held_tensors.h>
 #include <tests/ranks/thread_ranks.h>
 #include <tests/unit/tensor/every_layout.h>
 

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/plan/plan.h>
+
+#include <trireme/base/error.h>
+
+#include <gmock/gmock.h>
+#include <tests/temporary_folder.h>
+
+namespace trireme {
+namespace {
+
+using test::message_of;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string error_of(const Plan& plan, int ranks) {
+  return message_of<UsageError>([&] { validate(plan, ranks); });
+}
+
+Plan on_mesh(std::vector<MeshAxis> mesh) {
+  Plan plan;
+  plan.mesh = std::move(mesh);
+  return plan;
+}
+
+TEST(Plan, WithoutAMeshHasAllRanksAlongData) {
+  EXPECT_EQ(data_ranks({}, 6), 6);
+  EXPECT_FALSE(shares_work({}));
+}
+
+TEST(Plan, HasTheRanksAlongDataThatItsMeshSays) {
+  EXPECT_EQ(data_ranks(on_mesh({{"data", 2}, {"tensor", 3}}), 6), 2);
+  EXPECT_EQ(data_ranks(on_mesh({{"tensor", 6}}), 6), 1);
+  EXPECT_TRUE(shares_work(on_mesh({{"data", 2}, {"tensor", 3}})));
+  EXPECT_FALSE(shares_work(on_mesh({{"data", 6}})));
+}
+
+TEST(Plan, RefusesAMeshOfOtherSizeThanTheRanks) {
+  EXPECT_THAT(error_of(on_mesh({{"data", 2}, {"tensor", 2}}), 6),
+              AllOf(HasSubstr("mesh is data=2, tensor=2"), HasSubstr("multiply to the 6 ranks")));
+}
+
+TEST(Plan, RefusesAxesWithoutSizeOrName) {
+  EXPECT_THAT(error_of(on_mesh({{"data", 0}}), 1), HasSubstr("sizes of 1 or more"));
+  EXPECT_THAT(error_of(on_mesh({{"", 1}}), 1), HasSubstr("another name for every axis"));
+  EXPECT_THAT(error_of(on_mesh({{"a", 1}, {"a", 1}}), 1), HasSubstr("another name"));
+}
+
+TEST(Plan, RefusesLayoutsThatItsMeshCannotHave) {
+  Plan plan = on_mesh({{"data", 2}, {"tensor", 2}});
+  plan.layouts = {{"*.weight", {{"model", Shard{0}}}}};
+  EXPECT_THAT(error_of(plan, 4), AllOf(HasSubstr("*.weight -> Shard(0) on model"),
+                                       HasSubstr("an axis of the mesh data=2, tensor=2")));
+  plan.layouts = {{"*.weight", {{"data", Shard{0}}}}};
+  EXPECT_THAT(error_of(plan, 4), HasSubstr("zero_stage"));
+  plan.layouts = {{"*.weight", {{"tensor", Partial{}}}}};
+  EXPECT_THAT(error_of(plan, 4), HasSubstr("Shard or Replicate"));
+  plan = {};
+  plan.layouts = column_parallel("*");
+  EXPECT_THAT(error_of(plan, 4), HasSubstr("a mesh that has the axis tensor"));
+}
+
+TEST(Plan, CutsStateAmongRanksAlongData) {
+  Plan plan = on_mesh({{"data", 4}, {"tensor", 2}});
+  plan.shard_ranks = 8;
+  EXPECT_THAT(error_of(plan, 8), HasSubstr("divisor of the 4 ranks along data"));
+}
+
+TEST(Plan, PrintsMeshAndLayouts) {
+  Plan plan = on_mesh({{"data", 2}, {"tensor", 2}});
+  plan.layouts = column_parallel("*.qkv");
+  EXPECT_THAT(to_string(plan),
+              AllOf(HasSubstr("mesh                 data=2, tensor=2\n"),
+                    HasSubstr("layouts              *.qkv.weight -> Shard(0) on tensor\n"),
+                    HasSubstr("                     *.qkv.bias -> Shard(0) on tensor if there\n")));
+}
+
+class LayoutText : public testing::TestWithParam<ParameterLayout> {};
+
+TEST_P(LayoutText, ReadsBackAsTheSameLayout) {
+  const auto read = parse_layout(to_string(GetParam()));
+  ASSERT_TRUE(read.has_value()) << to_string(GetParam());
+  EXPECT_EQ(*read, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, LayoutText,
+    testing::Values(ParameterLayout{"*.qkv.weight", {{"tensor", Shard{0}}}},
+                    ParameterLayout{"a?[bc].*", {{"x", Shard{1}}, {"y", Replicate{}}}},
+                    ParameterLayout{.pattern = "*.bias",
+                                    .placements = {{"tensor", Shard{0}}},
+                                    .is_optional = true},
+                    ParameterLayout{"both", {{"x", Shard{0, 1}}, {"y", Shard{0, 0}}}},
+                    ParameterLayout{"whole", {}}));
+
+TEST(LayoutText, IsRefusedWhereItIsNone) {
+  for (const char* text :
+       {"", "weight", "weight ->", "weight -> Shard on tensor", "weight -> Shard(0)",
+        "weight -> Shard(0) on", "weight -> Partial(sum) on tensor",
+        "weight -> Shard(0) on tensor and", "weight -> Shard(0) on tensor maybe",
+        "weight -> Shard(-1) on tensor", "two words -> Shard(0) on tensor"}) {
+    EXPECT_FALSE(parse_layout(text).has_value()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace trireme

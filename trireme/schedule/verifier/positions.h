@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each action of a schedule stands in the list of its rank. Internal to the verifier.
+#pragma once
+
+#include <trireme/schedule/verifier/finding.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace trireme::schedule {
+
+/// A table of the positions of all actions, each of which is possible by itself.
+class Positions {
+ public:
+  explicit Positions(const Schedule& schedule);
+
+  /// Actions that are there a second time. Parameters may be gathered and freed often.
+  std::vector<Finding> find_repeated() const { return repeated_; }
+
+  /// Actions that are not there, and of two that exclude each other the second.
+  std::vector<Finding> find_missing(bool has_messages) const;
+
+  /// Actions that come before one of the same rank on which they depend.
+  std::vector<Finding> find_misplaced(bool has_messages) const;
+
+ private:
+  using Position = std::int64_t;
+  static constexpr Position kAbsent = -1;
+
+  // One micro-batch over one edge.
+  enum MessageEnd : std::uint8_t {
+    kActivationsSent,
+    kActivationsReceived,
+    kGradientsSent,
+    kGradientsReceived,
+    kNumMessageEnds
+  };
+
+  std::size_t pair(int stage, int micro_batch) const;
+  Position of(ActionKind kind, int stage, int micro_batch) const;
+  Position backward_of(int stage, int micro_batch) const;
+  Position weight_gradient_of(int stage, int micro_batch) const;
+  Position& slot_of(const Action& action);
+  Position message(std::size_t edge, int micro_batch, MessageEnd end) const;
+
+  void find_missing_computation(std::vector<Finding>& findings) const;
+  void find_missing_messages(std::vector<Finding>& findings) const;
+  void find_missing_reductions(std::vector<Finding>& findings) const;
+  void find_missing_steps(std::vector<Finding>& findings) const;
+
+  /// Of one stage, and of one micro-batch in it.
+  void check_pair(int stage, int micro_batch, std::vector<Finding>& findings) const;
+  void check_edge(std::size_t edge, int micro_batch, bool has_messages,
+                  std::vector<Finding>& findings) const;
+  void check_end_of_stage(int stage, std::vector<Finding>& findings) const;
+  void check_parameters(int rank, std::vector<Finding>& findings) const;
+
+  /// Adds a finding where `action` comes before `needed`, both of stages on `rank`.
+  void expect_after(int rank, Position action, Position needed,
+                    std::vector<Finding>& findings) const;
+
+  const Schedule& schedule_;
+  std::array<std::vector<Position>, kNumActionKinds> by_pair_;   // of kinds with a micro-batch
+  std::array<std::vector<Position>, kNumActionKinds> by_stage_;  // step, reduce of all
+  std::array<std::vector<Position>, kNumMessageEnds> by_edge_;
+  std::map<std::pair<int, int>, std::size_t> edges_;
+  std::vector<bool> has_gathers_;  // by stage
+  std::vector<Finding> repeated_;
+};
+
+}  // namespace trireme::schedule
