@@ -118,7 +118,7 @@ void Queue::wait(Job& job) {
 }
 
 void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
-  const std::shared_ptr<Job> job = std::move(jobs.front());
+  std::shared_ptr<Job> job = std::move(jobs.front());
   jobs.pop_front();
   try_enter();
   lock.unlock();
@@ -128,8 +128,10 @@ void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
     job->error_ = std::current_exception();
   }
   job->body_ = nullptr;
-  job->is_done_.store(true, std::memory_order_release);
   lock.lock();
+  // Whoever waits is the last to hold the job, and with it what the job threw.
+  job->is_done_.store(true, std::memory_order_release);
+  job.reset();
   leave();
   if (num_waiting > 0 || !is_idle() || is_ending) changed.notify_all();
 }
