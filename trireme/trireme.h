@@ -45,6 +45,7 @@
 #include <trireme/parallel/gradient_reducer.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/local_sgd.h>
+#include <trireme/parallel/recompute/recompute.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state.h>
 #include <trireme/parallel/tensor/distribute_module.h>

@@ -10,6 +10,7 @@
 #include <c10/util/hash.h>
 
 #include <algorithm>
+#include <exception>
 #include <sstream>
 
 namespace trireme::detail {
@@ -93,6 +94,28 @@ void check_same_text(const std::string& what, const std::string& text, const com
   throw UsageError(join_message("ranks differ in the ", what, ": rank 0 has '", first, "', rank ",
                                 other - all.begin(), " has '", differing, "'"),
                    join_message("give every rank the same ", what));
+}
+
+void succeed_together(const comm::Group& group, const std::string& doing,
+                      const std::function<void()>& call) {
+  std::exception_ptr own;
+  std::string failure;
+  try {
+    call();
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
+    own = std::current_exception();
+    failure = join_message("failed: ", error.what());
+  }
+  const std::vector<std::string> all = comm::all_gather_text(failure, group);
+  if (own) std::rethrow_exception(own);
+  const auto first =
+      std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
+  if (first == all.end()) return;
+  throw UsageError(
+      join_message("rank ", first - all.begin(), " could not ", doing, " and ", *first),
+      "what holds for that rank is in its message");
 }
 
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,

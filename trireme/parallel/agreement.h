@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,13 @@ void check_same_text(const std::string& what, const std::string& text, const com
 /// rank, naming the first `kind` (`parameter`) that differs and both sides.
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
                              const comm::Group& group);
+
+/// Calls `call`; throws what it throws, and on the ranks where it does not, a UsageError with rank
+/// and message of the first where it did. Collective and blocking, and so may `call` be for some of
+/// the ranks; a CommError passes at once.
+/// @param doing for the message: `cut the module`.
+void succeed_together(const comm::Group& group, const std::string& doing,
+                      const std::function<void()>& call);
 
 /// A number that follows from the bits of a dense tensor's elements and from their places in
 /// memory: other values, or the same in another order, have another one, but for chance. Needs

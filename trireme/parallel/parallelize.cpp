@@ -10,11 +10,10 @@
 #include <trireme/parallel/named_tensors.h>
 #include <trireme/parallel/sharded/deferred.h>
 #include <trireme/parallel/sharded/touch.h>
-#include <trireme/parallel/tensor/distribute_module.h>
+#include <trireme/parallel/tensor/arrangement.h>
 #include <trireme/parallel/tensor/memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/nn/module.h>
@@ -329,17 +328,6 @@ void check_names(const Plan& plan, const std::vector<NamedTensor>& parameters) {
   }
 }
 
-std::shared_ptr<GradientExchange> exchange_of(GradientWire wire) {
-  switch (wire) {
-    case GradientWire::kFp16:
-      return std::make_shared<HalfPrecisionExchange>(at::kHalf);
-    case GradientWire::kBf16:
-      return std::make_shared<HalfPrecisionExchange>(at::kBFloat16);
-    default:
-      return nullptr;
-  }
-}
-
 // Gives those that were constructed without memory their values, but for parameters that are cut,
 // which get them part by part. Random numbers are rank 0's, if the plan says so.
 void give_values(const std::vector<NamedTensor>& tensors, const Plan& plan,
@@ -374,53 +362,6 @@ struct Contents {
   torch::nn::Module* module = nullptr;
 };
 
-// Arranges the ranks as the plan says: those along data, and those that work together.
-void arrange(Parallelized::Impl& impl) {
-  std::vector<MeshAxis> axes = impl.plan.mesh;
-  impl.data_group = impl.group;
-  if (!shares_work(impl.plan)) return;
-  if (std::ranges::find(axes, kDataAxis, &MeshAxis::name) == axes.end()) {
-    axes.insert(axes.begin(), {kDataAxis, 1});
-  }
-  const DeviceMesh mesh(impl.group, axes);
-  impl.data_group = mesh.group(mesh.axis(kDataAxis));
-  std::vector<std::string> others;
-  for (const MeshAxis& axis : axes) {
-    if (axis.name != kDataAxis) others.push_back(axis.name);
-  }
-  impl.mesh = mesh.submesh(others);
-}
-
-// Ranks that work together draw the same random numbers.
-void share_generator(const comm::Group& group) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  at::Tensor state;
-  {
-    const std::lock_guard lock(generator.mutex());
-    state = generator.get_state();
-  }
-  comm::broadcast(state, 0, group, "random generator");
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
-
-void distribute(const Parallelized::Impl& impl, Contents& contents) {
-  if (contents.module == nullptr) {
-    throw UsageError(join_message("the plan arranges ranks on [", impl.mesh.to_string(),
-                                  "] to work on one module together, and was given parameters"),
-                     "give parallelize the module");
-  }
-  for (const NamedTensor& item : contents.parameters) {
-    if (!item.has_sparse_gradient) continue;
-    throw UsageError(join_message("parameter ", item.name,
-                                  " has sparse gradients, which distributed tensors "
-                                  "do not have"),
-                     "make the embedding without sparse, or use a mesh of data alone");
-  }
-  distribute_module(*contents.module, impl.mesh, impl.plan.layouts);
-  share_generator(impl.mesh.group());
-}
-
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                          const comm::Group& group) {
   validate(plan, group.size());
@@ -432,6 +373,11 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
     throw UsageError(join_message("the plan is not data parallel, but has ", ranks, " ranks",
                                   shares_work(plan) ? " along data" : ""),
                      "set data_parallel, or train with a group of one");
+  }
+  if (stage_ranks(plan) > 1 || !plan.stages.empty()) {
+    throw UsageError(join_message("the plan has ", stage_ranks(plan), " ranks along pipe and ",
+                                  plan.stages.size(), " modules that begin stages"),
+                     "give it to a trireme::Pipeline, which runs modules stage by stage");
   }
   check_names(plan, contents.parameters);
   detail::check_same_text("plan", to_string(plan), group);
@@ -446,8 +392,12 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   all.insert(all.end(), contents.buffers.begin(), contents.buffers.end());
   give_values(all, plan, group);
   if (plan.broadcast_parameters) broadcast_all(all, group);
-  arrange(*impl);
-  if (impl->mesh.defined()) distribute(*impl, contents);
+  const detail::Arrangement arrangement = detail::arrange(plan, group);
+  impl->data_group = arrangement.data;
+  impl->mesh = arrangement.mesh;
+  if (impl->mesh.defined()) {
+    detail::distribute(contents.module, contents.parameters, impl->mesh, plan.layouts);
+  }
   std::vector<NamedTensor> trained;
   std::ranges::copy_if(contents.parameters, std::back_inserter(trained),
                        [](const NamedTensor& item) { return item.tensor.requires_grad(); });
@@ -471,8 +421,11 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
       norm.check();
     };
   }
-  impl->reducer.emplace(trained, following, plan, impl->data_group, std::move(contents.check));
-  impl->reducer->exchange_by(exchange_of(plan.wire));
+  // Ranks have different parts of a distributed parameter, and maybe none of a small one.
+  detail::succeed_together(impl->mesh.defined() ? group : comm::Group(), "cut the module", [&] {
+    impl->reducer.emplace(trained, following, plan, impl->data_group, std::move(contents.check));
+  });
+  impl->reducer->exchange_by(exchange_for(plan.wire));
   if (const detail::Shards* shards = impl->shards()) {
     if (!shards->drawn().empty()) {
       detail::check_same_text("initial values of a parameter that is cut", shards->drawn(),

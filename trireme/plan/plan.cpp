@@ -2,6 +2,7 @@
 #include <trireme/plan/plan.h>
 
 #include <trireme/base/error.h>
+#include <trireme/schedule/generators/generators.h>
 
 #include <algorithm>
 
@@ -26,8 +27,8 @@ std::string describe(const std::vector<MeshAxis>& mesh) {
   return text;
 }
 
-std::int64_t data_axis_of(const Plan& plan) {
-  const auto found = std::ranges::find(plan.mesh, kDataAxis, &MeshAxis::name);
+std::int64_t size_of_axis(const Plan& plan, const char* name) {
+  const auto found = std::ranges::find(plan.mesh, name, &MeshAxis::name);
   return found == plan.mesh.end() ? 1 : found->size;
 }
 
@@ -53,6 +54,10 @@ void check_layout(const ParameterLayout& layout, const Plan& plan) {
       refuse("layouts", to_string(layout),
              "another axis than data: what is cut along that one says zero_stage");
     }
+    if (axis == kStageAxis) {
+      refuse("layouts", to_string(layout),
+             "another axis than pipe: which rank has which module says stages");
+    }
     if (std::ranges::find(plan.mesh, axis, &MeshAxis::name) == plan.mesh.end()) {
       refuse("layouts", to_string(layout),
              plan.mesh.empty() ? "a mesh that has the axis " + axis
@@ -67,6 +72,34 @@ void check_layout(const ParameterLayout& layout, const Plan& plan) {
 void check_stage(const char* field, int stage, const Plan& plan) {
   if (stage < 0 || stage > 3) refuse(field, stage, "0 to 3");
   if (stage > 0 && !plan.data_parallel) refuse(field, stage, "0 where data_parallel is false");
+}
+
+// Of n stages in order, the number of each that is named is the one before's or one more.
+void check_stages(const Plan& plan) {
+  int last = 0;
+  for (const auto& [path, stage] : plan.stages) {
+    if (stage < last || stage > last + 1) {
+      refuse(("stages: " + path).c_str(), stage,
+             join_message(last, " or ", last + 1,
+                          ": stages are named in the order of execution, counted from 0, and none "
+                          "is left out"));
+    }
+    last = stage;
+  }
+  const int ranks = stage_ranks(plan);
+  if (!plan.stages.empty() && (last + 1) % ranks != 0) {
+    refuse("stages", join_message(last + 1, " of them"),
+           join_message("as many for each of the ", ranks, " ranks along pipe"));
+  }
+  if (!plan.stages.empty() && plan.chunks > 0 && plan.chunks * ranks != last + 1) {
+    refuse("chunks", plan.chunks,
+           join_message("0, or the ", (last + 1) / ranks, " stages that each rank has"));
+  }
+  if (plan.chunks < 0) refuse("chunks", plan.chunks, "0 or more");
+  if (std::ranges::find(schedule::kKinds, plan.schedule) != schedule::kKinds.end()) return;
+  std::string kinds;
+  for (const std::string_view kind : schedule::kKinds) kinds += join_message(" ", kind);
+  refuse("schedule", plan.schedule, "one of" + kinds);
 }
 
 const char* yes_no(bool value) { return value ? "yes" : "no"; }
@@ -103,12 +136,15 @@ bool cuts_parameters(const Plan& plan) {
 }
 
 int data_ranks(const Plan& plan, int ranks) {
-  return plan.mesh.empty() ? ranks : static_cast<int>(data_axis_of(plan));
+  return plan.mesh.empty() ? ranks : static_cast<int>(size_of_axis(plan, kDataAxis));
 }
 
+int stage_ranks(const Plan& plan) { return static_cast<int>(size_of_axis(plan, kStageAxis)); }
+
 bool shares_work(const Plan& plan) {
-  return std::ranges::any_of(plan.mesh,
-                             [](const MeshAxis& axis) { return axis.name != kDataAxis; });
+  return std::ranges::any_of(plan.mesh, [](const MeshAxis& axis) {
+    return axis.name != kDataAxis && axis.name != kStageAxis;
+  });
 }
 
 std::string to_string(const Plan& plan) {
@@ -122,9 +158,16 @@ std::string to_string(const Plan& plan) {
   for (const ParameterLayout& layout : plan.layouts) {
     layouts += (layouts.empty() ? "" : "\n                     ") + to_string(layout);
   }
+  std::string pipeline;
+  for (const auto& [path, stage] : plan.stages) {
+    pipeline += join_message(pipeline.empty() ? "" : ", ", stage, " from ", path);
+  }
   return join_message("mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
                       "\n",  //
                       "layouts              ", layouts.empty() ? "none" : layouts, "\n",
+                      "stages               ", pipeline.empty() ? "balanced" : pipeline, "\n",
+                      "schedule             ", plan.schedule, "\n",               //
+                      "chunks               ", plan.chunks, "\n",                 //
                       "data parallel        ", yes_no(plan.data_parallel), "\n",  //
                       "micro-batches        ", plan.micro_batches, "\n",          //
                       "bucket bytes         ", plan.bucket_bytes, "\n",           //
@@ -154,6 +197,7 @@ void validate(const Plan& plan, int ranks) {
         "false where the mesh has other axes than data: batch norm of distributed tensors is over "
         "all ranks that share a batch");
   }
+  check_stages(plan);
   check_at_least_one("micro_batches", plan.micro_batches);
   if (plan.bucket_bytes < 0) refuse("bucket_bytes", plan.bucket_bytes, "0 or more");
   check_at_least_one("first_bucket_bytes", plan.first_bucket_bytes);

@@ -24,13 +24,26 @@ enum class GradientWire { kAsIs, kFp16, kBf16 };
 
 struct Plan {
   /// How the ranks are arranged: axes whose sizes multiply to their number, the last varying
-  /// fastest. Along `data` each rank trains on its own part of the data; the ranks along all other
-  /// axes work on one part together, as `layouts` says. Empty: all ranks along `data`.
+  /// fastest. Along `data` each rank trains on its own part of the data; along `pipe` each has a
+  /// stage of the module, or a few; the ranks along all other axes work on one part together, as
+  /// `layouts` says. Empty: all ranks along `data`.
   std::vector<MeshAxis> mesh{};
 
   /// How parameters and buffers are cut along the other axes (tensor parallelism); those that no
   /// pattern fits are whole there.
   ParameterLayouts layouts{};
+
+  /// Where stages of a pipeline begin, in the order of execution and counted from 0: modules by
+  /// their paths, `{"layer3", 1}`. What runs before the module, and is not in another that is
+  /// named, is in the stage before. Several modules may have one stage; stage 0 need not be named.
+  /// Empty: stages of about the same cost, as many as `chunks` asks for. Needs a Pipeline.
+  std::vector<std::pair<std::string, int>> stages{};
+
+  /// In which order ranks work on stages and micro-batches: one of schedule::kKinds.
+  std::string schedule = "1f1b";
+
+  /// Stages of each rank along `pipe`. 0: what the schedule has, 1 or 2.
+  std::int64_t chunks = 0;
 
   /// Every rank holds all parameters and trains on its own part of the data; gradients are
   /// averaged.
@@ -118,10 +131,17 @@ bool cuts_parameters(const Plan& plan);
 /// The name of the axis along which data is cut.
 inline constexpr const char* kDataAxis = "data";
 
+/// The name of the axis along which a module is cut into stages.
+inline constexpr const char* kStageAxis = "pipe";
+
+/// Ranks along `pipe`, 1 where there is none.
+int stage_ranks(const Plan& plan);
+
 /// Ranks along `data`: each has its own part of the data.
 int data_ranks(const Plan& plan, int ranks);
 
-/// Whether ranks work on one part of the data together: the mesh has other axes than `data`.
+/// Whether ranks work on one part of the data together, on the same operators: the mesh has other
+/// axes than `data` and `pipe`.
 bool shares_work(const Plan& plan);
 
 /// Returns the plan as a table, one line a setting.

@@ -215,7 +215,12 @@ at::Tensor to_local(const at::Tensor& tensor) {
   const Layout of_gradient = without_partial(layout);
   const std::vector<std::int64_t> sizes(tensor.sizes().begin(), tensor.sizes().end());
   return Mapped::apply(
-      tensor, [](const at::Tensor& distributed) { return held(distributed).local.detach(); },
+      tensor,
+      [](const at::Tensor& distributed) {
+        // Not one that may be replaced, which one rank alone would do.
+        const tensor::Held& its = held(distributed);
+        return its.is_own && its.layout.has_partial() ? its.local.clone() : its.local.detach();
+      },
       [of_gradient, sizes](const at::Tensor& gradient) {
         return from_local(gradient, of_gradient, sizes);
       });

@@ -18,7 +18,8 @@ namespace trireme {
 /// Whether a tensor is distributed.
 bool has_layout(const at::Tensor& tensor);
 
-/// Throws UsageError for a plain tensor.
+/// A Partial that an operator made has it until an operator needs the values complete, and then the
+/// layout in which that one had them. Throws UsageError for a plain tensor.
 Layout layout_of(const at::Tensor& tensor);
 
 /// A distributed tensor of the values of `full`, of which every rank of the mesh gives all: each
@@ -39,8 +40,9 @@ void distribute_in_place(const at::Tensor& tensor, const Layout& layout);
 at::Tensor from_local(const at::Tensor& local, const Layout& layout);
 at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes);
 
-/// This rank's part, sharing memory. Differentiable: the gradient is taken as the part of a
-/// gradient with the tensor's layout (replicated where that is partial).
+/// This rank's part, sharing memory, but for a Partial that an operator made: a copy.
+/// Differentiable: the gradient is taken as the part of a gradient with the tensor's layout
+/// (replicated where that is partial).
 at::Tensor to_local(const at::Tensor& tensor);
 
 /// All of it, on every rank, as a plain tensor. Collective and blocking. Differentiable: every rank

@@ -4,6 +4,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/data/pipeline.h>
 #include <trireme/optim/gradients.h>
+#include <trireme/parallel/agreement.h>
 #include <trireme/train/detail/model_impl.h>
 
 #include <torch/torch.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <sstream>
 #include <vector>
 
 namespace trireme {
@@ -106,6 +108,28 @@ bool Model::Impl::agree_to_stop(const Run& run) const {
   return most == kStop;
 }
 
+// Of an epoch's first batch. Ranks that work on one part of the data and read different ones would
+// compute with halves of two batches, and nothing else would tell.
+void Model::Impl::check_same_batch(const data::Batch& batch) const {
+  std::ostringstream text;
+  for (std::size_t i = 0; i < batch.columns.size(); ++i) {
+    const at::Tensor column = batch.columns[i].contiguous();
+    text << batch.names[i] << " " << column.sizes() << " " << column.scalar_type()
+         << " with the digest " << detail::digest_of(column) << "\n";
+  }
+  const comm::Group& peers = parallelized.mesh().group();
+  const std::vector<std::string> all = comm::all_gather_text(text.str(), peers);
+  const auto other =
+      std::ranges::find_if(all, [&](const std::string& its) { return its != all.front(); });
+  if (other == all.end()) return;
+  throw UsageError(
+      join_message("ranks that work on one part of the data together have read different batches: "
+                   "the first of them\n",
+                   all.front(), "and number ", other - all.begin(), "\n", *other),
+      "read the part of the data that trireme::data_part(plan, group) names, with the same seed of "
+      "shuffling on all ranks");
+}
+
 // Reads the micro-batches of a step and goes forward and backward through each; returns whether
 // this rank got through.
 bool Model::Impl::accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step) {
@@ -118,6 +142,7 @@ bool Model::Impl::accumulate_gradients(Run& run, data::BatchStream& batches, Ste
       doing = "reading data";
       const auto batch = timer.measure(Phase::kData, [&] { return batches.next(); });
       TRIREME_CHECK(batch.has_value());
+      if (forward_is_shared() && step.step == 1 && i == 1) check_same_batch(*batch);
       step.samples += batch->valid_rows();
       doing = "computing forward";
       const at::Tensor value = timer.measure(Phase::kForward, [&] { return loss_of(*batch); });

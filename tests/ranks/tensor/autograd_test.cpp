@@ -69,12 +69,20 @@ variable_list second_gradients(const std::function<torch::Tensor(const variable_
   return torch::autograd::grad({total}, inputs);
 }
 
-void check_second_gradients(const std::string& name,
-                            const std::function<torch::Tensor(const variable_list&)>& function,
-                            const variable_list& inputs) {
+// The gradient of the sum of squares of the parts of complex numbers.
+variable_list complex_gradients(const std::function<torch::Tensor(const variable_list&)>& function,
+                                const variable_list& inputs) {
+  return torch::autograd::grad({torch::view_as_real(function(inputs)).square().sum()}, inputs);
+}
+
+// Distributed and plain, with the first two inputs cut along each of their dims and not at all.
+template <typename Gradients>
+void check_gradients(const std::string& name, const Gradients& gradients,
+                     const std::function<torch::Tensor(const variable_list&)>& function,
+                     const variable_list& inputs) {
   variable_list plain;
   for (const torch::Tensor& input : inputs) plain.push_back(input.clone().requires_grad_());
-  const variable_list expected = second_gradients(function, plain);
+  const variable_list expected = gradients(function, plain);
   run_ranks(2, [&](const comm::Group& group) {
     const DeviceMesh mesh(group, {{"tensor", 2}});
     for (int first = -1; first < static_cast<int>(inputs[0].dim()); ++first) {
@@ -85,7 +93,7 @@ void check_second_gradients(const std::string& name,
         };
         variable_list distributed = {on(inputs[0], first), on(inputs[1], second)};
         for (std::size_t i = 2; i < inputs.size(); ++i) distributed.push_back(on(inputs[i], -1));
-        const variable_list got = second_gradients(function, distributed);
+        const variable_list got = gradients(function, distributed);
         for (std::size_t i = 0; i < expected.size(); ++i) {
           EXPECT_TRUE(torch::allclose(full(got[i]), expected[i], 1e-9, 1e-9))
               << name << ", input " << i << ", cut along " << first << " and " << second;
@@ -93,6 +101,27 @@ void check_second_gradients(const std::string& name,
       }
     }
   });
+}
+
+void check_second_gradients(const std::string& name,
+                            const std::function<torch::Tensor(const variable_list&)>& function,
+                            const variable_list& inputs) {
+  check_gradients(name, second_gradients, function, inputs);
+}
+
+TEST(Autograd, GradientsOfComplexProducts) {
+  const auto complex = [](c10::IntArrayRef sizes) {
+    return torch::complex(sample(sizes), sample(sizes).flip(0) + 0.5);
+  };
+  const auto check = [&](const std::string& name, const auto& function,
+                         const variable_list& inputs) {
+    check_gradients(name, complex_gradients, function, inputs);
+  };
+  const auto linear = [](const variable_list& in) { return torch::linear(in[0], in[1], in[2]); };
+  const auto product = [](const variable_list& in) { return in[0].mm(in[1]); };
+  check("linear", linear, {complex({5, 3}), complex({4, 3}), complex({4})});
+  check("linear of three dims", linear, {complex({2, 5, 3}), complex({4, 3}), complex({4})});
+  check("mm", product, {complex({5, 3}), complex({3, 4})});
 }
 
 TEST(Autograd, GradientsOfGradientsOfProducts) {

@@ -497,6 +497,7 @@ TEST(Explain, RefusesWhatItCannotSay) {
       refused(plan_of({{"data", 2}, {"tensor", 2}}, {}), DeviceMesh::unconnected({{"tensor", 4}}))
           .find("explain got a mesh of tensor=4"),
       std::string::npos);
+  EXPECT_NE(refused(plan_of({{"pipe", 2}}, {})).find("2 ranks along pipe"), std::string::npos);
   const Plan plan = plan_of({{"tensor", 1}}, {});
   const DeviceMesh one(comm::Group(), {{"tensor", 1}});
   distribute_module(*mlp, one, {});

@@ -24,6 +24,7 @@ namespace {
 
 using test::megatron;
 using test::seeded;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::run_ranks_catching;
@@ -130,6 +131,22 @@ TEST(ModelOnMesh, EndsOnAllRanksWhereForwardFailsOnOne) {
     } catch (const std::exception& error) {
       EXPECT_THAT(error.what(), HasSubstr("no loss today")) << "rank " << rank;
     }
+  }
+}
+
+TEST(ModelOnMesh, NoticesRanksThatReadDifferentData) {
+  const auto thrown = run_ranks_catching(2, [](const comm::Group& group) {
+    auto network = seeded();
+    torch::optim::SGD optimizer(network->parameters(), 0.1);
+    const auto loss = [](const torch::Tensor& logits, const torch::Tensor& target) {
+      return torch::cross_entropy_loss(logits.flatten(0, 1), target.flatten());
+    };
+    Model model(network, loss, optimizer, {.group = group, .plan = on_mesh({{"tensor", 2}})});
+    model.train(1, pipeline_for({.index = group.rank(), .count = 2}));
+  });
+  for (const std::exception_ptr& its : thrown) {
+    EXPECT_THAT(testing::message_of<UsageError>(its),
+                AllOf(HasSubstr("have read different batches"), HasSubstr("data_part")));
   }
 }
 

@@ -254,11 +254,31 @@ TEST(OnMesh, RefusesWhatItCannotDo) {
     whole.layouts.clear();
     EXPECT_THAT(usage_error([&] { auto all = parallelize(*sparse, whole, group); }),
                 HasSubstr("parameter weight has sparse gradients"));
+    Plan in_stages;
+    in_stages.mesh = {{"pipe", 2}};
+    EXPECT_THAT(usage_error([&] { auto all = parallelize(*model, in_stages, group); }),
+                HasSubstr("2 ranks along pipe"));
     Parallelized parallelized = parallelize(*model, plan, group);
     EXPECT_THAT(usage_error([&] { auto again = parallelize(*model, {}, group); }),
                 HasSubstr("parameter embedding.weight is distributed already"));
     EXPECT_THAT(usage_error([&] { parallelized.finish_without_backward(); }),
                 HasSubstr("the ranks of [tensor=2] take part together"));
+  });
+}
+
+// The second rank along tensor has nothing of the weight, so nothing that could be cut along data.
+TEST(OnMesh, RefusesOnAllRanksAModuleThatIsTooSmallOnSome) {
+  run_ranks(4, [](const comm::Group& group) {
+    torch::nn::Linear narrow(torch::nn::LinearOptions(20, 1).bias(false));
+    Plan plan;
+    plan.mesh = {{"data", 2}, {"tensor", 2}};
+    plan.layouts = {{"weight", {{"tensor", Shard(0)}}}};
+    plan.zero_stage = 1;
+    const std::string message = usage_error([&] { auto all = parallelize(*narrow, plan, group); });
+    EXPECT_THAT(message, HasSubstr("too small to be cut for 2 ranks: rank 0 would have nothing"));
+    if (group.rank() % 2 == 0) {
+      EXPECT_THAT(message, HasSubstr("rank 1 could not cut the module and failed"));
+    }
   });
 }
 

@@ -17,6 +17,9 @@ using testing::HasSubstr;
 constexpr const char* kOther = R"(
 mesh = ["data=2", "tensor=3"]
 layouts = ["*.weight -> Shard(0) on tensor"]
+stages = [["layer3", 1]]
+schedule = "gpipe"
+chunks = 1
 data_parallel = false
 micro_batches = 4
 bucket_bytes = 1000
@@ -48,15 +51,18 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   Configuration configuration(plan);
   configuration.read_text(kOther, "plan.toml");
   // A field that plan_config.cpp lacks would still have its default.
-  const auto& [mesh, layouts, data_parallel, micro_batches, bucket_bytes, first_bucket_bytes,
-               allreduce_streams, zero_stage, zero_stage_of, shard_ranks, gathered_buckets,
-               offload_optimizer, sparse_gradients, gradient_reduction, gradient_predivide, wire,
-               divide_by_active_ranks, broadcast_parameters, broadcast_buffers, sync_batch_norm] =
-      plan;
+  const auto& [mesh, layouts, stages, schedule, chunks, data_parallel, micro_batches, bucket_bytes,
+               first_bucket_bytes, allreduce_streams, zero_stage, zero_stage_of, shard_ranks,
+               gathered_buckets, offload_optimizer, sparse_gradients, gradient_reduction,
+               gradient_predivide, wire, divide_by_active_ranks, broadcast_parameters,
+               broadcast_buffers, sync_batch_norm] = plan;
   const auto differ = [](const auto& member, const auto& usual) { EXPECT_FALSE(member == usual); };
   const Plan usual;
   differ(mesh, usual.mesh);
   differ(layouts, usual.layouts);
+  differ(stages, usual.stages);
+  differ(schedule, usual.schedule);
+  differ(chunks, usual.chunks);
   differ(data_parallel, usual.data_parallel);
   differ(micro_batches, usual.micro_batches);
   differ(bucket_bytes, usual.bucket_bytes);

@@ -66,6 +66,35 @@ TEST(Plan, CutsStateAmongRanksAlongData) {
   EXPECT_THAT(error_of(plan, 8), HasSubstr("divisor of the 4 ranks along data"));
 }
 
+TEST(Plan, KnowsRanksAlongPipeFromThoseThatShareWork) {
+  const Plan plan = on_mesh({{"pipe", 2}, {"data", 3}});
+  EXPECT_EQ(stage_ranks(plan), 2);
+  EXPECT_EQ(data_ranks(plan, 6), 3);
+  EXPECT_FALSE(shares_work(plan));
+  EXPECT_TRUE(shares_work(on_mesh({{"pipe", 2}, {"tensor", 3}})));
+}
+
+TEST(Plan, RefusesStagesOutOfOrderAndMoreThanRanksHave) {
+  Plan plan = on_mesh({{"pipe", 2}});
+  plan.stages = {{"layer1", 0}, {"layer3", 2}};
+  EXPECT_THAT(error_of(plan, 2), AllOf(HasSubstr("stages: layer3 is 2, expected 0 or 1"),
+                                       HasSubstr("none is left out")));
+  plan.stages = {{"layer1", 1}, {"layer3", 0}};
+  EXPECT_THAT(error_of(plan, 2), HasSubstr("stages: layer3 is 0, expected 1 or 2"));
+  plan.stages = {{"layer1", 1}, {"layer3", 2}};
+  EXPECT_THAT(error_of(plan, 2), HasSubstr("as many for each of the 2 ranks along pipe"));
+  plan.stages = {{"layer1", 1}};
+  plan.chunks = 2;
+  EXPECT_THAT(error_of(plan, 2), HasSubstr("chunks is 2, expected 0, or the 1 stages"));
+  plan.chunks = 0;
+  plan.schedule = "2f2b";
+  EXPECT_THAT(error_of(plan, 2), HasSubstr("schedule is 2f2b, expected one of gpipe 1f1b"));
+  plan.schedule = "1f1b";
+  EXPECT_NO_THROW(validate(plan, 2));
+  plan.layouts = {{"*.weight", {{"pipe", Shard{0}}}}};
+  EXPECT_THAT(error_of(plan, 2), HasSubstr("which rank has which module says stages"));
+}
+
 TEST(Plan, PrintsMeshAndLayouts) {
   Plan plan = on_mesh({{"data", 2}, {"tensor", 2}});
   plan.layouts = column_parallel("*.qkv");

@@ -163,7 +163,7 @@ void Reducer::begin_pass() {
             ? "a step of this rank was interrupted, and the other ranks have gone on without it"
             : "a backward pass started while another one of the same module had not ended",
         "an exception left an earlier backward(), two run at once, or one runs inside another "
-        "(recomputation by hand, which data parallel does not support); end this process");
+        "(recomputation by hand; trireme::recompute works here); end this process");
   }
   check_slots();
   if (check_module_) check_module_();
@@ -226,7 +226,7 @@ void Reducer::end_pass() {
   pass_id_ = kNoPass;
   if (autograd::get_current_node() != nullptr) {
     throw UsageError("a backward pass of the module ran inside another backward pass",
-                     "recomputation by hand is not supported under data parallel");
+                     "for recomputation call trireme::recompute, which needs no second pass");
   }
   if (is_held_back_ || ++pass_ < plan_.micro_batches) return;
   is_broken_ = true;  // should an exception come out of what follows

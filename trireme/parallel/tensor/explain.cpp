@@ -7,10 +7,10 @@
 #include <trireme/parallel/named_tensors.h>
 #include <trireme/parallel/tensor/distribute_module.h>
 #include <trireme/parallel/tensor/explain_reasons.h>
-#include <trireme/parallel/tensor/stand_in.h>
 #include <trireme/tensor/dispatch/held.h>
 #include <trireme/tensor/rehearsal/rehearsal.h>
 #include <trireme/tensor/rehearsal/results.h>
+#include <trireme/tensor/rehearsal/stand_in.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -44,6 +44,11 @@ void check_plan(const Plan& plan) {
         "name its axes, such as {{\"data\", 8}}: nothing runs here that could tell how "
         "many ranks there are");
   }
+  if (stage_ranks(plan) > 1) {
+    throw UsageError(join_message("the plan to explain has ", stage_ranks(plan),
+                                  " ranks along pipe, which communicate as their schedule says"),
+                     "explain it without that axis, and print the schedule: trireme schedule");
+  }
   std::int64_t ranks = 1;
   for (const MeshAxis& axis : plan.mesh) ranks *= axis.size;
   validate(plan, static_cast<int>(ranks));
@@ -63,6 +68,20 @@ std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
   std::vector<NamedTensor> all = detail::named_tensors(module.named_parameters());
   for (const NamedTensor& buffer : detail::named_tensors(module.named_buffers())) {
     all.push_back(buffer);
+  }
+  return all;
+}
+
+std::vector<at::Tensor> checked(const std::vector<NamedTensor>& tensors) {
+  std::vector<at::Tensor> all;
+  for (const NamedTensor& item : tensors) {
+    if (!item.tensor.is_cpu() && !item.tensor.is_meta()) {
+      throw UsageError(
+          join_message("parameter ", item.name, " is on ", item.tensor.device(),
+                       ", and can only be explained on the processor or as a meta tensor"),
+          "explain the module before it goes to its device");
+    }
+    all.push_back(item.tensor);
   }
   return all;
 }
@@ -188,7 +207,7 @@ struct Rehearsed {
 Rehearsed rehearse(const std::function<at::Tensor()>& forward,
                    const std::vector<NamedTensor>& tensors, const std::vector<Layout>& layouts) {
   Rehearsed all;
-  const detail::StandIn stand_in(tensors, layouts);
+  const tensor::StandIn stand_in(checked(tensors), layouts);
   tensor::Rehearsal rehearsal;
   std::vector<at::Tensor> inputs;
   std::vector<std::size_t> parameters;

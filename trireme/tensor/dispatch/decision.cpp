@@ -125,8 +125,41 @@ struct Choice {
       const double bytes = bytes_of(input, axis);
       const std::int64_t ranks = mesh.size(axis);
       total += change_seconds(from, to, bytes, ranks);
+      // A sum is scattered along the first dim, and comes to another from there.
+      const bool goes_on = from.is_partial() && to.is_shard() && to.dim() > 0;
+      if (goes_on) total += change_seconds(Shard{0}, to, bytes, ranks);
       if (is_written(facts, call.argument_of(input)))
         total += change_seconds(to, from, bytes, ranks);
+    }
+    return total + put_off(strategy, axis);
+  }
+
+  // A sum over ranks that is passed on to several results is not saved: somebody completes each of
+  // them, such as the three gradients of a layer norm. What is written keeps its layout, and views
+  // have no choice.
+  double put_off(const Strategy& strategy, int axis) const {
+    if (facts.returns_view || !facts.written.empty()) return 0;
+    const auto inputs = static_cast<std::size_t>(call.num_inputs());
+    bool is_passed_on = false;
+    double cut_elsewhere = 1;
+    for (std::size_t input = 0; input < inputs; ++input) {
+      is_passed_on = is_passed_on ||
+                     (current[input][axis].is_partial() && strategy.inputs[input].is_partial());
+      const at::Tensor& tensor = call.input(static_cast<int>(input));
+      const auto whole = static_cast<double>(tensor.numel() * tensor.element_size());
+      if (whole > 0) {
+        cut_elsewhere = std::max(cut_elsewhere, whole / bytes_of(static_cast<int>(input), axis));
+      }
+    }
+    if (!is_passed_on || call.num_outputs() < 2) return 0;
+    double total = 0;
+    for (int output = 0; output < call.num_outputs(); ++output) {
+      const auto index = strategy.outputs.size() == 1 ? 0 : static_cast<std::size_t>(output);
+      const at::Tensor& tensor = call.output(output);
+      if (!tensor.defined() || !strategy.outputs[index].is_partial()) continue;
+      const auto bytes = static_cast<double>(tensor.numel() * tensor.element_size());
+      total += change_seconds(strategy.outputs[index], Replicate{}, bytes / cut_elsewhere,
+                              mesh.size(axis));
     }
     return total;
   }

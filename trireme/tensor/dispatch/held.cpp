@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/dispatch/held.h>
 
+#include <ATen/ops/empty.h>
 #include <c10/core/AutogradState.h>
 
 #include <algorithm>
@@ -143,6 +144,19 @@ struct DistributedImpl final : c10::TensorImpl {
     if (!spares.keep_memory(memory)) ::operator delete(memory);
   }
 
+  // What set_sizes_and_strides makes of the example's sizes, strides and offset.
+  void take_geometry(const DistributedImpl& example) {
+    sizes_and_strides_ = example.sizes_and_strides_;
+    storage_offset_ = example.storage_offset_;
+    numel_ = example.numel_;
+    is_contiguous_ = example.is_contiguous_;
+    is_channels_last_ = example.is_channels_last_;
+    is_channels_last_contiguous_ = example.is_channels_last_contiguous_;
+    is_channels_last_3d_ = example.is_channels_last_3d_;
+    is_channels_last_3d_contiguous_ = example.is_channels_last_3d_contiguous_;
+    is_non_overlapping_and_dense_ = example.is_non_overlapping_and_dense_;
+  }
+
   Held& its_held() const { return static_cast<Held&>(*extra_meta_->backend_meta_); }
 
   const char* tensorimpl_type_name() const override {
@@ -162,6 +176,7 @@ struct DistributedImpl final : c10::TensorImpl {
     its.local = std::move(local);
     its.layout = layout;
     its.is_copy_of_view = false;
+    its.is_own = false;
   }
 };
 
@@ -190,12 +205,28 @@ c10::intrusive_ptr<c10::BackendMeta> Held::clone(
                                     c10::VariableVersion(0), true)),
                                 layout);
   copy->is_copy_of_view = is_copy_of_view;
+  is_own = false;  // the copy has the same memory
   return copy;
 }
 
 at::Tensor wrap(at::Tensor local, const Layout& layout, c10::IntArrayRef sizes,
                 c10::IntArrayRef strides, std::int64_t offset) {
   return at::Tensor(make_impl(std::move(local), layout, sizes, strides, offset));
+}
+
+at::Tensor wrap(at::Tensor local, const Layout& layout, const Geometry& geometry) {
+  if (!geometry.example) {
+    return wrap(std::move(local), layout, geometry.sizes, geometry.strides, geometry.offset);
+  }
+  auto impl = c10::make_intrusive<DistributedImpl>(std::move(local), layout, WithoutVersion());
+  impl->take_geometry(static_cast<const DistributedImpl&>(*geometry.example));
+  mirror_flags(*impl, impl->its_held().local);
+  return at::Tensor(std::move(impl));
+}
+
+void add_example(Geometry& geometry) {
+  geometry.example =
+      make_impl(at::empty({0}), Layout(), geometry.sizes, geometry.strides, geometry.offset);
 }
 
 at::Tensor wrap_replicated(at::Tensor local, const Layout& layout) {

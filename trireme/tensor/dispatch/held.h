@@ -28,6 +28,9 @@ struct Held final : c10::BackendMeta {
   /// What should be a view of another tensor had to be gathered: writing to it would not reach
   /// that.
   bool is_copy_of_view = false;
+  /// An operator made it in memory of its own, of which nobody has taken a view since: the part may
+  /// be replaced by one of another layout with the same values (`keep_complete`).
+  mutable bool is_own = false;
   /// Of the wrapper that had this before, for the next (held.cpp).
   c10::VariableVersion spare_version = c10::VariableVersion::DISABLED;
 };
@@ -50,14 +53,18 @@ struct Geometry {
   c10::SmallVector<std::int64_t, 5> sizes;
   c10::SmallVector<std::int64_t, 5> strides;
   std::int64_t offset = 0;
+  /// A tensor of this shape without values, for what is made often: what follows from sizes and
+  /// strides is copied from it instead of being worked out anew. May be null.
+  c10::intrusive_ptr<c10::TensorImpl> example;
 };
 
 /// Makes a distributed tensor. The geometry is trusted.
 at::Tensor wrap(at::Tensor local, const Layout& layout, c10::IntArrayRef sizes,
                 c10::IntArrayRef strides, std::int64_t offset);
-inline at::Tensor wrap(at::Tensor local, const Layout& layout, const Geometry& geometry) {
-  return wrap(std::move(local), layout, geometry.sizes, geometry.strides, geometry.offset);
-}
+at::Tensor wrap(at::Tensor local, const Layout& layout, const Geometry& geometry);
+
+/// Gives the geometry an example.
+void add_example(Geometry& geometry);
 
 /// Makes one whose layout is replicated: the geometry is the local tensor's.
 at::Tensor wrap_replicated(at::Tensor local, const Layout& layout);

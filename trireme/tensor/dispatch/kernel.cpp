@@ -50,6 +50,17 @@ namespace {
       "redistribute the tensor before the view, so that the view needs no communication");
 }
 
+// Whether two sets of strides mean the same order of a tensor's elements.
+bool is_laid_out(const at::Tensor& local, c10::IntArrayRef strides) {
+  const c10::IntArrayRef its = local.strides();
+  if (its == strides) return true;
+  const c10::IntArrayRef sizes = local.sizes();
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] > 1 && its[dim] != strides[dim]) return false;
+  }
+  return true;
+}
+
 bool has_held(const at::Tensor& tensor) { return is_wrapper(tensor.unsafeGetTensorImpl()); }
 
 }  // namespace
@@ -112,6 +123,36 @@ void check_tensors(const OperatorFacts& facts, const Scan& scan) {
   }
 }
 
+bool stays_complete(const OperatorFacts& facts, const Decision& decision, const Scan& scan,
+                    std::size_t input) {
+  const InputSlot& slot = scan.inputs[input];
+  const InputDecision& decided = decision.inputs[input];
+  if (slot.held == nullptr || !decided.path || !slot.held->is_own) return false;
+  const Layout& from = slot.held->layout;
+  const Layout& to = decided.target;
+  if (!from.has_partial() || to.has_partial()) return false;
+  for (int axis = 0; axis < static_cast<int>(from.placements().size()); ++axis) {
+    if (!from[axis].is_partial() && from[axis] != to[axis]) return false;
+  }
+  // What the call wrote to, or may have given back, is no longer the value. The tensor may be among
+  // the arguments twice, once to be written to.
+  const auto is_written = [&](const InputSlot& other) {
+    return other.held == slot.held &&
+           std::ranges::find(facts.written, other.argument) != facts.written.end();
+  };
+  return decision.kernel == nullptr && !facts.returns_view && !facts.may_return_input &&
+         std::ranges::none_of(scan.inputs, is_written);
+}
+
+void keep_complete(const at::Tensor& wrapper, const at::Tensor& part, const Layout& layout) {
+  Held& its = held(wrapper);
+  const auto strides = dense_strides(wrapper.strides(), part.sizes());
+  its.local = is_laid_out(part, strides)
+                  ? part
+                  : at::empty_strided(part.sizes(), strides, part.options()).copy_(part);
+  its.layout = layout;
+}
+
 namespace {
 
 // What an out= argument was and where the result goes.
@@ -134,6 +175,9 @@ class Unwrapping {
       const bool moves = decision != nullptr && decision->inputs[i].path.has_value();
       locals_.push_back(moves ? (*decision->inputs[i].path)(local, facts.name) : local);
       if (moves && decision->inputs[i].back) returning_.push_back({i, local});
+      if (moves && stays_complete(facts, *decision, scan, i)) {
+        completed_.emplace_back(i, *slot.tensor);
+      }
     }
     put(scan);
     for (std::uint32_t i = 0; i < facts.num_arguments; ++i) {
@@ -146,6 +190,14 @@ class Unwrapping {
     for (const auto& [index, original] : returning_) {
       const at::Tensor back = (*decision.inputs[index].back)(locals_[index], facts_.name);
       if (!back.is_same(original)) original.copy_(back);
+    }
+  }
+
+  // Sums that were completed for the call are so from now on.
+  void keep_completed(const Decision& decision) const {
+    for (const auto& [index, wrapper] : completed_) {
+      if (!held(wrapper).layout.has_partial()) continue;  // it was given twice
+      keep_complete(wrapper, locals_[index], decision.inputs[index].target);
     }
   }
 
@@ -206,6 +258,7 @@ class Unwrapping {
   c10::SmallVector<c10::IValue, 4> kept_;
   c10::SmallVector<at::Tensor, 8> locals_;
   c10::SmallVector<std::pair<std::size_t, at::Tensor>, 2> returning_;
+  c10::SmallVector<std::pair<std::size_t, at::Tensor>, 2> completed_;
   c10::SmallVector<Out, 2> outs_;
 };
 
@@ -233,17 +286,6 @@ void check_local_result(const OperatorFacts& facts, const at::Tensor& local,
                    " where the ", "layout ", decided.layout.to_string(), " of ",
                    c10::IntArrayRef(decided.geometry.sizes), " means ", c10::IntArrayRef(expected)),
       "the operator's rule is wrong; please report it, or mend it where it is your own");
-}
-
-// Whether two sets of strides mean the same order of a tensor's elements.
-bool is_laid_out(const at::Tensor& local, c10::IntArrayRef strides) {
-  const c10::IntArrayRef its = local.strides();
-  if (its == strides) return true;
-  const c10::IntArrayRef sizes = local.sizes();
-  for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
-    if (sizes[dim] > 1 && its[dim] != strides[dim]) return false;
-  }
-  return true;
 }
 
 // A new tensor has the strides that the rule or LibTorch's meta kernel gives it, never those of the
@@ -274,10 +316,13 @@ at::Tensor wrap_output(const OperatorFacts& facts, at::Tensor local,
       first.local_strides = dense_strides(decided.geometry.strides, local.sizes());
       first.geometry.strides = dense_strides(decided.geometry.strides, decided.geometry.sizes);
     }
+    add_example(first.geometry);
     first.is_complete = true;
   }
   if (decided.is_view) return wrap(std::move(local), decided.layout, decided.geometry);
-  return wrap_new(std::move(local), decided);
+  at::Tensor result = wrap_new(std::move(local), decided);
+  held(result).is_own = true;
+  return result;
 }
 
 void follow_local(const at::Tensor& wrapper, const OutputDecision* decided) {
@@ -411,6 +456,7 @@ void run_with_decision(const OperatorFacts& facts, const c10::OperatorHandle& op
     op.callBoxed(stack);
   }
   unwrapping.write_back(decision);
+  unwrapping.keep_completed(decision);
   wrap_results(facts, stack, unwrapping, &decision, Layout());
   if (facts.counts_versions) count_versions(facts, unwrapping);
   if (facts.returns_view && is_copy) mark_copies(facts, stack);
@@ -434,6 +480,7 @@ void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::
   const c10::IValue* arguments = stack.data() + (stack.size() - facts.num_arguments);
   const Scan scan = scan_arguments(facts, arguments);
   check_tensors(facts, scan);
+  note_view(facts, scan);
   if (facts.has_out) check_outs(facts, arguments);
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveLocal);
   if (scan.first == nullptr) refuse_distributed_out(facts);

@@ -67,6 +67,10 @@ OperatorFacts::OperatorFacts(const c10::FunctionSchema& schema)
     is_in_key[i] = !has_tensors(argument.type()) && !is_number[i];
     has_key_values = has_key_values || is_in_key[i];
   }
+  // Beside what is known as a view by its schema.
+  may_return_input = !name.starts_with("aten::") || name.starts_with("aten::_unsafe_") ||
+                     name.starts_with("aten::unsafe_") || name.starts_with("aten::lift") ||
+                     name.starts_with("aten::_lazy_");
   counts_versions = name.starts_with("aten::_foreach_") && !written.empty() && !has_out;
   for (const c10::Argument& returned : schema.returns()) {
     int which = -1;

@@ -33,6 +33,8 @@ struct OperatorFacts {
   bool returns_view = false;
   /// Position of the argument that the views alias.
   int viewed = -1;
+  /// Whether a result may have an argument's memory although the schema does not say so.
+  bool may_return_input = false;
   /// Arguments given as out=: written, and their values never read.
   std::vector<bool> is_out;
   bool has_out = false;

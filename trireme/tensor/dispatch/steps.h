@@ -34,6 +34,19 @@ void check_tensors(const OperatorFacts& facts, const Scan& scan);
 /// The same for what was given as out=.
 void check_outs(const OperatorFacts& facts, const c10::IValue* arguments);
 
+/// Where the call takes a view, what it is taken of has its memory no longer for itself.
+inline void note_view(const OperatorFacts& facts, const Scan& scan) {
+  if (facts.returns_view && scan.inputs[0].held != nullptr) scan.inputs[0].held->is_own = false;
+}
+
+/// Whether an input that is a sum over ranks (or a maximum …) and that the call has completed is to
+/// stay complete, so that the next operator need not complete it again. The same on all ranks.
+bool stays_complete(const OperatorFacts& facts, const Decision& decision, const Scan& scan,
+                    std::size_t input);
+
+/// Gives a tensor the same values in another layout: `part` is what this rank has of them.
+void keep_complete(const at::Tensor& wrapper, const at::Tensor& part, const Layout& layout);
+
 /// Makes a local result distributed. The first of a decision is checked against it: InternalError
 /// where the rule said otherwise.
 at::Tensor wrap_output(const OperatorFacts& facts, at::Tensor local, const OutputDecision& decided);

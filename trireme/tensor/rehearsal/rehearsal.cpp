@@ -102,6 +102,13 @@ struct Rehearsal::Impl {
     int call = -1;
   };
 
+  struct Completion {
+    at::Tensor tensor;
+    Layout layout;
+    Origin origin;
+  };
+  using Completed = std::vector<Completion>;
+
   Mode mode = Mode::kInstead;
   AfterEach after_each;
   Rehearsal* outer = nullptr;
@@ -125,6 +132,7 @@ struct Rehearsal::Impl {
   void record_outputs(const OperatorFacts& facts, c10::ArrayRef<c10::IValue> arguments,
                       const Prediction& prediction, RehearsedCall& record);
   void remember(const OperatorFacts& facts, const Scan& scan, const std::vector<at::Tensor>& made);
+  Completed completed(const OperatorFacts& facts, const Scan& scan, const Decision* decision);
 };
 
 const OperatorFacts* Rehearsal::Impl::facts_of(const c10::OperatorHandle& op) {
@@ -299,6 +307,18 @@ void Rehearsal::Impl::remember(const OperatorFacts& facts, const Scan& scan,
   for (const at::Tensor& tensor : made) origin_of(tensor) = {.name = name, .call = number};
 }
 
+// Inputs that stay complete: their parts will be others, and their origins stay.
+Rehearsal::Impl::Completed Rehearsal::Impl::completed(const OperatorFacts& facts, const Scan& scan,
+                                                      const Decision* decision) {
+  Completed all;
+  for (std::size_t i = 0; decision != nullptr && i < scan.inputs.size(); ++i) {
+    if (!stays_complete(facts, *decision, scan, i)) continue;
+    const at::Tensor& tensor = *scan.inputs[i].tensor;
+    all.push_back({tensor, decision->inputs[i].target, origin_of(tensor)});
+  }
+  return all;
+}
+
 Rehearsal::Rehearsal(Mode mode, AfterEach after_each)
     : impl_(std::make_unique<Impl>()), include_(intercepted_keys()) {
   impl_->mode = mode;
@@ -364,14 +384,21 @@ bool Rehearsal::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (scan.first == nullptr) return false;
   check_tensors(*facts, scan);
   if (facts->has_out) check_outs(*facts, arguments.data());
+  note_view(*facts, scan);
   RehearsedCall record;
+  Impl::Completed completed;
   {
     const Aside aside;
     const Prediction prediction = impl_->predict(op, *facts, scan, arguments, record);
     impl_->record_inputs(*facts, op.schema(), scan, prediction.decision.get(), record);
     impl_->record_outputs(*facts, arguments, prediction, record);
     impl_->calls.push_back(std::move(record));
+    completed = impl_->completed(*facts, scan, prediction.decision.get());
     if (impl_->mode == Mode::kInstead) {
+      for (const Impl::Completion& its : completed) {
+        if (!held(its.tensor).layout.has_partial()) continue;
+        keep_complete(its.tensor, meta_part(its.tensor, its.layout), its.layout);
+      }
       impl_->remember(*facts, scan, give_results(*facts, op.schema(), stack, prediction));
     }
   }
@@ -379,6 +406,7 @@ bool Rehearsal::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBelowAutograd),
                        &stack);
   }
+  for (const Impl::Completion& its : completed) impl_->origin_of(its.tensor) = its.origin;
   if (impl_->after_each) {
     const std::size_t num_results = op.schema().returns().size();
     impl_->after_each(

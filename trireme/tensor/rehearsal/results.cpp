@@ -3,6 +3,7 @@
 
 #include <trireme/tensor/rules/strategies/sizes.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
@@ -36,13 +37,14 @@ class Results {
     const std::size_t index = output_++;
     if (index >= prediction_.outputs.size()) return {};
     const at::Tensor& global = prediction_.outputs[index];
-    if (!global.defined()) return {};
+    if (!global.defined()) return without_shape();
     const Layout& layout = prediction_.layout(index);
     const bool is_view = facts_.returns_view && !prediction_.is_copy_of_view;
     const at::Tensor result = wrap(
         meta_part(global, layout), layout,
         is_view || prediction_.decision == nullptr ? geometry_of(global) : geometry_of_new(global));
     if (facts_.returns_view) held(result).is_copy_of_view = prediction_.is_copy_of_view;
+    held(result).is_own = !is_view;
     made_.push_back(result);
     return result;
   }
@@ -72,6 +74,13 @@ class Results {
   std::vector<at::Tensor> made() { return std::move(made_); }
 
  private:
+  // The workspace of a recurrent layer, which only its kernel knows the size of, is asked for again
+  // in backward. What others leave undefined is.
+  at::Tensor without_shape() const {
+    if (facts_.name != "aten::mkldnn_rnn_layer") return {};
+    return at::empty({0}, at::TensorOptions().dtype(at::kByte));
+  }
+
   const OperatorFacts& facts_;
   const Prediction& prediction_;
   std::size_t output_ = 0;

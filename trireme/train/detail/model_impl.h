@@ -141,6 +141,7 @@ struct Model::Impl {
   void call_step_end(Run& run, const StepEndContext& end);
   StepEndContext train_step(Run& run, data::BatchStream* batches, const StepContext& step);
   bool accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step);
+  void check_same_batch(const data::Batch& batch) const;
   void pretend_step();
   Evaluation validate(Run& run);
   checkpoint::State state() const;

@@ -72,4 +72,15 @@ std::function<void()> HalfPrecisionExchange::start(GradientBucket& bucket,
   };
 }
 
+std::shared_ptr<GradientExchange> exchange_for(GradientWire wire) {
+  switch (wire) {
+    case GradientWire::kFp16:
+      return std::make_shared<HalfPrecisionExchange>(at::kHalf);
+    case GradientWire::kBf16:
+      return std::make_shared<HalfPrecisionExchange>(at::kBFloat16);
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace trireme

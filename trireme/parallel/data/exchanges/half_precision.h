@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/parallel/data/gradient_exchange.h>
+#include <trireme/plan/plan.h>
 
 #include <c10/core/ScalarType.h>
 
@@ -41,5 +42,8 @@ class HalfPrecisionExchange final : public GradientExchange {
   // message with it.
   std::map<std::string, std::shared_ptr<Message>> messages_;
 };
+
+/// Of gradients that travel as the plan says; null where they travel as they are.
+std::shared_ptr<GradientExchange> exchange_for(GradientWire wire);
 
 }  // namespace trireme

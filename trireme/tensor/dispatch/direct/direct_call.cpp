@@ -39,6 +39,7 @@ bool DirectCall::is_ready() {
   if (scan_.first == nullptr || has_gaps_ || facts_.has_key_values || has_kernel) return false;
   if (facts_.returns_view && is_copy(scan_.inputs[0].held)) return false;
   check_tensors(facts_, scan_);
+  note_view(facts_, scan_);
   if (scan_.is_replicated) {
     replicated_ = scan_.first->layout;
   } else {

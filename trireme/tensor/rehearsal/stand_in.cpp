@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/parallel/tensor/stand_in.h>
+#include <trireme/tensor/rehearsal/stand_in.h>
 
-#include <trireme/base/error.h>
 #include <trireme/tensor/dispatch/held.h>
 #include <trireme/tensor/rehearsal/results.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -10,15 +9,8 @@
 
 #include <ranges>
 
-namespace trireme::detail {
+namespace trireme::tensor {
 namespace {
-
-void check_device(const NamedTensor& item) {
-  if (item.tensor.is_cpu() || item.tensor.is_meta()) return;
-  throw UsageError(join_message("parameter ", item.name, " is on ", item.tensor.device(),
-                                ", and can only be explained on the processor or as a meta tensor"),
-                   "explain the module before it goes to its device");
-}
 
 at::Tensor on_meta(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(),
@@ -27,16 +19,16 @@ at::Tensor on_meta(const at::Tensor& tensor) {
 
 }  // namespace
 
-StandIn::StandIn(const std::vector<NamedTensor>& tensors, const std::vector<Layout>& layouts) {
+StandIn::StandIn(const std::vector<at::Tensor>& tensors, const std::vector<Layout>& layouts) {
   std::vector<at::Tensor> parts;
-  std::vector<tensor::Geometry> geometries;
+  std::vector<Geometry> geometries;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor& tensor = tensors[i].tensor;
-    check_device(tensors[i]);
-    parts.push_back(tensor::meta_part(on_meta(tensor), layouts[i]));
+    const at::Tensor& tensor = tensors[i];
+    parts.push_back(meta_part(on_meta(tensor), layouts[i]));
     geometries.push_back({.sizes = {tensor.sizes().begin(), tensor.sizes().end()},
-                          .strides = tensor::dense_strides(tensor.strides(), tensor.sizes()),
-                          .offset = 0});
+                          .strides = dense_strides(tensor.strides(), tensor.sizes()),
+                          .offset = 0,
+                          .example = {}});
     c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
     all_.push_back({.tensor = tensor,
                     .impl = impl->shallow_copy_and_detach(c10::VariableVersion(0), true),
@@ -44,7 +36,7 @@ StandIn::StandIn(const std::vector<NamedTensor>& tensors, const std::vector<Layo
                     .version = tensor.is_inference() ? 0 : tensor._version()});
   }
   for (std::size_t i = 0; i < all_.size(); ++i) {
-    tensor::convert_in_place(all_[i].tensor, parts[i], layouts[i], geometries[i]);
+    convert_in_place(all_[i].tensor, parts[i], layouts[i], geometries[i]);
     if (all_[i].gradient.defined()) all_[i].tensor.mutable_grad().reset();
   }
 }
@@ -62,4 +54,4 @@ StandIn::~StandIn() {
   }
 }
 
-}  // namespace trireme::detail
+}  // namespace trireme::tensor

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module whose tensors are distributed ones without values, for a while.
+// Tensors that are distributed ones without values, for a while.
 #pragma once
 
-#include <trireme/parallel/agreement.h>
 #include <trireme/tensor/layout.h>
 
 #include <ATen/core/Tensor.h>
@@ -12,16 +11,15 @@
 #include <cstdint>
 #include <vector>
 
-namespace trireme::detail {
+namespace trireme::tensor {
 
 /// As long as it lives, tensors are distributed ones over meta tensors; every handle on them
 /// follows. Then they are what they were, to the memory, the version and the gradient. Not
 /// copyable.
 class StandIn {
  public:
-  /// Throws UsageError for a tensor on a device other than the processor and meta, having changed
-  /// nothing.
-  StandIn(const std::vector<NamedTensor>& tensors, const std::vector<Layout>& layouts);
+  /// @param tensors on the processor or meta, and not distributed; each once.
+  StandIn(const std::vector<at::Tensor>& tensors, const std::vector<Layout>& layouts);
   ~StandIn();
   StandIn(const StandIn&) = delete;
   StandIn& operator=(const StandIn&) = delete;
@@ -38,4 +36,4 @@ class StandIn {
   std::vector<Before> all_;
 };
 
-}  // namespace trireme::detail
+}  // namespace trireme::tensor

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/graph/capture.h>
+
+#include <trireme/base/error.h>
+#include <trireme/graph/record/costs.h>
+#include <trireme/graph/record/modules.h>
+#include <trireme/graph/record/recorder.h>
+#include <trireme/graph/record/refusals.h>
+#include <trireme/mesh/device_mesh.h>
+#include <trireme/tensor/dispatch/held.h>
+#include <trireme/tensor/rehearsal/rehearsal.h>
+#include <trireme/tensor/rehearsal/results.h>
+#include <trireme/tensor/rehearsal/stand_in.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <mutex>
+#include <optional>
+
+namespace trireme::graph {
+namespace {
+
+// Operators on tensors that have values draw while they are recorded; nobody is to notice.
+class KeptGenerator {
+ public:
+  KeptGenerator() : generator_(at::detail::getDefaultCPUGenerator()) {
+    const std::scoped_lock lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~KeptGenerator() {
+    const std::scoped_lock lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  KeptGenerator(const KeptGenerator&) = delete;
+  KeptGenerator& operator=(const KeptGenerator&) = delete;
+  KeptGenerator(KeptGenerator&&) = delete;
+  KeptGenerator& operator=(KeptGenerator&&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+void check_tensors(const std::vector<detail::ModuleTensor>& tensors) {
+  for (const detail::ModuleTensor& item : tensors) {
+    const bool is_wrapper = tensor::is_wrapper(item.tensor);
+    if (!is_wrapper && (item.tensor.is_cpu() || item.tensor.is_meta())) continue;
+    const char* kind = item.is_parameter ? "parameter " : "buffer ";
+    throw UsageError(join_message("capture: ", kind, item.names.front(), " is ",
+                                  is_wrapper ? "distributed already" : "on ",
+                                  is_wrapper ? "" : item.tensor.device().str()),
+                     "capture the module on the processor, before it is made parallel or goes to "
+                     "its device");
+  }
+}
+
+tensor::StandIn stand_in_for(const std::vector<detail::ModuleTensor>& tensors,
+                             const Layout& replicated) {
+  std::vector<at::Tensor> all;
+  for (const detail::ModuleTensor& item : tensors) all.push_back(item.tensor);
+  return {all, std::vector<Layout>(all.size(), replicated)};
+}
+
+at::Tensor without_values(const at::Tensor& like, const Layout& replicated) {
+  const auto strides = tensor::dense_strides(like.strides(), like.sizes());
+  const at::Tensor global = at::empty_strided(
+      like.sizes(), strides, at::TensorOptions().dtype(like.dtype()).device(at::kMeta));
+  const at::Tensor tensor =
+      tensor::wrap(tensor::meta_part(global, replicated), replicated, like.sizes(), strides, 0);
+  if (like.requires_grad()) tensor.requires_grad_(true);
+  return tensor;
+}
+
+// With one rank every layout is: what no rule knows is taken as it is where all are replicated.
+void replicate(c10::ArrayRef<c10::IValue> made, const Layout& replicated) {
+  const auto change = [&](const at::Tensor& tensor) {
+    if (tensor::is_wrapper(tensor)) tensor::held(tensor).layout = replicated;
+  };
+  for (const c10::IValue& value : made) {
+    if (value.isTensor()) change(value.toTensor());
+    if (!value.isTensorList()) continue;
+    for (const c10::IValue& item : value.toListRef()) change(item.toTensor());
+  }
+}
+
+// From the first result alone: it is the loss.
+void rehearse_backward(const Graph& graph, const at::Tensor& loss,
+                       const std::vector<at::Tensor>& leaves, const Layout& replicated) {
+  std::vector<at::Tensor> inputs;
+  for (const at::Tensor& leaf : leaves) {
+    if (leaf.requires_grad() && leaf.is_leaf()) inputs.push_back(leaf);
+  }
+  if (!loss.requires_grad() || !tensor::is_wrapper(loss) || inputs.empty()) return;
+  const std::string what = join_message("backward of ", graph.value(graph.results[0]).name);
+  try {
+    torch::autograd::grad({loss}, inputs, {without_values(loss.detach(), replicated)},
+                          /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+  } catch (const Error& error) {
+    detail::refuse_failed(what, error.what());
+  } catch (const c10::Error& error) {
+    detail::refuse_failed(what, error.what_without_backtrace());
+  }
+}
+
+}  // namespace
+
+Graph capture(torch::nn::Module& module, const Forward& forward,
+              const std::vector<at::Tensor>& inputs, const CaptureOptions& options) {
+  const detail::ModuleTree tree(module);
+  check_tensors(tree.tensors);
+  const KeptGenerator kept;
+  const Layout replicated = Layout::replicated(DeviceMesh::unconnected({{"capture", 1}}));
+  const tensor::StandIn stand_in = stand_in_for(tree.tensors, replicated);
+
+  Graph graph;
+  graph.modules = tree.modules;
+  detail::Recorder recorder(graph, replicated);
+  detail::Costs costs(graph, recorder);
+  tensor::Rehearsal rehearsal(
+      tensor::Rehearsal::Mode::kInstead,
+      [&](const tensor::RehearsedCall& call, c10::ArrayRef<c10::IValue> made) {
+        costs.add(call);
+        replicate(made, replicated);
+      });
+  const at::AutoGradMode grad_mode(true);
+
+  std::vector<at::Tensor> leaves;
+  for (const detail::ModuleTensor& item : tree.tensors) {
+    const ValueKind kind = item.is_parameter ? ValueKind::kParameter : ValueKind::kBuffer;
+    (item.is_parameter ? graph.parameters : graph.buffers)
+        .push_back(recorder.add(item.tensor, kind, item.names));
+    leaves.push_back(item.tensor);
+  }
+  std::vector<at::Tensor> given;
+  for (const at::Tensor& input : inputs) {
+    const std::string name = join_message("input ", given.size());
+    given.push_back(without_values(input, replicated));
+    rehearsal.give_name(given.back(), name);
+    graph.inputs.push_back(recorder.add(given.back(), ValueKind::kInput, {name}));
+    leaves.push_back(given.back());
+  }
+  std::vector<at::Tensor> results;
+  {
+    const detail::Recorder::Recording recording(recorder);
+    results = forward(given);
+  }
+  recorder.finish(results);
+  detail::assign_modules(graph, tree);
+  detail::check_hooks(results, [&](std::uint64_t number) {
+    const int node = recorder.node_of_sequence(number);
+    return node < 0 ? std::string("forward") : graph.describe(node);
+  });
+  costs.begin_backward();
+  if (options.backward && !results.empty()) {
+    rehearse_backward(graph, results[0], leaves, replicated);
+  }
+  return graph;
+}
+
+}  // namespace trireme::graph

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/graph/cut.h>
+
+#include <trireme/base/config/nearest.h>
+#include <trireme/base/error.h>
+#include <trireme/graph/boundaries.h>
+#include <trireme/graph/record/modules.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <unordered_set>
+#include <utility>
+
+namespace trireme::graph {
+namespace {
+
+// What a module that is listed has in the graph.
+struct Listed {
+  std::string module;
+  int stage = 0;
+  Extent extent;
+};
+
+std::vector<std::string> paths_of(const Graph& graph) {
+  std::vector<std::string> paths;
+  for (const ModuleState& module : graph.modules) paths.push_back(module.path);
+  return paths;
+}
+
+bool has_tensors(const Graph& graph, const std::string& module) {
+  return std::ranges::any_of(graph.values, [&](const Value& value) {
+    return std::ranges::any_of(value.names, [&](const std::string& name) {
+      return detail::is_within(detail::module_of(name), module);
+    });
+  });
+}
+
+void check_module(const Graph& graph, const std::string& module) {
+  const std::vector<std::string> paths = paths_of(graph);
+  if (std::ranges::find(paths, module) == paths.end()) {
+    std::string hint = config::did_you_mean(module, paths);
+    if (hint.empty()) hint = "name it as named_modules() does, such as layer1.0";
+    throw UsageError(join_message("no module of the graph is called '", module, "'"), hint);
+  }
+  if (!has_tensors(graph, module)) {
+    throw UsageError(
+        join_message("module ", module,
+                     " has no parameters and buffers, by which its "
+                     "operators could be told"),
+        "name the module before or after it: what has no parameters stays with what is "
+        "before it");
+  }
+}
+
+// In the order in which forward comes to them.
+std::vector<Listed> listed_in_order(const Graph& graph, std::span<const ModuleStage> stages) {
+  std::vector<Listed> all;
+  for (const auto& [module, stage] : stages) {
+    all.push_back({.module = module, .stage = stage, .extent = extent_of(graph, module)});
+  }
+  std::ranges::stable_sort(all, {}, [](const Listed& its) { return its.extent.first; });
+  return all;
+}
+
+void check_numbers(std::span<const ModuleStage> stages) {
+  if (stages.empty()) {
+    throw UsageError("no stages are listed", "name at least one module for each stage");
+  }
+  std::vector<int> numbers;
+  for (const auto& [module, stage] : stages) {
+    if (stage < 0) {
+      throw UsageError(join_message("module ", module, " has stage ", stage),
+                       "number stages from 0");
+    }
+    numbers.push_back(stage);
+  }
+  std::ranges::sort(numbers);
+  int expected = 0;
+  for (const int number : numbers) {
+    if (number == expected - 1) continue;
+    if (number != expected) {
+      throw UsageError(
+          join_message("stage ", expected, " has no module, and stage ", number, " has"),
+          "number stages from 0 without gaps");
+    }
+    ++expected;
+  }
+}
+
+void check_order(const Graph& graph, const Listed& before, const Listed& after) {
+  if (before.stage == after.stage) return;
+  if (after.extent.first <= before.extent.last) {
+    throw UsageError(
+        join_message("module ", after.module, " of stage ", after.stage, " begins with ",
+                     graph.describe(after.extent.first), ", before module ", before.module,
+                     " of stage ", before.stage, " ends with ", graph.describe(before.extent.last)),
+        "a stage is one piece of forward: put both into one stage, or list what is within them");
+  }
+  if (after.stage < before.stage) {
+    throw UsageError(join_message("module ", after.module, " of stage ", after.stage,
+                                  " runs after module ", before.module, " of stage ", before.stage),
+                     "number stages in the order in which forward calls their modules");
+  }
+}
+
+double cost_of(const Node& node) { return node.flops + node.backward_flops; }
+
+// The costliest of stages is to be as cheap as possible: dynamic programming over boundaries.
+class Balance {
+ public:
+  Balance(const Graph& graph, int num_stages)
+      : num_stages_(num_stages), bytes_(bytes_across(graph)) {
+    const std::vector<std::string> reasons = reasons_against_cuts(graph);
+    places_.push_back(0);
+    for (int i = 1; i < graph.num_nodes(); ++i) {
+      if (reasons[static_cast<std::size_t>(i)].empty()) places_.push_back(i);
+    }
+    places_.push_back(graph.num_nodes());
+    double all = 0;
+    for (const Node& node : graph.nodes) all += cost_of(node);
+    std::vector<double> sums = {0};
+    for (const Node& node : graph.nodes) {
+      sums.push_back(sums.back() + (all > 0 ? cost_of(node) : static_cast<double>(node.bytes)));
+    }
+    for (const int place : places_) costs_.push_back(sums[static_cast<std::size_t>(place)]);
+  }
+
+  int num_places() const { return static_cast<int>(places_.size()) - 2; }
+
+  std::vector<int> boundaries() const { return fewest_bytes(smallest_bound()); }
+
+ private:
+  std::size_t num() const { return places_.size(); }
+  double cost(std::size_t begin, std::size_t end) const { return costs_[end] - costs_[begin]; }
+
+  // best[i]: of the stages so far, which end at place i. It grows with i, so where the last stage
+  // begins is found by halving.
+  double smallest_bound() const {
+    std::vector<double> best = costs_;
+    for (int stage = 1; stage < num_stages_; ++stage) {
+      std::vector<double> next(num(), 0);
+      for (std::size_t end = 0; end < num(); ++end) {
+        std::size_t low = 0;
+        std::size_t high = end;
+        while (low < high) {
+          const std::size_t middle = (low + high) / 2;
+          if (best[middle] >= cost(middle, end)) {
+            high = middle;
+          } else {
+            low = middle + 1;
+          }
+        }
+        next[end] = std::max(best[low], cost(low, end));
+        if (low > 0) next[end] = std::min(next[end], std::max(best[low - 1], cost(low - 1, end)));
+      }
+      best = std::move(next);
+    }
+    return best.back();
+  }
+
+  // Of all ways under the bound the one across whose boundaries the fewest bytes go.
+  std::vector<int> fewest_bytes(double bound) const {
+    constexpr auto kNever = std::numeric_limits<std::int64_t>::max();
+    std::vector<std::vector<std::size_t>> from;
+    std::vector<std::int64_t> best(num(), kNever);
+    best[0] = 0;
+    for (int stage = 0; stage < num_stages_; ++stage) {
+      std::vector<std::int64_t> next(num(), kNever);
+      std::vector<std::size_t>& its = from.emplace_back(num(), 0);
+      std::deque<std::size_t> window;  // of beginnings, the best in front
+      std::size_t first = 0;
+      for (std::size_t end = 1; end < num(); ++end) {
+        const std::size_t added = end - 1;
+        while (!window.empty() && best[window.back()] >= best[added]) window.pop_back();
+        window.push_back(added);
+        while (cost(first, end) > bound && first < end) ++first;
+        while (!window.empty() && window.front() < first) window.pop_front();
+        if (window.empty() || best[window.front()] == kNever) continue;
+        its[end] = window.front();
+        next[end] = best[window.front()] + bytes_at(end);
+      }
+      best = std::move(next);
+    }
+    std::vector<int> boundaries = {places_.back()};
+    std::size_t at = num() - 1;
+    for (auto its = from.rbegin(); its != from.rend(); ++its) {
+      at = (*its)[at];
+      boundaries.push_back(places_[at]);
+    }
+    std::ranges::reverse(boundaries);
+    return boundaries;
+  }
+
+  std::int64_t bytes_at(std::size_t place) const {
+    return bytes_[static_cast<std::size_t>(places_[place])];
+  }
+
+  int num_stages_;
+  std::vector<std::int64_t> bytes_;
+  std::vector<int> places_;    // where cuts are possible, both ends included
+  std::vector<double> costs_;  // of all operators before each
+};
+
+}  // namespace
+
+Extent extent_of(const Graph& graph, const std::string& module) {
+  check_module(graph, module);
+  Extent extent;
+  std::unordered_set<ValueId> seen;
+  for (int index = 0; index < graph.num_nodes(); ++index) {
+    for (const ValueId id : graph.inputs_of(index)) {
+      const ValueId object = graph.value(id).object;
+      const bool is_its =
+          std::ranges::any_of(graph.value(object).names, [&](const std::string& name) {
+            return detail::is_within(detail::module_of(name), module);
+          });
+      if (!is_its || !seen.insert(object).second) continue;
+      if (extent.first < 0) extent.first = index;
+      extent.last = index;
+    }
+  }
+  if (extent.first < 0) {
+    throw UsageError(join_message("no operator of forward touches a parameter of module ", module),
+                     "list modules that forward calls");
+  }
+  return extent;
+}
+
+std::vector<int> cut(const Graph& graph, std::span<const ModuleStage> stages) {
+  check_numbers(stages);
+  const std::vector<Listed> listed = listed_in_order(graph, stages);
+  std::vector<int> boundaries = {0};
+  for (std::size_t i = 1; i < listed.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) check_order(graph, listed[j], listed[i]);
+    if (listed[i].stage != listed[i - 1].stage) boundaries.push_back(listed[i].extent.first);
+  }
+  boundaries.push_back(graph.num_nodes());
+  for (std::size_t i = 1; i + 1 < boundaries.size(); ++i) {
+    const std::string reason = reason_against_cut(graph, boundaries[i]);
+    if (reason.empty()) continue;
+    throw UsageError(join_message("stage ", i, " cannot begin before ",
+                                  graph.describe(boundaries[i]), ": ", reason),
+                     "put both sides into one stage, or write the module without the in-place "
+                     "operator");
+  }
+  return boundaries;
+}
+
+std::vector<int> balance(const Graph& graph, int num_stages) {
+  if (num_stages < 1) {
+    throw UsageError(join_message("balance into ", num_stages, " stages"), "expected 1 or more");
+  }
+  const Balance balance(graph, num_stages);
+  if (balance.num_places() + 1 < num_stages || graph.nodes.empty()) {
+    throw UsageError(
+        join_message("a graph of ", graph.num_nodes(), " operators can be cut in ",
+                     balance.num_places(), " places, which is too few for ", num_stages, " stages"),
+        "ask for fewer stages");
+  }
+  return balance.boundaries();
+}
+
+}  // namespace trireme::graph

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of forward and backward cost, by the operator that they are part of.
+#pragma once
+
+#include <trireme/graph/graph.h>
+#include <trireme/graph/record/recorder.h>
+#include <trireme/tensor/rehearsal/record.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace trireme::graph::detail {
+
+/// Is told of every rehearsed call, in their order.
+class Costs {
+ public:
+  Costs(Graph& graph, Recorder& recorder) : graph_(&graph), recorder_(&recorder) {}
+
+  /// Forward is recorded; what comes now is backward.
+  void begin_backward();
+
+  void add(const tensor::RehearsedCall& call);
+
+ private:
+  struct Made {
+    int node = -1;
+    int viewed = -1;  // the call that made what it gives views of
+    bool is_view = false;
+    std::string name = {};  // of a parameter or input that it gives views of
+  };
+  struct Known {
+    bool is_random = false;
+    bool is_view = false;
+  };
+
+  const Known& known(const std::string& name);
+  void add_backward(const tensor::RehearsedCall& call);
+  void save(const tensor::RehearsedTensor& tensor);
+  void save_unnamed(int call, std::int64_t bytes);
+
+  Graph* graph_;
+  Recorder* recorder_;
+  bool is_backward_ = false;
+  std::vector<Made> forward_;
+  std::unordered_map<std::string, Known> operators_;
+  std::unordered_map<int, std::vector<ValueId>> values_;  // by the call that made them
+  // What is saved and no value: by call and bytes, how many of them. A call of backward says which
+  // call made what it reads, not which of its results it is: as many as one takes are there.
+  using Unnamed = std::map<std::pair<int, std::int64_t>, int>;
+  Unnamed saved_;
+  Unnamed read_;  // by the call of backward at hand
+};
+
+}  // namespace trireme::graph::detail

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/graph/record/modules.h>
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+namespace trireme::graph::detail {
+namespace {
+
+bool is_list(const std::string& type) {
+  return type == "torch::nn::SequentialImpl" || type == "torch::nn::ModuleListImpl" ||
+         type == "torch::nn::ModuleDictImpl";
+}
+
+template <typename OrderedDict>
+void add_tensors(const OrderedDict& all, bool is_parameter, std::vector<ModuleTensor>& tensors,
+                 std::unordered_map<const c10::TensorImpl*, std::size_t>& seen) {
+  for (const auto& item : all) {
+    if (!item.value().defined()) continue;
+    const auto [found, is_new] =
+        seen.try_emplace(item.value().unsafeGetTensorImpl(), tensors.size());
+    if (is_new) {
+      tensors.push_back({.tensor = item.value(), .names = {}, .is_parameter = is_parameter});
+    }
+    tensors[found->second].names.push_back(item.key());
+  }
+}
+
+// The part of `path` that is the child of `module` on the way there.
+std::string child_towards(const std::string& module, const std::string& path) {
+  const std::size_t begin = module.empty() ? 0 : module.size() + 1;
+  if (path.size() < begin) return module;
+  return path.substr(0, path.find('.', begin));
+}
+
+// Of what lies between operators of two modules.
+std::string module_between(const std::string& before, const std::string& after,
+                           const ModuleTree& tree) {
+  const std::string common = common_module(before, after);
+  return tree.lists.contains(common) ? child_towards(common, before) : common;
+}
+
+}  // namespace
+
+ModuleTree::ModuleTree(const torch::nn::Module& module) {
+  module.apply([this](const std::string& path, const torch::nn::Module& its) {
+    modules.push_back({.path = path, .type = its.name(), .is_training = its.is_training()});
+    if (is_list(its.name())) lists.insert(path);
+  });
+  std::unordered_map<const c10::TensorImpl*, std::size_t> seen;
+  add_tensors(module.named_parameters(), true, tensors, seen);
+  add_tensors(module.named_buffers(), false, tensors, seen);
+}
+
+std::string module_of(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string_view::npos ? std::string() : std::string(name.substr(0, dot));
+}
+
+bool is_within(std::string_view path, std::string_view module) {
+  if (module.empty() || path == module) return true;
+  return path.size() > module.size() && path.starts_with(module) && path[module.size()] == '.';
+}
+
+std::string common_module(std::string_view a, std::string_view b) {
+  std::string common(a);
+  while (!is_within(b, common)) common = module_of(common);
+  return common;
+}
+
+std::optional<std::string> touched_module(const Graph& graph, const Node& node,
+                                          const std::function<std::size_t(ValueId)>& use) {
+  std::optional<std::string> touched;
+  for (const std::vector<ValueId>& argument : node.inputs) {
+    for (const ValueId id : argument) {
+      if (id == kNoValue) continue;
+      const ValueId object = graph.value(id).object;
+      const std::vector<std::string>& names = graph.value(object).names;
+      if (names.empty()) continue;
+      const std::string its = module_of(names[std::min(use(object), names.size() - 1)]);
+      touched = touched ? common_module(*touched, its) : its;
+    }
+  }
+  return touched;
+}
+
+void assign_modules(Graph& graph, const ModuleTree& tree) {
+  std::unordered_map<ValueId, std::size_t> uses;
+  const auto next_use = [&uses](ValueId object) { return uses[object]++; };
+  std::vector<std::optional<std::string>> touched;
+  for (const Node& node : graph.nodes) touched.push_back(touched_module(graph, node, next_use));
+  std::vector<const std::string*> after(touched.size() + 1, nullptr);
+  for (std::size_t i = touched.size(); i-- > 0;) {
+    after[i] = touched[i] ? &*touched[i] : after[i + 1];
+  }
+  std::string before;
+  for (std::size_t i = 0; i < touched.size(); ++i) {
+    std::string& its = graph.nodes[i].module;
+    if (touched[i]) {
+      before = its = *touched[i];
+    } else if (after[i] != nullptr) {
+      its = module_between(before, *after[i], tree);
+    }
+  }
+}
+
+}  // namespace trireme::graph::detail

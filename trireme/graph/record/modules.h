@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which module of the tree an operator belongs to: C++ modules have no hooks around forward, so the
+// parameters that operators touch have to tell.
+#pragma once
+
+#include <trireme/graph/graph.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace trireme::graph::detail {
+
+/// A parameter or buffer.
+struct ModuleTensor {
+  at::Tensor tensor;
+  std::vector<std::string> names;  ///< more than one where modules share it
+  bool is_parameter = true;
+};
+
+struct ModuleTree {
+  explicit ModuleTree(const torch::nn::Module& module);
+
+  std::vector<ModuleState> modules;
+  /// Parameters first; each once, and none that is undefined.
+  std::vector<ModuleTensor> tensors;
+  /// Paths of lists of modules, which have no operators of their own.
+  std::unordered_set<std::string> lists;
+};
+
+/// Of a parameter's name: `layer1.0` of `layer1.0.weight`.
+std::string module_of(std::string_view name);
+
+/// The innermost module that has both.
+std::string common_module(std::string_view a, std::string_view b);
+
+/// Whether a path is the module's or that of one within.
+bool is_within(std::string_view path, std::string_view module);
+
+/// The module whose parameters and buffers an operator is given; nothing where it has none.
+/// @param use for a parameter that several modules share, which of its names counts.
+std::optional<std::string> touched_module(const Graph& graph, const Node& node,
+                                          const std::function<std::size_t(ValueId)>& use);
+
+/// Sets Node::module. An operator without parameters belongs to the module whose code calls it, as
+/// far as can be told: the innermost that has the operators with parameters before and after it,
+/// or, where that is a list, the element before.
+void assign_modules(Graph& graph, const ModuleTree& tree);
+
+}  // namespace trireme::graph::detail

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/graph/replay.h>
+
+#include <trireme/base/error.h>
+#include <trireme/graph/run/program.h>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/clone.h>
+
+#include <utility>
+
+namespace trireme::graph {
+
+using detail::Feed;
+using detail::Step;
+
+namespace {
+
+// Grad mode and autocast change between operators and are afterwards what they were.
+class Surroundings {
+ public:
+  Surroundings() : outer_(AutocastState::now()), autocast_(outer_) {}
+  ~Surroundings() {
+    leave_autocast();
+    outer_.set();
+  }
+  Surroundings(const Surroundings&) = delete;
+  Surroundings& operator=(const Surroundings&) = delete;
+  Surroundings(Surroundings&&) = delete;
+  Surroundings& operator=(Surroundings&&) = delete;
+
+  void become(const Node& node) {
+    const bool wanted = has_gradients_ && node.grad_mode;
+    if (at::GradMode::is_enabled() != wanted) at::GradMode::set_enabled(wanted);
+    if (node.autocast == autocast_) return;
+    leave_autocast();
+    autocast_ = node.autocast;
+    autocast_.set();
+    if (!autocast_.is_any_enabled()) return;
+    // Within a region a parameter is cast once, and its gradient back.
+    at::autocast::increment_nesting();
+    is_nested_ = true;
+  }
+
+ private:
+  void leave_autocast() {
+    if (is_nested_ && at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    is_nested_ = false;
+  }
+
+  AutocastState outer_;
+  AutocastState autocast_;
+  bool is_nested_ = false;
+  bool has_gradients_ = at::GradMode::is_enabled();
+  at::AutoGradMode restored_{at::GradMode::is_enabled()};
+};
+
+class Run {
+ public:
+  Run(const detail::Program& program, const RunOptions& options)
+      : program_(program), options_(options), tensors_(program.tensors) {}
+
+  void give(const std::vector<at::Tensor>& inputs) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      at::Tensor& tensor = tensors_[program_.input_slots[i]];
+      tensor = program_.is_input_written[i] ? at::clone(inputs[i]) : inputs[i];
+    }
+    if (!options_.keep_buffers) return;
+    for (const std::size_t slot : program_.written_buffer_slots) {
+      tensors_[slot] = at::clone(tensors_[slot]);
+    }
+  }
+
+  void go() {
+    Surroundings surroundings;
+    for (const Step& step : program_.steps) {
+      surroundings.become(*step.node);
+      fill(step);
+      if (step.node->is_random && options_.random) {
+        const detail::NumberedRandom numbered(*options_.random, step.index);
+        call(step);
+      } else {
+        call(step);
+      }
+      keep(step);
+    }
+  }
+
+  std::vector<at::Tensor> results() {
+    std::vector<at::Tensor> all;
+    for (const std::size_t slot : program_.output_slots) all.push_back(tensors_[slot]);
+    return all;
+  }
+
+ private:
+  void call(const Step& step) {
+    if (options_.replace != nullptr && options_.replace(step.node->op, stack_)) return;
+    step.node->op.callBoxed(stack_);
+  }
+
+  void fill(const Step& step) {
+    stack_.assign(step.node->arguments.begin(), step.node->arguments.end());
+    for (const Feed& feed : step.feeds) {
+      switch (feed.kind) {
+        case Feed::Kind::kTensor:
+          stack_[feed.argument] = tensors_[feed.slots.front()];
+          break;
+        case Feed::Kind::kList: {
+          c10::List<at::Tensor> list;
+          for (const std::size_t slot : feed.slots) {
+            list.push_back(slot == Feed::kNone ? at::Tensor() : tensors_[slot]);
+          }
+          stack_[feed.argument] = std::move(list);
+          break;
+        }
+        case Feed::Kind::kOptionalList: {
+          c10::List<std::optional<at::Tensor>> list;
+          for (const std::size_t slot : feed.slots) {
+            list.push_back(slot == Feed::kNone ? std::optional<at::Tensor>() : tensors_[slot]);
+          }
+          stack_[feed.argument] = std::move(list);
+          break;
+        }
+      }
+    }
+    for (const std::size_t slot : step.dropped_before) tensors_[slot].reset();
+  }
+
+  void keep(const Step& step) {
+    auto slot = step.outputs.begin();
+    const auto store = [&](const at::Tensor& tensor) {
+      if (slot == step.outputs.end()) return;
+      if (*slot != Feed::kNone) tensors_[*slot] = tensor;
+      ++slot;
+    };
+    for (const c10::IValue& value : stack_) {
+      if (value.isTensor()) {
+        store(value.toTensor());
+      } else if (value.isTensorList()) {
+        for (const c10::IValue& item : value.toListRef()) store(item.toTensor());
+      }
+    }
+    stack_.clear();
+    for (const std::size_t unused : step.dropped_after) tensors_[unused].reset();
+  }
+
+  const detail::Program& program_;
+  const RunOptions& options_;
+  std::vector<at::Tensor> tensors_;
+  torch::jit::Stack stack_;
+};
+
+void check_input(const Value& expected, const at::Tensor& given) {
+  if (given.defined() && given.sizes() == c10::IntArrayRef(expected.sizes) &&
+      given.scalar_type() == expected.dtype) {
+    return;
+  }
+  const std::string got = given.defined() ? join_message(given.scalar_type(), " ", given.sizes())
+                                          : std::string("an undefined tensor");
+  throw UsageError(
+      join_message("a piece got ", got, " as ", expected.name, ", and was captured with ",
+                   expected.dtype, " ", c10::IntArrayRef(expected.sizes)),
+      "give what it was captured with, or capture the module for these shapes too");
+}
+
+}  // namespace
+
+Piece::Piece(std::shared_ptr<const Graph> graph, int begin, int end,
+             const torch::nn::Module& module)
+    : program_(std::make_shared<const detail::Program>(std::move(graph), begin, end, module)) {}
+
+int Piece::begin() const noexcept { return program_->begin; }
+int Piece::end() const noexcept { return program_->end; }
+const Graph& Piece::graph() const noexcept { return *program_->graph; }
+const std::vector<ValueId>& Piece::inputs() const noexcept { return program_->inputs; }
+const std::vector<ValueId>& Piece::outputs() const noexcept { return program_->outputs; }
+const std::vector<ValueId>& Piece::parameters() const noexcept { return program_->parameters; }
+const std::vector<ValueId>& Piece::buffers() const noexcept { return program_->buffers; }
+const std::vector<ValueId>& Piece::written_buffers() const noexcept {
+  return program_->written_buffers;
+}
+
+std::vector<at::Tensor> Piece::run(const std::vector<at::Tensor>& inputs,
+                                   const RunOptions& options) const {
+  const std::vector<ValueId>& expected = program_->inputs;
+  if (inputs.size() != expected.size()) {
+    throw UsageError(
+        join_message("a piece got ", inputs.size(), " inputs, expected ", expected.size()),
+        "give one tensor for each of its inputs(), in their order");
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check_input(program_->graph->value(expected[i]), inputs[i]);
+  }
+  Run run(*program_, options);
+  run.give(inputs);
+  run.go();
+  return run.results();
+}
+
+}  // namespace trireme::graph

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a part of a graph on values.
+#pragma once
+
+#include <trireme/graph/graph.h>
+#include <trireme/graph/run/random_stream.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace trireme::graph {
+
+namespace detail {
+struct Program;
+}
+
+struct RunOptions {
+  /// Without one, random operators draw from LibTorch's default generator as the module would.
+  std::optional<RandomStream> random = std::nullopt;
+  /// Leaves the module's buffers as they are (running statistics, counters), for a second run of
+  /// the same micro-batch: what writes to them writes to copies.
+  bool keep_buffers = false;
+  /// Is asked first to run each operator, with its arguments on the stack: leaves the results there
+  /// and returns true, or returns false and leaves it as it is. Null: nobody is.
+  bool (*replace)(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) = nullptr;
+};
+
+/// The operators of a graph from one boundary to another, with the tensors of a module that they
+/// need. Made once, run often; a handle that is cheap to copy.
+class Piece {
+ public:
+  /// @param begin,end boundaries: operators begin to end - 1.
+  /// @param module the one that was captured, or another that has parameters and buffers of the
+  /// same names and shapes for this part; its tensors, not their values, are taken now. Throws
+  /// UsageError for boundaries that are none, where the graph cannot be cut at one of them
+  /// (reason_against_cut, boundaries.h), and for tensors that the module lacks or has otherwise.
+  Piece(std::shared_ptr<const Graph> graph, int begin, int end, const torch::nn::Module& module);
+
+  int begin() const noexcept;
+  int end() const noexcept;
+  const Graph& graph() const noexcept;
+
+  /// What run() takes: inputs of the graph, and results of earlier operators, that it uses. Of a
+  /// piece that ends with the graph also inputs that are results.
+  const std::vector<ValueId>& inputs() const noexcept;
+  /// What run() gives: what its operators make and later ones use, or forward returned. Of a piece
+  /// that ends with the graph also results that no operator makes.
+  const std::vector<ValueId>& outputs() const noexcept;
+  /// Of the module, that its operators use.
+  const std::vector<ValueId>& parameters() const noexcept;
+  const std::vector<ValueId>& buffers() const noexcept;
+  /// Of the buffers those that its operators write to.
+  const std::vector<ValueId>& written_buffers() const noexcept;
+
+  /// Runs the operators, with autograd as when they were recorded, unless gradients are off here:
+  /// the same bits as the module's own code, and gradients that backward from the outputs gives are
+  /// too. Each value is let go after its last use. Inputs are never written to: one that an
+  /// operator writes to is copied first. Autocast is as it was recorded.
+  ///
+  /// Const, and may be called by several threads at once where they do not write to the same
+  /// buffers. Throws UsageError for inputs of another number, shape or dtype than captured; what
+  /// operators throw passes.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs,
+                              const RunOptions& options = {}) const;
+
+ private:
+  std::shared_ptr<const detail::Program> program_;
+};
+
+}  // namespace trireme::graph

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/graph/run/program.h>
+
+#include <trireme/base/error.h>
+#include <trireme/graph/boundaries.h>
+#include <trireme/graph/record/modules.h>
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace trireme::graph::detail {
+namespace {
+
+void add_once(std::vector<ValueId>& all, ValueId id) {
+  if (std::ranges::find(all, id) == all.end()) all.push_back(id);
+}
+
+void check_same(const Value& value, const std::string& name, const at::Tensor& tensor) {
+  if (tensor.sizes() == c10::IntArrayRef(value.sizes) && tensor.scalar_type() == value.dtype)
+    return;
+  throw UsageError(
+      join_message("the module's ", name, " is ", tensor.scalar_type(), " ", tensor.sizes(),
+                   ", and was captured as ", value.dtype, " ", c10::IntArrayRef(value.sizes)),
+      "give the module that was captured, or capture this one");
+}
+
+}  // namespace
+
+Program::Program(std::shared_ptr<const Graph> its_graph, int its_begin, int its_end,
+                 const torch::nn::Module& module)
+    : graph(std::move(its_graph)), begin(its_begin), end(its_end) {
+  check_boundaries();
+  find_inputs();
+  find_outputs();
+  find_writes();
+  for (int index = begin; index < end; ++index) add_step(index);
+  for (const ValueId id : inputs) input_slots.push_back(slot_of(id));
+  for (const ValueId id : outputs) output_slots.push_back(slot_of(id));
+  for (const ValueId id : written_buffers) written_buffer_slots.push_back(slot_of(id));
+  bind(module);
+  drop_unused();
+}
+
+void Program::check_boundaries() const {
+  if (begin < 0 || begin >= end || end > graph->num_nodes()) {
+    throw UsageError(join_message("a piece from boundary ", begin, " to ", end, " of a graph of ",
+                                  graph->num_nodes(), " operators"),
+                     "expected 0 <= begin < end <= the number of operators");
+  }
+  for (const int boundary : {begin, end}) {
+    if (boundary == 0 || boundary == graph->num_nodes()) continue;
+    const std::string reason = reason_against_cut(*graph, boundary);
+    if (reason.empty()) continue;
+    throw UsageError(
+        join_message("the graph cannot be cut before ", graph->describe(boundary), ": ", reason),
+        "cut elsewhere, or write the module without the in-place operator");
+  }
+}
+
+std::size_t Program::slot_of(ValueId id) {
+  if (id == kNoValue) return Feed::kNone;
+  const auto [found, is_new] = slots_.try_emplace(graph->value(id).object, slots_.size());
+  if (is_new) tensors.emplace_back();
+  return found->second;
+}
+
+void Program::add_input(ValueId id) {
+  const Value& value = graph->value(id);
+  if (value.node >= begin) return;
+  if (value.node >= 0 || value.kind == ValueKind::kInput) {
+    add_once(inputs, id);
+  } else if (value.kind == ValueKind::kParameter) {
+    add_once(parameters, id);
+  } else if (value.kind == ValueKind::kBuffer) {
+    add_once(buffers, id);
+  } else {
+    tensors[slot_of(id)] = value.constant;
+  }
+}
+
+void Program::find_inputs() {
+  for (int index = begin; index < end; ++index) {
+    for (const ValueId id : graph->inputs_of(index)) add_input(id);
+  }
+  if (end != graph->num_nodes()) return;
+  for (const ValueId id : graph->results) {
+    if (graph->value(id).node < 0) add_input(id);
+  }
+}
+
+void Program::find_outputs() {
+  const std::vector<int> last = last_uses(*graph);
+  const auto add = [&](ValueId id) {
+    if (id == kNoValue || last[static_cast<std::size_t>(id)] < end) return;
+    if (graph->value(id).node >= begin) add_once(outputs, id);
+  };
+  for (int index = begin; index < end; ++index) {
+    for (const ValueId id : graph->node(index).outputs) add(id);
+    for (const Write& write : graph->node(index).writes) add(write.after);
+  }
+  if (end != graph->num_nodes()) return;
+  for (const ValueId id : graph->results) {
+    if (graph->value(id).node < 0) add_once(outputs, id);
+  }
+}
+
+void Program::find_writes() {
+  std::unordered_set<ValueId> written;
+  for (int index = begin; index < end; ++index) {
+    for (const Write& write : graph->node(index).writes) {
+      written.insert(graph->value(write.after).memory);
+    }
+  }
+  for (const ValueId id : inputs) {
+    is_input_written.push_back(written.contains(graph->value(id).memory));
+  }
+  for (const ValueId id : buffers) {
+    if (written.contains(graph->value(id).memory)) written_buffers.push_back(id);
+  }
+}
+
+void Program::bind(const torch::nn::Module& module) {
+  const ModuleTree tree(module);
+  std::unordered_map<std::string, const at::Tensor*> by_name;
+  for (const ModuleTensor& item : tree.tensors) {
+    for (const std::string& name : item.names) by_name[name] = &item.tensor;
+  }
+  for (const std::vector<ValueId>* ids : {&parameters, &buffers}) {
+    for (const ValueId id : *ids) {
+      const Value& value = graph->value(id);
+      const auto name = std::ranges::find_if(
+          value.names, [&](const std::string& its) { return by_name.contains(its); });
+      if (name == value.names.end()) {
+        throw UsageError(join_message("the module has no ", value.name, ", which ",
+                                      "the piece from boundary ", begin, " to ", end, " uses"),
+                         "give the module that was captured, or one with the same names");
+      }
+      check_same(value, *name, *by_name[*name]);
+      tensors[slot_of(id)] = *by_name[*name];
+    }
+  }
+}
+
+void Program::add_step(int index) {
+  const Node& node = graph->node(index);
+  Step& step = steps.emplace_back();
+  step.node = &node;
+  step.index = index;
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    Feed feed;
+    feed.argument = i;
+    if (node.arguments[i].isTensorList()) feed.kind = Feed::Kind::kList;
+    if (node.arguments[i].isOptionalTensorList()) feed.kind = Feed::Kind::kOptionalList;
+    if (feed.kind == Feed::Kind::kTensor && node.inputs[i].empty()) continue;
+    for (const ValueId id : node.inputs[i]) feed.slots.push_back(slot_of(id));
+    step.feeds.push_back(std::move(feed));
+  }
+  for (const ValueId id : node.outputs) step.outputs.push_back(slot_of(id));
+}
+
+// Not what the module holds anyway.
+void Program::drop_unused() {
+  std::unordered_set<std::size_t> seen(output_slots.begin(), output_slots.end());
+  for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
+    if (tensors[slot].defined()) seen.insert(slot);
+  }
+  seen.insert(Feed::kNone);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    for (const std::size_t slot : step->outputs) {
+      if (seen.insert(slot).second) step->dropped_after.push_back(slot);
+    }
+    for (const Feed& feed : step->feeds) {
+      for (const std::size_t slot : feed.slots) {
+        if (seen.insert(slot).second) step->dropped_before.push_back(slot);
+      }
+    }
+  }
+}
+
+}  // namespace trireme::graph::detail

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A piece of a graph, made ready to run: which tensor comes from where and is let go when.
+#pragma once
+
+#include <trireme/graph/graph.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace trireme::graph::detail {
+
+/// Where an argument with tensors gets them: places in Program::tensors.
+struct Feed {
+  enum class Kind { kTensor, kList, kOptionalList };
+  static constexpr auto kNone = static_cast<std::size_t>(-1);
+
+  std::size_t argument = 0;
+  Kind kind = Kind::kTensor;
+  std::vector<std::size_t> slots;
+};
+
+struct Step {
+  const Node* node = nullptr;
+  int index = 0;  ///< of the node in the whole graph
+  std::vector<Feed> feeds;
+  std::vector<std::size_t> outputs;
+  std::vector<std::size_t> dropped_before;  ///< once the arguments are together
+  std::vector<std::size_t> dropped_after;
+};
+
+/// A tensor has one place for all its values.
+struct Program {
+  Program(std::shared_ptr<const Graph> its_graph, int its_begin, int its_end,
+          const torch::nn::Module& module);
+
+  std::shared_ptr<const Graph> graph;
+  int begin;
+  int end;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  std::vector<ValueId> parameters;
+  std::vector<ValueId> buffers;
+  std::vector<ValueId> written_buffers;
+
+  std::vector<at::Tensor> tensors;  ///< of the module and constants; undefined elsewhere
+  std::vector<Step> steps;
+  std::vector<std::size_t> input_slots;
+  std::vector<bool> is_input_written;
+  std::vector<std::size_t> output_slots;
+  std::vector<std::size_t> written_buffer_slots;
+
+ private:
+  void check_boundaries() const;
+  std::size_t slot_of(ValueId id);
+  void add_input(ValueId id);
+  void find_inputs();
+  void find_outputs();
+  void find_writes();
+  void bind(const torch::nn::Module& module);
+  void add_step(int index);
+  void drop_unused();
+
+  std::map<ValueId, std::size_t> slots_;  // by object
+};
+
+}  // namespace trireme::graph::detail

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors on their way between stages.
+#pragma once
+
+#include <trireme/parallel/pipeline/program.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace trireme::pipeline {
+
+/// One place for each crossing, stage that takes it, and micro-batch. One table holds activations,
+/// another gradients. `program` must outlive it.
+class InTransit {
+ public:
+  explicit InTransit(const Program& program) : program_(program) {
+    std::size_t count = 0;
+    for (const Crossing& crossing : program.crossings) {
+      first_.push_back(count);
+      count += crossing.to.size() * static_cast<std::size_t>(program.schedule.micro_batches);
+    }
+    tensors_.resize(count);
+  }
+
+  /// @param crossing its place in the program.
+  at::Tensor& at(std::size_t crossing, int to, int micro_batch) {
+    const auto& all = program_.crossings[crossing].to;
+    const auto place = std::ranges::find(all, to) - all.begin();
+    return tensors_[first_[crossing] + static_cast<std::size_t>(
+                                           place * program_.schedule.micro_batches + micro_batch)];
+  }
+
+  at::Tensor take(std::size_t crossing, int to, int micro_batch) {
+    return std::exchange(at(crossing, to, micro_batch), {});
+  }
+
+ private:
+  const Program& program_;
+  std::vector<std::size_t> first_;  // by crossing
+  std::vector<at::Tensor> tensors_;
+};
+
+}  // namespace trireme::pipeline

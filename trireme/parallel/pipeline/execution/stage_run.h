@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs one stage: forward, recomputation, and backward in one part or two. Knows autograd, and
+// nothing of other stages.
+#pragma once
+
+#include <trireme/parallel/pipeline/program.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace trireme::pipeline {
+
+/// What forward of one micro-batch left for its backward is kept in here between the calls. Not
+/// thread-safe.
+class StageRun {
+ public:
+  /// @param actions of this rank: which micro-batches are recomputed, and whose backward is in two
+  /// parts. `program` must outlive this.
+  StageRun(const Program& program, StageCode code, std::span<const schedule::Action> actions);
+  ~StageRun();
+  StageRun(const StageRun&) = delete;
+  StageRun& operator=(const StageRun&) = delete;
+
+  const StageCode& code() const noexcept { return code_; }
+
+  /// Returns the outputs, without a graph; keeps what backward needs, or the inputs alone where the
+  /// micro-batch is recomputed. Throws UsageError where the stage gives something else than the
+  /// program says, or changes an input.
+  std::vector<at::Tensor> forward(const MicroBatch& micro_batch, std::vector<at::Tensor> inputs);
+
+  /// Forward again, for what backward needs; buffers stay as they are.
+  void recompute(MicroBatch micro_batch);
+
+  /// Returns the gradients of the inputs, undefined where there is none. Accumulates those of
+  /// parameters, but for what operators put off where the backward is in two parts.
+  /// @param gradients of the outputs, undefined where there is none.
+  std::vector<at::Tensor> backward(int micro_batch, std::vector<at::Tensor> gradients);
+
+  /// Accumulates what was put off.
+  void backward_weight(int micro_batch);
+
+ private:
+  struct Kept;
+
+  std::vector<at::Tensor> run(const MicroBatch& micro_batch, const std::vector<at::Tensor>& inputs,
+                              Kept& kept);
+  void check_outputs(const std::vector<at::Tensor>& outputs, const MicroBatch& micro_batch) const;
+  void save_buffers();
+  void restore_buffers();
+  std::vector<at::Tensor> parameters_without_gradient() const;
+
+  const Program& program_;
+  StageCode code_;
+  std::vector<bool> input_has_gradient_;
+  std::vector<const Crossing*> output_crossings_;  // null for the loss
+  std::vector<bool> is_recomputed_;                // by micro-batch
+  std::vector<bool> is_split_;
+  std::vector<Kept> kept_;  // by micro-batch
+  std::vector<at::Tensor> saved_buffers_;
+};
+
+}  // namespace trireme::pipeline

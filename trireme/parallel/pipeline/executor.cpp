@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/pipeline/executor.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/comm/shm/communicator.h>
+#include <trireme/parallel/data/divide.h>
+#include <trireme/parallel/pipeline/execution/agree.h>
+#include <trireme/parallel/pipeline/execution/gradient_sums.h>
+#include <trireme/parallel/pipeline/execution/in_transit.h>
+#include <trireme/parallel/pipeline/execution/stage_run.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace trireme::pipeline {
+
+using schedule::Action;
+using schedule::ActionKind;
+using schedule::item;
+
+namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+}  // namespace
+
+struct Executor::Impl {
+  Impl(Program agreed, const std::vector<StageCode>& stages, const comm::Group& ranks,
+       const ExecutorOptions& given)
+      : program(std::move(agreed)),
+        group(ranks),
+        options(given),
+        sums(program, stages, group, given.device),
+        messenger(program, group, given.device, given.messages, sums.num_tags()),
+        activations(program),
+        gradients(program) {
+    for (std::size_t index = 0; index < program.crossings.size(); ++index) {
+      crossing_of[program.crossings[index].value] = index;
+    }
+    for (const StageCode& code : stages) {
+      runs[code.stage] = std::make_unique<StageRun>(program, code, actions());
+    }
+  }
+
+  const std::vector<Action>& actions() const { return item(program.schedule.ranks, group.rank()); }
+  StageRun& run_of(int stage) { return *runs.at(stage); }
+  bool is_own(int stage) const { return program.schedule.rank_of(stage) == group.rank(); }
+  bool has_loss() const { return is_own(program.loss_stage); }
+
+  StepResult run_step(const StepOptions& given);
+  void perform(const Action& action);
+  void forward(const Action& action);
+  void recompute(const Action& action);
+  void backward(const Action& action);
+  void backward_weight(const Action& action);
+  void send(const Action& action);
+  void receive(const Action& action);
+  void call_back(const Action& action);
+  void finish_gradients();
+
+  MicroBatch micro_batch_of(const Action& action) const;
+  at::Tensor input_of_step(int value, int micro_batch, int stage) const;
+  at::Tensor gradient_of(int value, int micro_batch);
+  at::Tensor mean_loss() const;
+  [[noreturn]] void fail(const std::exception_ptr& error);
+
+  Program program;
+  comm::Group group;
+  ExecutorOptions options;
+  GradientSums sums;
+  Messenger messenger;
+  InTransit activations;
+  InTransit gradients;
+  std::map<int, std::size_t> crossing_of;  // by value
+  std::map<int, std::unique_ptr<StageRun>> runs;
+  // Of the step under way:
+  const std::vector<std::vector<at::Tensor>>* inputs = nullptr;
+  std::int64_t step_number = 0;
+  std::vector<at::Tensor> losses;
+  std::optional<StepRecorder> recorder;
+  const Action* current = nullptr;  // null before the first action and after the last
+  bool are_gradients_finished = false;
+  bool has_failed = false;
+};
+
+MicroBatch Executor::Impl::micro_batch_of(const Action& action) const {
+  return {.number = action.micro_batch,
+          .step = step_number,
+          .variant = program.variant_of(action.micro_batch)};
+}
+
+at::Tensor Executor::Impl::input_of_step(int value, int micro_batch, int stage) const {
+  const auto place = std::ranges::find(program.inputs, value) - program.inputs.begin();
+  const std::vector<at::Tensor>& given = item(*inputs, micro_batch);
+  if (place < std::ssize(given) && item(given, place).defined()) return item(given, place);
+  throw UsageError(join_message("micro-batch ", micro_batch, " has no input value ", value,
+                                ", which stage ", stage, " takes"),
+                   "give step() the tensors of Program::inputs that the stages of this rank take");
+}
+
+void Executor::Impl::forward(const Action& action) {
+  StageRun& run = run_of(action.stage);
+  std::vector<at::Tensor> taken;
+  std::int64_t bytes = 0;
+  for (const int value : run.code().inputs) {
+    const auto crossing = crossing_of.find(value);
+    if (crossing == crossing_of.end()) {
+      taken.push_back(input_of_step(value, action.micro_batch, action.stage));
+    } else {
+      taken.push_back(activations.take(crossing->second, action.stage, action.micro_batch));
+      bytes += static_cast<std::int64_t>(taken.back().nbytes());
+    }
+  }
+  std::vector<at::Tensor> given = run.forward(micro_batch_of(action), std::move(taken));
+  if (recorder) {
+    recorder->take_inputs(bytes);
+    recorder->give(given);
+  }
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const auto crossing = crossing_of.find(run.code().outputs[i]);
+    if (crossing == crossing_of.end()) {
+      item(losses, action.micro_batch) = given[i];
+      continue;
+    }
+    for (const int to : program.crossings[crossing->second].to) {
+      activations.at(crossing->second, to, action.micro_batch) = given[i];
+    }
+  }
+}
+
+void Executor::Impl::recompute(const Action& action) {
+  run_of(action.stage).recompute(micro_batch_of(action));
+}
+
+// Later stages first, as autograd meets them in one process.
+at::Tensor Executor::Impl::gradient_of(int value, int micro_batch) {
+  const auto found = crossing_of.find(value);
+  if (found == crossing_of.end()) {
+    return at::full_like(item(losses, micro_batch), program.weight_of(micro_batch));
+  }
+  const Crossing& crossing = program.crossings[found->second];
+  at::Tensor sum;
+  for (auto to = crossing.to.rbegin(); to != crossing.to.rend(); ++to) {
+    at::Tensor gradient = gradients.take(found->second, *to, micro_batch);
+    if (!gradient.defined()) continue;
+    sum = sum.defined() ? at::add(sum, gradient) : std::move(gradient);
+  }
+  return sum;
+}
+
+void Executor::Impl::backward(const Action& action) {
+  StageRun& run = run_of(action.stage);
+  std::vector<at::Tensor> of_outputs;
+  for (const int value : run.code().outputs) {
+    of_outputs.push_back(gradient_of(value, action.micro_batch));
+  }
+  std::vector<at::Tensor> of_inputs;
+  {
+    const GradientSums::OfStage scope(sums, action.stage);
+    of_inputs = run.backward(action.micro_batch, std::move(of_outputs));
+    if (recorder) {
+      for (const auto& [name, parameter] : run.code().parameters) {
+        recorder->leave_out(parameter.grad());
+      }
+    }
+  }
+  if (recorder) recorder->give(of_inputs);
+  for (std::size_t i = 0; i < of_inputs.size(); ++i) {
+    const auto crossing = crossing_of.find(run.code().inputs[i]);
+    if (crossing == crossing_of.end()) continue;
+    gradients.at(crossing->second, action.stage, action.micro_batch) = std::move(of_inputs[i]);
+  }
+}
+
+void Executor::Impl::backward_weight(const Action& action) {
+  const GradientSums::OfStage scope(sums, action.stage);
+  run_of(action.stage).backward_weight(action.micro_batch);
+}
+
+void Executor::Impl::send(const Action& action) {
+  const bool are_gradients = carries_gradients(action);
+  std::vector<at::Tensor> tensors;
+  for (const std::size_t index : messenger.crossings_of(action)) {
+    const Crossing& crossing = program.crossings[index];
+    at::Tensor tensor = are_gradients ? gradients.take(index, action.stage, action.micro_batch)
+                                      : activations.take(index, action.peer, action.micro_batch);
+    if (!tensor.defined()) {  // a gradient that nothing in the stage gives
+      tensor = at::zeros(item(crossing.shapes, program.variant_of(action.micro_batch)).sizes,
+                         at::TensorOptions(crossing.dtype).device(options.device));
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  messenger.send(action, tensors);
+}
+
+void Executor::Impl::receive(const Action& action) {
+  const bool are_gradients = carries_gradients(action);
+  const std::vector<std::size_t>& crossings = messenger.crossings_of(action);
+  std::vector<at::Tensor> tensors = messenger.receive(action);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    at::Tensor& place = are_gradients
+                            ? gradients.at(crossings[i], action.peer, action.micro_batch)
+                            : activations.at(crossings[i], action.stage, action.micro_batch);
+    place = std::move(tensors[i]);
+  }
+}
+
+void Executor::Impl::finish_gradients() {
+  if (std::exchange(are_gradients_finished, true)) return;
+  sums.finish();
+}
+
+void Executor::Impl::call_back(const Action& action) {
+  const Callbacks& callbacks = options.callbacks;
+  switch (action.kind) {
+    case ActionKind::kGather:
+      return callbacks.gather(action.stage);
+    case ActionKind::kFree:
+      return callbacks.free(action.stage);
+    case ActionKind::kReduce: {
+      const GradientSums::OfStage scope(sums, action.stage);
+      return callbacks.reduce(action.stage, action.micro_batch);
+    }
+    default:
+      finish_gradients();
+      return callbacks.step(action.stage);
+  }
+}
+
+void Executor::Impl::perform(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return forward(action);
+    case ActionKind::kRecompute:
+      return recompute(action);
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+      return backward(action);
+    case ActionKind::kBackwardWeight:
+      return backward_weight(action);
+    case ActionKind::kSend:
+      return send(action);
+    case ActionKind::kReceive:
+      return receive(action);
+    default:
+      return call_back(action);
+  }
+}
+
+at::Tensor Executor::Impl::mean_loss() const {
+  const c10::NoGradGuard no_graph;
+  at::Tensor sum;
+  for (int number = 0; number < program.schedule.micro_batches; ++number) {
+    const at::Tensor loss = item(losses, number).reshape({});
+    const double weight = program.weight_of(number);
+    const at::Tensor weighted = weight == 1 ? loss : at::mul(loss, weight);
+    sum = sum.defined() ? at::add(sum, weighted) : weighted;
+  }
+  at::Tensor mean = at::empty({}, sum.options());
+  detail::divide(mean, sum, detail::divisor_for(sum.options(), program.sum_of_weights()));
+  return mean;
+}
+
+StepResult Executor::Impl::run_step(const StepOptions& given) {
+  if (std::ssize(*inputs) != program.schedule.micro_batches) {
+    throw UsageError(
+        join_message("step() was given ", inputs->size(), " micro-batches, and the schedule has ",
+                     program.schedule.micro_batches),
+        "cut the batch into as many, or make the pipeline for another number");
+  }
+  if (given.report) recorder.emplace(program.schedule, group);
+  losses.assign(inputs->size(), {});
+  are_gradients_finished = false;
+  sums.begin();
+  messenger.begin();
+  for (const Action& action : actions()) {
+    current = &action;
+    const double began = recorder ? recorder->now() : 0;
+    if (recorder) recorder->begin(action);
+    perform(action);
+    if (recorder) recorder->end(action, began);
+    messenger.drop_sent();
+  }
+  current = nullptr;
+  finish_gradients();
+  messenger.finish();
+  StepResult result;
+  if (has_loss()) {
+    result.loss = mean_loss();
+    result.losses = std::move(losses);
+  }
+  if (given.share_loss) {
+    if (!has_loss()) {
+      result.loss = at::empty({}, at::TensorOptions(program.loss_dtype).device(options.device));
+    }
+    comm::broadcast(result.loss, program.schedule.rank_of(program.loss_stage), group, "loss");
+  }
+  if (given.report) result.report = recorder->gather(group);
+  return result;
+}
+
+void Executor::Impl::fail(const std::exception_ptr& error) {
+  has_failed = true;
+  const std::string reason = join_message(
+      "rank ", group.rank(), " failed in step ", step_number, " of the pipeline",
+      current == nullptr
+          ? std::string()
+          : join_message(", at ", to_text(*current), " (", schedule::describe(*current), ")"),
+      ": ", text_of(error));
+  if (shm::Communicator* const shared = group.shared_memory()) {
+    shared->member().end_for_all(reason);
+  } else if (group.backend()) {
+    group.backend()->abort();
+  }
+  std::rethrow_exception(error);
+}
+
+Executor::Executor(Program program, const std::vector<StageCode>& stages, const comm::Group& group,
+                   const ExecutorOptions& options) {
+  Program agreed = agree(std::move(program), stages, group, options);
+  impl_ = std::make_unique<Impl>(std::move(agreed), stages, group, options);
+}
+
+Executor::Executor(Executor&&) noexcept = default;
+Executor& Executor::operator=(Executor&&) noexcept = default;
+Executor::~Executor() = default;
+
+StepResult Executor::step(const std::vector<std::vector<at::Tensor>>& micro_batches,
+                          std::int64_t step_number, const StepOptions& options) {
+  if (impl_->has_failed) {
+    throw UsageError("a step of this pipeline has failed, and its group has ended",
+                     "make a new group and a new pipeline, or end the process");
+  }
+  impl_->inputs = &micro_batches;
+  impl_->step_number = step_number;
+  try {
+    StepResult result = impl_->run_step(options);
+    impl_->recorder.reset();
+    impl_->inputs = nullptr;
+    return result;
+  } catch (...) {
+    impl_->recorder.reset();
+    impl_->fail(std::current_exception());
+  }
+}
+
+const schedule::Schedule& Executor::schedule() const noexcept { return impl_->program.schedule; }
+
+std::size_t Executor::num_buffers() const noexcept { return impl_->messenger.num_buffers(); }
+
+}  // namespace trireme::pipeline

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/pipeline/staged_graph.h>
+
+#include <trireme/base/error.h>
+#include <trireme/graph/boundaries.h>
+#include <trireme/graph/cut.h>
+#include <trireme/graph/guard.h>
+#include <trireme/parallel/pipeline/split/operators.h>
+#include <trireme/schedule/generators/generators.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+
+namespace trireme::pipeline {
+namespace {
+
+using graph::Graph;
+using graph::Piece;
+using graph::Value;
+using graph::ValueId;
+
+std::int64_t rows_of(const std::vector<at::Tensor>& micro_batch) {
+  return micro_batch.front().size(0);
+}
+
+// The number of rows of each variant, in the order in which micro-batches have them.
+std::vector<std::int64_t> sizes_of(const std::vector<std::vector<at::Tensor>>& micro_batches) {
+  std::vector<std::int64_t> sizes;
+  for (const auto& micro_batch : micro_batches) {
+    if (std::ranges::find(sizes, rows_of(micro_batch)) == sizes.end()) {
+      sizes.push_back(rows_of(micro_batch));
+    }
+  }
+  return sizes;
+}
+
+const std::vector<at::Tensor>& first_of_size(
+    const std::vector<std::vector<at::Tensor>>& micro_batches, std::int64_t rows) {
+  return *std::ranges::find(micro_batches, rows, rows_of);
+}
+
+// Other sizes may take other operators; values are numbered alike where they do not.
+void check_same_operators(const Graph& first, const Graph& other, std::int64_t rows) {
+  const auto takes = [](const graph::Node& node) {
+    return std::pair(node.name(), std::pair(node.inputs, node.outputs));
+  };
+  const auto [its, others] = std::ranges::mismatch(first.nodes, other.nodes, {}, takes, takes);
+  if (its == first.nodes.end() && others == other.nodes.end()) return;
+  const auto index = static_cast<int>(its - first.nodes.begin());
+  throw UsageError(
+      join_message("a micro-batch of ", rows, " rows takes other operators than the first one: ",
+                   index < first.num_nodes() ? first.describe(index) : "it has more of them",
+                   " is the first that differs"),
+      "choose a batch size that micro_batches divides");
+}
+
+void check_loss(const Graph& graph) {
+  if (graph.results.empty()) {
+    throw UsageError("the forward of a pipeline returned nothing", "return the loss first");
+  }
+  const Value& loss = graph.value(graph.results.front());
+  const bool is_number = std::ranges::all_of(loss.sizes, [](auto size) { return size == 1; });
+  if (is_number && at::isFloatingType(loss.dtype) && loss.requires_grad && loss.node >= 0) return;
+  throw UsageError(
+      join_message("the first result of a pipeline's forward is of ", at::IntArrayRef(loss.sizes),
+                   " and ", loss.dtype, loss.requires_grad ? "" : ", and needs no gradient",
+                   "; expected the loss, one floating-point number"),
+      "return {loss, …}");
+}
+
+// What is expanded, or has gaps, arrives contiguous.
+Shape shape_of(const Value& value) {
+  const bool is_dense = at::empty_strided(value.sizes, value.strides, at::TensorOptions(at::kMeta))
+                            .is_non_overlapping_and_dense();
+  return {.sizes = value.sizes, .strides = is_dense ? value.strides : std::vector<std::int64_t>()};
+}
+
+// Where the stage that the plan names first is not stage 0, that one is what runs before it.
+std::vector<int> cut_as_named(const Graph& graph, const Plan& plan) {
+  std::vector<graph::ModuleStage> stages(plan.stages.begin(), plan.stages.end());
+  if (stages.front().second == 0) return graph::cut(graph, stages);
+  int first = graph.num_nodes();
+  for (auto& [module, stage] : stages) {
+    if (stage == 1) first = std::min(first, graph::extent_of(graph, module).first);
+    --stage;
+  }
+  if (first == 0) {
+    throw UsageError(join_message("nothing runs before module ", stages.front().first,
+                                  ", which the plan has in stage 1"),
+                     "name it for stage 0, and a later one for stage 1");
+  }
+  if (const std::string reason = graph::reason_against_cut(graph, first); !reason.empty()) {
+    throw UsageError(
+        join_message("stage 1 cannot begin before ", graph.describe(first), ": ", reason),
+        "begin it with another module");
+  }
+  std::vector<int> boundaries = graph::cut(graph, stages);
+  boundaries.insert(boundaries.begin() + 1, first);
+  return boundaries;
+}
+
+}  // namespace
+
+StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
+                         const std::vector<std::vector<at::Tensor>>& micro_batches,
+                         const Plan& plan) {
+  for (const auto& item : module.named_parameters()) {
+    tensors_.emplace_back(item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers()) tensors_.emplace_back(item.key(), item.value());
+  for (const std::int64_t rows : sizes_of(micro_batches)) {
+    graphs_.push_back(std::make_shared<const Graph>(
+        graph::capture(module, forward, first_of_size(micro_batches, rows))));
+    check_same_operators(graph(), *graphs_.back(), rows);
+  }
+  check_loss(graph());
+  cut(plan);
+  for (const auto& its : graphs_) {
+    std::vector<Piece>& pieces = pieces_.emplace_back();
+    for (std::size_t stage = 0; stage + 1 < boundaries_.size(); ++stage) {
+      pieces.emplace_back(its, boundaries_[stage], boundaries_[stage + 1], module);
+    }
+  }
+  set_program(plan, micro_batches);
+}
+
+void StagedGraph::cut(const Plan& plan) {
+  if (!plan.stages.empty()) {
+    boundaries_ = cut_as_named(graph(), plan);
+  } else {
+    const auto any =
+        schedule::generate(plan.schedule, stage_ranks(plan), 1, static_cast<int>(plan.chunks));
+    boundaries_ = graph::balance(graph(), any.num_stages());
+  }
+}
+
+void StagedGraph::set_program(const Plan& plan,
+                              const std::vector<std::vector<at::Tensor>>& micro_batches) {
+  const int ranks = stage_ranks(plan);
+  const auto num_stages = static_cast<int>(boundaries_.size()) - 1;
+  program_.schedule =
+      schedule::generate(plan.schedule, ranks, static_cast<int>(micro_batches.size()),
+                         plan.stages.empty() ? static_cast<int>(plan.chunks) : num_stages / ranks);
+  if (program_.schedule.num_stages() != num_stages) {
+    throw UsageError(
+        join_message("the plan has ", num_stages, " stages, and the schedule ", plan.schedule,
+                     " over ", ranks, " ranks has ", program_.schedule.num_stages()),
+        "name as many stages, or choose another schedule");
+  }
+  program_.inputs.assign(graph().inputs.begin(), graph().inputs.end());
+  program_.loss = graph().results.front();
+  program_.loss_stage = stage_of(graph().value(program_.loss).node);
+  program_.loss_dtype = graph().value(program_.loss).dtype;
+  const std::vector<std::int64_t> sizes = sizes_of(micro_batches);
+  std::vector<std::int64_t> rows;
+  for (const auto& micro_batch : micro_batches) {
+    rows.push_back(rows_of(micro_batch));
+    const auto variant = std::ranges::find(sizes, rows.back()) - sizes.begin();
+    program_.variants.push_back(static_cast<int>(variant));
+  }
+  const bool is_mean = plan.gradient_reduction == GradientReduction::kMean;
+  if (is_mean) program_.weights = weights_for(rows);
+  const bool divides_later = !is_mean || data_ranks(plan, 1) > 1;
+  program_.division = divides_later ? GradientDivision::kNone : GradientDivision::kByWeights;
+  add_crossings();
+}
+
+// What a stage takes that another made, however many stages lie between.
+void StagedGraph::add_crossings() {
+  std::map<ValueId, std::set<int>> takers;
+  for (std::size_t stage = 0; stage < pieces_.front().size(); ++stage) {
+    for (const ValueId id : pieces_.front()[stage].inputs()) {
+      if (graph().value(id).node >= 0) takers[id].insert(static_cast<int>(stage));
+    }
+  }
+  program_.schedule.edges.clear();
+  for (const auto& [id, stages] : takers) {
+    const Value& value = graph().value(id);
+    Crossing& crossing = program_.crossings.emplace_back();
+    crossing = {.value = id,
+                .from = stage_of(value.node),
+                .to = {stages.begin(), stages.end()},
+                .dtype = value.dtype,
+                .has_gradient = value.requires_grad,
+                .shapes = {}};
+    for (const auto& its : graphs_) {
+      crossing.shapes.push_back(shape_of(its->value(id)));
+    }
+    for (const int to : crossing.to) {
+      const schedule::Edge edge = {.from = crossing.from, .to = to};
+      auto& edges = program_.schedule.edges;
+      if (std::ranges::find(edges, edge) == edges.end()) edges.push_back(edge);
+    }
+  }
+}
+
+int StagedGraph::stage_of(int node) const {
+  const auto after = std::ranges::upper_bound(boundaries_, node);
+  return static_cast<int>(after - boundaries_.begin()) - 1;
+}
+
+StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering) const {
+  const auto index = static_cast<std::size_t>(stage);
+  const Piece& first = pieces_.front()[index];
+  StageCode code;
+  code.stage = stage;
+  code.inputs.assign(first.inputs().begin(), first.inputs().end());
+  std::vector<std::size_t> given;  // which of the piece's outputs
+  for (std::size_t i = 0; i < first.outputs().size(); ++i) {
+    const ValueId id = first.outputs()[i];
+    const bool crosses =
+        std::ranges::find(program_.crossings, id, &Crossing::value) != program_.crossings.end();
+    if (!crosses && id != program_.loss) continue;
+    code.outputs.push_back(id);
+    given.push_back(i);
+  }
+  for (const ValueId id : first.parameters()) {
+    const std::string& name = graph().value(id).name;
+    code.parameters.push_back(*std::ranges::find(
+        tensors_, name, [](const auto& its) -> const auto& { return its.first; }));
+  }
+  std::vector<Piece> variants;
+  for (const auto& pieces : pieces_) variants.push_back(pieces[index]);
+  code.forward = [variants, given, numbering](c10::ArrayRef<at::Tensor> inputs,
+                                              const MicroBatch& micro_batch) {
+    const graph::RunOptions options = {
+        .random =
+            graph::RandomStream{.seed = numbering.seed,
+                                .step = micro_batch.step,
+                                .micro_batch = numbering.first_micro_batch + micro_batch.number},
+        .keep_buffers = micro_batch.is_recomputation,
+        .replace = split::replace};
+    const Piece& piece = variants[static_cast<std::size_t>(micro_batch.variant)];
+    const std::vector<at::Tensor> all = piece.run(inputs.vec(), options);
+    std::vector<at::Tensor> outputs;
+    for (const std::size_t i : given) outputs.push_back(all[i]);
+    return outputs;
+  };
+  return code;
+}
+
+std::vector<StageCode> StagedGraph::code_of(int rank, const Numbering& numbering) const {
+  std::vector<StageCode> all;
+  for (int stage = 0; stage < program_.schedule.num_stages(); ++stage) {
+    if (program_.schedule.rank_of(stage) == rank) all.push_back(code_of_stage(stage, numbering));
+  }
+  return all;
+}
+
+StagedGraph::NamedTensors StagedGraph::tensors_of(int rank,
+                                                  const std::vector<ValueId>& (Piece::*which)()
+                                                      const) const {
+  std::set<ValueId> ids;
+  for (int stage = 0; stage < program_.schedule.num_stages(); ++stage) {
+    if (program_.schedule.rank_of(stage) != rank) continue;
+    const auto& its = (pieces_.front()[static_cast<std::size_t>(stage)].*which)();
+    ids.insert(its.begin(), its.end());
+  }
+  NamedTensors all;
+  for (const ValueId id : ids) {
+    const std::string& name = graph().value(id).name;
+    const auto found =
+        std::ranges::find(tensors_, name, [](const auto& its) -> const auto& { return its.first; });
+    all.push_back(*found);
+  }
+  return all;
+}
+
+StagedGraph::NamedTensors StagedGraph::parameters_of(int rank) const {
+  return tensors_of(rank, &Piece::parameters);
+}
+
+StagedGraph::NamedTensors StagedGraph::buffers_of(int rank) const {
+  return tensors_of(rank, &Piece::buffers);
+}
+
+void StagedGraph::check_still_true(
+    torch::nn::Module& module, const graph::Forward& forward,
+    const std::vector<std::vector<at::Tensor>>& micro_batches) const {
+  const std::vector<std::int64_t> sizes = sizes_of(micro_batches);
+  for (std::size_t variant = 0; variant < sizes.size(); ++variant) {
+    const Graph now = graph::capture(module, forward, first_of_size(micro_batches, sizes[variant]));
+    const std::string difference = graph::first_difference(*graphs_[variant], now);
+    if (difference.empty()) continue;
+    throw UsageError(
+        join_message("the module does not do what it did when it was captured: ", difference),
+        "a pipeline runs a record: leave what changes from step to step (counters, layer drop, "
+        "rates) out of forward, or make it an input");
+  }
+}
+
+std::string StagedGraph::to_string() const {
+  std::ostringstream text;
+  for (int stage = 0; stage < program_.schedule.num_stages(); ++stage) {
+    const auto index = static_cast<std::size_t>(stage);
+    const Piece& piece = pieces_.front()[index];
+    std::int64_t parameters = 0;
+    for (const ValueId id : piece.parameters()) parameters += graph().value(id).bytes();
+    double flops = 0;
+    for (int node = boundaries_[index]; node < boundaries_[index + 1]; ++node) {
+      flops += graph().node(node).flops + graph().node(node).backward_flops;
+    }
+    std::int64_t sent = 0;
+    for (const Crossing& crossing : program_.crossings) {
+      if (crossing.from == stage) sent += graph().value(crossing.value).bytes();
+    }
+    // Code around the modules has operators of its own.
+    std::string first = "the module";
+    std::string last = first;
+    for (int node = boundaries_[index + 1]; node-- > boundaries_[index];) {
+      const std::string& path = graph().node(node).module;
+      if (path.empty()) continue;
+      if (last == "the module") last = path;
+      first = path;
+    }
+    text << "stage " << stage << " on rank " << program_.schedule.rank_of(stage) << ": "
+         << boundaries_[index + 1] - boundaries_[index] << " operators from " << first << " to "
+         << last << ", " << parameters << " bytes of parameters, " << flops
+         << " floating-point operations and " << sent << " bytes sent for a micro-batch\n";
+  }
+  return text.str();
+}
+
+}  // namespace trireme::pipeline

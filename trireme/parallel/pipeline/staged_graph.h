@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A captured module cut into the stages of a plan, as a program that the executor takes.
+#pragma once
+
+#include <trireme/graph/capture.h>
+#include <trireme/graph/replay.h>
+#include <trireme/parallel/pipeline/program.h>
+#include <trireme/plan/plan.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace trireme::pipeline {
+
+/// Which micro-batch of all ranks' the first of this rank is, and the seed of random numbers.
+struct Numbering {
+  std::uint64_t seed = 0;
+  std::int64_t first_micro_batch = 0;
+};
+
+/// A module's forward and loss, for the micro-batches of one batch.
+class StagedGraph {
+ public:
+  /// Captures micro-batches of each size that is there, and cuts the module as the plan says. Not
+  /// collective; the same on ranks with the same module. Throws UsageError as graph::capture and
+  /// graph::cut, for a first result that is no loss, and for micro-batches of several sizes that
+  /// take different operators.
+  StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
+              const std::vector<std::vector<at::Tensor>>& micro_batches, const Plan& plan);
+
+  const graph::Graph& graph() const { return *graphs_.front(); }
+  const std::vector<int>& boundaries() const noexcept { return boundaries_; }
+  const Program& program() const noexcept { return program_; }
+
+  /// Those of one rank along `pipe`.
+  std::vector<StageCode> code_of(int rank, const Numbering& numbering) const;
+
+  /// By name, those that stages of the rank use, each once.
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+  NamedTensors parameters_of(int rank) const;
+  NamedTensors buffers_of(int rank) const;
+
+  /// Throws UsageError naming the first operator that a new record has otherwise.
+  void check_still_true(torch::nn::Module& module, const graph::Forward& forward,
+                        const std::vector<std::vector<at::Tensor>>& micro_batches) const;
+
+  std::string to_string() const;
+
+ private:
+  void cut(const Plan& plan);
+  void set_program(const Plan& plan, const std::vector<std::vector<at::Tensor>>& micro_batches);
+  void add_crossings();
+  int stage_of(int node) const;
+  StageCode code_of_stage(int stage, const Numbering& numbering) const;
+  NamedTensors tensors_of(int rank,
+                          const std::vector<graph::ValueId>& (graph::Piece::*which)() const) const;
+
+  NamedTensors tensors_;                                     ///< of the module
+  std::vector<std::shared_ptr<const graph::Graph>> graphs_;  ///< by variant
+  std::vector<int> boundaries_;
+  std::vector<std::vector<graph::Piece>> pieces_;  ///< by variant and stage
+  Program program_;
+};
+
+}  // namespace trireme::pipeline

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Has the tensors that autograd saves on a thread go through hooks of ours, as Python's
+// saved_tensors_hooks does.
+//
+// LibTorch asks its default engine for the hooks of every tensor that it saves, and the engine of
+// C++ programs has none. The one here has, and leaves all other work to that one.
+#pragma once
+
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <memory>
+
+namespace trireme::detail {
+
+class Packer {
+ public:
+  virtual ~Packer() = default;
+  /// For one tensor that is about to be saved; null: it is kept as it is.
+  virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
+};
+
+/// As long as it lives, what is saved on this thread goes by `packer` alone. Throws UsageError
+/// where another library has replaced LibTorch's engine.
+class PackBy {
+ public:
+  explicit PackBy(Packer& packer);
+  PackBy(const PackBy&) = delete;
+  PackBy& operator=(const PackBy&) = delete;
+  ~PackBy();
+
+ private:
+  Packer* outer_;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/tensor/arrangement.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/tensor/distribute_module.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+
+namespace trireme::detail {
+namespace {
+
+// Ranks that work together draw the same random numbers.
+void share_generator(const comm::Group& group) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::Tensor state;
+  {
+    const std::lock_guard lock(generator.mutex());
+    state = generator.get_state();
+  }
+  comm::broadcast(state, 0, group, "random generator");
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+}  // namespace
+
+Arrangement arrange(const Plan& plan, const comm::Group& group) {
+  if (!shares_work(plan)) return {.data = group, .mesh = {}};
+  std::vector<MeshAxis> axes = plan.mesh;
+  if (std::ranges::find(axes, kDataAxis, &MeshAxis::name) == axes.end()) {
+    axes.insert(axes.begin(), {kDataAxis, 1});
+  }
+  const DeviceMesh mesh(group, axes);
+  std::vector<std::string> others;
+  for (const MeshAxis& axis : axes) {
+    if (axis.name != kDataAxis) others.push_back(axis.name);
+  }
+  return {.data = mesh.group(mesh.axis(kDataAxis)), .mesh = mesh.submesh(others)};
+}
+
+void distribute(torch::nn::Module* module, const std::vector<NamedTensor>& parameters,
+                const DeviceMesh& mesh, const ParameterLayouts& layouts) {
+  if (module == nullptr) {
+    throw UsageError(join_message("the plan arranges ranks on [", mesh.to_string(),
+                                  "] to work on one module together, and was given parameters"),
+                     "give parallelize the module");
+  }
+  for (const NamedTensor& item : parameters) {
+    if (!item.has_sparse_gradient) continue;
+    throw UsageError(join_message("parameter ", item.name,
+                                  " has sparse gradients, which distributed tensors "
+                                  "do not have"),
+                     "make the embedding without sparse, or use a mesh of data alone");
+  }
+  distribute_module(*module, mesh, layouts);
+  share_generator(mesh.group());
+}
+
+}  // namespace trireme::detail
