@@ -115,7 +115,7 @@ void succeed_together(const comm::Group& group, const std::string& doing,
   if (first == all.end()) return;
   throw UsageError(
       join_message("rank ", first - all.begin(), " could not ", doing, " and ", *first),
-      "what holds for that rank is in its message");
+      "do on that rank what its message says; this one only follows it");
 }
 
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,

@@ -204,6 +204,11 @@ int StagedGraph::stage_of(int node) const {
   return static_cast<int>(after - boundaries_.begin()) - 1;
 }
 
+const StagedGraph::NamedTensors::value_type& StagedGraph::tensor_of(ValueId id) const {
+  const std::string& name = graph().value(id).name;
+  return *std::ranges::find(tensors_, name, &NamedTensors::value_type::first);
+}
+
 StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering) const {
   const auto index = static_cast<std::size_t>(stage);
   const Piece& first = pieces_.front()[index];
@@ -219,11 +224,7 @@ StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering) cons
     code.outputs.push_back(id);
     given.push_back(i);
   }
-  for (const ValueId id : first.parameters()) {
-    const std::string& name = graph().value(id).name;
-    code.parameters.push_back(*std::ranges::find(
-        tensors_, name, [](const auto& its) -> const auto& { return its.first; }));
-  }
+  for (const ValueId id : first.parameters()) code.parameters.push_back(tensor_of(id));
   std::vector<Piece> variants;
   for (const auto& pieces : pieces_) variants.push_back(pieces[index]);
   code.forward = [variants, given, numbering](c10::ArrayRef<at::Tensor> inputs,
@@ -262,12 +263,7 @@ StagedGraph::NamedTensors StagedGraph::tensors_of(int rank,
     ids.insert(its.begin(), its.end());
   }
   NamedTensors all;
-  for (const ValueId id : ids) {
-    const std::string& name = graph().value(id).name;
-    const auto found =
-        std::ranges::find(tensors_, name, [](const auto& its) -> const auto& { return its.first; });
-    all.push_back(*found);
-  }
+  for (const ValueId id : ids) all.push_back(tensor_of(id));
   return all;
 }
 

@@ -60,6 +60,7 @@ class StagedGraph {
   void set_program(const Plan& plan, const std::vector<std::vector<at::Tensor>>& micro_batches);
   void add_crossings();
   int stage_of(int node) const;
+  const NamedTensors::value_type& tensor_of(graph::ValueId id) const;
   StageCode code_of_stage(int stage, const Numbering& numbering) const;
   NamedTensors tensors_of(int rank,
                           const std::vector<graph::ValueId>& (graph::Piece::*which)() const) const;
