@@ -35,6 +35,27 @@ if(TRIREME_COVERAGE)
   add_link_options(--coverage)
 endif()
 
+# trireme_joined(<target> [<files that stay alone>…])
+#
+# Reading LibTorch's headers takes far longer than most of our files do: with TRIREME_UNITY those of one folder are compiled
+# as one. Two that give one name to different things stay alone.
+function(trireme_joined target)
+  if(NOT TRIREME_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  if(ARGN)
+    list(REMOVE_ITEM sources ${ARGN})
+  endif()
+  foreach(source IN LISTS sources)
+    get_filename_component(folder ${source} DIRECTORY)
+    string(MAKE_C_IDENTIFIER "files_${folder}" group)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
+
 find_program(TRIREME_CCACHE ccache)
 if(TRIREME_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # The sloppiness is what ccache asks for before it caches anything that uses a precompiled header.

@@ -1,9 +1,10 @@
-# trireme_room(<name> SOURCES <files…> [HEADERS <files…>] [ROOMS <rooms…>] [LINK <targets…>] [PRIVATE <targets…>] [TORCH none|aten|full])
+# trireme_room(<name> SOURCES <files…> [HEADERS <files…>] [ROOMS <rooms…>] [LINK <targets…>] [PRIVATE <targets…>] [TORCH none|aten|full]
+#              [ALONE <files…>])
 #
 # Declares the library of one room. ROOMS are the rooms above it that it uses. TORCH says how much of LibTorch its
-# sources include: nothing, single ATen and c10d headers, or torch/torch.h, which comes precompiled.
+# sources include: nothing, single ATen and c10d headers, or torch/torch.h, which comes precompiled. ALONE are files that TRIREME_UNITY joins with no other.
 function(trireme_room name)
-  cmake_parse_arguments(room "" "TORCH" "SOURCES;HEADERS;ROOMS;LINK;PRIVATE" ${ARGN})
+  cmake_parse_arguments(room "" "TORCH" "SOURCES;HEADERS;ROOMS;LINK;PRIVATE;ALONE" ${ARGN})
   set(target trireme_${name})
   add_library(${target} STATIC ${room_SOURCES})
   add_library(trireme::${name} ALIAS ${target})
@@ -19,6 +20,7 @@ function(trireme_room name)
   endif()
   if(room_TORCH STREQUAL "full")
     target_precompile_headers(${target} REUSE_FROM trireme_pch)
+    trireme_joined(${target} ${room_ALONE})
   endif()
   set_property(GLOBAL APPEND PROPERTY TRIREME_ROOMS ${target})
 endfunction()

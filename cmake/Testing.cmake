@@ -1,8 +1,10 @@
-# trireme_test(<name> SOURCES <files…> [LINK <targets…>] [TORCH none|aten|full] [SLOW] [EXHAUSTIVE] [NEEDS <targets…>])
+# trireme_test(<name> SOURCES <files…> [LINK <targets…>] [TORCH none|aten|full] [SLOW] [EXHAUSTIVE] [NEEDS <targets…>]
+#              [ALONE <files…>])
 #
 # One test program of GoogleTest cases and one ctest entry. SLOW puts it under the label `slow`, which
 # `make test` leaves out. EXHAUSTIVE adds a second entry under that label, <name>_exhaustive, which runs the same
-# program with TRIREME_EXHAUSTIVE set. NEEDS are programs that the test runs.
+# program with TRIREME_EXHAUSTIVE set. NEEDS are programs that the test runs, ALONE files that
+# TRIREME_UNITY joins with no other.
 if(CMAKE_CROSSCOMPILING)
   # Distributions have the library for their own processor, and its sources (package googletest).
   set(INSTALL_GTEST OFF)
@@ -11,7 +13,7 @@ else()
   find_package(GTest 1.12 REQUIRED)
 endif()
 function(trireme_test name)
-  cmake_parse_arguments(test "SLOW;EXHAUSTIVE" "TORCH" "SOURCES;LINK;NEEDS" ${ARGN})
+  cmake_parse_arguments(test "SLOW;EXHAUSTIVE" "TORCH" "SOURCES;LINK;NEEDS;ALONE" ${ARGN})
   add_executable(${name} ${test_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${test_LINK} trireme_options GTest::gmock GTest::gtest_main)
@@ -19,6 +21,7 @@ function(trireme_test name)
     target_link_libraries(${name} PRIVATE torch)
     target_precompile_headers(${name} REUSE_FROM trireme_pch)
   endif()
+  trireme_joined(${name} ${test_ALONE})
   if(test_NEEDS)
     add_dependencies(${name} ${test_NEEDS})
   endif()

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
 from .tree import ROOT, Result, forget_old, remember, remembered
 
@@ -25,9 +26,19 @@ class Flags:
     def __init__(self):
         if not DATABASE.exists():
             raise SystemExit("check: build/release is not configured; type: tools/build release")
-        commands = {os.path.relpath(entry["file"], ROOT): shlex.split(entry["command"])
-                    for entry in json.loads(DATABASE.read_text())}
-        self.commands = {path: command for path, command in commands.items() if not path.startswith("build/")}
+        self.commands = {}
+        for entry in json.loads(DATABASE.read_text()):
+            command = shlex.split(entry["command"])
+            for path in self.sources(entry["file"]):
+                self.commands[os.path.relpath(path, ROOT)] = command
+        self.commands = {path: command for path, command in self.commands.items() if not path.startswith("build/")}
+
+    @staticmethod
+    def sources(path):
+        """The file itself, or those of ours that CMake joined into it (TRIREME_UNITY)."""
+        if "/Unity/unity_" not in path:
+            return [path]
+        return re.findall(r'^#include "(.+)"$', Path(path).read_text(), re.MULTILINE)
 
     def of(self, path):
         """Compiler and flags of the file itself, else of the listed file nearest to it in the tree, most flags first."""
@@ -65,9 +76,9 @@ def version_of(program):
 
 
 def headers(tree):
-    """Every header compiles when it is the only include."""
+    """Every header compiles when it is the only include. Unchanged ones that need LibTorch are left to --all."""
     flags = Flags()
-    paths = tree.having(".h")
+    paths, skipped = without_unchanged(tree, tree.having(".h"))
     versions = {}
 
     def compile_alone(path):
@@ -85,7 +96,7 @@ def headers(tree):
 
     findings = [finding for finding in tree.parallel(compile_alone, paths) if finding]
     forget_old()
-    return Result(f"{len(paths)} headers", findings)
+    return Result(looked_at(paths, "headers", skipped), findings)
 
 
 def changed_files(tree):
@@ -100,20 +111,30 @@ def changed_files(tree):
     return set(changed.split("\0")) - {""}
 
 
+def without_unchanged(tree, paths):
+    """Those that do not need LibTorch or changed, themselves or in what they include, since the commit before; and how
+    many others there are."""
+    if tree.everything:
+        return paths, 0
+    changed = changed_files(tree)
+    chosen = [path for path in paths if not tree.needs_libtorch(path) or changed & {*tree.closure(path), ".clang-tidy"}]
+    return chosen, len(paths) - len(chosen)
+
+
+def looked_at(chosen, things, skipped):
+    left = f"; {skipped} unchanged ones that need LibTorch are left to make check-all" if skipped else ""
+    return f"{len(chosen)} {things}{left}"
+
+
 def tidy(tree):
-    """clang-tidy with .clang-tidy. A file that takes in torch/torch.h costs 20 s, the others 1 to 4: those are looked at
+    """clang-tidy with .clang-tidy. A file that needs LibTorch costs 5 to 20 s, the others 1 to 2: those are looked at
     when they or what they include changed, and all with --all."""
     flags = Flags()
     sources = [path for path in tree.having(".cpp") if path.startswith(("trireme/", "apps/", "models/", "tests/",
                                                                         "examples/", "bench/"))]
     # Where the twin that stands in for it is built, what it needs is not here.
     sources = [path for path in sources if re.sub(r"(\w+\.cpp)$", r"no_\1", path) not in flags.commands]
-    skipped = set()
-    if not tree.everything:
-        changed = changed_files(tree)
-        skipped = {path for path in sources if tree.needs_torch_headers(path) and not changed & {*tree.closure(path),
-                                                                                                 ".clang-tidy"}}
-    chosen = [path for path in sources if path not in skipped]
+    chosen, skipped = without_unchanged(tree, sources)
     version, configuration = version_of(CLANG_TIDY), tree.text(".clang-tidy")
 
     def look_at(path):
@@ -132,10 +153,7 @@ def tidy(tree):
                 for place, message in found] or [f"{path}: {run.stdout}{run.stderr}".strip()]
 
     # The slowest first, so that no core waits for one of them at the end.
-    chosen.sort(key=lambda path: not tree.needs_torch_headers(path))
+    chosen.sort(key=lambda path: not tree.needs_libtorch(path))
     findings = sorted({finding for group in tree.parallel(look_at, chosen) for finding in group})
     forget_old()
-    looked_at = f"{len(chosen)} files"
-    if skipped:
-        looked_at += f"; {len(skipped)} unchanged ones that need torch/torch.h are left to make check-all"
-    return Result(looked_at, findings)
+    return Result(looked_at(chosen, "files", skipped), findings)

@@ -23,8 +23,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMaximumHeaderBytes =
-    100'000'000;             // the limit of the format's reference reader
-constexpr int kDeepest = 3;  // where a dimension is: below header, tensor and shape
+    100'000'000;                  // the limit of the format's reference reader
+constexpr int kDepthOfSizes = 3;  // below header, tensor and shape
 
 class FileReader {
  public:
@@ -102,7 +102,7 @@ json FileReader::parse_header(const std::string& text) const {
   bool is_too_deep = false;
   const auto look = [&](int depth, json::parse_event_t event, json& value) {
     // Before anything goes down into it by recursion.
-    if (depth > kDeepest) {
+    if (depth > kDepthOfSizes) {
       is_too_deep = true;
       return false;
     }

@@ -18,9 +18,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 namespace trireme::graph {
 namespace {
@@ -88,6 +92,40 @@ void replicate(c10::ArrayRef<c10::IValue> made, const Layout& replicated) {
   }
 }
 
+// Hooks that users have set on the gradients of parameters: they are not to see one without values.
+class HooksAside {
+ public:
+  explicit HooksAside(const std::vector<at::Tensor>& leaves) {
+    for (const at::Tensor& leaf : leaves) {
+      const auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
+      if (!node || node->tensor_pre_hooks().empty()) continue;
+      all_.push_back({node, {}});
+      hooks_of(*node).swap(all_.back().hooks);
+    }
+  }
+  ~HooksAside() {
+    for (Aside& aside : all_) hooks_of(*aside.node).swap(aside.hooks);
+  }
+  HooksAside(const HooksAside&) = delete;
+  HooksAside& operator=(const HooksAside&) = delete;
+  HooksAside(HooksAside&&) = delete;
+  HooksAside& operator=(HooksAside&&) = delete;
+
+ private:
+  using Hooks = std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>;
+  struct Aside {
+    decltype(torch::autograd::impl::try_get_grad_accumulator(at::Tensor())) node;
+    Hooks hooks;
+  };
+
+  // A Node lets them be added and read, not taken out.
+  static Hooks& hooks_of(torch::autograd::Node& node) {
+    return const_cast<Hooks&>(node.tensor_pre_hooks());
+  }
+
+  std::vector<Aside> all_;
+};
+
 // From the first result alone: it is the loss.
 void rehearse_backward(const Graph& graph, const at::Tensor& loss,
                        const std::vector<at::Tensor>& leaves, const Layout& replicated) {
@@ -97,6 +135,7 @@ void rehearse_backward(const Graph& graph, const at::Tensor& loss,
   }
   if (!loss.requires_grad() || !tensor::is_wrapper(loss) || inputs.empty()) return;
   const std::string what = join_message("backward of ", graph.value(graph.results[0]).name);
+  const HooksAside hooks_aside(inputs);
   try {
     torch::autograd::grad({loss}, inputs, {without_values(loss.detach(), replicated)},
                           /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);

@@ -203,6 +203,21 @@ TEST(CaptureRecord, LeavesNoTrace) {
   EXPECT_TRUE(torch::equal(random, at::detail::getDefaultCPUGenerator().get_state()));
 }
 
+TEST(CaptureRecord, CallsNoHookOfAParameter) {
+  const Subject subject = classifier();
+  int calls = 0;
+  for (const at::Tensor& parameter : subject.module->parameters()) {
+    parameter.register_hook([&](const at::Tensor& gradient) {
+      ++calls;
+      EXPECT_FALSE(gradient.is_meta());
+    });
+  }
+  captured(subject);
+  EXPECT_EQ(calls, 0);
+  subject.forward(subject.inputs)[0].backward();
+  EXPECT_EQ(calls, 6);
+}
+
 TEST(CaptureRecord, TakesMetaInputs) {
   Subject subject = classifier();
   const Graph whole = captured(subject);

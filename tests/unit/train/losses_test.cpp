@@ -13,9 +13,9 @@
 namespace trireme {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(MeanSquaredError, EqualsLibTorch) {
   torch::manual_seed(1);

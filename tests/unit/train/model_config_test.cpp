@@ -12,7 +12,7 @@ namespace {
 
 using config::Configuration;
 using test::message_of;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(ModelConfig, ReadsThePlainSettingsAndThePlan) {
   ModelOptions options;

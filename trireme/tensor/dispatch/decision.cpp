@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/mesh/collective_cost.h>
 #include <trireme/tensor/dispatch/meta_call.h>
+#include <trireme/tensor/dispatch/rule_checks.h>
 #include <trireme/tensor/rules/rule_table.h>
 
 #include <algorithm>
@@ -196,13 +197,17 @@ Strategy replicate_everywhere(const Call& call, std::size_t num_outputs) {
 Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
   std::vector<Strategy> strategies;
   const AxisCall axis_call = {choice.call, choice.mesh.size(axis), choice.current, axis};
+  const std::size_t num_outputs = choice.call.num_outputs() > 0
+                                      ? static_cast<std::size_t>(choice.call.num_outputs())
+                                      : choice.facts.num_returns;
   if (rule.strategies) rule.strategies(axis_call, strategies);
-  strategies.push_back(
-      replicate_everywhere(choice.call, static_cast<std::size_t>(choice.call.num_outputs())));
+  for (const Strategy& strategy : strategies) {
+    check_strategy(choice.facts, choice.call, strategy, num_outputs);
+  }
+  strategies.push_back(replicate_everywhere(choice.call, num_outputs));
   const Strategy* best = nullptr;
   double best_cost = kNever;
   for (const Strategy& strategy : strategies) {
-    TRIREME_CHECK_EQ(static_cast<int>(strategy.inputs.size()), choice.call.num_inputs());
     const bool copies_view = strategy.is_copy && choice.facts.returns_view;
     if (!fits(strategy, choice, axis) || (copies_view && !gather_in_views)) continue;
     const double cost = choice.cost(strategy, axis);
@@ -397,6 +402,7 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
   Call& call = *decision->call;
   if (!rule.shape_from_local) {
     call.set_outputs(rule.shapes ? rule.shapes(call) : outputs_on_meta(op, facts, call));
+    if (rule.shapes) check_shapes(facts, op.schema(), call.outputs().vec());
   }
   const std::size_t num_outputs =
       call.num_outputs() > 0 ? static_cast<std::size_t>(call.num_outputs()) : facts.num_returns;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that come late or replace others, and rules whose strategies depend on a number.
+// Rules that come late or replace others, rules whose strategies depend on a number, and rules that
+// do not fit their operator.
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/operator_strategy.h>
@@ -13,6 +14,9 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
 #include <vector>
 
 namespace trireme {
@@ -119,6 +123,49 @@ TEST(ChangedRules, ReplaceWhatWasDecidedAndChosen) {
     EXPECT_EQ(layout_of(call_late(x)), columns);
     EXPECT_EQ(layout_of(by_strategy({{1, 2}})), columns);
     EXPECT_THAT(test::usage_error([&] { by_strategy({{2, 1}}); }), HasSubstr("cannot be cut so"));
+  });
+}
+
+TEST(WrongRules, AreToldByTheNameOfTheOperator) {
+  run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh = devices_mesh(group);
+    const auto x = distribute(torch::ones({4, 6}), Layout(mesh, {Shard{0}}));
+    using Shapes = std::function<std::vector<at::Tensor>(const tensor::Call&)>;
+    const auto refusal = [&](const tensor::Strategy& strategy, const Shapes& shapes) {
+      add_rule_together(
+          group, "trireme_test_rules::late",
+          {.strategies = [strategy](
+                             const tensor::AxisCall&,
+                             std::vector<tensor::Strategy>& all) { all.push_back(strategy); },
+           .shapes = shapes});
+      return test::usage_error([&] { call_late(x); });
+    };
+    const Shapes same = [](const tensor::Call& call) { return std::vector{call.input(0)}; };
+    const Shapes none = [](const tensor::Call&) { return std::vector<at::Tensor>(); };
+    const Shapes two = [](const tensor::Call& call) {
+      return std::vector{call.input(0), call.input(0)};
+    };
+    const std::string rule = "the rule of operator trireme_test_rules::late ";
+    const auto places = [](const std::vector<Placement>& inputs,
+                           const std::vector<Placement>& outputs) {
+      tensor::Strategy strategy;
+      for (const Placement& placement : inputs) strategy.inputs.push_back(placement);
+      for (const Placement& placement : outputs) strategy.outputs.push_back(placement);
+      return strategy;
+    };
+    EXPECT_THAT(refusal(places({}, {Shard{0}}), same),
+                HasSubstr(rule + "lists the strategy {} -> {Shard(0)}, which places 0 inputs; the "
+                                 "call has 1 tensors"));
+    EXPECT_THAT(refusal(places({Shard{0}}, {}), same),
+                HasSubstr("which places 0 results; the call has 1"));
+    EXPECT_THAT(refusal(places({Shard{0}}, {Shard{0}, Shard{1}}), same),
+                HasSubstr("which places 2 results; the call has 1"));
+    EXPECT_THAT(refusal(places({Shard{0}}, {Shard{2}}), same),
+                HasSubstr("which cuts a dim that result 0 of shape [4, 6] does not have"));
+    EXPECT_THAT(refusal(places({Shard{0}}, {Shard{0}}), none),
+                HasSubstr("but a result whose shape only values say is whole on every rank"));
+    EXPECT_THAT(refusal(places({Shard{0}}, {Shard{0}}), two),
+                HasSubstr(rule + "gives the shapes of 2 results; the operator has 1"));
   });
 }
 
