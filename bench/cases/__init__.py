@@ -12,7 +12,8 @@ PYTHON = ROOT / "build" / "python" / "bin" / "python"
 METRICS = ("start_time step_time communication_time added_time time peak_memory sample_time save_time load_time "
            "stall_time").split()
 PEERS = ("gloo openmpi mpich intelmpi memcpy torchrun ddp fsdp2 dtensor plain torch_pipelining model_parallel "
-         "torch_dataloader libtorch_dataloader mindspore dcp disk no_communication one_process prediction").split()
+         "torch_checkpoint torch_dataloader libtorch_dataloader mindspore dcp disk no_communication one_process "
+         "prediction").split()
 
 
 def check_names(metric, peer_name):

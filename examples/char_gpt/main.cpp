@@ -34,6 +34,8 @@ struct Options {
   std::int64_t hidden = 128;
   std::int64_t layers = 4;
   std::int64_t characters = 200;
+  std::int64_t stages = 1;
+  std::int64_t micro_batches = 1;
   double learning_rate = 1e-3;
 };
 
@@ -53,6 +55,11 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--hidden", options.hidden, "Width of the network")->capture_default_str();
   app.add_option("--layers", options.layers, "Depth of the network")->capture_default_str();
   app.add_option("--characters", options.characters, "Characters to write at the end")
+      ->capture_default_str();
+  app.add_option("--stages", options.stages,
+                 "Cuts the network into so many stages, each on a rank of its own")
+      ->capture_default_str();
+  app.add_option("--micro-batches", options.micro_batches, "Batches that make one step")
       ->capture_default_str();
   app.add_option("--learning-rate", options.learning_rate, "Highest learning rate")
       ->capture_default_str();
@@ -75,6 +82,17 @@ std::shared_ptr<const data::Dataset> sequences(const torch::Tensor& tokens, std:
                         {"target", tokens.narrow(0, 1, count * length).view({count, length})}});
 }
 
+// All ranks along `data`, or as many pipelines as there are ranks for.
+trireme::Plan plan_for(const Options& options, std::int64_t ranks) {
+  trireme::Plan plan;
+  plan.micro_batches = options.micro_batches;
+  if (options.stages > 1) {
+    plan.mesh = {{"data", static_cast<int>(ranks / options.stages)},
+                 {"pipe", static_cast<int>(options.stages)}};
+  }
+  return plan;
+}
+
 // Draws one character after the other, each from what the network thinks of the last `sequence`.
 std::string write(models::GPT& network, const data::CharacterTokenizer& characters,
                   const Options& options) {
@@ -94,19 +112,22 @@ void run(const Options& options) {
   const auto world = trireme::init();
   torch::manual_seed(1);
 
+  const trireme::Plan plan = plan_for(options, world.size);
+  const trireme::DataPart part = trireme::data_part(plan, world.group);
+
   const std::string text = read_all(options.texts);
   const data::CharacterTokenizer characters(text);
   const auto tokens = data::encode_to_tensor(characters, text);
   const std::int64_t split = tokens.numel() * 9 / 10;
   data::Pipeline training(sequences(tokens.narrow(0, 0, split), options.sequence));
   training.shuffle(1)
-      .shard({.index = world.rank, .count = world.size})
+      .shard({.index = part.index, .count = part.count})
       .batch(options.batch, data::LastBatch::kDrop)
       .prefetch(2);
   data::Pipeline validation(
       sequences(tokens.narrow(0, split, tokens.numel() - split), options.sequence));
   validation
-      .shard({.index = world.rank, .count = world.size, .remainder = data::Remainder::kUneven})
+      .shard({.index = part.index, .count = part.count, .remainder = data::Remainder::kUneven})
       .batch(options.batch);
 
   models::GPT network(models::GPTOptions{.vocabulary = characters.vocabulary_size(),
@@ -121,13 +142,14 @@ void run(const Options& options) {
     return trireme::CrossEntropy()(logits.flatten(0, 1), batch["target"].flatten());
   };
   trireme::Model model(loss, network.ptr(), optimizer,
-                       {.group = world.group, .clip_norm = 1.0, .deterministic = 1});
+                       {.group = world.group, .plan = plan, .clip_norm = 1.0, .deterministic = 1});
 
-  const std::int64_t steps = options.epochs * training.batches();
+  const std::int64_t steps_in_epoch = training.batches() / options.micro_batches;
+  const std::int64_t steps = options.epochs * steps_in_epoch;
   trireme::LearningRate rate(
       optimizer,
       trireme::Schedule::cosine(options.learning_rate, steps).after_warm_up(steps / 20 + 1));
-  trireme::LossMonitor monitor(std::max<std::int64_t>(1, training.batches() / 5));
+  trireme::LossMonitor monitor(std::max<std::int64_t>(1, steps_in_epoch / 5));
   trireme::Callbacks callbacks{rate, monitor};
 
   const trireme::checkpoint::SaveOptions save{.folder = options.folder, .prefix = "char_gpt"};

@@ -75,18 +75,16 @@ Network gpt() {
           .stages = {{"token_embedding", 0}, {"blocks.2", 1}}};
 }
 
-int run(const std::string& name, std::int64_t pipe, const std::string& schedule,
-        std::int64_t micro_batches, int steps) {
+int run(const std::string& name, std::int64_t pipe, trireme::Plan plan, int steps) {
   const auto world = trireme::init();
   torch::manual_seed(1);
   const Network network = name == "gpt" ? gpt() : resnet();
 
-  trireme::Plan plan;
   plan.mesh = {{"data", world.size / pipe}, {"pipe", pipe}};
-  plan.schedule = schedule;
-  plan.micro_batches = micro_batches;
   // By hand for two stages, in the order of execution; else of equal cost.
-  if (pipe == 2 && schedule != "interleaved" && schedule != "zb-v") plan.stages = network.stages;
+  if (pipe == 2 && plan.schedule != "interleaved" && plan.schedule != "zb-v") {
+    plan.stages = network.stages;
+  }
   trireme::Pipeline pipeline(*network.module, network.forward, plan, world.group);
   torch::optim::AdamW optimizer(network.module->parameters(), 2e-3);
 
@@ -118,9 +116,9 @@ int run(const std::string& name, std::int64_t pipe, const std::string& schedule,
 
 int main(int argc, char** argv) {
   std::string network = "resnet";
-  std::string schedule = "1f1b";
+  trireme::Plan plan;
+  plan.micro_batches = 4;
   std::int64_t pipe = 1;
-  std::int64_t micro_batches = 4;
   int steps = 100;
   CLI::App app("Trains a small residual network or GPT in stages");
   app.add_option("--network", network, "resnet or gpt")
@@ -129,17 +127,24 @@ int main(int argc, char** argv) {
   app.add_option("--pipe", pipe, "Ranks that the network is cut among; divides their number")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--schedule", schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2 or zb-v")
+  app.add_option("--schedule", plan.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2 or zb-v")
       ->capture_default_str();
-  app.add_option("--micro-batches", micro_batches, "Parts that a batch goes through the stages in")
+  app.add_option("--micro-batches", plan.micro_batches,
+                 "Parts that a batch goes through the stages in")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--recompute", plan.recompute,
+                 "Modules such as blocks.*, and operators such as aten::gelu, that backward runs "
+                 "again");
+  app.add_option("--activation-bytes", plan.activation_bytes,
+                 "What a rank may keep for backward; the rest is computed again")
+      ->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "Steps to train")
       ->check(CLI::Range(4, 100000))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
-    return run(network, pipe, schedule, micro_batches, steps);
+    return run(network, pipe, plan, steps);
   } catch (const std::exception& error) {
     std::cerr << "pipeline: " << error.what() << '\n';
     return 1;

@@ -4,12 +4,12 @@
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/reader.h>
+#include <trireme/report/number.h>
 
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <ctime>
 #include <set>
 #include <span>
@@ -30,13 +30,7 @@ std::string date_of(std::int64_t seconds) {
 }
 
 std::string readable_bytes(std::int64_t bytes) {
-  constexpr std::array kUnits = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-  return text.data();
+  return report::bytes_as_text(static_cast<double>(bytes));
 }
 
 std::int64_t bytes_of_tensor(const IndexedTensor& tensor) {

@@ -52,14 +52,11 @@ class KeptGenerator {
 
 void check_tensors(const std::vector<detail::ModuleTensor>& tensors) {
   for (const detail::ModuleTensor& item : tensors) {
-    const bool is_wrapper = tensor::is_wrapper(item.tensor);
-    if (!is_wrapper && (item.tensor.is_cpu() || item.tensor.is_meta())) continue;
+    if (item.tensor.is_cpu() || item.tensor.is_meta()) continue;
     const char* kind = item.is_parameter ? "parameter " : "buffer ";
-    throw UsageError(join_message("capture: ", kind, item.names.front(), " is ",
-                                  is_wrapper ? "distributed already" : "on ",
-                                  is_wrapper ? "" : item.tensor.device().str()),
-                     "capture the module on the processor, before it is made parallel or goes to "
-                     "its device");
+    throw UsageError(
+        join_message("capture: ", kind, item.names.front(), " is on ", item.tensor.device().str()),
+        "capture the module on the processor, before it goes to its device");
   }
 }
 
@@ -136,8 +133,10 @@ void rehearse_backward(const Graph& graph, const at::Tensor& loss,
   if (!loss.requires_grad() || !tensor::is_wrapper(loss) || inputs.empty()) return;
   const std::string what = join_message("backward of ", graph.value(graph.results[0]).name);
   const HooksAside hooks_aside(inputs);
+  at::Tensor gradient = without_values(loss, replicated);
+  gradient.requires_grad_(false);
   try {
-    torch::autograd::grad({loss}, inputs, {without_values(loss.detach(), replicated)},
+    torch::autograd::grad({loss}, inputs, {gradient},
                           /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
   } catch (const Error& error) {
     detail::refuse_failed(what, error.what());
@@ -173,6 +172,7 @@ Graph capture(torch::nn::Module& module, const Forward& forward,
     const ValueKind kind = item.is_parameter ? ValueKind::kParameter : ValueKind::kBuffer;
     (item.is_parameter ? graph.parameters : graph.buffers)
         .push_back(recorder.add(item.tensor, kind, item.names));
+    rehearsal.give_name(item.tensor, item.names.front());
     leaves.push_back(item.tensor);
   }
   std::vector<at::Tensor> given;

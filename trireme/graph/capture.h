@@ -28,8 +28,9 @@ struct CaptureOptions {
 /// Calls `forward` once and records every operator that it calls. Nothing of it runs on values and
 /// no memory is taken for them: while it runs, `inputs` and the module's parameters and buffers are
 /// tensors that have only shapes, and afterwards the module is what it was, also where something
-/// throws. The module may have no memory yet (trireme::deferred). Operators on tensors of no one
-/// else's making (torch::arange, masks) do run, and draw from random generators that are put back.
+/// throws. The module may have no memory yet (trireme::deferred), or be distributed: its whole
+/// shapes are recorded, without layouts. Operators on tensors of no one else's making
+/// (torch::arange, masks) do run, and draw from random generators that are put back.
 ///
 ///     const auto graph = graph::capture(*net, [&](const auto& inputs) -> std::vector<at::Tensor> {
 ///       return {torch::cross_entropy_loss(net->forward(inputs[0]), inputs[1])};

@@ -4,7 +4,7 @@
 #include <trireme/base/config/nearest.h>
 #include <trireme/base/error.h>
 #include <trireme/graph/boundaries.h>
-#include <trireme/graph/record/modules.h>
+#include <trireme/graph/module_path.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,17 +16,36 @@
 namespace trireme::graph {
 namespace {
 
-// What a module that is listed has in the graph.
+// What a module or mark that is listed has in the graph.
 struct Listed {
-  std::string module;
+  std::string what;  // `module layer1`, `mark middle`
   int stage = 0;
   Extent extent;
 };
 
-std::vector<std::string> paths_of(const Graph& graph) {
-  std::vector<std::string> paths;
-  for (const ModuleState& module : graph.modules) paths.push_back(module.path);
-  return paths;
+const Mark* find_mark(const Graph& graph, const std::string& name) {
+  const auto found = std::ranges::find(graph.marks, name, &Mark::name);
+  return found == graph.marks.end() ? nullptr : &*found;
+}
+
+std::string described(const Graph& graph, const std::string& name) {
+  return (find_mark(graph, name) == nullptr ? "module " : "mark ") + name;
+}
+
+[[noreturn]] void refuse_name(const Graph& graph, const std::string& name) {
+  std::vector<std::string> names;
+  for (const ModuleState& module : graph.modules) names.push_back(module.path);
+  std::string marks;
+  for (const Mark& mark : graph.marks) {
+    names.push_back(mark.name);
+    marks += join_message(marks.empty() ? "" : ", ", "'", mark.name, "'");
+  }
+  std::string hint = config::did_you_mean(name, names);
+  if (hint.empty()) hint = "name it as named_modules() does, such as layer1.0";
+  if (!marks.empty()) hint += join_message("; marks are ", marks);
+  throw UsageError(join_message("no module ", marks.empty() ? "" : "or mark ",
+                                "of the graph is called '", name, "'"),
+                   hint);
 }
 
 bool has_tensors(const Graph& graph, const std::string& module) {
@@ -38,11 +57,8 @@ bool has_tensors(const Graph& graph, const std::string& module) {
 }
 
 void check_module(const Graph& graph, const std::string& module) {
-  const std::vector<std::string> paths = paths_of(graph);
-  if (std::ranges::find(paths, module) == paths.end()) {
-    std::string hint = config::did_you_mean(module, paths);
-    if (hint.empty()) hint = "name it as named_modules() does, such as layer1.0";
-    throw UsageError(join_message("no module of the graph is called '", module, "'"), hint);
+  if (std::ranges::find(graph.modules, module, &ModuleState::path) == graph.modules.end()) {
+    refuse_name(graph, module);
   }
   if (!has_tensors(graph, module)) {
     throw UsageError(
@@ -57,21 +73,22 @@ void check_module(const Graph& graph, const std::string& module) {
 // In the order in which forward comes to them.
 std::vector<Listed> listed_in_order(const Graph& graph, std::span<const ModuleStage> stages) {
   std::vector<Listed> all;
-  for (const auto& [module, stage] : stages) {
-    all.push_back({.module = module, .stage = stage, .extent = extent_of(graph, module)});
+  for (const auto& [name, stage] : stages) {
+    all.push_back(
+        {.what = described(graph, name), .stage = stage, .extent = extent_of(graph, name)});
   }
   std::ranges::stable_sort(all, {}, [](const Listed& its) { return its.extent.first; });
   return all;
 }
 
-void check_numbers(std::span<const ModuleStage> stages) {
+void check_numbers(const Graph& graph, std::span<const ModuleStage> stages) {
   if (stages.empty()) {
-    throw UsageError("no stages are listed", "name at least one module for each stage");
+    throw UsageError("no stages are listed", "name at least one module or mark for each stage");
   }
   std::vector<int> numbers;
-  for (const auto& [module, stage] : stages) {
+  for (const auto& [name, stage] : stages) {
     if (stage < 0) {
-      throw UsageError(join_message("module ", module, " has stage ", stage),
+      throw UsageError(join_message(described(graph, name), " has stage ", stage),
                        "number stages from 0");
     }
     numbers.push_back(stage);
@@ -82,7 +99,7 @@ void check_numbers(std::span<const ModuleStage> stages) {
     if (number == expected - 1) continue;
     if (number != expected) {
       throw UsageError(
-          join_message("stage ", expected, " has no module, and stage ", number, " has"),
+          join_message("stage ", expected, " has no module or mark, and stage ", number, " has"),
           "number stages from 0 without gaps");
     }
     ++expected;
@@ -93,14 +110,14 @@ void check_order(const Graph& graph, const Listed& before, const Listed& after) 
   if (before.stage == after.stage) return;
   if (after.extent.first <= before.extent.last) {
     throw UsageError(
-        join_message("module ", after.module, " of stage ", after.stage, " begins with ",
-                     graph.describe(after.extent.first), ", before module ", before.module,
-                     " of stage ", before.stage, " ends with ", graph.describe(before.extent.last)),
+        join_message(after.what, " of stage ", after.stage, " begins with ",
+                     graph.describe(after.extent.first), ", before ", before.what, " of stage ",
+                     before.stage, " ends with ", graph.describe(before.extent.last)),
         "a stage is one piece of forward: put both into one stage, or list what is within them");
   }
   if (after.stage < before.stage) {
-    throw UsageError(join_message("module ", after.module, " of stage ", after.stage,
-                                  " runs after module ", before.module, " of stage ", before.stage),
+    throw UsageError(join_message(after.what, " of stage ", after.stage, " runs after ",
+                                  before.what, " of stage ", before.stage),
                      "number stages in the order in which forward calls their modules");
   }
 }
@@ -205,31 +222,35 @@ class Balance {
 
 }  // namespace
 
-Extent extent_of(const Graph& graph, const std::string& module) {
-  check_module(graph, module);
+Extent extent_of(const Graph& graph, const std::string& name) {
+  if (const Mark* const mark = find_mark(graph, name)) {
+    if (mark->node < graph.num_nodes()) return {.first = mark->node, .last = mark->node};
+    throw UsageError(join_message("no operator of forward comes after mark ", name),
+                     "set the mark before the operators that it is to name");
+  }
+  check_module(graph, name);
   Extent extent;
   std::unordered_set<ValueId> seen;
   for (int index = 0; index < graph.num_nodes(); ++index) {
     for (const ValueId id : graph.inputs_of(index)) {
       const ValueId object = graph.value(id).object;
-      const bool is_its =
-          std::ranges::any_of(graph.value(object).names, [&](const std::string& name) {
-            return detail::is_within(detail::module_of(name), module);
-          });
+      const bool is_its = std::ranges::any_of(
+          graph.value(object).names,
+          [&](const std::string& its) { return detail::is_within(detail::module_of(its), name); });
       if (!is_its || !seen.insert(object).second) continue;
       if (extent.first < 0) extent.first = index;
       extent.last = index;
     }
   }
   if (extent.first < 0) {
-    throw UsageError(join_message("no operator of forward touches a parameter of module ", module),
+    throw UsageError(join_message("no operator of forward touches a parameter of module ", name),
                      "list modules that forward calls");
   }
   return extent;
 }
 
 std::vector<int> cut(const Graph& graph, std::span<const ModuleStage> stages) {
-  check_numbers(stages);
+  check_numbers(graph, stages);
   const std::vector<Listed> listed = listed_in_order(graph, stages);
   std::vector<int> boundaries = {0};
   for (std::size_t i = 1; i < listed.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages of a graph: from a list of modules, or of equal cost.
+// Stages of a graph: from a list of modules and marks, or of equal cost.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -11,7 +11,8 @@
 
 namespace trireme::graph {
 
-/// A module by its path in the tree, and the stage that it belongs to.
+/// A module by its path in the tree, or a mark by its name (mark.h), and the stage that it belongs
+/// to.
 using ModuleStage = std::pair<std::string, int>;
 
 /// The operators of a module: first to last, both included.
@@ -22,16 +23,18 @@ struct Extent {
 
 /// From the first operator that touches one of the module's parameters or buffers to the last that
 /// touches one for the first time: a weight that is used again later (tied embeddings, a module
-/// that is called twice) does not reach further. Throws UsageError for a path that is no module's,
-/// with the nearest that is, and for modules without parameters or that forward does not call.
-Extent extent_of(const Graph& graph, const std::string& module);
+/// that is called twice) does not reach further. Of a mark, the first operator after it. Throws
+/// UsageError for a name that no module or mark has, with the nearest that one has and all marks,
+/// for modules without parameters or that forward does not call, and for a mark at the end.
+Extent extent_of(const Graph& graph, const std::string& name);
 
 /// The boundaries of stages: stage s has the operators from boundary s to s + 1, so there is one
-/// boundary more than stages. A stage begins with the first operator that touches its modules;
-/// modules that are not listed and operators without parameters stay with what is before them.
+/// boundary more than stages. A stage begins with the first operator that touches its modules, or
+/// comes after its mark; modules that are not listed and operators without parameters stay with
+/// what is before them.
 /// Throws UsageError as extent_of; for stages that are not numbered from 0 without gaps in the
-/// order in which forward calls them, or whose modules lie between each other's; and where a cut is
-/// not possible (boundaries.h).
+/// order in which forward comes to them, or whose modules lie between each other's; and where a cut
+/// is not possible (boundaries.h).
 std::vector<int> cut(const Graph& graph, std::span<const ModuleStage> stages);
 
 /// Boundaries of `num_stages` stages, the costliest of which is as cheap as possible: in FLOPs of

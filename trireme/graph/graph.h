@@ -92,6 +92,8 @@ struct Node {
   double flops = 0;
   double backward_flops = 0;  ///< of what its share of backward runs
   std::int64_t bytes = 0;     ///< of new memory for its outputs
+  /// What its share of backward reads, each once: results and inputs of operators, and buffers.
+  std::vector<ValueId> saved;
   std::int64_t saved_bytes =
       0;  ///< of what it keeps for backward beside values (masks, statistics)
 
@@ -106,6 +108,19 @@ struct ModuleState {
   bool is_training = true;
 };
 
+/// A place that the code named with trireme::mark (mark.h).
+struct Mark {
+  /// As it was given; with a number, `middle.1`, where a module or an earlier mark is called so.
+  std::string name;
+  int node = 0;  ///< the first operator after it; the number of operators where none is
+  /// The tensor that was given; kNoValue for one that no operator here knows.
+  ValueId value = kNoValue;
+  /// The innermost module that has the operators before and after it.
+  std::string module;
+
+  bool operator==(const Mark&) const = default;
+};
+
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;
@@ -118,6 +133,10 @@ struct Graph {
   std::vector<ValueId> buffers;
   /// The outermost first.
   std::vector<ModuleState> modules;
+  /// In the order in which forward came to them.
+  std::vector<Mark> marks;
+  /// False where it was read from a file (show/text.h): to look at, balance and cut, not to run.
+  bool can_run = true;
 
   int num_nodes() const noexcept { return static_cast<int>(nodes.size()); }
   const Node& node(int index) const { return nodes.at(static_cast<std::size_t>(index)); }

@@ -32,11 +32,25 @@ class Surroundings {
   Surroundings& operator=(Surroundings&&) = delete;
 
   void become(const Node& node) {
-    const bool wanted = has_gradients_ && node.grad_mode;
-    if (at::GradMode::is_enabled() != wanted) at::GradMode::set_enabled(wanted);
-    if (node.autocast == autocast_) return;
+    set_gradients(has_gradients_ && node.grad_mode);
+    set_autocast(node.autocast);
+  }
+
+  // A part sees to its operators itself, within the casts of what is around it.
+  void become_for_part(const Node& first) {
+    set_gradients(has_gradients_);
+    set_autocast(first.autocast);
+  }
+
+ private:
+  static void set_gradients(bool has_gradients) {
+    if (at::GradMode::is_enabled() != has_gradients) at::GradMode::set_enabled(has_gradients);
+  }
+
+  void set_autocast(const AutocastState& wanted) {
+    if (wanted == autocast_) return;
     leave_autocast();
-    autocast_ = node.autocast;
+    autocast_ = wanted;
     autocast_.set();
     if (!autocast_.is_any_enabled()) return;
     // Within a region a parameter is cast once, and its gradient back.
@@ -44,7 +58,6 @@ class Surroundings {
     is_nested_ = true;
   }
 
- private:
   void leave_autocast() {
     if (is_nested_ && at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     is_nested_ = false;
@@ -56,6 +69,10 @@ class Surroundings {
   bool has_gradients_ = at::GradMode::is_enabled();
   at::AutoGradMode restored_{at::GradMode::is_enabled()};
 };
+
+std::vector<at::Tensor> run_program(const detail::Program& program,
+                                    const std::vector<at::Tensor>& inputs,
+                                    const RunOptions& options);
 
 class Run {
  public:
@@ -76,6 +93,11 @@ class Run {
   void go() {
     Surroundings surroundings;
     for (const Step& step : program_.steps) {
+      if (step.part) {
+        surroundings.become_for_part(*step.node);
+        run_part(step);
+        continue;
+      }
       surroundings.become(*step.node);
       fill(step);
       if (step.node->is_random && options_.random) {
@@ -95,6 +117,27 @@ class Run {
   }
 
  private:
+  void run_part(const Step& step) {
+    const std::shared_ptr<const detail::Program>& part = step.part;
+    std::vector<at::Tensor> inputs;
+    for (std::size_t i = 0; i < part->inputs.size(); ++i) {
+      const at::Tensor& input = tensors_[step.feeds.front().slots[i]];
+      inputs.push_back(part->is_input_copied[i] ? at::clone(input) : input);
+    }
+    for (const std::size_t slot : step.dropped_before) tensors_[slot].reset();
+    const std::vector<at::Tensor> outputs =
+        options_.around == nullptr
+            ? run_program(*part, inputs, options_)
+            : options_.around(
+                  part->part,
+                  [part, options = options_](const std::vector<at::Tensor>& given) {
+                    return run_program(*part, given, options);
+                  },
+                  inputs);
+    for (std::size_t i = 0; i < outputs.size(); ++i) tensors_[step.outputs[i]] = outputs[i];
+    for (const std::size_t slot : step.dropped_after) tensors_[slot].reset();
+  }
+
   void call(const Step& step) {
     if (options_.replace != nullptr && options_.replace(step.node->op, stack_)) return;
     step.node->op.callBoxed(stack_);
@@ -152,6 +195,15 @@ class Run {
   torch::jit::Stack stack_;
 };
 
+std::vector<at::Tensor> run_program(const detail::Program& program,
+                                    const std::vector<at::Tensor>& inputs,
+                                    const RunOptions& options) {
+  Run run(program, options);
+  run.give(inputs);
+  run.go();
+  return run.results();
+}
+
 void check_input(const Value& expected, const at::Tensor& given) {
   if (given.defined() && given.sizes() == c10::IntArrayRef(expected.sizes) &&
       given.scalar_type() == expected.dtype) {
@@ -168,8 +220,9 @@ void check_input(const Value& expected, const at::Tensor& given) {
 }  // namespace
 
 Piece::Piece(std::shared_ptr<const Graph> graph, int begin, int end,
-             const torch::nn::Module& module)
-    : program_(std::make_shared<const detail::Program>(std::move(graph), begin, end, module)) {}
+             const torch::nn::Module& module, const std::vector<Part>& parts)
+    : program_(
+          std::make_shared<const detail::Program>(std::move(graph), begin, end, module, parts)) {}
 
 int Piece::begin() const noexcept { return program_->begin; }
 int Piece::end() const noexcept { return program_->end; }
@@ -193,10 +246,7 @@ std::vector<at::Tensor> Piece::run(const std::vector<at::Tensor>& inputs,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_input(program_->graph->value(expected[i]), inputs[i]);
   }
-  Run run(*program_, options);
-  run.give(inputs);
-  run.go();
-  return run.results();
+  return run_program(*program_, inputs, options);
 }
 
 }  // namespace trireme::graph

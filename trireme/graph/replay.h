@@ -3,10 +3,12 @@
 #pragma once
 
 #include <trireme/graph/graph.h>
+#include <trireme/graph/parts/part.h>
 #include <trireme/graph/run/random_stream.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,6 +23,10 @@ namespace detail {
 struct Program;
 }
 
+/// Runs a part on its inputs and gives its outputs; as often as it is wanted, also when the run of
+/// the piece is over.
+using RunPart = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
 struct RunOptions {
   /// Without one, random operators draw from LibTorch's default generator as the module would.
   std::optional<RandomStream> random = std::nullopt;
@@ -30,6 +36,11 @@ struct RunOptions {
   /// Is asked first to run each operator, with its arguments on the stack: leaves the results there
   /// and returns true, or returns false and leaves it as it is. Null: nobody is.
   bool (*replace)(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) = nullptr;
+  /// Is given each part of the piece with its inputs, and gives what `run` gives for them. Null:
+  /// parts run as everything else.
+  std::function<std::vector<at::Tensor>(const Part& part, RunPart run,
+                                        const std::vector<at::Tensor>& inputs)>
+      around = nullptr;
 };
 
 /// The operators of a graph from one boundary to another, with the tensors of a module that they
@@ -41,7 +52,11 @@ class Piece {
   /// same names and shapes for this part; its tensors, not their values, are taken now. Throws
   /// UsageError for boundaries that are none, where the graph cannot be cut at one of them
   /// (reason_against_cut, boundaries.h), and for tensors that the module lacks or has otherwise.
-  Piece(std::shared_ptr<const Graph> graph, int begin, int end, const torch::nn::Module& module);
+  /// @param parts for RunOptions::around, between boundaries that part_boundaries (parts/part.h)
+  /// allows. Throws UsageError for parts out of order, or that read a parameter which forward
+  /// writes to elsewhere.
+  Piece(std::shared_ptr<const Graph> graph, int begin, int end, const torch::nn::Module& module,
+        const std::vector<Part>& parts = {});
 
   int begin() const noexcept;
   int end() const noexcept;

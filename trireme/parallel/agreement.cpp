@@ -3,11 +3,13 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/shm/communicator.h>
 #include <trireme/parallel/sharded/deferred.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <c10/util/hash.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -116,6 +118,14 @@ void succeed_together(const comm::Group& group, const std::string& doing,
   throw UsageError(
       join_message("rank ", first - all.begin(), " could not ", doing, " and ", *first),
       "do on that rank what its message says; this one only follows it");
+}
+
+void end_for_all(const comm::Group& group, const std::string& reason) {
+  if (shm::Communicator* const shared = group.shared_memory()) {
+    shared->member().end_for_all(reason);
+  } else if (group.backend()) {
+    group.backend()->abort();
+  }
 }
 
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,

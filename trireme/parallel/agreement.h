@@ -38,6 +38,11 @@ void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std:
 void succeed_together(const comm::Group& group, const std::string& doing,
                       const std::function<void()>& call);
 
+/// Wakes all ranks of the group, now and for good: a call that waits, or comes later, throws
+/// CommError with `reason` where ranks share memory, and says that the group has ended elsewhere.
+/// Not collective.
+void end_for_all(const comm::Group& group, const std::string& reason);
+
 /// A number that follows from the bits of a dense tensor's elements and from their places in
 /// memory: other values, or the same in another order, have another one, but for chance. Needs
 /// about a megabyte.

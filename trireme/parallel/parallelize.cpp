@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/shm/communicator.h>
 #include <trireme/parallel/agreement.h>
+#include <trireme/parallel/by_hand.h>
 #include <trireme/parallel/data/exchanges/half_precision.h>
 #include <trireme/parallel/data/reducer.h>
 #include <trireme/parallel/data/sync_batch_norm.h>
@@ -18,9 +19,11 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <unordered_set>
 
@@ -31,6 +34,27 @@ using detail::NamedTensor;
 struct Parallelized::Impl {
   detail::Shards* shards() { return reducer ? reducer->shards() : nullptr; }
   Sharing sharing_on_mesh();
+
+  // Whether, in a pipeline, it steps nothing that is cut here.
+  bool is_of_other_stages(const torch::optim::Optimizer& optimizer) {
+    if (uses.empty()) return false;
+    const detail::OptimizerSlices& slices = shards()->optimizers();
+    return std::ranges::none_of(optimizer.param_groups(), [&](const auto& its) {
+      return std::ranges::any_of(its.params(), [&](const at::Tensor& tensor) {
+        return slices.is_part(tensor) || slices.find(tensor) != nullptr;
+      });
+    });
+  }
+
+  // Throws UsageError in a pipeline, whose backward is not the module's.
+  void check_backward_is_own(const char* called) const {
+    if (uses.empty()) return;
+    throw UsageError(join_message(called,
+                                  " was called on the Parallelized of a pipeline, which "
+                                  "runs backward by itself, stage by stage"),
+                     "use what the Pipeline has: sharing() and step(); or parallelize a module "
+                     "without an axis pipe");
+  }
 
   // Throws UsageError where forward needs other ranks along data.
   void check_forward_is_alone(const char* who, const char* hint) const {
@@ -46,7 +70,8 @@ struct Parallelized::Impl {
   comm::Group data_group;
   DeviceMesh mesh;  // of the axes but data
   std::vector<NamedTensor> parameters;
-  comm::Group batch_norm_group;  // of the next
+  std::map<std::string, detail::StageUse> uses;  // of a pipeline; else empty
+  comm::Group batch_norm_group;                  // of the next
   std::optional<detail::SyncBatchNorm> sync_batch_norm;
   std::optional<detail::Reducer> reducer;  // where there is something to exchange
   at::Tensor own_number;                   // of add_to_step, without a reducer
@@ -104,7 +129,8 @@ void Parallelized::add_to_step(const at::Tensor& number) {
 
 void Parallelized::shard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
-  if (shards != nullptr) shards->optimizers().take_over(optimizer);
+  if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
+  shards->optimizers().take_over(optimizer);
 }
 
 void check_can_shard(const torch::optim::Optimizer& optimizer) {
@@ -113,7 +139,7 @@ void check_can_shard(const torch::optim::Optimizer& optimizer) {
 
 void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
-  if (shards == nullptr) return;
+  if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
   shards->fetch(/*also_cut=*/false);
   shards->optimizers().give_back(optimizer);
 }
@@ -128,8 +154,13 @@ std::vector<Parallelized::Part> Parallelized::parts() const {
   for (const NamedTensor& item : impl_->parameters) {
     const detail::SlicedParameter* const sliced =
         impl_->shards() == nullptr ? nullptr : impl_->shards()->optimizers().find(item.tensor);
-    all.push_back(sliced == nullptr ? Part{item.name, item.tensor, item.tensor, 0}
-                                    : Part{item.name, item.tensor, sliced->part, sliced->offset});
+    Part part{.name = item.name, .parameter = item.tensor, .tensor = item.tensor};
+    if (sliced != nullptr) {
+      part.tensor = sliced->part;
+      part.offset = sliced->offset;
+    }
+    part.is_own = detail::use_of(*this, item.name).is_own;
+    all.push_back(std::move(part));
   }
   return all;
 }
@@ -154,6 +185,7 @@ void Parallelized::expect_parts_to_change() {
 }
 
 Sharing Parallelized::sharing() const {
+  impl_->check_backward_is_own("sharing");
   detail::Shards* shards = impl_->shards();
   if (impl_->mesh.defined()) return impl_->sharing_on_mesh();
   if (shards == nullptr) return {.group = impl_->group};
@@ -170,9 +202,13 @@ Parallelized::NoSync::~NoSync() {
   if (impl_.reducer) impl_.reducer->hold_back(false);
 }
 
-Parallelized::NoSync Parallelized::no_sync() { return NoSync(*impl_); }
+Parallelized::NoSync Parallelized::no_sync() {
+  impl_->check_backward_is_own("no_sync");
+  return NoSync(*impl_);
+}
 
 void Parallelized::join(const std::function<void()>& step) {
+  impl_->check_backward_is_own("join");
   if (!impl_->reducer || impl_->data_group.size() == 1) return;
   impl_->check_forward_is_alone("join",
                                 "give all ranks equally many batches: remainder kWrap or kDrop");
@@ -185,6 +221,7 @@ void Parallelized::join(const std::function<void()>& step) {
 }
 
 void Parallelized::finish_without_backward() {
+  impl_->check_backward_is_own("finish_without_backward");
   if (impl_->mesh.defined() && impl_->mesh.size() > 1) {
     throw UsageError(
         join_message("finish_without_backward cannot stand in for a rank inside forward, ",
@@ -208,13 +245,7 @@ void Parallelized::end_for_all(const std::string& reason) {
     groups.push_back(impl_->mesh.group());
   }
   groups.insert(groups.end(), {impl_->batch_norm_group, impl_->data_group, impl_->group});
-  for (const comm::Group& group : groups) {
-    if (shm::Communicator* const shared = group.shared_memory()) {
-      shared->member().end_for_all(reason);
-    } else if (group.backend()) {
-      group.backend()->abort();
-    }
-  }
+  for (const comm::Group& group : groups) detail::end_for_all(group, reason);
 }
 
 void Parallelized::exchange_by(std::shared_ptr<GradientExchange> exchange) {
@@ -226,6 +257,7 @@ void Parallelized::exchange_by(std::shared_ptr<GradientExchange> exchange) {
 }
 
 void Parallelized::abandon_step() {
+  impl_->check_backward_is_own("abandon_step");
   const bool others_take_part = impl_->group.size() > 1;
   if (impl_->reducer) impl_->reducer->abandon_step(others_take_part);
 }
@@ -255,11 +287,16 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
                                     tensor.sizes(), ", strides ", tensor.strides(), ")"),
                        "make it a dense tensor before parallelize");
     }
-    if (tensor.requires_grad() && torch::autograd::impl::post_acc_grad_hooks(tensor)) {
-      throw UsageError(
-          join_message("parameter ", name, " has a post-accumulate-gradient hook already"),
-          "a module can be parallelized once at a time; destroy the first Parallelized before");
-    }
+  }
+}
+
+void check_no_hooks(const std::vector<NamedTensor>& parameters) {
+  for (const NamedTensor& item : parameters) {
+    if (!item.tensor.requires_grad()) continue;
+    if (!torch::autograd::impl::post_acc_grad_hooks(item.tensor)) continue;
+    throw UsageError(
+        join_message("parameter ", item.name, " has a post-accumulate-gradient hook already"),
+        "a module can be parallelized once at a time; destroy the first Parallelized before");
   }
 }
 
@@ -328,22 +365,25 @@ void check_names(const Plan& plan, const std::vector<NamedTensor>& parameters) {
   }
 }
 
-// Gives those that were constructed without memory their values, but for parameters that are cut,
-// which get them part by part. Random numbers are rank 0's, if the plan says so.
-void give_values(const std::vector<NamedTensor>& tensors, const Plan& plan,
-                 const comm::Group& group) {
+// Gives those that were constructed without memory, and for which `is_own` holds, their values, but
+// for parameters that are cut over `data`, which get them part by part. Random numbers are rank
+// 0's, if the plan says so. Returns those that are whole now.
+template <typename IsOwn>
+std::vector<at::Tensor> give_values(const std::vector<NamedTensor>& tensors, const Plan& plan,
+                                    const comm::Group& group, const comm::Group& data,
+                                    const IsOwn& is_own) {
   const bool may_be_cut = !shares_work(plan);  // else whole ones are distributed
   std::vector<at::Tensor> deferred;
   std::vector<at::Tensor> whole;
   for (const NamedTensor& item : tensors) {
     if (!detail::is_deferred(item.tensor)) continue;
     deferred.push_back(item.tensor);
-    const std::int64_t cut_among = plan.shard_ranks == 0 ? group.size() : plan.shard_ranks;
+    const std::int64_t cut_among = plan.shard_ranks == 0 ? data.size() : plan.shard_ranks;
     const bool is_cut = may_be_cut && item.tensor.requires_grad() && !item.has_sparse_gradient &&
                         cut_among > 1 && zero_stage_of(plan, item.name) == 3;
-    if (!is_cut) whole.push_back(item.tensor);
+    if (!is_cut && is_own(item)) whole.push_back(item.tensor);
   }
-  if (deferred.empty()) return;
+  if (deferred.empty()) return whole;
   if (plan.broadcast_parameters) {
     const at::Tensor states = detail::random_states(deferred);
     detail::check_same_text("number of bytes of random states that initial values are drawn from",
@@ -352,6 +392,19 @@ void give_values(const std::vector<NamedTensor>& tensors, const Plan& plan,
     detail::set_random_states(deferred, states);
   }
   if (!whole.empty()) materialize(whole);
+  return whole;
+}
+
+void mark_sparse(const Plan& plan, std::vector<NamedTensor>& parameters) {
+  for (NamedTensor& item : parameters) {
+    item.has_sparse_gradient =
+        item.has_sparse_gradient || std::ranges::count(plan.sparse_gradients, item.name) > 0;
+  }
+}
+
+void check_drawn(const detail::Shards* shards, const comm::Group& data) {
+  if (shards == nullptr || shards->drawn().empty()) return;
+  detail::check_same_text("initial values of a parameter that is cut", shards->drawn(), data);
 }
 
 // What is exchanged of a module, or of several.
@@ -379,18 +432,21 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                   plan.stages.size(), " modules that begin stages"),
                      "give it to a trireme::Pipeline, which runs modules stage by stage");
   }
+  if (!plan.recompute.empty() || plan.activation_bytes > 0) {
+    throw UsageError("the plan has things computed again in backward",
+                     "give it to a trireme::Pipeline, of one stage or more, or call "
+                     "trireme::recompute in forward");
+  }
   check_names(plan, contents.parameters);
   detail::check_same_text("plan", to_string(plan), group);
-  for (NamedTensor& item : contents.parameters) {
-    item.has_sparse_gradient =
-        item.has_sparse_gradient || std::ranges::count(plan.sparse_gradients, item.name) > 0;
-  }
+  mark_sparse(plan, contents.parameters);
   check_parameters(contents.parameters);
+  check_no_hooks(contents.parameters);
   detail::check_same_on_all_ranks(contents.parameters, "parameter", group);
   detail::check_same_on_all_ranks(contents.buffers, "buffer", group);
   std::vector<NamedTensor> all = contents.parameters;
   all.insert(all.end(), contents.buffers.begin(), contents.buffers.end());
-  give_values(all, plan, group);
+  give_values(all, plan, group, group, [](const NamedTensor&) { return true; });
   if (plan.broadcast_parameters) broadcast_all(all, group);
   const detail::Arrangement arrangement = detail::arrange(plan, group);
   impl->data_group = arrangement.data;
@@ -426,12 +482,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
     impl->reducer.emplace(trained, following, plan, impl->data_group, std::move(contents.check));
   });
   impl->reducer->exchange_by(exchange_for(plan.wire));
-  if (const detail::Shards* shards = impl->shards()) {
-    if (!shards->drawn().empty()) {
-      detail::check_same_text("initial values of a parameter that is cut", shards->drawn(),
-                              impl->data_group);
-    }
-  }
+  check_drawn(impl->shards(), impl->data_group);
   return impl;
 }
 
@@ -462,4 +513,61 @@ Parallelized parallelize(const std::vector<std::pair<std::string, at::Tensor>>& 
       plan, group));
 }
 
+namespace detail {
+
+Parallelized parallelize_by_hand(torch::nn::Module& module,
+                                 const std::map<std::string, StageUse>& uses, const Plan& plan,
+                                 const comm::Group& group, const comm::Group& data,
+                                 const ModuleLayouts& layouts) {
+  const auto is_own = [&](const NamedTensor& item) { return uses.at(item.name).is_own; };
+  auto impl = std::make_unique<Parallelized::Impl>();
+  impl->plan = plan;
+  impl->group = group;
+  impl->data_group = data;
+  impl->mesh = layouts.mesh();
+  impl->uses = uses;
+  impl->parameters = named_tensors(module.named_parameters());
+  trireme::mark_sparse(module, impl->parameters);
+  trireme::mark_sparse(plan, impl->parameters);
+  succeed_together(group, "take the parameters of its stages", [&] {
+    check_names(plan, impl->parameters);
+    if (data.size() > 1 || impl->mesh.defined()) check_parameters(impl->parameters);
+    if (impl->mesh.defined()) check_can_distribute(impl->parameters);
+  });
+  std::vector<NamedTensor> all = impl->parameters;
+  for (const NamedTensor& buffer : named_tensors(module.named_buffers())) all.push_back(buffer);
+  const std::vector<at::Tensor> given = give_values(all, plan, group, data, is_own);
+  if (plan.broadcast_parameters) {
+    for (const at::Tensor& tensor : given) comm::broadcast(tensor, 0, data);
+  }
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& item : all) tensors.push_back(item.tensor);
+  layouts.distribute(tensors);
+  std::vector<NamedTensor> trained;
+  std::ranges::copy_if(impl->parameters, std::back_inserter(trained), [&](const NamedTensor& item) {
+    return is_own(item) && item.tensor.requires_grad();
+  });
+  // Each stage may be too small to be cut, and others not.
+  succeed_together(group, "cut its stages", [&] {
+    if (data.size() == 1 || trained.empty()) return;
+    impl->reducer.emplace(trained, std::vector<at::Tensor>(), plan, data, std::function<void()>(),
+                          GradientsCome::kByHand);
+    check_drawn(impl->shards(), data);
+  });
+  return Parallelized(std::move(impl));
+}
+
+StageUse use_of(const Parallelized& parallelized, const std::string& name) {
+  const auto& uses = parallelized.impl_->uses;
+  return uses.empty() ? StageUse() : uses.at(name);
+}
+
+Reducer* reducer_of(Parallelized& parallelized) {
+  auto& reducer = parallelized.impl_->reducer;
+  return reducer ? &*reducer : nullptr;
+}
+
+Shards* shards_of(const Parallelized& parallelized) { return parallelized.impl_->shards(); }
+
+}  // namespace detail
 }  // namespace trireme

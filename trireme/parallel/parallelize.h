@@ -26,6 +26,16 @@ class Optimizer;
 
 namespace trireme {
 
+class Parallelized;
+namespace detail {
+class Reducer;
+class Shards;
+Reducer* reducer_of(Parallelized& parallelized);
+Shards* shards_of(const Parallelized& parallelized);
+struct StageUse;
+StageUse use_of(const Parallelized& parallelized, const std::string& name);
+}  // namespace detail
+
 /// What `parallelize` put around a module's parameters. It must outlive the training; destroying it
 /// takes everything out again and leaves an ordinary module. Where an exception destroys it,
 /// parameters of stage 3 are left with this rank's parts and zeros, for it does not wait for the
@@ -79,6 +89,8 @@ class Parallelized {
     at::Tensor parameter;
     at::Tensor tensor;        ///< [n] and flat, or the parameter itself
     std::int64_t offset = 0;  ///< of the part in the parameter's memory, in elements
+    /// False for what no stage of this rank uses, in a pipeline: its values are another rank's.
+    bool is_own = true;
   };
   /// Of every parameter, in the module's order.
   std::vector<Part> parts() const;
@@ -155,6 +167,9 @@ class Parallelized {
   double seconds_of_exchange() const;
 
  private:
+  friend detail::Reducer* detail::reducer_of(Parallelized& parallelized);
+  friend detail::Shards* detail::shards_of(const Parallelized& parallelized);
+  friend detail::StageUse detail::use_of(const Parallelized& parallelized, const std::string& name);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -8,6 +8,9 @@
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/checkpoint/optimizer_state.h>
 #include <trireme/checkpoint/reader.h>
+#include <trireme/parallel/by_hand.h>
+#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/stage_places.h>
 #include <trireme/parallel/state.h>
 #include <trireme/parallel/tensor/memory.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -60,7 +63,8 @@ class Ranks {
  public:
   explicit Ranks(const Parallelized& parallelized)
       : grid_{.axes = parallelized.plan().mesh, .rank = parallelized.group().rank()},
-        size_(parallelized.group().size()) {
+        size_(parallelized.group().size()),
+        stages_(parallelized) {
     if (grid_.axes.empty()) grid_.axes.push_back({kDataAxis, size_});
     const auto found = std::ranges::find(grid_.axes, kDataAxis, &MeshAxis::name);
     if (found == grid_.axes.end()) return;
@@ -79,8 +83,22 @@ class Ranks {
       holders = checkpoint::holders_of(part.name, layout_of(part.parameter), grid_);
     }
     const std::int64_t own = place_of(grid_.rank);
-    std::erase_if(holders, [&](int rank) { return place_of(rank) != own; });
+    std::erase_if(holders,
+                  [&](int rank) { return place_of(rank) != own || !stages_.has_own_stages(rank); });
     return holders;
+  }
+
+  // Of a tensor, or a rank's part of it, that ZeRO does not cut: ranks with other stages do not
+  // have it.
+  void set_holders(TensorPart& part) const {
+    if (!stages_.has_stages()) return;
+    if (!std::exchange(part.is_replicated, false)) {
+      std::erase_if(part.holders, [&](int rank) { return !stages_.has_own_stages(rank); });
+      return;
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+      if (stages_.has_own_stages(rank)) part.holders.push_back(rank);
+    }
   }
 
  private:
@@ -92,6 +110,7 @@ class Ranks {
 
   checkpoint::RankGrid grid_;
   std::int64_t size_ = 1;
+  detail::StagePlaces stages_;
   std::ptrdiff_t data_axis_ = -1;
   std::int64_t cut_among_ = 1;
 };
@@ -100,8 +119,10 @@ class Ranks {
 TensorPart cut_like(const Part& part, const Ranks& ranks, const char* section, std::string name,
                     const at::Tensor& tensor) {
   if (has_all(part)) {
-    return checkpoint::part_of(section, std::move(name), checkpoint::completed(tensor),
-                               ranks.grid());
+    TensorPart whole =
+        checkpoint::part_of(section, std::move(name), checkpoint::completed(tensor), ranks.grid());
+    ranks.set_holders(whole);
+    return whole;
   }
   return {.section = section,
           .name = std::move(name),
@@ -111,9 +132,12 @@ TensorPart cut_like(const Part& part, const Ranks& ranks, const char* section, s
           .holders = ranks.holders_of(part)};
 }
 
+// Those that this rank has.
 std::map<std::string, Part> by_name(const Parallelized& parallelized) {
   std::map<std::string, Part> parts;
-  for (Part& part : parallelized.parts()) parts.emplace(part.name, part);
+  for (Part& part : parallelized.parts()) {
+    if (part.is_own) parts.emplace(part.name, part);
+  }
   return parts;
 }
 
@@ -137,7 +161,8 @@ at::Tensor read_part(Reader& reader, const char* section, const std::string& sav
 std::map<std::string, at::Tensor> buffers_of(const torch::nn::Module& module) {
   std::map<std::string, at::Tensor> buffers;
   for (const auto& item : module.named_buffers()) {
-    if (item.value().defined()) buffers.emplace(item.key(), item.value());
+    const bool has_memory = item.value().defined() && !detail::is_deferred(item.value());
+    if (has_memory) buffers.emplace(item.key(), item.value());
   }
   return buffers;
 }
@@ -173,11 +198,36 @@ std::map<std::string, std::string> second_names(const Parallelized& parallelized
   return second;
 }
 
-// A checkpoint has to have what the module has, no more and no less; second names count as theirs.
-checkpoint::LoadModelOptions strictly(const std::map<std::string, std::string>& second) {
-  checkpoint::LoadModelOptions options;
-  options.rename = [second](const std::string& name) {
-    return second.contains(name) ? std::string() : name;
+// Parameters and buffers of other stages.
+std::set<std::string> names_elsewhere(const Parallelized& parallelized,
+                                      const torch::nn::Module& module) {
+  std::set<std::string> names;
+  for (const Part& part : parallelized.parts()) {
+    if (!part.is_own) names.insert(part.name);
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined() && detail::is_deferred(item.value())) names.insert(item.key());
+  }
+  return names;
+}
+
+// Names of the module that this rank does not load: those, and second ones.
+std::set<std::string> names_passed_over(const Parallelized& parallelized,
+                                        const torch::nn::Module& module) {
+  std::set<std::string> names = names_elsewhere(parallelized, module);
+  for (const auto& [name, first] : second_names(parallelized, module)) names.insert(name);
+  return names;
+}
+
+// Every name that a load gives counts, but for these.
+checkpoint::LoadModelOptions but_for(const std::set<std::string>& names,
+                                     checkpoint::LoadModelOptions options) {
+  for (auto& [saved, name] : options.names) {
+    if (names.contains(name)) name.clear();
+  }
+  options.rename = [names, rename = std::move(options.rename)](const std::string& saved) {
+    const std::string name = rename ? rename(saved) : saved;
+    return names.contains(name) ? std::string() : name;
   };
   return options;
 }
@@ -217,13 +267,14 @@ void put_values(const Values& values, Parallelized& parallelized,
 }
 
 // Options and state of the optimizer as this rank needs them.
-checkpoint::OptimizerState read_optimizer(Reader& reader,
-                                          const std::map<std::string, Part>& parts) {
+checkpoint::OptimizerState read_optimizer(Reader& reader, const std::map<std::string, Part>& parts,
+                                          const std::set<std::string>& passed_over) {
   const auto names = stepped_here(parts);
   checkpoint::OptimizerState state;
   state.scalars = checkpoint::only_state_of(names, checkpoint::optimizer_scalars(reader));
   for (const auto& [name, tensor] : reader.section(kOptimizer)) {
     const auto part = parts.find(checkpoint::parameter_of_state(name));
+    if (passed_over.contains(checkpoint::parameter_of_state(name))) continue;
     if (part == parts.end()) {
       throw CheckpointError(join_message(reader.path().string(), " has '", name,
                                          "', state of a parameter that the module has not"),
@@ -250,10 +301,15 @@ std::vector<TensorPart> parts_to_save(const Parallelized& parallelized,
   const auto parts = by_name(parallelized);
   const Ranks ranks(parallelized);
   std::vector<TensorPart> all;
+  // What several stages use is cut differently in each: that of the first counts.
+  const auto is_first = [&](const std::string& name) {
+    return detail::use_of(parallelized, name).is_first;
+  };
   for (const auto& [name, part] : parts) {
-    all.push_back(cut_like(part, ranks, kModel, name, part.tensor));
+    if (is_first(name)) all.push_back(cut_like(part, ranks, kModel, name, part.tensor));
   }
   for (const auto& [name, first] : second_names(parallelized, module)) {
+    if (!is_first(first)) continue;
     const Part& part = parts.at(first);
     all.push_back(cut_like(part, ranks, kModel, name, part.tensor));
   }
@@ -261,6 +317,8 @@ std::vector<TensorPart> parts_to_save(const Parallelized& parallelized,
     TensorPart part =
         checkpoint::part_of(kModel, name, checkpoint::completed(buffer), ranks.grid());
     // Other ranks along data may have others: those of the first count.
+    if (!is_first(name)) continue;
+    ranks.set_holders(part);
     const int first = part.is_replicated ? 0 : part.holders.front();
     if (first != ranks.grid().rank) continue;
     part.is_replicated = false;
@@ -270,8 +328,9 @@ std::vector<TensorPart> parts_to_save(const Parallelized& parallelized,
   if (optimizer == nullptr) return all;
   const PartialState content = partial_state(parallelized, module, *optimizer);
   for (const auto& [name, tensor] : content.optimizer.tensors) {
-    all.push_back(
-        cut_like(parts.at(checkpoint::parameter_of_state(name)), ranks, kOptimizer, name, tensor));
+    const auto part = parts.find(checkpoint::parameter_of_state(name));
+    if (part == parts.end() || !is_first(part->first)) continue;
+    all.push_back(cut_like(part->second, ranks, kOptimizer, name, tensor));
   }
   state.own[checkpoint::kOptimizerScalars] =
       checkpoint::only_state_of(stepped_here(parts), content.optimizer.scalars);
@@ -296,13 +355,14 @@ checkpoint::State load_checkpoint(const std::filesystem::path& path, Parallelize
   const comm::Group& group = parallelized.group();
   const auto parts = by_name(parallelized);
   const auto buffers = buffers_of(module);
+  const auto passed_over = names_passed_over(parallelized, module);
   checkpoint::State state;
   Values values;
   checkpoint::OptimizerState optimizer_content;
   const auto found = checkpoint::agree(group, "cannot load", [&] {
     Reader reader(path);
-    values = read_values(reader, strictly(second_names(parallelized, module)), parts, buffers);
-    if (optimizer != nullptr) optimizer_content = read_optimizer(reader, parts);
+    values = read_values(reader, but_for(passed_over, {}), parts, buffers);
+    if (optimizer != nullptr) optimizer_content = read_optimizer(reader, parts, passed_over);
     state = checkpoint::state_for_rank(reader, group.rank());
     return checkpoint::identify(reader);
   });
@@ -321,10 +381,12 @@ checkpoint::LoadedModel load_model(const std::filesystem::path& path, Paralleliz
                                    const checkpoint::LoadModelOptions& options) {
   const auto parts = by_name(parallelized);
   const auto buffers = buffers_of(module);
+  const std::set<std::string> elsewhere = names_elsewhere(parallelized, module);
+  const auto own = elsewhere.empty() ? options : but_for(elsewhere, options);
   Values values;
   const auto found = checkpoint::agree(parallelized.group(), "cannot load", [&] {
     Reader reader(path);
-    values = read_values(reader, options, parts, buffers);
+    values = read_values(reader, own, parts, buffers);
     return checkpoint::identify(reader);
   });
   checkpoint::check_same(found, path);

@@ -4,6 +4,9 @@
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/by_hand.h>
+#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/stage_places.h>
 #include <trireme/parallel/tensor/memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
@@ -35,10 +38,17 @@ class Names : public torch::nn::Module {
   std::map<std::string, std::shared_ptr<Names>> children_;
 };
 
-Names names_of_parts(const Parallelized& parallelized) {
+// Those of this rank alone, or all: an optimizer may list what other stages of a pipeline use.
+Names names_of_parts(const Parallelized& parallelized, bool only_own) {
   Names names;
-  for (const Parallelized::Part& part : parallelized.parts()) names.add(part.name, part.tensor);
+  for (const Parallelized::Part& part : parallelized.parts()) {
+    if (part.is_own || !only_own) names.add(part.name, part.tensor);
+  }
   return names;
+}
+
+bool has_memory(const at::Tensor& tensor) {
+  return tensor.defined() && !detail::is_deferred(tensor);
 }
 
 // Empty for a plain tensor.
@@ -104,11 +114,16 @@ WholeState whole_state(Parallelized& parallelized, const torch::nn::Module& modu
   const bool is_root = group.rank() == root;
   WholeState state;
   const WholeOptimizer whole(parallelized, optimizer);
+  const detail::StagePlaces places(parallelized);
   for (const auto& [name, tensor] : checkpoint::module_tensors(module)) {
-    const at::Tensor present = full(tensor.detach());  // which makes it whole, on all ranks
+    const detail::StageUse use = detail::use_of(parallelized, name);
+    // Which makes it whole, on all ranks that have it.
+    at::Tensor present = use.is_own ? full(tensor.detach()) : tensor;
+    present = places.bring(present, use.first_rank, root);
     if (is_root) state.module.merge(copies({{name, present}}));
   }
   checkpoint::OptimizerState content = checkpoint::optimizer_state(optimizer, module);
+  places.bring_all(content, parallelized, root);
   for (const auto& [name, tensor] : content.tensors) {
     const at::Tensor present = full(tensor);
     if (is_root) state.optimizer.tensors.merge(copies({{name, present}}));
@@ -119,18 +134,33 @@ WholeState whole_state(Parallelized& parallelized, const torch::nn::Module& modu
 
 void load_whole_state(const WholeState& state, Parallelized& parallelized,
                       torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+  constexpr auto kSource = "the given state";
   const WholeOptimizer whole(parallelized, optimizer);
-  checkpoint::load_optimizer_state(state.optimizer, optimizer, module, "the given state");
-  checkpoint::load_module_tensors(state.module, module, "the given state");
+  checkpoint::check_module_tensors(state.module, module, kSource);
+  checkpoint::load_optimizer_state(detail::state_of_stages(state.optimizer, parallelized),
+                                   optimizer, module, kSource);
+  if (!detail::StagePlaces(parallelized).has_stages()) {
+    return checkpoint::load_module_tensors(state.module, module, kSource);
+  }
+  // What other stages use may have no memory here.
+  const torch::NoGradGuard no_grad;
+  const auto load = [&](const auto& tensors) {
+    for (const auto& item : tensors) {
+      if (has_memory(item.value())) at::Tensor(item.value()).copy_(state.module.at(item.key()));
+    }
+  };
+  load(module.named_parameters());
+  load(module.named_buffers());
 }
 
 PartialState partial_state(const Parallelized& parallelized, const torch::nn::Module& module,
                            torch::optim::Optimizer& optimizer) {
   PartialState state;
   for (const auto& buffer : module.named_buffers()) {
-    if (buffer.value().defined()) state.buffers[buffer.key()] = buffer.value().detach();
+    if (has_memory(buffer.value())) state.buffers[buffer.key()] = buffer.value().detach();
   }
   for (const Parallelized::Part& part : parallelized.parts()) {
+    if (!part.is_own) continue;
     state.parameters[part.name] = part.tensor.detach();
     state.places[part.name] = {.sizes = part.parameter.sizes().vec(),
                                .strides = part.parameter.strides().vec(),
@@ -139,14 +169,15 @@ PartialState partial_state(const Parallelized& parallelized, const torch::nn::Mo
                                .is_whole = part.tensor.is_same(part.parameter)};
   }
   parallelized.with_whole_parts(optimizer, [&] {
-    state.optimizer = checkpoint::optimizer_state(optimizer, names_of_parts(parallelized));
+    state.optimizer =
+        checkpoint::optimizer_state(optimizer, names_of_parts(parallelized, /*only_own=*/false));
   });
   return state;
 }
 
 void load_optimizer_parts(const checkpoint::OptimizerState& state, const Parallelized& parallelized,
                           torch::optim::Optimizer& optimizer, std::string_view source) {
-  const Names names = names_of_parts(parallelized);
+  const Names names = names_of_parts(parallelized, /*only_own=*/false);
   parallelized.with_whole_parts(
       optimizer, [&] { checkpoint::load_optimizer_state(state, optimizer, names, source); });
 }
@@ -155,6 +186,7 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
                         torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
   const auto parts = parallelized.parts();
   for (const Parallelized::Part& part : parts) {
+    if (!part.is_own) continue;
     const auto place = state.places.find(part.name);
     const bool fits = place != state.places.end() && place->second.offset == part.offset &&
                       part.parameter.sizes() == at::IntArrayRef(place->second.sizes) &&
@@ -173,7 +205,7 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
   }
   for (const auto& buffer : module.named_buffers()) {
     const auto found = state.buffers.find(buffer.key());
-    if (!buffer.value().defined()) continue;
+    if (!has_memory(buffer.value())) continue;
     if (found == state.buffers.end() || found->second.sizes() != buffer.value().sizes() ||
         layout_text(found->second) != layout_text(buffer.value())) {
       throw CheckpointError(join_message("the given state has no buffer ", buffer.key(), " ",
@@ -181,7 +213,7 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
                             "load it into the module it was taken from");
     }
   }
-  Names names = names_of_parts(parallelized);
+  Names names = names_of_parts(parallelized, /*only_own=*/true);
   const checkpoint::TensorMap own = checkpoint::module_tensors(names);
   const checkpoint::TensorMap parameters = on_meshes_of(own, state.parameters);
   checkpoint::check_module_tensors(parameters, names, "the given state");
@@ -195,7 +227,7 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
   checkpoint::load_module_tensors(parameters, names, "the given state");
   const torch::NoGradGuard no_grad;
   for (const auto& buffer : module.named_buffers()) {
-    if (!buffer.value().defined()) continue;
+    if (!has_memory(buffer.value())) continue;
     buffer.value().copy_(on_mesh_of(buffer.value(), state.buffers.at(buffer.key())));
   }
 }

@@ -102,6 +102,17 @@ void check_stages(const Plan& plan) {
   refuse("schedule", plan.schedule, "one of" + kinds);
 }
 
+void check_recomputation(const Plan& plan) {
+  if (std::ranges::find(plan.recompute, "") != plan.recompute.end()) {
+    refuse("recompute", "an empty pattern", "patterns of modules or operators, `*` for everything");
+  }
+  if (plan.activation_bytes < 0) refuse("activation_bytes", plan.activation_bytes, "0 or more");
+  if (plan.activation_bytes > 0 && !plan.recompute.empty()) {
+    refuse("activation_bytes", plan.activation_bytes,
+           "0 where recompute says what is computed again");
+  }
+}
+
 const char* yes_no(bool value) { return value ? "yes" : "no"; }
 
 const char* name_of(GradientWire wire) {
@@ -162,12 +173,18 @@ std::string to_string(const Plan& plan) {
   for (const auto& [path, stage] : plan.stages) {
     pipeline += join_message(pipeline.empty() ? "" : ", ", stage, " from ", path);
   }
+  std::string recomputed;
+  for (const std::string& pattern : plan.recompute) {
+    recomputed += (recomputed.empty() ? "" : ", ") + pattern;
+  }
   return join_message("mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
                       "\n",  //
                       "layouts              ", layouts.empty() ? "none" : layouts, "\n",
                       "stages               ", pipeline.empty() ? "balanced" : pipeline, "\n",
-                      "schedule             ", plan.schedule, "\n",               //
-                      "chunks               ", plan.chunks, "\n",                 //
+                      "schedule             ", plan.schedule, "\n",  //
+                      "chunks               ", plan.chunks, "\n",    //
+                      "recompute            ", recomputed.empty() ? "nothing" : recomputed, "\n",
+                      "activation bytes     ", plan.activation_bytes, "\n",       //
                       "data parallel        ", yes_no(plan.data_parallel), "\n",  //
                       "micro-batches        ", plan.micro_batches, "\n",          //
                       "bucket bytes         ", plan.bucket_bytes, "\n",           //
@@ -198,6 +215,7 @@ void validate(const Plan& plan, int ranks) {
         "all ranks that share a batch");
   }
   check_stages(plan);
+  check_recomputation(plan);
   check_at_least_one("micro_batches", plan.micro_batches);
   if (plan.bucket_bytes < 0) refuse("bucket_bytes", plan.bucket_bytes, "0 or more");
   check_at_least_one("first_bucket_bytes", plan.first_bucket_bytes);

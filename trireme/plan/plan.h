@@ -45,6 +45,17 @@ struct Plan {
   /// Stages of each rank along `pipe`. 0: what the schedule has, 1 or 2.
   std::int64_t chunks = 0;
 
+  /// What is computed again in backward instead of being kept for it: modules by patterns of their
+  /// paths, as in `layouts`, and operators by patterns with `::`, `aten::gelu`. The outermost
+  /// modules that fit a pattern are run again one by one; `{"blocks.*", "blocks.*.attention"}` runs
+  /// the attention again within a block that is run again. Needs a Pipeline, of one stage or more.
+  std::vector<std::string> recompute{};
+
+  /// How much a rank may keep for backward, in bytes; what has to be computed again for that is
+  /// chosen so that the fewest floating-point operations are. 0: as much as there is. Not together
+  /// with `recompute`; needs a Pipeline.
+  std::int64_t activation_bytes = 0;
+
   /// Every rank holds all parameters and trains on its own part of the data; gradients are
   /// averaged.
   bool data_parallel = true;

@@ -68,6 +68,12 @@ void describe(config::Fields& fields, Plan& plan) {
   fields.add("schedule", plan.schedule, "in which order ranks work on stages and micro-batches");
   fields.add("chunks", plan.chunks, "stages of each rank along pipe; 0: what the schedule has")
       .at_least(0);
+  fields.add("recompute", plan.recompute,
+             "what backward computes again: patterns of modules, and of operators with ::");
+  fields
+      .add("activation_bytes", plan.activation_bytes,
+           "how much a rank may keep for backward, the rest is computed again; 0: all")
+      .at_least(0);
   fields.add("data_parallel", plan.data_parallel,
              "every rank has all parameters and trains on its own part of the data");
   fields.add("micro_batches", plan.micro_batches, "backward passes of a step").at_least(1);

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <span>
 
 namespace trireme::report {
 namespace {
@@ -21,6 +22,31 @@ std::string fewest_digits(Number value) {
   return {text.data(), end};
 }
 
+double read_back(const std::string& text) {
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+// In the largest unit that it has one of once it is rounded, each `factor` times the one before.
+std::string in_units(double value, double factor, std::span<const char* const> units) {
+  constexpr double kMostFixed = 1e9;
+  std::string text = fixed(value, 0);
+  std::size_t unit = 0;
+  for (; read_back(text) >= factor && unit + 1 < units.size(); ++unit) {
+    value /= factor;
+    text = fixed(value, 1);
+  }
+  if (value >= kMostFixed) {
+    std::array<char, 32> digits{};
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value,
+                                   std::chars_format::scientific, 1)
+                         .ptr;
+    text.assign(digits.data(), end);
+  }
+  return text + units[unit];
+}
+
 }  // namespace
 
 std::string shortest(float value) { return fewest_digits(value); }
@@ -34,6 +60,14 @@ std::string fixed(double value, int digits) {
   return {text.data(), end};
 }
 
+std::string rounded(double value, int digits) {
+  std::string text = fixed(value, digits);
+  if (text.find('.') == std::string::npos) return text;
+  while (text.ends_with('0')) text.pop_back();
+  if (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
 std::string with_thousands(std::int64_t value) {
   std::string text = std::to_string(value);
   const std::size_t first_digit = value < 0 ? 1 : 0;
@@ -42,6 +76,16 @@ std::string with_thousands(std::int64_t value) {
     text.insert(place, 1, ',');
   }
   return text;
+}
+
+std::string bytes_as_text(double bytes) {
+  constexpr std::array kUnits = {" B", " KiB", " MiB", " GiB", " TiB"};
+  return in_units(bytes, 1024, kUnits);
+}
+
+std::string count_as_text(double count) {
+  constexpr std::array kUnits = {"", " thousand", " million", " billion", " thousand billion"};
+  return in_units(count, 1000, kUnits);
 }
 
 std::string clock_time(double seconds) {

@@ -14,8 +14,20 @@ std::string shortest(double value);
 /// Returns `value` with `digits` digits after the point: `fixed(0.5, 2)` is `0.50`.
 std::string fixed(double value, int digits);
 
+/// Returns `value` with at most `digits` digits after the point, none where they are 0:
+/// `rounded(0.50, 2)` is `0.5`.
+std::string rounded(double value, int digits);
+
 /// Returns a count with thousands set apart: `60,000`.
 std::string with_thousands(std::int64_t value);
+
+/// Returns a number of bytes in the largest unit that it has one of: `7 B`, `1.5 KiB`, `2.0 TiB`;
+/// 10^9 of the largest and more with an exponent.
+std::string bytes_as_text(double bytes);
+
+/// Returns a large count, of operations say, in words: `12`, `1.5 million`, `3.0 thousand billion`;
+/// 10^21 and more with an exponent.
+std::string count_as_text(double count);
 
 /// Returns seconds, rounded to whole ones, as `0:07`, `12:34` or `1:02:03`; `-:--` for what is no
 /// time (negative, not finite, or above 1000 hours).

@@ -114,6 +114,14 @@ at::Tensor local_in(const at::Tensor& tensor, const Layout& layout, std::string_
   const auto& its = held(tensor);
   if (its.layout == layout) return its.local;
   if (auto* const rehearsal = tensor::Rehearsal::of_thread()) {
+    if (is_rehearsal() && layout.mesh() != its.layout.mesh()) {
+      throw UsageError(
+          join_message(label, " to ", layout.to_string(), " on ", layout.mesh().to_string(),
+                       ": what is rehearsed, or recorded, is on the mesh ",
+                       its.layout.mesh().to_string()),
+          "give explain the mesh that hints name; a record of a pipeline has no "
+          "layouts: leave hints out of forward, plan.layouts says them");
+    }
     return rehearsal->moved(tensor, layout, label);
   }
   return Redistribution(tensor.sizes(), tensor.scalar_type(), its.layout, layout)(its.local, label);

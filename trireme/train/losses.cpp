@@ -2,6 +2,7 @@
 #include <trireme/train/losses.h>
 
 #include <trireme/base/error.h>
+#include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/labels.h>
 
 #include <ATen/ops/cross_entropy_loss.h>
@@ -34,7 +35,8 @@ at::Tensor CrossEntropy::operator()(const at::Tensor& output, const at::Tensor& 
   const bool is_soft = detail::is_soft(target);
   const at::Tensor labels =
       is_soft ? target.to(output.scalar_type()) : target.to(at::kLong).contiguous();
-  if (labels.is_cpu() && labels.numel() > 0) {
+  // While a forward is captured there are no values.
+  if (labels.is_cpu() && !has_layout(labels) && labels.numel() > 0) {
     is_soft ? detail::check_probabilities(labels)
             : detail::check_label_range(labels, output.size(1));
   }

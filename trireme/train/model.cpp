@@ -18,6 +18,9 @@
 #include <vector>
 
 namespace trireme {
+
+using detail::valid_rows;
+
 namespace {
 
 void broadcast_buffers(const torch::nn::Module& module, const comm::Group& group) {
@@ -46,11 +49,6 @@ bool have_all_ranks_the_same(std::int64_t number, const comm::Group& group) {
   return all.eq(number).all().item<bool>();
 }
 
-// Those that count, of a batch that was padded.
-at::Tensor valid_rows(const at::Tensor& tensor, const data::Batch& batch) {
-  return batch.padded_rows == 0 ? tensor : tensor.narrow(0, 0, batch.valid_rows());
-}
-
 // Puts a module into evaluation mode, without gradients, and back.
 class EvaluationMode {
  public:
@@ -62,6 +60,10 @@ class EvaluationMode {
 };
 
 }  // namespace
+
+at::Tensor detail::valid_rows(const at::Tensor& tensor, const data::Batch& batch) {
+  return batch.padded_rows == 0 ? tensor : tensor.narrow(0, 0, batch.valid_rows());
+}
 
 detail::ModeGuard::ModeGuard(torch::nn::Module& module) {
   for (const auto& part : module.modules()) modes_.emplace_back(part, part->is_training());
@@ -77,9 +79,10 @@ Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
     : module(std::move(the_module)),
       optimizer(the_optimizer),
       options(std::move(the_options)),
-      parallelized(parallelize(*module, checked(options.plan), options.group)),
-      agreement(parallelized) {
-  parallelized.shard(optimizer);
+      in_whole(make_whole()),
+      in_stages(make_stages()),
+      agreement(in_whole ? &*in_whole : nullptr, options.group) {
+  in_whole ? in_whole->shard(optimizer) : in_stages->shard(optimizer);
   if (options.autocast == at::kHalf) loss_scale.emplace(options.loss_scale);
 }
 
@@ -88,7 +91,7 @@ Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
 Model::Impl::~Impl() {
   if (std::uncaught_exceptions() > 0) return;
   try {
-    parallelized.unshard(optimizer);
+    in_whole ? in_whole->unshard(optimizer) : in_stages->unshard(optimizer);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the group is dead: reported
   }
 }
@@ -178,7 +181,7 @@ torch::nn::Module& Model::module() const { return *impl_->module; }
 torch::optim::Optimizer& Model::optimizer() const { return impl_->optimizer; }
 const ModelOptions& Model::options() const { return impl_->options; }
 at::Device Model::device() const { return impl_->device; }
-Sharing Model::sharing() const { return impl_->parallelized.sharing(); }
+Sharing Model::sharing() const { return impl_->sharing(); }
 
 Progress Model::progress() const {
   const detail::Position& position = impl_->position;
@@ -217,15 +220,17 @@ void Model::Impl::count(const data::Pipeline& data, std::int64_t num_batches, Ta
 }
 
 Tally Model::Impl::sum_over_ranks(const Tally& own) const {
-  const bool counts = !forward_is_shared() || parallelized.mesh().group().rank() == 0;
+  const bool counts =
+      std::ranges::all_of(peers(), [](const comm::Group& group) { return group.rank() == 0; });
   return all_reduce(counts ? own : Tally{.failures = own.failures}, options.group);
 }
 
 Evaluation Model::Impl::evaluate(const data::Pipeline& data, std::int64_t num_batches) {
   const auto deterministic = determinism();
   find_device();
+  if (in_stages) return evaluate_in_stages(data, num_batches);
   const EvaluationMode mode(*module);
-  broadcast_buffers(*module, parallelized.data_group());
+  broadcast_buffers(*module, in_whole->data_group());
   detail::Failures failures(options.group);
   std::string_view doing = "reading data";
   const auto who = [&] {
@@ -241,33 +246,43 @@ Evaluation Model::Impl::evaluate(const data::Pipeline& data, std::int64_t num_ba
     failures.attempt(count_batches, who);
   }
   const bool is_together = is_cut && have_all_ranks_the_same(own_batches, options.group);
-  if (!is_together) parallelized.fetch();
+  if (!is_together) in_whole->fetch();
   Tally tally;
   const auto count_all = [&] { count(data, num_batches, tally, doing); };
   if (!failures.has_failed()) {
     is_together || forward_is_shared() ? end_all_on_failure(count_all, who)
                                        : static_cast<void>(failures.attempt(count_all, who));
   }
-  for (Metric& metric : options.metrics) metric.all_reduce(parallelized.data_group());
+  for (Metric& metric : options.metrics) metric.all_reduce(in_whole->data_group());
   tally.failures = failures.has_failed() ? 1 : 0;
   const Tally all = sum_over_ranks(tally);
   if (all.failures > 0) failures.throw_on_all("the evaluation");
   return all.evaluation();
 }
 
+void Model::Impl::check_can_predict() const {
+  if (forward) return;
+  throw UsageError("a model made of a function of the batch cannot predict",
+                   "call the network itself, or make the model of the network and a loss");
+}
+
 at::Tensor Model::predict(const at::Tensor& input) {
   Impl& impl = *impl_;
-  if (!impl.forward) {
-    throw UsageError("a model made of a function of the batch cannot predict",
-                     "call the network itself, or make the model of the network and a loss");
-  }
+  impl.check_can_predict();
   const auto deterministic = impl.determinism();
   impl.find_device();
+  if (impl.in_stages) return impl.predict_in_stages(std::vector{input.to(impl.device)}).front();
   const EvaluationMode mode(*impl.module);
   return full(impl.output_of(input.to(impl.device)));
 }
 
 at::Tensor Model::predict(const data::Pipeline& data) {
+  if (impl_->in_stages) {
+    impl_->check_can_predict();
+    const auto deterministic = impl_->determinism();
+    impl_->find_device();
+    return impl_->predict_in_stages(data);
+  }
   std::vector<at::Tensor> outputs;
   const auto batches = data.open(0);
   while (const auto batch = batches->next()) {

@@ -70,6 +70,8 @@ struct ModelOptions {
   /// The ranks that train together. This one setting makes training parallel; without it the same
   /// program trains alone.
   comm::Group group{};
+  /// One with an axis `pipe`, stages or recomputation is carried out by a Pipeline, which records
+  /// forward and loss: they may not look at values.
   Plan plan{};
   /// The columns that go into forward and into the loss; by default the first and the second of the
   /// batch.
@@ -105,10 +107,12 @@ struct FitOptions {
 };
 
 /// Trains, evaluates and predicts. Over several ranks the module is parallelized by the plan when
-/// the model is made, and restored when it is destroyed. Module and optimizer stay the caller's,
-/// and may be looked at and changed between calls; inputs are moved to the device of the module's
-/// first parameter. Not thread-safe. What is collective must be called by all ranks of the group in
-/// the same order.
+/// the model is made, and restored when it is destroyed; where the plan has stages, each rank
+/// trains its own, and has the whole module when a call of the model returns, unless that is cut
+/// (stage 3) or was constructed without memory. Module and optimizer stay the caller's, and may be
+/// looked at and changed between calls; inputs are moved to the device of the module's first
+/// parameter. Not thread-safe. What is collective must be called by all ranks of the group in the
+/// same order.
 ///
 ///     models::ResNet network = models::resnet20();
 ///     torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.1));
@@ -164,7 +168,12 @@ class Model {
   /// In a group of one the exception itself comes out. With a plan that needs all ranks inside
   /// forward (stage 3, sync_batch_norm) nothing can stand in for the one that fails in data,
   /// forward or backward: it throws the exception itself, and the others CommError with that text;
-  /// the group is dead then. A forward that communicates by itself is on its own.
+  /// the group is dead then. So it is where forward or backward fail in a stage. A forward that
+  /// communicates by itself is on its own.
+  ///
+  /// In stages the batches of a step are the micro-batches. The first call reads those of its first
+  /// step once more, from which the stages follow. Throws UsageError for what a Pipeline refuses,
+  /// and TrainingError for batches that were filled up.
   History fit(const data::Pipeline& training, const data::Pipeline& validation,
               const FitOptions& options = {});
 
@@ -202,19 +211,20 @@ class Model {
   Evaluation evaluate(const data::Pipeline& data);
 
   /// Returns the network's output for one input batch, in evaluation mode and without gradients.
-  /// Not collective, but with a plan that cuts parameters (stage 3), and in callbacks after a step
-  /// with any that shards. Throws UsageError for a model
-  /// made of a function.
+  /// Not collective, but with a plan that cuts parameters (stage 3) or has stages, and in callbacks
+  /// after a step with any that shards. Throws UsageError for a model made of a function.
   at::Tensor predict(const at::Tensor& input);
 
   /// Returns the outputs for this rank's part of the data, in its order, concatenated. Not
-  /// collective, but with a plan that cuts parameters, where all ranks need equally many batches.
+  /// collective, but with a plan that cuts parameters, where all ranks need equally many batches,
+  /// or has stages, whose ranks read the same ones.
   at::Tensor predict(const data::Pipeline& data);
 
   /// Saves module, optimizer, position, loss scale, random streams and the state of running
   /// callbacks as `prefix-<epoch>_<step>`, and returns its path. Every rank writes its share, so
   /// all must see the folder. Collective; blocking until everything is on the disk, and before that
-  /// until a save of save_async is. Throws CheckpointError on all ranks where one cannot write.
+  /// until a save of save_async is. Throws CheckpointError on all ranks where one cannot write, and
+  /// in stages before the first batch.
   std::filesystem::path save(const checkpoint::SaveOptions& options) const;
 
   /// Saves the same beside the training: copies what this rank writes into memory that is kept for
@@ -236,7 +246,8 @@ class Model {
   /// Loads a checkpoint made by `save`, by any number of ranks and with any plan; every rank reads
   /// its share. Callbacks of the next training get their state back, by name. Collective. Throws
   /// CheckpointError on all ranks, naming what does not fit, also where ranks find different
-  /// checkpoints in that place.
+  /// checkpoints in that place. In stages, before the first batch, the position is loaded at once,
+  /// and the tensors when the next call gives a batch.
   void resume(const std::filesystem::path& checkpoint);
 
   /// How far training has come; after a checkpoint was resumed, where that stands.
@@ -247,7 +258,8 @@ class Model {
   const ModelOptions& options() const;
   /// Where the parameters were when the model last worked.
   at::Device device() const;
-  /// For global_norm and others of trireme/optim: which ranks have what of the gradients.
+  /// For global_norm and others of trireme/optim: which ranks have what of the gradients. Throws
+  /// UsageError in stages before the first batch.
   Sharing sharing() const;
 
  private:

@@ -24,6 +24,7 @@ constexpr std::string_view kCallback = "callback.";
 struct Standing {
   Position position;
   std::optional<LossScale::State> loss_scale;
+  std::optional<std::uint64_t> seed;  // of the numbers that stages draw
   std::map<std::string, std::string> callback_states;
 };
 
@@ -51,6 +52,9 @@ Standing standing_of(const checkpoint::State& state) {
     standing.loss_scale = {.value = number_entry<double>(state, "loss_scale"),
                            .good_steps = number_entry<std::int64_t>(state, "loss_scale_steps")};
   }
+  if (state.entries.contains("seed_of_stages")) {
+    standing.seed = number_entry<std::uint64_t>(state, "seed_of_stages");
+  }
   for (const auto& [name, text] : state.entries) {
     if (name.starts_with(kCallback)) standing.callback_states[name] = text;
   }
@@ -76,6 +80,7 @@ checkpoint::State Model::Impl::state() const {
     state.entries["loss_scale"] = report::shortest(scale.value);
     state.entries["loss_scale_steps"] = std::to_string(scale.good_steps);
   }
+  if (in_stages) state.entries["seed_of_stages"] = std::to_string(in_stages->seed());
   if (running == nullptr) {
     // Resumed and not trained since: what was loaded goes on.
     state.entries.insert(callback_states.begin(), callback_states.end());
@@ -93,7 +98,7 @@ checkpoint::State Model::Impl::state() const {
 checkpoint::Content Model::Impl::content() {
   find_device();
   checkpoint::Content content{.parts = {}, .state = state()};
-  content.parts = parts_to_save(parallelized, *module, &optimizer, content.state);
+  content.parts = parts_to_save(parallelized(), *module, &optimizer, content.state);
   return content;
 }
 
@@ -101,8 +106,7 @@ std::filesystem::path Model::save(const checkpoint::SaveOptions& options) const 
   Impl& impl = *impl_;
   impl.finish_save();
   const auto save = [&] {
-    return checkpoint::save_parts(
-        options, [&] { return impl.content(); }, impl.parallelized.group());
+    return checkpoint::save_parts(options, [&] { return impl.content(); }, impl.options.group);
   };
   if (impl.running == nullptr) return save();
   Run& run = *impl.running;
@@ -131,7 +135,7 @@ void Model::save_async(const checkpoint::SaveOptions& options) const {
     impl.running->calls.each("on_checkpoint_begin",
                              [&](Callback& callback) { callback.on_checkpoint_begin(begin); });
   }
-  if (!impl.saver) impl.saver = std::make_unique<checkpoint::AsyncSaver>(impl.parallelized.group());
+  if (!impl.saver) impl.saver = std::make_unique<checkpoint::AsyncSaver>(impl.options.group);
   impl.saver->save(options, [&] { return impl.content(); });
   impl.pending_save = pending;
 }
@@ -173,13 +177,15 @@ void Model::resume(const std::filesystem::path& path) {
   Impl& impl = *impl_;
   impl.finish_save();
   impl.find_device();
+  const bool is_later = impl.in_stages && !impl.in_stages->has_stages();
   const checkpoint::State state =
-      load_checkpoint(path, impl.parallelized, *impl.module, &impl.optimizer);
-  // Whoever looks at the module next may do so alone, but where it may not fit whole.
-  if (!cuts_parameters(impl.options.plan)) impl.parallelized.fetch();
+      is_later ? impl.resume_later(path)
+               : load_checkpoint(path, impl.parallelized(), *impl.module, &impl.optimizer);
+  if (!is_later) impl.complete();
   Standing standing = standing_of(state);
   impl.position = standing.position;
   impl.callback_states = std::move(standing.callback_states);
+  if (impl.in_stages && standing.seed) impl.in_stages->set_seed(*standing.seed);
   if (impl.loss_scale && standing.loss_scale) impl.loss_scale->restore(*standing.loss_scale);
   detail::set_random_streams(state.own, impl.device);
 }

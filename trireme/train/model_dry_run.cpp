@@ -23,7 +23,7 @@ checkpoint::TensorMap clones(const checkpoint::TensorMap& tensors) {
 struct Model::Snapshot {
   explicit Snapshot(Impl& the_impl)
       : impl(the_impl),
-        state(partial_state(impl.parallelized, *impl.module, impl.optimizer)),
+        state(partial_state(impl.parallelized(), *impl.module, impl.optimizer)),
         streams(detail::random_streams(impl.device)),
         modes(*impl.module),
         loss_scale(impl.loss_scale),
@@ -38,8 +38,8 @@ struct Model::Snapshot {
   // Collective where the plan cuts something.
   void restore() {
     impl.optimizer.zero_grad();
-    load_partial_state(state, impl.parallelized, *impl.module, impl.optimizer);
-    if (!cuts_parameters(impl.options.plan)) impl.parallelized.fetch();
+    load_partial_state(state, impl.parallelized(), *impl.module, impl.optimizer);
+    impl.complete();
     detail::set_random_streams(streams, impl.device);
     impl.loss_scale = loss_scale;
     impl.position = position;
@@ -62,6 +62,7 @@ History Model::dry_run(const data::Pipeline& training, const data::Pipeline* val
   Impl& impl = *impl_;
   impl.steps_in_epoch(training);  // which must be at least one, and the same on all ranks
   impl.find_device();
+  if (impl.in_stages) impl.take_stages(training);
   Snapshot snapshot(impl);
   const std::int64_t epochs_done = impl.position.next_epoch() - 1;
   impl.position = {.epoch = epochs_done, .global_step = impl.position.global_step};

@@ -16,16 +16,12 @@
 #include <vector>
 
 namespace trireme {
+
+using detail::all_counts;
+
 namespace {
 
 using Seconds = std::chrono::duration<double>;
-
-// By rank.
-at::Tensor all_counts(std::int64_t own, const comm::Group& group) {
-  const at::Tensor all = at::empty({group.size()}, at::kLong);
-  comm::all_gather(all, at::tensor({own}, at::kLong), group);
-  return all;
-}
 
 // Ranks that disagree would wait for each other at the end of the epoch. One that has failed has no
 // number.
@@ -77,6 +73,12 @@ at::Tensor mean_of(const std::vector<MicroBatchLoss>& losses) {
 
 }  // namespace
 
+at::Tensor detail::all_counts(std::int64_t own, const comm::Group& group) {
+  const at::Tensor all = at::empty({group.size()}, at::kLong);
+  comm::all_gather(all, at::tensor({own}, at::kLong), group);
+  return all;
+}
+
 std::int64_t Model::Impl::steps_in_epoch(const data::Pipeline& data) const {
   detail::Failures failures(options.group);
   std::int64_t batches = 0;
@@ -117,8 +119,10 @@ void Model::Impl::check_same_batch(const data::Batch& batch) const {
     text << batch.names[i] << " " << column.sizes() << " " << column.scalar_type()
          << " with the digest " << detail::digest_of(column) << "\n";
   }
-  const comm::Group& peers = parallelized.mesh().group();
-  const std::vector<std::string> all = comm::all_gather_text(text.str(), peers);
+  std::vector<std::string> all;
+  for (const comm::Group& group : peers()) {
+    for (std::string& its : comm::all_gather_text(text.str(), group)) all.push_back(std::move(its));
+  }
   const auto other =
       std::ranges::find_if(all, [&](const std::string& its) { return its != all.front(); });
   if (other == all.end()) return;
@@ -162,11 +166,41 @@ bool Model::Impl::accumulate_gradients(Run& run, data::BatchStream& batches, Ste
   return true;
 }
 
+// All micro-batches are read before the first goes through the stages, which takes all ranks.
+void Model::Impl::step_through_stages(Run& run, data::BatchStream* batches, StepEndContext& step) {
+  detail::StepTimer& timer = run.timer;
+  std::vector<data::Batch> round;
+  MicroBatches micro_batches;
+  run.calls.attempt("reading data", [&] {
+    if (batches == nullptr) return;  // which is known
+    timer.measure(Phase::kData, [&] { round = read_round(*batches, options.plan.micro_batches); });
+    micro_batches = micro_batches_of(round);
+  });
+  agree_to_stop(run);
+  if (step.step == 1) {
+    run.calls.attempt("reading data", [&] { check_same_batch(round.front()); });
+    agree_to_stop(run);
+  }
+  for (const data::Batch& batch : round) step.samples += batch.valid_rows();
+  const MicroBatchResults results = timer.measure(Phase::kBackward, [&] {
+    return in_stages->step_micro_batches(
+        micro_batches,
+        {.scale = loss_scale ? loss_scale->value() : 1, .number = step.global_step - 1});
+  });
+  std::vector<MicroBatchLoss> losses;
+  for (const data::Batch& batch : round) {
+    losses.push_back({results.losses[std::ssize(losses)], batch.valid_rows()});
+  }
+  agreement.start(mean_of(losses), {.to_stop = wants_to_stop,
+                                    .to_save = wants_to_save.exchange(false),
+                                    .has_failed = run.calls.failures().has_failed()});
+}
+
 // After a step of the optimizer that has failed: the others have stepped and will gather what has
 // changed, which needs this rank, and it is known by what was written.
 void Model::Impl::pretend_step() {
   const torch::NoGradGuard no_grad;
-  for (const Parallelized::Part& part : parallelized.parts()) part.tensor.mul_(1);
+  for (const Parallelized::Part& part : parallelized().parts()) part.tensor.mul_(1);
 }
 
 // One optimizer step over the next micro-batches.
@@ -176,14 +210,18 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
   detail::StepTimer& timer = run.timer;
   StepEndContext result{step};
   if (options.deterministic) {
-    detail::seed_step(*options.deterministic, step.global_step, parallelized.data_group().rank());
+    detail::seed_step(*options.deterministic, step.global_step, data_group().rank());
   }
   timer.measure(Phase::kOptimizer, [&] { optimizer.zero_grad(); });
-  if (batches == nullptr || !accumulate_gradients(run, *batches, result)) {
-    agreement.start(at::zeros({}), {.has_failed = true});
-    parallelized.finish_without_backward();
+  if (in_stages) {
+    step_through_stages(run, batches, result);
+  } else {
+    if (batches == nullptr || !accumulate_gradients(run, *batches, result)) {
+      agreement.start(at::zeros({}), {.has_failed = true});
+      in_whole->finish_without_backward();
+    }
+    timer.split_last(Phase::kCommunication, in_whole->seconds_of_exchange());
   }
-  timer.split_last(Phase::kCommunication, parallelized.seconds_of_exchange());
   const auto outcome =
       timer.measure(Phase::kBackward, [&] { return agreement.finish(step.epoch, step.step); });
   if (outcome.has_failed) run.calls.failures().throw_on_all("training");
@@ -191,7 +229,7 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
   result.is_save_requested = outcome.is_saved;
   is_stopped = outcome.is_last;
 
-  const Sharing sharing = parallelized.sharing();
+  const Sharing sharing = this->sharing();
   if (loss_scale) {
     result.loss_scale = loss_scale->value();
     result.is_skipped =
@@ -332,6 +370,7 @@ void Model::Impl::end_epoch(Run& run, const EpochContext& epoch, const Tally& ta
 }
 
 void Model::Impl::run_epochs(Run& run) {
+  if (in_stages) take_stages(run.training);
   run.calls.set_place(position.epoch, position.global_step);
   run.calls.each("on_run_begin", [&](Callback& callback) { callback.on_run_begin(run.context); });
   if (!run.context.is_dry_run) {
@@ -349,8 +388,7 @@ void Model::Impl::run_epochs(Run& run) {
   finish_save();
   run.history.is_stopped = is_stopped;
   if (is_stopped) requested_epochs = position.next_epoch() - 1;
-  // Whoever looks at the module next may do so alone, but where it may not fit whole.
-  if (!cuts_parameters(options.plan)) parallelized.fetch();
+  complete();
   run.calls.each("on_run_end", [&](Callback& callback) { callback.on_run_end(run.context); });
   agree_to_stop(run);
 }
@@ -368,7 +406,7 @@ History Model::Impl::run(Run& run) {
     // Another training may follow, after a resume().
     running = nullptr;
     requested_epochs -= run.options.epochs;
-    parallelized.abandon_step();
+    if (in_whole) in_whole->abandon_step();
     const std::string message = detail::describe(std::current_exception());
     const FailureContext failure{.run = run.context,
                                  .epoch = position.epoch,

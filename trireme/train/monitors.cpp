@@ -113,6 +113,10 @@ void GradientNorms::on_run_begin(const RunContext& run) {
     throw UsageError("the plan cuts gradients: no rank has those of a whole parameter",
                      "leave of_parameters out, or train with zero_stage 0");
   }
+  if (stage_ranks(run.model.options().plan) > 1) {
+    throw UsageError("the plan has stages: no rank has the gradients of all parameters",
+                     "leave of_parameters out, or train without the axis `pipe`");
+  }
   for (const auto& item : run.model.module().named_parameters()) {
     parameters_.emplace_back(item.key(), item.value());
   }

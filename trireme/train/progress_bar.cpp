@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/report/number.h>
+#include <trireme/train/model.h>
 
 #include <utility>
 
@@ -21,7 +22,8 @@ void ProgressBar::on_step_end(const StepEndContext& step) {
   if (step.run.rank != 0) return;
   // The other ranks' rows are not known here without communication; parts are equal but for the
   // last batch.
-  bar_.update(step.step, step.loss, step.samples * step.run.world_size);
+  const int parts = data_ranks(step.run.model.options().plan, step.run.world_size);
+  bar_.update(step.step, step.loss, step.samples * parts);
 }
 
 void ProgressBar::on_epoch_end(const EpochEndContext& epoch) {

@@ -28,16 +28,24 @@ void StepAgreement::start(const at::Tensor& loss, Wish wish) {
   const double code =
       (wish.to_stop ? 1 : 0) + (wish.to_save ? kSave : 0) + (wish.has_failed ? kFailed : 0);
   const at::Tensor number = at::sub(value, value).add_(code);
+  if (parallelized_ == nullptr) {
+    number_ = number;
+    return;
+  }
   // The step's sum is over the ranks along data.
-  const DeviceMesh& mesh = parallelized_.mesh();
+  const DeviceMesh& mesh = parallelized_->mesh();
   if (mesh.defined()) comm::all_reduce(number, mesh.group(), comm::ReduceOp::kSum, "wishes");
-  parallelized_.add_to_step(number);
+  parallelized_->add_to_step(number);
 }
 
 StepAgreement::Outcome StepAgreement::finish(std::int64_t epoch, std::int64_t step) {
   const auto loss = loss_.item<float>();
   loss_.reset();
-  const double sum = parallelized_.sum_of_step();
+  if (parallelized_ == nullptr) {
+    comm::all_reduce(number_, group_, comm::ReduceOp::kSum, "wishes");
+  }
+  const double sum =
+      parallelized_ == nullptr ? number_.item<double>() : parallelized_->sum_of_step();
   if (std::isnan(sum)) fail(loss, epoch, step);
   return {.loss = loss,
           .is_last = std::fmod(sum, kSave) > 0,
@@ -48,7 +56,7 @@ StepAgreement::Outcome StepAgreement::finish(std::int64_t epoch, std::int64_t st
 void StepAgreement::fail(float loss, std::int64_t epoch, std::int64_t step) const {
   std::string where;
   const std::string own = std::isfinite(loss) ? "" : report::shortest(loss);
-  const std::vector<std::string> all = comm::all_gather_text(own, parallelized_.group());
+  const std::vector<std::string> all = comm::all_gather_text(own, group_);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
     where += join_message(where.empty() ? "" : ", ", all[rank]);

@@ -4,11 +4,13 @@
 // that no rank spoils its parameters and none goes on alone.
 #pragma once
 
+#include <trireme/comm/group.h>
 #include <trireme/parallel/parallelize.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 
 namespace trireme::detail {
 
@@ -29,8 +31,10 @@ class StepAgreement {
     bool has_failed = false;  ///< something of some rank
   };
 
-  /// @param parallelized carries the agreement; must outlive it.
-  explicit StepAgreement(Parallelized& parallelized) : parallelized_(parallelized) {}
+  /// @param parallelized carries the agreement of all ranks of `group`; must outlive it. Null: a
+  /// message of its own does, in finish.
+  StepAgreement(Parallelized* parallelized, comm::Group group)
+      : parallelized_(parallelized), group_(std::move(group)) {}
 
   /// Tells the others about `loss`, a scalar, and what this rank wishes, with the step's last
   /// backward(), which comes after.
@@ -43,8 +47,10 @@ class StepAgreement {
  private:
   [[noreturn]] void fail(float loss, std::int64_t epoch, std::int64_t step) const;
 
-  Parallelized& parallelized_;
+  Parallelized* parallelized_;
+  comm::Group group_;
   at::Tensor loss_;
+  at::Tensor number_;  // without a Parallelized
 };
 
 }  // namespace trireme::detail

@@ -15,7 +15,7 @@ namespace trireme {
 enum class Phase : std::uint8_t {
   kData,           ///< waiting for batches
   kForward,        ///< moving the batch to the device, forward and loss
-  kBackward,       ///< without
+  kBackward,       ///< without; in stages forward too, for they take turns
   kCommunication,  ///< exchanging gradients: starting it, and waiting for other ranks at the end
   kOptimizer,      ///< zero_grad, loss scale, clipping, step
   kCallbacks,  ///< hooks since the optimizer of the step before, and evaluations within an epoch

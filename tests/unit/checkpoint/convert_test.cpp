@@ -94,13 +94,12 @@ TEST_F(ConvertTest, SaysInWhatTwoCheckpointsDiffer) {
 }
 
 TEST_F(ConvertTest, DescribesACheckpoint) {
-  EXPECT_THAT(
-      describe_checkpoint(save_at(7)),
-      AllOf(HasSubstr("checkpoint of format 2, epoch 1, step 7, number 1 of its prefix"),
-            HasSubstr("saved by 1 ranks"), HasSubstr("file model.safetensors, "),
-            HasSubstr("entries: plan (4 bytes)"), HasSubstr("entries of rank 0: rng (1 bytes)"),
-            HasSubstr("model: 2 tensors, 60 bytes"), HasSubstr("  weight  F32 [3, 4]"),
-            HasSubstr("optimizer.weight.exp_avg_sq")));
+  EXPECT_THAT(describe_checkpoint(save_at(7)),
+              AllOf(HasSubstr("checkpoint of format 2, epoch 1, step 7, number 1 of its prefix"),
+                    HasSubstr("saved by 1 ranks"), HasSubstr("file model.safetensors, "),
+                    HasSubstr("entries: plan (4 B)"), HasSubstr("entries of rank 0: rng (1 B)"),
+                    HasSubstr("model: 2 tensors, 60 B"), HasSubstr("  weight  F32 [3, 4]"),
+                    HasSubstr("optimizer.weight.exp_avg_sq")));
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a record says of operators, values, modules and costs, and that recording leaves no trace.
 #include <models/gpt.h>
+#include <trireme/graph/guard.h>
+#include <trireme/mesh/device_mesh.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
@@ -85,6 +88,27 @@ TEST(CaptureRecord, MakesAValueOfEveryWrite) {
   const Value& flat = graph.value(graph.nodes[4].outputs[0]);
   EXPECT_EQ(flat.view_of, relu.outputs[0]);
   EXPECT_EQ(flat.memory, norm.outputs[0]);
+}
+
+TEST(CaptureRecord, HasWholeShapesOfWhatIsDistributed) {
+  const Subject subject = classifier();
+  const Graph plain = captured(subject);
+  const Layout layout = Layout::replicated(DeviceMesh::unconnected({{"tensor", 1}}));
+  for (const at::Tensor& parameter : subject.module->parameters()) {
+    distribute_in_place(parameter, layout);
+  }
+  const at::Tensor weight = subject.module->parameters()[0];
+  weight.mutable_grad() = distribute(torch::ones({8, 3, 3, 3}), layout);
+  const at::Tensor part = to_local(weight.detach());
+  const at::Tensor values = part.clone();
+  const auto version = weight._version();
+  const Graph distributed = captured(subject);
+  EXPECT_EQ(graph::first_difference(plain, distributed), "");
+  EXPECT_EQ(layout_of(weight), layout);
+  EXPECT_EQ(to_local(weight.detach()).data_ptr(), part.data_ptr());
+  EXPECT_TRUE(torch::equal(part, values));
+  EXPECT_EQ(weight._version(), version);
+  EXPECT_TRUE(torch::equal(full(weight.grad()), torch::ones({8, 3, 3, 3})));
 }
 
 TEST(CaptureRecord, CountsFlopsOfForwardAndBackward) {

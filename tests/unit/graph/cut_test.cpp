@@ -89,8 +89,8 @@ TEST(CutErrors, NameWhatIsWrong) {
                AllOf(HasSubstr("'block.1'"), HasSubstr("did you mean 'blocks.1'?")));
   expect_error({{"something entirely different", 0}}, HasSubstr("named_modules"));
   expect_error({{"blocks.0", 0}, {"blocks.1", 2}},
-               AllOf(HasSubstr("stage 1 has no module"), HasSubstr("without gaps")));
-  expect_error({{"blocks.0", 1}}, HasSubstr("stage 0 has no module"));
+               AllOf(HasSubstr("stage 1 has no module or mark"), HasSubstr("without gaps")));
+  expect_error({{"blocks.0", 1}}, HasSubstr("stage 0 has no module or mark"));
   expect_error({{"blocks.0", -1}}, HasSubstr("has stage -1"));
   expect_error({{"blocks.0", 1}, {"blocks.1", 0}},
                AllOf(HasSubstr("blocks.1 of stage 0 runs after module blocks.0 of stage 1"),

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What cannot be recorded or run says which operator of which module it is, and the way out.
 #include <trireme/base/error.h>
-#include <trireme/mesh/device_mesh.h>
-#include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
 #include <tests/unit/graph/replays.h>
@@ -189,16 +187,6 @@ TEST(Capture, RefusesOtherThreads) {
 TEST(Capture, RefusesOperatorsWithoutRules) {
   expect_refused(twice, AllOf(HasSubstr("trireme_graph_test::twice"), HasSubstr("rules.md"),
                               HasSubstr("by hand")));
-}
-
-TEST(Capture, RefusesModulesThatAreDistributedAlready) {
-  const Subject subject = after_layer([](const at::Tensor& h) { return h; });
-  const Layout layout = Layout::replicated(DeviceMesh::unconnected({{"tensor", 1}}));
-  distribute_in_place(subject.module->parameters()[0], layout);
-  EXPECT_THAT([&] { captured(subject); },
-              ThrowsMessage<UsageError>(
-                  AllOf(HasSubstr("parameter inner.layer.weight is distributed already"),
-                        HasSubstr("before it is made parallel"))));
 }
 
 TEST(Capture, RefusesBackwardOfOperatorsWithoutRules) {

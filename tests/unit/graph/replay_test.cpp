@@ -3,6 +3,7 @@
 // results, gradients and buffers are the same bit for bit.
 #include <models/gpt.h>
 #include <models/resnet.h>
+#include <trireme/graph/show/text.h>
 #include <trireme/optim/autocast.h>
 
 #include <tests/unit/graph/replays.h>
@@ -283,6 +284,11 @@ class Replay : public testing::TestWithParam<Case> {
 
 TEST_P(Replay, OfTheWholeGivesTheBitsOfTheModule) {
   expect_same(eager(subject_), replayed(subject_, graph_, {0, graph_->num_nodes()}));
+}
+
+TEST_P(Replay, OfAGraphThatAFileCanHold) {
+  const std::string text = graph::to_text(*graph_);
+  EXPECT_EQ(graph::to_text(graph::parse_graph(text)), text);
 }
 
 TEST_P(Replay, CutInTwoAnywhereGivesTheBitsOfTheModule) {

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::test {
@@ -89,7 +90,7 @@ class Pipeline {
  public:
   Pipeline(const std::shared_ptr<const graph::Graph>& graph, const std::vector<int>& boundaries,
            const torch::nn::Module& module, graph::RunOptions options = {})
-      : graph_(graph), options_(options) {
+      : graph_(graph), options_(std::move(options)) {
     for (std::size_t i = 0; i + 1 < boundaries.size(); ++i) {
       pieces_.emplace_back(graph, boundaries[i], boundaries[i + 1], module);
     }

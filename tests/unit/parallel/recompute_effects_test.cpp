@@ -153,7 +153,8 @@ TEST(RecomputeEffects, DrawsOtherNumbersWhereTheyAreNotPreserved) {
 TEST(RecomputeEffects, DrawsNothingWhereTheFunctionDoesNot) {
   detail::Effects effects;
   {
-    detail::Recording recording(effects, {}, "it", /*records_random=*/true);
+    detail::Recording recording(effects, {}, "it", /*records_random=*/true,
+                                /*keeps_copies=*/true);
     torch::ones({3}).sin().add_(1);
     EXPECT_TRUE(effects.drawn.empty() && effects.written.empty());
     torch::rand({3});

@@ -20,6 +20,8 @@ layouts = ["*.weight -> Shard(0) on tensor"]
 stages = [["layer3", 1]]
 schedule = "gpipe"
 chunks = 1
+recompute = ["blocks.*", "aten::gelu"]
+activation_bytes = 4096
 data_parallel = false
 micro_batches = 4
 bucket_bytes = 1000
@@ -51,11 +53,11 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   Configuration configuration(plan);
   configuration.read_text(kOther, "plan.toml");
   // A field that plan_config.cpp lacks would still have its default.
-  const auto& [mesh, layouts, stages, schedule, chunks, data_parallel, micro_batches, bucket_bytes,
-               first_bucket_bytes, allreduce_streams, zero_stage, zero_stage_of, shard_ranks,
-               gathered_buckets, offload_optimizer, sparse_gradients, gradient_reduction,
-               gradient_predivide, wire, divide_by_active_ranks, broadcast_parameters,
-               broadcast_buffers, sync_batch_norm] = plan;
+  const auto& [mesh, layouts, stages, schedule, chunks, recompute, activation_bytes, data_parallel,
+               micro_batches, bucket_bytes, first_bucket_bytes, allreduce_streams, zero_stage,
+               zero_stage_of, shard_ranks, gathered_buckets, offload_optimizer, sparse_gradients,
+               gradient_reduction, gradient_predivide, wire, divide_by_active_ranks,
+               broadcast_parameters, broadcast_buffers, sync_batch_norm] = plan;
   const auto differ = [](const auto& member, const auto& usual) { EXPECT_FALSE(member == usual); };
   const Plan usual;
   differ(mesh, usual.mesh);
@@ -63,6 +65,8 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   differ(stages, usual.stages);
   differ(schedule, usual.schedule);
   differ(chunks, usual.chunks);
+  differ(recompute, usual.recompute);
+  differ(activation_bytes, usual.activation_bytes);
   differ(data_parallel, usual.data_parallel);
   differ(micro_batches, usual.micro_batches);
   differ(bucket_bytes, usual.bucket_bytes);
@@ -100,6 +104,7 @@ TEST(PlanConfig, RefusesWhatNoNumberOfRanksCanCarryOut) {
               HasSubstr("plan.toml:1:14: zero_stage is 4, expected an integer, 0 to 3"));
   EXPECT_THAT(error_of("zero_stage_of = [[\"a\", 4]]"), HasSubstr("stages from 0 to 3"));
   EXPECT_THAT(error_of("micro_batches = 0"), HasSubstr("1 or more"));
+  EXPECT_THAT(error_of("activation_bytes = -1"), HasSubstr("0 or more"));
   EXPECT_THAT(error_of("gathered_buckets = 1"), HasSubstr("0 or at least 2"));
   EXPECT_THAT(error_of("allreduce_streams = 17"), HasSubstr("0 to 16"));
   EXPECT_THAT(error_of("gradient_predivide = 0"), HasSubstr("above 0"));

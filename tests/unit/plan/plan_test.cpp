@@ -95,6 +95,24 @@ TEST(Plan, RefusesStagesOutOfOrderAndMoreThanRanksHave) {
   EXPECT_THAT(error_of(plan, 2), HasSubstr("which rank has which module says stages"));
 }
 
+TEST(Plan, RecomputesByNameOrByMemory) {
+  Plan plan;
+  plan.recompute = {"blocks.*", "aten::gelu"};
+  EXPECT_NO_THROW(validate(plan, 1));
+  EXPECT_THAT(to_string(plan), HasSubstr("recompute            blocks.*, aten::gelu\n"));
+  plan.activation_bytes = 4096;
+  EXPECT_THAT(error_of(plan, 1), HasSubstr("activation_bytes is 4096, expected 0 where recompute"));
+  plan.recompute = {};
+  EXPECT_NO_THROW(validate(plan, 1));
+  EXPECT_THAT(to_string(plan), AllOf(HasSubstr("recompute            nothing\n"),
+                                     HasSubstr("activation bytes     4096\n")));
+  plan.activation_bytes = -1;
+  EXPECT_THAT(error_of(plan, 1), HasSubstr("activation_bytes is -1, expected 0 or more"));
+  plan = {};
+  plan.recompute = {""};
+  EXPECT_THAT(error_of(plan, 1), HasSubstr("an empty pattern"));
+}
+
 TEST(Plan, PrintsMeshAndLayouts) {
   Plan plan = on_mesh({{"data", 2}, {"tensor", 2}});
   plan.layouts = column_parallel("*.qkv");

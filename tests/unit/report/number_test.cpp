@@ -41,6 +41,35 @@ TEST(Number, ThousandsAreSetApart) {
   EXPECT_EQ(with_thousands(-123), "-123");
 }
 
+TEST(Number, BytesAndCountsTakeTheLargestUnitThatFits) {
+  EXPECT_EQ(bytes_as_text(0), "0 B");
+  EXPECT_EQ(bytes_as_text(1023), "1023 B");
+  EXPECT_EQ(bytes_as_text(1536), "1.5 KiB");
+  EXPECT_EQ(bytes_as_text(std::ldexp(3, 50)), "3072.0 TiB");
+  EXPECT_EQ(count_as_text(12), "12");
+  EXPECT_EQ(count_as_text(1500), "1.5 thousand");
+  EXPECT_EQ(count_as_text(2.34e6), "2.3 million");
+  EXPECT_EQ(count_as_text(3e15), "3000.0 thousand billion");
+  EXPECT_EQ(count_as_text(1.7e308), "1.7e+296 thousand billion");
+}
+
+// They were `1000.0 thousand` and `1024.0 KiB`.
+TEST(Number, TheUnitIsThatOfTheRoundedNumber) {
+  EXPECT_EQ(count_as_text(999.4), "999");
+  EXPECT_EQ(count_as_text(999.6), "1.0 thousand");
+  EXPECT_EQ(count_as_text(999'949), "999.9 thousand");
+  EXPECT_EQ(count_as_text(999'999), "1.0 million");
+  EXPECT_EQ(bytes_as_text(1'048'575), "1.0 MiB");
+  EXPECT_EQ(bytes_as_text(1023.7), "1.0 KiB");
+}
+
+TEST(Number, RoundedHasNoZeroesAtItsEnd) {
+  EXPECT_EQ(rounded(2.0, 1), "2");
+  EXPECT_EQ(rounded(0.5, 2), "0.5");
+  EXPECT_EQ(rounded(10, 0), "10");
+  EXPECT_EQ(rounded(-3.14159, 2), "-3.14");
+}
+
 TEST(Number, ClockTimeGrowsFromSecondsToHours) {
   EXPECT_EQ(clock_time(0), "0:00");
   EXPECT_EQ(clock_time(59.6), "1:00");

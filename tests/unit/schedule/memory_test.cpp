@@ -43,6 +43,18 @@ TEST(PeakMemory, KeepsOnlyInputsWhereActivationsAreRecomputed) {
   EXPECT_EQ(peak.peak_forwards, 3);
 }
 
+TEST(PeakMemory, CountsWhatBackwardComputesAgain) {
+  const StageBytes bytes = {.activations = 10, .weight_inputs = 4, .rebuilding = 25};
+  RankMemory peak = peak_of("F0.0 F0.1 F0.2 B0.0 B0.1 B0.2", 3, bytes);
+  EXPECT_EQ(peak.peak_bytes, 2 * 10 + 25);
+  EXPECT_EQ(peak.peak_position, 3U);
+  peak = peak_of("F0.0 F0.1 I0.0 I0.1 W0.0 W0.1", 2, bytes);
+  EXPECT_EQ(peak.peak_bytes, 10 + 25);
+  EXPECT_EQ(peak.peak_position, 2U);
+  peak = peak_of("F0.0 F0.1 F0.2 B0.0 B0.1 B0.2", 3, {.activations = 10, .rebuilding = 5});
+  EXPECT_EQ(peak.peak_bytes, 3 * 10);
+}
+
 TEST(PeakMemory, LeavesOutWhatIsOffloaded) {
   const RankMemory peak =
       peak_of("F0.0 offload0.0 F0.1 offload0.1 load0.1 load0.0 B0.0 B0.1", 2, {.activations = 7});

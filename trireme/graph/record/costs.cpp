@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/graph/record/costs.h>
 
+#include <trireme/graph/record/products.h>
+
 #include <ATen/core/enum_tag.h>
 #include <torch/csrc/autograd/node.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <optional>
 
 namespace trireme::graph::detail {
 namespace {
@@ -39,7 +43,15 @@ void Costs::begin_backward() {
   is_backward_ = true;
   for (std::size_t i = 0; i < graph_->values.size(); ++i) {
     const auto id = static_cast<ValueId>(i);
-    if (recorder_->call_of(id) >= 0) values_[recorder_->call_of(id)].push_back(id);
+    const int call = recorder_->call_of(id);
+    if (call < 0) continue;
+    values_[call].push_back(id);
+    std::vector<ValueId>& memories = memories_[root_of(call)];
+    const ValueId memory = graph_->values[i].memory;
+    if (std::ranges::find(memories, memory) == memories.end()) memories.push_back(memory);
+  }
+  for (const auto* ids : {&graph_->inputs, &graph_->parameters, &graph_->buffers}) {
+    for (const ValueId id : *ids) named_.emplace(graph_->value(id).name, id);
   }
 }
 
@@ -56,27 +68,78 @@ void Costs::add(const tensor::RehearsedCall& call) {
     made.viewed = call.inputs[0].made_by;
     made.name = call.inputs[0].name;
   }
+  for (const tensor::RehearsedTensor& output : call.outputs) made.bytes.push_back(bytes_of(output));
   forward_.push_back(std::move(made));
 }
 
 void Costs::add_backward(const tensor::RehearsedCall& call) {
   const auto running = torch::autograd::get_current_node();
   const int node = running ? recorder_->node_of_sequence(running->sequence_nr()) : -1;
-  if (node >= 0) graph_->nodes[static_cast<std::size_t>(node)].backward_flops += call.flops;
+  if (node >= 0) {
+    Node& its = graph_->nodes[static_cast<std::size_t>(node)];
+    its.backward_flops += call.flops;
+    its.saved_bytes += workspaces_.bytes(call);
+  }
   read_.clear();
-  for (const tensor::RehearsedTensor& input : call.inputs) save(input);
+  const std::optional<KeptFactors> factors = kept_factors(call);
+  if (factors && node >= 0) {
+    graph_->nodes[static_cast<std::size_t>(node)].saved_bytes += factors->copied_bytes;
+  }
+  for (const tensor::RehearsedTensor& input : call.inputs) {
+    const bool is_first = input.argument == "self";
+    const bool is_second = input.argument == "other" || input.argument == "weight";
+    if (factors && ((is_first && !factors->has_first) || (is_second && !factors->has_second))) {
+      continue;
+    }
+    save(input, node);
+  }
 }
 
-void Costs::save_unnamed(int call, std::int64_t bytes) {
-  const int node = forward_[static_cast<std::size_t>(call)].node;
+// The call that took the memory which another gives a view of.
+int Costs::root_of(int call) const {
+  while (forward_[static_cast<std::size_t>(call)].is_view) {
+    const int viewed = forward_[static_cast<std::size_t>(call)].viewed;
+    if (viewed < 0) break;
+    call = viewed;
+  }
+  return call;
+}
+
+// What a call made, or its one result where a view of it is read: a view keeps all of it.
+std::int64_t Costs::bytes_of_root(int call, const tensor::RehearsedTensor& view) const {
+  const Made& made = forward_[static_cast<std::size_t>(call)];
+  return made.bytes.size() == 1 ? made.bytes.front() : bytes_of(view);
+}
+
+// Values that are views of it come first: they are told apart from the others by their bytes.
+void Costs::save_result(int call, std::int64_t bytes, int reader) {
+  const Made& made = forward_[static_cast<std::size_t>(call)];
+  int count = ++read_[{call, bytes}];
+  if (const auto found = memories_.find(call); found != memories_.end()) {
+    for (const ValueId memory : found->second) {
+      if (made.bytes.size() > 1 && graph_->value(memory).bytes() != bytes) continue;
+      if (--count > 0) continue;
+      note(memory, reader);
+      return;
+    }
+  }
   int& saved = saved_[{call, bytes}];
-  if (node >= graph_->num_nodes() || ++read_[{call, bytes}] <= saved) return;
+  if (made.node >= graph_->num_nodes() || count <= saved) return;
+  if (count > std::max<std::ptrdiff_t>(1, std::ranges::count(made.bytes, bytes))) return;
   ++saved;
-  graph_->nodes[static_cast<std::size_t>(node)].saved_bytes += bytes;
+  graph_->nodes[static_cast<std::size_t>(made.node)].saved_bytes += bytes;
+}
+
+void Costs::note(ValueId value, int reader) {
+  Value& its = graph_->values[static_cast<std::size_t>(value)];
+  its.is_saved = its.is_saved || its.node >= 0 || its.kind == ValueKind::kInput;
+  if (reader < 0) return;
+  std::vector<ValueId>& saved = graph_->nodes[static_cast<std::size_t>(reader)].saved;
+  if (std::ranges::find(saved, value) == saved.end()) saved.push_back(value);
 }
 
 // A tensor that forward made and backward reads has been kept for it.
-void Costs::save(const tensor::RehearsedTensor& tensor) {
+void Costs::save(const tensor::RehearsedTensor& tensor, int reader) {
   int call = tensor.made_by;
   if (call >= static_cast<int>(forward_.size())) return;
   std::string name = tensor.name;
@@ -84,25 +147,33 @@ void Costs::save(const tensor::RehearsedTensor& tensor) {
   while (call >= 0) {
     if (const auto found = values_.find(call); found != values_.end()) {
       for (const ValueId id : found->second) {
-        Value& value = graph_->values[static_cast<std::size_t>(id)];
-        if (is_itself && value.sizes != tensor.sizes) continue;
-        value.is_saved = true;
+        if (is_itself && graph_->value(id).sizes != tensor.sizes) continue;
+        note(id, reader);
         return;
       }
     }
     const Made& made = forward_[static_cast<std::size_t>(call)];
     if (!made.is_view) {
-      save_unnamed(call, bytes_of(tensor));
+      save_result(call, bytes_of_root(call, tensor), reader);
       return;
     }
     name = made.name;
     call = made.viewed;
     is_itself = false;
   }
-  for (const ValueId id : graph_->inputs) {
-    Value& value = graph_->values[static_cast<std::size_t>(id)];
-    if (value.name == name) value.is_saved = true;
+  save_before(tensor, name, reader);
+}
+
+// What no rehearsed call has made: it has a name, or has values, and is told by its memory.
+void Costs::save_before(const tensor::RehearsedTensor& tensor, const std::string& name,
+                        int reader) {
+  if (const auto found = named_.find(name); found != named_.end()) {
+    note(found->second, reader);
+    return;
   }
+  if (!tensor.is_plain) return;
+  const ValueId memory = recorder_->value_of_memory(tensor.memory);
+  if (memory != kNoValue) note(memory, reader);
 }
 
 }  // namespace trireme::graph::detail

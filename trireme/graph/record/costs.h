@@ -4,6 +4,7 @@
 
 #include <trireme/graph/graph.h>
 #include <trireme/graph/record/recorder.h>
+#include <trireme/graph/record/workspace.h>
 #include <trireme/tensor/rehearsal/record.h>
 
 #include <cstdint>
@@ -30,7 +31,8 @@ class Costs {
     int node = -1;
     int viewed = -1;  // the call that made what it gives views of
     bool is_view = false;
-    std::string name = {};  // of a parameter or input that it gives views of
+    std::string name = {};                 // of a parameter or input that it gives views of
+    std::vector<std::int64_t> bytes = {};  // of results
   };
   struct Known {
     bool is_random = false;
@@ -38,9 +40,13 @@ class Costs {
   };
 
   const Known& known(const std::string& name);
+  int root_of(int call) const;
+  std::int64_t bytes_of_root(int call, const tensor::RehearsedTensor& view) const;
   void add_backward(const tensor::RehearsedCall& call);
-  void save(const tensor::RehearsedTensor& tensor);
-  void save_unnamed(int call, std::int64_t bytes);
+  void save(const tensor::RehearsedTensor& tensor, int reader);
+  void save_result(int call, std::int64_t bytes, int reader);
+  void save_before(const tensor::RehearsedTensor& tensor, const std::string& name, int reader);
+  void note(ValueId value, int reader);
 
   Graph* graph_;
   Recorder* recorder_;
@@ -48,10 +54,14 @@ class Costs {
   std::vector<Made> forward_;
   std::unordered_map<std::string, Known> operators_;
   std::unordered_map<int, std::vector<ValueId>> values_;  // by the call that made them
+  std::unordered_map<std::string, ValueId> named_;        // of what was there before
+  // By the call that took their memory, of values that are views of it.
+  std::unordered_map<int, std::vector<ValueId>> memories_;
   // What is saved and no value: by call and bytes, how many of them. A call of backward says which
   // call made what it reads, not which of its results it is: as many as one takes are there.
   using Unnamed = std::map<std::pair<int, std::int64_t>, int>;
   Unnamed saved_;
+  Workspaces workspaces_;
   Unnamed read_;  // by the call of backward at hand
 };
 

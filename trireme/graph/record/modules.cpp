@@ -55,22 +55,6 @@ ModuleTree::ModuleTree(const torch::nn::Module& module) {
   add_tensors(module.named_buffers(), false, tensors, seen);
 }
 
-std::string module_of(std::string_view name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == std::string_view::npos ? std::string() : std::string(name.substr(0, dot));
-}
-
-bool is_within(std::string_view path, std::string_view module) {
-  if (module.empty() || path == module) return true;
-  return path.size() > module.size() && path.starts_with(module) && path[module.size()] == '.';
-}
-
-std::string common_module(std::string_view a, std::string_view b) {
-  std::string common(a);
-  while (!is_within(b, common)) common = module_of(common);
-  return common;
-}
-
 std::optional<std::string> touched_module(const Graph& graph, const Node& node,
                                           const std::function<std::size_t(ValueId)>& use) {
   std::optional<std::string> touched;
@@ -104,6 +88,10 @@ void assign_modules(Graph& graph, const ModuleTree& tree) {
     } else if (after[i] != nullptr) {
       its = module_between(before, *after[i], tree);
     }
+  }
+  for (Mark& mark : graph.marks) {
+    if (mark.node == 0 || mark.node == graph.num_nodes()) continue;
+    mark.module = common_module(graph.node(mark.node - 1).module, graph.node(mark.node).module);
   }
 }
 

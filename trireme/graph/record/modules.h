@@ -4,6 +4,7 @@
 #pragma once
 
 #include <trireme/graph/graph.h>
+#include <trireme/graph/module_path.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -11,7 +12,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -38,23 +38,14 @@ struct ModuleTree {
   std::unordered_set<std::string> lists;
 };
 
-/// Of a parameter's name: `layer1.0` of `layer1.0.weight`.
-std::string module_of(std::string_view name);
-
-/// The innermost module that has both.
-std::string common_module(std::string_view a, std::string_view b);
-
-/// Whether a path is the module's or that of one within.
-bool is_within(std::string_view path, std::string_view module);
-
 /// The module whose parameters and buffers an operator is given; nothing where it has none.
 /// @param use for a parameter that several modules share, which of its names counts.
 std::optional<std::string> touched_module(const Graph& graph, const Node& node,
                                           const std::function<std::size_t(ValueId)>& use);
 
-/// Sets Node::module. An operator without parameters belongs to the module whose code calls it, as
-/// far as can be told: the innermost that has the operators with parameters before and after it,
-/// or, where that is a list, the element before.
+/// Sets Node::module and Mark::module. An operator without parameters belongs to the module whose
+/// code calls it, as far as can be told: the innermost that has the operators with parameters
+/// before and after it, or, where that is a list, the element before.
 void assign_modules(Graph& graph, const ModuleTree& tree);
 
 }  // namespace trireme::graph::detail

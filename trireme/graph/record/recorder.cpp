@@ -65,9 +65,30 @@ Recorder::Recording::Recording(Recorder& recorder) : include_(registered_key()) 
 
 Recorder::Recording::~Recording() { current = nullptr; }
 
+Recorder* Recorder::of_thread() noexcept { return current; }
+
+void Recorder::mark(const at::Tensor& tensor, std::string_view name) {
+  const auto is_taken = [this](const std::string& wanted) {
+    return std::ranges::find(graph_->modules, wanted, &ModuleState::path) !=
+               graph_->modules.end() ||
+           std::ranges::find(graph_->marks, wanted, &Mark::name) != graph_->marks.end();
+  };
+  std::string its(name);
+  for (int number = 1; is_taken(its); ++number) its = join_message(name, ".", number);
+  graph_->marks.push_back({.name = std::move(its),
+                           .node = graph_->num_nodes(),
+                           .value = tensor.defined() ? find(tensor) : kNoValue,
+                           .module = {}});
+}
+
 ValueId Recorder::find(const at::Tensor& tensor) const {
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
   return found == known_.end() ? kNoValue : found->second.value;
+}
+
+ValueId Recorder::value_of_memory(const void* memory) const {
+  const auto found = memories_.find(memory);
+  return found == memories_.end() ? kNoValue : found->second.value;
 }
 
 ValueId Recorder::add_value(const at::Tensor& tensor, Value value) {
@@ -83,6 +104,11 @@ ValueId Recorder::add_value(const at::Tensor& tensor, Value value) {
   const bool is_rehearsed = rehearsal != nullptr && tensor::is_wrapper(tensor);
   call_.push_back(is_rehearsed ? rehearsal->describe(tensor).made_by : -1);
   depends_on_random_.push_back(false);
+  if (!tensor::is_wrapper(tensor) && tensor.has_storage()) {
+    const c10::Storage& storage = tensor.storage();
+    memories_.try_emplace(storage.unsafeGetStorageImpl(),
+                          Memory{storage.getWeakStorageImpl(), graph_->values.back().memory});
+  }
   known_.insert_or_assign(
       tensor.unsafeGetTensorImpl(),
       Known{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id});

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -47,6 +48,12 @@ class Recorder {
     c10::impl::IncludeDispatchKeyGuard include_;
   };
 
+  /// The one that records on this thread; null where none does.
+  static Recorder* of_thread() noexcept;
+
+  /// Names the place that forward has come to.
+  void mark(const at::Tensor& tensor, std::string_view name);
+
   /// What forward returned.
   void finish(const std::vector<at::Tensor>& results);
 
@@ -57,6 +64,9 @@ class Recorder {
 
   /// Whose autograd node has the number; -1 where it is none's.
   int node_of_sequence(std::uint64_t number) const;
+
+  /// The value that took the memory of a tensor with values; kNoValue where none did.
+  ValueId value_of_memory(const void* memory) const;
 
   /// The rehearsed call that made a value; -1 where none did.
   int call_of(ValueId value) const { return call_.at(static_cast<std::size_t>(value)); }
@@ -76,6 +86,11 @@ class Recorder {
     std::vector<c10::IValue> arguments;
     Node node;
     bool has_stand_ins = false;  // among its tensors
+  };
+
+  struct Memory {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // as above
+    ValueId value;
   };
 
   ValueId find(const at::Tensor& tensor) const;
@@ -101,9 +116,10 @@ class Recorder {
   std::unordered_map<const c10::TensorImpl*, Known> known_;
   // By what views are views of, where the graph has no value of that: the first of them.
   std::unordered_map<const c10::TensorImpl*, Known> bases_;
-  std::vector<int> call_;                // by value
-  std::vector<bool> depends_on_random_;  // by value; of tensors that have values
-  std::vector<std::uint64_t> sequence_;  // by node, where its autograd nodes begin
+  std::unordered_map<const void*, Memory> memories_;  // of tensors that have values
+  std::vector<int> call_;                             // by value
+  std::vector<bool> depends_on_random_;               // by value; of tensors that have values
+  std::vector<std::uint64_t> sequence_;               // by node, where its autograd nodes begin
   std::uint64_t last_sequence_ = 0;
   std::string last_module_;
   bool is_random_ = false;

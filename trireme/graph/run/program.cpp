@@ -28,24 +28,62 @@ void check_same(const Value& value, const std::string& name, const at::Tensor& t
       "give the module that was captured, or capture this one");
 }
 
+// The memories that operators write to.
+std::unordered_set<ValueId> written_by(const Graph& graph, int begin, int end) {
+  std::unordered_set<ValueId> written;
+  for (int index = begin; index < end; ++index) {
+    for (const Write& write : graph.node(index).writes) {
+      written.insert(graph.value(write.after).memory);
+    }
+  }
+  return written;
+}
+
 }  // namespace
 
 Program::Program(std::shared_ptr<const Graph> its_graph, int its_begin, int its_end,
-                 const torch::nn::Module& module)
-    : graph(std::move(its_graph)), begin(its_begin), end(its_end) {
+                 const torch::nn::Module& module, const std::vector<Part>& parts)
+    : graph(std::move(its_graph)),
+      begin(its_begin),
+      end(its_end),
+      part{.begin = begin, .end = end, .parts = parts} {
   check_boundaries();
+  written_ = written_by(*graph, begin, end);
   find_inputs();
   find_outputs();
   find_writes();
-  for (int index = begin; index < end; ++index) add_step(index);
-  for (const ValueId id : inputs) input_slots.push_back(slot_of(id));
-  for (const ValueId id : outputs) output_slots.push_back(slot_of(id));
-  for (const ValueId id : written_buffers) written_buffer_slots.push_back(slot_of(id));
+  add_steps(parts);
+  find_slots();
   bind(module);
   drop_unused();
 }
 
+Program::Program(std::shared_ptr<const Graph> its_graph, const Part& its_part)
+    : graph(std::move(its_graph)),
+      begin(its_part.begin),
+      end(its_part.end),
+      part(its_part),
+      is_part_(true) {
+  written_ = written_by(*graph, begin, end);
+  written_anywhere_ = written_by(*graph, 0, graph->num_nodes());
+  find_inputs();
+  find_outputs();
+  find_writes();
+  add_steps(its_part.parts);
+  find_slots();
+}
+
+void Program::find_slots() {
+  for (const ValueId id : inputs) input_slots.push_back(slot_of(id));
+  for (const ValueId id : outputs) output_slots.push_back(slot_of(id));
+  for (const ValueId id : written_buffers) written_buffer_slots.push_back(slot_of(id));
+}
+
 void Program::check_boundaries() const {
+  if (!graph->can_run) {
+    throw UsageError("a graph that was read from a file cannot be run",
+                     "capture the module: a file has no constants and not all arguments");
+  }
   if (begin < 0 || begin >= end || end > graph->num_nodes()) {
     throw UsageError(join_message("a piece from boundary ", begin, " to ", end, " of a graph of ",
                                   graph->num_nodes(), " operators"),
@@ -82,11 +120,42 @@ void Program::add_input(ValueId id) {
   }
 }
 
+// A part works on the module's own tensors, whatever has been written to them before it, and on
+// copies of those that others write to.
+void Program::add_input_of_part(ValueId id) {
+  const Value& value = graph->value(id);
+  if (value.node >= begin) return;
+  const ValueKind kind = graph->value(value.object).kind;
+  const Value& memory = graph->value(value.memory);
+  const bool is_written_elsewhere =
+      !written_.contains(value.memory) && written_anywhere_.contains(value.memory);
+  if (is_written_elsewhere && memory.kind == ValueKind::kParameter) {
+    throw UsageError(join_message("operators ", begin, " to ", end - 1,
+                                  " cannot be run again for backward: they read ", memory.name,
+                                  ", which other operators write to"),
+                     "leave them out of what is recomputed, or write to parameters outside of "
+                     "forward");
+  }
+  const bool is_copied = is_written_elsewhere && memory.kind == ValueKind::kBuffer;
+  if (kind == ValueKind::kConstant) {
+    tensors[slot_of(id)] = value.constant;
+  } else if (kind == ValueKind::kParameter) {
+    add_once(parameters, value.object);
+  } else if (kind == ValueKind::kBuffer && !is_copied) {
+    add_once(buffers, value.object);
+  } else if (std::ranges::find(inputs, id) == inputs.end()) {
+    inputs.push_back(id);
+    is_input_copied.push_back(is_copied);
+  }
+}
+
 void Program::find_inputs() {
   for (int index = begin; index < end; ++index) {
-    for (const ValueId id : graph->inputs_of(index)) add_input(id);
+    for (const ValueId id : graph->inputs_of(index)) {
+      is_part_ ? add_input_of_part(id) : add_input(id);
+    }
   }
-  if (end != graph->num_nodes()) return;
+  if (is_part_ || end != graph->num_nodes()) return;
   for (const ValueId id : graph->results) {
     if (graph->value(id).node < 0) add_input(id);
   }
@@ -96,30 +165,26 @@ void Program::find_outputs() {
   const std::vector<int> last = last_uses(*graph);
   const auto add = [&](ValueId id) {
     if (id == kNoValue || last[static_cast<std::size_t>(id)] < end) return;
-    if (graph->value(id).node >= begin) add_once(outputs, id);
+    const Value& value = graph->value(id);
+    const bool is_own = !is_part_ || graph->value(value.object).kind == ValueKind::kResult;
+    if (value.node >= begin && is_own) add_once(outputs, id);
   };
   for (int index = begin; index < end; ++index) {
     for (const ValueId id : graph->node(index).outputs) add(id);
     for (const Write& write : graph->node(index).writes) add(write.after);
   }
-  if (end != graph->num_nodes()) return;
+  if (is_part_ || end != graph->num_nodes()) return;
   for (const ValueId id : graph->results) {
     if (graph->value(id).node < 0) add_once(outputs, id);
   }
 }
 
 void Program::find_writes() {
-  std::unordered_set<ValueId> written;
-  for (int index = begin; index < end; ++index) {
-    for (const Write& write : graph->node(index).writes) {
-      written.insert(graph->value(write.after).memory);
-    }
-  }
   for (const ValueId id : inputs) {
-    is_input_written.push_back(written.contains(graph->value(id).memory));
+    is_input_written.push_back(written_.contains(graph->value(id).memory));
   }
   for (const ValueId id : buffers) {
-    if (written.contains(graph->value(id).memory)) written_buffers.push_back(id);
+    if (written_.contains(graph->value(id).memory)) written_buffers.push_back(id);
   }
 }
 
@@ -143,6 +208,44 @@ void Program::bind(const torch::nn::Module& module) {
       tensors[slot_of(id)] = *by_name[*name];
     }
   }
+  for (const auto& its : parts_) its->bind(*this);
+}
+
+void Program::bind(const Program& whole) {
+  for (const std::vector<ValueId>* ids : {&parameters, &buffers}) {
+    for (const ValueId id : *ids) tensors[slot_of(id)] = whole.tensors[whole.slots_.at(id)];
+  }
+  for (const auto& its : parts_) its->bind(*this);
+  drop_unused();
+}
+
+void Program::add_steps(const std::vector<Part>& parts) {
+  int index = begin;
+  for (const Part& its : parts) {
+    const bool is_in_order = its.begin >= index && its.begin < its.end && its.end <= end;
+    if (!is_in_order) {
+      throw UsageError(join_message("a part from boundary ", its.begin, " to ", its.end,
+                                    " in what goes from boundary ", index, " to ", end),
+                       "give parts in their order, without overlaps");
+    }
+    for (; index < its.begin; ++index) add_step(index);
+    add_part(its);
+    index = its.end;
+  }
+  for (; index < end; ++index) add_step(index);
+}
+
+void Program::add_part(const Part& its_part) {
+  auto its = std::make_shared<Program>(graph, its_part);
+  Step& step = steps.emplace_back();
+  step.node = &graph->node(its->begin);
+  step.index = its->begin;
+  step.part = its;
+  Feed& feed = step.feeds.emplace_back();
+  feed.kind = Feed::Kind::kList;
+  for (const ValueId id : its->inputs) feed.slots.push_back(slot_of(id));
+  for (const ValueId id : its->outputs) step.outputs.push_back(slot_of(id));
+  parts_.push_back(std::move(its));
 }
 
 void Program::add_step(int index) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/graph/graph.h>
+#include <trireme/graph/parts/part.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -10,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace torch::nn {
@@ -28,9 +30,13 @@ struct Feed {
   std::vector<std::size_t> slots;
 };
 
+struct Program;
+
 struct Step {
-  const Node* node = nullptr;
-  int index = 0;  ///< of the node in the whole graph
+  const Node* node = nullptr;  ///< of a part its first
+  int index = 0;               ///< of the node in the whole graph
+  /// Is run instead of the node, with one feed for its inputs.
+  std::shared_ptr<const Program> part{};
   std::vector<Feed> feeds;
   std::vector<std::size_t> outputs;
   std::vector<std::size_t> dropped_before;  ///< once the arguments are together
@@ -40,7 +46,10 @@ struct Step {
 /// A tensor has one place for all its values.
 struct Program {
   Program(std::shared_ptr<const Graph> its_graph, int its_begin, int its_end,
-          const torch::nn::Module& module);
+          const torch::nn::Module& module, const std::vector<Part>& parts);
+
+  /// Of a part. Its tensors of the module are not there yet.
+  Program(std::shared_ptr<const Graph> its_graph, const Part& its_part);
 
   std::shared_ptr<const Graph> graph;
   int begin;
@@ -55,21 +64,34 @@ struct Program {
   std::vector<Step> steps;
   std::vector<std::size_t> input_slots;
   std::vector<bool> is_input_written;
+  /// Of a part: what others write to later, in this run or the next, and a second run of the part
+  /// is to find as it was.
+  std::vector<bool> is_input_copied;
   std::vector<std::size_t> output_slots;
   std::vector<std::size_t> written_buffer_slots;
+  Part part;  ///< of the graph, that this is
 
  private:
   void check_boundaries() const;
   std::size_t slot_of(ValueId id);
   void add_input(ValueId id);
+  void add_input_of_part(ValueId id);
   void find_inputs();
   void find_outputs();
   void find_writes();
-  void bind(const torch::nn::Module& module);
+  void find_slots();
+  void add_steps(const std::vector<Part>& parts);
   void add_step(int index);
+  void add_part(const Part& part);
+  void bind(const torch::nn::Module& module);
+  void bind(const Program& whole);
   void drop_unused();
 
-  std::map<ValueId, std::size_t> slots_;  // by object
+  bool is_part_ = false;
+  std::unordered_set<ValueId> written_;           // memories, by its own operators
+  std::unordered_set<ValueId> written_anywhere_;  // and by any of the graph; of a part
+  std::map<ValueId, std::size_t> slots_;          // by object
+  std::vector<std::shared_ptr<Program>> parts_;
 };
 
 }  // namespace trireme::graph::detail

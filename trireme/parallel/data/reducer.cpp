@@ -55,10 +55,12 @@ class Reducer::Hook final : public autograd::PostAccumulateGradHook {
 };
 
 Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers,
-                 const Plan& plan, const comm::Group& group, std::function<void()> check_module)
+                 const Plan& plan, const comm::Group& group, std::function<void()> check_module,
+                 GradientsCome come)
     : plan_(plan),
       lanes_(connect_lanes(plan, group)),
       memories_(memories_of(parameters)),
+      summands_(static_cast<double>(plan.micro_batches)),
       buffers_(buffers, group),
       check_module_(std::move(check_module)) {
   const at::NoGradGuard no_grad;
@@ -78,10 +80,12 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   if (!cut.empty()) shards_.emplace(parameters, cut, plan_, lanes_.shard);
   buckets_.emplace(memories_, plan_, lanes_, shards());
   make_buckets(layouts);
-  install_hooks();
+  has_hooks_ = come == GradientsCome::kByHooks;
+  if (has_hooks_) install_hooks();
 }
 
 Reducer::~Reducer() {
+  if (!has_hooks_) return;
   for (const Slot& slot : slots_) {
     autograd::impl::set_post_acc_grad_hooks(slot.parameter.tensor, nullptr);
   }
@@ -154,6 +158,44 @@ void Reducer::on_gradient(std::size_t index) {
   const Stopwatch stopwatch(exchanges_.this_step);
   make_ready(slot);
   launch_ready_buckets();
+}
+
+void Reducer::check_before_step() {
+  check_slots();
+  if (!shards_) return;
+  check_optimizers();
+  shards_->check_without_waiting();
+}
+
+void Reducer::begin_by_hand() {
+  if (std::exchange(has_begun_by_hand_, true)) return;
+  if (shards_) shards_->check();
+  begin_step(/*is_active=*/true);
+}
+
+void Reducer::add_complete(const at::Tensor& parameter) {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  begin_by_hand();
+  const auto found = std::ranges::find_if(
+      slots_, [&](const Slot& slot) { return slot.parameter.tensor.is_same(parameter); });
+  if (found == slots_.end() || found->is_ready) return;
+  found->is_used = parameter.grad().defined();
+  if (!knows_order_) arrivals_.push_back(static_cast<std::size_t>(found - slots_.begin()));
+  make_ready(*found);
+  launch_ready_buckets();
+}
+
+void Reducer::finish_by_hand(double summands) {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  begin_by_hand();
+  for (Slot& slot : slots_) {
+    if (!slot.is_ready) slot.is_used = slot.parameter.tensor.grad().defined();
+  }
+  summands_ = summands;
+  finish_step();
+  has_begun_by_hand_ = false;
 }
 
 void Reducer::begin_pass() {
@@ -414,7 +456,7 @@ double Reducer::divisor() const {
   const double ranks = plan_.divide_by_active_ranks
                            ? std::max(1.0, counts[slots_.size() + kActiveRanks])
                            : lanes_.all.size();
-  return ranks * static_cast<double>(plan_.micro_batches);
+  return ranks * summands_;
 }
 
 void Reducer::sum_sparse_gradients(double divisor) {

@@ -34,6 +34,9 @@
 
 namespace trireme::detail {
 
+/// Who says that a gradient is complete: hooks that autograd calls, or whoever runs backward.
+enum class GradientsCome : std::uint8_t { kByHooks, kByHand };
+
 /// Hooks on the given parameters, as long as it lives. Called by autograd's threads; safe to be.
 class Reducer {
  public:
@@ -42,7 +45,8 @@ class Reducer {
   /// @param buffers that follow rank 0 in every step; plain.
   /// @param check_module called at the beginning of each step's backward; may throw.
   Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers,
-          const Plan& plan, const comm::Group& group, std::function<void()> check_module);
+          const Plan& plan, const comm::Group& group, std::function<void()> check_module,
+          GradientsCome come = GradientsCome::kByHooks);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
   ~Reducer();
@@ -63,6 +67,18 @@ class Reducer {
   void finish_without_backward();
   /// Those that it communicates over; some may be the same.
   std::vector<comm::Group> groups() const;
+
+  // By hand, each once a step, in this order, alike on all ranks:
+
+  /// Throws UsageError for a parameter that was frozen, moved, cast or given other memory, and
+  /// where one that is cut has no optimizer or was stepped too late. Does not block.
+  void check_before_step();
+  /// The gradient of a parameter is complete in `.grad()`, or it has none; may start to travel.
+  /// Does nothing for one that is not exchanged.
+  void add_complete(const at::Tensor& parameter);
+  /// Exchanges those that were not added too, as they are. Blocks until all sums are there, and
+  /// divides them by the ranks times `summands` where the plan has a mean.
+  void finish_by_hand(double summands);
 
   /// Null where the plan does not shard.
   Shards* shards() noexcept { return shards_ ? &*shards_ : nullptr; }
@@ -92,6 +108,7 @@ class Reducer {
   void on_gradient(std::size_t slot);
   void begin_pass();
   void begin_step(bool is_active);
+  void begin_by_hand();
   void end_pass();
   void finish_step();
   void forget_unsent();
@@ -120,6 +137,7 @@ class Reducer {
   at::Tensor counts_;           // the tail's sum, in double on the CPU
   at::Tensor number_;           // given for this step; may be undefined
   double sum_of_step_ = 0;
+  double summands_;  // of each rank, by which a mean divides
   struct {
     double last_step = 0;
     double this_step = 0;
@@ -134,6 +152,8 @@ class Reducer {
   std::int64_t pass_ = 0;  // backward passes of this step that are over
   int num_holding_back_ = 0;
   bool is_held_back_ = false;  // the running pass
+  bool has_hooks_ = false;
+  bool has_begun_by_hand_ = false;
   std::size_t next_bucket_ = 0;
   bool is_broken_ = false;  // out of step with the other ranks for good
   static constexpr int kNoPass = -1;

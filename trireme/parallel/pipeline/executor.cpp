@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/comm/shm/communicator.h>
+#include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/pipeline/execution/agree.h>
 #include <trireme/parallel/pipeline/execution/gradient_sums.h>
@@ -16,7 +16,6 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <map>
@@ -40,6 +39,11 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+bool is_of_forward(const Action& action) {
+  if (schedule::is_message(action.kind)) return !carries_gradients(action);
+  return action.kind == ActionKind::kForward;
+}
+
 }  // namespace
 
 struct Executor::Impl {
@@ -52,6 +56,7 @@ struct Executor::Impl {
         messenger(program, group, given.device, given.messages, sums.num_tags()),
         activations(program),
         gradients(program) {
+    for (const Result& result : program.results) results[result.value] = {};
     for (std::size_t index = 0; index < program.crossings.size(); ++index) {
       crossing_of[program.crossings[index].value] = index;
     }
@@ -67,6 +72,7 @@ struct Executor::Impl {
 
   StepResult run_step(const StepOptions& given);
   void perform(const Action& action);
+  void pass_over(const Action& action);
   void forward(const Action& action);
   void recompute(const Action& action);
   void backward(const Action& action);
@@ -94,7 +100,9 @@ struct Executor::Impl {
   // Of the step under way:
   const std::vector<std::vector<at::Tensor>>* inputs = nullptr;
   std::int64_t step_number = 0;
+  double scale = 1;
   std::vector<at::Tensor> losses;
+  std::map<int, std::vector<at::Tensor>> results;  // by value, of evaluations
   std::optional<StepRecorder> recorder;
   const Action* current = nullptr;  // null before the first action and after the last
   bool are_gradients_finished = false;
@@ -135,11 +143,14 @@ void Executor::Impl::forward(const Action& action) {
     recorder->give(given);
   }
   for (std::size_t i = 0; i < given.size(); ++i) {
-    const auto crossing = crossing_of.find(run.code().outputs[i]);
-    if (crossing == crossing_of.end()) {
-      item(losses, action.micro_batch) = given[i];
-      continue;
+    const int value = run.code().outputs[i];
+    if (const auto kept = results.find(value); kept != results.end()) {
+      kept->second.resize(losses.size());
+      item(kept->second, action.micro_batch) = given[i];
     }
+    if (value == program.loss) item(losses, action.micro_batch) = given[i];
+    const auto crossing = crossing_of.find(value);
+    if (crossing == crossing_of.end()) continue;
     for (const int to : program.crossings[crossing->second].to) {
       activations.at(crossing->second, to, action.micro_batch) = given[i];
     }
@@ -154,7 +165,7 @@ void Executor::Impl::recompute(const Action& action) {
 at::Tensor Executor::Impl::gradient_of(int value, int micro_batch) {
   const auto found = crossing_of.find(value);
   if (found == crossing_of.end()) {
-    return at::full_like(item(losses, micro_batch), program.weight_of(micro_batch));
+    return at::full_like(item(losses, micro_batch), program.weight_of(micro_batch) * scale);
   }
   const Crossing& crossing = program.crossings[found->second];
   at::Tensor sum;
@@ -224,7 +235,7 @@ void Executor::Impl::receive(const Action& action) {
 }
 
 void Executor::Impl::finish_gradients() {
-  if (std::exchange(are_gradients_finished, true)) return;
+  if (std::exchange(are_gradients_finished, true) || program.is_evaluation) return;
   sums.finish();
 }
 
@@ -245,7 +256,13 @@ void Executor::Impl::call_back(const Action& action) {
   }
 }
 
+// In an evaluation. Messages of gradients carry nothing, and say that what was sent has arrived.
+void Executor::Impl::pass_over(const Action& action) {
+  if (action.kind == ActionKind::kReceive) messenger.receive(action);
+}
+
 void Executor::Impl::perform(const Action& action) {
+  if (program.is_evaluation && !is_of_forward(action)) return pass_over(action);
   switch (action.kind) {
     case ActionKind::kForward:
       return forward(action);
@@ -289,7 +306,8 @@ StepResult Executor::Impl::run_step(const StepOptions& given) {
   if (given.report) recorder.emplace(program.schedule, group);
   losses.assign(inputs->size(), {});
   are_gradients_finished = false;
-  sums.begin();
+  scale = given.scale;
+  if (!program.is_evaluation) sums.begin();
   messenger.begin();
   for (const Action& action : actions()) {
     current = &action;
@@ -303,6 +321,10 @@ StepResult Executor::Impl::run_step(const StepOptions& given) {
   finish_gradients();
   messenger.finish();
   StepResult result;
+  for (const Result& kept : program.results) {
+    result.results.push_back(results.at(kept.value));
+  }
+  for (auto& [value, tensors] : results) tensors.clear();
   if (has_loss()) {
     result.loss = mean_loss();
     result.losses = std::move(losses);
@@ -325,11 +347,7 @@ void Executor::Impl::fail(const std::exception_ptr& error) {
           ? std::string()
           : join_message(", at ", to_text(*current), " (", schedule::describe(*current), ")"),
       ": ", text_of(error));
-  if (shm::Communicator* const shared = group.shared_memory()) {
-    shared->member().end_for_all(reason);
-  } else if (group.backend()) {
-    group.backend()->abort();
-  }
+  detail::end_for_all(group, reason);
   std::rethrow_exception(error);
 }
 

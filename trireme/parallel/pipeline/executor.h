@@ -19,6 +19,7 @@ namespace trireme::pipeline {
 struct StepOptions {
   bool share_loss = false;  ///< gives all ranks the loss; the same on all
   bool report = false;      ///< the same on all
+  double scale = 1;         ///< of the gradient that the loss begins with
 };
 
 struct StepResult {
@@ -27,6 +28,8 @@ struct StepResult {
   at::Tensor loss{};
   /// Of each micro-batch; empty where the loss is another rank's.
   std::vector<at::Tensor> losses{};
+  /// For each of Program::results that of each micro-batch; empty where another rank makes it.
+  std::vector<std::vector<at::Tensor>> results{};
   std::optional<StepReport> report{};
 };
 
@@ -46,8 +49,9 @@ class Executor {
   Executor& operator=(Executor&&) noexcept;
   ~Executor();
 
-  /// Runs a step: adds to `.grad()` of every parameter the sum over micro-batches of weight times
-  /// gradient, in their order, divided once by the sum of weights (Program::division).
+  /// Runs a step, or an evaluation, which leaves gradients alone. A step adds to `.grad()` of every
+  /// parameter the sum over micro-batches of weight times gradient, in their order, divided once by
+  /// the sum of weights (Program::division).
   /// @param micro_batches for each the tensors of Program::inputs, in that order; those that no
   /// stage of this rank takes may be undefined.
   ///

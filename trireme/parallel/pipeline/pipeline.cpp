@@ -3,23 +3,23 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/graph/guard.h>
 #include <trireme/mesh/device_mesh.h>
-#include <trireme/parallel/agreement.h>
-#include <trireme/parallel/gradient_reducer.h>
+#include <trireme/parallel/deferred.h>
 #include <trireme/parallel/named_tensors.h>
-#include <trireme/parallel/pipeline/executor.h>
-#include <trireme/parallel/pipeline/staged_graph.h>
+#include <trireme/parallel/pipeline/execution/on_mesh.h>
+#include <trireme/parallel/pipeline/pipeline_impl.h>
+#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/tensor/memory.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/nn/module.h>
-#include <torch/ordered_dict.h>
+#include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <bit>
-#include <map>
+#include <sstream>
 #include <utility>
 
 namespace trireme {
@@ -32,12 +32,7 @@ using detail::NamedTensor;
 }
 
 void check_plan(const Plan& plan) {
-  if (shares_work(plan)) {
-    refuse("axes other than pipe and data", "take them out of plan.mesh");
-  }
-  if (cuts_anything(plan)) {
-    refuse("a zero_stage above 0", "set it to 0: each rank has the state of its own stages");
-  }
+  pipeline::check_shared_work(plan);
   if (plan.wire != GradientWire::kAsIs || plan.gradient_predivide != 1) {
     refuse("gradients that travel in half precision or divided before",
            "set wire to as_is and "
@@ -59,9 +54,11 @@ Plan on_both_axes(Plan plan, const comm::Group& group) {
   return plan;
 }
 
+// But for those that have no values yet.
 void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group) {
   std::vector<comm::Work> works;
   for (const NamedTensor& item : tensors) {
+    if (detail::is_deferred(item.tensor)) continue;
     works.push_back(comm::broadcast_async(item.tensor, 0, group));
   }
   for (comm::Work& work : works) work.wait();
@@ -76,163 +73,78 @@ std::uint64_t shared_seed(const comm::Group& group) {
   return static_cast<std::uint64_t>(*value);
 }
 
-void check_batch(const std::vector<at::Tensor>& batch, std::int64_t micro_batches) {
-  if (batch.empty()) {
-    throw UsageError("a step of a pipeline was given no tensors", "give it the batch");
+// Puts a module into evaluation mode, without gradients, and back.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& module) {
+    module.apply([this](torch::nn::Module& its) { modes_.emplace_back(&its, its.is_training()); });
+    module.eval();
   }
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (!batch[i].defined() || batch[i].dim() == 0 || batch[i].size(0) != batch[0].size(0)) {
-      throw UsageError(
-          join_message("tensor ", i, " of the batch is ",
-                       batch[i].defined() ? join_message("of ", batch[i].sizes()) : "undefined",
-                       " beside one of ", batch[0].sizes(), "; expected as many rows"),
-          "every input is cut along dim 0: expand what all rows share, or make it a buffer");
+  // Deepest parts last, since train() goes down to the children.
+  ~EvaluationMode() {
+    for (const auto& [module, mode] : modes_) module->train(mode);
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  std::vector<std::pair<torch::nn::Module*, bool>> modes_;
+  at::NoGradGuard no_gradients_;
+};
+
+// Whether an optimizer steps any of the module's parameters.
+bool has_any(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {
+  const std::vector<at::Tensor> own = module.parameters();
+  return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
+    return std::ranges::any_of(group.params(), [&](const at::Tensor& stepped) {
+      return std::ranges::any_of(own, [&](const at::Tensor& its) { return its.is_same(stepped); });
+    });
+  });
+}
+
+// A line for each tensor that is there: its place, type and sizes. For ranks that have it not.
+std::string describe(const std::vector<at::Tensor>& tensors) {
+  std::ostringstream text;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) continue;
+    text << i << " " << static_cast<int>(tensors[i].scalar_type()) << " " << tensors[i].dim();
+    for (const std::int64_t size : tensors[i].sizes()) text << " " << size;
+    text << "\n";
+  }
+  return text.str();
+}
+
+// Of each tensor one rank has the values.
+void share(std::vector<at::Tensor>& tensors, const comm::Group& group) {
+  const std::vector<std::string> texts = comm::all_gather_text(describe(tensors), group);
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    std::istringstream lines(texts[rank]);
+    std::size_t place = 0;
+    int type = 0;
+    std::size_t num_dims = 0;
+    while (lines >> place >> type >> num_dims) {
+      std::vector<std::int64_t> sizes(num_dims);
+      for (std::int64_t& size : sizes) lines >> size;
+      at::Tensor& tensor = tensors[place];
+      tensor = tensor.defined() ? tensor.contiguous()
+                                : at::empty(sizes, static_cast<at::ScalarType>(type));
+      comm::broadcast(tensor, static_cast<int>(rank), group, join_message("result ", place));
     }
-  }
-  if (batch[0].size(0) < micro_batches) {
-    throw UsageError(join_message("a batch of ", batch[0].size(0), " rows cannot be cut into ",
-                                  micro_batches, " micro-batches"),
-                     "give larger batches, or a plan with fewer micro_batches");
   }
 }
 
-// The longer ones first; sizes differ by one row at most.
-std::vector<std::vector<at::Tensor>> micro_batches_of(const std::vector<at::Tensor>& batch,
-                                                      std::int64_t count) {
-  const std::int64_t rows = batch[0].size(0);
-  std::vector<std::vector<at::Tensor>> all;
-  std::int64_t begin = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t length = rows / count + (i < rows % count ? 1 : 0);
-    std::vector<at::Tensor>& micro_batch = all.emplace_back();
-    for (const at::Tensor& tensor : batch) {
-      micro_batch.push_back(tensor.narrow(0, begin, length));
-    }
-    begin += length;
+// Of micro-batches, from the rank that has them to all.
+at::Tensor share_losses(const pipeline::StepResult& result, const pipeline::Program& program,
+                        const comm::Group& group) {
+  at::Tensor losses = at::empty({program.schedule.micro_batches}, program.loss_dtype);
+  for (std::size_t i = 0; i < result.losses.size(); ++i) {
+    losses.select(0, static_cast<std::int64_t>(i)).copy_(result.losses[i].reshape({}));
   }
-  return all;
+  comm::broadcast(losses, program.schedule.rank_of(program.loss_stage), group, "losses");
+  return losses;
 }
 
 }  // namespace
-
-struct Pipeline::Impl {
-  // What is made for batches of one shape.
-  struct Prepared {
-    Prepared(Impl& its, const std::vector<std::vector<at::Tensor>>& micro_batches);
-    static pipeline::StagedGraph captured(
-        Impl& its, const std::vector<std::vector<at::Tensor>>& micro_batches);
-
-    pipeline::StagedGraph staged;
-    pipeline::Executor executor;
-    std::optional<GradientReducer> reducer;  // over data
-    pipeline::StagedGraph::NamedTensors parameters;
-    pipeline::StagedGraph::NamedTensors buffers;
-    std::int64_t made_in_step;
-  };
-
-  Prepared& prepared_for(const std::vector<std::vector<at::Tensor>>& micro_batches);
-  void check_same_batch(const std::vector<std::vector<at::Tensor>>& micro_batches) const;
-  void check_same_stages(const Prepared& made) const;
-  const Prepared& last() const;
-
-  torch::nn::Module& module;
-  graph::Forward forward;
-  Plan plan;
-  comm::Group group;
-  comm::Group stages;
-  comm::Group data;
-  std::uint64_t seed = 0;
-  std::int64_t steps = 0;
-  std::map<std::string, std::unique_ptr<Prepared>> prepared{};
-  Prepared* latest = nullptr;
-};
-
-// A rank whose module cannot be captured says so to the others, which would wait for it.
-pipeline::StagedGraph Pipeline::Impl::Prepared::captured(
-    Impl& its, const std::vector<std::vector<at::Tensor>>& micro_batches) {
-  std::optional<pipeline::StagedGraph> staged;
-  detail::succeed_together(its.group, "capture the module", [&] {
-    staged.emplace(its.module, its.forward, micro_batches, its.plan);
-  });
-  return std::move(*staged);
-}
-
-Pipeline::Impl::Prepared::Prepared(Impl& its,
-                                   const std::vector<std::vector<at::Tensor>>& micro_batches)
-    : staged(captured(its, micro_batches)),
-      executor(staged.program(),
-               staged.code_of(its.stages.rank(),
-                              {.seed = its.seed,
-                               .first_micro_batch = its.data.rank() * its.plan.micro_batches}),
-               its.stages),
-      parameters(staged.parameters_of(its.stages.rank())),
-      buffers(staged.buffers_of(its.stages.rank())),
-      made_in_step(its.steps) {
-  if (its.data.size() == 1) return;
-  torch::OrderedDict<std::string, at::Tensor> named;
-  for (const auto& [name, tensor] : parameters) named.insert(name, tensor);
-  const auto weights = static_cast<std::int64_t>(staged.program().sum_of_weights());
-  reducer.emplace(named, its.data,
-                  GradientReducerOptions{.reduction = its.plan.gradient_reduction,
-                                         .degree = weights * its.data.size()});
-}
-
-Pipeline::Impl::Prepared& Pipeline::Impl::prepared_for(
-    const std::vector<std::vector<at::Tensor>>& micro_batches) {
-  std::string key;
-  for (const auto& micro_batch : micro_batches) key += graph::capture_key(module, micro_batch);
-  detail::check_same_text("shapes and mode of a batch", key, group);
-  auto& found = prepared[key];
-  if (!found) {
-    check_same_batch(micro_batches);
-    auto made = std::make_unique<Prepared>(*this, micro_batches);
-    check_same_stages(*made);
-    found = std::move(made);
-  } else if (std::has_single_bit(static_cast<std::uint64_t>(steps - found->made_in_step))) {
-    check_same_batch(micro_batches);
-    detail::succeed_together(group, "go on with what was captured", [&] {
-      found->staged.check_still_true(module, forward, micro_batches);
-    });
-  }
-  latest = found.get();
-  return *found;
-}
-
-// Of two batches one would lend its inputs to the other's labels, and nothing else would tell.
-void Pipeline::Impl::check_same_batch(
-    const std::vector<std::vector<at::Tensor>>& micro_batches) const {
-  std::string digests;
-  for (const auto& micro_batch : micro_batches) {
-    for (const at::Tensor& tensor : micro_batch) {
-      digests += join_message(detail::digest_of(tensor.contiguous()), "\n");
-    }
-  }
-  detail::check_same_text("batch of one pipeline", digests, stages);
-}
-
-// A rank has trained the parameters that it has had.
-void Pipeline::Impl::check_same_stages(const Prepared& made) const {
-  if (latest == nullptr) return;
-  using Named = pipeline::StagedGraph::NamedTensors::value_type;
-  for (int rank = 0; rank < stages.size(); ++rank) {
-    const auto had = latest->staged.parameters_of(rank);
-    const auto has = made.staged.parameters_of(rank);
-    if (std::ranges::equal(had, has, {}, &Named::first, &Named::first)) continue;
-    throw UsageError(
-        join_message("for a batch of other shapes, or in another mode, stages of equal cost are "
-                     "others: rank ",
-                     rank, " along pipe would have other parameters than it has trained"),
-        "name the modules that begin stages in plan.stages");
-  }
-}
-
-const Pipeline::Impl::Prepared& Pipeline::Impl::last() const {
-  if (latest == nullptr) {
-    throw UsageError("the pipeline has not run a step, which captures the module",
-                     "call step() first");
-  }
-  return *latest;
-}
 
 Pipeline::Pipeline(torch::nn::Module& module, graph::Forward forward, const Plan& plan,
                    const comm::Group& group) {
@@ -244,16 +156,19 @@ Pipeline::Pipeline(torch::nn::Module& module, graph::Forward forward, const Plan
   const std::vector<NamedTensor> buffers = detail::named_tensors(module.named_buffers());
   detail::check_same_on_all_ranks(buffers, "buffer", group);
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  pipeline::check_plain(tensors);
   if (plan.broadcast_parameters) broadcast_all(tensors, group);
   const Plan whole = on_both_axes(plan, group);
   const DeviceMesh mesh(group, whole.mesh);
-  impl_ = std::make_unique<Impl>(Impl{.module = module,
-                                      .forward = std::move(forward),
-                                      .plan = whole,
-                                      .group = group,
-                                      .stages = mesh.group(mesh.axis(kStageAxis)),
-                                      .data = mesh.group(mesh.axis(kDataAxis)),
-                                      .seed = shared_seed(group)});
+  impl_ = std::make_unique<Impl>(
+      Impl{.module = module,
+           .forward = std::move(forward),
+           .plan = whole,
+           .group = group,
+           .stages = mesh.group(mesh.axis(kStageAxis)),
+           .data = mesh.group(mesh.axis(kDataAxis)),
+           .layouts = {module, pipeline::mesh_of_stages(mesh), whole.layouts},
+           .seed = shared_seed(group)});
 }
 
 Pipeline::Pipeline(Pipeline&&) noexcept = default;
@@ -261,70 +176,172 @@ Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 Pipeline::~Pipeline() = default;
 
 PipelineStep Pipeline::step(const std::vector<at::Tensor>& batch, bool report) {
-  check_batch(batch, impl_->plan.micro_batches);
-  const auto micro_batches = micro_batches_of(batch, impl_->plan.micro_batches);
-  Impl::Prepared& prepared = impl_->prepared_for(micro_batches);
-  if (impl_->plan.broadcast_buffers && impl_->data.size() > 1) {
-    for (const auto& [name, buffer] : prepared.buffers) {
-      comm::broadcast(buffer, 0, impl_->data, name);
-    }
-  }
-  // What is there already has been added up over ranks and divided.
-  std::vector<at::Tensor> before;
-  if (prepared.reducer) {
-    for (auto& [name, parameter] : prepared.parameters) {
-      before.push_back(std::exchange(parameter.mutable_grad(), {}));
-    }
-  }
-  pipeline::StepResult result =
-      prepared.executor.step(micro_batches, impl_->steps, {.share_loss = true, .report = report});
-  if (prepared.reducer) {
-    prepared.reducer->reduce();
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      if (!before[i].defined()) continue;
-      at::Tensor& gradient = prepared.parameters[i].second.mutable_grad();
-      if (gradient.defined()) before[i].add_(gradient);
-      gradient = before[i];
-    }
-  }
-  ++impl_->steps;
+  Impl& its = *impl_;
+  const pipeline::CutBatch cut = pipeline::cut_batch(batch, its.of_step(), its.module, its.group);
+  Impl::Prepared& prepared = its.begin_step(cut);
+  pipeline::StepResult result = its.ending_for_all([&] {
+    its.follow_buffers(prepared);
+    pipeline::StepResult of_step = prepared.executor.step(cut.micro_batches, its.steps,
+                                                          {.share_loss = true, .report = report});
+    its.parameters->finish_step(prepared.staged.program().sum_of_weights());
+    return of_step;
+  });
+  ++its.steps;
   return {.loss = std::move(result.loss), .report = std::move(result.report)};
+}
+
+PipelineEvaluation Pipeline::evaluate(const std::vector<at::Tensor>& batch,
+                                      const EvaluateOptions& options) {
+  Impl& its = *impl_;
+  if (!its.parameters) {
+    its.take_stages(pipeline::cut_batch(batch, its.of_evaluation(), its.module, its.group));
+  }
+  const EvaluationMode mode(its.module);
+  const pipeline::CutBatch cut =
+      pipeline::cut_batch(batch, its.of_evaluation(), its.module, its.group);
+  Impl::Prepared& prepared = its.evaluation_for(cut, its.group);
+  prepared.staged.check_results_join();
+  PipelineEvaluation evaluation;
+  its.ending_for_all([&] {
+    its.follow_buffers(prepared);
+    pipeline::StepResult result =
+        prepared.executor.step(cut.micro_batches, its.steps, {.share_loss = true, .report = false});
+    evaluation.loss = std::move(result.loss);
+    for (const std::vector<at::Tensor>& parts : result.results) {
+      evaluation.results.push_back(parts.empty() ? at::Tensor() : pipeline::joined(parts));
+    }
+    if (options.share_results) share(evaluation.results, its.stages);
+  });
+  ++its.evaluations;
+  return evaluation;
+}
+
+MicroBatchResults Pipeline::step_micro_batches(const MicroBatches& micro_batches,
+                                               const MicroBatchStepOptions& options) {
+  Impl& its = *impl_;
+  const pipeline::CutBatch batch =
+      pipeline::take_batch(micro_batches, its.of_step(), its.module, its.group);
+  Impl::Prepared& prepared = its.begin_step(batch);
+  const pipeline::Program& program = prepared.staged.program();
+  MicroBatchResults results;
+  its.ending_for_all([&] {
+    its.follow_buffers(prepared);
+    const pipeline::StepResult result =
+        prepared.executor.step(micro_batches, options.number < 0 ? its.steps : options.number,
+                               {.share_loss = false, .report = false, .scale = options.scale});
+    its.parameters->finish_step(program.sum_of_weights());
+    results.losses = share_losses(result, program, its.stages);
+  });
+  ++its.steps;
+  return results;
+}
+
+MicroBatchResults Pipeline::evaluate_micro_batches(const MicroBatches& micro_batches,
+                                                   const EvaluateOptions& options) {
+  Impl& its = *impl_;
+  its.own();
+  const EvaluationMode mode(its.module);
+  MicroBatchResults all;
+  its.ending_for_all([&] {
+    const pipeline::CutBatch batch =
+        pipeline::take_batch(micro_batches, its.of_evaluation(), its.module, its.stages);
+    Impl::Prepared& prepared = its.evaluation_for(batch, its.stages);
+    pipeline::StepResult result =
+        prepared.executor.step(micro_batches, its.steps, {.share_loss = false, .report = false});
+    all.losses = share_losses(result, prepared.staged.program(), its.stages);
+    all.results = std::move(result.results);
+    for (std::vector<at::Tensor>& parts : all.results) {
+      parts.resize(micro_batches.size());
+      if (options.share_results) share(parts, its.stages);
+    }
+  });
+  ++its.evaluations;
+  return all;
+}
+
+void Pipeline::take_stages(const MicroBatches& micro_batches) {
+  Impl& its = *impl_;
+  if (its.parameters) return;
+  const pipeline::CutBatch batch =
+      pipeline::take_batch(micro_batches, its.of_evaluation(), its.module, its.group);
+  detail::succeed_together(its.group, "read its batch",
+                           [&] { its.check_same_values(batch.micro_batches); });
+  its.take_stages(batch);
+}
+
+bool Pipeline::has_stages() const noexcept { return impl_->parameters.has_value(); }
+std::uint64_t Pipeline::seed() const noexcept { return impl_->seed; }
+
+void Pipeline::set_seed(std::uint64_t seed) {
+  if (std::exchange(impl_->seed, seed) == seed) return;
+  impl_->latest = nullptr;
+  impl_->prepared.clear();
+  impl_->evaluated.clear();
+}
+
+void Pipeline::prepare(const std::vector<at::Tensor>& batch) {
+  Impl& its = *impl_;
+  its.prepared_for(
+      pipeline::cut_batch(batch, {.count = its.plan.micro_batches}, its.module, its.group));
+}
+
+void Pipeline::shard(torch::optim::Optimizer& optimizer) {
+  Impl& its = *impl_;
+  if (!cuts_anything(its.plan) || its.data.size() == 1) return;
+  check_can_shard(optimizer);
+  if (its.parameters) return its.parameters->parallelized().shard(optimizer);
+  if (!has_any(optimizer, its.module)) {
+    throw UsageError("this optimizer has none of the module's parameters",
+                     "give shard an optimizer of the parameters that the pipeline trains");
+  }
+  if (std::ranges::find(its.waiting, &optimizer) == its.waiting.end()) {
+    its.waiting.push_back(&optimizer);
+  }
+}
+
+void Pipeline::unshard(torch::optim::Optimizer& optimizer) {
+  std::erase(impl_->waiting, &optimizer);
+  if (impl_->parameters) impl_->parameters->parallelized().unshard(optimizer);
 }
 
 void Pipeline::gather_parameters() {
   const at::NoGradGuard no_grad;
-  const Impl::Prepared& prepared = impl_->last();
-  std::map<std::string, int> given;  // by which rank
-  for (int rank = 0; rank < impl_->stages.size(); ++rank) {
-    auto tensors = prepared.staged.parameters_of(rank);
-    const auto buffers = prepared.staged.buffers_of(rank);
-    tensors.insert(tensors.end(), buffers.begin(), buffers.end());
-    for (const auto& [name, tensor] : tensors) {
-      if (!given.emplace(name, rank).second) continue;
-      comm::broadcast(tensor, rank, impl_->stages, name);
+  Impl& its = *impl_;
+  pipeline::StageParameters& own = its.own();
+  own.parallelized().fetch();
+  std::vector<NamedTensor> all = detail::named_tensors(its.module.named_parameters());
+  const std::vector<NamedTensor> buffers = detail::named_tensors(its.module.named_buffers());
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  for (NamedTensor& item : all) {
+    at::Tensor& tensor = item.tensor;
+    if (detail::is_deferred(tensor)) {
+      tensor.set_data(at::empty_strided(tensor.sizes(), tensor.strides(),
+                                        tensor.options().requires_grad(false)));
+      its.layouts.distribute({tensor});
     }
+    comm::broadcast(detail::memory_of(tensor), own.first_rank_of(tensor), its.stages, item.name);
   }
 }
 
 Sharing Pipeline::sharing() const {
-  return {.group = impl_->stages, .is_part = [this](const at::Tensor& parameter) {
-            const Impl::Prepared& prepared = impl_->last();
-            for (int rank = 0; rank <= impl_->stages.rank(); ++rank) {
-              for (const auto& [name, tensor] : prepared.staged.parameters_of(rank)) {
-                if (tensor.is_same(parameter)) return rank == impl_->stages.rank();
-              }
-            }
-            return false;
+  return {.group = impl_->group, .is_part = [impl = impl_.get()](const at::Tensor& stepped) {
+            return impl->own().counts(stepped);
           }};
 }
 
+Parallelized& Pipeline::parallelized() { return impl_->own().parallelized(); }
+const Parallelized& Pipeline::parallelized() const { return impl_->own().parallelized(); }
+
 const Plan& Pipeline::plan() const noexcept { return impl_->plan; }
+const comm::Group& Pipeline::group() const noexcept { return impl_->group; }
 const comm::Group& Pipeline::stage_group() const noexcept { return impl_->stages; }
 const comm::Group& Pipeline::data_group() const noexcept { return impl_->data; }
 const graph::Graph& Pipeline::graph() const { return impl_->last().staged.graph(); }
 const std::vector<int>& Pipeline::boundaries() const { return impl_->last().staged.boundaries(); }
 const schedule::Schedule& Pipeline::schedule() const { return impl_->last().executor.schedule(); }
+const Recomputation& Pipeline::recomputation() const {
+  return impl_->last().staged.recomputation();
+}
 std::string Pipeline::to_string() const { return impl_->last().staged.to_string(); }
 
 }  // namespace trireme

@@ -64,6 +64,10 @@ void check_crossing(const Program& program, const Crossing& crossing, int num_va
                      "give the sizes for every kind of micro-batch in Program::variants");
   }
   for (const Shape& shape : crossing.shapes) check_shape(shape, whose);
+  if (crossing.has_gradient && program.is_evaluation) {
+    throw UsageError(join_message(whose, " has a gradient, and the program is an evaluation"),
+                     "set has_gradient to false");
+  }
   if (crossing.has_gradient && !at::isFloatingType(crossing.dtype) &&
       !at::isComplexType(crossing.dtype)) {
     throw UsageError(join_message(whose, " of ", crossing.dtype, " cannot have a gradient"),
@@ -153,13 +157,16 @@ void check_outputs(const Program& program, const Values& values, const StageCode
     if (crossing->from == code.stage) expected.insert(value);
   }
   if (program.loss_stage == code.stage) expected.insert(program.loss);
+  for (const Result& result : program.results) {
+    if (result.stage == code.stage) expected.insert(result.value);
+  }
   const std::set<int> given(code.outputs.begin(), code.outputs.end());
   if (given == expected && given.size() == code.outputs.size()) return;
   throw UsageError(
       join_message("stage ", code.stage, " gives values ", at::ArrayRef<int>(code.outputs),
                    ", expected each of ",
                    at::ArrayRef<int>(std::vector<int>(expected.begin(), expected.end())), " once"),
-      "a stage gives the crossings that come from it, and the loss if it is the stage of it");
+      "a stage gives the crossings that come from it, and the loss and results whose stage it is");
 }
 
 // One tensor has one name, and one name one tensor.
@@ -189,6 +196,10 @@ void check_names(const std::vector<StageCode>& stages) {
 
 }  // namespace
 
+bool Program::is_result(int value) const {
+  return std::ranges::find(results, value, &Result::value) != results.end();
+}
+
 int Program::variant_of(int micro_batch) const {
   return variants.empty() ? 0 : item(variants, micro_batch);
 }
@@ -214,6 +225,9 @@ void check_program(const Program& program) {
   values_of(program);
   for (const Crossing& crossing : program.crossings) {
     check_crossing(program, crossing, num_variants);
+  }
+  for (const Result& result : program.results) {
+    check_stage(program, result.stage, join_message("result value ", result.value));
   }
   check_stage(program, program.loss_stage, "the loss");
 }
@@ -265,6 +279,10 @@ std::string describe(const Program& program) {
   text << "variants " << at::ArrayRef<int>(program.variants) << "\nweights "
        << at::ArrayRef<double>(program.weights) << "\ndivision "
        << (program.division == GradientDivision::kNone ? "none" : "by weights") << "\n";
+  if (program.is_evaluation) text << "evaluation\n";
+  for (const Result& result : program.results) {
+    text << "result " << result.value << " of stage " << result.stage << "\n";
+  }
   return text.str();
 }
 

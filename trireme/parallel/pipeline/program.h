@@ -65,6 +65,14 @@ enum class GradientDivision : std::uint8_t {
   kNone,       ///< left, for whoever adds over data ranks and divides then
 };
 
+/// A value that is kept of every micro-batch, whether or not it goes to other stages.
+struct Result {
+  int value = 0;
+  int stage = 0;  ///< that makes it
+
+  bool operator==(const Result&) const = default;
+};
+
 /// What all ranks agree on.
 struct Program {
   /// Rank r of the group runs list r. Where it lists no messages they are put in.
@@ -80,7 +88,13 @@ struct Program {
   /// over unequally many.
   std::vector<double> weights{};
   GradientDivision division = GradientDivision::kByWeights;
+  /// Forward alone, without gradients: of the schedule the order of forwards and their messages
+  /// count, and no crossing has a gradient.
+  bool is_evaluation = false;
+  /// Of evaluations, beside the loss.
+  std::vector<Result> results{};
 
+  bool is_result(int value) const;
   int variant_of(int micro_batch) const;
   double weight_of(int micro_batch) const;
   double sum_of_weights() const;

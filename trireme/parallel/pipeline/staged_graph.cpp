@@ -5,6 +5,8 @@
 #include <trireme/graph/boundaries.h>
 #include <trireme/graph/cut.h>
 #include <trireme/graph/guard.h>
+#include <trireme/parallel/pipeline/cut_like.h>
+#include <trireme/parallel/pipeline/execution/rebuild.h>
 #include <trireme/parallel/pipeline/split/operators.h>
 #include <trireme/schedule/generators/generators.h>
 
@@ -28,20 +30,23 @@ std::int64_t rows_of(const std::vector<at::Tensor>& micro_batch) {
   return micro_batch.front().size(0);
 }
 
-// The number of rows of each variant, in the order in which micro-batches have them.
-std::vector<std::int64_t> sizes_of(const std::vector<std::vector<at::Tensor>>& micro_batches) {
-  std::vector<std::int64_t> sizes;
-  for (const auto& micro_batch : micro_batches) {
-    if (std::ranges::find(sizes, rows_of(micro_batch)) == sizes.end()) {
-      sizes.push_back(rows_of(micro_batch));
-    }
-  }
+using Sizes = std::vector<std::vector<std::int64_t>>;
+
+Sizes sizes_of(const std::vector<at::Tensor>& micro_batch) {
+  Sizes sizes;
+  for (const at::Tensor& tensor : micro_batch) sizes.push_back(tensor.sizes().vec());
   return sizes;
 }
 
-const std::vector<at::Tensor>& first_of_size(
-    const std::vector<std::vector<at::Tensor>>& micro_batches, std::int64_t rows) {
-  return *std::ranges::find(micro_batches, rows, rows_of);
+// Of each variant the first micro-batch.
+std::vector<std::vector<at::Tensor>> variants_of(
+    const std::vector<std::vector<at::Tensor>>& micro_batches) {
+  std::vector<std::vector<at::Tensor>> variants;
+  for (const auto& micro_batch : micro_batches) {
+    const auto known = std::ranges::find(variants, sizes_of(micro_batch), sizes_of);
+    if (known == variants.end()) variants.push_back(micro_batch);
+  }
+  return variants;
 }
 
 // Other sizes may take other operators; values are numbered alike where they do not.
@@ -59,13 +64,16 @@ void check_same_operators(const Graph& first, const Graph& other, std::int64_t r
       "choose a batch size that micro_batches divides");
 }
 
-void check_loss(const Graph& graph) {
+void check_loss(const Graph& graph, bool needs_gradient) {
   if (graph.results.empty()) {
     throw UsageError("the forward of a pipeline returned nothing", "return the loss first");
   }
   const Value& loss = graph.value(graph.results.front());
   const bool is_number = std::ranges::all_of(loss.sizes, [](auto size) { return size == 1; });
-  if (is_number && at::isFloatingType(loss.dtype) && loss.requires_grad && loss.node >= 0) return;
+  if (is_number && at::isFloatingType(loss.dtype) && loss.node >= 0 &&
+      (loss.requires_grad || !needs_gradient)) {
+    return;
+  }
   throw UsageError(
       join_message("the first result of a pipeline's forward is of ", at::IntArrayRef(loss.sizes),
                    " and ", loss.dtype, loss.requires_grad ? "" : ", and needs no gradient",
@@ -78,6 +86,18 @@ Shape shape_of(const Value& value) {
   const bool is_dense = at::empty_strided(value.sizes, value.strides, at::TensorOptions(at::kMeta))
                             .is_non_overlapping_and_dense();
   return {.sizes = value.sizes, .strides = is_dense ? value.strides : std::vector<std::int64_t>()};
+}
+
+// `, and runs operators 3 to 9 and 12 to 20 again`; nothing without parts.
+std::string describe(const std::vector<graph::Part>& parts) {
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const char* const before = i == 0                  ? ", and runs operators "
+                               : i + 1 == parts.size() ? " and "
+                                                       : ", ";
+    text += join_message(before, parts[i].begin, " to ", parts[i].end - 1);
+  }
+  return parts.empty() ? text : text + " again";
 }
 
 // Where the stage that the plan names first is not stage 0, that one is what runs before it.
@@ -108,25 +128,69 @@ std::vector<int> cut_as_named(const Graph& graph, const Plan& plan) {
 
 StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
                          const std::vector<std::vector<at::Tensor>>& micro_batches,
-                         const Plan& plan) {
+                         const Plan& plan)
+    : StagedGraph(module, forward, micro_batches, plan, nullptr) {}
+
+StagedGraph StagedGraph::for_evaluation(torch::nn::Module& module, const graph::Forward& forward,
+                                        const std::vector<std::vector<at::Tensor>>& micro_batches,
+                                        const Plan& plan, const StagedGraph& trained) {
+  StagedGraph staged(module, forward, micro_batches, plan, &trained);
+  staged.check_same_ranks(trained);
+  return staged;
+}
+
+StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
+                         const std::vector<std::vector<at::Tensor>>& micro_batches,
+                         const Plan& plan, const StagedGraph* trained) {
+  program_.is_evaluation = trained != nullptr;
+  const graph::CaptureOptions options = {.backward = trained == nullptr};
   for (const auto& item : module.named_parameters()) {
     tensors_.emplace_back(item.key(), item.value());
   }
   for (const auto& item : module.named_buffers()) tensors_.emplace_back(item.key(), item.value());
-  for (const std::int64_t rows : sizes_of(micro_batches)) {
-    graphs_.push_back(std::make_shared<const Graph>(
-        graph::capture(module, forward, first_of_size(micro_batches, rows))));
-    check_same_operators(graph(), *graphs_.back(), rows);
+  for (const auto& variant : variants_of(micro_batches)) {
+    graphs_.push_back(
+        std::make_shared<const Graph>(graph::capture(module, forward, variant, options)));
+    check_same_operators(graph(), *graphs_.back(), rows_of(variant));
   }
-  check_loss(graph());
-  cut(plan);
+  check_loss(graph(), trained == nullptr);
+  if (trained == nullptr) {
+    cut(plan);
+  } else {
+    boundaries_ = cut_like(graph(), trained->graph(), trained->boundaries_);
+  }
+  set_schedule(plan, micro_batches.size());
+  recomputation_.parts.resize(boundaries_.size() - 1);
+  if (trained == nullptr) {
+    recomputation_ = recomputation_of(graph(), boundaries_, program_.schedule, plan);
+  }
   for (const auto& its : graphs_) {
     std::vector<Piece>& pieces = pieces_.emplace_back();
     for (std::size_t stage = 0; stage + 1 < boundaries_.size(); ++stage) {
-      pieces.emplace_back(its, boundaries_[stage], boundaries_[stage + 1], module);
+      pieces.emplace_back(its, boundaries_[stage], boundaries_[stage + 1], module,
+                          recomputation_.parts[stage]);
     }
   }
   set_program(plan, micro_batches);
+}
+
+// A rank knows the values of what it has trained, and of what nobody has.
+void StagedGraph::check_same_ranks(const StagedGraph& trained) const {
+  const int ranks = program_.schedule.num_ranks();
+  std::map<std::string, std::set<int>> trainers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const auto& [name, tensor] : trained.tensors_of(rank)) trainers[name].insert(rank);
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const auto& [name, tensor] : tensors_of(rank)) {
+      const auto found = trainers.find(name);
+      if (found == trainers.end() || found->second.contains(rank)) continue;
+      throw UsageError(join_message("in evaluation rank ", rank, " along pipe would use ", name,
+                                    ", which rank ", *found->second.begin(), " trains"),
+                       "begin stages with other modules (plan.stages), so that it has one stage in "
+                       "both modes");
+    }
+  }
 }
 
 void StagedGraph::cut(const Plan& plan) {
@@ -139,12 +203,11 @@ void StagedGraph::cut(const Plan& plan) {
   }
 }
 
-void StagedGraph::set_program(const Plan& plan,
-                              const std::vector<std::vector<at::Tensor>>& micro_batches) {
+void StagedGraph::set_schedule(const Plan& plan, std::size_t micro_batches) {
   const int ranks = stage_ranks(plan);
   const auto num_stages = static_cast<int>(boundaries_.size()) - 1;
   program_.schedule =
-      schedule::generate(plan.schedule, ranks, static_cast<int>(micro_batches.size()),
+      schedule::generate(plan.schedule, ranks, static_cast<int>(micro_batches),
                          plan.stages.empty() ? static_cast<int>(plan.chunks) : num_stages / ranks);
   if (program_.schedule.num_stages() != num_stages) {
     throw UsageError(
@@ -152,21 +215,32 @@ void StagedGraph::set_program(const Plan& plan,
                      " over ", ranks, " ranks has ", program_.schedule.num_stages()),
         "name as many stages, or choose another schedule");
   }
+}
+
+void StagedGraph::set_program(const Plan& plan,
+                              const std::vector<std::vector<at::Tensor>>& micro_batches) {
   program_.inputs.assign(graph().inputs.begin(), graph().inputs.end());
   program_.loss = graph().results.front();
   program_.loss_stage = stage_of(graph().value(program_.loss).node);
   program_.loss_dtype = graph().value(program_.loss).dtype;
-  const std::vector<std::int64_t> sizes = sizes_of(micro_batches);
+  const auto variants = variants_of(micro_batches);
   std::vector<std::int64_t> rows;
   for (const auto& micro_batch : micro_batches) {
     rows.push_back(rows_of(micro_batch));
-    const auto variant = std::ranges::find(sizes, rows.back()) - sizes.begin();
-    program_.variants.push_back(static_cast<int>(variant));
+    const auto variant = std::ranges::find(variants, sizes_of(micro_batch), sizes_of);
+    program_.variants.push_back(static_cast<int>(variant - variants.begin()));
   }
-  const bool is_mean = plan.gradient_reduction == GradientReduction::kMean;
+  const bool is_mean =
+      program_.is_evaluation || plan.gradient_reduction == GradientReduction::kMean;
   if (is_mean) program_.weights = weights_for(rows);
   const bool divides_later = !is_mean || data_ranks(plan, 1) > 1;
   program_.division = divides_later ? GradientDivision::kNone : GradientDivision::kByWeights;
+  const int last_stage = program_.schedule.num_stages() - 1;
+  for (std::size_t i = 1; program_.is_evaluation && i < graph().results.size(); ++i) {
+    const int node = graph().value(graph().results[i]).node;
+    program_.results.push_back(
+        {.value = graph().results[i], .stage = node < 0 ? last_stage : stage_of(node)});
+  }
   add_crossings();
 }
 
@@ -186,7 +260,7 @@ void StagedGraph::add_crossings() {
                 .from = stage_of(value.node),
                 .to = {stages.begin(), stages.end()},
                 .dtype = value.dtype,
-                .has_gradient = value.requires_grad,
+                .has_gradient = value.requires_grad && !program_.is_evaluation,
                 .shapes = {}};
     for (const auto& its : graphs_) {
       crossing.shapes.push_back(shape_of(its->value(id)));
@@ -220,7 +294,7 @@ StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering) cons
     const ValueId id = first.outputs()[i];
     const bool crosses =
         std::ranges::find(program_.crossings, id, &Crossing::value) != program_.crossings.end();
-    if (!crosses && id != program_.loss) continue;
+    if (!crosses && id != program_.loss && !program_.is_result(id)) continue;
     code.outputs.push_back(id);
     given.push_back(i);
   }
@@ -235,7 +309,8 @@ StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering) cons
                                 .step = micro_batch.step,
                                 .micro_batch = numbering.first_micro_batch + micro_batch.number},
         .keep_buffers = micro_batch.is_recomputation,
-        .replace = split::replace};
+        .replace = split::replace,
+        .around = rebuild_in_backward};
     const Piece& piece = variants[static_cast<std::size_t>(micro_batch.variant)];
     const std::vector<at::Tensor> all = piece.run(inputs.vec(), options);
     std::vector<at::Tensor> outputs;
@@ -275,12 +350,31 @@ StagedGraph::NamedTensors StagedGraph::buffers_of(int rank) const {
   return tensors_of(rank, &Piece::buffers);
 }
 
+StagedGraph::NamedTensors StagedGraph::tensors_of(int rank) const {
+  NamedTensors all = parameters_of(rank);
+  const NamedTensors buffers = buffers_of(rank);
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  return all;
+}
+
+StagedGraph::NamedTensors StagedGraph::parameters_of_stage_alone(int stage) const {
+  NamedTensors alone;
+  for (const ValueId id : pieces_.front()[static_cast<std::size_t>(stage)].parameters()) {
+    const auto uses = std::ranges::count_if(pieces_.front(), [&](const Piece& piece) {
+      return std::ranges::find(piece.parameters(), id) != piece.parameters().end();
+    });
+    if (uses == 1) alone.push_back(tensor_of(id));
+  }
+  return alone;
+}
+
 void StagedGraph::check_still_true(
     torch::nn::Module& module, const graph::Forward& forward,
     const std::vector<std::vector<at::Tensor>>& micro_batches) const {
-  const std::vector<std::int64_t> sizes = sizes_of(micro_batches);
-  for (std::size_t variant = 0; variant < sizes.size(); ++variant) {
-    const Graph now = graph::capture(module, forward, first_of_size(micro_batches, sizes[variant]));
+  const auto variants = variants_of(micro_batches);
+  for (std::size_t variant = 0; variant < variants.size(); ++variant) {
+    const Graph now =
+        graph::capture(module, forward, variants[variant], {.backward = !program_.is_evaluation});
     const std::string difference = graph::first_difference(*graphs_[variant], now);
     if (difference.empty()) continue;
     throw UsageError(
@@ -290,8 +384,30 @@ void StagedGraph::check_still_true(
   }
 }
 
+void StagedGraph::check_results_join() const {
+  const auto rest = [](const Value& value) {
+    return value.sizes.empty() ? value.sizes
+                               : Sizes::value_type(value.sizes.begin() + 1, value.sizes.end());
+  };
+  for (std::size_t i = 1; i < graph().results.size(); ++i) {
+    const Value& first = graph().value(graph().results[i]);
+    for (const auto& its : graphs_) {
+      const Value& other = its->value(its->results[i]);
+      if (rest(first) == rest(other)) continue;
+      throw UsageError(
+          join_message("result ", i, " of forward is of ", at::IntArrayRef(first.sizes),
+                       " for one micro-batch and of ", at::IntArrayRef(other.sizes),
+                       " for another, which cannot be put together along dim 0"),
+          "return what has a row for each row of the batch, or give batches that micro_batches "
+          "divides");
+    }
+  }
+}
+
 std::string StagedGraph::to_string() const {
   std::ostringstream text;
+  const bool recomputes = !std::ranges::all_of(
+      recomputation_.parts, [](const std::vector<graph::Part>& parts) { return parts.empty(); });
   for (int stage = 0; stage < program_.schedule.num_stages(); ++stage) {
     const auto index = static_cast<std::size_t>(stage);
     const Piece& piece = pieces_.front()[index];
@@ -318,6 +434,16 @@ std::string StagedGraph::to_string() const {
          << boundaries_[index + 1] - boundaries_[index] << " operators from " << first << " to "
          << last << ", " << parameters << " bytes of parameters, " << flops
          << " floating-point operations and " << sent << " bytes sent for a micro-batch\n";
+    if (!recomputes) continue;
+    text << "  keeps " << recomputation_.bytes[index].activations << " bytes of a micro-batch"
+         << describe(recomputation_.parts[index]) << "\n";
+  }
+  if (recomputes) {
+    text << recomputation_.flops << " floating-point operations run again for a micro-batch";
+    if (recomputation_.flops_at_least < recomputation_.flops) {
+      text << "; no choice has fewer than " << recomputation_.flops_at_least;
+    }
+    text << "\n";
   }
   return text.str();
 }

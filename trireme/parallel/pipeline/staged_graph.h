@@ -5,6 +5,7 @@
 #include <trireme/graph/capture.h>
 #include <trireme/graph/replay.h>
 #include <trireme/parallel/pipeline/program.h>
+#include <trireme/parallel/recompute/by_plan.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
@@ -37,9 +38,21 @@ class StagedGraph {
   StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
               const std::vector<std::vector<at::Tensor>>& micro_batches, const Plan& plan);
 
+  /// The same for evaluation: forward alone, without gradients, whose further results are kept. Is
+  /// cut where `trained` is (cut_like.h). Throws UsageError too where a stage would use parameters
+  /// that another rank trains.
+  static StagedGraph for_evaluation(torch::nn::Module& module, const graph::Forward& forward,
+                                    const std::vector<std::vector<at::Tensor>>& micro_batches,
+                                    const Plan& plan, const StagedGraph& trained);
+
   const graph::Graph& graph() const { return *graphs_.front(); }
   const std::vector<int>& boundaries() const noexcept { return boundaries_; }
   const Program& program() const noexcept { return program_; }
+  /// What is computed again, of the first micro-batch; nothing in evaluations.
+  const Recomputation& recomputation() const noexcept { return recomputation_; }
+
+  /// Makes each micro-batch count 1, however many rows it has. Before the program is used.
+  void count_alike() { program_.weights.clear(); }
 
   /// Those of one rank along `pipe`.
   std::vector<StageCode> code_of(int rank, const Numbering& numbering) const;
@@ -48,15 +61,27 @@ class StagedGraph {
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
   NamedTensors parameters_of(int rank) const;
   NamedTensors buffers_of(int rank) const;
+  NamedTensors tensors_of(int rank) const;  ///< both
+  /// Those that this stage uses and no other.
+  NamedTensors parameters_of_stage_alone(int stage) const;
 
   /// Throws UsageError naming the first operator that a new record has otherwise.
   void check_still_true(torch::nn::Module& module, const graph::Forward& forward,
                         const std::vector<std::vector<at::Tensor>>& micro_batches) const;
 
+  /// Throws UsageError where what forward returns after the loss cannot be put together along dim
+  /// 0, because other dims differ between micro-batches. The same on all ranks.
+  void check_results_join() const;
+
   std::string to_string() const;
 
  private:
+  StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
+              const std::vector<std::vector<at::Tensor>>& micro_batches, const Plan& plan,
+              const StagedGraph* trained);
+  void check_same_ranks(const StagedGraph& trained) const;
   void cut(const Plan& plan);
+  void set_schedule(const Plan& plan, std::size_t micro_batches);
   void set_program(const Plan& plan, const std::vector<std::vector<at::Tensor>>& micro_batches);
   void add_crossings();
   int stage_of(int node) const;
@@ -70,6 +95,7 @@ class StagedGraph {
   std::vector<int> boundaries_;
   std::vector<std::vector<graph::Piece>> pieces_;  ///< by variant and stage
   Program program_;
+  Recomputation recomputation_;
 };
 
 }  // namespace trireme::pipeline

@@ -2,6 +2,7 @@
 #include <trireme/parallel/pipeline/step_report.h>
 
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/tensor/memory.h>
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -11,6 +12,7 @@
 #include <sstream>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace trireme::pipeline {
@@ -21,6 +23,31 @@ using schedule::item;
 using schedule::Span;
 using schedule::StageBytes;
 
+namespace {
+
+// Whether these tensors, and bases that they alone are views of, are all that holds the memory of
+// one of them: without gradients too, a view holds its base.
+bool hold_alone(const std::vector<at::Tensor>& tensors, const at::Tensor& tensor) {
+  std::unordered_set<const c10::TensorImpl*> holders;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> views;  // by base
+  for (const at::Tensor& its : tensors) {
+    if (!its.defined() || !its.has_storage() || !its.is_alias_of(tensor)) continue;
+    if (holders.insert(its.unsafeGetTensorImpl()).second && its.is_view()) {
+      ++views[its._base().unsafeGetTensorImpl()];
+    }
+  }
+  for (const at::Tensor& its : tensors) {
+    if (!its.defined() || !its.has_storage() || !its.is_view()) continue;
+    if (!its.is_alias_of(tensor)) continue;
+    const auto& base = its._base();
+    const bool is_new = holders.insert(base.unsafeGetTensorImpl()).second;
+    if (is_new && base.use_count() != views[base.unsafeGetTensorImpl()]) return false;
+  }
+  return tensor.storage().use_count() == holders.size();
+}
+
+}  // namespace
+
 // What was allocated while it counted, and is not free yet.
 class StepRecorder::Allocations : public c10::MemoryReportingInfoBase {
  public:
@@ -29,8 +56,10 @@ class StepRecorder::Allocations : public c10::MemoryReportingInfoBase {
     if (bytes < 0) {
       forget(memory);
     } else if (counts) {
-      live_[memory] = bytes;
+      const bool is_gradient = counts_gradients_ && !is_rebuilding_;
+      live_[memory] = {.bytes = bytes, .of_action = is_gradient ? action_ : 0};
       total += bytes;
+      if (is_gradient) gradients_ += bytes;
     }
   }
   bool memoryProfilingEnabled() const override { return true; }
@@ -38,15 +67,43 @@ class StepRecorder::Allocations : public c10::MemoryReportingInfoBase {
   void forget(const void* memory) {
     const auto found = live_.find(memory);
     if (found == live_.end()) return;
-    total -= found->second;
+    total -= found->second.bytes;
+    if (found->second.of_action == action_) gradients_ -= found->second.bytes;
     live_.erase(found);
+  }
+
+  void begin_action(bool is_backward) {
+    ++action_;
+    gradients_ = 0;
+    counts_gradients_ = is_backward;
+    most_rebuilt = 0;
+  }
+  // Returns whether it counted before.
+  bool begin_rebuilding() {
+    is_rebuilding_ = true;
+    return std::exchange(counts, true);
+  }
+  void end_rebuilding(bool counted) {
+    is_rebuilding_ = false;
+    counts = counted;
+    most_rebuilt = std::max(most_rebuilt, total - gradients_);
   }
 
   bool counts = false;
   std::int64_t total = 0;
+  /// Of totals in this action when something had been computed again, without its gradients.
+  std::int64_t most_rebuilt = 0;
 
  private:
-  std::unordered_map<const void*, std::int64_t> live_;
+  struct Memory {
+    std::int64_t bytes = 0;
+    std::int64_t of_action = 0;  // whose gradients it is for; 0 for other memory
+  };
+  std::unordered_map<const void*, Memory> live_;
+  std::int64_t action_ = 0;
+  std::int64_t gradients_ = 0;  // allocated in this action
+  bool counts_gradients_ = false;
+  bool is_rebuilding_ = false;
 };
 
 struct StepRecorder::Installed {
@@ -54,6 +111,16 @@ struct StepRecorder::Installed {
       : guard(c10::DebugInfoKind::PROFILER_STATE, allocations) {}
   c10::DebugInfoGuard guard;
 };
+
+StepRecorder::Rebuilding::Rebuilding()
+    : allocations_(dynamic_cast<Allocations*>(
+          c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE))) {
+  if (allocations_ != nullptr) counted_ = allocations_->begin_rebuilding();
+}
+
+StepRecorder::Rebuilding::~Rebuilding() {
+  if (allocations_ != nullptr) allocations_->end_rebuilding(counted_);
+}
 
 struct StepRecorder::Pair {
   bool is_recomputed = false;
@@ -70,7 +137,7 @@ StepRecorder::StepRecorder(const schedule::Schedule& schedule, const comm::Group
     if (action.kind == ActionKind::kRecompute) pair_of(action).is_recomputed = true;
   }
   stage_bytes_.resize(static_cast<std::size_t>(schedule.num_stages()),
-                      {.activations = 0, .weight_inputs = 0, .stage_inputs = 0});
+                      {.activations = 0, .weight_inputs = 0, .stage_inputs = 0, .rebuilding = 0});
   comm::barrier(group);
   installed_ = std::make_unique<Installed>(allocations_);
   start_ = std::chrono::steady_clock::now();
@@ -92,6 +159,7 @@ void StepRecorder::begin(const Action& action) {
                          action.kind == ActionKind::kRecompute ||
                          action.kind == ActionKind::kBackwardInput;
   bytes_before_ = allocations_->total;
+  allocations_->begin_action(gives_input_gradient(action.kind));
 }
 
 void StepRecorder::end(const Action& action, double began) {
@@ -104,6 +172,11 @@ void StepRecorder::end(const Action& action, double began) {
   Pair& pair = pair_of(action);
   StageBytes& bytes = item(stage_bytes_, action.stage);
   const std::int64_t change = allocations_->total - bytes_before_;
+  if (gives_input_gradient(action.kind) && allocations_->most_rebuilt > 0) {
+    const std::int64_t rebuilt = allocations_->most_rebuilt - bytes_before_;
+    bytes.rebuilding = std::max(bytes.rebuilding, pair.inputs + pair.allocated + rebuilt);
+    peak_ = std::max(peak_, held_ + allocations_->most_rebuilt);
+  }
   pair.allocated += change;
   if (action.kind == ActionKind::kForward) {
     pair.inputs = std::exchange(input_bytes_, 0);
@@ -123,25 +196,25 @@ void StepRecorder::end(const Action& action, double began) {
 
 void StepRecorder::give(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.has_storage() && tensor.storage().use_count() == 1) {
+    if (tensor.defined() && tensor.has_storage() && hold_alone(tensors, tensor)) {
       allocations_->forget(tensor.storage().data());
     }
   }
 }
 
 void StepRecorder::leave_out(const at::Tensor& gradient) {
-  if (gradient.defined() && gradient.has_storage()) {
-    allocations_->forget(gradient.storage().data());
-  }
+  const at::Tensor memory = detail::memory_of(gradient);
+  if (memory.defined() && memory.has_storage()) allocations_->forget(memory.storage().data());
 }
 
-// The peak; three numbers for each stage; three words for each span.
+// The peak; four numbers for each stage; three words for each span.
 std::string StepRecorder::to_text() const {
   std::ostringstream text;
   text.precision(17);
   text << peak_ << "\n";
   for (const StageBytes& bytes : stage_bytes_) {
-    text << bytes.activations << " " << bytes.weight_inputs << " " << bytes.stage_inputs << "\n";
+    text << bytes.activations << " " << bytes.weight_inputs << " " << bytes.stage_inputs << " "
+         << bytes.rebuilding << "\n";
   }
   for (const Span& span : spans_) {
     text << schedule::to_text(span.action) << " " << span.begin << " " << span.end << "\n";
@@ -154,7 +227,7 @@ void StepRecorder::read(const std::string& text, std::size_t rank, StepReport& r
   words >> report.peak_bytes[rank];
   for (int stage = 0; stage < schedule_.num_stages(); ++stage) {
     StageBytes bytes;
-    words >> bytes.activations >> bytes.weight_inputs >> bytes.stage_inputs;
+    words >> bytes.activations >> bytes.weight_inputs >> bytes.stage_inputs >> bytes.rebuilding;
     if (static_cast<std::size_t>(schedule_.rank_of(stage)) == rank) {
       item(report.stage_bytes, stage) = bytes;
     }

@@ -26,8 +26,9 @@ struct StepReport {
   /// What a micro-batch kept in each stage, the most of all micro-batches: what came into the stage
   /// from others, and what was allocated and not freed again.
   std::vector<schedule::StageBytes> stage_bytes{};
-  /// The most that each rank kept after an action. Buffers of messages that wait, gradients, and
-  /// what is freed within an action do not count.
+  /// The most that each rank kept after an action, or in a backward after it had computed something
+  /// again. Buffers of messages that wait, gradients, and what else is freed within an action do
+  /// not count.
   std::vector<std::int64_t> peak_bytes{};
 };
 
@@ -60,6 +61,23 @@ class StepRecorder {
 
  private:
   class Allocations;
+
+ public:
+  /// While it lives, something is computed again for the backward of this thread: what is
+  /// allocated counts, and what is there at its end. Nothing where nobody records.
+  class [[nodiscard]] Rebuilding {
+   public:
+    Rebuilding();
+    ~Rebuilding();
+    Rebuilding(const Rebuilding&) = delete;
+    Rebuilding& operator=(const Rebuilding&) = delete;
+
+   private:
+    Allocations* allocations_;
+    bool counted_ = false;
+  };
+
+ private:
   struct Pair;  // a stage and a micro-batch
   Pair& pair_of(const schedule::Action& action);
   std::string to_text() const;

@@ -58,8 +58,11 @@ Observer::Observer() : include_(observed_keys()), outer_(innermost_observer()) {
 Observer::~Observer() { innermost_observer() = outer_; }
 
 Recording::Recording(Effects& effects, const std::vector<at::Tensor>& inputs, std::string title,
-                     bool records_random)
-    : effects_(effects), title_(std::move(title)), records_random_(records_random) {
+                     bool records_random, bool keeps_copies)
+    : effects_(effects),
+      title_(std::move(title)),
+      records_random_(records_random),
+      keeps_copies_(keeps_copies) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (const auto* storage = memory_below(inputs[i])) inputs_.emplace(storage, i);
   }
@@ -84,7 +87,7 @@ void Recording::before_write(const Write& write) {
                      " that was there before it, by ", write.operation),
         "return it instead, or write its detach()");
   }
-  if (effects_.writes_to(storage)) return;
+  if (!keeps_copies_ || effects_.writes_to(storage)) return;
   effects_.written.push_back(
       {write.tensor.storage().getWeakStorageImpl(), storage, copy_of_bytes(write.seen.storage())});
 }
@@ -93,7 +96,7 @@ void Recording::before_draw(const at::Generator& generator) {
   const auto is_known = [&](const Effects::Stream& stream) {
     return stream.generator == generator;
   };
-  if (!records_random_ || std::ranges::any_of(effects_.drawn, is_known)) return;
+  if (!records_random_ || !keeps_copies_ || std::ranges::any_of(effects_.drawn, is_known)) return;
   effects_.drawn.push_back({generator, state_of(generator)});
 }
 

@@ -80,9 +80,10 @@ class Observer {
 
 class Recording final : public Observer {
  public:
-  /// @param title names the function in messages.
+  /// @param title names the function in messages. @param keeps_copies whether there may be a second
+  /// run; else what is written to and drawn from is only looked at.
   Recording(Effects& effects, const std::vector<at::Tensor>& inputs, std::string title,
-            bool records_random);
+            bool records_random, bool keeps_copies);
 
   /// Whether the tensor's memory came into being during the run.
   bool is_inside(const at::Tensor& tensor) const;
@@ -95,6 +96,7 @@ class Recording final : public Observer {
   Effects& effects_;
   std::string title_;
   bool records_random_;
+  bool keeps_copies_;
   std::unordered_map<const c10::StorageImpl*, std::size_t> inputs_;
   std::unordered_set<const c10::StorageImpl*> inside_;
 };

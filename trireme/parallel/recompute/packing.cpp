@@ -65,6 +65,8 @@ void install() {
 
 }  // namespace
 
+bool is_second_run() { return current != nullptr && current->is_second_run(); }
+
 PackBy::PackBy(Packer& packer) : outer_(current) {
   install();
   current = &packer;

@@ -17,7 +17,12 @@ class Packer {
   virtual ~Packer() = default;
   /// For one tensor that is about to be saved; null: it is kept as it is.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
+  /// Whether what runs now has run before, so that its graph is dropped when it is over.
+  virtual bool is_second_run() const { return false; }
 };
+
+/// Of this thread's packer; false where there is none.
+bool is_second_run();
 
 /// As long as it lives, what is saved on this thread goes by `packer` alone. Throws UsageError
 /// where another library has replaced LibTorch's engine.

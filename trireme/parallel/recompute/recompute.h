@@ -28,6 +28,11 @@ struct RecomputeOptions {
   /// Modules whose training flags, and those of their submodules, are during the second run what
   /// they were in the first, whatever they are by then.
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
+
+  /// Keeps what the second run has computed until the graph's nodes let go of it, not until the
+  /// backward pass ends: where several passes follow each other over parts of one graph, the
+  /// function runs again once, and not for each of them.
+  bool keep_between_passes = false;
 };
 
 using ManyToMany = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;

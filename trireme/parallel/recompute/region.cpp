@@ -18,6 +18,7 @@ namespace autograd = torch::autograd;
 namespace {
 
 constexpr int kNoPass = -1;
+constexpr int kAllPasses = -2;
 
 // Ends a second run that has what was asked for. No std::exception, so that functions that handle
 // those let it through.
@@ -66,16 +67,18 @@ class Region::Place final : public autograd::SavedVariableHooks {
 
 class Region::FirstPacker final : public Packer {
  public:
-  FirstPacker(Region& region, const Recording& recording)
-      : region_(region), recording_(recording) {}
+  FirstPacker(Region& region, const Recording& recording, bool is_again)
+      : region_(region), recording_(recording), is_again_(is_again) {}
 
   std::unique_ptr<autograd::SavedVariableHooks> hooks() override {
     return std::make_unique<Place>(region_.shared_from_this(), recording_);
   }
+  bool is_second_run() const override { return is_again_; }
 
  private:
   Region& region_;
   const Recording& recording_;
+  bool is_again_;
 };
 
 class Region::SecondPacker final : public Packer {
@@ -90,6 +93,7 @@ class Region::SecondPacker final : public Packer {
   std::unique_ptr<autograd::SavedVariableHooks> hooks() override {
     return std::make_unique<Kept>(*this);
   }
+  bool is_second_run() const override { return true; }
 
   SecondPacker(const SecondPacker&) = delete;
   SecondPacker& operator=(const SecondPacker&) = delete;
@@ -179,8 +183,10 @@ Region::Region(ManyToMany function, const std::vector<at::Tensor>& inputs, Recom
 std::vector<at::Tensor> Region::run(const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> outputs;
   {
-    Recording recording(effects_, inputs, title_, options_.preserve_random);
-    FirstPacker packer(*this, recording);
+    // Within the second run of a region around it there will be none of this one.
+    const bool is_again = is_second_run();
+    Recording recording(effects_, inputs, title_, options_.preserve_random, !is_again);
+    FirstPacker packer(*this, recording, is_again);
     const PackBy pack_by(packer);
     outputs = function_(inputs);
   }
@@ -198,6 +204,7 @@ std::size_t Region::add_place(const at::Tensor& tensor, bool is_inside) {
 void Region::leave_place(std::size_t index) {
   const std::scoped_lock lock(mutex_);
   saved_[index].is_held = false;
+  if (const auto kept = values_.find(kAllPasses); kept != values_.end()) kept->second.erase(index);
 }
 
 at::Tensor Region::take(std::size_t index) {
@@ -213,12 +220,13 @@ at::Tensor Region::take(std::size_t index) {
 }
 
 Region::Value Region::taken(std::size_t index) {
-  const int pass = autograd::get_current_graph_task_id();
+  int pass = autograd::get_current_graph_task_id();
   if (pass == kNoPass) return run_again(index).at(index);
+  if (options_.keep_between_passes) pass = kAllPasses;
   const bool is_first = !values_.contains(pass);
   if (is_first || !values_[pass].contains(index)) {
     Values values = run_again(is_first ? std::nullopt : std::optional(index));
-    if (is_first) {
+    if (is_first && pass != kAllPasses) {
       autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), pass] {
         const std::shared_ptr<Region> region = weak.lock();
         if (!region) return;
@@ -228,6 +236,7 @@ Region::Value Region::taken(std::size_t index) {
     }
     values_[pass].merge(values);
   }
+  if (pass == kAllPasses) return values_[pass].at(index);
   return std::move(values_[pass].extract(index).mapped());
 }
 

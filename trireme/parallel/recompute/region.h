@@ -8,7 +8,8 @@
 //
 // The second run ends by an exception of ours as soon as the last place that anyone still holds is
 // filled. A place is emptied as it is taken from. What several backward passes that keep the graph
-// compute is told apart by autograd's number of the pass.
+// compute is told apart by autograd's number of the pass, or kept until its node lets go of it
+// (RecomputeOptions::keep_between_passes).
 #pragma once
 
 #include <trireme/parallel/recompute/effects.h>
@@ -104,7 +105,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // The second run may let go of nodes of the first.
   std::recursive_mutex mutex_;
   std::vector<Saved> saved_;
-  std::map<int, Values> values_;  // by backward pass
+  std::map<int, Values> values_;  // by backward pass, or of all of them
 };
 
 }  // namespace trireme::detail

@@ -286,6 +286,17 @@ void Shards::watch_on(bool on) {
 
 void Shards::check() {
   const std::lock_guard lock(mutex_);
+  check_locked();
+  for (Bucket& bucket : buckets_) finish_gather(bucket);
+  watch_on(watches_always());
+}
+
+void Shards::check_without_waiting() {
+  const std::lock_guard lock(mutex_);
+  check_locked();
+}
+
+void Shards::check_locked() {
   if (failure_) std::rethrow_exception(failure_);
   check_memory();
   start_gathers_if_stepped();
@@ -295,8 +306,6 @@ void Shards::check() {
         "another step had changed",
         "call step() of all optimizers before anything touches the parameters");
   }
-  for (Bucket& bucket : buckets_) finish_gather(bucket);
-  watch_on(watches_always());
 }
 
 void Shards::check_memory() const {

@@ -104,6 +104,8 @@ class Shards final : public Toucher {
   /// memory, or where an optimizer stepped after the parts of the others were fetched: this rank's
   /// would never reach them.
   void check();
+  /// The same, but does not wait for parameters that operators wait for anyway: before forward.
+  void check_without_waiting();
 
   void touch(std::span<const Touched> all) override;
   /// Makes parameters whole that were stepped in parts, and with `also_cut` those of stage 3, until
@@ -151,6 +153,7 @@ class Shards final : public Toucher {
   SlicedParameter cut(std::size_t bucket, const BucketLayout::Place& place);
   static void set_gradient(Shard& shard, const at::Tensor& slice);
   void check_memory() const;
+  void check_locked();
   at::Tensor place_of_slice(const Bucket& bucket) const;
   at::Tensor beside_parts(Bucket& bucket, const at::Tensor& sum) const;
   void start_gathers_if_stepped();

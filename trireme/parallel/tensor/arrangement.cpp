@@ -43,13 +43,7 @@ Arrangement arrange(const Plan& plan, const comm::Group& group) {
   return {.data = mesh.group(mesh.axis(kDataAxis)), .mesh = mesh.submesh(others)};
 }
 
-void distribute(torch::nn::Module* module, const std::vector<NamedTensor>& parameters,
-                const DeviceMesh& mesh, const ParameterLayouts& layouts) {
-  if (module == nullptr) {
-    throw UsageError(join_message("the plan arranges ranks on [", mesh.to_string(),
-                                  "] to work on one module together, and was given parameters"),
-                     "give parallelize the module");
-  }
+void check_can_distribute(const std::vector<NamedTensor>& parameters) {
   for (const NamedTensor& item : parameters) {
     if (!item.has_sparse_gradient) continue;
     throw UsageError(join_message("parameter ", item.name,
@@ -57,6 +51,16 @@ void distribute(torch::nn::Module* module, const std::vector<NamedTensor>& param
                                   "do not have"),
                      "make the embedding without sparse, or use a mesh of data alone");
   }
+}
+
+void distribute(torch::nn::Module* module, const std::vector<NamedTensor>& parameters,
+                const DeviceMesh& mesh, const ParameterLayouts& layouts) {
+  if (module == nullptr) {
+    throw UsageError(join_message("the plan arranges ranks on [", mesh.to_string(),
+                                  "] to work on one module together, and was given parameters"),
+                     "give parallelize the module");
+  }
+  check_can_distribute(parameters);
   distribute_module(*module, mesh, layouts);
   share_generator(mesh.group());
 }

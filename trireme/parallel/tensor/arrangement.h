@@ -24,6 +24,9 @@ struct Arrangement {
 /// Collective, blocking.
 Arrangement arrange(const Plan& plan, const comm::Group& group);
 
+/// Throws UsageError for a parameter with sparse gradients.
+void check_can_distribute(const std::vector<NamedTensor>& parameters);
+
 /// Distributes parameters and buffers over the mesh as `layouts` says, and gives its ranks the
 /// random numbers of the first. Throws UsageError without a module, and for a parameter with sparse
 /// gradients. Collective, blocking.

@@ -3,6 +3,7 @@
 #include <trireme/base/error.h>
 #include <trireme/parallel/tensor/explain.h>
 #include <trireme/parallel/tensor/explain_reasons.h>
+#include <trireme/report/number.h>
 
 #include <algorithm>
 #include <array>
@@ -17,20 +18,8 @@
 namespace trireme {
 namespace {
 
+using report::bytes_as_text;
 using tensor::RehearsedTensor;
-
-// 7 -> `7 B`, 1536 -> `1.5 KiB`.
-std::string bytes_as_text(double bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  std::size_t unit = 0;
-  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
-    bytes /= 1024;
-    ++unit;
-  }
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(unit == 0 ? 0 : 1) << bytes << " " << kUnits[unit];
-  return text.str();
-}
 
 std::string seconds_as_text(double seconds) {
   std::ostringstream text;
@@ -42,19 +31,6 @@ std::string seconds_as_text(double seconds) {
   } else {
     text << seconds << " s";
   }
-  return text.str();
-}
-
-std::string flops_as_text(double flops) {
-  constexpr std::array<const char*, 5> kUnits = {"", " thousand", " million", " billion",
-                                                 " thousand billion"};
-  std::size_t unit = 0;
-  while (flops >= 1000 && unit + 1 < kUnits.size()) {
-    flops /= 1000;
-    ++unit;
-  }
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(unit == 0 ? 0 : 1) << flops << kUnits[unit];
   return text.str();
 }
 
@@ -287,9 +263,9 @@ std::string to_string(const Explanation& explanation) {
   sums.write(text);
   text << "\none rank has " << bytes_as_text(static_cast<double>(explanation.bytes_of_rank))
        << " of " << bytes_as_text(static_cast<double>(explanation.bytes))
-       << " of parameters and buffers, and does about " << flops_as_text(flops[0])
+       << " of parameters and buffers, and does about " << report::count_as_text(flops[0])
        << " floating-point operations forward";
-  if (!tables[1].is_empty()) text << ", " << flops_as_text(flops[1]) << " backward";
+  if (!tables[1].is_empty()) text << ", " << report::count_as_text(flops[1]) << " backward";
   text << "\n";
   return text.str();
 }

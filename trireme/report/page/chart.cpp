@@ -77,10 +77,7 @@ class Drawing {
   }
 
  private:
-  static std::string number(double value) {
-    const std::string text = fixed(value, 1);
-    return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
-  }
+  static std::string number(double value) { return rounded(value, 1); }
 
   double at_x(double step) const { return std::clamp(x_.place(step), 0.0, 1.0) * kWidth; }
   // A value in the unit of the axis.

@@ -36,6 +36,12 @@ std::string escaped(std::string_view text) {
       out += letter;
     }
   }
+  // Two that UTF-8 has and XML has not.
+  for (const std::string_view none : {"\xEF\xBF\xBE", "\xEF\xBF\xBF"}) {
+    for (std::size_t at = out.find(none); at != std::string::npos; at = out.find(none, at)) {
+      out.replace(at, none.size(), kReplacement);
+    }
+  }
   return out;
 }
 

@@ -10,7 +10,7 @@
 namespace trireme::report {
 
 /// Returns `text` for element content and quoted attributes: `<`, `>`, `&` and quotes as entities,
-/// what is no UTF-8 and control characters other than tab and line feed as U+FFFD.
+/// what is no UTF-8, control characters other than tab and line feed, U+FFFE and U+FFFF as U+FFFD.
 std::string escaped(std::string_view text);
 
 /// Returns JSON for a script element: no `<` in it, so that it cannot end the element.

@@ -23,18 +23,30 @@ class Holding {
 
   RankMemory run(const std::vector<Action>& actions) {
     for (std::size_t position = 0; position < actions.size(); ++position) {
+      if (gives_input_gradient(actions[position].kind)) rebuild(actions[position], position);
       apply(actions[position]);
       peak_.peak_forwards = std::max(peak_.peak_forwards, forwards_);
       peak_.peak_unfinished = std::max(peak_.peak_unfinished, unfinished_);
-      if (total_ > peak_.peak_bytes) {
-        peak_.peak_bytes = total_;
-        peak_.peak_position = position;
-      }
+      reach(total_, position);
     }
     return peak_;
   }
 
  private:
+  void reach(std::int64_t bytes, std::size_t position) {
+    if (bytes <= peak_.peak_bytes) return;
+    peak_.peak_bytes = bytes;
+    peak_.peak_position = position;
+  }
+
+  const StageBytes& bytes_of(const Action& action) const {
+    return item(bytes_, bytes_.size() == 1 ? 0 : action.stage);
+  }
+
+  void rebuild(const Action& action, std::size_t position) {
+    reach(total_ - held_[pair_of(action)] + bytes_of(action).rebuilding, position);
+  }
+
   static Pair pair_of(const Action& action) { return {action.stage, action.micro_batch}; }
 
   void hold(const Action& action, std::int64_t bytes) {
@@ -44,7 +56,7 @@ class Holding {
   }
 
   void apply(const Action& action) {
-    const StageBytes& stage = item(bytes_, bytes_.size() == 1 ? 0 : action.stage);
+    const StageBytes& stage = bytes_of(action);
     switch (action.kind) {
       case ActionKind::kForward:
         ++forwards_;

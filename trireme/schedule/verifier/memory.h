@@ -21,11 +21,14 @@ struct StageBytes {
   /// From forward to the end of the backward, or of its input part, where activations are
   /// recomputed: what that begins with.
   std::int64_t stage_inputs = 0;
+  /// The most during the backward, or its input part, that computes some of the activations again
+  /// itself, with what it still keeps then; 0 where it does not.
+  std::int64_t rebuilding = 0;
 };
 
 struct RankMemory {
   std::int64_t peak_bytes = 0;
-  /// After which action of the rank it is reached first.
+  /// After which action of the rank, or in which backward, it is reached first.
   std::size_t peak_position = 0;
   /// Most pairs of stage and micro-batch between their forward and their backward or its input
   /// part, whether or not they are offloaded or to be recomputed.

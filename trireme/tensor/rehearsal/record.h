@@ -20,11 +20,14 @@ struct RehearsedTensor {
   std::string name;
   /// The call whose result it is, by its place among all calls; -1 for what was there before.
   int made_by = -1;
-  std::vector<std::int64_t> sizes;  ///< global
+  std::vector<std::int64_t> sizes;    ///< global
+  std::vector<std::int64_t> strides;  ///< of inputs, global
   at::ScalarType dtype = at::kFloat;
-  bool is_plain = false;  ///< and counts as replicated
-  Layout given;           ///< as it is
-  Layout layout;          ///< as the call takes it, or gives it
+  bool requires_grad = false;    ///< of inputs
+  bool is_plain = false;         ///< and counts as replicated
+  const void* memory = nullptr;  ///< of a plain tensor, told apart while it is alive
+  Layout given;                  ///< as it is
+  Layout layout;                 ///< as the call takes it, or gives it
   /// What brings an input from one to the other, and a result that is written to memory of another
   /// layout there.
   std::vector<Exchange> exchanges;

@@ -160,9 +160,14 @@ Rehearsal::Impl::Origin& Rehearsal::Impl::origin_of(const at::Tensor& tensor) {
 RehearsedTensor Rehearsal::Impl::described(const at::Tensor& tensor) const {
   RehearsedTensor its;
   its.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  its.strides.assign(tensor.strides().begin(), tensor.strides().end());
   its.dtype = tensor.scalar_type();
+  its.requires_grad = tensor.requires_grad();
   its.is_plain = !is_wrapper(tensor);
-  if (its.is_plain) return its;
+  if (its.is_plain) {
+    if (tensor.has_storage()) its.memory = tensor.storage().unsafeGetStorageImpl();
+    return its;
+  }
   its.given = held(tensor).layout;
   its.layout = its.given;
   const at::Tensor& part = held(tensor).local;

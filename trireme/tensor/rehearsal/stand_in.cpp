@@ -29,14 +29,26 @@ StandIn::StandIn(const std::vector<at::Tensor>& tensors, const std::vector<Layou
                           .strides = dense_strides(tensor.strides(), tensor.sizes()),
                           .offset = 0,
                           .example = {}});
-    c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-    all_.push_back({.tensor = tensor,
-                    .impl = impl->shallow_copy_and_detach(c10::VariableVersion(0), true),
-                    .gradient = tensor.grad(),
-                    .version = tensor.is_inference() ? 0 : tensor._version()});
+    Before& before = all_.emplace_back();
+    before.tensor = tensor;
+    before.gradient = tensor.grad();
+    before.version = tensor.is_inference() ? 0 : tensor._version();
+    if (is_wrapper(tensor)) {
+      // The part itself: others may know it, as ZeRO does.
+      before.local = held(tensor).local;
+      before.layout = held(tensor).layout;
+    } else {
+      before.impl =
+          tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
+    }
   }
   for (std::size_t i = 0; i < all_.size(); ++i) {
-    convert_in_place(all_[i].tensor, parts[i], layouts[i], geometries[i]);
+    if (all_[i].impl) {
+      convert_in_place(all_[i].tensor, parts[i], layouts[i], geometries[i]);
+    } else {
+      held(all_[i].tensor).local = parts[i];
+      held(all_[i].tensor).layout = layouts[i];
+    }
     if (all_[i].gradient.defined()) all_[i].tensor.mutable_grad().reset();
   }
 }
@@ -44,7 +56,12 @@ StandIn::StandIn(const std::vector<at::Tensor>& tensors, const std::vector<Layou
 StandIn::~StandIn() {
   for (const Before& before : all_ | std::views::reverse) {
     c10::TensorImpl* const impl = before.tensor.unsafeGetTensorImpl();
-    impl->shallow_copy_from(before.impl);
+    if (before.impl) {
+      impl->shallow_copy_from(before.impl);
+    } else {
+      held(before.tensor).local = before.local;
+      held(before.tensor).layout = before.layout;
+    }
     if (before.gradient.defined() || before.tensor.grad().defined()) {
       before.tensor.mutable_grad() = before.gradient;
     }

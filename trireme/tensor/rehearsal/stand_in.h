@@ -14,11 +14,11 @@
 namespace trireme::tensor {
 
 /// As long as it lives, tensors are distributed ones over meta tensors; every handle on them
-/// follows. Then they are what they were, to the memory, the version and the gradient. Not
-/// copyable.
+/// follows. Then they are what they were, to the memory, the version and the gradient; those that
+/// were distributed before have their own parts and layouts again. Not copyable.
 class StandIn {
  public:
-  /// @param tensors on the processor or meta, and not distributed; each once.
+  /// @param tensors on the processor or meta, or distributed; each once.
   StandIn(const std::vector<at::Tensor>& tensors, const std::vector<Layout>& layouts);
   ~StandIn();
   StandIn(const StandIn&) = delete;
@@ -29,7 +29,9 @@ class StandIn {
  private:
   struct Before {
     at::Tensor tensor;
-    c10::intrusive_ptr<c10::TensorImpl> impl;
+    c10::intrusive_ptr<c10::TensorImpl> impl;  // of one that was plain
+    at::Tensor local;                          // of one that was distributed
+    Layout layout;
     at::Tensor gradient;
     std::int64_t version = 0;
   };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inside of Model, shared by its sources: model.cpp (making it, evaluating), model_training.cpp
-// (the loop), model_dry_run.cpp and model_checkpoints.cpp.
+// (the loop), model_in_stages.cpp (what is otherwise where the plan has stages), model_dry_run.cpp
+// and model_checkpoints.cpp.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -8,6 +9,7 @@
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/parallelize.h>
+#include <trireme/parallel/pipeline/pipeline.h>
 #include <trireme/train/detail/callback_calls.h>
 #include <trireme/train/detail/determinism.h>
 #include <trireme/train/model.h>
@@ -17,6 +19,7 @@
 
 #include <atomic>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,6 +69,12 @@ class ModeGuard {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
+/// By rank. Collective, blocking.
+at::Tensor all_counts(std::int64_t own, const comm::Group& group);
+
+/// The rows that count, of a batch that was padded.
+at::Tensor valid_rows(const at::Tensor& tensor, const data::Batch& batch);
+
 }  // namespace detail
 
 /// One call of fit, train or dry_run.
@@ -100,7 +109,15 @@ struct Model::Impl {
   Forward forward;  // empty for a model of a function
   Loss loss;
   BatchLoss batch_loss;
-  Parallelized parallelized;
+  /// What in_stages needs that a plan without stages does not.
+  struct Stages {
+    bool fits_whole = true;                            ///< the module, on every rank
+    std::vector<std::string> columns{};                ///< of a batch
+    std::optional<std::filesystem::path> to_resume{};  ///< whose tensors are not loaded yet
+  };
+  Stages stages;                         // before in_stages, whose making sets them
+  std::optional<Parallelized> in_whole;  // or
+  std::optional<Pipeline> in_stages;
   detail::StepAgreement agreement;
   std::optional<LossScale> loss_scale;  // in fp16
   at::Device device{at::kCPU};
@@ -122,6 +139,17 @@ struct Model::Impl {
   std::unique_ptr<checkpoint::AsyncSaver> saver;  // made by the first such save
 
   Plan checked(const Plan& plan) const;
+  std::optional<Parallelized> make_whole() const;
+  std::optional<Pipeline> make_stages();
+  /// Throws UsageError in stages before the first batch.
+  Parallelized& parallelized();
+  Sharing sharing() const;
+  /// The ranks that have other data than this one.
+  const comm::Group& data_group() const;
+  /// Groups of this rank whose ranks work on one part of the data together.
+  std::vector<comm::Group> peers() const;
+  /// Lets whoever looks at the module next do so alone, but where it may not fit whole. Collective.
+  void complete();
   void find_device();
   at::Tensor input_of(const data::Batch& batch) const;
   at::Tensor target_of(const data::Batch& batch) const;
@@ -153,8 +181,26 @@ struct Model::Impl {
   void finish_save_after(const std::string& message);
   bool agree_to_stop(const Run& run) const;
 
-  /// Whether forward needs ranks that work on the same part of the data.
-  bool forward_is_shared() const { return parallelized.mesh().defined(); }
+  // In stages.
+  std::vector<at::Tensor> results_of(const std::vector<at::Tensor>& inputs) const;
+  std::vector<at::Tensor> tensors_of(const data::Batch& batch);
+  std::vector<data::Batch> read_round(data::BatchStream& batches, std::int64_t most) const;
+  MicroBatches micro_batches_of(const std::vector<data::Batch>& round);
+  /// Unless they are known, with the batches that the next step of training reads.
+  void take_stages(const data::Pipeline& training);
+  void take_stages(const MicroBatches& micro_batches);
+  void step_through_stages(Run& run, data::BatchStream* batches, StepEndContext& step);
+  Evaluation evaluate_in_stages(const data::Pipeline& data, std::int64_t num_batches);
+  void count_in_stages(const data::Pipeline& data, std::int64_t num_batches, Tally& tally,
+                       detail::Failures& failures);
+  std::vector<at::Tensor> predict_in_stages(const std::vector<at::Tensor>& inputs);
+  at::Tensor predict_in_stages(const data::Pipeline& data);
+  /// Throws UsageError for a model of a function.
+  void check_can_predict() const;
+  checkpoint::State resume_later(const std::filesystem::path& path);
+
+  /// Whether forward needs ranks that work on the same part of the data, within operators.
+  bool forward_is_shared() const { return in_whole && in_whole->mesh().defined(); }
   /// Whether forward in training needs other ranks, so that nothing can stand in for one.
   bool forward_takes_all() const {
     return (cuts_parameters(options.plan) || options.plan.sync_batch_norm || forward_is_shared()) &&
@@ -174,11 +220,10 @@ struct Model::Impl {
       call();
     } catch (const CommError& error) {
       // Those along data may wait for this rank in groups that the one that failed is not in.
-      if (forward_is_shared()) parallelized.end_for_all(error.what());
+      if (forward_is_shared()) in_whole->end_for_all(error.what());
       throw;
     } catch (...) {
-      parallelized.end_for_all(
-          join_message(who(), ": ", detail::describe(std::current_exception())));
+      in_whole->end_for_all(join_message(who(), ": ", detail::describe(std::current_exception())));
       throw;
     }
   }

@@ -22,6 +22,7 @@ TEST(Escaped, ReplacesWhatIsNoCharacterOfAPage) {
   EXPECT_EQ(escaped(std::string("a\0b\x1b[31m\x7f", 9)),
             "a\xEF\xBF\xBD"
             "b\xEF\xBF\xBD[31m\xEF\xBF\xBD");
+  EXPECT_EQ(escaped("\xEF\xBF\xBE \xEF\xBF\xBF"), "\xEF\xBF\xBD \xEF\xBF\xBD") << "none of XML";
 }
 
 TEST(ScriptSafe, CannotEndTheScript) {

@@ -4,6 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/data/divide.h>
+#include <trireme/parallel/tensor/memory.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -11,6 +13,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -29,6 +32,12 @@ std::string describe_parameters(const std::vector<StageCode>& stages) {
     }
   }
   return text.str();
+}
+
+// This rank's part of a gradient of that parameter, as such.
+at::Tensor as_gradient_of(const at::Tensor& parameter, const at::Tensor& memory) {
+  if (!has_layout(parameter)) return memory;
+  return from_local(memory, layout_of(parameter), parameter.sizes());
 }
 
 struct Told {
@@ -125,17 +134,39 @@ void GradientSums::OfStage::exchange() {
   }
 }
 
+// Those that other ranks need: dense, and in the layout of the parameter.
+void GradientSums::complete_own_sums() {
+  for (Shared& shared : shared_) {
+    if (!shared.parameter.defined() || !shared.crosses_ranks()) continue;
+    for (Use& use : shared.uses) {
+      if (use.rank != group_.rank()) continue;
+      if (!use.sum.defined()) {
+        const at::Tensor memory = detail::memory_of(shared.parameter);
+        use.sum = as_gradient_of(shared.parameter, at::zeros(memory.sizes(), memory.options()));
+      }
+      if (use.sum.layout() != at::kStrided) {
+        throw UsageError(join_message("the gradient of parameter '", shared.name,
+                                      "' is sparse, and stages on other ranks share it"),
+                         "make its layer's gradient dense, or put its stages on one rank");
+      }
+      if (!has_layout(use.sum)) continue;
+      use.sum = as_gradient_of(shared.parameter, detail::memory_like(shared.parameter, use.sum));
+    }
+  }
+}
+
 void GradientSums::exchange() {
+  complete_own_sums();
   std::vector<comm::Work> works;
   std::vector<Outgoing> outgoing;
   for (Shared& shared : shared_) {
     if (!shared.parameter.defined() || !shared.crosses_ranks()) continue;
-    const Shape shape{.sizes = shared.parameter.sizes().vec()};
+    const Shape shape{.sizes = detail::memory_of(shared.parameter).sizes().vec()};
     for (Use& use : shared.uses) {
       if (use.rank == group_.rank()) continue;
       Buffers::Lent lent = buffers_.take(shape, shared.parameter.scalar_type());
       works.push_back(comm::receive_async(lent.message, use.rank, group_, use.tag));
-      use.sum = std::move(lent.tensor);
+      use.sum = as_gradient_of(shared.parameter, lent.tensor);
     }
   }
   for (Shared& shared : shared_) {
@@ -145,17 +176,10 @@ void GradientSums::exchange() {
     others.erase(group_.rank());
     for (Use& use : shared.uses) {
       if (use.rank != group_.rank()) continue;
-      if (!use.sum.defined()) {
-        use.sum = at::zeros(shared.parameter.sizes(), shared.parameter.options());
-      }
-      if (use.sum.layout() != at::kStrided) {
-        throw UsageError(join_message("the gradient of parameter '", shared.name,
-                                      "' is sparse, and stages on other ranks share it"),
-                         "make its layer's gradient dense, or put its stages on one rank");
-      }
-      const Shape shape{.sizes = shared.parameter.sizes().vec()};
+      const at::Tensor memory = detail::memory_of(use.sum);
+      const Shape shape{.sizes = memory.sizes().vec()};
       for (const int other : others) {
-        outgoing.emplace_back(use.sum, shape);
+        outgoing.emplace_back(memory, shape);
         works.push_back(comm::send_async(outgoing.back().message(), other, group_, use.tag));
       }
     }
@@ -163,10 +187,10 @@ void GradientSums::exchange() {
   for (comm::Work& work : works) work.wait();
 }
 
-// Into `.grad()` of the parameter.
+// Into `.grad()` of the parameter: later stages first, as autograd meets them.
 void GradientSums::add_up(Shared& shared) const {
   at::Tensor total;
-  for (Use& use : shared.uses) {
+  for (Use& use : std::views::reverse(shared.uses)) {
     if (!use.sum.defined()) continue;
     total = total.defined() ? at::add(total, use.sum) : use.sum;
     use.sum.reset();
@@ -183,11 +207,13 @@ void GradientSums::finish() {
   const double weights = program_.sum_of_weights();
   const bool divides = program_.division == GradientDivision::kByWeights && weights != 1;
   for (Own& own : own_) {
+    detail::bring_gradient_to_layout(own.parameter);
     at::Tensor& gradient = own.parameter.mutable_grad();
     if (gradient.defined() && divides) {
-      const at::Tensor divisor = detail::divisor_for(gradient.options(), weights);
-      if (gradient.layout() == at::kStrided) {
-        detail::divide(gradient, gradient, divisor);
+      const at::Tensor memory = detail::memory_of(gradient);
+      const at::Tensor divisor = detail::divisor_for(memory.options(), weights);
+      if (memory.layout() == at::kStrided) {
+        detail::divide(memory, memory, divisor);
       } else {
         gradient.div_(divisor);
       }

@@ -68,6 +68,7 @@ class GradientSums {
   };
 
   void find_shared(const std::vector<std::string>& texts);
+  void complete_own_sums();
   void exchange();
   void add_up(Shared& shared) const;
   bool is_shared(const at::Tensor& parameter) const;

@@ -89,7 +89,9 @@ std::vector<at::Tensor> StageRun::forward(const MicroBatch& micro_batch,
   Kept& kept = item(kept_, micro_batch.number);
   kept = {};
   std::vector<at::Tensor> outputs = run(micro_batch, inputs, kept);
-  if (item(is_recomputed_, micro_batch.number)) {
+  if (program_.is_evaluation) {
+    kept = {};
+  } else if (item(is_recomputed_, micro_batch.number)) {
     // With a graph that is dropped, not without one: LibTorch may take other kernels then.
     kept = {};
     kept.inputs = std::move(inputs);
@@ -125,7 +127,7 @@ std::vector<at::Tensor> StageRun::run(const MicroBatch& micro_batch,
   if (item(is_split_, micro_batch.number)) kept.put_off = std::make_shared<WeightGradients>();
   std::vector<at::Tensor> outputs;
   {
-    const c10::AutoGradMode with_graph(true);
+    const c10::AutoGradMode with_graph(!program_.is_evaluation);
     const WeightGradients::Guard guard(kept.put_off);
     outputs = code_.forward(arguments, micro_batch);
   }
@@ -157,6 +159,7 @@ void StageRun::check_outputs(const std::vector<at::Tensor>& outputs,
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Crossing* const crossing = output_crossings_[i];
     const at::Tensor& output = outputs[i];
+    if (crossing == nullptr && code_.outputs[i] != program_.loss && output.defined()) continue;
     const bool fits =
         output.defined() &&
         (crossing == nullptr

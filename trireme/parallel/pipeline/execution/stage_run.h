@@ -27,8 +27,8 @@ class StageRun {
   const StageCode& code() const noexcept { return code_; }
 
   /// Returns the outputs, without a graph; keeps what backward needs, or the inputs alone where the
-  /// micro-batch is recomputed. Throws UsageError where the stage gives something else than the
-  /// program says, or changes an input.
+  /// micro-batch is recomputed, and nothing in an evaluation. Throws UsageError where the stage
+  /// gives something else than the program says, or changes an input.
   std::vector<at::Tensor> forward(const MicroBatch& micro_batch, std::vector<at::Tensor> inputs);
 
   /// Forward again, for what backward needs; buffers stay as they are.

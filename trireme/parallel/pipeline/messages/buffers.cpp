@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/pipeline/messages/buffers.h>
 
+#include <trireme/parallel/tensor/memory.h>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -64,7 +66,9 @@ void Outgoing::release() {
 }
 
 bool share_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.has_storage() && b.has_storage() && a.is_alias_of(b);
+  const at::Tensor here = detail::memory_of(a);
+  const at::Tensor there = detail::memory_of(b);
+  return here.has_storage() && there.has_storage() && here.is_alias_of(there);
 }
 
 }  // namespace trireme::pipeline

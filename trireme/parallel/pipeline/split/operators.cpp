@@ -55,11 +55,19 @@ constexpr auto kOperators = std::to_array<std::string_view>({"aten::_convolution
                                                              "aten::rms_norm"});
 static_assert(std::ranges::is_sorted(kOperators));
 
-// An operator that has run on stand-ins, which are leaves.
+// Where the gradient of a stand-in for an input comes out. Unlike a leaf, it does not hold the
+// input's memory.
+struct InputEnd final : torch::autograd::Node {
+  variable_list apply(variable_list&& /*gradients*/) override { return {}; }
+  std::string name() const override { return "SplitInput"; }
+};
+
+// An operator that has run on stand-ins. Holds no tensor: what backward needs is what its nodes
+// have saved.
 struct Stood {
-  at::Tensor output;
-  std::vector<at::Tensor> inputs;
-  std::vector<at::Tensor> weights;
+  torch::autograd::Edge output;
+  edge_list inputs;
+  edge_list weights;
   std::vector<bool> is_transposed;  // of each weight
 
   variable_list gradients_of_weights(const at::Tensor& gradient) const {
@@ -70,13 +78,11 @@ struct Stood {
     return all;
   }
 
-  variable_list gradients_of(const std::vector<at::Tensor>& leaves, const at::Tensor& gradient,
+  variable_list gradients_of(const edge_list& ends, const at::Tensor& gradient,
                              bool keep_graph) const {
-    edge_list edges;
-    for (const at::Tensor& leaf : leaves) edges.push_back(gradient_edge(leaf));
-    return Engine::get_default_engine().execute({gradient_edge(output)}, {gradient}, keep_graph,
+    return Engine::get_default_engine().execute({output}, {gradient}, keep_graph,
                                                 /*create_graph=*/false,
-                                                /*accumulate_grad=*/false, edges);
+                                                /*accumulate_grad=*/false, ends);
   }
 };
 
@@ -135,11 +141,16 @@ bool can_replace(const c10::OperatorHandle& handle, const c10::IValue* begin,
   return weight != end && !is_autocast(weight->toTensor());
 }
 
-// Puts a leaf of the same elements in the place of an argument.
-at::Tensor stand_in_for(c10::IValue& argument) {
-  at::Tensor leaf = argument.toTensor().detach().set_requires_grad(true);
-  argument = leaf;
-  return leaf;
+// Puts a tensor of the same elements in the place of an argument: a leaf for a weight.
+at::Tensor stand_in_for(c10::IValue& argument, bool is_weight) {
+  at::Tensor tensor = argument.toTensor().detach();
+  if (is_weight) {
+    tensor.set_requires_grad(true);
+  } else {
+    torch::autograd::set_history(tensor, make_node<InputEnd>().first);
+  }
+  argument = tensor;
+  return tensor;
 }
 
 at::Tensor call(const c10::OperatorHandle& handle, std::vector<c10::IValue> arguments) {
@@ -169,16 +180,17 @@ bool replace(const c10::OperatorHandle& handle, std::vector<c10::IValue>& stack)
     if (const at::Tensor weight = weight_of(argument); weight.defined()) {
       split->weights.push_back(weight);
       split->stood->is_transposed.push_back(!weight.is_same(own));
-      split->stood->weights.push_back(stand_in_for(argument));
+      split->stood->weights.push_back(gradient_edge(stand_in_for(argument, /*is_weight=*/true)));
     } else {
       edges.push_back(gradient_edge(own));
-      split->stood->inputs.push_back(stand_in_for(argument));
+      split->stood->inputs.push_back(gradient_edge(stand_in_for(argument, /*is_weight=*/false)));
     }
   }
   handle.callBoxed(arguments);
-  split->stood->output = std::move(arguments.back()).toTensor();
+  const at::Tensor stood = std::move(arguments.back()).toTensor();
+  split->stood->output = gradient_edge(stood);
   split->set_next_edges(std::move(edges));
-  at::Tensor output = split->stood->output.detach();
+  at::Tensor output = stood.detach();
   torch::autograd::set_history(output, node);
   stack.resize(first);
   stack.emplace_back(std::move(output));

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model in stages cannot do, and failures of single ranks: one clear error on all of them.
+#include <trireme/base/error.h>
+#include <trireme/train/monitors.h>
+
+#include <gmock/gmock.h>
+#include <tests/ranks/train/in_stages.h>
+
+#include <limits>
+#include <stdexcept>
+
+namespace trireme {
+namespace {
+
+using test::in_stages;
+using test::kPerceptronStages;
+using test::perceptron;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::run_ranks;
+using testing::run_ranks_catching;
+
+const std::vector<std::int64_t> kRow = {6};
+
+struct Parts {
+  std::shared_ptr<test::PerceptronImpl> network = perceptron();
+  torch::optim::SGD optimizer{network->parameters(), 0.1};
+};
+
+data::Pipeline part_for(const Plan& plan, const comm::Group& group,
+                        data::LastBatch last = data::LastBatch::kKeep) {
+  const DataPart part = data_part(plan, group);
+  auto data = test::rows_of(22, kRow);
+  data.shard({.index = part.index, .count = part.count}).batch(4, last);
+  return data;
+}
+
+template <typename Error>
+void expect_on_all(const std::vector<std::exception_ptr>& thrown,
+                   const ::testing::Matcher<std::string>& message) {
+  for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
+    EXPECT_THAT(message_of<Error>(thrown[rank]), message) << "rank " << rank;
+  }
+}
+
+TEST(ModelInStagesRefuses, RanksOfOnePipelineThatReadDifferentRows) {
+  expect_on_all<TrainingError>(
+      run_ranks_catching(2,
+                         [](const comm::Group& group) {
+                           Parts its;
+                           Model model(
+                               its.network, CrossEntropy(), its.optimizer,
+                               {.group = group, .plan = in_stages(2, 1, kPerceptronStages)});
+                           model.train(1, part_for({}, group));  // each its own
+                         }),
+      AllOf(HasSubstr("have read different batches"), HasSubstr("data_part")));
+}
+
+TEST(ModelInStagesRefuses, BatchesThatAreFilledUp) {
+  const Plan plan = in_stages(2, 1, kPerceptronStages);
+  const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
+    Parts its;
+    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    model.train(1, part_for(plan, group, data::LastBatch::kPad));
+  });
+  expect_on_all<TrainingError>(
+      thrown, AllOf(HasSubstr("2 that fill it up"), HasSubstr("LastBatch::kKeep")));
+}
+
+// What a record cannot have.
+TEST(ModelInStagesRefuses, ALossThatLooksAtValues) {
+  const Plan plan = in_stages(2, 1, kPerceptronStages);
+  const auto loss = [](const torch::Tensor& output, const torch::Tensor& target) {
+    const auto value = torch::cross_entropy_loss(output, target);
+    return value.item<float>() > 1 ? value : value * 2;
+  };
+  const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
+    Parts its;
+    Model model(its.network, loss, its.optimizer, {.group = group, .plan = plan});
+    model.train(1, part_for(plan, group));
+  });
+  expect_on_all<UsageError>(thrown, HasSubstr("item"));
+}
+
+TEST(ModelInStagesRefuses, NormsOfEachParameter) {
+  const Plan plan = in_stages(2, 1, kPerceptronStages);
+  const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
+    Parts its;
+    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    GradientNorms norms({.of_parameters = true});
+    model.train(1, part_for(plan, group), {norms});
+  });
+  expect_on_all<TrainingError>(thrown, HasSubstr("the plan has stages"));
+}
+
+TEST(ModelInStagesRefuses, PlansThatPipelinesDoNotHave) {
+  Plan plan = in_stages(2, 1, kPerceptronStages);
+  plan.wire = GradientWire::kBf16;
+  const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
+    Parts its;
+    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+  });
+  expect_on_all<UsageError>(thrown, HasSubstr("a pipeline cannot have gradients"));
+}
+
+TEST(ModelInStagesRefuses, ALossThatIsNoNumberBeforeTheOptimizerHasUsedIt) {
+  const Plan plan = in_stages(2, 2, kPerceptronStages);
+  const auto thrown = run_ranks_catching(4, [&](const comm::Group& group) {
+    Parts its;
+    const auto input = test::numbers({16, 6}, 1);
+    if (data_part(plan, group).index == 1) input[0][0] = std::numeric_limits<float>::infinity();
+    data::Pipeline data(data::tensors({{"input", input}, {"label", torch::arange(16) % 5}}));
+    data.batch(4);
+    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    try {
+      model.train(1, data);
+    } catch (const TrainingError&) {
+      for (std::size_t i = 0; i < its.network->parameters().size(); ++i) {
+        EXPECT_TRUE(torch::equal(its.network->parameters()[i], perceptron()->parameters()[i]));
+      }
+      throw;
+    }
+  });
+  expect_on_all<TrainingError>(
+      thrown, AllOf(HasSubstr("nan on rank 2"), HasSubstr("no parameter was changed")));
+}
+
+// The group lives on.
+TEST(ModelInStagesRefuses, StopsOnAllRanksWhereDataFailsOnOne) {
+  const Plan plan = in_stages(2, 2, kPerceptronStages);
+  run_ranks(4, [&](const comm::Group& group) {
+    Parts its;
+    auto failing = part_for(plan, group);
+    int batches = 0;
+    failing.map_batch([&](data::Batch batch) {
+      if (group.rank() == 2 && ++batches > 3) throw std::runtime_error("no such file today");
+      return batch;
+    });
+    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    std::string message;
+    try {
+      model.train(1, failing);
+    } catch (const TrainingError& error) {
+      message = error.what();
+    }
+    EXPECT_THAT(message, AllOf(HasSubstr("rank 2, reading data in epoch 1, step"),
+                               HasSubstr("no such file today")));
+    message.clear();
+    try {
+      model.evaluate(failing);
+    } catch (const TrainingError& error) {
+      message = error.what();
+    }
+    EXPECT_THAT(message, AllOf(HasSubstr("rank 2, reading data in an evaluation"),
+                               HasSubstr("no such file today")));
+    EXPECT_EQ(model.train(1, part_for(plan, group)).epochs.size(), 1);
+  });
+}
+
+TEST(ModelInStagesRefuses, EndsOnAllRanksWhereAStageFails) {
+  const Plan plan = in_stages(2, 2, kPerceptronStages);
+  const auto thrown = run_ranks_catching(4, [&](const comm::Group& group) {
+    Parts its;
+    const auto label = torch::arange(16) % 5;
+    if (data_part(plan, group).index == 1) label[9] = 77;
+    data::Pipeline data(data::tensors({{"input", test::numbers({16, 6}, 1)}, {"label", label}}));
+    data.batch(4);
+    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    model.train(1, data);
+  });
+  for (const std::exception_ptr& its : thrown) {
+    ASSERT_TRUE(its);
+    try {
+      std::rethrow_exception(its);
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), HasSubstr("out of bounds"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Constraints bind what a choice keeps and its peak together, and a search wants a limit for each.
+// With what is kept between two numbers, the lower one says how high the peak may be at most, and
+// the upper one is the other limit. Of the choices within those the cheapest either fits, and none
+// in between is cheaper, or it keeps too much for its peak: then what is kept is less than that, or
+// it is at least that and the peak may be less. Both are looked at in turn, the cheaper first.
+#include <trireme/graph/parts/choose.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme::graph {
+namespace {
+
+constexpr int kMostSearches = 64;
+
+class Branching {
+ public:
+  Branching(const Line& line, const std::vector<MemoryConstraint>& constraints, std::size_t room)
+      : line_(line), constraints_(constraints), room_(room) {}
+
+  CheapestChoice run() {
+    look_at(0, most_kept());
+    for (int searches = 1; searches < kMostSearches && !open_.empty(); ++searches) {
+      const auto cheapest = std::ranges::min_element(open_, {}, &Between::at_least);
+      const Between its = *cheapest;
+      open_.erase(cheapest);
+      look_at(its.low, its.kept - 1);
+      look_at(its.kept, its.high);
+      std::erase_if(open_, [&](const Between& other) { return !(other.at_least < best_cost()); });
+    }
+    found_.at_least = best_cost();
+    for (const Between& its : open_) found_.at_least = std::min(found_.at_least, its.at_least);
+    if (!is_exact_) found_.at_least = std::min(found_.at_least, at_least_);
+    return found_;
+  }
+
+ private:
+  // Choices that keep from `low` to `high`, of which the cheapest does not fit: it keeps more than
+  // `low`, for which its peak would do.
+  struct Between {
+    std::int64_t low = 0;
+    std::int64_t high = 0;
+    std::int64_t kept = 0;  // of the cheapest
+    RunAgainCost at_least{};
+  };
+
+  RunAgainCost best_cost() const {
+    return found_.choice ? found_.choice->cost : ChoiceLimits().below;
+  }
+
+  std::int64_t most_kept() const {
+    std::int64_t most = ChoiceLimits().kept;
+    for (const MemoryConstraint& its : constraints_) {
+      // The peak is never below what is kept.
+      const std::int64_t times = its.times + (its.has_peak ? 1 : 0);
+      if (times > 0) most = std::min(most, its.limit / times);
+    }
+    return most;
+  }
+
+  std::int64_t highest_peak(std::int64_t kept) const {
+    std::int64_t highest = ChoiceLimits().peak;
+    for (const MemoryConstraint& its : constraints_) {
+      if (its.has_peak) highest = std::min(highest, its.limit - its.times * kept);
+    }
+    return highest;
+  }
+
+  void look_at(std::int64_t low, std::int64_t high) {
+    if (low > high) return;
+    const Choices choices =
+        best_choices(line_, {.kept = high, .peak = highest_peak(low), .below = best_cost()}, room_);
+    const auto fits = [&](const Choice& choice) {
+      return std::ranges::all_of(constraints_, [&](const auto& its) { return its.allows(choice); });
+    };
+    const auto fitting = std::ranges::find_if(choices.best, fits);
+    if (!choices.is_exact) {
+      // What was left out is not looked for again, and counts in the bound alone.
+      is_exact_ = false;
+      for (const Choice& bound : choices.bounds) at_least_ = std::min(at_least_, bound.cost);
+    }
+    if (fitting != choices.best.end()) found_.choice = *fitting;
+    if (choices.best.empty() || fitting == choices.best.begin()) return;
+    open_.push_back({.low = low,
+                     .high = high,
+                     .kept = choices.best.front().kept,
+                     .at_least = choices.best.front().cost});
+  }
+
+  const Line& line_;
+  const std::vector<MemoryConstraint>& constraints_;
+  std::size_t room_;
+  std::vector<Between> open_;
+  CheapestChoice found_;
+  bool is_exact_ = true;
+  RunAgainCost at_least_ = ChoiceLimits().below;
+};
+
+}  // namespace
+
+CheapestChoice cheapest_choice(const Line& line, const std::vector<MemoryConstraint>& constraints,
+                               std::size_t room) {
+  return Branching(line, constraints, room).run();
+}
+
+}  // namespace trireme::graph

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/pipeline/execution/on_mesh.h>
+#include <trireme/parallel/pipeline/pipeline_impl.h>
+#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/tensor/memory.h>
+#include <trireme/schedule/passes.h>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace trireme {
+
+pipeline::Program Pipeline::Impl::program_of(const pipeline::StagedGraph& staged) const {
+  pipeline::Program program = staged.program();
+  if (data.size() == 1 || program.is_evaluation) return program;
+  program.schedule = schedule::with_reduction(program.schedule, schedule::ReduceAfter::kStage);
+  return program;
+}
+
+pipeline::ExecutorOptions Pipeline::Impl::options_of(const Prepared& its) {
+  pipeline::ExecutorOptions options;
+  options.callbacks.reduce = [this, &its](int stage, int /*micro_batch*/) {
+    parameters->add_complete(schedule::item(its.alone, stage));
+  };
+  return options;
+}
+
+Pipeline::Impl::Prepared::Prepared(Impl& its, pipeline::StagedGraph made, std::int64_t now)
+    : staged(std::move(made)),
+      executor(its.program_of(staged),
+               pipeline::on_mesh(
+                   staged.code_of(its.stages.rank(),
+                                  {.seed = its.seed,
+                                   .first_micro_batch = its.data.rank() * its.plan.micro_batches}),
+                   its.layouts.mesh()),
+               its.stages, its.options_of(*this)),
+      made_at(now) {
+  for (int stage = 0; stage < staged.program().schedule.num_stages(); ++stage) {
+    alone.push_back(staged.parameters_of_stage_alone(stage));
+  }
+}
+
+// A rank whose module cannot be captured says so to the others, which would wait for it.
+// @param among which others.
+template <typename Make>
+pipeline::StagedGraph Pipeline::Impl::made_together(const comm::Group& among,
+                                                    const pipeline::CutBatch& batch,
+                                                    const Make& make) const {
+  std::optional<pipeline::StagedGraph> staged;
+  detail::succeed_together(among, "capture the module", [&] { staged.emplace(make()); });
+  if (batch.counts_alike) staged->count_alike();
+  return std::move(*staged);
+}
+
+// Once: which rank has which parameters does not change any more.
+void Pipeline::Impl::take_stages(const pipeline::CutBatch& batch) {
+  if (parameters) return;
+  pipeline::StagedGraph staged = made_together(group, batch, [&] {
+    return pipeline::StagedGraph(module, forward, batch.micro_batches, plan);
+  });
+  parameters.emplace(module, staged, plan, group, stages, data, layouts);
+  first.emplace(std::move(staged));
+  detail::succeed_together(group, "cut its optimizers", [&] {
+    for (torch::optim::Optimizer* const optimizer : waiting) {
+      parameters->parallelized().shard(*optimizer);
+    }
+  });
+  waiting.clear();
+}
+
+template <typename Make>
+Pipeline::Impl::Prepared& Pipeline::Impl::find(ByKey& all, const pipeline::CutBatch& batch,
+                                               std::int64_t now, const comm::Group& among,
+                                               const Make& make) {
+  std::unique_ptr<Prepared>& found = all[batch.key];
+  if (!found) {
+    detail::succeed_together(among, "read its batch",
+                             [&] { check_same_values(batch.micro_batches); });
+    found = std::make_unique<Prepared>(*this, make(), now);
+  } else if (std::has_single_bit(static_cast<std::uint64_t>(now - found->made_at))) {
+    detail::succeed_together(among, "go on with what was captured", [&] {
+      check_same_values(batch.micro_batches);
+      found->staged.check_still_true(module, forward, batch.micro_batches);
+    });
+  }
+  return *found;
+}
+
+Pipeline::Impl::Prepared& Pipeline::Impl::prepared_for(const pipeline::CutBatch& batch) {
+  Prepared& found = find(prepared, batch, steps, group, [&] {
+    const bool is_first = !parameters;
+    take_stages(batch);
+    if (is_first) return *first;
+    pipeline::StagedGraph staged = made_together(group, batch, [&] {
+      return pipeline::StagedGraph(module, forward, batch.micro_batches, plan);
+    });
+    check_same_stages(staged);
+    return staged;
+  });
+  latest = &found;
+  return found;
+}
+
+Pipeline::Impl::Prepared& Pipeline::Impl::begin_step(const pipeline::CutBatch& batch) {
+  const bool was_checked = parameters.has_value();
+  Prepared& found = prepared_for(batch);
+  if (!was_checked) {
+    detail::succeed_together(group, "begin a step", [&] { parameters->check_before_step(); });
+  }
+  parameters->begin_step();
+  return found;
+}
+
+Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::CutBatch& batch,
+                                                         const comm::Group& among) {
+  return find(evaluated, batch, evaluations, among, [&] {
+    pipeline::StagedGraph staged = made_together(among, batch, [&] {
+      return pipeline::StagedGraph::for_evaluation(module, forward, batch.micro_batches, plan,
+                                                   *first);
+    });
+    // Buffers that training does not use.
+    std::vector<at::Tensor> used;
+    for (const auto& [name, buffer] : staged.buffers_of(stages.rank())) used.push_back(buffer);
+    materialize(used);
+    layouts.distribute(used);
+    return staged;
+  });
+}
+
+// A rank has trained the parameters that it has had.
+void Pipeline::Impl::check_same_stages(const pipeline::StagedGraph& made) const {
+  using Named = pipeline::StagedGraph::NamedTensors::value_type;
+  for (int rank = 0; rank < stages.size(); ++rank) {
+    const auto had = first->parameters_of(rank);
+    const auto has = made.parameters_of(rank);
+    if (std::ranges::equal(had, has, {}, &Named::first, &Named::first)) continue;
+    throw UsageError(
+        join_message("for a batch of other shapes, or in another mode, stages of equal cost are "
+                     "others: rank ",
+                     rank, " along pipe would have other parameters than it has trained"),
+        "name the modules that begin stages in plan.stages");
+  }
+}
+
+// A mistake of one rank is told to all with the batch. Before the first there is none.
+pipeline::CutOptions Pipeline::Impl::of_step() {
+  return {.count = plan.micro_batches, .check = [this] {
+            if (parameters) parameters->check_before_step();
+          }};
+}
+
+pipeline::CutOptions Pipeline::Impl::of_evaluation() const {
+  return {.count = plan.micro_batches, .may_be_fewer = true};
+}
+
+void Pipeline::Impl::check_same_values(const pipeline::MicroBatches& micro_batches) const {
+  pipeline::check_same_values(micro_batches, stages);
+  if (layouts.mesh().defined()) {
+    pipeline::check_same_values(micro_batches, layouts.mesh().group());
+  }
+}
+
+void Pipeline::Impl::follow_buffers(const Prepared& its) const {
+  if (!plan.broadcast_buffers || data.size() == 1) return;
+  for (const auto& [name, buffer] : its.staged.buffers_of(stages.rank())) {
+    comm::broadcast(detail::memory_of(buffer), 0, data, name);
+  }
+}
+
+const Pipeline::Impl::Prepared& Pipeline::Impl::last() const {
+  if (latest == nullptr) {
+    throw UsageError("the pipeline has not run a step, which captures the module",
+                     "call step() or prepare() first");
+  }
+  return *latest;
+}
+
+pipeline::StageParameters& Pipeline::Impl::own() {
+  if (!parameters) {
+    throw UsageError("which rank has which parameters is not known before the first batch",
+                     "call step(), evaluate() or prepare() first");
+  }
+  return *parameters;
+}
+
+}  // namespace trireme

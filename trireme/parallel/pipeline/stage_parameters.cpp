@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/pipeline/stage_parameters.h>
+
+#include <trireme/parallel/by_hand.h>
+#include <trireme/parallel/data/reducer.h>
+#include <trireme/tensor/distributed_tensor.h>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+namespace trireme::pipeline {
+namespace {
+
+using FirstRanks = std::unordered_map<const c10::TensorImpl*, int>;
+
+// Of what no stage uses the first rank's values count.
+FirstRanks first_ranks_of(const torch::nn::Module& module, const StagedGraph& staged, int ranks) {
+  FirstRanks first;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const auto& [name, tensor] : staged.tensors_of(rank)) {
+      first.emplace(tensor.unsafeGetTensorImpl(), rank);
+    }
+  }
+  for (const at::Tensor& tensor : module.parameters()) {
+    first.emplace(tensor.unsafeGetTensorImpl(), 0);
+  }
+  for (const at::Tensor& tensor : module.buffers()) first.emplace(tensor.unsafeGetTensorImpl(), 0);
+  return first;
+}
+
+// By name, of parameters and buffers.
+std::map<std::string, detail::StageUse> uses_of(const torch::nn::Module& module,
+                                                const StagedGraph& staged, const FirstRanks& first,
+                                                int rank) {
+  std::unordered_set<const c10::TensorImpl*> own;
+  std::unordered_set<const c10::TensorImpl*> used;
+  for (int other = 0; other < staged.program().schedule.num_ranks(); ++other) {
+    for (const auto& [name, tensor] : staged.tensors_of(other)) {
+      used.insert(tensor.unsafeGetTensorImpl());
+      if (other == rank) own.insert(tensor.unsafeGetTensorImpl());
+    }
+  }
+  std::map<std::string, detail::StageUse> uses;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    const c10::TensorImpl* const its = tensor.unsafeGetTensorImpl();
+    uses[name] = {.is_own = own.contains(its) || !used.contains(its),
+                  .first_rank = first.at(its),
+                  .is_first = first.at(its) == rank};
+  };
+  for (const auto& item : module.named_parameters()) add(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) add(item.key(), item.value());
+  return uses;
+}
+
+}  // namespace
+
+StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& staged,
+                                 const Plan& plan, const comm::Group& group,
+                                 const comm::Group& stages, const comm::Group& data,
+                                 const detail::ModuleLayouts& layouts)
+    : stages_(stages),
+      data_(data),
+      first_ranks_(first_ranks_of(module, staged, stages.size())),
+      parallelized_(
+          detail::parallelize_by_hand(module, uses_of(module, staged, first_ranks_, stages.rank()),
+                                      plan, group, data, layouts)) {
+  for (const Parallelized::Part& part : parallelized_.parts()) {
+    if (!part.is_own || !part.parameter.requires_grad()) continue;
+    if (part.tensor.is_same(part.parameter)) {
+      exchanged_.push_back({.parameter = part.parameter, .before = {}});
+    } else {
+      cut_.push_back(part.parameter);
+    }
+  }
+}
+
+void StageParameters::check_before_step() {
+  detail::Reducer* const reducer = detail::reducer_of(parallelized_);
+  if (reducer != nullptr) reducer->check_before_step();
+}
+
+void StageParameters::begin_step() {
+  if (detail::reducer_of(parallelized_) == nullptr) return;
+  const at::NoGradGuard no_grad;
+  for (Own& own : exchanged_) {
+    at::Tensor& gradient = own.parameter.mutable_grad();
+    // It may lie where this step's will travel.
+    own.before = gradient.defined() ? gradient.clone() : at::Tensor();
+    gradient.reset();
+  }
+  for (at::Tensor& parameter : cut_) parameter.mutable_grad().reset();
+}
+
+void StageParameters::add_complete(const StagedGraph::NamedTensors& parameters) {
+  detail::Reducer* const reducer = detail::reducer_of(parallelized_);
+  if (reducer == nullptr) return;
+  for (const auto& [name, parameter] : parameters) reducer->add_complete(parameter);
+}
+
+void StageParameters::finish_step(double summands) {
+  detail::Reducer* const reducer = detail::reducer_of(parallelized_);
+  if (reducer == nullptr) return;
+  reducer->finish_by_hand(summands);
+  const at::NoGradGuard no_grad;
+  for (Own& own : exchanged_) {
+    if (!own.before.defined()) continue;
+    at::Tensor& gradient = own.parameter.mutable_grad();
+    if (gradient.defined()) own.before.add_(gradient);
+    gradient = std::exchange(own.before, {});
+  }
+}
+
+int StageParameters::first_rank_of(const at::Tensor& tensor) const {
+  const auto found = first_ranks_.find(tensor.unsafeGetTensorImpl());
+  return found == first_ranks_.end() ? -1 : found->second;
+}
+
+// Of what several ranks hold alike the first counts; rank 0 is the first of all.
+bool StageParameters::counts(const at::Tensor& stepped) const {
+  detail::Shards* const shards = detail::shards_of(parallelized_);
+  const detail::SlicedParameter* const sliced =
+      shards == nullptr ? nullptr : shards->optimizers().of_part(stepped);
+  const at::Tensor& parameter = sliced == nullptr ? stepped : sliced->parameter;
+  if (first_rank_of(parameter) != stages_.rank()) return false;
+  if (has_layout(parameter) && !is_first_holder(layout_of(parameter))) return false;
+  // Hybrid sharding has the slices of the first ranks again on the next.
+  return data_.rank() < (sliced == nullptr ? 1 : shards->group().size());
+}
+
+}  // namespace trireme::pipeline

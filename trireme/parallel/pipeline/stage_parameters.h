@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameters of the stages of one rank, and what the ranks along `data` that have the same
+// stages do with them: cut them, and add up their gradients once a step. Where ranks share the work
+// on a stage they are distributed, and this is done with each rank's part.
+#pragma once
+
+#include <trireme/comm/group.h>
+#include <trireme/parallel/parallelize.h>
+#include <trireme/parallel/pipeline/staged_graph.h>
+#include <trireme/parallel/tensor/module_layouts.h>
+#include <trireme/plan/plan.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace trireme::pipeline {
+
+/// Not thread-safe. What is said to be alike is so on the ranks along `data`.
+class StageParameters {
+ public:
+  /// See parallelize_by_hand, whose errors it throws. Collective over `group`, blocking.
+  /// @param stages,data the ranks of `group` along `pipe` and `data` of this one.
+  StageParameters(torch::nn::Module& module, const StagedGraph& staged, const Plan& plan,
+                  const comm::Group& group, const comm::Group& stages, const comm::Group& data,
+                  const detail::ModuleLayouts& layouts);
+
+  Parallelized& parallelized() noexcept { return parallelized_; }
+
+  /// Throws UsageError as Reducer::check_before_step. Not collective; called before begin_step().
+  void check_before_step();
+  /// Before forward: puts aside what `.grad()` holds.
+  void begin_step();
+  /// Gradients that are complete on this rank begin to travel. Alike.
+  void add_complete(const StagedGraph::NamedTensors& parameters);
+  /// Adds up all gradients, divides them by the ranks times `summands`, and adds them to what was
+  /// put aside. Alike, blocking.
+  void finish_step(double summands);
+
+  /// The first rank along `pipe` that uses a parameter or buffer, 0 where none does; -1 for what
+  /// is not the module's.
+  int first_rank_of(const at::Tensor& tensor) const;
+
+  /// For Sharing: whether this rank counts what an optimizer steps here.
+  bool counts(const at::Tensor& stepped) const;
+
+ private:
+  comm::Group stages_;
+  comm::Group data_;
+  std::unordered_map<const c10::TensorImpl*, int> first_ranks_;
+  Parallelized parallelized_;
+  struct Own {
+    at::Tensor parameter;
+    at::Tensor before;  // its gradient before the step
+  };
+  std::vector<Own> exchanged_;  // those that are not cut
+  std::vector<at::Tensor> cut_;
+};
+
+}  // namespace trireme::pipeline
