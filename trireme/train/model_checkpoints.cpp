@@ -183,6 +183,7 @@ void Model::resume(const std::filesystem::path& path) {
                : load_checkpoint(path, impl.parallelized(), *impl.module, &impl.optimizer);
   if (!is_later) impl.complete();
   Standing standing = standing_of(state);
+  impl.stages.to_resume = is_later ? std::optional(path) : std::nullopt;
   impl.position = standing.position;
   impl.callback_states = std::move(standing.callback_states);
   if (impl.in_stages && standing.seed) impl.in_stages->set_seed(*standing.seed);

@@ -46,6 +46,11 @@ void broadcast_buffers(const torch::nn::Module& module, const Pipeline& pipeline
   }
 }
 
+UsageError unequal_batches() {
+  return {"ranks that work on one part of the data together have different numbers of batches",
+          "read the part of the data that trireme::data_part(plan, group) names"};
+}
+
 // The least and the largest number of the ranks of all these groups.
 std::pair<std::int64_t, std::int64_t> span_of(std::int64_t own,
                                               const std::vector<comm::Group>& groups) {
@@ -152,9 +157,16 @@ MicroBatches Model::Impl::micro_batches_of(const std::vector<data::Batch>& round
 
 void Model::Impl::take_stages(const MicroBatches& micro_batches) {
   {
+    const detail::ModeGuard mode(*module);
+    module->train();
     const torch::AutoGradMode as_in_training(true);
     in_stages->take_stages(micro_batches);
   }
+  load_later();
+}
+
+// Again where it has failed before.
+void Model::Impl::load_later() {
   if (!stages.to_resume) return;
   load_checkpoint(*stages.to_resume, in_stages->parallelized(), *module, &optimizer);
   stages.to_resume.reset();
@@ -162,7 +174,7 @@ void Model::Impl::take_stages(const MicroBatches& micro_batches) {
 }
 
 void Model::Impl::take_stages(const data::Pipeline& training) {
-  if (in_stages->has_stages()) return;
+  if (in_stages->has_stages()) return load_later();
   detail::Failures failures(options.group);
   const auto attempt_together = [&](const auto& call) {
     failures.attempt(call, [&] {
@@ -178,6 +190,12 @@ void Model::Impl::take_stages(const data::Pipeline& training) {
     const auto batches =
         training.open(position.next_epoch() - 1, steps_done * options.plan.micro_batches);
     round = read_round(*batches, options.plan.micro_batches);
+    if (round.empty()) {
+      throw UsageError(join_message("the data of an epoch has no batch left after step ",
+                                    steps_done, ", where this training goes on"),
+                       "give it the data that the checkpoint was made with, in batches of the same "
+                       "size");
+    }
     micro_batches = micro_batches_of(round);
   });
   attempt_together([&] { check_same_batch(round.front()); });
@@ -208,6 +226,7 @@ void Model::Impl::count_in_stages(const data::Pipeline& data, std::int64_t num_b
     if (failed.any().item<bool>()) return;
     take_stages(micro_batches);
   }
+  load_later();
   in_stages->parallelized().fetch();
   broadcast_buffers(*module, *in_stages);
   const std::vector<comm::Group> together = peers();
@@ -215,14 +234,7 @@ void Model::Impl::count_in_stages(const data::Pipeline& data, std::int64_t num_b
     const auto [least, most] = span_of(failures.has_failed() ? -1 : std::ssize(round), together);
     if (least < 0 || most == 0) return;
     if (least != most) {
-      failures.attempt(
-          [&] {
-            throw UsageError(
-                "ranks that work on one part of the data together have different numbers of "
-                "batches",
-                "read the part of the data that trireme::data_part(plan, group) names");
-          },
-          who);
+      failures.attempt([&] { throw unequal_batches(); }, who);
       return;
     }
     const MicroBatchResults results = in_stages->evaluate_micro_batches(micro_batches);
@@ -266,7 +278,7 @@ Evaluation Model::Impl::evaluate_in_stages(const data::Pipeline& data, std::int6
 std::vector<at::Tensor> Model::Impl::predict_in_stages(const std::vector<at::Tensor>& inputs) {
   MicroBatches micro_batches;
   for (const at::Tensor& input : inputs) micro_batches.push_back({input});
-  if (!in_stages->has_stages()) take_stages(micro_batches);
+  in_stages->has_stages() ? load_later() : take_stages(micro_batches);
   in_stages->parallelized().fetch();
   MicroBatchResults results =
       in_stages->evaluate_micro_batches(micro_batches, {.share_results = true});
@@ -275,12 +287,24 @@ std::vector<at::Tensor> Model::Impl::predict_in_stages(const std::vector<at::Ten
 
 at::Tensor Model::Impl::predict_in_stages(const data::Pipeline& data) {
   std::vector<at::Tensor> outputs;
-  const auto batches = data.open(0);
+  detail::Failures failures(in_stages->stage_group());
+  std::unique_ptr<data::BatchStream> batches;
   while (true) {
-    const std::vector<data::Batch> round = read_round(*batches, options.plan.micro_batches);
-    if (round.empty()) return at::cat(outputs);
+    std::vector<data::Batch> round;
     std::vector<at::Tensor> inputs;
-    for (const data::Batch& batch : round) inputs.push_back(input_of(batch));
+    failures.attempt(
+        [&] {
+          if (!batches) batches = data.open(0);
+          round = read_round(*batches, options.plan.micro_batches);
+          for (const data::Batch& batch : round) inputs.push_back(input_of(batch));
+        },
+        [&] {
+          return join_message("rank ", options.group.rank(), ", reading data in a prediction");
+        });
+    const auto [least, most] = span_of(failures.has_failed() ? -1 : std::ssize(round), peers());
+    if (least < 0) failures.throw_on_all("the prediction");
+    if (least != most) throw unequal_batches();
+    if (most == 0) return at::cat(outputs);
     const std::vector<at::Tensor> of_round = predict_in_stages(inputs);
     for (std::size_t i = 0; i < round.size(); ++i) {
       outputs.push_back(detail::valid_rows(of_round[i], round[i]));
@@ -297,7 +321,6 @@ checkpoint::State Model::Impl::resume_later(const std::filesystem::path& path) {
     return checkpoint::identify(reader);
   });
   checkpoint::check_same(found, path);
-  stages.to_resume = path;
   return state;
 }
 

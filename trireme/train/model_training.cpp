@@ -200,7 +200,9 @@ void Model::Impl::step_through_stages(Run& run, data::BatchStream* batches, Step
 // changed, which needs this rank, and it is known by what was written.
 void Model::Impl::pretend_step() {
   const torch::NoGradGuard no_grad;
-  for (const Parallelized::Part& part : parallelized().parts()) part.tensor.mul_(1);
+  for (const Parallelized::Part& part : parallelized().parts()) {
+    if (part.is_own) part.tensor.mul_(1);
+  }
 }
 
 // One optimizer step over the next micro-batches.

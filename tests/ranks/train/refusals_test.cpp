@@ -154,6 +154,17 @@ TEST(ModelInStagesRefuses, StopsOnAllRanksWhereDataFailsOnOne) {
     }
     EXPECT_THAT(message, AllOf(HasSubstr("rank 2, reading data in an evaluation"),
                                HasSubstr("no such file today")));
+    // Predictions are made by the ranks of one pipeline alone.
+    message.clear();
+    try {
+      model.predict(failing);
+    } catch (const TrainingError& error) {
+      message = error.what();
+    }
+    EXPECT_THAT(message, data_part(plan, group).index == 0
+                             ? ::testing::Matcher<std::string>(::testing::IsEmpty())
+                             : AllOf(HasSubstr("rank 2, reading data in a prediction"),
+                                     HasSubstr("no such file today")));
     EXPECT_EQ(model.train(1, part_for(plan, group)).epochs.size(), 1);
   });
 }

@@ -338,6 +338,29 @@ TEST(Recompute, ServesBackwardInsideTheFunction) {
   });
 }
 
+// The function inside runs again in the second run of the one around it, with its own numbers.
+TEST(Recompute, ServesBackwardThroughRandomNumbersInsideTheFunction) {
+  expect_same([](const Caller& call) {
+    torch::nn::Linear linear(8, 8);
+    const torch::Tensor input = leaf({6, 8});
+    const torch::Tensor penalty = call(
+        [&](const torch::Tensor& x) {
+          const torch::Tensor h = x * 1;
+          const torch::Tensor inner = call(
+              [&](const torch::Tensor& each) {
+                return torch::dropout(linear(each), 0.5, /*train=*/true).tanh();
+              },
+              h);
+          const torch::Tensor slope =
+              autograd::grad({inner.square().sum()}, {h}, {}, true, true)[0];
+          return torch::dropout(slope, 0.3, /*train=*/true).square();
+        },
+        input);
+    penalty.sum().backward();
+    return state_after({input}, *linear);
+  });
+}
+
 TEST(Recompute, MayBeCapturedByWhatIsRecomputedItself) {
   expect_same([](const Caller& call) {
     const torch::Tensor input = leaf({6, 8});

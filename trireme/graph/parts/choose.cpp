@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 namespace trireme::graph {
@@ -193,16 +194,28 @@ Choice evaluate(const Line& line, std::vector<UnitRange> ranges) {
   return choice;
 }
 
+namespace {
+
+// Where there was no room for all, a search leaves them by what they keep.
+void sort_by_cost(std::vector<Choice>& choices) {
+  std::ranges::stable_sort(
+      choices, {}, [](const Choice& its) { return std::tuple(its.cost, its.kept, its.peak); });
+}
+
+}  // namespace
+
 Choices best_choices(const Line& line, const ChoiceLimits& limits, std::size_t room) {
   Choices choices;
   Search search(line, limits, room, Labels::Leaving::kOut);
   choices.best = search.run();
+  sort_by_cost(choices.best);
   choices.is_exact = !search.has_left_out();
   if (choices.is_exact) {
     choices.bounds = choices.best;
     return choices;
   }
   choices.bounds = Search(line, limits, room, Labels::Leaving::kMerged).run();
+  sort_by_cost(choices.bounds);
   for (Choice& bound : choices.bounds) bound.ranges.clear();
   return choices;
 }

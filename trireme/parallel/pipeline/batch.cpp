@@ -79,7 +79,7 @@ CutBatch made_together(const Make& make, const torch::nn::Module& module,
     for (const auto& micro_batch : cut.micro_batches) {
       cut.key += graph::capture_key(module, micro_batch);
     }
-  } catch (const UsageError& error) {
+  } catch (const std::exception& error) {
     failure = std::current_exception();
     cut.key = error.what();
   }

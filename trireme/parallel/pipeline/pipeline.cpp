@@ -199,7 +199,7 @@ PipelineEvaluation Pipeline::evaluate(const std::vector<at::Tensor>& batch,
   const EvaluationMode mode(its.module);
   const pipeline::CutBatch cut =
       pipeline::cut_batch(batch, its.of_evaluation(), its.module, its.group);
-  Impl::Prepared& prepared = its.evaluation_for(cut, its.group);
+  Impl::Prepared& prepared = its.evaluation_for(cut, its.evaluations, its.group);
   prepared.staged.check_results_join();
   PipelineEvaluation evaluation;
   its.ending_for_all([&] {
@@ -245,7 +245,7 @@ MicroBatchResults Pipeline::evaluate_micro_batches(const MicroBatches& micro_bat
   its.ending_for_all([&] {
     const pipeline::CutBatch batch =
         pipeline::take_batch(micro_batches, its.of_evaluation(), its.module, its.stages);
-    Impl::Prepared& prepared = its.evaluation_for(batch, its.stages);
+    Impl::Prepared& prepared = its.evaluation_for(batch, its.evaluations_by_pipeline, its.stages);
     pipeline::StepResult result =
         prepared.executor.step(micro_batches, its.steps, {.share_loss = false, .report = false});
     all.losses = share_losses(result, prepared.staged.program(), its.stages);
@@ -255,7 +255,7 @@ MicroBatchResults Pipeline::evaluate_micro_batches(const MicroBatches& micro_bat
       if (options.share_results) share(parts, its.stages);
     }
   });
-  ++its.evaluations;
+  ++its.evaluations_by_pipeline;
   return all;
 }
 

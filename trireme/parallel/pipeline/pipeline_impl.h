@@ -41,7 +41,9 @@ struct Pipeline::Impl {
   void take_stages(const pipeline::CutBatch& batch);
   Prepared& prepared_for(const pipeline::CutBatch& batch);
   Prepared& begin_step(const pipeline::CutBatch& batch);
-  Prepared& evaluation_for(const pipeline::CutBatch& batch, const comm::Group& among);
+  /// @param now how many such evaluations `among` has had.
+  Prepared& evaluation_for(const pipeline::CutBatch& batch, std::int64_t now,
+                           const comm::Group& among);
   template <typename Make>
   Prepared& find(ByKey& all, const pipeline::CutBatch& batch, std::int64_t now,
                  const comm::Group& among, const Make& make);
@@ -64,7 +66,8 @@ struct Pipeline::Impl {
   detail::ModuleLayouts layouts{};  // over the ranks that share the work on a stage
   std::uint64_t seed = 0;
   std::int64_t steps = 0;
-  std::int64_t evaluations = 0;
+  std::int64_t evaluations = 0;  // of batches, by all ranks
+  std::int64_t evaluations_by_pipeline = 0;
   std::vector<torch::optim::Optimizer*> waiting{};  // for the parameters of this rank's stages
   std::optional<pipeline::StagedGraph> first{};     // which says what those are
   std::optional<pipeline::StageParameters> parameters{};

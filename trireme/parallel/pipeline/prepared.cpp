@@ -118,8 +118,9 @@ Pipeline::Impl::Prepared& Pipeline::Impl::begin_step(const pipeline::CutBatch& b
 }
 
 Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::CutBatch& batch,
+                                                         std::int64_t now,
                                                          const comm::Group& among) {
-  return find(evaluated, batch, evaluations, among, [&] {
+  return find(evaluated, batch, now, among, [&] {
     pipeline::StagedGraph staged = made_together(among, batch, [&] {
       return pipeline::StagedGraph::for_evaluation(module, forward, batch.micro_batches, plan,
                                                    *first);

@@ -140,7 +140,10 @@ class Rank {
   // The one that keeps least, whatever it costs.
   Combination smallest() const {
     std::vector<std::vector<Choice>> all;
-    for (const Stage& stage : stages_) all.push_back(graph::smallest_choices(stage.piece.line));
+    for (const Stage& stage : stages_) {
+      all.push_back(graph::smallest_choices(stage.piece.line));
+      for (Choice& choice : all.back()) choice.cost = {};
+    }
     const std::vector<Combination> combinations = combined(all, kNoLimit);
     return *std::ranges::min_element(combinations, {}, &Combination::most);
   }
@@ -223,7 +226,9 @@ class Rank {
 
   // At most kRoomOfSeveral of them.
   static std::vector<Combination> best_of(std::vector<Combination> all) {
-    std::ranges::stable_sort(all, {}, &Combination::cost);
+    // The first of all is never left out below.
+    std::ranges::stable_sort(
+        all, {}, [](const Combination& its) { return std::pair(its.cost, its.most()); });
     std::vector<Combination> kept;
     for (Combination& its : all) {
       const auto is_worse = [&](const Combination& other) { return is_no_worse(other, its); };

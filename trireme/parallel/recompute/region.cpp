@@ -183,9 +183,11 @@ Region::Region(ManyToMany function, const std::vector<at::Tensor>& inputs, Recom
 std::vector<at::Tensor> Region::run(const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> outputs;
   {
-    // Within the second run of a region around it there will be none of this one.
+    // Within the second run of a part around it there will be none of this part. A function may
+    // run backward inside itself, and so needs its copies there too.
     const bool is_again = is_second_run();
-    Recording recording(effects_, inputs, title_, options_.preserve_random, !is_again);
+    const bool keeps_copies = !is_again || !options_.keep_between_passes;
+    Recording recording(effects_, inputs, title_, options_.preserve_random, keeps_copies);
     FirstPacker packer(*this, recording, is_again);
     const PackBy pack_by(packer);
     outputs = function_(inputs);

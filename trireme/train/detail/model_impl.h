@@ -189,6 +189,8 @@ struct Model::Impl {
   /// Unless they are known, with the batches that the next step of training reads.
   void take_stages(const data::Pipeline& training);
   void take_stages(const MicroBatches& micro_batches);
+  /// The tensors of a checkpoint that was resumed before the stages were known. Collective.
+  void load_later();
   void step_through_stages(Run& run, data::BatchStream* batches, StepEndContext& step);
   Evaluation evaluate_in_stages(const data::Pipeline& data, std::int64_t num_batches);
   void count_in_stages(const data::Pipeline& data, std::int64_t num_batches, Tally& tally,
@@ -203,7 +205,8 @@ struct Model::Impl {
   bool forward_is_shared() const { return in_whole && in_whole->mesh().defined(); }
   /// Whether forward in training needs other ranks, so that nothing can stand in for one.
   bool forward_takes_all() const {
-    return (cuts_parameters(options.plan) || options.plan.sync_batch_norm || forward_is_shared()) &&
+    return in_whole &&
+           (cuts_parameters(options.plan) || options.plan.sync_batch_norm || forward_is_shared()) &&
            options.group.size() > 1;
   }
   /// What all ranks have counted; those that work on one part of the data count it once.
