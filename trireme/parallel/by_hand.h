@@ -4,12 +4,14 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/parallel/agreement.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/tensor/module_layouts.h>
 #include <trireme/plan/plan.h>
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -41,6 +43,9 @@ Parallelized parallelize_by_hand(torch::nn::Module& module,
                                  const std::map<std::string, StageUse>& uses, const Plan& plan,
                                  const comm::Group& group, const comm::Group& data,
                                  const ModuleLayouts& layouts);
+
+/// Gives all ranks those of rank 0, but for tensors that have no memory yet. Collective, blocking.
+void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group);
 
 /// Of a parameter or buffer of that name; as by default where there is no pipeline.
 StageUse use_of(const Parallelized& parallelized, const std::string& name);

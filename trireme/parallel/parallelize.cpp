@@ -300,17 +300,6 @@ void check_no_hooks(const std::vector<NamedTensor>& parameters) {
   }
 }
 
-// But for those that are cut and have no values yet.
-void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group) {
-  std::vector<comm::Work> works;
-  for (const NamedTensor& item : tensors) {
-    if (!detail::is_deferred(item.tensor)) {
-      works.push_back(comm::broadcast_async(item.tensor, 0, group));
-    }
-  }
-  for (comm::Work& work : works) work.wait();
-}
-
 // Throws for a parameter that a module did not have when it was parallelized. A module that nobody
 // shares may be gone.
 std::function<void()> watch_for_more(torch::nn::Module& module,
@@ -447,7 +436,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   std::vector<NamedTensor> all = contents.parameters;
   all.insert(all.end(), contents.buffers.begin(), contents.buffers.end());
   give_values(all, plan, group, group, [](const NamedTensor&) { return true; });
-  if (plan.broadcast_parameters) broadcast_all(all, group);
+  if (plan.broadcast_parameters) detail::broadcast_all(all, group);
   const detail::Arrangement arrangement = detail::arrange(plan, group);
   impl->data_group = arrangement.data;
   impl->mesh = arrangement.mesh;
@@ -555,6 +544,14 @@ Parallelized parallelize_by_hand(torch::nn::Module& module,
     check_drawn(impl->shards(), data);
   });
   return Parallelized(std::move(impl));
+}
+
+void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group) {
+  std::vector<comm::Work> works;
+  for (const NamedTensor& item : tensors) {
+    if (!is_deferred(item.tensor)) works.push_back(comm::broadcast_async(item.tensor, 0, group));
+  }
+  for (comm::Work& work : works) work.wait();
 }
 
 StageUse use_of(const Parallelized& parallelized, const std::string& name) {

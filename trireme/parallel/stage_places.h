@@ -25,8 +25,6 @@ class StagePlaces {
   bool has_own_stages(int rank) const {
     return stage_rank_of(rank) == stage_rank_of(group_.rank());
   }
-  /// The first rank of those with the stages of this one.
-  int first_with_own_stages() const { return beside(0, stage_rank_of(group_.rank())); }
 
   /// Returns on `root` what `tensor` is on the rank along `pipe` that reads the same data, and on
   /// others the tensor. Alike on all ranks for every tensor, blocking.

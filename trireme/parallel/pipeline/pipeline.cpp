@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/mesh/device_mesh.h>
+#include <trireme/parallel/by_hand.h>
 #include <trireme/parallel/deferred.h>
 #include <trireme/parallel/named_tensors.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
@@ -52,16 +53,6 @@ Plan on_both_axes(Plan plan, const comm::Group& group) {
     }
   }
   return plan;
-}
-
-// But for those that have no values yet.
-void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group) {
-  std::vector<comm::Work> works;
-  for (const NamedTensor& item : tensors) {
-    if (detail::is_deferred(item.tensor)) continue;
-    works.push_back(comm::broadcast_async(item.tensor, 0, group));
-  }
-  for (comm::Work& work : works) work.wait();
 }
 
 // Of rank 0's default generator, on all ranks.
@@ -157,7 +148,7 @@ Pipeline::Pipeline(torch::nn::Module& module, graph::Forward forward, const Plan
   detail::check_same_on_all_ranks(buffers, "buffer", group);
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
   pipeline::check_plain(tensors);
-  if (plan.broadcast_parameters) broadcast_all(tensors, group);
+  if (plan.broadcast_parameters) detail::broadcast_all(tensors, group);
   const Plan whole = on_both_axes(plan, group);
   const DeviceMesh mesh(group, whole.mesh);
   impl_ = std::make_unique<Impl>(
