@@ -63,6 +63,7 @@ struct Options {
   std::optional<std::int64_t> memory_cap;
   std::optional<int> outstanding;
   std::vector<int> recompute;
+  std::vector<int> offload;
   std::filesystem::path output;
   std::filesystem::path svg;
   std::filesystem::path trace;
@@ -172,6 +173,7 @@ struct Result {
 Result examine(const Options& options, Schedule made, bool has_messages) {
   const schedule::Messages messages{.outstanding = options.outstanding};
   made = schedule::with_recomputation(made, options.recompute);
+  made = schedule::with_offloading(made, options.offload);
   if (!has_messages) made = schedule::with_messages(made, messages);
   schedule::verify(made, {.messages = messages});
   const int num_stages = made.num_stages();
@@ -215,9 +217,13 @@ void print_table(const Options& options, const std::vector<Result>& results) {
 }
 
 void write_text(const std::filesystem::path& file, const std::string& text) {
-  AtomicFile written(file);
-  written.write(text);
-  written.commit();
+  try {
+    AtomicFile written(file);
+    written.write(text);
+    written.commit();
+  } catch (const CheckpointError& error) {  // what files that appear whole throw; it has its hint
+    throw ConfigError(error.what(), "");
+  }
   std::cout << "wrote " << file.string() << '\n';
 }
 
@@ -315,6 +321,11 @@ void add_schedule_command(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->option_text("NUMBER");
   command->add_option("--recompute", options->recompute, "Stages whose activations are recomputed")
+      ->delimiter(',')
+      ->option_text("STAGES");
+  command
+      ->add_option("--offload", options->offload,
+                   "Stages whose activations are in host memory where backward is far off")
       ->delimiter(',')
       ->option_text("STAGES");
   command->add_option("--output", options->output, "Write the schedule, with its messages");

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every schedule of pipelines, against torch.distributed.pipelining and plain model parallel; recomputation.
 
-Two models, fp32 with SGD, 8 micro-batches: `gpt` (8 layers of the one in bench-data-parallel, a row of 128 tokens in a
-micro-batch) and `resnet50` (two 112x112 images), cut at the same layers on both sides so that stages take about the
+Two models, fp32 with SGD, 8 micro-batches: `gpt` (8 layers of the one in bench-data-parallel, two rows of 128 tokens in
+a micro-batch) and `resnet50` (two 112x112 images), cut at the same layers on both sides so that stages take about the
 same time. Every rank has one thread; two ranks have a core each, four share two. A program stops with an error where
 the losses of its first steps are not LOSSES, so that both do the same work, gradients included. Ours warms up for three
 steps (in the second, third, fifth, ninth and so on it compares its record of the module with a new one), PyTorch for
@@ -16,6 +16,9 @@ is ScheduleInterleavedZeroBubble with one stage a rank. Interleaved and ZB-V hav
 1F1B is compared with two ways in which one stage computes at a time: `model parallel` has the whole batch at once, as
 such programs are written; `in turn` takes the same micro-batches, each through all stages and back before the next, so
 that the kernels have the same sizes and only what overlaps differs. The schedule allows 16/9 = 1.78 times the latter.
+
+`devices` has the two stages on threads of one process (DevicePipeline), beside the same with the whole batch at once: one
+device after the other.
 
 The peer `prediction` is the timeline of the schedule (trireme/schedule), fed with mean times of a further step: of
 forward, backward and its parts by stage, of messages, and of the optimizer by rank; the ratio is the measured step over
@@ -32,7 +35,7 @@ Parts: --only 'gpt', --only '2 ranks', --only 'zb', --only 'recompute'.
 from . import BIN, PYTHON, ROOT, Comparison, Program, Sweep, trireme_run
 
 EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-# By model and ranks: all in 20 minutes, on two cores. One stage a rank unless it is in CHUNKS.
+# By model and ranks: all in 40 minutes, on two cores. One stage a rank unless it is in CHUNKS.
 SCHEDULES = {
     ("gpt", 2): ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"),
     ("gpt", 4): ("1f1b", "zb-h1"),
@@ -42,11 +45,13 @@ SCHEDULES = {
 CHUNKS = {"interleaved": 2, "zb-v": 2}
 # One stage at a time: how many passes, each of one micro-batch.
 IN_TURN = {"model parallel": 1, "in turn": 8}
+# In one process: how many micro-batches.
+DEVICES = {"devices": 8, "devices, one at a time": 1}
 # Of the first steps, by model and micro-batches, the same for both sides: batch norm is over a micro-batch. From the
 # second on they depend on the gradients of all stages. A program without --losses prints them.
 LOSSES = {
-    ("gpt", 8): (9.04403, 9.01965, 8.99643),
-    ("gpt", 1): (9.04403, 9.01965, 8.99643),
+    ("gpt", 8): (9.04816, 9.03577, 9.02376),
+    ("gpt", 1): (9.04816, 9.03577, 9.02376),
     ("resnet50", 8): (7.23456, 5.78925, 4.52055),
     ("resnet50", 1): (7.20242, 5.88152, 4.72641),
 }
@@ -90,6 +95,9 @@ def programs(model, num_ranks):
         for name, passes in IN_TURN.items():
             options = (*arguments(model, "gpipe", num_ranks, 1), *expected(LOSSES[model, passes]))
             made[name] = ours(num_ranks, *options, "--passes", passes)
+        for name, micro_batches in DEVICES.items():
+            options = (*arguments(model, "1f1b", num_ranks, micro_batches), *expected(LOSSES[model, micro_batches]))
+            made[name] = Program((BIN / "bench_pipeline", "--devices", num_ranks, *options), figures, EQUAL_TERMS)
     return made
 
 
@@ -110,6 +118,7 @@ def comparisons(case, schedules, num_ranks):
                              "predicted_time", "step_time", "ms")
         for name in IN_TURN:
             yield compared(f"{case}, 1f1b, against {name}", "1f1b", name, "step_time", "model_parallel")
+        yield compared(f"{case}, devices of one process", *DEVICES, "step_time", "model_parallel")
 
 
 def sweep(model, num_ranks):

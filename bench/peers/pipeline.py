@@ -90,7 +90,7 @@ class GPT:
 
     @staticmethod
     def batch():
-        tokens = torch.randint(8192, (8, 129), generator=numbers(0))
+        tokens = torch.randint(8192, (16, 129), generator=numbers(0))
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     @staticmethod

@@ -3,8 +3,6 @@
 // own, and micro-batches go through them. Copies of the pipeline train on parts of the data.
 #include <models/gpt.h>
 #include <models/resnet.h>
-#include <trireme/optim/gradients.h>
-#include <trireme/parallel/pipeline/pipeline.h>
 #include <trireme/trireme.h>
 
 #include <CLI/CLI.hpp>

@@ -43,7 +43,7 @@ class PointToPoint : public EveryEngine {};
 class AllGatherText : public EveryEngine {};
 class Subgroups : public EveryEngine {};
 class CommErrors : public EveryEngine {};
-const auto kEngines = ::testing::Values("shm", "gloo");
+const auto kEngines = ::testing::Values("shm", "gloo", "threads");
 INSTANTIATE_TEST_SUITE_P(Over, AllReduce, kEngines);
 INSTANTIATE_TEST_SUITE_P(Over, Broadcast, kEngines);
 INSTANTIATE_TEST_SUITE_P(Over, AllGather, kEngines);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a function on several threads, each of them a rank with a real group (shared memory, or Gloo
-// over loopback).
+// Runs a function on several threads, each of them a rank with a real group (shared memory, Gloo
+// over loopback, or the engine between threads).
 #pragma once
 
 #include <trireme/comm/engine.h>
+#include <trireme/comm/threads/threads.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -29,6 +30,7 @@ inline comm::Group connect_thread(const c10::intrusive_ptr<c10d::Store>& store, 
                                  .machines = {},
                                  .interface = "",
                                  .timeout = timeout};
+  if (engine_of_ranks == "threads") return comm::connect(comm::threads_engine(), context);
   return comm::connect(comm::choose_engine(engine_of_ranks, true), context);
 }
 

@@ -19,7 +19,7 @@ namespace trireme::comm {
 struct Group::State {
   c10::intrusive_ptr<c10d::Backend> backend;
   shm::Communicator* shared_memory = nullptr;  // lives as long as the backend
-  const Engine* engine = nullptr;
+  Engine engine = {};
   EngineContext context = {.store = {}, .rank = 0, .size = 1, .group_name = "self"};
   SummationOrder order = SummationOrder::kRank;
   // Relaxed is enough: collectives of one group start on one thread at a time, and the numbers only
@@ -34,7 +34,7 @@ Group::Group() : state_(std::make_shared<State>()) {}
 Group::Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
              const EngineContext& context)
     : Group() {
-  state_->engine = &engine;
+  state_->engine = engine;
   state_->context = context;
   state_->order = engine.summation_order(context);
   if (const auto* shared = dynamic_cast<const SharedMemoryBackend*>(backend.get())) {
@@ -116,9 +116,9 @@ Group Group::subgroup(std::span<const int> ranks) const {
       c10::make_intrusive<c10d::PrefixStore>(join_message("subgroup/", number), all.store);
   // An engine for several hosts may be out of place inside one, and the other way round.
   const bool one_host = context.is_one_host();
-  const bool fits = (state_->engine->scope != Scope::kOneHost || one_host) &&
-                    (state_->engine->scope != Scope::kSeveralHosts || !one_host);
-  return connect(fits ? *state_->engine : choose_engine("auto", one_host), context);
+  const bool fits = (state_->engine.scope != Scope::kOneHost || one_host) &&
+                    (state_->engine.scope != Scope::kSeveralHosts || !one_host);
+  return connect(fits ? state_->engine : choose_engine("auto", one_host), context);
 }
 
 }  // namespace trireme::comm

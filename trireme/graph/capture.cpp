@@ -50,16 +50,6 @@ class KeptGenerator {
   at::Tensor state_;
 };
 
-void check_tensors(const std::vector<detail::ModuleTensor>& tensors) {
-  for (const detail::ModuleTensor& item : tensors) {
-    if (item.tensor.is_cpu() || item.tensor.is_meta()) continue;
-    const char* kind = item.is_parameter ? "parameter " : "buffer ";
-    throw UsageError(
-        join_message("capture: ", kind, item.names.front(), " is on ", item.tensor.device().str()),
-        "capture the module on the processor, before it goes to its device");
-  }
-}
-
 tensor::StandIn stand_in_for(const std::vector<detail::ModuleTensor>& tensors,
                              const Layout& replicated) {
   std::vector<at::Tensor> all;
@@ -150,7 +140,6 @@ void rehearse_backward(const Graph& graph, const at::Tensor& loss,
 Graph capture(torch::nn::Module& module, const Forward& forward,
               const std::vector<at::Tensor>& inputs, const CaptureOptions& options) {
   const detail::ModuleTree tree(module);
-  check_tensors(tree.tensors);
   const KeptGenerator kept;
   const Layout replicated = Layout::replicated(DeviceMesh::unconnected({{"capture", 1}}));
   const tensor::StandIn stand_in = stand_in_for(tree.tensors, replicated);

@@ -49,7 +49,8 @@ struct CaptureOptions {
 /// it, where a record would not be true or cannot be made: values that are read (item(), shapes
 /// that depend on values), torch::autograd::Function, hooks on what forward makes, gradients taken
 /// within forward, writes to tensors that are none of the module's, operators without a rule for
-/// shapes; for parameters on other devices than the processor and meta.
+/// shapes. The module may lie on any devices: what is recorded is what it would do on the
+/// processor.
 Graph capture(torch::nn::Module& module, const Forward& forward,
               const std::vector<at::Tensor>& inputs, const CaptureOptions& options = {});
 

@@ -28,10 +28,6 @@ const Mark* find_mark(const Graph& graph, const std::string& name) {
   return found == graph.marks.end() ? nullptr : &*found;
 }
 
-std::string described(const Graph& graph, const std::string& name) {
-  return (find_mark(graph, name) == nullptr ? "module " : "mark ") + name;
-}
-
 [[noreturn]] void refuse_name(const Graph& graph, const std::string& name) {
   std::vector<std::string> names;
   for (const ModuleState& module : graph.modules) names.push_back(module.path);
@@ -75,7 +71,7 @@ std::vector<Listed> listed_in_order(const Graph& graph, std::span<const ModuleSt
   std::vector<Listed> all;
   for (const auto& [name, stage] : stages) {
     all.push_back(
-        {.what = described(graph, name), .stage = stage, .extent = extent_of(graph, name)});
+        {.what = describe_place(graph, name), .stage = stage, .extent = extent_of(graph, name)});
   }
   std::ranges::stable_sort(all, {}, [](const Listed& its) { return its.extent.first; });
   return all;
@@ -88,7 +84,7 @@ void check_numbers(const Graph& graph, std::span<const ModuleStage> stages) {
   std::vector<int> numbers;
   for (const auto& [name, stage] : stages) {
     if (stage < 0) {
-      throw UsageError(join_message(described(graph, name), " has stage ", stage),
+      throw UsageError(join_message(describe_place(graph, name), " has stage ", stage),
                        "number stages from 0");
     }
     numbers.push_back(stage);
@@ -221,6 +217,10 @@ class Balance {
 };
 
 }  // namespace
+
+std::string describe_place(const Graph& graph, const std::string& name) {
+  return (find_mark(graph, name) == nullptr ? "module " : "mark ") + name;
+}
 
 Extent extent_of(const Graph& graph, const std::string& name) {
   if (const Mark* const mark = find_mark(graph, name)) {

@@ -28,6 +28,9 @@ struct Extent {
 /// for modules without parameters or that forward does not call, and for a mark at the end.
 Extent extent_of(const Graph& graph, const std::string& name);
 
+/// `module layer1`, or `mark middle` where a mark has that name: for messages.
+std::string describe_place(const Graph& graph, const std::string& name);
+
 /// The boundaries of stages: stage s has the operators from boundary s to s + 1, so there is one
 /// boundary more than stages. A stage begins with the first operator that touches its modules, or
 /// comes after its mark; modules that are not listed and operators without parameters stay with

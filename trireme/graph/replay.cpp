@@ -101,7 +101,7 @@ class Run {
       surroundings.become(*step.node);
       fill(step);
       if (step.node->is_random && options_.random) {
-        const detail::NumberedRandom numbered(*options_.random, step.index);
+        const detail::NumberedRandom numbered(*options_.random, step.index, program_.device);
         call(step);
       } else {
         call(step);
@@ -145,6 +145,7 @@ class Run {
 
   void fill(const Step& step) {
     stack_.assign(step.node->arguments.begin(), step.node->arguments.end());
+    for (const std::size_t argument : step.devices) stack_[argument] = program_.device;
     for (const Feed& feed : step.feeds) {
       switch (feed.kind) {
         case Feed::Kind::kTensor:
@@ -224,6 +225,12 @@ Piece::Piece(std::shared_ptr<const Graph> graph, int begin, int end,
     : program_(
           std::make_shared<const detail::Program>(std::move(graph), begin, end, module, parts)) {}
 
+Piece::Piece(std::shared_ptr<const detail::Program> program) : program_(std::move(program)) {}
+
+Piece Piece::moved_to(at::Device device, const std::function<at::Tensor(ValueId)>& there) const {
+  return Piece(std::make_shared<const detail::Program>(program_->moved_to(device, there)));
+}
+
 int Piece::begin() const noexcept { return program_->begin; }
 int Piece::end() const noexcept { return program_->end; }
 const Graph& Piece::graph() const noexcept { return *program_->graph; }
@@ -234,6 +241,8 @@ const std::vector<ValueId>& Piece::buffers() const noexcept { return program_->b
 const std::vector<ValueId>& Piece::written_buffers() const noexcept {
   return program_->written_buffers;
 }
+
+std::vector<at::Tensor> Piece::lasting() const { return program_->lasting(); }
 
 std::vector<at::Tensor> Piece::run(const std::vector<at::Tensor>& inputs,
                                    const RunOptions& options) const {

@@ -58,6 +58,12 @@ class Piece {
   Piece(std::shared_ptr<const Graph> graph, int begin, int end, const torch::nn::Module& module,
         const std::vector<Part>& parts = {});
 
+  /// The same operators on a device, with tensors that lie there. A graph knows no devices: an
+  /// operator that names one, or makes a tensor of numbers alone, takes this one. Constants are
+  /// copied; run() takes inputs that lie there, and random numbers are those of the device's kind.
+  /// @param there what stands for each of parameters() and buffers(), of its shape and dtype.
+  Piece moved_to(at::Device device, const std::function<at::Tensor(ValueId)>& there) const;
+
   int begin() const noexcept;
   int end() const noexcept;
   const Graph& graph() const noexcept;
@@ -74,6 +80,9 @@ class Piece {
   /// Of the buffers those that its operators write to.
   const std::vector<ValueId>& written_buffers() const noexcept;
 
+  /// What it has from run to run: parameters, buffers, and constants of the graph where it runs.
+  std::vector<at::Tensor> lasting() const;
+
   /// Runs the operators, with autograd as when they were recorded, unless gradients are off here:
   /// the same bits as the module's own code, and gradients that backward from the outputs gives are
   /// too. Each value is let go after its last use. Inputs are never written to: one that an
@@ -86,6 +95,8 @@ class Piece {
                               const RunOptions& options = {}) const;
 
  private:
+  explicit Piece(std::shared_ptr<const detail::Program> program);
+
   std::shared_ptr<const detail::Program> program_;
 };
 

@@ -2,6 +2,7 @@
 #include <trireme/optim/loss_scale.h>
 
 #include <trireme/base/error.h>
+#include <trireme/optim/counted_gradients.h>
 #include <trireme/optim/gradients.h>
 
 #include <ATen/core/grad_mode.h>
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_set>
 
 namespace trireme {
 
@@ -30,25 +30,29 @@ LossScale::LossScale(const LossScaleOptions& options) : options_(options), value
 at::Tensor LossScale::scale(const at::Tensor& loss) const { return loss.mul(value_); }
 
 bool LossScale::unscale(torch::optim::Optimizer& optimizer, const Sharing& sharing) {
-  if (!all_finite(optimizer, sharing)) {
+  const bool are_finite = all_finite(optimizer, sharing);
+  if (are_finite) divide(optimizer);
+  adjust(are_finite);
+  return are_finite;
+}
+
+void LossScale::divide(torch::optim::Optimizer& optimizer) const {
+  const at::NoGradGuard no_grad;
+  detail::for_each_trained(optimizer, [&](const at::Tensor& parameter) {
+    parameter.mutable_grad().mul_(1 / value_);  // exact for powers of two
+  });
+}
+
+void LossScale::adjust(bool were_finite) {
+  if (!were_finite) {
     value_ = std::max(options_.minimum, value_ * options_.backoff);
     good_steps_ = 0;
-    return false;
-  }
-  const at::NoGradGuard no_grad;
-  std::unordered_set<const c10::TensorImpl*> seen;  // tied parameters may be listed twice
-  for (auto& group : optimizer.param_groups()) {
-    for (at::Tensor& parameter : group.params()) {
-      if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
-        parameter.mutable_grad().mul_(1 / value_);  // exact for powers of two
-      }
-    }
+    return;
   }
   if (++good_steps_ >= options_.growth_interval) {
     value_ *= options_.growth;
     good_steps_ = 0;
   }
-  return true;
 }
 
 void LossScale::restore(const State& state) {

@@ -43,6 +43,13 @@ class LossScale {
   /// called once a step, after its last backward(). Collective where `sharing` has parts.
   bool unscale(torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
 
+  /// What unscale does, in two calls, for code that learns later whether all gradients are finite
+  /// (PostValidation): divides all gradients by the scale, whatever they are. Not collective.
+  void divide(torch::optim::Optimizer& optimizer) const;
+  /// Adjusts the scale after a step whose gradients were finite on all ranks, or not. To be called
+  /// with the same on all ranks.
+  void adjust(bool were_finite);
+
   double value() const noexcept { return value_; }
 
   /// What a run that goes on needs.

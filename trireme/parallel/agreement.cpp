@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/shm/communicator.h>
+#include <trireme/comm/threads/threads_backend.h>
 #include <trireme/parallel/sharded/deferred.h>
 
 #include <ATen/core/grad_mode.h>
@@ -123,6 +124,8 @@ void succeed_together(const comm::Group& group, const std::string& doing,
 void end_for_all(const comm::Group& group, const std::string& reason) {
   if (shm::Communicator* const shared = group.shared_memory()) {
     shared->member().end_for_all(reason);
+  } else if (auto* threads = dynamic_cast<comm::ThreadsBackend*>(group.backend().get())) {
+    threads->end_for_all(reason);
   } else if (group.backend()) {
     group.backend()->abort();
   }

@@ -39,8 +39,8 @@ void succeed_together(const comm::Group& group, const std::string& doing,
                       const std::function<void()>& call);
 
 /// Wakes all ranks of the group, now and for good: a call that waits, or comes later, throws
-/// CommError with `reason` where ranks share memory, and says that the group has ended elsewhere.
-/// Not collective.
+/// CommError with `reason` where ranks share memory or a process, and says that the group has ended
+/// elsewhere. Not collective.
 void end_for_all(const comm::Group& group, const std::string& reason);
 
 /// A number that follows from the bits of a dense tensor's elements and from their places in

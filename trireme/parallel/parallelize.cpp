@@ -426,6 +426,10 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                      "give it to a trireme::Pipeline, of one stage or more, or call "
                      "trireme::recompute in forward");
   }
+  if (plan.offload_activations) {
+    throw UsageError("the plan has activations offloaded between forward and backward",
+                     "give it to a trireme::DevicePipeline, with several micro-batches");
+  }
   check_names(plan, contents.parameters);
   detail::check_same_text("plan", to_string(plan), group);
   mark_sparse(plan, contents.parameters);

@@ -184,7 +184,8 @@ std::string to_string(const Plan& plan) {
                       "schedule             ", plan.schedule, "\n",  //
                       "chunks               ", plan.chunks, "\n",    //
                       "recompute            ", recomputed.empty() ? "nothing" : recomputed, "\n",
-                      "activation bytes     ", plan.activation_bytes, "\n",       //
+                      "activation bytes     ", plan.activation_bytes, "\n",  //
+                      "offload activations  ", yes_no(plan.offload_activations), "\n",
                       "data parallel        ", yes_no(plan.data_parallel), "\n",  //
                       "micro-batches        ", plan.micro_batches, "\n",          //
                       "bucket bytes         ", plan.bucket_bytes, "\n",           //

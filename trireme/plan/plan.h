@@ -34,9 +34,10 @@ struct Plan {
   ParameterLayouts layouts{};
 
   /// Where stages of a pipeline begin, in the order of execution and counted from 0: modules by
-  /// their paths, `{"layer3", 1}`. What runs before the module, and is not in another that is
-  /// named, is in the stage before. Several modules may have one stage; stage 0 need not be named.
-  /// Empty: stages of about the same cost, as many as `chunks` asks for. Needs a Pipeline.
+  /// their paths, `{"layer3", 1}`, and places within their code by the names of marks
+  /// (graph/mark.h). What runs before the module or mark, and is not in another that is named, is
+  /// in the stage before. Several may have one stage; stage 0 need not be named. Empty: stages of
+  /// about the same cost, as many as `chunks` asks for. Needs a Pipeline.
   std::vector<std::pair<std::string, int>> stages{};
 
   /// In which order ranks work on stages and micro-batches: one of schedule::kKinds.
@@ -55,6 +56,12 @@ struct Plan {
   /// chosen so that the fewest floating-point operations are. 0: as much as there is. Not together
   /// with `recompute`; needs a Pipeline.
   std::int64_t activation_bytes = 0;
+
+  /// What a rank keeps for the backward of a micro-batch is moved to host memory where that
+  /// backward is several forwards or backwards away, and comes back before it: the copies go on
+  /// beside computation. `activation_bytes` then counts what is on the device. Needs a pipeline
+  /// whose stages are on accelerators (DevicePipeline).
+  bool offload_activations = false;
 
   /// Every rank holds all parameters and trains on its own part of the data; gradients are
   /// averaged.

@@ -64,7 +64,8 @@ void describe(config::Fields& fields, Plan& plan) {
   fields.add("mesh", plan.mesh,
              "how ranks are arranged; along the axis data each has its own part of the data");
   fields.add("layouts", plan.layouts, "how parameters are cut along the other axes, by name");
-  fields.add("stages", plan.stages, "where stages of a pipeline begin, by the paths of modules");
+  fields.add("stages", plan.stages,
+             "where stages of a pipeline begin, by the paths of modules or the names of marks");
   fields.add("schedule", plan.schedule, "in which order ranks work on stages and micro-batches");
   fields.add("chunks", plan.chunks, "stages of each rank along pipe; 0: what the schedule has")
       .at_least(0);
@@ -74,6 +75,8 @@ void describe(config::Fields& fields, Plan& plan) {
       .add("activation_bytes", plan.activation_bytes,
            "how much a rank may keep for backward, the rest is computed again; 0: all")
       .at_least(0);
+  fields.add("offload_activations", plan.offload_activations,
+             "what a rank keeps for a backward that is far off is in host memory");
   fields.add("data_parallel", plan.data_parallel,
              "every rank has all parameters and trains on its own part of the data");
   fields.add("micro_batches", plan.micro_batches, "backward passes of a step").at_least(1);

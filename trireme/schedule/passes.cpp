@@ -4,10 +4,14 @@
 #include <trireme/base/error.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace trireme::schedule {
 namespace {
@@ -25,6 +29,45 @@ Schedule rewritten(const Schedule& schedule,
 
 bool needs_parameters(ActionKind kind) {
   return computes(kind) && kind != ActionKind::kBackwardWeight;
+}
+
+// @param what is to be done with stages, as in `is to be recomputed`.
+void check_stages(const Schedule& schedule, std::span<const int> stages, std::string_view what) {
+  for (const int stage : stages) {
+    if (stage >= 0 && stage < schedule.num_stages()) continue;
+    throw UsageError(join_message("stage ", stage, " is to be ", what, ", but stages are 0 to ",
+                                  schedule.num_stages() - 1),
+                     "name stages of the schedule");
+  }
+}
+
+// What a forward keeps, by when in the order of its rank's computations it is made and first used.
+struct Kept {
+  int stage = 0;
+  int micro_batch = 0;
+  std::ptrdiff_t made = 0;
+  std::ptrdiff_t used = -1;  // not yet
+};
+
+// Of these stages, in the order of their forwards.
+std::vector<Kept> kept_by(const std::vector<Action>& actions, std::span<const int> stages) {
+  std::vector<Kept> all;
+  std::ptrdiff_t computation = -1;
+  for (const Action& action : actions) {
+    if (!computes(action.kind)) continue;
+    ++computation;
+    if (std::ranges::count(stages, action.stage) == 0) continue;
+    if (action.kind == ActionKind::kForward) {
+      all.push_back(
+          {.stage = action.stage, .micro_batch = action.micro_batch, .made = computation});
+      continue;
+    }
+    const auto found = std::ranges::find_if(all, [&](const Kept& kept) {
+      return kept.stage == action.stage && kept.micro_batch == action.micro_batch;
+    });
+    if (found != all.end() && found->used < 0) found->used = computation;
+  }
+  return all;
 }
 
 }  // namespace
@@ -45,18 +88,53 @@ Schedule with_split_backward(const Schedule& schedule) {
 }
 
 Schedule with_recomputation(const Schedule& schedule, std::span<const int> stages) {
-  for (const int stage : stages) {
-    if (stage >= 0 && stage < schedule.num_stages()) continue;
-    throw UsageError(join_message("stage ", stage, " is to be recomputed, but stages are 0 to ",
-                                  schedule.num_stages() - 1),
-                     "name stages of the schedule");
-  }
+  check_stages(schedule, stages, "recomputed");
   return rewritten(schedule, [stages](const Action& action, std::vector<Action>& actions) {
     if (gives_input_gradient(action.kind) && std::ranges::count(stages, action.stage) > 0) {
       actions.push_back({ActionKind::kRecompute, action.stage, action.micro_batch});
     }
     actions.push_back(action);
   });
+}
+
+Schedule with_offloading(const Schedule& schedule, std::span<const int> stages, int ahead) {
+  check_stages(schedule, stages, "offloaded");
+  if (ahead < 0) {
+    throw UsageError(join_message("copies are to begin ", ahead, " computations ahead"),
+                     "give 0 or more");
+  }
+  const std::ptrdiff_t beside = ahead;
+  Schedule result = schedule;
+  for (auto& actions : result.ranks) {
+    // By the computation that they stand at, which is the first use of one and the forward of one.
+    std::map<std::ptrdiff_t, Action> loads;
+    std::map<std::ptrdiff_t, Action> offloads;
+    for (const Kept& kept : kept_by(actions, stages)) {
+      const std::ptrdiff_t gone = kept.made + beside;
+      const std::ptrdiff_t back = kept.used - beside;
+      if (back - gone < 2) continue;
+      offloads[gone] = {ActionKind::kOffload, kept.stage, kept.micro_batch};
+      loads[back] = {ActionKind::kLoad, kept.stage, kept.micro_batch};
+    }
+    std::vector<Action> written;
+    std::ptrdiff_t computation = -1;
+    for (const Action& action : actions) {
+      if (!computes(action.kind)) {
+        written.push_back(action);
+        continue;
+      }
+      ++computation;
+      if (const auto load = loads.find(computation); load != loads.end()) {
+        written.push_back(load->second);
+      }
+      written.push_back(action);
+      if (const auto offload = offloads.find(computation); offload != offloads.end()) {
+        written.push_back(offload->second);
+      }
+    }
+    actions = std::move(written);
+  }
+  return result;
 }
 
 Schedule with_gathering(const Schedule& schedule, GatherFor gather_for) {

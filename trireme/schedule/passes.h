@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is put into a schedule after a generator has ordered its computation: messages, backwards in
-// two parts, recomputation, parameters that are whole for a while only, reductions and steps. Each
-// takes a schedule and returns another; messages come last, since they go where computation needs
-// them.
+// two parts, recomputation, offloading, parameters that are whole for a while only, reductions and
+// steps. Each takes a schedule and returns another; messages come last, since they go where
+// computation needs them.
 #pragma once
 
 #include <trireme/schedule/schedule.h>
@@ -31,6 +31,15 @@ Schedule with_split_backward(const Schedule& schedule);
 /// Recomputes what forward of these stages has not kept, right before each backward or its input
 /// part. Throws UsageError for a stage that does not exist.
 Schedule with_recomputation(const Schedule& schedule, std::span<const int> stages);
+
+/// Moves what forward of these stages has kept to host memory until its backward, or the
+/// recomputation for it, begins. For copies to go on beside computation, offload comes after
+/// `ahead` computations of the rank (forwards, backwards and parts of them, recomputations) that
+/// follow the forward, and load before the `ahead` that precede the first use. A micro-batch for
+/// which no computation lies between the two stays where it is: it would be back before its memory
+/// had served another. Goes after recomputation and before messages. Throws UsageError for a stage
+/// that does not exist, and a negative `ahead`.
+Schedule with_offloading(const Schedule& schedule, std::span<const int> stages, int ahead = 1);
 
 enum class GatherFor : std::uint8_t {
   kStep,        ///< once, from the first use of a stage in the step to the last

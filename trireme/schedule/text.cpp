@@ -225,9 +225,14 @@ Schedule read_schedule(const std::filesystem::path& file) {
 }
 
 void write_schedule(const Schedule& schedule, const std::filesystem::path& file) {
-  AtomicFile written(file);
-  written.write(to_text(schedule));
-  written.commit();
+  const std::string text = to_text(schedule);
+  try {
+    AtomicFile written(file);
+    written.write(text);
+    written.commit();
+  } catch (const CheckpointError& error) {  // what files that appear whole throw; it has its hint
+    throw DataError(error.what(), "");
+  }
 }
 
 }  // namespace trireme::schedule

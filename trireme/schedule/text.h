@@ -21,7 +21,8 @@ Schedule parse_schedule(std::string_view text, std::string_view source = "schedu
 /// Reads a file. Throws DataError where it cannot be read or is no schedule.
 Schedule read_schedule(const std::filesystem::path& file);
 
-/// Writes a file, which appears whole. Throws CheckpointError where the file system refuses.
+/// Writes a file, which appears whole. Throws UsageError as to_text, and DataError where the file
+/// system refuses.
 void write_schedule(const Schedule& schedule, const std::filesystem::path& file);
 
 }  // namespace trireme::schedule

@@ -167,6 +167,7 @@ class Callback {
   virtual void on_checkpoint_end(const CheckpointEndContext& /*checkpoint*/) {}
   virtual void on_run_end(const RunContext& /*run*/) {}
   /// The exception goes on its way afterwards. For tidying up; must not throw and not communicate.
+  /// Of a training that began: what fails before on_run_begin no callback hears of.
   virtual void on_failure(const FailureContext& /*failure*/) noexcept {}
 
   /// What a resumed run needs to go on alike; goes into checkpoints, from rank 0's callbacks.

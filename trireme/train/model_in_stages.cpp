@@ -17,6 +17,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 namespace trireme {
@@ -26,7 +27,8 @@ namespace {
 bool needs_stages(const Plan& plan) {
   const bool has_axis =
       std::ranges::find(plan.mesh, kStageAxis, &MeshAxis::name) != plan.mesh.end();
-  return has_axis || !plan.stages.empty() || !plan.recompute.empty() || plan.activation_bytes > 0;
+  return has_axis || !plan.stages.empty() || !plan.recompute.empty() || plan.activation_bytes > 0 ||
+         plan.offload_activations;
 }
 
 bool has_memory(const torch::nn::Module& module) {
@@ -44,6 +46,19 @@ void broadcast_buffers(const torch::nn::Module& module, const Pipeline& pipeline
     if (!detail::use_of(pipeline.parallelized(), item.key()).is_own) continue;
     comm::broadcast(detail::memory_of(item.value()), 0, pipeline.data_group(), item.key());
   }
+}
+
+// A line for each tensor of a batch: its type, its sizes and, in a model of a function, its name.
+std::string describe(const std::vector<at::Tensor>& tensors,
+                     const std::vector<std::string>& names) {
+  std::ostringstream text;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    text << static_cast<int>(tensors[i].scalar_type()) << " " << tensors[i].dim();
+    for (const std::int64_t size : tensors[i].sizes()) text << " " << size;
+    if (!names.empty()) text << " " << names[i];
+    text << "\n";
+  }
+  return text.str();
 }
 
 UsageError unequal_batches() {
@@ -165,6 +180,31 @@ void Model::Impl::take_stages(const MicroBatches& micro_batches) {
   load_later();
 }
 
+// Of batches that ranks do not have alike, the first rank's first one decides. Records need its
+// shapes alone.
+void Model::Impl::take_stages_of_any(const MicroBatches& micro_batches) {
+  const auto texts = comm::all_gather_text(
+      micro_batches.empty() ? "" : describe(micro_batches.front(), stages.columns), options.group);
+  const auto found = std::ranges::find_if(texts, [](const auto& text) { return !text.empty(); });
+  if (found == texts.end()) return;
+  std::vector<at::Tensor> tensors;
+  std::vector<std::string> names;
+  std::istringstream lines(*found);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    int type = 0;
+    std::size_t num_dims = 0;
+    words >> type >> num_dims;
+    std::vector<std::int64_t> sizes(num_dims);
+    for (std::int64_t& size : sizes) words >> size;
+    tensors.push_back(
+        at::zeros(sizes, at::device(device).dtype(static_cast<at::ScalarType>(type))));
+    if (std::string name; std::getline(words >> std::ws, name)) names.push_back(name);
+  }
+  if (stages.columns.empty()) stages.columns = names;
+  take_stages(MicroBatches{tensors});
+}
+
 // Again where it has failed before.
 void Model::Impl::load_later() {
   if (!stages.to_resume) return;
@@ -224,7 +264,8 @@ void Model::Impl::count_in_stages(const data::Pipeline& data, std::int64_t num_b
   if (!in_stages->has_stages()) {
     const at::Tensor failed = detail::all_counts(failures.has_failed() ? 1 : 0, options.group);
     if (failed.any().item<bool>()) return;
-    take_stages(micro_batches);
+    take_stages_of_any(micro_batches);
+    if (!in_stages->has_stages()) return;  // no rank has a batch
   }
   load_later();
   in_stages->parallelized().fetch();
@@ -278,7 +319,7 @@ Evaluation Model::Impl::evaluate_in_stages(const data::Pipeline& data, std::int6
 std::vector<at::Tensor> Model::Impl::predict_in_stages(const std::vector<at::Tensor>& inputs) {
   MicroBatches micro_batches;
   for (const at::Tensor& input : inputs) micro_batches.push_back({input});
-  in_stages->has_stages() ? load_later() : take_stages(micro_batches);
+  in_stages->has_stages() ? load_later() : take_stages_of_any(micro_batches);
   in_stages->parallelized().fetch();
   MicroBatchResults results =
       in_stages->evaluate_micro_batches(micro_batches, {.share_results = true});

@@ -372,7 +372,6 @@ void Model::Impl::end_epoch(Run& run, const EpochContext& epoch, const Tally& ta
 }
 
 void Model::Impl::run_epochs(Run& run) {
-  if (in_stages) take_stages(run.training);
   run.calls.set_place(position.epoch, position.global_step);
   run.calls.each("on_run_begin", [&](Callback& callback) { callback.on_run_begin(run.context); });
   if (!run.context.is_dry_run) {
@@ -397,10 +396,12 @@ void Model::Impl::run_epochs(Run& run) {
 
 History Model::Impl::run(Run& run) {
   const auto deterministic = determinism();
-  requested_epochs += run.options.epochs;
   wants_to_stop = wants_to_save = is_stopped = false;
   find_device();
   module->train();
+  // Callbacks that hear of a failure have heard on_run_begin, where the stages are known.
+  if (in_stages) take_stages(run.training);
+  requested_epochs += run.options.epochs;
   running = &run;
   try {
     run_epochs(run);

@@ -6,6 +6,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
 #include <trireme/parallel/deferred.h>
+#include <trireme/parallel/pipeline/devices/device_pipeline.h>
 #include <trireme/parallel/pipeline/pipeline.h>
 #include <trireme/schedule/pictures/trace.h>
 
@@ -24,6 +25,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +36,7 @@ struct Options {
   std::string model = "gpt";
   std::string schedule = "1f1b";
   int stages = 0;
+  int devices = 0;
   int micro_batches = 8;
   int passes = 1;
   int steps = 1;
@@ -50,6 +53,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--model", options.model)->check(CLI::IsMember({"gpt", "resnet50"}));
   app.add_option("--schedule", options.schedule, "as in Plan::schedule");
   app.add_option("--stages", options.stages, "of all ranks together; 0: one a rank");
+  app.add_option("--devices", options.devices,
+                 "threads of one process, with a stage each; 0: ranks have them");
   app.add_option("--micro-batches", options.micro_batches, "of a pass");
   app.add_option("--passes", options.passes, "one after the other, each with its part of the batch")
       ->check(CLI::PositiveNumber);
@@ -80,7 +85,7 @@ struct Training {
 };
 
 Training train_gpt() {
-  constexpr std::int64_t kRows = 8;
+  constexpr std::int64_t kRows = 16;
   const models::GPTOptions options = {
       .vocabulary = 8192, .sequence = 128, .hidden = 256, .layers = 8, .heads = 4};
   auto net = trireme::deferred([&] {
@@ -142,10 +147,10 @@ std::vector<std::vector<torch::Tensor>> parts_of(const std::vector<torch::Tensor
 
 trireme::Plan plan_of(const Options& options, const Training& training, int ranks) {
   trireme::Plan plan;
-  plan.mesh = {{trireme::kStageAxis, ranks}};
+  if (options.devices == 0) plan.mesh = {{trireme::kStageAxis, ranks}};
   plan.schedule = options.schedule;
   plan.micro_batches = options.micro_batches;
-  const int stages = options.stages > 0 ? options.stages : ranks;
+  const int stages = options.stages > 0 ? options.stages : std::max(ranks, options.devices);
   if (stages == 1) return plan;
   for (const std::string& module : training.cuts.at(stages)) {
     plan.stages.emplace_back(module, static_cast<int>(plan.stages.size()) + 1);
@@ -184,14 +189,25 @@ class Trainer {
         world_(world),
         training_(options.model == "gpt" ? train_gpt() : train_resnet50()),
         parts_(parts_of(training_.batch, options.passes)),
-        pipeline_(*training_.module, part_of(training_.forward, options.passes),
-                  plan_of(options, training_, world.size), world.group),
-        optimizer_(training_.module->parameters(), bench::kLearningRate) {}
+        optimizer_(training_.module->parameters(), bench::kLearningRate) {
+    const auto forward = part_of(training_.forward, options.passes);
+    const trireme::Plan plan = plan_of(options, training_, world.size);
+    if (options.devices > 0) {
+      in_process_.emplace(
+          *training_.module, forward, plan,
+          std::vector<at::Device>(static_cast<std::size_t>(options.devices), at::kCPU));
+    } else {
+      pipeline_.emplace(*training_.module, forward, plan, world.group);
+    }
+  }
 
   double step() {
     optimizer_.zero_grad();
     double loss = 0;
-    for (const auto& part : parts_) loss += pipeline_.step(part).loss.item<double>();
+    for (const auto& part : parts_) {
+      const auto done = in_process_ ? in_process_->step(part) : pipeline_->step(part);
+      loss += done.loss.item<double>();
+    }
     optimizer_.step();
     return loss;
   }
@@ -202,7 +218,7 @@ class Trainer {
     std::vector<double> own;
     for (int number = 0; number < options_.reports; ++number) {
       double milliseconds = 1e3 * bench::seconds_of([&] { optimizer_.zero_grad(); }, 1);
-      reports.push_back(pipeline_.step(parts_.front(), /*report=*/true).report.value());
+      reports.push_back(pipeline_->step(parts_.front(), {.report = true}).report.value());
       milliseconds += 1e3 * bench::seconds_of([&] { optimizer_.step(); }, 1);
       own.push_back(milliseconds);
     }
@@ -211,8 +227,8 @@ class Trainer {
          trireme::comm::all_gather_text(nlohmann::json(own).dump(), world_.group)) {
       optimizer_times.push_back(nlohmann::json::parse(text).get<std::vector<double>>());
     }
-    const auto times = bench::measured_times(pipeline_.schedule(), reports, optimizer_times);
-    record["predicted_time"] = 1e-3 * bench::predicted_step_time(pipeline_.schedule(), times);
+    const auto times = bench::measured_times(pipeline_->schedule(), reports, optimizer_times);
+    record["predicted_time"] = 1e-3 * bench::predicted_step_time(pipeline_->schedule(), times);
     record["times"] = to_json(times);
     if (!options_.trace.empty() && world_.is_first()) {
       std::ofstream(options_.trace) << trireme::schedule::to_trace(reports.back().timeline);
@@ -224,8 +240,9 @@ class Trainer {
   trireme::World world_;
   Training training_;
   std::vector<std::vector<torch::Tensor>> parts_;
-  trireme::Pipeline pipeline_;
   torch::optim::SGD optimizer_;
+  std::optional<trireme::Pipeline> pipeline_;  // one of the two
+  std::optional<trireme::DevicePipeline> in_process_;
 };
 
 nlohmann::json measure(const Options& options, const trireme::World& world) {

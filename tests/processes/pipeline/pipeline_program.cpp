@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of `trireme run`: trains a small network in stages, one on each rank.
+// One rank of `trireme run`: trains a small network in stages, one on each rank along `pipe`.
 //   pipeline_program <schedule> <none|throw|die|stop|token> <rank that fails>
+//       [<ranks along data> <ZeRO stage>]
 // In the backward pass of the third micro-batch of the second step that rank throws, is killed, or
 // stops; `token` is an input that the first stage refuses. Prints bits of the losses and of the
 // network, and what a rank learns of the failure.
@@ -85,18 +86,31 @@ class Failure {
   int num_backward_ = 0;
 };
 
-void train(const std::string& schedule, const std::string& what, int victim) {
+struct Arguments {
+  std::string schedule;
+  std::string failure;
+  int victim = 0;
+  int along_data = 1;
+  int zero_stage = 0;
+};
+
+void train(const Arguments& arguments) {
   torch::set_num_threads(1);
   const trireme::World world = trireme::init();
   torch::manual_seed(3);
   Language network;
   const std::vector<std::string> names = {"words", "up", "down", "head"};
-  trireme::Plan plan{
-      .mesh = {{"pipe", world.size}}, .schedule = schedule, .micro_batches = kMicroBatches};
-  for (int stage = 0; stage < world.size; ++stage) {
+  const int num_stages = world.size / arguments.along_data;
+  trireme::Plan plan{.mesh = {{"data", arguments.along_data}, {"pipe", num_stages}},
+                     .schedule = arguments.schedule,
+                     .micro_batches = kMicroBatches,
+                     .zero_stage = arguments.zero_stage};
+  for (int stage = 0; stage < num_stages; ++stage) {
     plan.stages.emplace_back(names[static_cast<std::size_t>(stage)], stage);
   }
-  Failure failure(what, world.rank == victim);
+  // The others are to say what they learn before the launcher ends them.
+  if (world.rank != arguments.victim) std::signal(SIGTERM, SIG_IGN);
+  Failure failure(arguments.failure, world.rank == arguments.victim);
   for (auto& parameter : network->parameters()) {
     if (parameter.dim() != 2) continue;
     parameter.register_hook([&](const torch::Tensor& /*gradient*/) { failure.meet(); });
@@ -108,11 +122,13 @@ void train(const std::string& schedule, const std::string& what, int victim) {
       },
       plan, world.group);
   torch::optim::AdamW optimizer(network->parameters(), 0.01);
+  pipeline.shard(optimizer);
   for (int step = 0; step < 3; ++step) {
     failure.begin_step(step);
-    auto tokens = (torch::arange(7 * 6, torch::kLong) * (step + 3)).remainder(kWords).view({7, 6});
+    const int salt = step + 3 + pipeline.data_group().rank();
+    auto tokens = (torch::arange(7 * 6, torch::kLong) * salt).remainder(kWords).view({7, 6});
     const auto targets = (tokens * 2 + 1).remainder(kWords);
-    if (what == "token" && step == 1) tokens[4][2] = kWords;
+    if (arguments.failure == "token" && step == 1) tokens[4][2] = kWords;
     optimizer.zero_grad();
     const auto loss = pipeline.step({tokens, targets}).loss.item<double>();
     optimizer.step();
@@ -132,8 +148,14 @@ int main(int count, char** arguments) {
   const char* const rank = std::getenv("RANK");
   const int own = rank == nullptr ? 0 : std::stoi(rank);
   try {
-    if (count != 4) throw std::invalid_argument("give a schedule, a failure and a rank");
-    train(arguments[1], arguments[2], std::stoi(arguments[3]));
+    if (count != 4 && count != 6) {
+      throw std::invalid_argument("give a schedule, a failure and a rank, and two numbers");
+    }
+    train({.schedule = arguments[1],
+           .failure = arguments[2],
+           .victim = std::stoi(arguments[3]),
+           .along_data = count == 6 ? std::stoi(arguments[4]) : 1,
+           .zero_stage = count == 6 ? std::stoi(arguments[5]) : 0});
     return 0;
   } catch (const trireme::CommError& error) {
     say(own, "CommError", error.what());

@@ -18,18 +18,25 @@ using ::testing::Not;
 constexpr const char* kProgram = "PIPELINE_PROGRAM";
 
 // Losses and parameters, as rank 0 prints them.
-std::string bits_of(int ranks, const std::string& schedule, const std::string& options = {}) {
-  const Finished finished = run_ranks(ranks, kProgram, schedule + " none 0", options);
+std::string bits_of(int ranks, const std::string& arguments, const std::string& options = {}) {
+  const Finished finished = run_ranks(ranks, kProgram, arguments, options);
   EXPECT_EQ(finished.code, 0) << finished.output;
   return finished.output.substr(finished.output.find("loss"));
 }
 
 TEST(PipelineProcesses, GiveTheBitsOfOneStageByAnySchedule) {
-  const std::string one = bits_of(1, "1f1b");
+  const std::string one = bits_of(1, "1f1b none 0");
   EXPECT_THAT(one, HasSubstr("parameter"));
-  EXPECT_EQ(bits_of(2, "zb-h1"), one);
-  EXPECT_EQ(bits_of(3, "1f1b"), one);
-  EXPECT_EQ(bits_of(2, "gpipe", "--env TRIREME_ENGINE=gloo"), one);
+  EXPECT_EQ(bits_of(2, "zb-h1 none 0"), one);
+  EXPECT_EQ(bits_of(3, "1f1b none 0"), one);
+  EXPECT_EQ(bits_of(2, "gpipe none 0", "--env TRIREME_ENGINE=gloo"), one);
+}
+
+// With dropout. What is cut over two ranks along data, by two stages and by one.
+TEST(PipelineProcesses, GiveTheBitsOfOneStageWithAnyZeroStage) {
+  const std::string one = bits_of(2, "1f1b none 0 2 0");
+  EXPECT_EQ(bits_of(2, "1f1b none 0 2 3"), one);
+  EXPECT_EQ(bits_of(4, "zb-h1 none 0 2 3", "--env TRIREME_ENGINE=gloo"), one);
 }
 
 struct Case {
@@ -38,14 +45,19 @@ struct Case {
   std::string failure;
   int ranks = 2;
   int victim = 0;
+  int along_data = 1;
+  int zero_stage = 0;
 };
 
 class FailingPipeline : public ::testing::TestWithParam<Case> {
  protected:
   static Finished run(const std::string& options = {}) {
     const Case& it = GetParam();
-    return run_ranks(it.ranks, kProgram,
-                     it.schedule + " " + it.failure + " " + std::to_string(it.victim),
+    std::string arguments = it.schedule + " " + it.failure;
+    for (const int number : {it.victim, it.along_data, it.zero_stage}) {
+      arguments += " " + std::to_string(number);
+    }
+    return run_ranks(it.ranks, kProgram, arguments,
                      "--env TRIREME_ENGINE=" + it.engine + " " + options);
   }
 };
@@ -56,7 +68,9 @@ using StoppedPipeline = FailingPipeline;
 INSTANTIATE_TEST_SUITE_P(SharedMemory, ThrowingPipeline,
                          ::testing::Values(Case{"shm", "1f1b", "throw", 3, 1},
                                            Case{"shm", "zb-h1", "throw", 2, 0},
-                                           Case{"shm", "gpipe", "token", 3, 0}));
+                                           Case{"shm", "gpipe", "token", 3, 0},
+                                           Case{"shm", "zb-h1", "throw", 4, 3, 2, 3},
+                                           Case{"shm", "1f1b", "throw", 4, 1, 2, 1}));
 
 TEST_P(ThrowingPipeline, IsToldByNameOnAllRanks) {
   const Case& it = GetParam();
@@ -77,25 +91,39 @@ TEST_P(ThrowingPipeline, IsToldByNameOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Engines, DyingPipeline,
                          ::testing::Values(Case{"shm", "1f1b", "die", 3, 1},
-                                           Case{"gloo", "1f1b", "die", 2, 1}));
+                                           Case{"gloo", "1f1b", "die", 2, 1},
+                                           Case{"shm", "zb-h1", "die", 4, 3, 2, 3},
+                                           Case{"gloo", "1f1b", "die", 4, 3, 2, 3}));
 
 TEST_P(DyingPipeline, EndsTheRunAndSaysWhoDied) {
   const Finished finished = run();
   EXPECT_EQ(finished.code, 128 + SIGKILL) << finished.output;
-  EXPECT_THAT(finished.output, HasSubstr("rank 1"));
+  EXPECT_THAT(finished.output, HasSubstr("rank " + std::to_string(GetParam().victim)));
   EXPECT_THAT(finished.output, HasSubstr("SIGKILL"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, StoppedPipeline,
                          ::testing::Values(Case{"shm", "1f1b", "stop", 3, 1},
-                                           Case{"gloo", "zb-h1", "stop", 2, 1}));
+                                           Case{"gloo", "zb-h1", "stop", 2, 1},
+                                           Case{"shm", "zb-h1", "stop", 4, 3, 2, 3},
+                                           Case{"gloo", "1f1b", "stop", 4, 3, 2, 3}));
 
 TEST_P(StoppedPipeline, IsMissedAtTheDeadline) {
   const Case& it = GetParam();
   const Finished finished = run("--timeout 3");
   EXPECT_NE(finished.code, 0) << finished.output;
-  EXPECT_THAT(finished.output, HasSubstr("rank 0: CommError: "));
-  EXPECT_THAT(finished.output, Not(HasSubstr("rank " + std::to_string(it.victim) + ": ")));
+  for (int rank = 0; rank < it.ranks; ++rank) {
+    const std::string who = "rank " + std::to_string(rank);
+    if (rank == it.victim) {
+      EXPECT_THAT(finished.output, Not(HasSubstr(who + ": CommError: ")));
+    } else {
+      EXPECT_THAT(finished.output, HasSubstr(who + ": CommError: "));
+    }
+  }
+  if (it.engine != "shm") return;  // which alone knows who is late, by the number in the group
+  const int number = it.victim % (it.ranks / it.along_data);
+  EXPECT_THAT(finished.output,
+              HasSubstr("rank " + std::to_string(number) + " did not come within 3 s"));
 }
 
 }  // namespace

@@ -222,6 +222,42 @@ TEST(Evaluation, IsRecordedBesideTraining) {
   });
 }
 
+// Of training, and of both kinds of evaluation.
+TEST(Evaluation, KeepsTheRecordsThatWereUsedLast) {
+  using Call = std::function<void(Pipeline&, const Tensors& batch)>;
+  const std::vector<Call> kinds = {
+      [](Pipeline& pipeline, const Tensors& batch) { static_cast<void>(pipeline.step(batch)); },
+      [](Pipeline& pipeline, const Tensors& batch) { static_cast<void>(pipeline.evaluate(batch)); },
+      [](Pipeline& pipeline, const Tensors& batch) {
+        static_cast<void>(pipeline.evaluate_micro_batches({batch}));
+      }};
+  run_ranks(2, [&](const comm::Group& group) {
+    const Network network = test::skipping_net();
+    int calls = 0;
+    const auto forward = [&](const Tensors& in) {
+      ++calls;
+      return network.forward(in);
+    };
+    const Arranged arranged{.pipe = 2, .micro_batches = 1};
+    Pipeline pipeline(*network.module, forward, plan_of(arranged, network), group);
+    pipeline.prepare(network.batch(100, 0));
+    for (const Call& kind : kinds) {
+      const auto is_recorded = [&](std::int64_t rows) {
+        calls = 0;
+        kind(pipeline, network.batch(rows, 0));
+        return calls > 0;
+      };
+      const auto most = static_cast<std::int64_t>(kMostRecords);
+      for (std::int64_t rows = 1; rows <= most + 1; ++rows) EXPECT_TRUE(is_recorded(rows)) << rows;
+      // Not 1, 2, 4 … calls after it was made, when a record is compared with a new one.
+      EXPECT_FALSE(is_recorded(most - 1));
+      EXPECT_TRUE(is_recorded(1));  // in place of 2
+      EXPECT_FALSE(is_recorded(3));
+      EXPECT_TRUE(is_recorded(2));
+    }
+  });
+}
+
 // Numbers become a vector; what an earlier stage makes is on its rank.
 TEST(Evaluation, GivesWhatForwardReturns) {
   run_ranks(2, [](const comm::Group& group) {

@@ -96,16 +96,18 @@ TEST_P(PipelineGrid, TheWayOfMessagesChangesNoBits) {
   });
 }
 
-TEST(Pipeline, OverGlooGivesTheSameBits) {
+TEST(Pipeline, OverOtherEnginesGivesTheSameBits) {
   Alone three = run_chain_alone(3, 5);
   Alone six = run_chain_alone(6, 5);
-  testing::engine_of_ranks = "gloo";
-  run_ranks(3, [&](const Group& group) {
-    for (const char* kind : {"1f1b", "zb-h1", "interleaved", "zb-v"}) {
-      const schedule::Schedule plan = schedule::generate(kind, 3, 5);
-      compare(group, plan, plan.num_stages() == 3 ? three : six);
-    }
-  });
+  for (const char* engine : {"gloo", "threads"}) {
+    testing::engine_of_ranks = engine;
+    run_ranks(3, [&](const Group& group) {
+      for (const char* kind : {"1f1b", "zb-h1", "interleaved", "zb-v"}) {
+        const schedule::Schedule plan = schedule::generate(kind, 3, 5);
+        compare(group, plan, plan.num_stages() == 3 ? three : six);
+      }
+    });
+  }
   testing::engine_of_ranks = "shm";
 }
 

@@ -3,6 +3,7 @@
 #include <trireme/parallel/pipeline/pipeline.h>
 
 #include <trireme/base/error.h>
+#include <trireme/graph/mark.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -309,7 +310,7 @@ TEST(Pipeline, ReportsWhatRan) {
     const Network network = test::skipping_net();
     Pipeline pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 3),
                       group);
-    const PipelineStep step = pipeline.step(network.batch(6, 0), /*report=*/true);
+    const PipelineStep step = pipeline.step(network.batch(6, 0), {.report = true});
     ASSERT_TRUE(step.report.has_value());
     EXPECT_EQ(step.report->peak_bytes.size(), 2);
     EXPECT_GT(step.report->peak_bytes[0], 0);
@@ -344,6 +345,19 @@ TEST(Pipeline, RefusesStagesThatAreNone) {
   EXPECT_THAT(error_of_stages({{"first", 1}}), HasSubstr("nothing runs before module first"));
   EXPECT_THAT(error_of_stages({{"first", 0}, {"second", 1}, {"last", 2}}),
               HasSubstr("as many for each of the 2 ranks along pipe"));
+}
+
+TEST(Pipeline, RefusesAMarkBeforeWhichNothingRuns) {
+  EXPECT_THAT(error_of([](const Network& network, const comm::Group& group) {
+                Plan plan = plan_of(network, 2, 1, 0, "1f1b", 2);
+                plan.stages = {{"start", 1}};
+                const auto forward = [&](const std::vector<torch::Tensor>& in) {
+                  return network.forward({mark(in[0], "start"), in[1]});
+                };
+                Pipeline pipeline(*network.module, forward, plan, group);
+                static_cast<void>(pipeline.step(network.batch(4, 0)));
+              }),
+              HasSubstr("nothing runs before mark start"));
 }
 
 TEST(Pipeline, RefusesPlansThatItCannotCarryOut) {

@@ -106,7 +106,7 @@ Trained train(const Network& network, const Arranged& setup, const Plan& plan,
   for (int step = 0; step < setup.steps; ++step) {
     optimizer->zero_grad();
     const auto batch = batch_of(network, setup.rows * setup.data, step);
-    trained.last = pipeline.step(part_of(batch, data.rank(), data.size()), /*report=*/true);
+    trained.last = pipeline.step(part_of(batch, data.rank(), data.size()), {.report = true});
     losses.push_back(trained.last.loss.clone());
     optimizer->step();
   }

@@ -191,7 +191,7 @@ TEST(ShardedPipeline, ReducesAStageAsSoonAsItIsComplete) {
                    {network.modules[2], 2},
                    {network.modules[3], 3}};
     Pipeline pipeline(*network.module, network.forward, plan, group);
-    EXPECT_TRUE(pipeline.step(network.batch(4, 0), /*report=*/true).report.has_value());
+    EXPECT_TRUE(pipeline.step(network.batch(4, 0), {.report = true}).report.has_value());
     const auto& actions = schedule::item(pipeline.schedule().ranks, pipeline.stage_group().rank());
     const auto reduced = std::ranges::find(actions, ActionKind::kReduce, &schedule::Action::kind);
     ASSERT_NE(reduced, actions.end());
@@ -342,6 +342,23 @@ TEST(ShardedPipeline, RefusesOptimizersThatItCannotCut) {
                 pipeline.shard(optimizer);
               }),
               HasSubstr("none of the module's parameters"));
+  EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
+                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                  group);
+                pipeline.prepare(network.batch(4, 0));  // which makes no difference
+                torch::optim::SGD optimizer(test::skipping_net().module->parameters(), 0.1);
+                pipeline.shard(optimizer);
+              }),
+              HasSubstr("none of the module's parameters"));
+  EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
+                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                  group);
+                torch::optim::SGD optimizer(network.module->parameters(), 0.1);
+                pipeline.shard(optimizer);
+                pipeline.prepare(network.batch(4, 0));
+                pipeline.shard(optimizer);
+              }),
+              HasSubstr("steps slices of the parameters already"));
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
                 Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
                                   group);

@@ -13,6 +13,7 @@
 #include <tests/ranks/checks.h>
 #include <tests/ranks/pipeline/loops.h>
 #include <tests/ranks/pipeline/networks.h>
+#include <tests/ranks/pipeline/tensor_loops.h>
 #include <tests/ranks/tensor/language_model.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
@@ -20,7 +21,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -30,125 +30,32 @@ namespace trireme {
 namespace {
 
 using test::Alone;
-using test::Arranged;
+using test::expect_close;
+using test::kBound;
+using test::language_model_in_double;
 using test::Network;
 using test::Outcome;
 using test::part_of;
+using test::plan_of;
+using test::ranks_of;
+using test::Shared;
+using test::train;
 using test::usage_error;
+using test::whole;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::run_ranks_catching;
 
-constexpr double kBound = 1e-9;  // relative and absolute, of doubles after a few steps
 constexpr double kDropout = 0.3;
-
-// A GPT in double precision.
-Network language_model(bool is_tied) {
-  Network network = test::language_model(/*dropout=*/0, is_tied);
-  network.module->to(torch::kDouble);
-  return network;
-}
-
-// Of 11 words one rank has 6, and the head likewise.
-ParameterLayouts layouts_of_language_model(bool is_tied) {
-  ParameterLayouts layouts =
-      join({vocabulary_parallel("token_embedding"), column_parallel("*.attention.input"),
-            row_parallel("*.attention.output"), column_parallel("*.mlp_input"),
-            row_parallel("*.mlp_output")});
-  return is_tied ? layouts : join({layouts, vocabulary_parallel("head")});
-}
-
-struct Shared {
-  std::vector<MeshAxis> mesh{};
-  std::string schedule = "1f1b";
-  int zero_stage = 0;
-  bool is_tied = false;
-  std::string optimizer = "adamw";
-  std::int64_t rows = 5;  // of each rank along data, in three micro-batches
-};
-
-std::ostream& operator<<(std::ostream& out, const Shared& its) {
-  for (const MeshAxis& axis : its.mesh) out << axis.name << "=" << axis.size << " ";
-  return out << its.schedule << ", ZeRO " << its.zero_stage << (its.is_tied ? ", tied" : "");
-}
-
-int ranks_of(const Shared& its) {
-  std::int64_t ranks = 1;
-  for (const MeshAxis& axis : its.mesh) ranks *= axis.size;
-  return static_cast<int>(ranks);
-}
-
-Plan plan_of(const Shared& its, const Network& network) {
-  Plan plan;
-  plan.mesh = its.mesh;
-  plan.schedule = its.schedule;
-  const int chunks = its.schedule == "interleaved" || its.schedule == "zb-v" ? 2 : 1;
-  const int num_stages = stage_ranks(plan) * chunks;
-  for (int stage = 0; stage < num_stages; ++stage) {
-    const auto place = static_cast<std::size_t>(stage) * network.modules.size() /
-                       static_cast<std::size_t>(num_stages);
-    plan.stages.emplace_back(network.modules[place], stage);
-  }
-  plan.layouts = layouts_of_language_model(its.is_tied);
-  plan.micro_batches = 3;
-  plan.zero_stage = its.zero_stage;
-  plan.bucket_bytes = plan.first_bucket_bytes = 1024;
-  return plan;
-}
-
-Arranged arranged_of(const Shared& its) {
-  Plan plan;
-  plan.mesh = its.mesh;
-  return {.data = data_ranks(plan, 1),
-          .micro_batches = 3,
-          .optimizer = its.optimizer,
-          .rows = its.rows};
-}
-
-// All of what is distributed, on every rank of its mesh.
-std::vector<torch::Tensor> whole(const std::vector<torch::Tensor>& tensors) {
-  const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> all;
-  for (const torch::Tensor& tensor : tensors) all.push_back(full(tensor.detach()).clone());
-  return all;
-}
-
-void expect_close(const std::vector<torch::Tensor>& got, const std::vector<torch::Tensor>& expected,
-                  const std::string& what) {
-  ASSERT_EQ(got.size(), expected.size()) << what;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(got[i], expected[i], kBound, kBound)) << what << " " << i;
-  }
-}
-
-Outcome train(const Network& network, const Shared& its, const comm::Group& group) {
-  const Arranged arranged = arranged_of(its);
-  const auto optimizer = test::make_optimizer(its.optimizer, network.module->parameters());
-  Pipeline pipeline(*network.module, network.forward, plan_of(its, network), group);
-  pipeline.shard(*optimizer);
-  const comm::Group& data = pipeline.data_group();
-  Outcome outcome;
-  outcome.losses.resize(static_cast<std::size_t>(data.size()));
-  for (int step = 0; step < arranged.steps; ++step) {
-    optimizer->zero_grad();
-    const auto batch = network.batch(its.rows * data.size(), step);
-    outcome.losses[static_cast<std::size_t>(data.rank())].push_back(
-        pipeline.step(part_of(batch, data.rank(), data.size())).loss.clone());
-    optimizer->step();
-  }
-  pipeline.gather_parameters();
-  outcome.parameters = whole(network.module->parameters());
-  return outcome;
-}
 
 class TensorPipelineOn : public ::testing::TestWithParam<Shared> {};
 
 TEST_P(TensorPipelineOn, TrainsLikeOneProcess) {
   const Shared& its = GetParam();
-  const Outcome expected = Alone(language_model(its.is_tied)).train(arranged_of(its));
+  const Outcome expected = Alone(language_model_in_double(its.is_tied)).train(arranged_of(its));
   run_ranks(ranks_of(its), [&](const comm::Group& group) {
-    const Outcome got = train(language_model(its.is_tied), its, group);
+    const Outcome got = train(language_model_in_double(its.is_tied), its, group);
     expect_close(got.parameters, expected.parameters, "parameter");
     for (std::size_t rank = 0; rank < got.losses.size(); ++rank) {
       if (got.losses[rank].empty()) continue;
@@ -334,7 +241,7 @@ TEST(TensorPipeline, HasTheSameBitsWithZero) {
                      .is_tied = true,
                      .rows = 3};
     run_ranks(8, [&](const comm::Group& group) {
-      Outcome got = train(language_model(/*is_tied=*/true), its, group);
+      Outcome got = train(language_model_in_double(/*is_tied=*/true), its, group);
       Outcome& known = expected[static_cast<std::size_t>(group.rank())];
       if (zero_stage == 0) {
         known = std::move(got);
@@ -369,13 +276,13 @@ TEST(TensorPipeline, DropsTheSameOnAnyMesh) {
 // -- what a loop uses ---------------------------------------------------------------------------
 
 TEST(TensorPipeline, GivesGradientsInTheirLayouts) {
-  const Network plain = language_model(/*is_tied=*/true);
+  const Network plain = language_model_in_double(/*is_tied=*/true);
   plain.forward(plain.batch(6, 0))[0].backward();
   run_ranks(4, [&](const comm::Group& group) {
     const Shared its{.mesh = {{"pipe", 2}, {"tensor", 2}}, .is_tied = true};
-    const Network network = language_model(/*is_tied=*/true);
+    const Network network = language_model_in_double(/*is_tied=*/true);
     Pipeline pipeline(*network.module, network.forward, plan_of(its, network), group);
-    const PipelineStep step = pipeline.step(network.batch(6, 0), /*report=*/true);
+    const PipelineStep step = pipeline.step(network.batch(6, 0), {.report = true});
     EXPECT_TRUE(step.report.has_value());
     EXPECT_FALSE(has_layout(step.loss));
     EXPECT_EQ(pipeline.parallelized().mesh().to_string(), "tensor=2");
@@ -395,7 +302,7 @@ TEST(TensorPipeline, GivesGradientsInTheirLayouts) {
 }
 
 TEST(TensorPipeline, ClipsByTheNormOfAllStagesAndParts) {
-  const Network plain = language_model(/*is_tied=*/true);
+  const Network plain = language_model_in_double(/*is_tied=*/true);
   torch::optim::SGD plain_optimizer(plain.module->parameters(), 0.1);
   plain.forward(plain.batch(12, 0))[0].backward();
   const double expected = global_norm(plain_optimizer);
@@ -405,7 +312,7 @@ TEST(TensorPipeline, ClipsByTheNormOfAllStagesAndParts) {
       const Shared its{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}},
                        .zero_stage = zero_stage,
                        .is_tied = true};
-      const Network network = language_model(/*is_tied=*/true);
+      const Network network = language_model_in_double(/*is_tied=*/true);
       torch::optim::SGD optimizer(network.module->parameters(), 0.1);
       Pipeline pipeline(*network.module, network.forward, plan_of(its, network), group);
       pipeline.shard(optimizer);
@@ -420,7 +327,7 @@ TEST(TensorPipeline, ClipsByTheNormOfAllStagesAndParts) {
 }
 
 TEST(TensorPipeline, EvaluatesLikeOneProcess) {
-  const Network plain = language_model(/*is_tied=*/false);
+  const Network plain = language_model_in_double(/*is_tied=*/false);
   const auto evaluated = [](const Network& network) {
     auto* const net = network.module->as<models::GPTImpl>();
     return [net](const auto& in) -> std::vector<torch::Tensor> {
@@ -432,7 +339,7 @@ TEST(TensorPipeline, EvaluatesLikeOneProcess) {
   plain.module->eval();
   const auto expected = evaluated(plain)(batch);
   run_ranks(4, [&](const comm::Group& group) {
-    const Network network = language_model(/*is_tied=*/false);
+    const Network network = language_model_in_double(/*is_tied=*/false);
     Pipeline pipeline(*network.module, evaluated(network),
                       plan_of({.mesh = {{"pipe", 2}, {"tensor", 2}}}, network), group);
     for (int time = 0; time < 2; ++time) {

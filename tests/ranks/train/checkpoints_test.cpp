@@ -163,6 +163,46 @@ TEST(CheckpointsInStages, GoOnInModulesWithoutMemory) {
   });
 }
 
+// Parts of the data may be shorter than others, or than a round of micro-batches, or empty: which
+// rank has what is decided all the same.
+TEST(CheckpointsInStages, AreEvaluatedFirstOnUnevenParts) {
+  const test::TemporaryFolder folder;
+  Plan plan = in_stages(2, 2, kPerceptronStages);
+  plan.micro_batches = 4;
+  const auto part_of = [&](std::int64_t rows, const comm::Group& group) {
+    const DataPart part = data_part(plan, group);
+    auto data = test::rows_of(rows, kRow);
+    data.shard({.index = part.index, .count = part.count, .remainder = data::Remainder::kUneven});
+    data.batch(4);
+    return data;
+  };
+  for (const std::int64_t rows : {17, 3, 1}) {
+    Evaluation expected;
+    run_ranks(4, [&](const comm::Group& group) {
+      const auto network = perceptron();
+      torch::optim::SGD optimizer(network->parameters(), 0.1);
+      Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = plan});
+      model.train(1, part_of(32, group));
+      if (rows == 17) model.save({.folder = folder.path()});
+      const Evaluation its = model.evaluate(part_of(rows, group));
+      if (group.rank() == 0) expected = its;
+    });
+    run_ranks(4, [&](const comm::Group& group) {
+      SCOPED_TRACE(rows);
+      const auto network = perceptron();
+      torch::optim::SGD optimizer(network->parameters(), 0.1);
+      Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = plan});
+      model.resume(folder / "checkpoint-1_1");
+      const Evaluation its = model.evaluate(part_of(rows, group));
+      EXPECT_EQ(its.loss, expected.loss);
+      EXPECT_EQ(its.samples, rows);
+      EXPECT_EQ(its.accuracy, expected.accuracy);
+      model.train(2, part_of(32, group));  // of which one epoch is done
+      EXPECT_EQ(model.progress().global_step, 2);
+    });
+  }
+}
+
 TEST(CheckpointsInStages, NeedTheFirstBatchToBeWritten) {
   const test::TemporaryFolder folder;
   const auto thrown = testing::run_ranks_catching(2, [&](const comm::Group& group) {

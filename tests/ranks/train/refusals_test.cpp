@@ -8,6 +8,8 @@
 
 #include <limits>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 namespace trireme {
 namespace {
@@ -17,6 +19,7 @@ using test::kPerceptronStages;
 using test::perceptron;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::message_of;
 using testing::run_ranks;
 using testing::run_ranks_catching;
@@ -68,8 +71,15 @@ TEST(ModelInStagesRefuses, BatchesThatAreFilledUp) {
       thrown, AllOf(HasSubstr("2 that fill it up"), HasSubstr("LastBatch::kKeep")));
 }
 
-// What a record cannot have.
+// What a record cannot have. Callbacks hear of nothing: the training has not begun.
 TEST(ModelInStagesRefuses, ALossThatLooksAtValues) {
+  struct Listener : Callback {
+    void on_run_begin(const RunContext& /*run*/) override { heard.emplace_back("run begin"); }
+    void on_failure(const FailureContext& /*failure*/) noexcept override {
+      heard.emplace_back("failure");
+    }
+    std::vector<std::string> heard;
+  };
   const Plan plan = in_stages(2, 1, kPerceptronStages);
   const auto loss = [](const torch::Tensor& output, const torch::Tensor& target) {
     const auto value = torch::cross_entropy_loss(output, target);
@@ -78,6 +88,10 @@ TEST(ModelInStagesRefuses, ALossThatLooksAtValues) {
   const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
     Parts its;
     Model model(its.network, loss, its.optimizer, {.group = group, .plan = plan});
+    Listener listener;
+    EXPECT_THROW(model.train(1, part_for(plan, group), {listener}), UsageError);
+    EXPECT_THAT(listener.heard, IsEmpty());
+    EXPECT_EQ(model.progress().global_step, 0);
     model.train(1, part_for(plan, group));
   });
   expect_on_all<UsageError>(thrown, HasSubstr("item"));

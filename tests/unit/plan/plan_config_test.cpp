@@ -22,6 +22,7 @@ schedule = "gpipe"
 chunks = 1
 recompute = ["blocks.*", "aten::gelu"]
 activation_bytes = 4096
+offload_activations = true
 data_parallel = false
 micro_batches = 4
 bucket_bytes = 1000
@@ -53,11 +54,12 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   Configuration configuration(plan);
   configuration.read_text(kOther, "plan.toml");
   // A field that plan_config.cpp lacks would still have its default.
-  const auto& [mesh, layouts, stages, schedule, chunks, recompute, activation_bytes, data_parallel,
-               micro_batches, bucket_bytes, first_bucket_bytes, allreduce_streams, zero_stage,
-               zero_stage_of, shard_ranks, gathered_buckets, offload_optimizer, sparse_gradients,
-               gradient_reduction, gradient_predivide, wire, divide_by_active_ranks,
-               broadcast_parameters, broadcast_buffers, sync_batch_norm] = plan;
+  const auto& [mesh, layouts, stages, schedule, chunks, recompute, activation_bytes,
+               offload_activations, data_parallel, micro_batches, bucket_bytes, first_bucket_bytes,
+               allreduce_streams, zero_stage, zero_stage_of, shard_ranks, gathered_buckets,
+               offload_optimizer, sparse_gradients, gradient_reduction, gradient_predivide, wire,
+               divide_by_active_ranks, broadcast_parameters, broadcast_buffers, sync_batch_norm] =
+      plan;
   const auto differ = [](const auto& member, const auto& usual) { EXPECT_FALSE(member == usual); };
   const Plan usual;
   differ(mesh, usual.mesh);
@@ -67,6 +69,7 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   differ(chunks, usual.chunks);
   differ(recompute, usual.recompute);
   differ(activation_bytes, usual.activation_bytes);
+  differ(offload_activations, usual.offload_activations);
   differ(data_parallel, usual.data_parallel);
   differ(micro_batches, usual.micro_batches);
   differ(bucket_bytes, usual.bucket_bytes);

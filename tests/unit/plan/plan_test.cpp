@@ -113,6 +113,15 @@ TEST(Plan, RecomputesByNameOrByMemory) {
   EXPECT_THAT(error_of(plan, 1), HasSubstr("an empty pattern"));
 }
 
+TEST(Plan, SaysWhetherActivationsAreOffloaded) {
+  Plan plan;
+  EXPECT_THAT(to_string(plan), HasSubstr("offload activations  no\n"));
+  plan.offload_activations = true;
+  plan.recompute = {"blocks.*"};  // together, unlike recompute and activation_bytes
+  EXPECT_NO_THROW(validate(plan, 1));
+  EXPECT_THAT(to_string(plan), HasSubstr("offload activations  yes\n"));
+}
+
 TEST(Plan, PrintsMeshAndLayouts) {
   Plan plan = on_mesh({{"data", 2}, {"tensor", 2}});
   plan.layouts = column_parallel("*.qkv");

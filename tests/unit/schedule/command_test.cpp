@@ -10,6 +10,8 @@
 #include <gmock/gmock.h>
 #include <tests/temporary_folder.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <string>
 
 namespace trireme::schedule {
@@ -54,6 +56,23 @@ TEST(ScheduleCommand, ComparesAllOnTheSameTimes) {
   for (const char* name : {"gpipe", "interleaved", "zb-v", "search", "search-v"}) {
     EXPECT_THAT(printed, HasSubstr(std::string("\n") + name + " "));
   }
+}
+
+// Each `$ trireme schedule …` of the guide, and what stands below it.
+TEST(ScheduleCommand, PrintsWhatTheGuideShows) {
+  const std::string guide =
+      test::read_file(std::string(std::getenv("TRIREME_SOURCE")) + "/docs/guide/pipeline.md");
+  const std::string prompt = "\n$ trireme schedule ";
+  int num_shown = 0;
+  for (std::size_t at = guide.find(prompt); at != std::string::npos; at = guide.find(prompt, at)) {
+    const std::size_t begin = at + prompt.size();
+    const std::size_t end = guide.find('\n', begin);
+    const std::string arguments = guide.substr(begin, end - begin);
+    at = std::min(guide.find(prompt, end), guide.find("\n```", end));
+    EXPECT_EQ(guide.substr(end + 1, at - end), run(arguments)) << arguments;
+    ++num_shown;
+  }
+  EXPECT_GE(num_shown, 4);
 }
 
 TEST(ScheduleCommand, WritesFiles) {
@@ -110,6 +129,11 @@ TEST(ScheduleCommand, CountsBytesAndHoldsTheCap) {
               HasSubstr("--weight-input-bytes stands without --activation-bytes"));
 }
 
+TEST(ScheduleCommand, Offloads) {
+  EXPECT_THAT(run("gpipe --activation-bytes 100 --offload 0,1,2,3"), HasSubstr(" 300\n"));
+  EXPECT_THAT(refused<UsageError>("1f1b --offload 9"), HasSubstr("stage 9 is to be offloaded"));
+}
+
 TEST(ScheduleCommand, RecomputesAndKeepsToTheEnginesRules) {
   // 33 and eight recomputations on rank 0; those of other ranks fit into waits for gradients.
   EXPECT_THAT(run("1f1b --recompute 0,1,2,3"), HasSubstr(" 41.00 "));
@@ -125,6 +149,10 @@ TEST(ScheduleCommand, RefusesWhatItCannotDo) {
   EXPECT_THAT(refused<ConfigError>(""), HasSubstr("expected a kind of schedule, or --read"));
   EXPECT_THAT(refused<ConfigError>("1f1b --read x.txt"), HasSubstr("expected a kind of schedule"));
   EXPECT_THAT(refused<ConfigError>("all --svg x.svg"), HasSubstr("'all' makes no files"));
+  for (const std::string option : {"--output", "--svg", "--trace"}) {
+    EXPECT_THAT(refused<ConfigError>("1f1b " + option + " /dev/null/file"),
+                HasSubstr("cannot create /dev/null/file"));
+  }
   EXPECT_THAT(refused<UsageError>("1f1b --chunks 3"), HasSubstr("1f1b of 3 chunks"));
   EXPECT_THAT(refused<UsageError>("1f1b --recompute 9"), HasSubstr("stage 9 is to be recomputed"));
   EXPECT_THAT(refused<DataError>("--read missing.txt"), HasSubstr("missing.txt cannot be read"));

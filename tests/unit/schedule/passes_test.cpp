@@ -85,6 +85,61 @@ TEST(Passes, RecomputeRightBeforeBackward) {
               HasSubstr("stage 2 is to be recomputed, but stages are 0 to 1"));
 }
 
+TEST(WithOffloading, LeavesTimeForCopiesBesideComputation) {
+  const Schedule schedule = schedule_of({"F0.0 F0.1 F0.2 F0.3 B0.0 B0.1 B0.2 B0.3"}, 4);
+  const std::vector stages = {0};
+  EXPECT_EQ(text_of(with_offloading(schedule, stages, 0), 0),
+            "F0.0 offload0.0 F0.1 offload0.1 F0.2 offload0.2 F0.3 offload0.3 "
+            "load0.0 B0.0 load0.1 B0.1 load0.2 B0.2 load0.3 B0.3");
+  EXPECT_EQ(text_of(with_offloading(schedule, stages), 0),
+            "F0.0 F0.1 offload0.0 F0.2 offload0.1 load0.0 F0.3 offload0.2 load0.1 B0.0 "
+            "offload0.3 load0.2 B0.1 load0.3 B0.2 B0.3");
+  EXPECT_EQ(text_of(with_offloading(schedule, stages, 2), 0), text_of(schedule, 0));
+}
+
+TEST(WithOffloading, LeavesWhatIsSoonUsed) {
+  const std::vector stages = {0, 1, 2, 3};
+  const Schedule schedule = with_offloading(one_forward_one_backward(4, 6), stages);
+  EXPECT_EQ(text_of(schedule, 3), text_of(one_forward_one_backward(4, 6), 3));
+  EXPECT_EQ(text_of(schedule, 2), text_of(one_forward_one_backward(4, 6), 2));
+  EXPECT_THAT(text_of(schedule, 0),
+              testing::StartsWith("F0.0 F0.1 offload0.0 F0.2 offload0.1 load0.0 F0.3 "
+                                  "offload0.2 B0.0"));
+}
+
+TEST(WithOffloading, IsForTheStagesThatAreNamed) {
+  const Schedule schedule = with_offloading(gpipe(2, 6), std::vector{1});
+  EXPECT_EQ(text_of(schedule, 0), text_of(gpipe(2, 6), 0));
+  EXPECT_THAT(text_of(schedule, 1), HasSubstr("offload1.0"));
+  EXPECT_THAT(test::message_of<UsageError>([] { with_offloading(gpipe(2, 2), std::vector{-1}); }),
+              HasSubstr("stage -1 is to be offloaded, but stages are 0 to 1"));
+  EXPECT_THAT(
+      test::message_of<UsageError>([] { with_offloading(gpipe(2, 2), std::vector{1}, -1); }),
+      HasSubstr("copies are to begin -1 computations ahead"));
+}
+
+// The inputs of a recomputation are what is offloaded, and messages go where computation needs
+// them.
+TEST(WithOffloading, LoadsBeforeRecomputationAndBeforeMessages) {
+  const Schedule made = with_recomputation(gpipe(2, 3), std::vector{0});
+  EXPECT_EQ(text_of(with_messages(with_offloading(made, std::vector{0}, 0)), 0),
+            "F0.0 S0.0>1 offload0.0 F0.1 S0.1>1 offload0.1 F0.2 S0.2>1 offload0.2 "
+            "load0.0 recompute0.0 R0.0<1 B0.0 load0.1 recompute0.1 R0.1<1 B0.1 "
+            "load0.2 recompute0.2 R0.2<1 B0.2");
+}
+
+TEST(WithOffloading, KeepsFewMicroBatchesOnTheDevice) {
+  const std::vector<StageBytes> bytes = {StageBytes{.activations = 100, .weight_inputs = 10}};
+  const std::vector stages = {0, 1, 2, 3};
+  const auto peak_of = [&](const Schedule& schedule) {
+    return peak_memory(schedule, bytes).front().peak_bytes;
+  };
+  EXPECT_EQ(peak_of(gpipe(4, 12)), 1200);
+  EXPECT_EQ(peak_of(with_offloading(gpipe(4, 12), stages, 0)), 100);
+  EXPECT_EQ(peak_of(with_offloading(gpipe(4, 12), stages, 1)), 300);
+  EXPECT_EQ(peak_of(with_offloading(gpipe(4, 12), stages, 2)), 500);
+}
+
 TEST(Passes, GatherParametersForAStepOrForRunsOfAStage) {
   const Schedule schedule = with_split_backward(interleaved(1, 2, 1));
   EXPECT_EQ(text_of(with_gathering(schedule, GatherFor::kStep), 0),
@@ -109,11 +164,14 @@ TEST(Passes, MakeSchedulesThatCanBeExecutedTogether) {
   for (const std::string_view kind : kKinds) {
     for (const auto gather : {GatherFor::kStep, GatherFor::kMicroBatch}) {
       for (const auto reduce : {ReduceAfter::kStage, ReduceAfter::kMicroBatch}) {
-        const Schedule made = with_recomputation(generate(kind, 3, 5), std::vector{0, 2});
-        const Schedule schedule =
-            with_messages(with_steps(with_reduction(with_gathering(made, gather), reduce)));
-        const auto findings = find_errors(schedule);
-        EXPECT_TRUE(findings.empty()) << findings.front().sentence;
+        const Schedule recomputed = with_recomputation(generate(kind, 3, 5), std::vector{0, 2});
+        for (const int ahead : {0, 1, 2}) {
+          const Schedule made = with_offloading(recomputed, std::vector{0, 1, 2}, ahead);
+          const Schedule schedule =
+              with_messages(with_steps(with_reduction(with_gathering(made, gather), reduce)));
+          const auto findings = find_errors(schedule);
+          EXPECT_TRUE(findings.empty()) << findings.front().sentence;
+        }
       }
     }
   }

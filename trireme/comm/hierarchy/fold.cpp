@@ -27,6 +27,12 @@ void for_each_chunk(std::int64_t elements, const Visit& visit) {
   }
 }
 
+}  // namespace
+
+ReduceOp::RedOpType stage_operation(const ReduceOp& op) {
+  return op.op_ == ReduceOp::AVG || op.op_ == ReduceOp::PREMUL_SUM ? ReduceOp::SUM : op.op_;
+}
+
 void combine(at::Tensor& into, const at::Tensor& part, ReduceOp::RedOpType op) {
   switch (op) {
     case ReduceOp::SUM:
@@ -54,12 +60,6 @@ void combine(at::Tensor& into, const at::Tensor& part, ReduceOp::RedOpType op) {
       throw InternalError(join_message("no fold for reduce operation ", static_cast<int>(op)),
                           "this is a defect in Trireme; please report it");
   }
-}
-
-}  // namespace
-
-ReduceOp::RedOpType stage_operation(const ReduceOp& op) {
-  return op.op_ == ReduceOp::AVG || op.op_ == ReduceOp::PREMUL_SUM ? ReduceOp::SUM : op.op_;
 }
 
 void scale_before(const at::Tensor& tensor, const ReduceOp& op) {

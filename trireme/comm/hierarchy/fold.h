@@ -19,6 +19,9 @@ void scale_before(const at::Tensor& tensor, const c10d::ReduceOp& op);
 /// towards zero.
 void divide_after(const at::Tensor& tensor, const c10d::ReduceOp& op, int num_ranks);
 
+/// Folds `part` into `into`, element by element; `op` is one of those that stages run.
+void combine(at::Tensor& into, const at::Tensor& part, c10d::ReduceOp::RedOpType op);
+
 /// out[i] = (((parts[0][i] op parts[1][i]) op parts[2][i]) ...), then divide_after. Sums and
 /// products of fp16 and bf16 are carried in fp32 and rounded once. Runs on the calling thread only.
 /// @param parts [P, n], contiguous; @param out [n], the same dtype, not overlapping `parts`.

@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -37,6 +38,20 @@ std::unordered_set<ValueId> written_by(const Graph& graph, int begin, int end) {
     }
   }
   return written;
+}
+
+// Which arguments say on which device an operator works: those that name one, and what is left open
+// where no tensor says it.
+std::vector<std::size_t> devices_of(const Node& node) {
+  const bool has_tensors =
+      std::ranges::any_of(node.inputs, [](const auto& its) { return !its.empty(); });
+  const auto& arguments = node.op.schema().arguments();
+  std::vector<std::size_t> devices;
+  for (std::size_t i = 0; i < node.arguments.size(); ++i) {
+    const bool is_open = arguments[i].name() == "device" && node.arguments[i].isNone();
+    if (node.arguments[i].isDevice() || (is_open && !has_tensors)) devices.push_back(i);
+  }
+  return devices;
 }
 
 }  // namespace
@@ -219,6 +234,48 @@ void Program::bind(const Program& whole) {
   drop_unused();
 }
 
+Program Program::moved_to(at::Device its_device,
+                          const std::function<at::Tensor(ValueId)>& there) const {
+  Program moved = *this;
+  moved.move(its_device, there);
+  return moved;
+}
+
+std::vector<at::Tensor> Program::lasting() const {
+  std::vector<at::Tensor> all;
+  std::ranges::copy_if(tensors, std::back_inserter(all),
+                       [](const at::Tensor& tensor) { return tensor.defined(); });
+  for (const auto& its : parts_) {
+    const std::vector<at::Tensor> more = its->lasting();
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
+// Of a copy, whose parts are still those of the original.
+void Program::move(at::Device its_device, const std::function<at::Tensor(ValueId)>& there) {
+  device = its_device;
+  for (const std::vector<ValueId>* ids : {&parameters, &buffers}) {
+    for (const ValueId id : *ids) tensors[slot_of(id)] = there(id);
+  }
+  for (const auto& [object, slot] : slots_) {
+    const bool is_constant = graph->value(object).kind == ValueKind::kConstant;
+    at::Tensor& tensor = tensors[slot];
+    // A number that was made a tensor goes with tensors of any device, and promotes as a number.
+    if (!is_constant || !tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      continue;
+    }
+    tensor = tensor.to(device);
+  }
+  std::size_t index = 0;
+  for (Step& step : steps) {
+    if (!step.part) continue;
+    parts_[index] = std::make_shared<Program>(*step.part);
+    parts_[index]->move(its_device, there);
+    step.part = parts_[index++];
+  }
+}
+
 void Program::add_steps(const std::vector<Part>& parts) {
   int index = begin;
   for (const Part& its : parts) {
@@ -262,6 +319,7 @@ void Program::add_step(int index) {
     for (const ValueId id : node.inputs[i]) feed.slots.push_back(slot_of(id));
     step.feeds.push_back(std::move(feed));
   }
+  step.devices = devices_of(node);
   for (const ValueId id : node.outputs) step.outputs.push_back(slot_of(id));
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -38,6 +39,7 @@ struct Step {
   /// Is run instead of the node, with one feed for its inputs.
   std::shared_ptr<const Program> part{};
   std::vector<Feed> feeds;
+  std::vector<std::size_t> devices{};  ///< arguments that say where
   std::vector<std::size_t> outputs;
   std::vector<std::size_t> dropped_before;  ///< once the arguments are together
   std::vector<std::size_t> dropped_after;
@@ -51,9 +53,16 @@ struct Program {
   /// Of a part. Its tensors of the module are not there yet.
   Program(std::shared_ptr<const Graph> its_graph, const Part& its_part);
 
+  /// See Piece::moved_to.
+  Program moved_to(at::Device its_device, const std::function<at::Tensor(ValueId)>& there) const;
+
+  /// See Piece::lasting.
+  std::vector<at::Tensor> lasting() const;
+
   std::shared_ptr<const Graph> graph;
   int begin;
   int end;
+  at::Device device = at::kCPU;  ///< where it runs
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   std::vector<ValueId> parameters;
@@ -85,6 +94,7 @@ struct Program {
   void add_part(const Part& part);
   void bind(const torch::nn::Module& module);
   void bind(const Program& whole);
+  void move(at::Device its_device, const std::function<at::Tensor(ValueId)>& there);
   void drop_unused();
 
   bool is_part_ = false;

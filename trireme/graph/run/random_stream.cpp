@@ -4,6 +4,7 @@
 #include <trireme/tensor/rehearsal/interception.h>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/enum_tag.h>
 
 #include <mutex>
@@ -81,11 +82,27 @@ at::Generator generator_of(std::uint64_t key) {
 
 }  // namespace
 
-NumberedRandom::NumberedRandom(const RandomStream& stream, int node)
-    : outer_(current), generator_(generator_of(mixed(stream, node))), include_(intercepted_key()) {
-  current = &generator_;
+NumberedRandom::NumberedRandom(const RandomStream& stream, int node, at::Device device) {
+  const std::uint64_t key = mixed(stream, node);
+  if (!device.is_cpu()) {
+    generator_ = at::globalContext().defaultGenerator(device);
+    const std::scoped_lock lock(generator_.mutex());
+    state_ = generator_.get_state();
+    generator_.set_current_seed(key);
+    return;
+  }
+  generator_ = generator_of(key);
+  outer_ = std::exchange(current, &generator_);
+  include_.emplace(intercepted_key());
 }
 
-NumberedRandom::~NumberedRandom() { current = outer_; }
+NumberedRandom::~NumberedRandom() {
+  if (state_.defined()) {
+    const std::scoped_lock lock(generator_.mutex());
+    generator_.set_state(state_);
+  } else {
+    current = outer_;
+  }
+}
 
 }  // namespace trireme::graph::detail

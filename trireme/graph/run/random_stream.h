@@ -4,9 +4,12 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace trireme::graph {
 
@@ -20,12 +23,13 @@ struct RandomStream {
 
 namespace detail {
 
-/// As long as it lives, random operators of this thread that are given no generator draw from one
-/// of this operator's own. The default generators are neither read nor locked. Operators whose
-/// kernels take no generator (attention on CUDA) keep theirs.
+/// As long as it lives, random operators of this thread that are given no generator draw numbers of
+/// this operator's own. On the processor from a generator of its own: the default one is neither
+/// read nor locked. On other devices, where some kernels take none but the default generator, that
+/// one is seeded for it, and is afterwards what it was; one thread at a time may do so on a device.
 class NumberedRandom {
  public:
-  NumberedRandom(const RandomStream& stream, int node);
+  NumberedRandom(const RandomStream& stream, int node, at::Device device = at::kCPU);
   ~NumberedRandom();
   NumberedRandom(const NumberedRandom&) = delete;
   NumberedRandom& operator=(const NumberedRandom&) = delete;
@@ -33,9 +37,10 @@ class NumberedRandom {
   NumberedRandom& operator=(NumberedRandom&&) = delete;
 
  private:
-  const at::Generator* outer_;
-  at::Generator generator_;
-  c10::impl::IncludeDispatchKeyGuard include_;
+  const at::Generator* outer_ = nullptr;
+  at::Generator generator_;  // of its own, or the device's
+  at::Tensor state_;         // of the device's, as it was
+  std::optional<c10::impl::IncludeDispatchKeyGuard> include_;
 };
 
 }  // namespace detail

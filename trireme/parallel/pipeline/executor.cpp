@@ -8,7 +8,9 @@
 #include <trireme/parallel/pipeline/execution/agree.h>
 #include <trireme/parallel/pipeline/execution/gradient_sums.h>
 #include <trireme/parallel/pipeline/execution/in_transit.h>
+#include <trireme/parallel/pipeline/execution/inputs.h>
 #include <trireme/parallel/pipeline/execution/stage_run.h>
+#include <trireme/parallel/pipeline/offload/host_copies.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -54,14 +56,20 @@ struct Executor::Impl {
         options(given),
         sums(program, stages, group, given.device),
         messenger(program, group, given.device, given.messages, sums.num_tags()),
+        inputs(program, stages, actions(), given.device),
         activations(program),
         gradients(program) {
     for (const Result& result : program.results) results[result.value] = {};
     for (std::size_t index = 0; index < program.crossings.size(); ++index) {
       crossing_of[program.crossings[index].value] = index;
     }
+    if (!program.is_evaluation && std::ranges::any_of(actions(), [](const Action& action) {
+          return action.kind == ActionKind::kOffload;
+        })) {
+      copies = std::make_unique<HostCopies>(options.device);
+    }
     for (const StageCode& code : stages) {
-      runs[code.stage] = std::make_unique<StageRun>(program, code, actions());
+      runs[code.stage] = std::make_unique<StageRun>(program, code, actions(), copies.get());
     }
   }
 
@@ -70,11 +78,14 @@ struct Executor::Impl {
   bool is_own(int stage) const { return program.schedule.rank_of(stage) == group.rank(); }
   bool has_loss() const { return is_own(program.loss_stage); }
 
-  StepResult run_step(const StepOptions& given);
+  StepResult run_step(const std::vector<std::vector<at::Tensor>>& micro_batches,
+                      const StepOptions& given);
   void perform(const Action& action);
   void pass_over(const Action& action);
   void forward(const Action& action);
   void recompute(const Action& action);
+  void offload(const Action& action);
+  void load(const Action& action);
   void backward(const Action& action);
   void backward_weight(const Action& action);
   void send(const Action& action);
@@ -83,9 +94,9 @@ struct Executor::Impl {
   void finish_gradients();
 
   MicroBatch micro_batch_of(const Action& action) const;
-  at::Tensor input_of_step(int value, int micro_batch, int stage) const;
   at::Tensor gradient_of(int value, int micro_batch);
   at::Tensor mean_loss() const;
+  void end_step();
   [[noreturn]] void fail(const std::exception_ptr& error);
 
   Program program;
@@ -93,12 +104,13 @@ struct Executor::Impl {
   ExecutorOptions options;
   GradientSums sums;
   Messenger messenger;
+  Inputs inputs;
   InTransit activations;
   InTransit gradients;
   std::map<int, std::size_t> crossing_of;  // by value
+  std::unique_ptr<HostCopies> copies;      // null where the rank offloads nothing
   std::map<int, std::unique_ptr<StageRun>> runs;
   // Of the step under way:
-  const std::vector<std::vector<at::Tensor>>* inputs = nullptr;
   std::int64_t step_number = 0;
   double scale = 1;
   std::vector<at::Tensor> losses;
@@ -115,29 +127,25 @@ MicroBatch Executor::Impl::micro_batch_of(const Action& action) const {
           .variant = program.variant_of(action.micro_batch)};
 }
 
-at::Tensor Executor::Impl::input_of_step(int value, int micro_batch, int stage) const {
-  const auto place = std::ranges::find(program.inputs, value) - program.inputs.begin();
-  const std::vector<at::Tensor>& given = item(*inputs, micro_batch);
-  if (place < std::ssize(given) && item(given, place).defined()) return item(given, place);
-  throw UsageError(join_message("micro-batch ", micro_batch, " has no input value ", value,
-                                ", which stage ", stage, " takes"),
-                   "give step() the tensors of Program::inputs that the stages of this rank take");
-}
-
 void Executor::Impl::forward(const Action& action) {
   StageRun& run = run_of(action.stage);
   std::vector<at::Tensor> taken;
+  std::vector<bool> are_callers;
   std::int64_t bytes = 0;
   for (const int value : run.code().inputs) {
     const auto crossing = crossing_of.find(value);
     if (crossing == crossing_of.end()) {
-      taken.push_back(input_of_step(value, action.micro_batch, action.stage));
+      Inputs::Taken input = inputs.take(value, action.micro_batch, action.stage);
+      taken.push_back(std::move(input.tensor));
+      are_callers.push_back(!input.is_copy);
     } else {
+      are_callers.push_back(false);
       taken.push_back(activations.take(crossing->second, action.stage, action.micro_batch));
       bytes += static_cast<std::int64_t>(taken.back().nbytes());
     }
   }
-  std::vector<at::Tensor> given = run.forward(micro_batch_of(action), std::move(taken));
+  std::vector<at::Tensor> given =
+      run.forward(micro_batch_of(action), std::move(taken), are_callers);
   if (recorder) {
     recorder->take_inputs(bytes);
     recorder->give(given);
@@ -159,6 +167,16 @@ void Executor::Impl::forward(const Action& action) {
 
 void Executor::Impl::recompute(const Action& action) {
   run_of(action.stage).recompute(micro_batch_of(action));
+}
+
+void Executor::Impl::offload(const Action& action) {
+  const std::vector<const void*> left = run_of(action.stage).offload(action.micro_batch);
+  if (recorder) recorder->leave_out(left);
+}
+
+void Executor::Impl::load(const Action& action) {
+  const std::vector<const void*> received = run_of(action.stage).load(action.micro_batch);
+  if (recorder) recorder->leave_out(received);
 }
 
 // Later stages first, as autograd meets them in one process.
@@ -273,6 +291,10 @@ void Executor::Impl::perform(const Action& action) {
       return backward(action);
     case ActionKind::kBackwardWeight:
       return backward_weight(action);
+    case ActionKind::kOffload:
+      return offload(action);
+    case ActionKind::kLoad:
+      return load(action);
     case ActionKind::kSend:
       return send(action);
     case ActionKind::kReceive:
@@ -296,25 +318,31 @@ at::Tensor Executor::Impl::mean_loss() const {
   return mean;
 }
 
-StepResult Executor::Impl::run_step(const StepOptions& given) {
-  if (std::ssize(*inputs) != program.schedule.micro_batches) {
+StepResult Executor::Impl::run_step(const std::vector<std::vector<at::Tensor>>& micro_batches,
+                                    const StepOptions& given) {
+  if (std::ssize(micro_batches) != program.schedule.micro_batches) {
     throw UsageError(
-        join_message("step() was given ", inputs->size(), " micro-batches, and the schedule has ",
-                     program.schedule.micro_batches),
+        join_message("step() was given ", micro_batches.size(),
+                     " micro-batches, and the schedule has ", program.schedule.micro_batches),
         "cut the batch into as many, or make the pipeline for another number");
   }
   if (given.report) recorder.emplace(program.schedule, group);
-  losses.assign(inputs->size(), {});
+  losses.assign(micro_batches.size(), {});
   are_gradients_finished = false;
   scale = given.scale;
   if (!program.is_evaluation) sums.begin();
   messenger.begin();
+  inputs.begin(micro_batches);
   for (const Action& action : actions()) {
     current = &action;
     const double began = recorder ? recorder->now() : 0;
     if (recorder) recorder->begin(action);
     perform(action);
     if (recorder) recorder->end(action, began);
+    // Before its turn, as receives begin: whatever comes until that goes on beside the copies.
+    if (action.kind == ActionKind::kForward && !program.is_evaluation) {
+      run_of(action.stage).begin_offload(action.micro_batch);
+    }
     messenger.drop_sent();
   }
   current = nullptr;
@@ -339,10 +367,16 @@ StepResult Executor::Impl::run_step(const StepOptions& given) {
   return result;
 }
 
+void Executor::Impl::end_step() {
+  recorder.reset();
+  inputs.end();
+}
+
 void Executor::Impl::fail(const std::exception_ptr& error) {
   has_failed = true;
   const std::string reason = join_message(
-      "rank ", group.rank(), " failed in step ", step_number, " of the pipeline",
+      options.name.empty() ? join_message("rank ", group.rank()) : options.name, " failed in step ",
+      step_number, " of the pipeline",
       current == nullptr
           ? std::string()
           : join_message(", at ", to_text(*current), " (", schedule::describe(*current), ")"),
@@ -367,15 +401,13 @@ StepResult Executor::step(const std::vector<std::vector<at::Tensor>>& micro_batc
     throw UsageError("a step of this pipeline has failed, and its group has ended",
                      "make a new group and a new pipeline, or end the process");
   }
-  impl_->inputs = &micro_batches;
   impl_->step_number = step_number;
   try {
-    StepResult result = impl_->run_step(options);
-    impl_->recorder.reset();
-    impl_->inputs = nullptr;
+    StepResult result = impl_->run_step(micro_batches, options);
+    impl_->end_step();
     return result;
   } catch (...) {
-    impl_->recorder.reset();
+    impl_->end_step();
     impl_->fail(std::current_exception());
   }
 }
@@ -383,5 +415,9 @@ StepResult Executor::step(const std::vector<std::vector<at::Tensor>>& micro_batc
 const schedule::Schedule& Executor::schedule() const noexcept { return impl_->program.schedule; }
 
 std::size_t Executor::num_buffers() const noexcept { return impl_->messenger.num_buffers(); }
+
+std::int64_t Executor::host_bytes() const noexcept {
+  return impl_->copies ? impl_->copies->num_bytes() : 0;
+}
 
 }  // namespace trireme::pipeline

@@ -42,7 +42,7 @@ class Executor {
   /// one: it names the rank and what is wrong or differs.
   ///
   /// @param stages those of this rank. The last steps of a rank come after everything else in its
-  /// list; what a schedule offloads is refused.
+  /// list.
   Executor(Program program, const std::vector<StageCode>& stages, const comm::Group& group,
            const ExecutorOptions& options = {});
   Executor(Executor&&) noexcept;
@@ -67,6 +67,10 @@ class Executor {
   /// How many buffers there are for messages: as many after each step from the second on, while
   /// shapes are those known.
   std::size_t num_buffers() const noexcept;
+
+  /// How much host memory there is for what the schedule offloads: as much after each step from the
+  /// first on, while shapes are those known.
+  std::int64_t host_bytes() const noexcept;
 
  private:
   struct Impl;

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <string>
 
 namespace trireme::pipeline {
 
@@ -25,6 +26,7 @@ struct ExecutorOptions {
   at::Device device = at::kCPU;  ///< of the stages of this rank
   MessageOptions messages{};     ///< the same on all ranks
   Callbacks callbacks{};
+  std::string name{};  ///< of this rank where it fails; empty: its number in the group
 };
 
 }  // namespace trireme::pipeline

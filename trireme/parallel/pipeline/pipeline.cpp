@@ -7,6 +7,7 @@
 #include <trireme/parallel/by_hand.h>
 #include <trireme/parallel/deferred.h>
 #include <trireme/parallel/named_tensors.h>
+#include <trireme/parallel/pipeline/evaluation_mode.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 #include <trireme/parallel/pipeline/pipeline_impl.h>
 #include <trireme/parallel/sharded/deferred.h>
@@ -44,6 +45,19 @@ void check_plan(const Plan& plan) {
   }
 }
 
+// What it keeps for backward is in host memory already.
+void check_on_processor(const std::vector<NamedTensor>& tensors, const Plan& plan) {
+  for (const NamedTensor& item : tensors) {
+    if (item.tensor.is_cpu() || item.tensor.is_meta()) continue;
+    throw UsageError(join_message("stages of ranks run on the processor, and ", item.name,
+                                  " is on ", item.tensor.device().str()),
+                     "leave the module on the processor, or use DevicePipeline");
+  }
+  if (!plan.offload_activations) return;
+  refuse("offload_activations for stages on the processor, whose memory is the host's",
+         "set it to false; recompute and activation_bytes make stages keep less there");
+}
+
 // With both axes named.
 Plan on_both_axes(Plan plan, const comm::Group& group) {
   if (plan.mesh.empty()) plan.mesh.push_back({kDataAxis, group.size()});
@@ -64,28 +78,8 @@ std::uint64_t shared_seed(const comm::Group& group) {
   return static_cast<std::uint64_t>(*value);
 }
 
-// Puts a module into evaluation mode, without gradients, and back.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(torch::nn::Module& module) {
-    module.apply([this](torch::nn::Module& its) { modes_.emplace_back(&its, its.is_training()); });
-    module.eval();
-  }
-  // Deepest parts last, since train() goes down to the children.
-  ~EvaluationMode() {
-    for (const auto& [module, mode] : modes_) module->train(mode);
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  std::vector<std::pair<torch::nn::Module*, bool>> modes_;
-  at::NoGradGuard no_gradients_;
-};
-
-// Whether an optimizer steps any of the module's parameters.
-bool has_any(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {
-  const std::vector<at::Tensor> own = module.parameters();
+// Whether an optimizer steps any of these.
+bool steps_any(const torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& own) {
   return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
     return std::ranges::any_of(group.params(), [&](const at::Tensor& stepped) {
       return std::ranges::any_of(own, [&](const at::Tensor& its) { return its.is_same(stepped); });
@@ -148,6 +142,7 @@ Pipeline::Pipeline(torch::nn::Module& module, graph::Forward forward, const Plan
   detail::check_same_on_all_ranks(buffers, "buffer", group);
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
   pipeline::check_plain(tensors);
+  check_on_processor(tensors, plan);
   if (plan.broadcast_parameters) detail::broadcast_all(tensors, group);
   const Plan whole = on_both_axes(plan, group);
   const DeviceMesh mesh(group, whole.mesh);
@@ -166,14 +161,15 @@ Pipeline::Pipeline(Pipeline&&) noexcept = default;
 Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 Pipeline::~Pipeline() = default;
 
-PipelineStep Pipeline::step(const std::vector<at::Tensor>& batch, bool report) {
+PipelineStep Pipeline::step(const std::vector<at::Tensor>& batch,
+                            const PipelineStepOptions& options) {
   Impl& its = *impl_;
   const pipeline::CutBatch cut = pipeline::cut_batch(batch, its.of_step(), its.module, its.group);
   Impl::Prepared& prepared = its.begin_step(cut);
   pipeline::StepResult result = its.ending_for_all([&] {
     its.follow_buffers(prepared);
-    pipeline::StepResult of_step = prepared.executor.step(cut.micro_batches, its.steps,
-                                                          {.share_loss = true, .report = report});
+    pipeline::StepResult of_step = prepared.executor.step(
+        cut.micro_batches, its.steps, {.share_loss = true, .report = options.report});
     its.parameters->finish_step(prepared.staged.program().sum_of_weights());
     return of_step;
   });
@@ -187,7 +183,7 @@ PipelineEvaluation Pipeline::evaluate(const std::vector<at::Tensor>& batch,
   if (!its.parameters) {
     its.take_stages(pipeline::cut_batch(batch, its.of_evaluation(), its.module, its.group));
   }
-  const EvaluationMode mode(its.module);
+  const pipeline::EvaluationMode mode(its.module);
   const pipeline::CutBatch cut =
       pipeline::cut_batch(batch, its.of_evaluation(), its.module, its.group);
   Impl::Prepared& prepared = its.evaluation_for(cut, its.evaluations, its.group);
@@ -231,7 +227,7 @@ MicroBatchResults Pipeline::evaluate_micro_batches(const MicroBatches& micro_bat
                                                    const EvaluateOptions& options) {
   Impl& its = *impl_;
   its.own();
-  const EvaluationMode mode(its.module);
+  const pipeline::EvaluationMode mode(its.module);
   MicroBatchResults all;
   its.ending_for_all([&] {
     const pipeline::CutBatch batch =
@@ -268,6 +264,7 @@ void Pipeline::set_seed(std::uint64_t seed) {
   impl_->latest = nullptr;
   impl_->prepared.clear();
   impl_->evaluated.clear();
+  impl_->evaluated_by_pipeline.clear();
 }
 
 void Pipeline::prepare(const std::vector<at::Tensor>& batch) {
@@ -280,11 +277,17 @@ void Pipeline::shard(torch::optim::Optimizer& optimizer) {
   Impl& its = *impl_;
   if (!cuts_anything(its.plan) || its.data.size() == 1) return;
   check_can_shard(optimizer);
-  if (its.parameters) return its.parameters->parallelized().shard(optimizer);
-  if (!has_any(optimizer, its.module)) {
+  std::vector<at::Tensor> trained = its.module.parameters();
+  if (its.parameters) {
+    for (const Parallelized::Part& part : its.parameters->parallelized().parts()) {
+      trained.push_back(part.tensor);
+    }
+  }
+  if (!steps_any(optimizer, trained)) {
     throw UsageError("this optimizer has none of the module's parameters",
                      "give shard an optimizer of the parameters that the pipeline trains");
   }
+  if (its.parameters) return its.parameters->parallelized().shard(optimizer);
   if (std::ranges::find(its.waiting, &optimizer) == its.waiting.end()) {
     its.waiting.push_back(&optimizer);
   }

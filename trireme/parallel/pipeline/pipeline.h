@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -28,6 +29,15 @@ class Optimizer;
 }
 
 namespace trireme {
+
+/// How many records a Pipeline keeps of training, and as many of each kind of evaluation: those of
+/// the shapes that were used last.
+inline constexpr std::size_t kMostRecords = 32;
+
+/// The same on all ranks.
+struct PipelineStepOptions {
+  bool report = false;  ///< also says what really ran, for which ranks begin together
+};
 
 /// What a step of a pipeline gave.
 struct PipelineStep {
@@ -107,7 +117,8 @@ class Pipeline {
   /// Ranks along `data` that have the same stages begin with the first one's parameters, all others
   /// with rank 0's (plan.broadcast_parameters). Collective and blocking. Throws UsageError for a
   /// plan that cannot be carried out over the group, or that asks for what pipelines do not have
-  /// (gradients in half precision, axes along which nothing is cut), as distribute_module for
+  /// (gradients in half precision, axes along which nothing is cut, activations of the processor
+  /// offloaded), as distribute_module for
   /// layouts that do not fit, for a module that is distributed already, and for modules that differ
   /// between ranks. What was
   /// constructed by deferred() gets its values with the first batch, where this rank uses it.
@@ -133,14 +144,15 @@ class Pipeline {
   /// with other axes for any sizes of those.
   ///
   /// The first step with new shapes, or after train() or eval(), records the module and cuts it
-  /// anew. In steps that are a power of two after it, with the same shapes, the record is compared
-  /// with a new one: UsageError names the first operator that changed. In the same steps ranks
-  /// along `pipe` compare their batches.
+  /// anew; so does one with shapes that have not been used for kMostRecords others. In steps that
+  /// are a power of two after it, with the same shapes, the record is compared with a new one:
+  /// UsageError names the first operator that changed. In the same steps ranks along `pipe` compare
+  /// their batches.
   ///
   /// @param batch the same on all ranks but those along `data`, and of the same shapes on all.
   /// UsageError on all of them where it is not.
   /// Collective and blocking; see pipeline::Executor::step for what happens where a rank fails.
-  PipelineStep step(const std::vector<at::Tensor>& batch, bool report = false);
+  PipelineStep step(const std::vector<at::Tensor>& batch, const PipelineStepOptions& options = {});
 
   /// Forward of a batch in evaluation mode and without gradients, through the stages; modes are
   /// afterwards as before. Cut as for step(), but a batch of fewer rows than plan.micro_batches

@@ -8,13 +8,12 @@
 #include <trireme/parallel/pipeline/batch.h>
 #include <trireme/parallel/pipeline/executor.h>
 #include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/pipeline/recently_used.h>
 #include <trireme/parallel/pipeline/stage_parameters.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 #include <trireme/parallel/tensor/module_layouts.h>
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,7 +30,7 @@ struct Pipeline::Impl {
     pipeline::Executor executor;
     std::int64_t made_at;  // which step or evaluation
   };
-  using ByKey = std::map<std::string, std::unique_ptr<Prepared>>;
+  using ByKey = pipeline::RecentlyUsed<Prepared>;
 
   pipeline::Program program_of(const pipeline::StagedGraph& staged) const;
   pipeline::ExecutorOptions options_of(const Prepared& its);
@@ -49,7 +48,6 @@ struct Pipeline::Impl {
                  const comm::Group& among, const Make& make);
   pipeline::CutOptions of_step();
   pipeline::CutOptions of_evaluation() const;
-  void check_same_stages(const pipeline::StagedGraph& made) const;
   void check_same_values(const pipeline::MicroBatches& micro_batches) const;
   void follow_buffers(const Prepared& its) const;
   template <typename Call>
@@ -71,8 +69,10 @@ struct Pipeline::Impl {
   std::vector<torch::optim::Optimizer*> waiting{};  // for the parameters of this rank's stages
   std::optional<pipeline::StagedGraph> first{};     // which says what those are
   std::optional<pipeline::StageParameters> parameters{};
-  ByKey prepared{};
-  ByKey evaluated{};
+  ByKey prepared{kMostRecords};
+  // Apart, since ranks of other pipelines may have others of the second.
+  ByKey evaluated{kMostRecords};
+  ByKey evaluated_by_pipeline{kMostRecords};
   Prepared* latest = nullptr;
 };
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
 #include <utility>
 
 namespace trireme {
@@ -25,6 +26,7 @@ pipeline::Program Pipeline::Impl::program_of(const pipeline::StagedGraph& staged
 
 pipeline::ExecutorOptions Pipeline::Impl::options_of(const Prepared& its) {
   pipeline::ExecutorOptions options;
+  options.name = join_message("rank ", group.rank());
   options.callbacks.reduce = [this, &its](int stage, int /*micro_batch*/) {
     parameters->add_complete(schedule::item(its.alone, stage));
   };
@@ -78,12 +80,13 @@ template <typename Make>
 Pipeline::Impl::Prepared& Pipeline::Impl::find(ByKey& all, const pipeline::CutBatch& batch,
                                                std::int64_t now, const comm::Group& among,
                                                const Make& make) {
-  std::unique_ptr<Prepared>& found = all[batch.key];
-  if (!found) {
+  Prepared* const found = all.find(batch.key);
+  if (found == nullptr) {
     detail::succeed_together(among, "read its batch",
                              [&] { check_same_values(batch.micro_batches); });
-    found = std::make_unique<Prepared>(*this, make(), now);
-  } else if (std::has_single_bit(static_cast<std::uint64_t>(now - found->made_at))) {
+    return all.add(batch.key, std::make_unique<Prepared>(*this, make(), now));
+  }
+  if (std::has_single_bit(static_cast<std::uint64_t>(now - found->made_at))) {
     detail::succeed_together(among, "go on with what was captured", [&] {
       check_same_values(batch.micro_batches);
       found->staged.check_still_true(module, forward, batch.micro_batches);
@@ -100,7 +103,7 @@ Pipeline::Impl::Prepared& Pipeline::Impl::prepared_for(const pipeline::CutBatch&
     pipeline::StagedGraph staged = made_together(group, batch, [&] {
       return pipeline::StagedGraph(module, forward, batch.micro_batches, plan);
     });
-    check_same_stages(staged);
+    staged.check_same_parameters(*first);
     return staged;
   });
   latest = &found;
@@ -120,7 +123,8 @@ Pipeline::Impl::Prepared& Pipeline::Impl::begin_step(const pipeline::CutBatch& b
 Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::CutBatch& batch,
                                                          std::int64_t now,
                                                          const comm::Group& among) {
-  return find(evaluated, batch, now, among, [&] {
+  ByKey& all = batch.counts_alike ? evaluated_by_pipeline : evaluated;
+  return find(all, batch, now, among, [&] {
     pipeline::StagedGraph staged = made_together(among, batch, [&] {
       return pipeline::StagedGraph::for_evaluation(module, forward, batch.micro_batches, plan,
                                                    *first);
@@ -132,21 +136,6 @@ Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::CutBatc
     layouts.distribute(used);
     return staged;
   });
-}
-
-// A rank has trained the parameters that it has had.
-void Pipeline::Impl::check_same_stages(const pipeline::StagedGraph& made) const {
-  using Named = pipeline::StagedGraph::NamedTensors::value_type;
-  for (int rank = 0; rank < stages.size(); ++rank) {
-    const auto had = first->parameters_of(rank);
-    const auto has = made.parameters_of(rank);
-    if (std::ranges::equal(had, has, {}, &Named::first, &Named::first)) continue;
-    throw UsageError(
-        join_message("for a batch of other shapes, or in another mode, stages of equal cost are "
-                     "others: rank ",
-                     rank, " along pipe would have other parameters than it has trained"),
-        "name the modules that begin stages in plan.stages");
-  }
 }
 
 // A mistake of one rank is told to all with the batch. Before the first there is none.

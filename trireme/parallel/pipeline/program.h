@@ -57,6 +57,9 @@ struct StageCode {
   std::vector<std::pair<std::string, at::Tensor>> parameters{};
   /// What forward writes besides: running statistics, counters.
   std::vector<at::Tensor> buffers{};
+  /// What else it uses that is there before and after a micro-batch: masks, tables. It stays on the
+  /// device when what forward has kept is offloaded; whatever is not named here travels with it.
+  std::vector<at::Tensor> lasting{};
 };
 
 /// What becomes of the sum of gradients over micro-batches.

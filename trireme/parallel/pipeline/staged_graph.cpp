@@ -9,12 +9,14 @@
 #include <trireme/parallel/pipeline/execution/rebuild.h>
 #include <trireme/parallel/pipeline/split/operators.h>
 #include <trireme/schedule/generators/generators.h>
+#include <trireme/schedule/passes.h>
 
 #include <ATen/ops/empty_strided.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -100,6 +102,18 @@ std::string describe(const std::vector<graph::Part>& parts) {
   return parts.empty() ? text : text + " again";
 }
 
+// `  5 of 6 micro-batches wait in host memory`, on a line; nothing where none does.
+std::string describe_offload(const schedule::Schedule& schedule, int stage) {
+  const auto is_its = [stage](const schedule::Action& action) {
+    return action.kind == schedule::ActionKind::kOffload && action.stage == stage;
+  };
+  const auto& actions = schedule::item(schedule.ranks, schedule.rank_of(stage));
+  const auto number = std::ranges::count_if(actions, is_its);
+  if (number == 0) return "";
+  return join_message("  ", number, " of ", schedule.micro_batches,
+                      " micro-batches wait for their backward in host memory\n");
+}
+
 // Where the stage that the plan names first is not stage 0, that one is what runs before it.
 std::vector<int> cut_as_named(const Graph& graph, const Plan& plan) {
   std::vector<graph::ModuleStage> stages(plan.stages.begin(), plan.stages.end());
@@ -110,9 +124,10 @@ std::vector<int> cut_as_named(const Graph& graph, const Plan& plan) {
     --stage;
   }
   if (first == 0) {
-    throw UsageError(join_message("nothing runs before module ", stages.front().first,
-                                  ", which the plan has in stage 1"),
-                     "name it for stage 0, and a later one for stage 1");
+    throw UsageError(
+        join_message("nothing runs before ", graph::describe_place(graph, stages.front().first),
+                     ", which the plan has in stage 1"),
+        "name it for stage 0, and a later one for stage 1");
   }
   if (const std::string reason = graph::reason_against_cut(graph, first); !reason.empty()) {
     throw UsageError(
@@ -209,6 +224,11 @@ void StagedGraph::set_schedule(const Plan& plan, std::size_t micro_batches) {
   program_.schedule =
       schedule::generate(plan.schedule, ranks, static_cast<int>(micro_batches),
                          plan.stages.empty() ? static_cast<int>(plan.chunks) : num_stages / ranks);
+  if (plan.offload_activations && !program_.is_evaluation) {
+    std::vector<int> all(static_cast<std::size_t>(program_.schedule.num_stages()));
+    std::iota(all.begin(), all.end(), 0);
+    program_.schedule = schedule::with_offloading(program_.schedule, all);
+  }
   if (program_.schedule.num_stages() != num_stages) {
     throw UsageError(
         join_message("the plan has ", num_stages, " stages, and the schedule ", plan.schedule,
@@ -283,7 +303,8 @@ const StagedGraph::NamedTensors::value_type& StagedGraph::tensor_of(ValueId id) 
   return *std::ranges::find(tensors_, name, &NamedTensors::value_type::first);
 }
 
-StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering) const {
+StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering,
+                                     const Place* place) const {
   const auto index = static_cast<std::size_t>(stage);
   const Piece& first = pieces_.front()[index];
   StageCode code;
@@ -298,9 +319,19 @@ StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering) cons
     code.outputs.push_back(id);
     given.push_back(i);
   }
-  for (const ValueId id : first.parameters()) code.parameters.push_back(tensor_of(id));
+  for (const ValueId id : first.parameters()) {
+    const auto& [name, parameter] = tensor_of(id);
+    code.parameters.emplace_back(name, place == nullptr ? parameter : place->tensor(name));
+  }
   std::vector<Piece> variants;
-  for (const auto& pieces : pieces_) variants.push_back(pieces[index]);
+  for (const auto& pieces : pieces_) {
+    const Piece& piece = pieces[index];
+    variants.push_back(place == nullptr ? piece : piece.moved_to(place->device, [&](ValueId id) {
+      return place->tensor(tensor_of(id).first);
+    }));
+    const std::vector<at::Tensor> lasting = variants.back().lasting();
+    code.lasting.insert(code.lasting.end(), lasting.begin(), lasting.end());
+  }
   code.forward = [variants, given, numbering](c10::ArrayRef<at::Tensor> inputs,
                                               const MicroBatch& micro_batch) {
     const graph::RunOptions options = {
@@ -320,12 +351,23 @@ StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering) cons
   return code;
 }
 
-std::vector<StageCode> StagedGraph::code_of(int rank, const Numbering& numbering) const {
+std::vector<StageCode> StagedGraph::code_of(int rank, const Numbering& numbering,
+                                            const Place* place) const {
   std::vector<StageCode> all;
   for (int stage = 0; stage < program_.schedule.num_stages(); ++stage) {
-    if (program_.schedule.rank_of(stage) == rank) all.push_back(code_of_stage(stage, numbering));
+    if (program_.schedule.rank_of(stage) != rank) continue;
+    all.push_back(code_of_stage(stage, numbering, place));
   }
   return all;
+}
+
+std::vector<StageCode> StagedGraph::code_of(int rank, const Numbering& numbering) const {
+  return code_of(rank, numbering, nullptr);
+}
+
+std::vector<StageCode> StagedGraph::code_of(int rank, const Numbering& numbering,
+                                            const Place& place) const {
+  return code_of(rank, numbering, &place);
 }
 
 StagedGraph::NamedTensors StagedGraph::tensors_of(int rank,
@@ -348,6 +390,10 @@ StagedGraph::NamedTensors StagedGraph::parameters_of(int rank) const {
 
 StagedGraph::NamedTensors StagedGraph::buffers_of(int rank) const {
   return tensors_of(rank, &Piece::buffers);
+}
+
+StagedGraph::NamedTensors StagedGraph::written_buffers_of(int rank) const {
+  return tensors_of(rank, &Piece::written_buffers);
 }
 
 StagedGraph::NamedTensors StagedGraph::tensors_of(int rank) const {
@@ -404,6 +450,20 @@ void StagedGraph::check_results_join() const {
   }
 }
 
+void StagedGraph::check_same_parameters(const StagedGraph& before) const {
+  using Named = NamedTensors::value_type;
+  for (int rank = 0; rank < program_.schedule.num_ranks(); ++rank) {
+    const auto had = before.parameters_of(rank);
+    const auto has = parameters_of(rank);
+    if (std::ranges::equal(had, has, {}, &Named::first, &Named::first)) continue;
+    throw UsageError(
+        join_message("for a batch of other shapes, or in another mode, stages of equal cost are "
+                     "others: rank ",
+                     rank, " along pipe would have other parameters than it has trained"),
+        "name the modules that begin stages in plan.stages");
+  }
+}
+
 std::string StagedGraph::to_string() const {
   std::ostringstream text;
   const bool recomputes = !std::ranges::all_of(
@@ -434,6 +494,7 @@ std::string StagedGraph::to_string() const {
          << boundaries_[index + 1] - boundaries_[index] << " operators from " << first << " to "
          << last << ", " << parameters << " bytes of parameters, " << flops
          << " floating-point operations and " << sent << " bytes sent for a micro-batch\n";
+    text << describe_offload(program_.schedule, stage);
     if (!recomputes) continue;
     text << "  keeps " << recomputation_.bytes[index].activations << " bytes of a micro-batch"
          << describe(recomputation_.parts[index]) << "\n";

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,6 +27,13 @@ namespace trireme::pipeline {
 struct Numbering {
   std::uint64_t seed = 0;
   std::int64_t first_micro_batch = 0;
+};
+
+/// A device, and what lies there for the parameters and buffers of a module.
+struct Place {
+  at::Device device = at::kCPU;
+  /// By a name of named_parameters() or named_buffers(); called while this lives.
+  std::function<at::Tensor(const std::string& name)> tensor{};
 };
 
 /// A module's forward and loss, for the micro-batches of one batch.
@@ -56,11 +64,14 @@ class StagedGraph {
 
   /// Those of one rank along `pipe`.
   std::vector<StageCode> code_of(int rank, const Numbering& numbering) const;
+  /// The same elsewhere than where the module lies.
+  std::vector<StageCode> code_of(int rank, const Numbering& numbering, const Place& place) const;
 
   /// By name, those that stages of the rank use, each once.
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
   NamedTensors parameters_of(int rank) const;
   NamedTensors buffers_of(int rank) const;
+  NamedTensors written_buffers_of(int rank) const;
   NamedTensors tensors_of(int rank) const;  ///< both
   /// Those that this stage uses and no other.
   NamedTensors parameters_of_stage_alone(int stage) const;
@@ -72,6 +83,10 @@ class StagedGraph {
   /// Throws UsageError where what forward returns after the loss cannot be put together along dim
   /// 0, because other dims differ between micro-batches. The same on all ranks.
   void check_results_join() const;
+
+  /// Throws UsageError where a rank has other parameters here than in a record before, by which it
+  /// has trained them.
+  void check_same_parameters(const StagedGraph& before) const;
 
   std::string to_string() const;
 
@@ -86,7 +101,8 @@ class StagedGraph {
   void add_crossings();
   int stage_of(int node) const;
   const NamedTensors::value_type& tensor_of(graph::ValueId id) const;
-  StageCode code_of_stage(int stage, const Numbering& numbering) const;
+  StageCode code_of_stage(int stage, const Numbering& numbering, const Place* place) const;
+  std::vector<StageCode> code_of(int rank, const Numbering& numbering, const Place* place) const;
   NamedTensors tensors_of(int rank,
                           const std::vector<graph::ValueId>& (graph::Piece::*which)() const) const;
 

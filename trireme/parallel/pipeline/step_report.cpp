@@ -155,9 +155,9 @@ StepRecorder::Pair& StepRecorder::pair_of(const Action& action) {
 }
 
 void StepRecorder::begin(const Action& action) {
-  allocations_->counts = action.kind == ActionKind::kForward ||
-                         action.kind == ActionKind::kRecompute ||
-                         action.kind == ActionKind::kBackwardInput;
+  allocations_->counts =
+      action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute ||
+      action.kind == ActionKind::kLoad || action.kind == ActionKind::kBackwardInput;
   bytes_before_ = allocations_->total;
   allocations_->begin_action(gives_input_gradient(action.kind));
 }
@@ -168,7 +168,8 @@ void StepRecorder::end(const Action& action, double began) {
   spans_.push_back({.action = action,
                     .begin = action.kind == ActionKind::kReceive ? ended : began,
                     .end = ended});
-  if (!computes(action.kind)) return;
+  const bool moves = action.kind == ActionKind::kOffload || action.kind == ActionKind::kLoad;
+  if (!computes(action.kind) && !moves) return;
   Pair& pair = pair_of(action);
   StageBytes& bytes = item(stage_bytes_, action.stage);
   const std::int64_t change = allocations_->total - bytes_before_;
@@ -187,6 +188,10 @@ void StepRecorder::end(const Action& action, double began) {
     bytes.activations = std::max(bytes.activations, change);
   } else if (action.kind == ActionKind::kBackwardInput) {
     bytes.weight_inputs = std::max(bytes.weight_inputs, pair.inputs + pair.allocated);
+  } else if (action.kind == ActionKind::kOffload) {
+    held_ -= pair.inputs;
+  } else if (action.kind == ActionKind::kLoad) {
+    held_ += pair.inputs;
   } else {
     held_ -= pair.inputs;
     pair = {};
@@ -205,6 +210,10 @@ void StepRecorder::give(const std::vector<at::Tensor>& tensors) {
 void StepRecorder::leave_out(const at::Tensor& gradient) {
   const at::Tensor memory = detail::memory_of(gradient);
   if (memory.defined() && memory.has_storage()) allocations_->forget(memory.storage().data());
+}
+
+void StepRecorder::leave_out(const std::vector<const void*>& memories) {
+  for (const void* const memory : memories) allocations_->forget(memory);
 }
 
 // The peak; four numbers for each stage; three words for each span.

@@ -55,6 +55,9 @@ class StepRecorder {
   void give(const std::vector<at::Tensor>& tensors);
   /// Gradients of parameters never count.
   void leave_out(const at::Tensor& gradient);
+  /// Memory at these places counts no more: what was offloaded, though a message may still read it,
+  /// and what came into the stage when it is loaded, which counts as that again.
+  void leave_out(const std::vector<const void*>& memories);
 
   /// Collective and blocking.
   StepReport gather(const comm::Group& group) const;

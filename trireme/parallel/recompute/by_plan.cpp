@@ -70,7 +70,7 @@ std::vector<Moment> moments_of(const std::vector<Action>& actions,
   for (const Action& action : actions) {
     const auto found = std::ranges::find(stages, action.stage, &Stage::number);
     const auto place = static_cast<std::size_t>(found - stages.begin());
-    if (action.kind == ActionKind::kForward) {
+    if (action.kind == ActionKind::kForward || action.kind == ActionKind::kLoad) {
       ++now.kept[place];
     } else if (schedule::gives_input_gradient(action.kind)) {
       --now.kept[place];
@@ -84,6 +84,8 @@ std::vector<Moment> moments_of(const std::vector<Action>& actions,
     } else if (action.kind == ActionKind::kBackwardWeight) {
       --now.kept[place];
       --now.weights[place];
+    } else if (action.kind == ActionKind::kOffload) {
+      --now.kept[place];
     } else {
       continue;
     }

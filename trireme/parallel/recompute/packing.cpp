@@ -15,7 +15,7 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-thread_local Packer* current = nullptr;
+thread_local const PackBy* innermost = nullptr;
 
 // LibTorch's own does everything: backward passes, their threads, their order.
 class PackingEngine final : public autograd::Engine {
@@ -41,7 +41,7 @@ class PackingEngine final : public autograd::Engine {
   }
 
   std::unique_ptr<autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    return current == nullptr ? nullptr : current->hooks();
+    return innermost == nullptr ? nullptr : innermost->packer().hooks();
   }
 
  private:
@@ -55,23 +55,31 @@ void install() {
   if (&installed == &PackingEngine::get()) return;
   if (&installed != &autograd::Engine::get_base_engine()) {
     throw UsageError(
-        join_message("recompute cannot work with the autograd engine of this process, ",
-                     typeid(installed).name()),
+        join_message(
+            "recompute and offloading cannot work with the autograd engine of this process, ",
+            typeid(installed).name()),
         "another library has replaced LibTorch's own, as Python's torch does; leave "
-        "recompute out here, or that library");
+        "these out here, or that library");
   }
   autograd::set_default_engine_stub(&PackingEngine::get);
 }
 
 }  // namespace
 
-bool is_second_run() { return current != nullptr && current->is_second_run(); }
+bool is_second_run() { return innermost != nullptr && innermost->packer().is_second_run(); }
 
-PackBy::PackBy(Packer& packer) : outer_(current) {
-  install();
-  current = &packer;
+std::unique_ptr<autograd::SavedVariableHooks> hooks_for_copy() {
+  for (const PackBy* each = innermost; each != nullptr; each = each->outer()) {
+    if (auto hooks = each->packer().hooks_for_copy()) return hooks;
+  }
+  return nullptr;
 }
 
-PackBy::~PackBy() { current = outer_; }
+PackBy::PackBy(Packer& packer) : packer_(packer), outer_(innermost) {
+  install();
+  innermost = this;
+}
+
+PackBy::~PackBy() { innermost = outer_; }
 
 }  // namespace trireme::detail

@@ -17,9 +17,14 @@ class Packer {
   virtual ~Packer() = default;
   /// For one tensor that is about to be saved; null: it is kept as it is.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
+  /// For a copy of memory that a recomputed function writes to; null: it is kept as it is.
+  virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_copy() { return nullptr; }
   /// Whether what runs now has run before, so that its graph is dropped when it is over.
   virtual bool is_second_run() const { return false; }
 };
+
+/// Of the innermost packer of this thread that has some; null where none has.
+std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_copy();
 
 /// Of this thread's packer; false where there is none.
 bool is_second_run();
@@ -33,8 +38,12 @@ class PackBy {
   PackBy& operator=(const PackBy&) = delete;
   ~PackBy();
 
+  Packer& packer() const noexcept { return packer_; }
+  const PackBy* outer() const noexcept { return outer_; }
+
  private:
-  Packer* outer_;
+  Packer& packer_;
+  const PackBy* outer_;
 };
 
 }  // namespace trireme::detail

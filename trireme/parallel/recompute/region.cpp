@@ -38,11 +38,6 @@ std::string Shape::to_string() const {
   return join_message(c10::IntArrayRef(sizes), " ", dtype, " on ", device);
 }
 
-Version::Version(const at::Tensor& tensor)
-    : counter_(tensor.unsafeGetTensorImpl()->version_counter()) {
-  if (counter_.enabled()) value_ = counter_.current_version();
-}
-
 // In a node of the first run.
 class Region::Place final : public autograd::SavedVariableHooks {
  public:
@@ -192,6 +187,7 @@ std::vector<at::Tensor> Region::run(const std::vector<at::Tensor>& inputs) {
     const PackBy pack_by(packer);
     outputs = function_(inputs);
   }
+  pack_copies();
   for (const at::Tensor& output : outputs) outputs_.emplace_back(output);
   return outputs;
 }
@@ -253,6 +249,24 @@ std::vector<at::Tensor> Region::inputs_again() const {
   return inputs;
 }
 
+void Region::pack_copies() {
+  for (Effects::Memory& memory : effects_.written) {
+    std::unique_ptr<autograd::SavedVariableHooks> hooks = hooks_for_copy();
+    if (!hooks) return;
+    hooks->call_pack_hook(memory.before);
+    memory.before.reset();
+    packed_copies_.push_back(std::move(hooks));
+  }
+}
+
+Effects Region::effects_again() const {
+  Effects again = effects_;
+  for (std::size_t i = 0; i < packed_copies_.size(); ++i) {
+    again.written[i].before = packed_copies_[i]->call_unpack_hook();
+  }
+  return again;
+}
+
 void Region::check_versions() const {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (!inputs_[i].version || inputs_[i].version->is_current()) continue;
@@ -275,7 +289,7 @@ Region::Values Region::run_again(std::optional<std::size_t> only) {
   // First: they may come out of a recomputation around this one.
   const std::vector<at::Tensor> inputs = inputs_again();
   const Surroundings::Restored restored(surroundings_);
-  const Replaying replaying(effects_);
+  const Replaying replaying(effects_again());
   SecondPacker packer(*this, replaying, only);
   const PackBy pack_by(packer);
   try {

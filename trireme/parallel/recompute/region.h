@@ -16,9 +16,11 @@
 #include <trireme/parallel/recompute/packing.h>
 #include <trireme/parallel/recompute/recompute.h>
 #include <trireme/parallel/recompute/surroundings.h>
+#include <trireme/parallel/recompute/version.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <cstdint>
 #include <map>
@@ -39,17 +41,6 @@ struct Shape {
   std::vector<std::int64_t> sizes;
   at::ScalarType dtype = at::ScalarType::Undefined;  ///< of a tensor that is not defined
   at::Device device = at::kCPU;
-};
-
-/// How often a tensor has been written to.
-class Version {
- public:
-  explicit Version(const at::Tensor& tensor);
-  bool is_current() const { return !counter_.enabled() || counter_.current_version() == value_; }
-
- private:
-  c10::VariableVersion counter_;
-  std::uint32_t value_ = 0;
 };
 
 /// Thread-safe.
@@ -92,6 +83,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // All places that are held, or one.
   Values run_again(std::optional<std::size_t> only);
   std::vector<at::Tensor> inputs_again() const;
+  void pack_copies();
+  Effects effects_again() const;
   void check_versions() const;
   void check_same(const SecondPacker& packer, const std::vector<at::Tensor>& outputs) const;
 
@@ -100,6 +93,9 @@ class Region : public std::enable_shared_from_this<Region> {
   const std::string title_;
   const Surroundings surroundings_;
   Effects effects_;
+  // Of its copies of memory those that the packer around the function keeps; empty where it keeps
+  // none.
+  std::vector<std::unique_ptr<torch::autograd::SavedVariableHooks>> packed_copies_;
   std::vector<Input> inputs_;
   std::vector<Shape> outputs_;
   // The second run may let go of nodes of the first.

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/optim/state_fields.h>
 #include <trireme/parallel/data/buckets.h>
 #include <trireme/parallel/tensor/memory.h>
 
@@ -22,44 +23,6 @@ namespace {
 
 namespace optim = torch::optim;
 using State = optim::OptimizerParamState;
-
-template <typename... Types>
-bool is_any_of(const optim::Optimizer& optimizer) {
-  return ((dynamic_cast<const Types*>(&optimizer) != nullptr) || ...);
-}
-
-std::unique_ptr<State> make_state(const optim::Optimizer& optimizer) {
-  if (is_any_of<optim::SGD>(optimizer)) return std::make_unique<optim::SGDParamState>();
-  if (is_any_of<optim::Adam>(optimizer)) return std::make_unique<optim::AdamParamState>();
-  if (is_any_of<optim::AdamW>(optimizer)) return std::make_unique<optim::AdamWParamState>();
-  if (is_any_of<optim::RMSprop>(optimizer)) return std::make_unique<optim::RMSpropParamState>();
-  return std::make_unique<optim::AdagradParamState>();
-}
-
-// What the five kinds of state have: a count of steps, but for SGD, and tensors like the parameter.
-struct Fields {
-  std::int64_t* step = nullptr;
-  std::vector<at::Tensor*> tensors;
-};
-
-Fields fields_of(State& state) {
-  if (auto* sgd = dynamic_cast<optim::SGDParamState*>(&state)) {
-    return {nullptr, {&sgd->momentum_buffer()}};
-  }
-  if (auto* adam = dynamic_cast<optim::AdamParamState*>(&state)) {
-    return {&adam->step(), {&adam->exp_avg(), &adam->exp_avg_sq(), &adam->max_exp_avg_sq()}};
-  }
-  if (auto* adamw = dynamic_cast<optim::AdamWParamState*>(&state)) {
-    return {&adamw->step(), {&adamw->exp_avg(), &adamw->exp_avg_sq(), &adamw->max_exp_avg_sq()}};
-  }
-  if (auto* rmsprop = dynamic_cast<optim::RMSpropParamState*>(&state)) {
-    return {&rmsprop->step(),
-            {&rmsprop->square_avg(), &rmsprop->momentum_buffer(), &rmsprop->grad_avg()}};
-  }
-  auto& adagrad = dynamic_cast<optim::AdagradParamState&>(state);
-  return {&adagrad.step(), {&adagrad.sum()}};
-}
-constexpr std::size_t kMostTensors = 3;
 
 // A copy of what lies in a tensor like the parameter where the part lies in the parameter.
 at::Tensor part_of(const at::Tensor& like_parameter, const SlicedParameter& sliced) {
@@ -105,13 +68,11 @@ void replace_stepped(optim::Optimizer& optimizer, const Replace& replace) {
 }  // namespace
 
 void check_elementwise(const optim::Optimizer& optimizer) {
-  if (is_any_of<optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop, optim::Adagrad>(optimizer)) {
-    return;
-  }
+  if (has_known_state(optimizer)) return;
   throw UsageError(
       join_message("an optimizer of type ", c10::demangle(typeid(optimizer).name()),
                    " cannot step slices of parameters: ",
-                   is_any_of<optim::LBFGS>(optimizer)
+                   dynamic_cast<const optim::LBFGS*>(&optimizer) != nullptr
                        ? "LBFGS takes inner products over all of them"
                        : "only SGD, Adam, AdamW, RMSprop and Adagrad are known to treat every "
                          "element alone"),
@@ -261,7 +222,7 @@ void OptimizerSlices::join(optim::Optimizer& optimizer) const {
     }
     if (!states.front()) return;
     std::unique_ptr<State> whole = states.front()->clone();
-    const std::vector<at::Tensor*> fields = fields_of(*whole).tensors;
+    const auto fields = fields_of(*whole).tensors;
     for (std::size_t field = 0; field < fields.size(); ++field) {
       if (!fields[field]->defined()) continue;
       std::vector<at::Tensor> values;
@@ -289,7 +250,7 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     own[i] = extract(optimizer.state(), parameters_[i].part);
     if (!own[i]) continue;
-    const Fields fields = fields_of(*own[i]);
+    const StateFields fields = fields_of(*own[i]);
     known_data[2 * i] = 1 + (fields.step == nullptr ? 0 : *fields.step);
     for (std::size_t field = 0; field < fields.tensors.size(); ++field) {
       if (fields.tensors[field]->defined()) known_data[2 * i + 1] |= std::int64_t{1} << field;
@@ -303,7 +264,7 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
     if (std::int64_t* step = fields_of(*whole[i]).step) *step = known_data[2 * i] - 1;
   }
   for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
-    for (std::size_t field = 0; field < kMostTensors; ++field) {
+    for (std::size_t field = 0; field < kMostStateTensors; ++field) {
       std::vector<std::size_t> having;
       for (std::size_t i = 0; i < parameters_.size(); ++i) {
         const bool has = (known_data[2 * i + 1] >> field & 1) != 0;

@@ -277,6 +277,8 @@ void Shards::set_gradient(Shard& shard, const at::Tensor& slice) {
   const bool is_there = shard.gradient.defined() && shard.gradient.is_alias_of(slice) &&
                         shard.gradient.storage_offset() == begin;
   if (!is_there) shard.gradient = slice_of(slice, begin, shard.tensor.sizes(), at::IntArrayRef{1});
+  // An engine has written there: whoever kept a gradient of an earlier step can tell.
+  shard.gradient.unsafeGetTensorImpl()->bump_version();
   shard.tensor.mutable_grad() = shard.gradient;
 }
 

@@ -228,15 +228,16 @@ class Unwrapping {
       c10::List<at::Tensor> tensors;
       c10::List<std::optional<at::Tensor>> optionals;
       const std::size_t length = value.toListRef().size();
+      is_optional ? optionals.reserve(length) : tensors.reserve(length);
       for (std::size_t element = 0; element < length; ++element) {
         const bool is_given = i < scan.inputs.size() && scan.inputs[i].argument == slot.argument &&
                               scan.inputs[i].element == static_cast<int>(element);
+        at::Tensor local = is_given ? take_local(i++) : at::Tensor();
         if (is_optional) {
-          optionals.push_back(is_given ? std::optional<at::Tensor>(locals_[i]) : std::nullopt);
+          optionals.push_back(local.defined() ? std::optional(std::move(local)) : std::nullopt);
         } else {
-          tensors.push_back(is_given ? locals_[i] : at::Tensor());
+          tensors.push_back(std::move(local));
         }
-        if (is_given) ++i;
       }
       if (is_optional) {
         value = std::move(optionals);
@@ -244,6 +245,12 @@ class Unwrapping {
         value = std::move(tensors);
       }
     }
+  }
+
+  // The arguments have it from then on alone, unless it is wanted after the call.
+  at::Tensor take_local(std::size_t input) {
+    if (!returning_.empty() || !completed_.empty()) return locals_[input];
+    return std::move(locals_[input]);
   }
 
   // The local operator writes into a fresh tensor, which then becomes the wrapper's part.
@@ -392,9 +399,9 @@ void wrap_results(const OperatorFacts& facts, torch::jit::Stack& stack,
     } else if (value.isTensor()) {
       value = wrapped(std::move(value).toTensor(), output++);
     } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const c10::IValue& item : value.toListRef()) {
-        list.push_back(wrapped(item.toTensor(), output++));
+      c10::List<at::Tensor> list = std::move(value).toTensorList();
+      for (std::size_t element = 0; element < list.size(); ++element) {
+        list.set(element, wrapped(list.extract(element), output++));
       }
       value = std::move(list);
     }

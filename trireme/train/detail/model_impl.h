@@ -189,6 +189,8 @@ struct Model::Impl {
   /// Unless they are known, with the batches that the next step of training reads.
   void take_stages(const data::Pipeline& training);
   void take_stages(const MicroBatches& micro_batches);
+  /// The same where ranks may have other shapes, or nothing. Collective.
+  void take_stages_of_any(const MicroBatches& micro_batches);
   /// The tensors of a checkpoint that was resumed before the stages were known. Collective.
   void load_later();
   void step_through_stages(Run& run, data::BatchStream* batches, StepEndContext& step);

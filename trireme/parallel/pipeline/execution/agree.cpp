@@ -35,11 +35,6 @@ void check_callbacks(const std::vector<Action>& actions, const Callbacks& callba
                                     name_of(action.kind)),
                        "set it in ExecutorOptions::callbacks, or leave it out of the schedule");
     }
-    if (action.kind == ActionKind::kOffload || action.kind == ActionKind::kLoad) {
-      throw UsageError(join_message("the schedule has ", to_text(action),
-                                    ", and the executor keeps what forward kept where it is"),
-                       "leave offloading out of the schedule, or recompute");
-    }
     if (has_stepped && action.kind != ActionKind::kStep && action.kind != ActionKind::kFree) {
       throw UsageError(join_message("the schedule has ", to_text(action),
                                     " after a step of the "

@@ -3,8 +3,10 @@
 
 #include <trireme/base/error.h>
 #include <trireme/parallel/pipeline/messages/buffers.h>
+#include <trireme/parallel/pipeline/offload/kept_memory.h>
 #include <trireme/parallel/pipeline/split/node_pointer.h>
 #include <trireme/parallel/pipeline/split/weight_gradients.h>
+#include <trireme/parallel/recompute/effects.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -53,14 +55,18 @@ std::vector<std::uint32_t> versions_of(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 struct StageRun::Kept {
-  std::vector<at::Tensor> inputs;                       // where they are run again
-  std::vector<std::pair<NodePointer, InputEnd*>> ends;  // by input; null without gradient
-  torch::autograd::edge_list roots;                     // by output; none without graph
+  // Of what is offloaded. Before the rest: nodes that go with it hold tensors of it.
+  std::unique_ptr<KeptMemory> memory;
+  std::vector<at::Tensor> inputs;                              // where they are run again
+  std::vector<std::shared_ptr<KeptMemory::Kept>> kept_inputs;  // instead, until they are loaded
+  std::vector<std::pair<NodePointer, InputEnd*>> ends;         // by input; null without gradient
+  torch::autograd::edge_list roots;                            // by output; none without graph
   std::shared_ptr<WeightGradients> put_off;
 };
 
-StageRun::StageRun(const Program& program, StageCode code, std::span<const Action> actions)
-    : program_(program), code_(std::move(code)) {
+StageRun::StageRun(const Program& program, StageCode code, std::span<const Action> actions,
+                   HostCopies* copies)
+    : program_(program), code_(std::move(code)), copies_(copies) {
   const auto crossing_of = [&](int value) -> const Crossing* {
     const auto found = std::ranges::find(program.crossings, value, &Crossing::value);
     return found == program.crossings.end() ? nullptr : &*found;
@@ -73,11 +79,13 @@ StageRun::StageRun(const Program& program, StageCode code, std::span<const Actio
   const auto count = static_cast<std::size_t>(program.schedule.micro_batches);
   is_recomputed_.resize(count);
   is_split_.resize(count);
+  is_offloaded_.resize(count);
   kept_.resize(count);
   for (const Action& action : actions) {
     if (action.stage != code_.stage) continue;
     if (action.kind == ActionKind::kRecompute) item(is_recomputed_, action.micro_batch) = true;
     if (action.kind == ActionKind::kBackwardInput) item(is_split_, action.micro_batch) = true;
+    if (action.kind == ActionKind::kOffload) item(is_offloaded_, action.micro_batch) = true;
   }
   for (const at::Tensor& buffer : code_.buffers) saved_buffers_.push_back(at::empty_like(buffer));
 }
@@ -85,23 +93,76 @@ StageRun::StageRun(const Program& program, StageCode code, std::span<const Actio
 StageRun::~StageRun() = default;
 
 std::vector<at::Tensor> StageRun::forward(const MicroBatch& micro_batch,
-                                          std::vector<at::Tensor> inputs) {
+                                          std::vector<at::Tensor> inputs,
+                                          const std::vector<bool>& are_callers) {
   Kept& kept = item(kept_, micro_batch.number);
   kept = {};
-  std::vector<at::Tensor> outputs = run(micro_batch, inputs, kept);
-  if (program_.is_evaluation) {
-    kept = {};
-  } else if (item(is_recomputed_, micro_batch.number)) {
-    // With a graph that is dropped, not without one: LibTorch may take other kernels then.
-    kept = {};
+  const bool recomputes = item(is_recomputed_, micro_batch.number);
+  const bool offloads = item(is_offloaded_, micro_batch.number) && !program_.is_evaluation;
+  std::vector<at::Tensor> outputs;
+  if (offloads && !recomputes) {
+    kept.memory = std::make_unique<KeptMemory>(*copies_, join_message("stage ", code_.stage));
+    const KeptMemory::Collecting collecting(*kept.memory);
+    outputs = run(micro_batch, inputs, kept);
+  } else {
+    outputs = run(micro_batch, inputs, kept);
+  }
+  // With a graph that is dropped, not without one: LibTorch may take other kernels then.
+  if (program_.is_evaluation || recomputes) kept = {};
+  if (offloads) {
+    keep_for_offload(inputs, are_callers, kept);
+  } else if (recomputes && !program_.is_evaluation) {
     kept.inputs = std::move(inputs);
   }
   return outputs;
 }
 
+// The inputs, where no graph has kept anything. What lasts longer than the micro-batch stays where
+// it is.
+void StageRun::keep_for_offload(const std::vector<at::Tensor>& inputs,
+                                const std::vector<bool>& are_callers, Kept& kept) const {
+  if (!kept.memory) {
+    kept.memory = std::make_unique<KeptMemory>(*copies_, join_message("stage ", code_.stage));
+    for (const at::Tensor& input : inputs) kept.kept_inputs.push_back(kept.memory->keep(input));
+  }
+  KeptMemory::Memories lasting;
+  KeptMemory::Memories of_inputs;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    (are_callers[i] ? lasting : of_inputs).insert(detail::memory_below(inputs[i]));
+  }
+  for (const auto& [name, parameter] : code_.parameters) {
+    lasting.insert(detail::memory_below(parameter));
+  }
+  for (const at::Tensor& buffer : code_.buffers) lasting.insert(detail::memory_below(buffer));
+  for (const at::Tensor& tensor : code_.lasting) lasting.insert(detail::memory_below(tensor));
+  kept.memory->sort(lasting, of_inputs);
+}
+
+void StageRun::begin_offload(int micro_batch) {
+  if (item(is_offloaded_, micro_batch)) item(kept_, micro_batch).memory->begin();
+}
+
+std::vector<const void*> StageRun::offload(int micro_batch) {
+  return item(kept_, micro_batch).memory->offload();
+}
+
+std::vector<const void*> StageRun::load(int micro_batch) {
+  return item(kept_, micro_batch).memory->load();
+}
+
+void StageRun::take_loaded(Kept& kept) const {
+  if (!kept.memory) return;
+  kept.memory->wait_until_loaded();
+  for (const auto& input : std::exchange(kept.kept_inputs, {})) {
+    kept.inputs.push_back(input->tensor());
+  }
+  kept.memory.reset();
+}
+
 void StageRun::recompute(MicroBatch micro_batch) {
   micro_batch.is_recomputation = true;
   Kept& kept = item(kept_, micro_batch.number);
+  take_loaded(kept);
   save_buffers();
   try {
     run(micro_batch, kept.inputs, kept);
@@ -192,6 +253,7 @@ std::vector<at::Tensor> StageRun::parameters_without_gradient() const {
 
 std::vector<at::Tensor> StageRun::backward(int micro_batch, std::vector<at::Tensor> gradients) {
   Kept& kept = item(kept_, micro_batch);
+  take_loaded(kept);
   torch::autograd::edge_list roots;
   std::vector<at::Tensor> of_roots;
   for (std::size_t i = 0; i < gradients.size(); ++i) {

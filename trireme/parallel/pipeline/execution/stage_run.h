@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one stage: forward, recomputation, and backward in one part or two. Knows autograd, and
-// nothing of other stages.
+// Runs one stage: forward, recomputation, and backward in one part or two, and moves what is kept
+// between to host memory and back. Knows autograd, and nothing of other stages.
 #pragma once
 
+#include <trireme/parallel/pipeline/offload/host_copies.h>
 #include <trireme/parallel/pipeline/program.h>
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +20,9 @@ class StageRun {
  public:
   /// @param actions of this rank: which micro-batches are recomputed, and whose backward is in two
   /// parts. `program` must outlive this.
-  StageRun(const Program& program, StageCode code, std::span<const schedule::Action> actions);
+  /// @param copies for what is offloaded, must outlive this; null where nothing is.
+  StageRun(const Program& program, StageCode code, std::span<const schedule::Action> actions,
+           HostCopies* copies);
   ~StageRun();
   StageRun(const StageRun&) = delete;
   StageRun& operator=(const StageRun&) = delete;
@@ -29,7 +32,20 @@ class StageRun {
   /// Returns the outputs, without a graph; keeps what backward needs, or the inputs alone where the
   /// micro-batch is recomputed, and nothing in an evaluation. Throws UsageError where the stage
   /// gives something else than the program says, or changes an input.
-  std::vector<at::Tensor> forward(const MicroBatch& micro_batch, std::vector<at::Tensor> inputs);
+  /// @param are_callers which of the inputs are the caller's own and last for the step.
+  std::vector<at::Tensor> forward(const MicroBatch& micro_batch, std::vector<at::Tensor> inputs,
+                                  const std::vector<bool>& are_callers);
+
+  /// Where the micro-batch is offloaded: begins to copy what forward has kept to host memory,
+  /// beside what the device computes. Else nothing.
+  void begin_offload(int micro_batch);
+
+  /// The device's memory of what forward has kept is free again when the copies are done, for which
+  /// the device waits, but not the caller. Returns where it was, but for what came into the stage.
+  std::vector<const void*> offload(int micro_batch);
+
+  /// Begins to copy it back, into new memory. Returns where what came into the stage is now.
+  std::vector<const void*> load(int micro_batch);
 
   /// Forward again, for what backward needs; buffers stay as they are.
   void recompute(MicroBatch micro_batch);
@@ -47,6 +63,9 @@ class StageRun {
 
   std::vector<at::Tensor> run(const MicroBatch& micro_batch, const std::vector<at::Tensor>& inputs,
                               Kept& kept);
+  void keep_for_offload(const std::vector<at::Tensor>& inputs, const std::vector<bool>& are_callers,
+                        Kept& kept) const;
+  void take_loaded(Kept& kept) const;
   void check_outputs(const std::vector<at::Tensor>& outputs, const MicroBatch& micro_batch) const;
   void save_buffers();
   void restore_buffers();
@@ -54,10 +73,12 @@ class StageRun {
 
   const Program& program_;
   StageCode code_;
+  HostCopies* copies_;
   std::vector<bool> input_has_gradient_;
   std::vector<const Crossing*> output_crossings_;  // null for the loss
   std::vector<bool> is_recomputed_;                // by micro-batch
   std::vector<bool> is_split_;
+  std::vector<bool> is_offloaded_;
   std::vector<Kept> kept_;  // by micro-batch
   std::vector<at::Tensor> saved_buffers_;
 };

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/threads/carry_out.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/hierarchy/fold.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace trireme::comm::threads {
+namespace {
+
+using Parties = std::span<const std::shared_ptr<Party>>;
+
+void copy(const at::Tensor& to, const at::Tensor& from) {
+  to.copy_(from.sizes() == to.sizes() ? from : from.reshape(to.sizes()), /*non_blocking=*/true);
+}
+
+// Part `index` of `count` equal ones of the elements in row-major order; the tensor is contiguous.
+at::Tensor part(const at::Tensor& whole, std::int64_t count, std::size_t index) {
+  return whole.view({count, whole.numel() / count}).select(0, static_cast<std::int64_t>(index));
+}
+
+// A true division, also where an accelerator would multiply by the reciprocal of a number.
+void divide(const at::Tensor& sum, std::size_t ranks) {
+  const bool cut_off = at::isIntegralType(sum.scalar_type(), /*includeBool=*/false);
+  const at::Tensor divisor = at::full({}, static_cast<std::int64_t>(ranks), sum.options());
+  if (cut_off) {
+    sum.div_(divisor, "trunc");
+  } else {
+    sum.div_(divisor);
+  }
+}
+
+// The terms in their order, one after the other, on `device`. Sums and products of fp16 and bf16
+// are carried in fp32 and rounded once.
+at::Tensor fold_on(at::Device device, const std::vector<at::Tensor>& terms,
+                   c10d::ReduceOp::RedOpType op) {
+  using c10d::ReduceOp;
+  const at::Tensor& first = terms.front();
+  const bool is_sum = op == ReduceOp::SUM || op == ReduceOp::AVG;
+  const bool widen =
+      at::isReducedFloatingType(first.scalar_type()) && (is_sum || op == ReduceOp::PRODUCT);
+  const at::TensorOptions options = first.options().device(device);
+  at::Tensor folded = at::empty(first.sizes(), widen ? options.dtype(at::kFloat) : options);
+  const bool is_ordered = has_streams(device);  // the processor does not wait for a copy by itself
+  folded.copy_(first, is_ordered);
+  for (std::size_t rank = 1; rank < terms.size(); ++rank) {
+    combine(folded, terms[rank].to(device, terms[rank].scalar_type(), is_ordered),
+            is_sum ? ReduceOp::SUM : op);
+  }
+  if (op == ReduceOp::AVG) divide(folded, terms.size());
+  return widen ? folded.to(first.scalar_type()) : folded;
+}
+
+std::vector<at::Tensor> inputs_of(Parties parties) {
+  std::vector<at::Tensor> inputs;
+  for (const auto& party : parties) inputs.push_back(party->inputs.front());
+  return inputs;
+}
+
+void broadcast(Parties parties, std::size_t root) {
+  for (std::size_t rank = 0; rank < parties.size(); ++rank) {
+    if (rank != root) copy(parties[rank]->outputs.front(), parties[root]->inputs.front());
+  }
+}
+
+void all_reduce(Parties parties) {
+  const Party& first = *parties.front();
+  const at::Tensor folded = fold_on(first.device, inputs_of(parties), first.call.op);
+  for (const auto& party : parties) copy(party->outputs.front(), folded);
+}
+
+void reduce(Parties parties, std::size_t root) {
+  const Party& result = *parties[root];
+  copy(result.outputs.front(), fold_on(result.device, inputs_of(parties), result.call.op));
+}
+
+// Every rank has one output for each input.
+void all_gather(Parties parties) {
+  for (const auto& to : parties) {
+    for (std::size_t rank = 0; rank < parties.size(); ++rank) {
+      copy(to->outputs[rank], parties[rank]->inputs.front());
+    }
+  }
+}
+
+void reduce_scatter(Parties parties) {
+  const auto ranks = static_cast<std::int64_t>(parties.size());
+  for (std::size_t rank = 0; rank < parties.size(); ++rank) {
+    const Party& to = *parties[rank];
+    std::vector<at::Tensor> terms;
+    for (const at::Tensor& input : inputs_of(parties)) terms.push_back(part(input, ranks, rank));
+    copy(to.outputs.front(), fold_on(to.device, terms, to.call.op));
+  }
+}
+
+// Every rank has one input and one output for each rank.
+void all_to_all(Parties parties) {
+  for (std::size_t to = 0; to < parties.size(); ++to) {
+    for (std::size_t from = 0; from < parties.size(); ++from) {
+      const std::int64_t given = parties[from]->inputs[to].numel();
+      const std::int64_t expected = parties[to]->outputs[from].numel();
+      if (given == expected) continue;
+      throw UsageError(join_message("rank ", from, " gives rank ", to, " ", given,
+                                    " elements, which expects ", expected),
+                       "what a rank gives another must be what that one expects of it");
+    }
+  }
+  for (std::size_t to = 0; to < parties.size(); ++to) {
+    for (std::size_t from = 0; from < parties.size(); ++from) {
+      copy(parties[to]->outputs[from], parties[from]->inputs[to]);
+    }
+  }
+}
+
+void compute(Parties parties) {
+  const Call& call = parties.front()->call;
+  const auto root = static_cast<std::size_t>(std::max(call.peer, 0));
+  switch (call.kind) {
+    case Kind::kSend:
+    case Kind::kReceive:
+      return copy(parties.back()->outputs.front(), parties.front()->inputs.front());
+    case Kind::kBroadcast:
+      return broadcast(parties, root);
+    case Kind::kAllReduce:
+      return all_reduce(parties);
+    case Kind::kReduce:
+      return reduce(parties, root);
+    case Kind::kAllGather:
+      return all_gather(parties);
+    case Kind::kReduceScatter:
+      return reduce_scatter(parties);
+    case Kind::kAllToAll:
+      return all_to_all(parties);
+    case Kind::kBarrier:
+      return;
+  }
+}
+
+std::vector<at::Device> devices_of(Parties parties) {
+  std::vector<at::Device> devices;
+  for (const auto& party : parties) {
+    if (std::ranges::count(devices, party->device) == 0) devices.push_back(party->device);
+  }
+  return devices;
+}
+
+}  // namespace
+
+std::shared_ptr<const Events> carry_out(Parties parties, CopyStreams& streams) {
+  // Neither autograd nor version counters: a receive may be carried out by the sender's thread,
+  // whose modes are not the receiver's.
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const Call& first = parties.front()->call;
+  const CopyStreams::Lane lane =
+      first.is_message() ? CopyStreams::Lane{first.rank, first.peer} : CopyStreams::Lane{-1, -1};
+  const std::vector<c10::Stream> used = streams.take(lane, devices_of(parties));
+  if (used.empty()) {
+    compute(parties);
+    return nullptr;
+  }
+  // A copy between devices may run on a stream of either; all wait for all.
+  for (const c10::Stream& stream : used) {
+    for (const auto& party : parties) {
+      if (party->ready) wait_on_stream(stream, *party->ready);
+    }
+  }
+  try {
+    const CurrentStreams current(used);
+    compute(parties);
+  } catch (...) {
+    for (const c10::Stream& stream : used) stream.synchronize();
+    throw;
+  }
+  auto copied = std::make_shared<Events>();
+  for (const c10::Stream& stream : used) {
+    copied->emplace_back(stream.device_type());
+    copied->back().record(stream);
+  }
+  return copied;
+}
+
+}  // namespace trireme::comm::threads

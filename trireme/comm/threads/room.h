@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the ranks of one group meet: each leaves its part of an operation here, and the rank that
+// completes it carries it out for all. What ends the group is kept here too, for every rank.
+#pragma once
+
+#include <trireme/comm/threads/party.h>
+#include <trireme/comm/threads/streams.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace trireme::comm::threads {
+
+/// Thread-safety: safe; a rank's collectives must be started in the same order as by other ranks.
+class Room {
+ public:
+  Room(std::string name, int size);
+
+  /// Throws UsageError where that rank is here or was.
+  void enter(int rank);
+  /// Operations that need the rank's part and do not have it fail, now and later.
+  void leave(int rank);
+
+  /// Starts an operation and carries it out where it is complete with this. Never waits for other
+  /// ranks; `wait` throws what goes wrong.
+  /// @param inputs of all-to-all one for each rank, of a barrier or receive none, else one;
+  /// @param outputs of all-to-all and all-gather one for each rank, of a barrier or send none, else
+  /// one. Parts of which no rank needs a shape are contiguous.
+  std::shared_ptr<Party> start(Call call, std::vector<at::Tensor> inputs,
+                               std::vector<at::Tensor> outputs);
+
+  /// Blocks until all ranks have come, and lets what follows on the party's device wait for the
+  /// copies. Throws CommError where the group has ended or ends; a missed deadline, which counts
+  /// from this call, ends it.
+  void wait(Party& party, std::chrono::milliseconds timeout);
+
+  /// What `wait` would throw at once; null where it would not.
+  std::exception_ptr error_of(const Party& party);
+
+  /// Ends the group: all operations that are not complete fail with `reason`. The first one counts.
+  void end_for_all(int rank, const std::string& reason);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Parties = std::vector<std::shared_ptr<Party>>;
+  using Queues = std::map<std::tuple<int, int, int>, std::deque<std::shared_ptr<Party>>>;
+  struct Failure {
+    int rank = -1;  // which met it
+    int peer = -1;  // which is to blame
+    std::string text;
+    std::string hint;
+  };
+  struct Member {
+    bool has_entered = false;
+    bool has_left = false;
+    std::uint64_t num_collectives = 0;
+    std::optional<Call> last;
+    std::condition_variable woken;  // what this rank waits for may have changed
+  };
+
+  // All of these with mutex_ locked.
+  Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
+  Parties meet(const std::shared_ptr<Party>& party);
+  Parties meet_partner(const std::shared_ptr<Party>& party);
+  Parties meet_all(const std::shared_ptr<Party>& party);
+  std::vector<int> missing(const Party& party);
+  void fail(Failure failure);
+  void fail_for_missing(const Party& party, std::chrono::milliseconds timeout,
+                        const std::vector<int>& late);
+  std::exception_ptr error(const Party& party, Clock::time_point since) const;
+  std::string last_calls() const;
+
+  void run(const Parties& parties);
+
+  const std::string name_;
+  const int size_;
+  CopyStreams streams_;
+  std::mutex mutex_;            // guards everything below, and parties that are not done
+  std::deque<Member> members_;  // by rank
+  Queues sends_;                // not received; by sender, receiver and tag, the oldest first
+  Queues receives_;             // not sent
+  std::map<std::uint64_t, Parties> collectives_;  // not complete; by number, then rank
+  std::optional<Failure> failure_;
+  Parties given_up_;  // by a failure: kept until nothing is locked
+};
+
+}  // namespace trireme::comm::threads

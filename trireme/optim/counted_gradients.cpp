@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/optim/counted_gradients.h>
+
+#include <trireme/base/error.h>
+#include <trireme/tensor/distributed_tensor.h>
+
+#include <ATen/ops/view_as_real.h>
+#include <torch/optim/optimizer.h>
+
+#include <cmath>
+#include <span>
+#include <unordered_set>
+
+namespace trireme::detail {
+namespace {
+
+// This rank's part of a distributed gradient, which is no sum still to be made.
+at::Tensor own_part_of(const at::Tensor& gradient) {
+  if (!has_layout(gradient)) return gradient;
+  Layout layout = layout_of(gradient);
+  if (!layout.has_partial()) return to_local(gradient.detach());
+  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
+    if (layout[axis].is_partial()) layout = layout.with(axis, Replicate{});
+  }
+  return to_local(redistribute(gradient.detach(), layout));
+}
+
+// Of a sparse one those that it has: each element counts once, also where its index comes twice.
+at::Tensor present_values(const at::Tensor& gradient) {
+  return gradient.is_sparse() ? gradient.detach().coalesce().values() : gradient.detach();
+}
+
+// The elements in some order, on the CPU.
+at::Tensor elements_of(const at::Tensor& gradient) {
+  const at::Tensor present = present_values(gradient);
+  const at::Tensor detached =
+      present.is_complex() ? at::view_as_real(present.resolve_conj()) : present;
+  const at::Tensor flat = detached.is_non_overlapping_and_dense()
+                              ? detached.as_strided({detached.numel()}, {1})
+                              : detached.flatten();
+  const at::ScalarType type = detached.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return flat.to(at::kCPU, type);
+}
+
+template <typename Number>
+std::span<const Number> numbers_of(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<Number>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+}  // namespace
+
+void for_each_trained(const torch::optim::Optimizer& optimizer, const VisitTensor& visit) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        continue;
+      }
+      visit(parameter);
+    }
+  }
+}
+
+Sharing complete_sharing(const Sharing& given, const torch::optim::Optimizer& optimizer) {
+  if (given.is_part) return given;
+  DeviceMesh mesh;
+  for_each_trained(optimizer, [&](const at::Tensor& parameter) {
+    if (!has_layout(parameter.grad())) return;
+    const DeviceMesh its = layout_of(parameter.grad()).mesh();
+    if (mesh.defined() && its != mesh) {
+      throw UsageError(join_message("gradients of one optimizer are distributed on two meshes, [",
+                                    mesh.to_string(), "] and [", its.to_string(), "]"),
+                       "take an optimizer for each, or give the Sharing of their Parallelized");
+    }
+    mesh = its;
+  });
+  if (!mesh.defined()) return given;
+  return {.group = mesh.group(), .is_part = [](const at::Tensor& parameter) {
+            const at::Tensor& gradient = parameter.grad();
+            return has_layout(gradient) && is_first_holder(layout_of(gradient));
+          }};
+}
+
+void for_each_counted(const torch::optim::Optimizer& optimizer, const Sharing& sharing,
+                      const VisitTensor& visit) {
+  for_each_trained(optimizer, [&](const at::Tensor& parameter) {
+    const at::Tensor part = own_part_of(parameter.grad());  // collective where it is a sum
+    // What every rank has is counted by the first one, where ranks add up.
+    if (!sharing.is_part || sharing.is_part(parameter) || sharing.group.rank() == 0) visit(part);
+  });
+}
+
+void add_squares(const at::Tensor& gradient, ExactSumOfSquares& sum) {
+  const at::Tensor flat = elements_of(gradient);
+  flat.scalar_type() == at::kDouble ? sum.add(numbers_of<double>(flat))
+                                    : sum.add(numbers_of<float>(flat));
+}
+
+double largest_magnitude(const at::Tensor& gradient) {
+  const at::Tensor values = present_values(gradient);
+  return values.numel() == 0 ? 0 : values.abs().max().item<double>();
+}
+
+void check_max_norm(double max_norm, const char* who) {
+  if (max_norm > 0) return;
+  throw UsageError(join_message(who, " was given a norm of ", max_norm), "give one above 0");
+}
+
+double clip_factor(double max_norm, double norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  return !std::isfinite(norm) || factor >= 1 ? 1 : factor;
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/pipeline/offload/host_copies.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme::pipeline {
+namespace {
+
+at::Tensor bytes_of(const c10::Storage& memory) {
+  at::Tensor bytes = at::empty({0}, at::TensorOptions(at::kByte).device(memory.device()));
+  bytes.set_(memory, 0, {static_cast<std::int64_t>(memory.nbytes())}, {1});
+  return bytes;
+}
+
+}  // namespace
+
+struct HostCopies::Block {
+  at::Tensor memory;    // [bytes]
+  StreamPoint is_read;  // by the last copy back; it may be written to after that
+};
+
+HostCopies::HostCopies(at::Device device) : device_(device), to_host_(device), to_device_(device) {}
+HostCopies::~HostCopies() = default;
+
+std::shared_ptr<HostCopies::Block> HostCopies::take(std::int64_t bytes) {
+  auto& blocks = blocks_[bytes];
+  const auto found = std::ranges::find_if(
+      blocks, [](const std::shared_ptr<Block>& block) { return block.use_count() == 1; });
+  if (found != blocks.end()) return *found;
+  const at::TensorOptions options = at::TensorOptions(at::kByte).pinned_memory(!device_.is_cpu());
+  num_bytes_ += bytes;
+  return blocks.emplace_back(
+      std::make_shared<Block>(Block{.memory = at::empty({bytes}, options), .is_read = {}}));
+}
+
+HostCopies::Stored HostCopies::store(std::span<const c10::Storage> memories) {
+  const at::NoGradGuard no_grad;
+  Stored stored;
+  std::vector<StreamPoint> reads;
+  for (const c10::Storage& memory : memories) {
+    stored.blocks_.push_back(take(static_cast<std::int64_t>(memory.nbytes())));
+    reads.push_back(stored.blocks_.back()->is_read);
+  }
+  stored.copied_ = to_host_.run(reads, [&] {
+    for (std::size_t i = 0; i < memories.size(); ++i) {
+      stored.blocks_[i]->memory.copy_(bytes_of(memories[i]), /*non_blocking=*/true);
+    }
+  });
+  return stored;
+}
+
+std::vector<c10::Storage> HostCopies::load(Stored& stored) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> bytes;
+  for (const std::shared_ptr<Block>& block : stored.blocks_) {
+    // Memory of the stream that computes, which is the next to use it.
+    bytes.push_back(at::empty({block->memory.numel()}, block->memory.options().device(device_)));
+  }
+  stored.copied_ = to_device_.run({&stored.copied_, 1}, [&] {
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i].copy_(stored.blocks_[i]->memory, /*non_blocking=*/true);
+    }
+  });
+  std::vector<c10::Storage> memories;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    stored.blocks_[i]->is_read = stored.copied_;
+    memories.push_back(bytes[i].storage());
+  }
+  return memories;
+}
+
+}  // namespace trireme::pipeline
