@@ -203,7 +203,7 @@ TEST(DevicePipeline, MovesTheModule) {
     const auto& item = after[i];
     EXPECT_TRUE(item.second.is_same(before[i])) << item.first;
     const bool is_first =
-        item.first.find("embedding") != std::string::npos || item.first.find("blocks.0.") == 0;
+        item.first.find("embedding") != std::string::npos || item.first.starts_with("blocks.0.");
     EXPECT_EQ(item.second.is_cpu(), is_first) << item.first;
     EXPECT_EQ(item.second.grad().device(), item.second.device()) << item.first;
   }
