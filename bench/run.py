@@ -27,15 +27,11 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from cases import PYTHON, ROOT  # noqa: E402  (after the path)
+from cases import PYTHON, ROOT, BenchmarkFailed  # noqa: E402  (after the path)
 
 RESULTS = ROOT / "bench" / "results"
 # A run that takes longer hangs: the longest, a few steps of ResNet-18 on a slow core, takes less than a minute.
 DEADLINE_S = 600
-
-
-class BenchmarkFailed(Exception):
-    """A program of a case failed or printed no figure."""
 
 
 def run_once(program, more=()):
@@ -52,7 +48,10 @@ def run_once(program, more=()):
     if run.returncode or not lines:
         tail = "\n".join((run.stdout + run.stderr).splitlines()[-15:])
         raise BenchmarkFailed(f"{' '.join(command)}: exit code {run.returncode}, {len(lines)} lines of JSON\n{tail}")
-    return program.figure(json.loads(lines[-1]), began)
+    try:
+        return program.figure(json.loads(lines[-1]), began)
+    except BenchmarkFailed as failure:
+        raise BenchmarkFailed(f"{' '.join(command)}: {failure}") from failure
 
 
 def quantile(values, share):

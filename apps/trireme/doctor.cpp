@@ -5,6 +5,7 @@
 #include <trireme/base/machine.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/engine.h>
+#include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/torch_version.h>
 #include <trireme/comm/world.h>
 
@@ -72,6 +73,21 @@ Finding look_at_cores() {
 Finding look_at_memory() {
   return {
       .name = "memory", .text = gibibytes(available_memory()) + " for this process", .remedy = ""};
+}
+
+// As init() will decide it in this environment.
+Finding look_at_tensor_memory() {
+  Finding finding{.name = "tensor memory", .text = "", .remedy = ""};
+  try {
+    const std::string asked = Settings::from(Environment::of_process()).tensor_memory;
+    const comm::TensorMemory memory = comm::choose_tensor_memory(asked);
+    finding.text = memory.is_pool ? "a pool" : "LibTorch's own: " + memory.reason;
+  } catch (const ConfigError& error) {
+    finding.is_good = false;
+    finding.text = error.what();
+    finding.remedy = "correct TRIREME_TENSOR_MEMORY, or unset it";
+  }
+  return finding;
 }
 
 Finding look_at_shared_memory() {
@@ -162,8 +178,8 @@ void act_as_rank() {
 int examine() {
   std::vector<Finding> findings = {look_at_torch()};
   for (Finding& finding : look_at_engines()) findings.push_back(std::move(finding));
-  for (const auto& look :
-       {look_at_cores, look_at_memory, look_at_shared_memory, look_at_network, try_two_processes}) {
+  for (const auto& look : {look_at_cores, look_at_memory, look_at_tensor_memory,
+                           look_at_shared_memory, look_at_network, try_two_processes}) {
     findings.push_back(look());
   }
   int num_bad = 0;

@@ -16,6 +16,10 @@ PEERS = ("gloo openmpi mpich intelmpi memcpy torchrun ddp fsdp2 dtensor plain to
          "prediction").split()
 
 
+class BenchmarkFailed(Exception):
+    """A program of a case failed, printed no figure, or did other work than those beside it."""
+
+
 def check_names(metric, peer_name):
     if metric not in METRICS:
         raise ValueError(f"metric is '{metric}', expected one of {METRICS}")

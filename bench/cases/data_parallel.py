@@ -5,8 +5,9 @@ Four models: `mlp` (10 M parameters, batch of 64 on each rank), `resnet18` (11 M
 tokens, 4) and `large` (an MLP of 101 M, 16). Every rank has one thread. A program prints the median of its steps after
 two that warm up, and the peak of memory on the rank that has most: `step_memory` of the timed steps, `peak_memory` since
 before the model was made; bench/multi/peak_memory.h says what counts. The optimizer is LibTorch's Adam and in PyTorch
-the same arithmetic, one parameter after the other, so that what differs is the exchange. All let malloc take huge pages,
-which `trireme run` sees to by itself; `small_pages` is the same program without.
+the same arithmetic, one parameter after the other, so that what differs is the exchange. All have tensors in malloc's
+memory (ours would take a pool by itself) and let malloc take huge pages, which `trireme run` sees to; `small_pages` is
+the same program without.
 
 `communication_time` is a step less the same step of a program that exchanges nothing, in the same round; where the
 optimizer steps a part of the parameters (ZeRO, fully_shard), it does so in that step too. It may be below zero, within
@@ -22,7 +23,8 @@ from . import BIN, ROOT, Comparison, Program, Sweep, torchrun, trireme_run
 RANKS = {"mlp": (2, 4), "resnet18": (2,), "gpt": (2, 4), "large": (2, 4)}
 # Timed steps of a run, an odd number: the median of an even one differs between both sides.
 STEPS = {"mlp": 7, "resnet18": 3, "gpt": 3, "large": 1}
-EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+               "TRIREME_TENSOR_MEMORY": "libtorch"}
 SMALL_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
 SMOKE = ("--steps", "1", "--warm-up", "1")
 SMOKE_SWEEPS = ("resnet18, 2 ranks", "gpt, 2 ranks")  # and a world of one of each model

@@ -6,7 +6,9 @@ before; forward, loss, backward, average of the gradients and SGD with momentum 
 """
 from . import BIN, ROOT, Case, Program, torchrun, trireme_run
 
-EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+# Tensors have malloc's memory, as in PyTorch; ours would take a pool by itself.
+EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+               "TRIREME_TENSOR_MEMORY": "libtorch"}
 SMOKE = ("--steps", "1", "--warm-up", "1")
 
 

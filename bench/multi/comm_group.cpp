@@ -145,7 +145,8 @@ int main(int argc, char** argv) try {
         ->transform(CLI::CheckedTransformer(kLayers));
     app.add_flag("--registered", registered, "memory that the ranks share");
   });
-  GroupEngine group(trireme::init({.engine = engine, .timeout = {}}), layer, registered);
+  GroupEngine group(trireme::init({.engine = engine, .timeout = {}, .tensor_memory = {}}), layer,
+                    registered);
   bench::measure(plan, group);
   return 0;
 } catch (const std::exception& error) {

@@ -80,7 +80,7 @@ class Allocator final : public c10::Allocator {
 class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    c10::DataPtr memory = c10::GetCPUAllocator()->allocate(bytes);
+    c10::DataPtr memory = below().allocate(bytes);
     void* const data = memory.get();
     const std::lock_guard lock(mutex());
     all().insert(data);
@@ -109,8 +109,10 @@ class PinnedAllocator final : public c10::Allocator {
       const std::lock_guard lock(mutex());
       all().erase(data);
     }
-    c10::GetCPUAllocator()->raw_deleter()(data);
+    below().raw_deleter()(data);
   }
+  // The same one for as long as memory of it is there.
+  static c10::Allocator& below() { return *c10::GetDefaultCPUAllocator(); }
 };
 
 struct Event {

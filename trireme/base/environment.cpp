@@ -53,6 +53,7 @@ Settings Settings::from(const Environment& environment) {
       static_cast<int>(environment.find_integer("TRIREME_LEADERS", 0, 1024).value_or(0));
   settings.allreduce_streams =
       static_cast<int>(environment.find_integer("TRIREME_ALLREDUCE_STREAMS", 1, 16).value_or(1));
+  settings.tensor_memory = environment.find("TRIREME_TENSOR_MEMORY").value_or("auto");
   settings.interface = environment.find("TRIREME_INTERFACE").value_or("");
   if (const auto cache = environment.find("XDG_CACHE_HOME")) {
     settings.cache_folder = std::filesystem::path(*cache) / "trireme";

@@ -69,6 +69,10 @@ struct Settings {
   /// plan does not say. Default 1.
   int allreduce_streams = 1;
 
+  /// TRIREME_TENSOR_MEMORY: from what tensors on the processor get their memory: `pool`, `libtorch`
+  /// or `auto`, the pool where nothing speaks against it. Default `auto`.
+  std::string tensor_memory = "auto";
+
   /// TRIREME_DUMP: folder where every rank writes its last operations when a group fails; `trireme
   /// doctor --dump` compares them. `trireme run --log-dir` sets it. Default: none is written.
   std::filesystem::path dump_folder;

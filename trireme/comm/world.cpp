@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
 #include <trireme/comm/engine.h>
+#include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/torch_version.h>
 #include <trireme/launch/launcher_environment.h>
 #include <trireme/launch/store/rendezvous.h>
@@ -62,6 +63,7 @@ World make_world(const InitOptions& options) {
                      "give more than 0; every blocking call has a deadline");
   }
   const launch::Identity identity = launch::read_identity(environment);
+  comm::choose_tensor_memory(options.tensor_memory.value_or(settings.tensor_memory));
 
   World world;
   world.rank = identity.rank;

@@ -19,6 +19,9 @@ struct InitOptions {
   std::optional<std::string> engine;
   /// Deadline of the meeting of all ranks, and of each collective afterwards.
   std::optional<std::chrono::milliseconds> timeout;
+  /// From what tensors on the processor get their memory from then on: `auto`, `pool` or `libtorch`
+  /// (comm/tensor_memory.h).
+  std::optional<std::string> tensor_memory;
 };
 
 /// All processes of this run, as seen from one of them. A value: copies share the connection, which

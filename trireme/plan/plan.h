@@ -68,7 +68,8 @@ struct Plan {
   bool data_parallel = true;
 
   /// Backward passes that make up one step. Their gradients are summed and divided once, by
-  /// micro-batches times ranks; ranks exchange them during the last pass.
+  /// micro-batches times ranks; ranks exchange them during the last pass. 0, for DevicePipeline
+  /// alone: as many as it measures to be fastest.
   std::int64_t micro_batches = 1;
 
   /// Gradients travel in buckets of about this many bytes: large enough for the engine's best rate,

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights and losses that this program and its peer in PyTorch have in common.
+// Weights that this program and its peer in PyTorch have in common.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
-#include <cmath>
 #include <cstdint>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace bench {
 
@@ -32,17 +28,6 @@ inline void fill(torch::nn::Module& module) {
     }
     ++seed;
   }
-}
-
-/// Throws where the loss of a step is not what is expected of it, if anything is.
-inline void check_loss(const std::vector<double>& expected, int step, double loss) {
-  const auto place = static_cast<std::size_t>(step);
-  if (place >= expected.size() || std::abs(loss - expected[place]) <= 1e-4 * expected[place]) {
-    return;
-  }
-  throw std::runtime_error("the loss of step " + std::to_string(step) + " is " +
-                           std::to_string(loss) + ", expected " + std::to_string(expected[place]) +
-                           ": this is not the work of the other programs");
 }
 
 }  // namespace bench

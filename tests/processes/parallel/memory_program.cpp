@@ -144,7 +144,8 @@ int compare(int stage, int stage_of_formula) {
   // Every tensor of the model has pages of its own, which are given back when it goes.
   ::mallopt(M_MMAP_THRESHOLD, 64 << 10);
   torch::set_num_threads(1);
-  const trireme::World world = trireme::init();
+  const trireme::World world =
+      trireme::init({.engine = {}, .timeout = {}, .tensor_memory = "libtorch"});
   warm_up(world.group);
   const Measured measured = measure(stage, world.group);
   const double held = formula(stage_of_formula, measured.parameters, world.size);

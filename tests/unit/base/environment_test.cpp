@@ -53,6 +53,7 @@ TEST(Settings, HaveTheirDocumentedDefaults) {
   EXPECT_EQ(settings.engine_across, "auto");
   EXPECT_EQ(settings.leaders, 0);
   EXPECT_EQ(settings.allreduce_streams, 1);
+  EXPECT_EQ(settings.tensor_memory, "auto");
 }
 
 TEST(Settings, ComeFromTheirVariables) {
@@ -62,13 +63,15 @@ TEST(Settings, ComeFromTheirVariables) {
                                            {"TRIREME_INTERFACE", "eth0"},
                                            {"TRIREME_ENGINE_ACROSS", "mpi"},
                                            {"TRIREME_LEADERS", "2"},
-                                           {"TRIREME_ALLREDUCE_STREAMS", "3"}}));
+                                           {"TRIREME_ALLREDUCE_STREAMS", "3"},
+                                           {"TRIREME_TENSOR_MEMORY", "libtorch"}}));
   EXPECT_EQ(settings.timeout, seconds(7));
   EXPECT_EQ(settings.engine, "gloo");
   EXPECT_EQ(settings.interface, "eth0");
   EXPECT_EQ(settings.engine_across, "mpi");
   EXPECT_EQ(settings.leaders, 2);
   EXPECT_EQ(settings.allreduce_streams, 3);
+  EXPECT_EQ(settings.tensor_memory, "libtorch");
 }
 
 TEST(Settings, RefuseATimeoutOfNothing) {

@@ -124,8 +124,8 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
     if (!environment.has(name) && !given_variable(options, name)) add_variable(plan, name, value);
   };
   add_unless_given("OMP_NUM_THREADS", std::to_string(std::max(1, available_cores / count)));
-  // malloc asks for huge pages then. A step gets the memory of large gradients anew from the
-  // kernel, and page by page that takes as long as computing them.
+  // malloc asks for huge pages then. Where tensors are in its memory, a step gets that of large
+  // gradients anew from the kernel, and page by page that takes as long as computing them.
   add_unless_given("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
   for (const auto& [name, value] : options.environment) add_variable(plan, name, value);
   return plan;

@@ -4,6 +4,7 @@
 #include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/comm/engine.h>
+#include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/threads/streams.h>
 #include <trireme/comm/threads/threads.h>
 #include <trireme/parallel/agreement.h>
@@ -131,14 +132,15 @@ const comm::Group& Workers::group(int rank) {
 
 void Workers::connect() {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  const std::chrono::milliseconds timeout = Settings::from(Environment::of_process()).timeout;
+  const Settings settings = Settings::from(Environment::of_process());
+  comm::choose_tensor_memory(settings.tensor_memory);  // a program of one process needs no init()
   std::vector<comm::Group> groups(devices_.size());
   run([&](int rank) {
     const comm::EngineContext context = {.store = store,
                                          .rank = rank,
                                          .size = size(),
                                          .group_name = "devices of this process",
-                                         .timeout = timeout};
+                                         .timeout = settings.timeout};
     if (size() > 1) {
       groups[static_cast<std::size_t>(rank)] = comm::connect(comm::threads_engine(), context);
     }

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/tensor_memory.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+#include <trireme/base/memory_pool.h>
+
+#include <c10/core/CPUAllocator.h>
+#include <dlfcn.h>
+#include <gnu/libc-version.h>
+#include <pthread.h>
+
+#include <mutex>
+#include <optional>
+
+namespace trireme::comm {
+namespace {
+
+// malloc serves what is smaller as well, and there is much of it.
+constexpr std::size_t kSmallest = std::size_t{64} << 10;
+
+// Lives as long as the process: tensors may be given back after main.
+MemoryPool* pool = nullptr;
+
+// Tells LibTorch's profiler what it takes, as LibTorch's own does.
+class PoolAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* const data = bytes < kSmallest ? nullptr : pool->allocate(bytes);
+    // Where there is no memory either, it says so.
+    if (data == nullptr) return c10::GetDefaultCPUAllocator()->allocate(bytes);
+    c10::profiledCPUMemoryReporter().New(data, bytes);
+    return {data, data, &release, at::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  // Also of what LibTorch's own has given, before or since: some take memory and give it back by
+  // the allocator that is there at the time.
+  static void release(void* data) {
+    if (!pool->owns(data)) return c10::GetDefaultCPUAllocator()->raw_deleter()(data);
+    c10::profiledCPUMemoryReporter().Delete(data);
+    pool->release(data);
+  }
+};
+
+const void* object_of(const void* function) {
+  Dl_info info{};
+  return ::dladdr(function, &info) != 0 ? info.dli_fbase : nullptr;
+}
+
+bool is_malloc_of_the_c_library() {
+  return object_of(::dlsym(RTLD_DEFAULT, "malloc")) ==
+         object_of(reinterpret_cast<const void*>(&::gnu_get_libc_version));
+}
+
+void make_pool() {
+  // Twice: pieces cannot fill it to the last.
+  pool = new MemoryPool(2 * static_cast<std::size_t>(available_memory()));
+  ::pthread_atfork([] { pool->lock(); }, [] { pool->unlock(); }, [] { pool->unlock(); });
+  c10::SetCPUAllocator(new PoolAllocator);
+}
+
+TensorMemory decide(std::string_view name) {
+  if (name == "libtorch") return {.reason = "tensor memory is 'libtorch'"};
+  if (name == "auto") {
+    if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) {
+      return {.reason = "the program has given LibTorch an allocator"};
+    }
+    if (!is_malloc_of_the_c_library()) return {.reason = "malloc is not the C library's"};
+  }
+  try {
+    make_pool();
+  } catch (const ConfigError& error) {
+    if (name != "auto") throw;
+    return {.reason = error.what()};
+  }
+  return {.is_pool = true, .reason = {}};
+}
+
+}  // namespace
+
+TensorMemory choose_tensor_memory(std::string_view name) {
+  if (name != "auto" && name != "pool" && name != "libtorch") {
+    throw ConfigError(join_message("tensor memory (TRIREME_TENSOR_MEMORY) is '", name,
+                                   "', expected auto, pool or libtorch"),
+                      "correct it, or leave it to the default, auto");
+  }
+  static std::mutex mutex;
+  static std::optional<TensorMemory>& decided = *new std::optional<TensorMemory>;
+  const std::lock_guard lock(mutex);
+  if (!decided) decided = decide(name);
+  return *decided;
+}
+
+}  // namespace trireme::comm
