@@ -26,9 +26,10 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) {
 
 MemoryPool::MemoryPool(std::size_t bytes) {
   const std::size_t size = round_up(std::max(bytes, kStep), kStep);
-  // Not counted as memory, not even where the system promises no more than it has.
-  void* const data = ::mmap(nullptr, size + kHugePage, PROT_NONE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Not counted as memory until it becomes usable. The system refuses then what it cannot give, as
+  // it does to malloc; with MAP_NORESERVE it would end the process instead, when it is touched.
+  void* const data =
+      ::mmap(nullptr, size + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     throw ConfigError(
         join_message("cannot reserve ", size >> 20, " MiB of addresses: ", describe_errno(errno)),

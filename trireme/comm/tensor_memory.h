@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where tensors on the processor have their memory. A training step takes and gives back the same
 // sizes again and again. glibc's malloc, which LibTorch asks for them, needs up to twice the memory
-// of the tensors for that, and returns much of it to the system, so that every step faults pages in
-// anew (docs/decisions/0009-tensors-have-a-pool-of-memory.md).
+// of the tensors for that (before 2.38), and returns much of it to the system, so that every step
+// faults pages in anew (docs/decisions/0009-tensors-have-a-pool-of-memory.md).
 #pragma once
 
 #include <string>
