@@ -78,7 +78,8 @@ std::string Group::report_failure(const std::string& error) const {
       records.empty() ? std::string("nothing yet")
                       : join_message(records.back().finished.count() == 0 ? "is in " : "has done ",
                                      describe(records.back()));
-  return exchange_last_operations(*context.store, context.rank, context.size, own, kPatience);
+  return exchange_last_operations(*context.store, context.rank, context.size, context.world_ranks,
+                                  own, kPatience);
 }
 
 Group Group::subgroup(std::span<const int> ranks) const {
@@ -101,7 +102,7 @@ Group Group::subgroup(std::span<const int> ranks) const {
     }
     if (rank == all.rank) context.rank = static_cast<int>(index);
     const auto at = static_cast<std::size_t>(rank);
-    if (!all.world_ranks.empty()) context.world_ranks.push_back(all.world_ranks[at]);
+    context.world_ranks.push_back(all.world_ranks.empty() ? rank : all.world_ranks[at]);
     if (!all.machines.empty()) context.machines.push_back(all.machines[at]);
   }
   if (ranks.empty()) {

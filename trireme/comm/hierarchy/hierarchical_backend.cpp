@@ -2,11 +2,11 @@
 #include <trireme/comm/hierarchy/hierarchical_backend.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/listed_ranks.h>
 #include <trireme/launch/store/quiet_torch.h>
 
 #include <ATen/ops/cat.h>
 
-#include <sstream>
 #include <utility>
 
 namespace trireme::comm {
@@ -160,13 +160,6 @@ class LocalReceive : public c10d::Work {
   const int source_;
 };
 
-std::string list_of(const std::vector<int>& ranks) {
-  std::ostringstream text;
-  text << (ranks.size() == 1 ? "rank " : "ranks ");
-  for (std::size_t i = 0; i < ranks.size(); ++i) text << (i == 0 ? "" : ", ") << ranks[i];
-  return text.str();
-}
-
 std::string name_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return backend ? backend->getBackendName() : "none";
 }
@@ -261,11 +254,11 @@ std::string HierarchicalBackend::describe(Stage stage) const {
     case Stage::kQueue:
       return "waiting for earlier collectives of the group";
     case Stage::kInside:
-      return join_message("inside host ", host, " (", list_of(hosts_.members(host)), " by ",
+      return join_message("inside host ", host, " (", listed_ranks(hosts_.members(host)), " by ",
                           inside_name_, ")");
     case Stage::kAcross:
-      return join_message("across hosts (", list_of(hosts_.leaders(local)), " by ", across_name_,
-                          ")");
+      return join_message("across hosts (", listed_ranks(hosts_.leaders(local)), " by ",
+                          across_name_, ")");
     case Stage::kFlat:
       return join_message("between all ranks (by ", flat_name_, ")");
   }

@@ -2,6 +2,7 @@
 #include <trireme/comm/monitor/failure_report.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/listed_ranks.h>
 #include <trireme/launch/store/quiet_torch.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -15,7 +16,8 @@ std::string key_of(int rank) { return join_message("did/", rank); }
 
 }  // namespace
 
-std::string exchange_last_operations(c10d::Store& store, int rank, int size, const std::string& own,
+std::string exchange_last_operations(c10d::Store& store, int rank, int size,
+                                     std::span<const int> world_ranks, const std::string& own,
                                      std::chrono::milliseconds patience) {
   const launch::QuietTorch quiet;
   const auto give_up = std::chrono::steady_clock::now() + patience;
@@ -33,7 +35,7 @@ std::string exchange_last_operations(c10d::Store& store, int rank, int size, con
           std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }
       }
-      lines += join_message("\n  rank ", other, ": ", text);
+      lines += join_message("\n  ", listed_ranks({&other, 1}, world_ranks), ": ", text);
     }
   } catch (const std::exception&) {
     lines += "\n  (the store that could tell of the others is gone)";

@@ -2,6 +2,7 @@
 #include <trireme/comm/shm/member.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/listed_ranks.h>
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -42,14 +43,6 @@ constexpr std::uint64_t bit(int rank) { return std::uint64_t{1} << rank; }
 template <typename Body>
 void for_each_rank(std::uint64_t ranks, const Body& body) {
   for (; ranks != 0; ranks &= ranks - 1) body(std::countr_zero(ranks));
-}
-
-// `rank 3` or `ranks 0, 3`.
-std::string name_ranks(std::uint64_t ranks) {
-  std::string text = std::popcount(ranks) == 1 ? "rank " : "ranks ";
-  for_each_rank(ranks,
-                [&](int rank) { text += join_message(text.ends_with(' ') ? "" : ", ", rank); });
-  return text;
 }
 
 double in_seconds(Clock::duration duration) {
@@ -258,7 +251,7 @@ void Member::look_after(std::uint64_t peers, const Call& call, const std::functi
   for_each_rank(chain, [&](int peer) { look_for_mismatch(peer, call); });
   if (died != 0) {
     fail(std::countr_zero(died), call,
-         join_message(name_ranks(died), " ended while rank ", rank_, " waited for it"),
+         join_message(names_of(died), " ended while ", names_of(bit(rank_)), " waited for it"),
          "its own log or exit status says why: a signal, an exception, an early return");
   }
   // A send or receive needs the one rank that it names, whoever else may get it forward.
@@ -266,7 +259,8 @@ void Member::look_after(std::uint64_t peers, const Call& call, const std::functi
   const int named = kind == Kind::kSend || kind == Kind::kReceive ? call.operation.root : -1;
   if ((left & peers) == peers || (named >= 0 && (left & bit(named)) != 0)) {
     fail(std::countr_zero(left), call,
-         join_message(name_ranks(left), " left the group while rank ", rank_, " waited for it"),
+         join_message(names_of(left), " left the group while ", names_of(bit(rank_)),
+                      " waited for it"),
          "it returned or dropped its group; every rank must make the same calls");
   }
   if (waited >= options_.timeout) {
@@ -279,22 +273,22 @@ void Member::look_after(std::uint64_t peers, const Call& call, const std::functi
     }
     if (late == 0) late = peers;
     fail(std::countr_zero(late), call,
-         join_message(name_ranks(late), " did not come within ", in_seconds(options_.timeout),
-                      " s while rank ", rank_, " waited",
-                      (late & peers) != 0 ? " for it" : " for " + name_ranks(peers),
-                      stopped != 0 ? "; " + name_ranks(stopped) + " is stopped by a signal" : ""),
+         join_message(names_of(late), " did not come within ", in_seconds(options_.timeout),
+                      " s while ", names_of(bit(rank_)), " waited",
+                      (late & peers) != 0 ? " for it" : " for " + names_of(peers),
+                      stopped != 0 ? "; " + names_of(stopped) + " is stopped by a signal" : ""),
          "a rank that computes for long needs a longer deadline (TRIREME_TIMEOUT, in seconds)");
   }
   if (num_reports == 0 && waited >= kReportStopped && stopped != 0) {
     num_reports = 1;
-    report(join_message("rank ", rank_, " waits for ", name_ranks(stopped), " (process ",
+    report(join_message(names_of(bit(rank_)), " waits for ", names_of(stopped), " (process ",
                         block(std::countr_zero(stopped)).process,
                         "), which does not respond: it is stopped by a signal"));
   }
   if (num_reports <= 1 && waited >= options_.report_after) {
     num_reports = 2;
-    report(join_message("rank ", rank_, " has waited ", in_seconds(waited), " s for ",
-                        name_ranks(peers), "; the last operations:\n", last_operations()));
+    report(join_message(names_of(bit(rank_)), " has waited ", in_seconds(waited), " s for ",
+                        names_of(peers), "; the last operations:\n", last_operations()));
   }
 }
 
@@ -369,6 +363,12 @@ void Member::throw_failure(const Call& call) {
                    .operation = std::string(name_of(call.operation.kind)),
                    .sequence = call.operation.sequence,
                    .elapsed = elapsed});
+}
+
+std::string Member::names_of(std::uint64_t ranks) const {
+  std::vector<int> listed;
+  for_each_rank(ranks, [&](int rank) { listed.push_back(rank); });
+  return listed_ranks(listed, options_.world_ranks);
 }
 
 void Member::report(const std::string& line) const {

@@ -21,6 +21,8 @@ class Member;
 /// How a group behaves.
 struct Options {
   std::string name = "group";  ///< appears in messages
+  /// What the ranks are in the world, by rank, for messages; empty: the same.
+  std::vector<int> world_ranks = {};
   std::chrono::milliseconds timeout{std::chrono::minutes{5}};
   /// After how long a line says who is waited for, and what each rank did last.
   std::chrono::milliseconds report_after{std::chrono::seconds{30}};
@@ -163,6 +165,7 @@ class Member {
   void tell_failure(int peer, const std::string& message, const std::string& hint);
   [[noreturn]] void throw_failure(const Call& call);
   void report(const std::string& line) const;
+  std::string names_of(std::uint64_t ranks) const;
 
   Segment segment_;
   Layout layout_;

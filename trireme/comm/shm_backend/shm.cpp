@@ -39,6 +39,7 @@ c10::intrusive_ptr<c10d::Backend> connect_shm(const EngineContext& context) {
   StoreMeeting meeting(context.store);
   shm::Options options;
   options.name = context.group_name;
+  options.world_ranks = context.world_ranks;
   options.timeout = context.timeout;
   options.cache_folder = context.cache_folder;
   if (!context.dump_folder.empty()) {

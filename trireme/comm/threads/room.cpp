@@ -2,6 +2,7 @@
 #include <trireme/comm/threads/room.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/listed_ranks.h>
 #include <trireme/comm/threads/carry_out.h>
 
 #include <algorithm>
@@ -16,18 +17,13 @@ using Seconds = std::chrono::duration<double>;
 
 std::string first_line(const char* text) { return std::string(text, std::strcspn(text, "\n")); }
 
-std::string name_ranks(const std::vector<int>& ranks) {
-  std::string names = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    names += join_message(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
-  }
-  return names;
-}
-
 }  // namespace
 
-Room::Room(std::string name, int size)
-    : name_(std::move(name)), size_(size), members_(static_cast<std::size_t>(size)) {}
+Room::Room(std::string name, int size, std::vector<int> world_ranks)
+    : name_(std::move(name)),
+      size_(size),
+      world_ranks_(std::move(world_ranks)),
+      members_(static_cast<std::size_t>(size)) {}
 
 void Room::enter(int rank) {
   const std::lock_guard lock(mutex_);
@@ -202,16 +198,18 @@ void Room::fail_for_missing(const Party& party, std::chrono::milliseconds timeou
   if (!left.empty()) {
     return fail({.rank = call.rank,
                  .peer = left.front(),
-                 .text = join_message(name_ranks(left), " left the group while rank ", call.rank,
-                                      " waited in ", describe(call), last_calls()),
+                 .text = join_message(listed_ranks(left, world_ranks_), " left the group while ",
+                                      listed_ranks({&call.rank, 1}, world_ranks_), " waited in ",
+                                      describe(call), last_calls()),
                  .hint = "it returned, failed or dropped its group; its own message says why. "
                          "Every rank must make the same calls"});
   }
   fail({.rank = call.rank,
         .peer = late.front(),
-        .text =
-            join_message(name_ranks(late), " did not come within ", Seconds(timeout).count(),
-                         " s while rank ", call.rank, " waited in ", describe(call), last_calls()),
+        .text = join_message(listed_ranks(late, world_ranks_), " did not come within ",
+                             Seconds(timeout).count(), " s while ",
+                             listed_ranks({&call.rank, 1}, world_ranks_), " waited in ",
+                             describe(call), last_calls()),
         .hint = "a rank that computes for long needs a longer deadline (TRIREME_TIMEOUT, in "
                 "seconds)"});
 }

@@ -25,7 +25,8 @@ namespace trireme::comm::threads {
 /// Thread-safety: safe; a rank's collectives must be started in the same order as by other ranks.
 class Room {
  public:
-  Room(std::string name, int size);
+  /// @param world_ranks what the ranks are in the world, by rank, for messages; empty: the same.
+  Room(std::string name, int size, std::vector<int> world_ranks = {});
 
   /// Throws UsageError where that rank is here or was.
   void enter(int rank);
@@ -85,6 +86,7 @@ class Room {
 
   const std::string name_;
   const int size_;
+  const std::vector<int> world_ranks_;
   CopyStreams streams_;
   std::mutex mutex_;            // guards everything below, and parties that are not done
   std::deque<Member> members_;  // by rank

@@ -80,7 +80,7 @@ c10::intrusive_ptr<c10d::Backend> connect_threads(const EngineContext& context) 
   const std::string key = "threads/room";
   std::shared_ptr<Room> room;
   if (context.rank == 0) {
-    room = std::make_shared<Room>(context.group_name, context.size);
+    room = std::make_shared<Room>(context.group_name, context.size, context.world_ranks);
     context.store->set(key, std::to_string(rooms_of_process().add(room)));
   } else {
     context.store->wait({key}, context.timeout);

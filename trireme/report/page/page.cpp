@@ -2,6 +2,7 @@
 #include <trireme/report/page/page.h>
 
 #include <trireme/base/atomic_file.h>
+#include <trireme/base/listed_ranks.h>
 #include <trireme/report/number.h>
 #include <trireme/report/page/assets.h>
 #include <trireme/report/page/markup.h>

@@ -2,6 +2,7 @@
 #include <trireme/report/page/run_log.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/listed_ranks.h>
 
 #include <nlohmann/json.hpp>
 
@@ -303,19 +304,6 @@ void note_unfinite(RunLog& run) {
 }
 
 }  // namespace
-
-std::string listed_ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t begin = 0; begin < ranks.size();) {
-    std::size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    text += (begin == 0 ? "" : ", ") + std::to_string(ranks[begin]);
-    if (end - begin > 1)
-      text += (end - begin == 2 ? ", " : " to ") + std::to_string(ranks[end - 1]);
-    begin = end;
-  }
-  return text;
-}
 
 RunLog read_run(const std::filesystem::path& folder) {
   std::error_code failure;

@@ -45,9 +45,6 @@ struct RunLog {
   std::string config{};
 };
 
-/// Returns `rank 3` or `ranks 0 to 7, 9`; in ascending order.
-std::string listed_ranks(const std::vector<int>& ranks);
-
 /// Reads `events-rank<r>.jsonl` of every rank. A last line that was cut off by a kill, other lines
 /// that are no records, ranks without a file, and ranks that end early are notes, not errors. Holds
 /// all step records: some 250 bytes each. Throws ConfigError where the folder or every such file is

@@ -194,12 +194,6 @@ TEST(RunLog, ARunThatBeganAnewInTheFolderKeepsNothing) {
   EXPECT_THAT(run.ranks[0].resumed_at, IsEmpty());
 }
 
-TEST(ListedRanks, ShortensThoseThatFollowEachOther) {
-  EXPECT_EQ(listed_ranks({3}), "rank 3");
-  EXPECT_EQ(listed_ranks({0, 1, 4}), "ranks 0, 1, 4");
-  EXPECT_EQ(listed_ranks({0, 1, 2, 3, 7, 9, 10, 11}), "ranks 0 to 3, 7, 9 to 11");
-}
-
 TEST(RunLog, AFolderUsedAgainByFewerRanksForgetsTheOthers) {
   const TemporaryFolder folder;
   write_run(folder.path(), 2, 10);
