@@ -88,6 +88,7 @@ struct Executor::Impl {
   void load(const Action& action);
   void backward(const Action& action);
   void backward_weight(const Action& action);
+  void leave_out_gradients(int stage);
   void send(const Action& action);
   void receive(const Action& action);
   void call_back(const Action& action);
@@ -205,11 +206,7 @@ void Executor::Impl::backward(const Action& action) {
   {
     const GradientSums::OfStage scope(sums, action.stage);
     of_inputs = run.backward(action.micro_batch, std::move(of_outputs));
-    if (recorder) {
-      for (const auto& [name, parameter] : run.code().parameters) {
-        recorder->leave_out(parameter.grad());
-      }
-    }
+    leave_out_gradients(action.stage);
   }
   if (recorder) recorder->give(of_inputs);
   for (std::size_t i = 0; i < of_inputs.size(); ++i) {
@@ -222,6 +219,15 @@ void Executor::Impl::backward(const Action& action) {
 void Executor::Impl::backward_weight(const Action& action) {
   const GradientSums::OfStage scope(sums, action.stage);
   run_of(action.stage).backward_weight(action.micro_batch);
+  leave_out_gradients(action.stage);
+}
+
+// In the place where autograd keeps them now.
+void Executor::Impl::leave_out_gradients(int stage) {
+  if (!recorder) return;
+  for (const auto& [name, parameter] : run_of(stage).code().parameters) {
+    recorder->leave_out(parameter.grad());
+  }
 }
 
 void Executor::Impl::send(const Action& action) {

@@ -66,6 +66,7 @@ void Outgoing::release() {
 }
 
 bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return false;
   const at::Tensor here = detail::memory_of(a);
   const at::Tensor there = detail::memory_of(b);
   return here.has_storage() && there.has_storage() && here.is_alias_of(there);

@@ -55,6 +55,13 @@ constexpr auto kOperators = std::to_array<std::string_view>({"aten::_convolution
                                                              "aten::rms_norm"});
 static_assert(std::ranges::is_sorted(kOperators));
 
+// Sorted. In training the gradient of their input is made of what those of their weights are, sums
+// over a channel, so that the latter come with it for nothing; a second backward would read input
+// and gradient once more, and both would have to stay for it.
+constexpr auto kOfSums = std::to_array<std::string_view>(
+    {"aten::batch_norm", "aten::group_norm", "aten::instance_norm"});
+static_assert(std::ranges::is_sorted(kOfSums));
+
 // Where the gradient of a stand-in for an input comes out. Unlike a leaf, it does not hold the
 // input's memory.
 struct InputEnd final : torch::autograd::Node {
@@ -69,6 +76,7 @@ struct Stood {
   edge_list inputs;
   edge_list weights;
   std::vector<bool> is_transposed;  // of each weight
+  bool is_of_sums = false;
 
   variable_list gradients_of_weights(const at::Tensor& gradient) const {
     variable_list all = gradients_of(weights, gradient, /*keep_graph=*/false);
@@ -76,6 +84,13 @@ struct Stood {
       if (is_transposed[i] && all[i].defined()) all[i] = all[i].t();
     }
     return all;
+  }
+
+  // Those of inputs, and those of weights behind them.
+  variable_list gradients_of_all(const at::Tensor& gradient) const {
+    edge_list ends = inputs;
+    ends.insert(ends.end(), weights.begin(), weights.end());
+    return gradients_of(ends, gradient, /*keep_graph=*/false);
   }
 
   variable_list gradients_of(const edge_list& ends, const at::Tensor& gradient,
@@ -92,6 +107,13 @@ struct SplitNode final : torch::autograd::Node {
     const at::Tensor gradient = std::move(gradients).front();
     variable_list of_inputs(stood->inputs.size());
     if (!gradient.defined()) return of_inputs;
+    if (stood->is_of_sums && !of_inputs.empty()) {
+      variable_list all = stood->gradients_of_all(gradient);
+      const auto middle = all.begin() + std::ssize(of_inputs);
+      queue->put_off(weights, {}, [kept = variable_list(middle, all.end())] { return kept; });
+      all.erase(middle, all.end());
+      return all;
+    }
     if (!of_inputs.empty()) {
       of_inputs = stood->gradients_of(stood->inputs, gradient, /*keep_graph=*/true);
     }
@@ -170,6 +192,7 @@ bool replace(const c10::OperatorHandle& handle, std::vector<c10::IValue>& stack)
   if (!can_replace(handle, stack.data() + first, stack.data() + stack.size())) return false;
   auto [node, split] = make_node<SplitNode>();
   split->stood = std::make_shared<Stood>();
+  split->stood->is_of_sums = std::ranges::binary_search(kOfSums, handle.operator_name().name);
   split->queue = WeightGradients::current();
   edge_list edges;
   std::vector<c10::IValue> arguments(stack.begin() + static_cast<std::ptrdiff_t>(first),

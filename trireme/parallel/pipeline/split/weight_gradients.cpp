@@ -2,12 +2,17 @@
 #include <trireme/parallel/pipeline/split/weight_gradients.h>
 
 #include <trireme/parallel/pipeline/messages/buffers.h>
+#include <trireme/parallel/pipeline/split/node_pointer.h>
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 namespace trireme::pipeline {
@@ -18,35 +23,31 @@ std::shared_ptr<WeightGradients>& current_of_thread() {
   return current;
 }
 
-// The sums of the gradients of each weight, in the order of their first.
-class Sums {
- public:
-  void add(const at::Tensor& weight, at::Tensor gradient) {
-    const auto found =
-        std::ranges::find_if(weights_, [&](const auto& own) { return own.is_same(weight); });
-    if (found == weights_.end()) {
-      weights_.push_back(weight);
-      sums_.push_back(std::move(gradient));
-    } else {
-      at::Tensor& sum = sums_[static_cast<std::size_t>(found - weights_.begin())];
-      sum = at::add(sum, gradient);
-    }
+// Hands out gradients that nobody else refers to, so that autograd keeps them instead of a copy.
+struct Giving final : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& /*gradients*/) override {
+    return std::move(gradients);
   }
+  std::string name() const override { return "WeightGradients"; }
 
-  void accumulate() {
-    if (weights_.empty()) return;
-    torch::autograd::edge_list edges;
-    for (const at::Tensor& weight : weights_) {
-      edges.push_back(torch::autograd::impl::gradient_edge(weight));
-    }
-    torch::autograd::Engine::get_default_engine().execute(
-        edges, sums_, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
-  }
-
- private:
-  std::vector<at::Tensor> weights_;
-  std::vector<at::Tensor> sums_;
+  torch::autograd::variable_list gradients;
 };
+
+// Lets autograd accumulate what belongs to leaves, with their hooks.
+void accumulate(const std::vector<at::Tensor>& weights, torch::autograd::variable_list gradients) {
+  if (weights.empty()) return;
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& weight : weights) {
+    edges.push_back(torch::autograd::impl::gradient_edge(weight));
+  }
+  auto [node, giving] = make_node<Giving>();
+  giving->set_next_edges(std::move(edges));
+  const at::Tensor begin = at::empty({0}, gradients.front().device());
+  giving->add_input_metadata(begin);
+  giving->gradients = std::move(gradients);
+  torch::autograd::Engine::get_default_engine().execute(
+      {{node, 0}}, {begin}, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+}
 
 }  // namespace
 
@@ -69,19 +70,41 @@ bool WeightGradients::reads(const at::Tensor& tensor) const {
                              [&](const Job& job) { return share_memory(job.gradient, tensor); });
 }
 
+// Each gradient goes where it belongs before the next is computed: it is in the cache still, and
+// there is memory for one.
 void WeightGradients::run() {
-  Sums sums;
-  for (Job& job : std::exchange(jobs_, {})) {
+  struct Use {
+    int left = 0;  // jobs to come
+    at::Tensor sum{};
+  };
+  std::vector<Job> jobs = std::exchange(jobs_, {});
+  std::unordered_map<const c10::TensorImpl*, Use> uses;
+  for (const Job& job : jobs) {
+    for (const at::Tensor& weight : job.weights) ++uses[weight.unsafeGetTensorImpl()].left;
+  }
+  for (Job& job : jobs) {
     std::vector<at::Tensor> gradients = job.compute();
+    std::vector<at::Tensor> complete;
+    std::vector<at::Tensor> sums;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].defined()) continue;
-      // What accumulates may keep this memory, which is another's.
-      if (share_memory(gradients[i], job.gradient)) gradients[i] = gradients[i].clone();
-      sums.add(job.weights[i], std::move(gradients[i]));
+      at::Tensor& gradient = gradients[i];
+      // What accumulates may keep this memory, which is another's; of a sparse gradient, whose
+      // values may lie in `job.gradient` and indices in a batch, nothing tells.
+      const bool may_be_shared = gradient.defined() && gradient.is_sparse();
+      if (may_be_shared || share_memory(gradient, job.gradient)) gradient = gradient.clone();
+      Use& use = uses.at(job.weights[i].unsafeGetTensorImpl());
+      if (!use.sum.defined()) {
+        use.sum = std::move(gradient);
+      } else if (gradient.defined()) {
+        use.sum = at::add(use.sum, gradient);
+      }
+      if (--use.left > 0 || !use.sum.defined()) continue;
+      complete.push_back(job.weights[i]);
+      sums.push_back(std::move(use.sum));
     }
     job = {};  // what it kept
+    accumulate(complete, std::move(sums));
   }
-  sums.accumulate();
 }
 
 }  // namespace trireme::pipeline

@@ -33,15 +33,16 @@ class WeightGradients {
   /// Of the innermost guard of this thread; null where there is none.
   static const std::shared_ptr<WeightGradients>& current() noexcept;
 
-  /// Puts off `compute`. @param weights leaves, defined. @param gradient what `compute` reads.
+  /// Puts off `compute`. @param weights leaves, defined. @param gradient what `compute` reads; not
+  /// defined where it reads none.
   void put_off(std::vector<at::Tensor> weights, at::Tensor gradient, Compute compute);
 
   /// Whether one of the gradients that wait has its elements in this storage.
   bool reads(const at::Tensor& tensor) const;
 
   /// Computes everything in the order in which it was put off, adds up what belongs to one weight
-  /// in that order, as a whole backward does, and lets autograd accumulate each sum, with the
-  /// weight's hooks. Leaves nothing.
+  /// in that order, as a whole backward does, and lets autograd accumulate each sum as soon as it
+  /// is complete, with the weight's hooks. Leaves nothing.
   void run();
 
  private:
