@@ -55,6 +55,7 @@
 #include <trireme/parallel/local_sgd.h>
 #include <trireme/parallel/pipeline/devices/device_pipeline.h>
 #include <trireme/parallel/pipeline/executor.h>
+#include <trireme/parallel/pipeline/measured_times.h>
 #include <trireme/parallel/pipeline/pipeline.h>
 #include <trireme/parallel/recompute/recompute.h>
 #include <trireme/parallel/sharded_state.h>

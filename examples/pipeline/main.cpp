@@ -8,6 +8,8 @@
 #include <CLI/CLI.hpp>
 #include <torch/torch.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -73,16 +75,18 @@ Network gpt() {
           .stages = {{"token_embedding", 0}, {"blocks.2", 1}}};
 }
 
-int run(const std::string& name, std::int64_t pipe, trireme::Plan plan, int steps) {
+int run(const std::string& name, std::int64_t pipe, trireme::Plan plan, int steps,
+        const std::string& picture) {
   const auto world = trireme::init();
   torch::manual_seed(1);
   const Network network = name == "gpt" ? gpt() : resnet();
 
   plan.mesh = {{"data", world.size / pipe}, {"pipe", pipe}};
   // By hand for two stages, in the order of execution; else of equal cost.
-  if (pipe == 2 && plan.schedule != "interleaved" && plan.schedule != "zb-v") {
-    plan.stages = network.stages;
-  }
+  const auto own = trireme::own_schedule(plan);
+  const bool is_of_two =
+      own ? own->num_stages() == 2 : plan.schedule != "interleaved" && plan.schedule != "zb-v";
+  if (pipe == 2 && is_of_two) plan.stages = network.stages;
   trireme::Pipeline pipeline(*network.module, network.forward, plan, world.group);
   torch::optim::AdamW optimizer(network.module->parameters(), 2e-3);
 
@@ -99,7 +103,14 @@ int run(const std::string& name, std::int64_t pipe, trireme::Plan plan, int step
     trireme::clip_by_global_norm(optimizer, 1.0, pipeline.sharing());
     optimizer.step();
     if (step == 0) first = loss;
-    if (step == 0 && world.is_first()) std::cout << pipeline.to_string();
+    if (step == 0 && world.is_first()) {
+      std::cout << pipeline.to_string();
+      if (!picture.empty()) {
+        const auto& graph = pipeline.graph();
+        std::ofstream(picture) << trireme::graph::to_svg(graph,
+                                                         {.boundaries = pipeline.boundaries()});
+      }
+    }
     if (world.is_first() && (step + 1) % (steps / 4) == 0) {
       std::cout << "step " << step + 1 << ", loss " << loss << std::endl;
     }
@@ -118,6 +129,7 @@ int main(int argc, char** argv) {
   plan.micro_batches = 4;
   std::int64_t pipe = 1;
   int steps = 100;
+  std::string picture;
   CLI::App app("Trains a small residual network or GPT in stages");
   app.add_option("--network", network, "resnet or gpt")
       ->check(CLI::IsMember({"resnet", "gpt"}))
@@ -125,7 +137,8 @@ int main(int argc, char** argv) {
   app.add_option("--pipe", pipe, "Ranks that the network is cut among; divides their number")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--schedule", plan.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2 or zb-v")
+  app.add_option("--schedule", plan.schedule,
+                 "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a file of a schedule")
       ->capture_default_str();
   app.add_option("--micro-batches", plan.micro_batches,
                  "Parts that a batch goes through the stages in")
@@ -140,9 +153,13 @@ int main(int argc, char** argv) {
   app.add_option("--steps", steps, "Steps to train")
       ->check(CLI::Range(4, 100000))
       ->capture_default_str();
+  app.add_option("--picture", picture, "Where a picture of the network in its stages goes, as SVG");
   CLI11_PARSE(app, argc, argv);
   try {
-    return run(network, pipe, plan, steps);
+    if (std::filesystem::is_regular_file(plan.schedule)) {
+      plan.schedule = trireme::schedule::to_text(trireme::schedule::read_schedule(plan.schedule));
+    }
+    return run(network, pipe, plan, steps, picture);
   } catch (const std::exception& error) {
     std::cerr << "pipeline: " << error.what() << '\n';
     return 1;

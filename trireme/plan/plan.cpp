@@ -3,6 +3,8 @@
 
 #include <trireme/base/error.h>
 #include <trireme/schedule/generators/generators.h>
+#include <trireme/schedule/text.h>
+#include <trireme/schedule/verifier/verify.h>
 
 #include <algorithm>
 
@@ -74,6 +76,36 @@ void check_stage(const char* field, int stage, const Plan& plan) {
   if (stage > 0 && !plan.data_parallel) refuse(field, stage, "0 where data_parallel is false");
 }
 
+void check_own_schedule(const Plan& plan, const schedule::Schedule& own, int last_stage) {
+  if (own.num_ranks() != stage_ranks(plan)) {
+    refuse("schedule", join_message("one of ", own.num_ranks(), " ranks"),
+           join_message("one of the ", stage_ranks(plan), " ranks along pipe"));
+  }
+  if (own.micro_batches != plan.micro_batches) {
+    refuse("micro_batches", plan.micro_batches,
+           join_message(own.micro_batches, ", as many as its schedule is for"));
+  }
+  if (!plan.stages.empty() && last_stage + 1 != own.num_stages()) {
+    refuse("stages", join_message(last_stage + 1, " of them"),
+           join_message("the ", own.num_stages(), " of its schedule"));
+  }
+  if (plan.chunks != 0) refuse("chunks", plan.chunks, "0: its schedule says which rank has what");
+  for (const auto& actions : own.ranks) {
+    for (const schedule::Action& action : actions) {
+      if (schedule::computes(action.kind) || schedule::is_message(action.kind)) continue;
+      refuse("schedule", "one with " + schedule::to_text(action),
+             "computation and messages: a pipeline does the rest itself, as the plan says");
+    }
+  }
+  using Transfers = schedule::VerifyOptions::Transfers;
+  schedule::verify(own, {.transfers = schedule::lists_messages(own) ? Transfers::kListed
+                                                                    : Transfers::kImplicit});
+  if (!schedule::keeps_order_of_gradients(own)) {
+    refuse("schedule", "one that computes weight gradients of a stage in another order",
+           "that of micro-batches, in which they are added");
+  }
+}
+
 // Of n stages in order, the number of each that is named is the one before's or one more.
 void check_stages(const Plan& plan) {
   int last = 0;
@@ -86,6 +118,8 @@ void check_stages(const Plan& plan) {
     }
     last = stage;
   }
+  if (plan.chunks < 0) refuse("chunks", plan.chunks, "0 or more");
+  if (const auto own = own_schedule(plan)) return check_own_schedule(plan, *own, last);
   const int ranks = stage_ranks(plan);
   if (!plan.stages.empty() && (last + 1) % ranks != 0) {
     refuse("stages", join_message(last + 1, " of them"),
@@ -95,11 +129,6 @@ void check_stages(const Plan& plan) {
     refuse("chunks", plan.chunks,
            join_message("0, or the ", (last + 1) / ranks, " stages that each rank has"));
   }
-  if (plan.chunks < 0) refuse("chunks", plan.chunks, "0 or more");
-  if (std::ranges::find(schedule::kKinds, plan.schedule) != schedule::kKinds.end()) return;
-  std::string kinds;
-  for (const std::string_view kind : schedule::kKinds) kinds += join_message(" ", kind);
-  refuse("schedule", plan.schedule, "one of" + kinds);
 }
 
 void check_recomputation(const Plan& plan) {
@@ -127,7 +156,27 @@ const char* name_of(GradientWire wire) {
   return "unknown";
 }
 
+// The lines of a text below each other, in the second column.
+std::string in_column(const std::string& text) {
+  std::string lines;
+  for (const char letter : text) {
+    lines += letter == '\n' ? "\n                     " : std::string(1, letter);
+  }
+  return lines;
+}
+
 }  // namespace
+
+std::optional<schedule::Schedule> own_schedule(const Plan& plan) {
+  if (std::ranges::find(schedule::kKinds, plan.schedule) != schedule::kKinds.end()) return {};
+  if (!plan.schedule.starts_with("trireme-schedule")) {
+    std::string kinds;
+    for (const std::string_view kind : schedule::kKinds) kinds += join_message(" ", kind);
+    refuse("schedule", plan.schedule,
+           "one of" + kinds + ", or the text of a schedule (schedule::to_text, docs/formats)");
+  }
+  return schedule::parse_schedule(plan.schedule, "plan.schedule");
+}
 
 int zero_stage_of(const Plan& plan, const std::string& name) {
   const auto found = std::ranges::find_if(plan.zero_stage_of, [&](const auto& rule) {
@@ -177,33 +226,32 @@ std::string to_string(const Plan& plan) {
   for (const std::string& pattern : plan.recompute) {
     recomputed += (recomputed.empty() ? "" : ", ") + pattern;
   }
-  return join_message("mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
-                      "\n",  //
-                      "layouts              ", layouts.empty() ? "none" : layouts, "\n",
-                      "stages               ", pipeline.empty() ? "balanced" : pipeline, "\n",
-                      "schedule             ", plan.schedule, "\n",  //
-                      "chunks               ", plan.chunks, "\n",    //
-                      "recompute            ", recomputed.empty() ? "nothing" : recomputed, "\n",
-                      "activation bytes     ", plan.activation_bytes, "\n",  //
-                      "offload activations  ", yes_no(plan.offload_activations), "\n",
-                      "data parallel        ", yes_no(plan.data_parallel), "\n",  //
-                      "micro-batches        ", plan.micro_batches, "\n",          //
-                      "bucket bytes         ", plan.bucket_bytes, "\n",           //
-                      "first bucket bytes   ", plan.first_bucket_bytes, "\n",     //
-                      "all-reduce streams   ", plan.allreduce_streams, "\n",      //
-                      "ZeRO stage           ", plan.zero_stage, stages, "\n",     //
-                      "shard ranks          ", plan.shard_ranks, "\n",            //
-                      "gathered buckets     ", plan.gathered_buckets, "\n",       //
-                      "offload optimizer    ", yes_no(plan.offload_optimizer), "\n",
-                      "sparse gradients    ", sparse.empty() ? " of embeddings" : sparse, "\n",
-                      "reduction            ",
-                      plan.gradient_reduction == GradientReduction::kMean ? "mean" : "sum", "\n",
-                      "predivide            ", plan.gradient_predivide, "\n",  //
-                      "gradients on wire    ", name_of(plan.wire), "\n",       //
-                      "divide by active     ", yes_no(plan.divide_by_active_ranks), "\n",
-                      "broadcast parameters ", yes_no(plan.broadcast_parameters), "\n",
-                      "broadcast buffers    ", yes_no(plan.broadcast_buffers), "\n",
-                      "sync batch norm      ", yes_no(plan.sync_batch_norm), "\n");
+  return join_message(
+      "mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
+      "\n",  //
+      "layouts              ", layouts.empty() ? "none" : layouts, "\n", "stages               ",
+      pipeline.empty() ? "balanced" : pipeline, "\n", "schedule             ",
+      in_column(plan.schedule), "\n", "chunks               ", plan.chunks, "\n",  //
+      "recompute            ", recomputed.empty() ? "nothing" : recomputed, "\n",
+      "activation bytes     ", plan.activation_bytes, "\n",  //
+      "offload activations  ", yes_no(plan.offload_activations), "\n", "data parallel        ",
+      yes_no(plan.data_parallel), "\n",                        //
+      "micro-batches        ", plan.micro_batches, "\n",       //
+      "bucket bytes         ", plan.bucket_bytes, "\n",        //
+      "first bucket bytes   ", plan.first_bucket_bytes, "\n",  //
+      "all-reduce streams   ", plan.allreduce_streams, "\n",   //
+      "ZeRO stage           ", plan.zero_stage, stages, "\n",  //
+      "shard ranks          ", plan.shard_ranks, "\n",         //
+      "gathered buckets     ", plan.gathered_buckets, "\n",    //
+      "offload optimizer    ", yes_no(plan.offload_optimizer), "\n", "sparse gradients    ",
+      sparse.empty() ? " of embeddings" : sparse, "\n", "reduction            ",
+      plan.gradient_reduction == GradientReduction::kMean ? "mean" : "sum", "\n",
+      "predivide            ", plan.gradient_predivide, "\n",  //
+      "gradients on wire    ", name_of(plan.wire), "\n",       //
+      "divide by active     ", yes_no(plan.divide_by_active_ranks), "\n", "broadcast parameters ",
+      yes_no(plan.broadcast_parameters), "\n", "broadcast buffers    ",
+      yes_no(plan.broadcast_buffers), "\n", "sync batch norm      ", yes_no(plan.sync_batch_norm),
+      "\n");
 }
 
 void validate(const Plan& plan, int ranks) {

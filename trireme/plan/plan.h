@@ -5,8 +5,10 @@
 
 #include <trireme/mesh/mesh_axis.h>
 #include <trireme/plan/parameter_layouts.h>
+#include <trireme/schedule/schedule.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,10 +42,13 @@ struct Plan {
   /// about the same cost, as many as `chunks` asks for. Needs a Pipeline.
   std::vector<std::pair<std::string, int>> stages{};
 
-  /// In which order ranks work on stages and micro-batches: one of schedule::kKinds.
+  /// In which order ranks work on stages and micro-batches: one of schedule::kKinds, or a schedule
+  /// of one's own, as schedule::to_text writes it. That one is for as many micro-batches, orders
+  /// computation and recomputation (of messages all or none are there), and says which rank has
+  /// which stage; weight gradients are computed in the order of micro-batches.
   std::string schedule = "1f1b";
 
-  /// Stages of each rank along `pipe`. 0: what the schedule has, 1 or 2.
+  /// Stages of each rank along `pipe`. 0: what the schedule has; of the kinds 1 or 2.
   std::int64_t chunks = 0;
 
   /// What is computed again in backward instead of being kept for it: modules by patterns of their
@@ -153,6 +158,10 @@ inline constexpr const char* kDataAxis = "data";
 /// The name of the axis along which a module is cut into stages.
 inline constexpr const char* kStageAxis = "pipe";
 
+/// The schedule that plan.schedule holds as text; nothing where it names a kind. Throws UsageError
+/// where it is neither, and DataError with line and column for a text that cannot be read.
+std::optional<schedule::Schedule> own_schedule(const Plan& plan);
+
 /// Ranks along `pipe`, 1 where there is none.
 int stage_ranks(const Plan& plan);
 
@@ -167,7 +176,7 @@ bool shares_work(const Plan& plan);
 std::string to_string(const Plan& plan);
 
 /// Throws UsageError naming the field, its value and what was expected where the plan cannot be
-/// carried out over that many ranks.
+/// carried out over that many ranks, and as own_schedule and schedule::verify of that one.
 void validate(const Plan& plan, int ranks);
 
 }  // namespace trireme

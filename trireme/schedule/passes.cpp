@@ -78,6 +78,19 @@ Schedule without_messages(const Schedule& schedule) {
   });
 }
 
+Schedule with_first(const Schedule& schedule, int micro_batches) {
+  if (micro_batches < 1 || micro_batches > schedule.micro_batches) {
+    throw UsageError(join_message("schedule '", schedule.name, "' is for ", schedule.micro_batches,
+                                  " micro-batches, and ", micro_batches, " were asked for"),
+                     "give it as many, or 1 and more");
+  }
+  Schedule fewer = rewritten(schedule, [&](const Action& action, std::vector<Action>& actions) {
+    if (action.micro_batch < micro_batches) actions.push_back(action);
+  });
+  fewer.micro_batches = micro_batches;
+  return fewer;
+}
+
 Schedule with_split_backward(const Schedule& schedule) {
   return rewritten(schedule, [](const Action& action, std::vector<Action>& actions) {
     actions.push_back(action);

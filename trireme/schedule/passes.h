@@ -24,6 +24,10 @@ Schedule with_messages(const Schedule& schedule, const Messages& messages = {});
 /// Takes sends and receives out.
 Schedule without_messages(const Schedule& schedule);
 
+/// Keeps the actions of the first `micro_batches` alone, and those of none. Throws UsageError for a
+/// number below 1, and for more than there are.
+Schedule with_first(const Schedule& schedule, int micro_batches);
+
 /// Parts every backward into its input part and, right after it, its weight part: the gradient is
 /// on its way earlier.
 Schedule with_split_backward(const Schedule& schedule);

@@ -10,8 +10,7 @@
 
 namespace bench {
 
-/// Returns the mean times of the actions of these steps, and of their messages: those for which the
-/// receiver waited say how long one takes, those that were there before how long a receive does.
+/// Returns the times of the actions of these steps, with those of the optimizer.
 /// @param schedule of the steps, with its messages
 /// @param optimizer_times of each rank in each step, in milliseconds: zero_grad() and step()
 trireme::schedule::Times measured_times(const trireme::schedule::Schedule& schedule,

@@ -34,7 +34,7 @@ constexpr int kMicroBatches = 4;
 
 // One line, so that those of several ranks do not mix.
 void say(int rank, std::string_view what, std::string message) {
-  message.resize(std::min(message.size(), message.find('\n')));
+  std::ranges::replace(message, '\n', ' ');
   std::printf("rank %d: %.*s: %s\n", rank, static_cast<int>(what.size()), what.data(),
               message.c_str());
   std::fflush(stdout);

@@ -5,6 +5,8 @@
 #include <trireme/optim/autocast.h>
 #include <trireme/parallel/deferred.h>
 #include <trireme/parallel/pipeline/devices/device_pipeline.h>
+#include <trireme/schedule/generators/generators.h>
+#include <trireme/schedule/text.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -134,8 +136,10 @@ struct Case {
 class DevicePipelineOf : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DevicePipelineOf, HasTheBitsOfRanks) {
-  for (const Way& way : {Way{"1f1b", 1, 1}, Way{"1f1b", 2, 2}, Way{"zb-h1", 4, 4},
-                         Way{"gpipe", 3, 3}, Way{"interleaved", 4, 2}, Way{"zb-v", 4, 2}}) {
+  for (const Way& way :
+       {Way{"1f1b", 1, 1}, Way{"1f1b", 2, 2}, Way{"zb-h1", 4, 4}, Way{"gpipe", 3, 3},
+        Way{"interleaved", 4, 2}, Way{"zb-v", 4, 2},
+        Way{schedule::to_text(schedule::zero_bubble_h2(2, kMicroBatches)), 2, 2}}) {
     SCOPED_TRACE(way.schedule + " on " + std::to_string(way.devices));
     const Network network = GetParam().make();
     const Plan plan = plan_of(network, way.schedule, way.stages);
@@ -485,6 +489,16 @@ TEST(DevicePipeline, RefusesWhatItCannotHave) {
   wrong = plan;
   wrong.schedule = "1f2b";
   EXPECT_THAT(error_of(wrong, two), HasSubstr("1f2b"));
+  Plan own = plan;
+  own.schedule =
+      schedule::to_text(schedule::zero_bubble_h1(2, static_cast<int>(plan.micro_batches)));
+  EXPECT_THAT(usage_error([&] {
+                DevicePipeline(*network.module, network.forward, own, two)
+                    .find_micro_batches(network.batch(6, 0));
+              }),
+              HasSubstr("no other number can be measured"));
+  own.micro_batches = 0;
+  EXPECT_THAT(error_of(own, two), HasSubstr("for any number of micro-batches"));
   DevicePipeline pipeline(*network.module, network.forward, plan, two);
   EXPECT_THAT(usage_error([&] { pipeline.graph(); }), HasSubstr("call step() first"));
   {

@@ -3,6 +3,7 @@
 // process with the same tree of sums.
 #pragma once
 
+#include <trireme/optim/gradients.h>
 #include <trireme/parallel/pipeline/pipeline.h>
 
 #include <gtest/gtest.h>
@@ -80,6 +81,7 @@ struct Outcome {
   std::vector<std::vector<torch::Tensor>> losses;
   std::vector<torch::Tensor> parameters;
   std::vector<torch::Tensor> buffers;
+  std::vector<double> norms{};  ///< of all gradients, by step
 };
 
 inline std::vector<torch::Tensor> clones(const std::vector<torch::Tensor>& tensors) {
@@ -180,6 +182,7 @@ class Alone {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         if (total[i].defined()) parameters[i].mutable_grad() = total[i] / divisor;
       }
+      outcome.norms.push_back(global_norm(*optimizer));
       optimizer->step();
       for (const torch::Tensor& parameter : parameters) parameter.mutable_grad().reset();
     }
@@ -233,11 +236,13 @@ inline Outcome train(const Network& network, const Arranged& arranged, const com
   Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
   pipeline.shard(*optimizer);
   std::vector<torch::Tensor> losses;
+  std::vector<double> norms;
   const comm::Group& data = pipeline.data_group();
   for (int step = 0; step < arranged.steps; ++step) {
     optimizer->zero_grad();
     const auto batch = network.batch(arranged.rows * arranged.data, step);
     losses.push_back(pipeline.step(part_of(batch, data.rank(), data.size())).loss.clone());
+    norms.push_back(global_norm(*optimizer, pipeline.sharing()));
     optimizer->step();
   }
   pipeline.gather_parameters();
@@ -246,6 +251,7 @@ inline Outcome train(const Network& network, const Arranged& arranged, const com
   outcome.losses[static_cast<std::size_t>(data.rank())] = std::move(losses);
   outcome.parameters = clones(network.module->parameters());
   if (data.rank() == 0) outcome.buffers = clones(network.module->buffers());
+  outcome.norms = std::move(norms);
   return outcome;
 }
 
@@ -259,6 +265,9 @@ inline void expect_same_bits(const std::vector<torch::Tensor>& got,
 
 /// What a rank has seen.
 inline void expect_same_bits(const Outcome& got, const Outcome& expected) {
+  if (!got.norms.empty()) {
+    EXPECT_EQ(got.norms, expected.norms);
+  }
   expect_same_bits(got.parameters, expected.parameters, "parameter");
   if (!got.buffers.empty()) expect_same_bits(got.buffers, expected.buffers, "buffer");
   for (std::size_t rank = 0; rank < got.losses.size(); ++rank) {
@@ -285,7 +294,8 @@ inline std::vector<NetworkCase> network_cases() {
           {"language", language, {}},
           {"tied", [] { return language_model(0, /*tied=*/true); }, language},
           {"skipping", skipping_net, {}},
-          {"recurrent", recurrent_net, {}}};
+          {"recurrent", recurrent_net, {}},
+          {"padded", padded_net, {}}};
 }
 
 inline Outcome alone(const NetworkCase& its, const Arranged& arranged) {

@@ -4,6 +4,7 @@
 
 #include <models/gpt.h>
 #include <trireme/graph/capture.h>
+#include <trireme/graph/mark.h>
 
 #include <torch/torch.h>
 
@@ -165,6 +166,27 @@ struct RecurrentNetImpl : torch::nn::Module {
   torch::nn::Linear head{nullptr};
 };
 
+/// Sequences with padding: an integer mask, and the state of the lower layer, cross stages, one of
+/// which begins at a mark and has no parameters.
+struct PaddedNetImpl : torch::nn::Module {
+  PaddedNetImpl() {
+    const auto layer = torch::nn::LSTMOptions(6, 6).batch_first(true);
+    embedding = register_module("embedding", torch::nn::Embedding(9, 6));
+    lower = register_module("lower", torch::nn::LSTM(layer));
+    upper = register_module("upper", torch::nn::LSTM(layer));
+    head = register_module("head", torch::nn::Linear(6, 9));
+  }
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    const torch::Tensor is_there = tokens.ne(0).to(torch::kInt).unsqueeze(-1);
+    auto [x, state] = lower(embedding(tokens));
+    x = torch::tanh(mark(x, "middle") * is_there);
+    return head(std::get<0>(upper(x, state)) * is_there);
+  }
+  torch::nn::Embedding embedding{nullptr};
+  torch::nn::LSTM lower{nullptr}, upper{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
 inline Network recurrent_net() {
   auto net = std::make_shared<RecurrentNetImpl>();
   fill(*net);
@@ -178,6 +200,18 @@ inline Network recurrent_net() {
             return {tokens.narrow(1, 0, 4), tokens.narrow(1, 1, 4)};
           },
           .modules = {"embedding", "lower", "upper", "head"}};
+}
+
+inline Network padded_net() {
+  auto net = std::make_shared<PaddedNetImpl>();
+  fill(*net);
+  Network network = recurrent_net();  // whose batches have zeros
+  network.module = net;
+  network.forward = [net = net.get()](const auto& in) -> std::vector<torch::Tensor> {
+    return {torch::cross_entropy_loss(net->forward(in[0]).flatten(0, 1), in[1].flatten())};
+  };
+  network.modules = {"embedding", "middle", "upper", "head"};
+  return network;
 }
 
 }  // namespace trireme::test

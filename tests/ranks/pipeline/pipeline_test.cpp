@@ -12,6 +12,7 @@
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <ostream>
@@ -163,7 +164,8 @@ INSTANTIATE_TEST_SUITE_P(Networks, PipelineOf,
                          ::testing::Values(Case{"residual", test::residual_net},
                                            Case{"language", [] { return test::language_model(0); }},
                                            Case{"skipping", test::skipping_net},
-                                           Case{"recurrent", test::recurrent_net}),
+                                           Case{"recurrent", test::recurrent_net},
+                                           Case{"padded", test::padded_net}),
                          [](const auto& its) { return its.param.name; });
 
 TEST(Pipeline, DrawsTheSameNumbersForAnyNumberOfStagesAndRanksAlongData) {
@@ -253,6 +255,21 @@ TEST(Pipeline, AddsToGradientsThatAreThere) {
         EXPECT_TRUE(torch::allclose(got[i].grad(), expected[i].grad(), 1e-5, 1e-6)) << i;
       }
     }
+  });
+}
+
+TEST(Pipeline, HasStagesWithoutParameters) {
+  run_ranks(3, [](const comm::Group& group) {
+    const Network network = test::padded_net();
+    Pipeline pipeline(*network.module, network.forward, plan_of(network, 3, 1, 3, "zb-h1", 2),
+                      group);
+    static_cast<void>(pipeline.step(network.batch(4, 0)));
+    const std::string stages = pipeline.to_string();
+    EXPECT_THAT(stages.substr(stages.find("stage 1")), HasSubstr(", 0 bytes of parameters"));
+    const auto parameters = network.module->parameters();
+    const bool has_any = std::ranges::any_of(
+        parameters, [](const torch::Tensor& parameter) { return parameter.grad().defined(); });
+    EXPECT_EQ(has_any, group.rank() != 1);
   });
 }
 
@@ -423,6 +440,41 @@ TEST(Pipeline, NoticesAModuleThatDoesSomethingElse) {
                 }
               }),
               AllOf(HasSubstr("does not do what it did"), HasSubstr("aten::mul")));
+}
+
+// Three kinds of batches by turns, so that none of them comes in steps that are a power of two
+// after its first.
+TEST(Pipeline, NoticesThatWhateverTheOrderOfBatches) {
+  EXPECT_THAT(error_of([](const Network& network, const comm::Group& group) {
+                double factor = 1;
+                const auto forward = [&](const std::vector<torch::Tensor>& in) {
+                  auto results = network.forward(in);
+                  results[0] = results[0] * factor;
+                  return results;
+                };
+                Pipeline pipeline(*network.module, forward, plan_of(network, 2, 1, 2, "1f1b", 1),
+                                  group);
+                for (int step = 0; step < 6; ++step) {
+                  if (step == 3) factor = 2;
+                  static_cast<void>(pipeline.step(network.batch(2 + 2 * (step % 3), 0)));
+                }
+              }),
+              AllOf(HasSubstr("does not do what it did"), HasSubstr("aten::mul")));
+}
+
+TEST(Pipeline, RefusesAModuleThatDoesSomethingElseOnOneRank) {
+  EXPECT_THAT(
+      error_of([](const Network& network, const comm::Group& group) {
+        const auto forward = [&](const std::vector<torch::Tensor>& in) {
+          auto results = network.forward(in);
+          results[0] = group.rank() == 0 ? results[0].abs() : results[0].relu();
+          return results;
+        };
+        Pipeline pipeline(*network.module, forward, plan_of(network, 2, 1, 2, "1f1b", 1), group);
+        static_cast<void>(pipeline.step(network.batch(2, 0)));
+      }),
+      AllOf(HasSubstr("does something else on rank 1 than on rank 0"), HasSubstr("aten::abs"),
+            HasSubstr("aten::relu")));
 }
 
 TEST(Pipeline, EndsOnAllRanksWhereOneFails) {

@@ -31,7 +31,8 @@ TEST_P(ShardedPipelineGrid, HasTheBitsOfAPlainLoop) {
                           .data = data,
                           .micro_batches = micro_batches,
                           .optimizer = number++ % 2 == 0 ? "momentum" : "adamw",
-                          .rows = micro_batches == 4 ? 5 : 6};
+                          .rows = micro_batches == 4 ? 5 : 6,
+                          .steps = micro_batches == 3 ? 10 : 3};
         const Outcome expected = test::alone(GetParam(), arranged);
         for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
           if (pipe == 1 && schedule != "1f1b") continue;

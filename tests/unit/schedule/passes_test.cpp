@@ -70,6 +70,23 @@ TEST(WithMessages, IsForSchedulesWithoutThem) {
   EXPECT_EQ(without_messages(with_messages(gpipe(3, 4))), gpipe(3, 4));
 }
 
+TEST(Passes, KeepTheFirstMicroBatches) {
+  for (const std::string_view kind : kKinds) {
+    const Schedule whole = with_messages(generate(kind, 2, 5));
+    EXPECT_EQ(with_first(whole, 5), whole);
+    const Schedule fewer = with_first(whole, 3);
+    EXPECT_EQ(fewer.micro_batches, 3);
+    EXPECT_NO_THROW(verify(fewer)) << kind;
+    EXPECT_TRUE(keeps_order_of_gradients(fewer));
+  }
+  EXPECT_EQ(text_of(with_first(with_steps(one_forward_one_backward(2, 3)), 1), 1),
+            "F1.0 B1.0 step1");
+  for (const int count : {0, 4}) {
+    EXPECT_THAT(test::message_of<UsageError>([&] { with_first(gpipe(2, 3), count); }),
+                HasSubstr("schedule 'gpipe' is for 3 micro-batches, and "));
+  }
+}
+
 TEST(Passes, SplitBackwards) {
   EXPECT_EQ(text_of(with_split_backward(schedule_of({"F0.0 B0.0 F0.1 B0.1"}, 2)), 0),
             "F0.0 I0.0 W0.0 F0.1 I0.1 W0.1");

@@ -174,6 +174,7 @@ PipelineStep Pipeline::step(const std::vector<at::Tensor>& batch,
     return of_step;
   });
   ++its.steps;
+  ++prepared.num_uses;
   return {.loss = std::move(result.loss), .report = std::move(result.report)};
 }
 
@@ -186,7 +187,7 @@ PipelineEvaluation Pipeline::evaluate(const std::vector<at::Tensor>& batch,
   const pipeline::EvaluationMode mode(its.module);
   const pipeline::CutBatch cut =
       pipeline::cut_batch(batch, its.of_evaluation(), its.module, its.group);
-  Impl::Prepared& prepared = its.evaluation_for(cut, its.evaluations, its.group);
+  Impl::Prepared& prepared = its.evaluation_for(cut, its.group);
   prepared.staged.check_results_join();
   PipelineEvaluation evaluation;
   its.ending_for_all([&] {
@@ -199,7 +200,7 @@ PipelineEvaluation Pipeline::evaluate(const std::vector<at::Tensor>& batch,
     }
     if (options.share_results) share(evaluation.results, its.stages);
   });
-  ++its.evaluations;
+  ++prepared.num_uses;
   return evaluation;
 }
 
@@ -220,6 +221,7 @@ MicroBatchResults Pipeline::step_micro_batches(const MicroBatches& micro_batches
     results.losses = share_losses(result, program, its.stages);
   });
   ++its.steps;
+  ++prepared.num_uses;
   return results;
 }
 
@@ -232,7 +234,7 @@ MicroBatchResults Pipeline::evaluate_micro_batches(const MicroBatches& micro_bat
   its.ending_for_all([&] {
     const pipeline::CutBatch batch =
         pipeline::take_batch(micro_batches, its.of_evaluation(), its.module, its.stages);
-    Impl::Prepared& prepared = its.evaluation_for(batch, its.evaluations_by_pipeline, its.stages);
+    Impl::Prepared& prepared = its.evaluation_for(batch, its.stages);
     pipeline::StepResult result =
         prepared.executor.step(micro_batches, its.steps, {.share_loss = false, .report = false});
     all.losses = share_losses(result, prepared.staged.program(), its.stages);
@@ -241,8 +243,8 @@ MicroBatchResults Pipeline::evaluate_micro_batches(const MicroBatches& micro_bat
       parts.resize(micro_batches.size());
       if (options.share_results) share(parts, its.stages);
     }
+    ++prepared.num_uses;
   });
-  ++its.evaluations_by_pipeline;
   return all;
 }
 

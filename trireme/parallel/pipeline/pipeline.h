@@ -144,10 +144,11 @@ class Pipeline {
   /// with other axes for any sizes of those.
   ///
   /// The first step with new shapes, or after train() or eval(), records the module and cuts it
-  /// anew; so does one with shapes that have not been used for kMostRecords others. In steps that
-  /// are a power of two after it, with the same shapes, the record is compared with a new one:
-  /// UsageError names the first operator that changed. In the same steps ranks along `pipe` compare
-  /// their batches.
+  /// anew; so does one with shapes that have not been used for kMostRecords others. When a record
+  /// has been used once, twice, four, eight … times, it is compared with a new one: UsageError
+  /// names the first operator that changed. In the same steps ranks along `pipe` compare their
+  /// batches. A new record is compared between ranks: UsageError on all of them names the first
+  /// operator that differs.
   ///
   /// @param batch the same on all ranks but those along `data`, and of the same shapes on all.
   /// UsageError on all of them where it is not.

@@ -23,12 +23,12 @@ namespace trireme {
 struct Pipeline::Impl {
   // What is made for batches of one shape.
   struct Prepared {
-    Prepared(Impl& its, pipeline::StagedGraph made, std::int64_t now);
+    Prepared(Impl& its, pipeline::StagedGraph made);
 
     pipeline::StagedGraph staged;
     std::vector<pipeline::StagedGraph::NamedTensors> alone;  // parameters, by stage
     pipeline::Executor executor;
-    std::int64_t made_at;  // which step or evaluation
+    std::int64_t num_uses = 0;  // steps or evaluations that it was for
   };
   using ByKey = pipeline::RecentlyUsed<Prepared>;
 
@@ -40,12 +40,10 @@ struct Pipeline::Impl {
   void take_stages(const pipeline::CutBatch& batch);
   Prepared& prepared_for(const pipeline::CutBatch& batch);
   Prepared& begin_step(const pipeline::CutBatch& batch);
-  /// @param now how many such evaluations `among` has had.
-  Prepared& evaluation_for(const pipeline::CutBatch& batch, std::int64_t now,
-                           const comm::Group& among);
+  Prepared& evaluation_for(const pipeline::CutBatch& batch, const comm::Group& among);
   template <typename Make>
-  Prepared& find(ByKey& all, const pipeline::CutBatch& batch, std::int64_t now,
-                 const comm::Group& among, const Make& make);
+  Prepared& find(ByKey& all, const pipeline::CutBatch& batch, const comm::Group& among,
+                 const Make& make);
   pipeline::CutOptions of_step();
   pipeline::CutOptions of_evaluation() const;
   void check_same_values(const pipeline::MicroBatches& micro_batches) const;
@@ -64,8 +62,6 @@ struct Pipeline::Impl {
   detail::ModuleLayouts layouts{};  // over the ranks that share the work on a stage
   std::uint64_t seed = 0;
   std::int64_t steps = 0;
-  std::int64_t evaluations = 0;  // of batches, by all ranks
-  std::int64_t evaluations_by_pipeline = 0;
   std::vector<torch::optim::Optimizer*> waiting{};  // for the parameters of this rank's stages
   std::optional<pipeline::StagedGraph> first{};     // which says what those are
   std::optional<pipeline::StageParameters> parameters{};

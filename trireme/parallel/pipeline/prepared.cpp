@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/graph/guard.h>
+#include <trireme/graph/show/text.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 #include <trireme/parallel/pipeline/pipeline_impl.h>
 #include <trireme/parallel/sharded/deferred.h>
@@ -12,10 +14,36 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace trireme {
+namespace {
+
+// The same error on every rank, where code asks for its rank or ranks were built differently. Texts
+// travel where they differ alone: that of a large graph takes megabytes.
+void check_same_graph(const std::string& text, const comm::Group& group) {
+  const auto same_everywhere = [](const std::vector<std::string>& all) {
+    return std::ranges::adjacent_find(all, std::not_equal_to<>()) == all.end();
+  };
+  const std::string digest = std::to_string(std::hash<std::string>()(text));
+  if (same_everywhere(comm::all_gather_text(digest, group))) return;
+  const std::vector<std::string> all = comm::all_gather_text(text, group);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all.front()) continue;
+    const std::string difference =
+        graph::first_difference(graph::parse_graph(all.front()), graph::parse_graph(all[rank]));
+    if (difference.empty()) continue;
+    throw UsageError(join_message("the module does something else on rank ", rank,
+                                  " than on rank 0; from that to this, ", difference),
+                     "build the same module, and run the same code, on every rank");
+  }
+}
+
+}  // namespace
 
 pipeline::Program Pipeline::Impl::program_of(const pipeline::StagedGraph& staged) const {
   pipeline::Program program = staged.program();
@@ -33,7 +61,7 @@ pipeline::ExecutorOptions Pipeline::Impl::options_of(const Prepared& its) {
   return options;
 }
 
-Pipeline::Impl::Prepared::Prepared(Impl& its, pipeline::StagedGraph made, std::int64_t now)
+Pipeline::Impl::Prepared::Prepared(Impl& its, pipeline::StagedGraph made)
     : staged(std::move(made)),
       executor(its.program_of(staged),
                pipeline::on_mesh(
@@ -41,8 +69,7 @@ Pipeline::Impl::Prepared::Prepared(Impl& its, pipeline::StagedGraph made, std::i
                                   {.seed = its.seed,
                                    .first_micro_batch = its.data.rank() * its.plan.micro_batches}),
                    its.layouts.mesh()),
-               its.stages, its.options_of(*this)),
-      made_at(now) {
+               its.stages, its.options_of(*this)) {
   for (int stage = 0; stage < staged.program().schedule.num_stages(); ++stage) {
     alone.push_back(staged.parameters_of_stage_alone(stage));
   }
@@ -55,7 +82,13 @@ pipeline::StagedGraph Pipeline::Impl::made_together(const comm::Group& among,
                                                     const pipeline::CutBatch& batch,
                                                     const Make& make) const {
   std::optional<pipeline::StagedGraph> staged;
-  detail::succeed_together(among, "capture the module", [&] { staged.emplace(make()); });
+  std::vector<std::string> texts;
+  detail::succeed_together(among, "capture the module", [&] {
+    staged.emplace(make());
+    if (among.size() == 1) return;
+    for (const auto& graph : staged->graphs()) texts.push_back(graph::to_text(*graph));
+  });
+  for (const std::string& text : texts) check_same_graph(text, among);
   if (batch.counts_alike) staged->count_alike();
   return std::move(*staged);
 }
@@ -78,15 +111,14 @@ void Pipeline::Impl::take_stages(const pipeline::CutBatch& batch) {
 
 template <typename Make>
 Pipeline::Impl::Prepared& Pipeline::Impl::find(ByKey& all, const pipeline::CutBatch& batch,
-                                               std::int64_t now, const comm::Group& among,
-                                               const Make& make) {
+                                               const comm::Group& among, const Make& make) {
   Prepared* const found = all.find(batch.key);
   if (found == nullptr) {
     detail::succeed_together(among, "read its batch",
                              [&] { check_same_values(batch.micro_batches); });
-    return all.add(batch.key, std::make_unique<Prepared>(*this, make(), now));
+    return all.add(batch.key, std::make_unique<Prepared>(*this, make()));
   }
-  if (std::has_single_bit(static_cast<std::uint64_t>(now - found->made_at))) {
+  if (std::has_single_bit(static_cast<std::uint64_t>(found->num_uses))) {
     detail::succeed_together(among, "go on with what was captured", [&] {
       check_same_values(batch.micro_batches);
       found->staged.check_still_true(module, forward, batch.micro_batches);
@@ -96,7 +128,7 @@ Pipeline::Impl::Prepared& Pipeline::Impl::find(ByKey& all, const pipeline::CutBa
 }
 
 Pipeline::Impl::Prepared& Pipeline::Impl::prepared_for(const pipeline::CutBatch& batch) {
-  Prepared& found = find(prepared, batch, steps, group, [&] {
+  Prepared& found = find(prepared, batch, group, [&] {
     const bool is_first = !parameters;
     take_stages(batch);
     if (is_first) return *first;
@@ -121,10 +153,9 @@ Pipeline::Impl::Prepared& Pipeline::Impl::begin_step(const pipeline::CutBatch& b
 }
 
 Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::CutBatch& batch,
-                                                         std::int64_t now,
                                                          const comm::Group& among) {
   ByKey& all = batch.counts_alike ? evaluated_by_pipeline : evaluated;
-  return find(all, batch, now, among, [&] {
+  return find(all, batch, among, [&] {
     pipeline::StagedGraph staged = made_together(among, batch, [&] {
       return pipeline::StagedGraph::for_evaluation(module, forward, batch.micro_batches, plan,
                                                    *first);

@@ -212,8 +212,10 @@ void StagedGraph::cut(const Plan& plan) {
   if (!plan.stages.empty()) {
     boundaries_ = cut_as_named(graph(), plan);
   } else {
-    const auto any =
-        schedule::generate(plan.schedule, stage_ranks(plan), 1, static_cast<int>(plan.chunks));
+    const auto own = own_schedule(plan);
+    const auto any = own ? *own
+                         : schedule::generate(plan.schedule, stage_ranks(plan), 1,
+                                              static_cast<int>(plan.chunks));
     boundaries_ = graph::balance(graph(), any.num_stages());
   }
 }
@@ -221,19 +223,23 @@ void StagedGraph::cut(const Plan& plan) {
 void StagedGraph::set_schedule(const Plan& plan, std::size_t micro_batches) {
   const int ranks = stage_ranks(plan);
   const auto num_stages = static_cast<int>(boundaries_.size()) - 1;
-  program_.schedule =
-      schedule::generate(plan.schedule, ranks, static_cast<int>(micro_batches),
-                         plan.stages.empty() ? static_cast<int>(plan.chunks) : num_stages / ranks);
+  const auto count = static_cast<int>(micro_batches);
+  if (const auto own = own_schedule(plan)) {
+    program_.schedule = schedule::with_first(*own, count);  // evaluations may have fewer
+  } else {
+    const int chunks = plan.stages.empty() ? static_cast<int>(plan.chunks) : num_stages / ranks;
+    program_.schedule = schedule::generate(plan.schedule, ranks, count, chunks);
+  }
   if (plan.offload_activations && !program_.is_evaluation) {
     std::vector<int> all(static_cast<std::size_t>(program_.schedule.num_stages()));
     std::iota(all.begin(), all.end(), 0);
     program_.schedule = schedule::with_offloading(program_.schedule, all);
   }
   if (program_.schedule.num_stages() != num_stages) {
-    throw UsageError(
-        join_message("the plan has ", num_stages, " stages, and the schedule ", plan.schedule,
-                     " over ", ranks, " ranks has ", program_.schedule.num_stages()),
-        "name as many stages, or choose another schedule");
+    throw UsageError(join_message("the plan has ", num_stages, " stages, and the schedule ",
+                                  program_.schedule.name, " over ", ranks, " ranks has ",
+                                  program_.schedule.num_stages()),
+                     "name as many stages, or choose another schedule");
   }
 }
 

@@ -54,6 +54,10 @@ class StagedGraph {
                                     const Plan& plan, const StagedGraph& trained);
 
   const graph::Graph& graph() const { return *graphs_.front(); }
+  /// For each size of micro-batches one, the first as graph().
+  const std::vector<std::shared_ptr<const graph::Graph>>& graphs() const noexcept {
+    return graphs_;
+  }
   const std::vector<int>& boundaries() const noexcept { return boundaries_; }
   const Program& program() const noexcept { return program_; }
   /// What is computed again, of the first micro-batch; nothing in evaluations.

@@ -18,7 +18,7 @@ struct Recomputation {
   std::vector<std::vector<graph::Part>> parts{};
   /// What a micro-batch keeps, by stage, as the record of the module tells it: what a
   /// pipeline::StepReport measures. Of a backward in two parts weight_inputs and rebuilding are
-  /// bounds from above.
+  /// bounds from above, and so is all of attention with dropout.
   std::vector<schedule::StageBytes> bytes{};
   /// Floating-point operations that run again for a micro-batch.
   double flops = 0;

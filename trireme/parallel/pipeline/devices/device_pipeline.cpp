@@ -143,8 +143,8 @@ struct DevicePipeline::Impl {
   struct Prepared {
     pipeline::StagedGraph staged;
     std::vector<std::optional<pipeline::Executor>> executors;  // by rank
-    std::int64_t made_at;
-    std::int64_t group;  // which one of the workers
+    std::int64_t group;                                        // which one of the workers
+    std::int64_t num_uses = 0;  // steps or evaluations that it was for
   };
   using ByKey = pipeline::RecentlyUsed<Prepared>;
 
@@ -154,7 +154,7 @@ struct DevicePipeline::Impl {
   Prepared& evaluation_for(const pipeline::CutBatch& batch, std::int64_t count);
   void take_stages(const pipeline::CutBatch& batch, std::int64_t count);
   template <typename Make>
-  Prepared& find(ByKey& all, const pipeline::CutBatch& batch, std::int64_t now, const Make& make);
+  Prepared& find(ByKey& all, const pipeline::CutBatch& batch, const Make& make);
   void make_executors(Prepared& its);
   pipeline::StepResult run(Prepared& its, const pipeline::CutBatch& batch,
                            const pipeline::StepOptions& options);
@@ -169,7 +169,6 @@ struct DevicePipeline::Impl {
   std::uint64_t seed = 0;
   bool finds_micro_batches = false;
   std::int64_t steps = 0;
-  std::int64_t evaluations = 0;
   std::optional<pipeline::StagedGraph> first{};  // which says which rank trains what
   ByKey prepared{kMostRecords};
   ByKey evaluated{kMostRecords};
@@ -200,13 +199,13 @@ void DevicePipeline::Impl::take_stages(const pipeline::CutBatch& batch, std::int
 template <typename Make>
 DevicePipeline::Impl::Prepared& DevicePipeline::Impl::find(ByKey& all,
                                                            const pipeline::CutBatch& batch,
-                                                           std::int64_t now, const Make& make) {
+                                                           const Make& make) {
   Prepared* const found = all.find(batch.key);
   if (found == nullptr) {
-    return all.add(batch.key, std::make_unique<Prepared>(Prepared{
-                                  .staged = make(), .executors = {}, .made_at = now, .group = 0}));
+    return all.add(batch.key, std::make_unique<Prepared>(
+                                  Prepared{.staged = make(), .executors = {}, .group = 0}));
   }
-  if (std::has_single_bit(static_cast<std::uint64_t>(now - found->made_at))) {
+  if (std::has_single_bit(static_cast<std::uint64_t>(found->num_uses))) {
     found->staged.check_still_true(module, forward, batch.micro_batches);
   }
   return *found;
@@ -214,7 +213,7 @@ DevicePipeline::Impl::Prepared& DevicePipeline::Impl::find(ByKey& all,
 
 DevicePipeline::Impl::Prepared& DevicePipeline::Impl::prepared_for(const pipeline::CutBatch& batch,
                                                                    std::int64_t count) {
-  Prepared& found = find(prepared, batch, steps, [&] {
+  Prepared& found = find(prepared, batch, [&] {
     const bool is_first = !first;
     take_stages(batch, count);
     if (is_first) return *first;
@@ -230,7 +229,7 @@ DevicePipeline::Impl::Prepared& DevicePipeline::Impl::prepared_for(const pipelin
 
 DevicePipeline::Impl::Prepared& DevicePipeline::Impl::evaluation_for(
     const pipeline::CutBatch& batch, std::int64_t count) {
-  return find(evaluated, batch, evaluations, [&] {
+  return find(evaluated, batch, [&] {
     auto staged = pipeline::StagedGraph::for_evaluation(module, forward, batch.micro_batches,
                                                         plan_of(count), *first);
     check_without_autocast(staged.graph());
@@ -304,6 +303,10 @@ const DevicePipeline::Impl::Prepared& DevicePipeline::Impl::last() const {
 DevicePipeline::DevicePipeline(torch::nn::Module& module, graph::Forward forward, const Plan& plan,
                                const std::vector<at::Device>& devices) {
   check_plan(plan);
+  if (plan.micro_batches == 0 && own_schedule(plan)) {
+    refuse("a schedule of its own for any number of micro-batches",
+           "set micro_batches to the number that the schedule is for");
+  }
   const std::vector<at::Device> its = checked(devices);
   check_offload(plan, its);
   impl_ = std::make_unique<Impl>(Impl{.module = module,
@@ -326,9 +329,10 @@ PipelineStep DevicePipeline::step(const std::vector<at::Tensor>& batch,
   Impl& its = *impl_;
   if (its.plan.micro_batches == 0) find_micro_batches(batch);
   const pipeline::CutBatch cut = its.cut(batch, its.plan.micro_batches);
-  pipeline::StepResult result =
-      its.run(its.prepared_for(cut, its.plan.micro_batches), cut, {.report = options.report});
+  Impl::Prepared& prepared = its.prepared_for(cut, its.plan.micro_batches);
+  pipeline::StepResult result = its.run(prepared, cut, {.report = options.report});
   ++its.steps;
+  ++prepared.num_uses;
   return {.loss = std::move(result.loss), .report = std::move(result.report)};
 }
 
@@ -349,7 +353,7 @@ PipelineEvaluation DevicePipeline::evaluate(const std::vector<at::Tensor>& batch
   for (const std::vector<at::Tensor>& parts : result.results) {
     evaluation.results.push_back(pipeline::joined(parts));
   }
-  ++its.evaluations;
+  ++prepared.num_uses;
   return evaluation;
 }
 
@@ -361,6 +365,11 @@ void DevicePipeline::prepare(const std::vector<at::Tensor>& batch) {
 
 std::vector<SplitTime> DevicePipeline::find_micro_batches(const std::vector<at::Tensor>& batch) {
   Impl& its = *impl_;
+  if (own_schedule(its.plan)) {
+    throw UsageError(join_message("the schedule of this plan is for ", its.plan.micro_batches,
+                                  " micro-batches, and no other number can be measured"),
+                     "name a kind of schedules, or leave find_micro_batches out");
+  }
   std::map<std::int64_t, double> times;
   const auto take = [&](std::int64_t count) {
     if (count < 1 || times.contains(count)) return;
