@@ -39,7 +39,7 @@ Parts: --only 'gpt', --only '2 ranks', --only 'zb', --only 'recompute'.
 from . import BIN, PYTHON, ROOT, BenchmarkFailed, Comparison, Program, Sweep, trireme_run
 
 EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-# By model and ranks: all in 40 minutes, on two cores. One stage a rank unless it is in CHUNKS.
+# By model and ranks: all in 25 minutes, on two cores. One stage a rank unless it is in CHUNKS.
 SCHEDULES = {
     ("gpt", 2): ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"),
     ("gpt", 4): ("1f1b", "zb-h1"),
