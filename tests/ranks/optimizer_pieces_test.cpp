@@ -37,8 +37,8 @@ void train(torch::nn::Sequential& net, torch::optim::Optimizer& optimizer, int f
            const Group& group) {
   for (int step = first; step < first + 2; ++step) {
     optimizer.zero_grad();
-    auto generator =
-        at::detail::createCPUGenerator(static_cast<std::uint64_t>(10 * step + group.rank()));
+    auto generator = at::detail::createCPUGenerator(10 * static_cast<std::uint64_t>(step) +
+                                                    static_cast<std::uint64_t>(group.rank()));
     net->forward(torch::rand({3, 700}, generator, torch::kFloat)).square().mean().backward();
     optimizer.step();
   }

@@ -201,7 +201,7 @@ void Model::Impl::take_stages_of_any(const MicroBatches& micro_batches) {
         at::zeros(sizes, at::device(device).dtype(static_cast<at::ScalarType>(type))));
     if (std::string name; std::getline(words >> std::ws, name)) names.push_back(name);
   }
-  if (stages.columns.empty()) stages.columns = names;
+  if (stages.columns.empty()) stages.columns = std::move(names);
   take_stages(MicroBatches{tensors});
 }
 

@@ -14,7 +14,6 @@ namespace trireme {
 namespace {
 
 using test::in_stages;
-using test::kPerceptronStages;
 using test::kResidualStages;
 using test::perceptron;
 using test::Program;

@@ -42,6 +42,46 @@ torch::Tensor call(const char* name, std::vector<c10::IValue> arguments) {
   return arguments.back().toTensor();
 }
 
+std::vector<Case> norms() {
+  const torch::Tensor rows = draw({2, 5, 6}, 1);
+  const torch::Tensor image = draw({2, 4, 7, 7}, 2);
+  return {
+      {"layer norm",
+       rows,
+       {draw({6}, 3), draw({6}, 4)},
+       [](const auto& x, const auto& w) { return split::layer_norm(x, {6}, w[0], w[1]); }},
+      {"batch norm",
+       image,
+       {draw({4}, 3), draw({4}, 4)},
+       [](const auto& x, const auto& w) {
+         return split::batch_norm(x, w[0], w[1], torch::zeros({4}), torch::ones({4}), true, 0.1,
+                                  1e-5);
+       },
+       /*is_of_sums=*/true},
+      {"group norm",
+       image,
+       {draw({4}, 3), draw({4}, 4)},
+       [](const auto& x, const auto& w) {
+         return call("aten::group_norm", {x, 2, w[0], w[1], 1e-5, true});
+       },
+       /*is_of_sums=*/true},
+      {"instance norm",
+       image,
+       {draw({4}, 3), draw({4}, 4)},
+       [](const auto& x, const auto& w) {
+         return call("aten::instance_norm",
+                     {x, w[0], w[1], c10::IValue(), c10::IValue(), true, 0.1, 1e-5, true});
+       },
+       /*is_of_sums=*/true},
+      {"root mean square norm",
+       rows,
+       {draw({6}, 3)},
+       [](const auto& x, const auto& w) {
+         return call("aten::rms_norm", {x, std::vector<std::int64_t>{6}, w[0], 1e-5});
+       }},
+  };
+}
+
 std::vector<Case> cases() {
   const torch::Tensor rows = draw({2, 5, 6}, 1);
   const torch::Tensor image = draw({2, 4, 7, 7}, 2);
@@ -77,39 +117,6 @@ std::vector<Case> cases() {
        [](const auto& x, const auto& w) {
          return split::convolution(x, w[0], {}, {1, 1}, {0, 0}, {1, 1}, true, {0, 0}, 1);
        }},
-      {"layer norm",
-       rows,
-       {draw({6}, 3), draw({6}, 4)},
-       [](const auto& x, const auto& w) { return split::layer_norm(x, {6}, w[0], w[1]); }},
-      {"batch norm",
-       image,
-       {draw({4}, 3), draw({4}, 4)},
-       [](const auto& x, const auto& w) {
-         return split::batch_norm(x, w[0], w[1], torch::zeros({4}), torch::ones({4}), true, 0.1,
-                                  1e-5);
-       },
-       /*is_of_sums=*/true},
-      {"group norm",
-       image,
-       {draw({4}, 3), draw({4}, 4)},
-       [](const auto& x, const auto& w) {
-         return call("aten::group_norm", {x, 2, w[0], w[1], 1e-5, true});
-       },
-       /*is_of_sums=*/true},
-      {"instance norm",
-       image,
-       {draw({4}, 3), draw({4}, 4)},
-       [](const auto& x, const auto& w) {
-         return call("aten::instance_norm",
-                     {x, w[0], w[1], c10::IValue(), c10::IValue(), true, 0.1, 1e-5, true});
-       },
-       /*is_of_sums=*/true},
-      {"root mean square norm",
-       rows,
-       {draw({6}, 3)},
-       [](const auto& x, const auto& w) {
-         return call("aten::rms_norm", {x, std::vector<std::int64_t>{6}, w[0], 1e-5});
-       }},
       {"a weight twice, and a third time transposed",
        draw({5, 6}, 1),
        {draw({6, 6}, 3)},
@@ -128,6 +135,7 @@ std::vector<Case> cases() {
 
 class SplitBackward : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Operators, SplitBackward, ::testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Norms, SplitBackward, ::testing::ValuesIn(norms()));
 
 struct Computed {
   torch::Tensor input;

@@ -42,6 +42,7 @@ class TrapInBackward : public torch::autograd::Function<TrapInBackward> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a context keeps numbers and tensors alone
     (*reinterpret_cast<const Trap*>(context->saved_data["trap"].toInt()))();
     return {gradients[0], at::Tensor()};
   }

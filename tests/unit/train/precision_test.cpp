@@ -88,7 +88,7 @@ TEST(Fp16, AnOverflowOnOneRankSkipsTheStepOnAll) {
       int calls = 0;
       // The gradient of the second step is infinite on rank 1; its loss is not.
       const auto loss = [&](const at::Tensor& output, const at::Tensor& target) {
-        const at::Tensor value = CrossEntropy()(output, target);
+        at::Tensor value = CrossEntropy()(output, target);
         if (++calls != 2 || group.rank() != 1) return value;
         return value + (output - output.detach()).sum().mul(1e38F).mul(1e38F);
       };
