@@ -52,7 +52,7 @@ TEST_P(ShardedPipelineGrid, HasTheBitsOfAPlainLoopWhateverTheScheduleAndRecomput
   const std::vector<std::pair<std::string, int>> schedules = {
       {"gpipe", 1}, {"zb-h2", 1}, {"interleaved", 2}, {"1f1b", 1}, {"zb-v", 2}, {"zb-h1", 1}};
   const std::vector<std::vector<std::string>> recomputed = {
-      {}, {"*"}, {GetParam().make().modules[1]}};
+      {}, {"*"}, {GetParam().make().modules[2]}};
   std::size_t number = 0;
   for (const int pipe : {2, 3, 4}) {
     for (const int data : {1, 2}) {
