@@ -13,6 +13,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,8 +108,9 @@ int run(const std::string& name, std::int64_t pipe, trireme::Plan plan, int step
       std::cout << pipeline.to_string();
       if (!picture.empty()) {
         const auto& graph = pipeline.graph();
-        std::ofstream(picture) << trireme::graph::to_svg(graph,
-                                                         {.boundaries = pipeline.boundaries()});
+        std::ofstream file(picture);
+        file << trireme::graph::to_svg(graph, {.boundaries = pipeline.boundaries()});
+        if (!file.flush()) throw std::runtime_error("cannot write the picture to " + picture);
       }
     }
     if (world.is_first() && (step + 1) % (steps / 4) == 0) {

@@ -226,32 +226,33 @@ std::string to_string(const Plan& plan) {
   for (const std::string& pattern : plan.recompute) {
     recomputed += (recomputed.empty() ? "" : ", ") + pattern;
   }
-  return join_message(
-      "mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
-      "\n",  //
-      "layouts              ", layouts.empty() ? "none" : layouts, "\n", "stages               ",
-      pipeline.empty() ? "balanced" : pipeline, "\n", "schedule             ",
-      in_column(plan.schedule), "\n", "chunks               ", plan.chunks, "\n",  //
-      "recompute            ", recomputed.empty() ? "nothing" : recomputed, "\n",
-      "activation bytes     ", plan.activation_bytes, "\n",  //
-      "offload activations  ", yes_no(plan.offload_activations), "\n", "data parallel        ",
-      yes_no(plan.data_parallel), "\n",                        //
-      "micro-batches        ", plan.micro_batches, "\n",       //
-      "bucket bytes         ", plan.bucket_bytes, "\n",        //
-      "first bucket bytes   ", plan.first_bucket_bytes, "\n",  //
-      "all-reduce streams   ", plan.allreduce_streams, "\n",   //
-      "ZeRO stage           ", plan.zero_stage, stages, "\n",  //
-      "shard ranks          ", plan.shard_ranks, "\n",         //
-      "gathered buckets     ", plan.gathered_buckets, "\n",    //
-      "offload optimizer    ", yes_no(plan.offload_optimizer), "\n", "sparse gradients    ",
-      sparse.empty() ? " of embeddings" : sparse, "\n", "reduction            ",
-      plan.gradient_reduction == GradientReduction::kMean ? "mean" : "sum", "\n",
-      "predivide            ", plan.gradient_predivide, "\n",  //
-      "gradients on wire    ", name_of(plan.wire), "\n",       //
-      "divide by active     ", yes_no(plan.divide_by_active_ranks), "\n", "broadcast parameters ",
-      yes_no(plan.broadcast_parameters), "\n", "broadcast buffers    ",
-      yes_no(plan.broadcast_buffers), "\n", "sync batch norm      ", yes_no(plan.sync_batch_norm),
-      "\n");
+  return join_message("mesh                 ", plan.mesh.empty() ? "data" : describe(plan.mesh),
+                      "\n",  //
+                      "layouts              ", layouts.empty() ? "none" : layouts, "\n",
+                      "stages               ", pipeline.empty() ? "balanced" : pipeline, "\n",
+                      "schedule             ", in_column(plan.schedule), "\n",  //
+                      "chunks               ", plan.chunks, "\n",               //
+                      "recompute            ", recomputed.empty() ? "nothing" : recomputed, "\n",
+                      "activation bytes     ", plan.activation_bytes, "\n",  //
+                      "offload activations  ", yes_no(plan.offload_activations), "\n",
+                      "data parallel        ", yes_no(plan.data_parallel), "\n",  //
+                      "micro-batches        ", plan.micro_batches, "\n",          //
+                      "bucket bytes         ", plan.bucket_bytes, "\n",           //
+                      "first bucket bytes   ", plan.first_bucket_bytes, "\n",     //
+                      "all-reduce streams   ", plan.allreduce_streams, "\n",      //
+                      "ZeRO stage           ", plan.zero_stage, stages, "\n",     //
+                      "shard ranks          ", plan.shard_ranks, "\n",            //
+                      "gathered buckets     ", plan.gathered_buckets, "\n",       //
+                      "offload optimizer    ", yes_no(plan.offload_optimizer), "\n",
+                      "sparse gradients    ", sparse.empty() ? " of embeddings" : sparse, "\n",
+                      "reduction            ",
+                      plan.gradient_reduction == GradientReduction::kMean ? "mean" : "sum", "\n",
+                      "predivide            ", plan.gradient_predivide, "\n",  //
+                      "gradients on wire    ", name_of(plan.wire), "\n",       //
+                      "divide by active     ", yes_no(plan.divide_by_active_ranks), "\n",
+                      "broadcast parameters ", yes_no(plan.broadcast_parameters), "\n",
+                      "broadcast buffers    ", yes_no(plan.broadcast_buffers), "\n",
+                      "sync batch norm      ", yes_no(plan.sync_batch_norm), "\n");
 }
 
 void validate(const Plan& plan, int ranks) {

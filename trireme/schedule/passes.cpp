@@ -82,7 +82,7 @@ Schedule with_first(const Schedule& schedule, int micro_batches) {
   if (micro_batches < 1 || micro_batches > schedule.micro_batches) {
     throw UsageError(join_message("schedule '", schedule.name, "' is for ", schedule.micro_batches,
                                   " micro-batches, and ", micro_batches, " were asked for"),
-                     "give it as many, or 1 and more");
+                     "give it as many or fewer, at least one");
   }
   Schedule fewer = rewritten(schedule, [&](const Action& action, std::vector<Action>& actions) {
     if (action.micro_batch < micro_batches) actions.push_back(action);

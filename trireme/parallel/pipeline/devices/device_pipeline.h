@@ -89,7 +89,8 @@ class DevicePipeline {
   /// into a device's memory, and throws that where nothing fits. Losses are dropped, and
   /// gradients, buffers and random numbers are afterwards what they were. Blocking; takes some
   /// dozens of steps. As ours are measured times, other runs may choose otherwise, and round
-  /// otherwise: a run that is to be repeated to the bit names plan.micro_batches. Source: the
+  /// otherwise: a run that is to be repeated to the bit names plan.micro_batches. UsageError for a
+  /// plan with a schedule of its own, which is for one number. Source: the
   /// search of PyTorch's model parallel tutorial, made automatic.
   /// @return what was measured, by numbers of micro-batches.
   std::vector<SplitTime> find_micro_batches(const std::vector<at::Tensor>& batch);
