@@ -2,7 +2,7 @@
 # Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
 # needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow check check-all fix tsan asan clang arm bench install clean
+.PHONY: help demo build test test-slow check check-all fix tsan asan clang arm fuzz bench install clean
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 RANKS ?= 2
@@ -14,7 +14,7 @@ help: ## List the targets
 
 demo: ## Train a residual network on 60,000 images over two processes (RANKS=4: over four)
 	@tools/setup build demo
-	@tools/build release trireme_program example_fashion_mnist
+	@TRIREME_UNITY=$${TRIREME_UNITY:-ON} tools/build release trireme_program example_fashion_mnist
 	@$(BIN)/trireme run -n $(RANKS) -- $(BIN)/fashion_mnist
 
 build: ## Build the library, the program, examples, benchmarks and tests
@@ -44,6 +44,7 @@ check-all: ## check on every file, Clang, Arm, sanitizers, all tests, a moment o
 	@$(MAKE) arm
 	@$(MAKE) test
 	@$(MAKE) test-slow
+	@$(MAKE) fuzz
 	@$(MAKE) bench BENCH=--smoke
 
 fix: ## Reformat every source file
@@ -70,15 +71,21 @@ arm: ## Cross-compile the rooms without LibTorch for 64-bit Arm, and test them i
 	@tools/build arm all
 	@tools/test arm fast
 
+fuzz: ## Fuzz the reader of every file format, a minute each
+	@tools/setup build test clang
+	@tools/build fuzz fuzzers
+	@tools/test fuzz fuzz
+
 bench: bench-all ## Run every benchmark beside its peers; `make bench-<name>` runs one
 bench-%:
 	@tools/setup build bench
 	@tools/build release trireme_program benchmarks
 	@build/python/bin/python bench/run.py $(BENCH) $(subst -,_,$*)
 
-install: build ## Install to PREFIX (default build/install)
-	@cmake --install build/release --prefix $(PREFIX) >build/install.log || (tail build/install.log >&2; exit 1)
-	@echo "installed to $(PREFIX); CMake finds it with -DCMAKE_PREFIX_PATH=$(PREFIX)"
+install: ## Build the library and the program alone, and install them to PREFIX (default build/install)
+	@tools/setup build
+	@TRIREME_UNITY=$${TRIREME_UNITY:-ON} tools/build release install_parts
+	@tools/install release "$(PREFIX)"
 
 clean: ## Remove what was built, not what was installed for it
 	@find build -mindepth 1 -maxdepth 1 ! -name python ! -name intelmpi ! -name mindspore ! -name torch-prefix -exec rm -rf {} +

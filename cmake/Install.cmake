@@ -1,11 +1,43 @@
-# `cmake --install` and find_package(Trireme).
+# `cmake --install`: find_package(Trireme) and pkg-config. What is installed needs nothing of the folder it was built in.
 include(CMakePackageConfigHelpers)
 get_property(rooms GLOBAL PROPERTY TRIREME_ROOMS)
 install(TARGETS ${rooms} trireme EXPORT TriremeTargets FILE_SET HEADERS)
 set(TRIREME_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Trireme)
 install(EXPORT TriremeTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+string(REGEX MATCH "^[0-9]+[.][0-9]+" TRIREME_TORCH_MINOR "${Torch_VERSION}")
 configure_package_config_file(cmake/TriremeConfig.cmake.in ${PROJECT_BINARY_DIR}/TriremeConfig.cmake
                               INSTALL_DESTINATION ${TRIREME_CMAKE_DIR})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/TriremeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/TriremeConfig.cmake ${PROJECT_BINARY_DIR}/TriremeConfigVersion.cmake
         DESTINATION ${TRIREME_CMAKE_DIR})
+
+# What `make install` builds: no tests, examples or benchmarks.
+add_custom_target(install_parts)
+add_dependencies(install_parts ${rooms})
+foreach(program trireme_program trireme_torch_module trireme_mpi_module)
+  if(TARGET ${program})
+    add_dependencies(install_parts ${program})
+  endif()
+endforeach()
+
+if(TRIREME_TORCH)
+  set(TRIREME_PC_LIBRARIES "")
+  foreach(room IN LISTS rooms)
+    string(APPEND TRIREME_PC_LIBRARIES " -l${room}")
+  endforeach()
+  get_property(objects GLOBAL PROPERTY TRIREME_SHARED_OBJECTS)
+  list(REMOVE_DUPLICATES objects)
+  set(TRIREME_PC_SHARED_OBJECTS "")
+  foreach(object IN LISTS objects)
+    string(APPEND TRIREME_PC_SHARED_OBJECTS " -l:${object}")
+  endforeach()
+  # The kernels of devices register themselves: nothing refers to them by name.
+  set(TRIREME_PC_TORCH_LIBRARIES "-ltorch -ltorch_cpu -lc10")
+  if(TORCH_CUDA_LIBRARIES)
+    set(TRIREME_PC_TORCH_LIBRARIES "-Wl,--no-as-needed -ltorch -ltorch_cpu -ltorch_cuda -lc10 -lc10_cuda -Wl,--as-needed")
+  endif()
+  set(pkg_config_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  file(RELATIVE_PATH TRIREME_PC_TO_PREFIX /prefix/${pkg_config_dir} /prefix)
+  configure_file(cmake/trireme.pc.in ${PROJECT_BINARY_DIR}/trireme.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/trireme.pc DESTINATION ${pkg_config_dir})
+endif()

@@ -17,6 +17,8 @@ function(trireme_test name)
   add_executable(${name} ${test_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${test_LINK} trireme_options GTest::gmock GTest::gtest_main)
+  # Tests run seconds and compile for minutes: what they test is optimised, they themselves are little.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(test_TORCH STREQUAL "full")
     target_link_libraries(${name} PRIVATE torch)
     target_precompile_headers(${name} REUSE_FROM trireme_pch)

@@ -4,11 +4,14 @@
 
 #include <trireme/base/config/configuration.h>
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/checkpoint/async_saver.h>
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/checkpoint/convert.h>
 #include <trireme/checkpoint/distributed_checkpoint.h>
+#include <trireme/comm/check_values.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/differentiable.h>
 #include <trireme/comm/spawn.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/audio/audio_folder.h>
@@ -74,6 +77,7 @@
 #include <trireme/schedule/verifier/verify.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/operator_strategy.h>
+#include <trireme/tensor/run_whole.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/learning_rate.h>

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/comm_benchmark.h>
+#include <apps/trireme/command_line.h>
 #include <apps/trireme/torch_parts.h>
 
 #include <algorithm>
@@ -91,7 +92,7 @@ int run_ranks(const Arguments& arguments) {
     options.command.insert(options.command.end(), {"--engine", benchmark.engine});
   }
   options.processes = arguments.ranks.value_or(std::max(2, available_cores()));
-  options.host_store = store_host();
+  options.open_store = store_opener();
   return launch::run(options);
 }
 
@@ -117,8 +118,10 @@ void add_bench_command(CLI::App& app) {
   bench_command->require_subcommand(1);
   CLI::App* const command = bench_command->add_subcommand("comm", kDescription);
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("--ranks", arguments->ranks,
-                      "Processes (default: one for each available core, 2 at least)");
+  command
+      ->add_option("--ranks", arguments->ranks,
+                   "Processes (default: one for each available core, 2 at least)")
+      ->check(integer_from(1, 4096));
   command->add_option("--sizes", arguments->sizes, "Bytes, such as 4,64K,1M or 4:256M")
       ->capture_default_str();
   command

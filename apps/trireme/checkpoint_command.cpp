@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/checkpoint_tools.h>
+#include <apps/trireme/command_line.h>
 #include <apps/trireme/torch_parts.h>
 
 #include <memory>
@@ -13,12 +14,32 @@ namespace {
 
 using Kind = CheckpointTask::Kind;
 
+constexpr std::int64_t kMostMinutes = 100LL * 366 * 24 * 60;
+
+// Options that another one, or a path, makes meaningless.
+void refuse_without_effect(const CLI::App& command, const CheckpointTask& task) {
+  if (task.kind == Kind::kConvert) {
+    const bool is_one_file = task.paths.at(1).ends_with(".safetensors");
+    if (is_one_file) {
+      refuse_given(command, "--prefix", "one file has no prefix", "leave it out");
+    } else {
+      refuse_given(command, "--section", "a checkpoint gets all sections",
+                   "leave it out, or name a destination that ends in .safetensors");
+    }
+  }
+  if (task.kind == Kind::kPrune && task.keep_best == 0) {
+    refuse_given(command, "--higher-is-better", "scores play no part without --keep-best",
+                 "give --keep-best too, or leave it out");
+  }
+}
+
 // A command below `checkpoint` that does a task of its own.
 CLI::App* add(CLI::App& command, const std::shared_ptr<CheckpointTask>& task, Kind kind,
               const std::string& name, const std::string& description) {
   CLI::App* const own = command.add_subcommand(name, description);
-  own->callback([task, kind] {
+  own->callback([task, kind, own] {
     task->kind = kind;
+    refuse_without_effect(*own, *task);
     if (const int code = checkpoint_task(*task); code != 0) throw CLI::RuntimeError(code);
   });
   return own;
@@ -65,14 +86,14 @@ void add_checkpoint_command(CLI::App& app) {
   prune.add_option("--prefix", task->prefix, "Prefix of the checkpoints")->required();
   prune.add_option("--keep-last", task->keep_last, "How many of the last ones stay, 1 or more")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(integer_from(1));
   prune.add_option("--keep-best", task->keep_best, "How many with the lowest scores stay besides")
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer_from(0));
   prune.add_flag("--higher-is-better", task->higher_is_better, "Keep the highest scores instead");
   prune
       .add_option("--keep-every", task->keep_every_minutes,
                   "One for each span of so many minutes stays besides")
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer_from(0, kMostMinutes));
   prune.add_flag("--dry-run", task->dry_run, "Say what would go, and remove nothing");
 }
 

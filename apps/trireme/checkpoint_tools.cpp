@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <apps/trireme/checkpoint_tools.h>
 
+#include <trireme/base/config/nearest.h>
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/checkpoint/convert.h>
@@ -10,6 +11,9 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <set>
+#include <string>
+#include <vector>
 
 namespace trireme::apps {
 namespace {
@@ -46,7 +50,38 @@ int convert(const CheckpointTask& task) {
   return 0;
 }
 
+// What stands before `-<epoch>_<step>` in the names of a folder.
+std::vector<std::string> prefixes_in(const std::filesystem::path& folder) {
+  std::set<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const std::size_t end = name.find_last_not_of("0123456789_");
+    if (end == std::string::npos || end == 0 || name[end] != '-') continue;
+    const std::string prefix = name.substr(0, end);
+    if (!checkpoint::list_checkpoints(folder, prefix).empty()) found.insert(prefix);
+  }
+  return {found.begin(), found.end()};
+}
+
+void check_has_checkpoints(const std::filesystem::path& folder, const std::string& prefix) {
+  if (!std::filesystem::is_directory(folder)) {
+    throw ConfigError(join_message(folder.string(), " is no folder"),
+                      "name the folder that the checkpoints are in");
+  }
+  if (!checkpoint::list_checkpoints(folder, prefix).empty()) return;
+  const std::vector<std::string> prefixes = prefixes_in(folder);
+  std::string names;
+  for (const std::string& name : prefixes) names += (names.empty() ? "" : ", ") + name;
+  const std::string meant = config::did_you_mean(prefix, prefixes);
+  throw ConfigError(
+      join_message("no checkpoint in ", folder.string(), " has the prefix '", prefix, "'"),
+      names.empty()
+          ? std::string("it has no checkpoints at all")
+          : join_message(meant, meant.empty() ? "" : " ", "the prefixes there are ", names));
+}
+
 int prune(const CheckpointTask& task) {
+  check_has_checkpoints(task.paths.at(0), task.prefix);
   if (!task.dry_run) checkpoint::remove_leftovers(task.paths.at(0), task.prefix);
   const auto gone = checkpoint::keep(task.paths.at(0), task.prefix,
                                      {.last = task.keep_last,
@@ -57,6 +92,7 @@ int prune(const CheckpointTask& task) {
   for (const auto& path : gone) {
     std::cout << (task.dry_run ? "would remove " : "removed ") << path.string() << "\n";
   }
+  if (gone.empty()) std::cout << "nothing to remove: all are to stay\n";
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <trireme/data/files/convert.h>
 
 #include <CLI/CLI.hpp>
+#include <apps/trireme/command_line.h>
 
 #include <cstdint>
 #include <iostream>
@@ -43,7 +44,7 @@ void add_data_command(CLI::App& app) {
                    "Folder for data_batch_1.bin to 5, test_batch.bin and batches.meta.txt")
       ->required();
   command->add_option("--limit", options->limit, "Take at most this many images of each split")
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()))
+      ->check(integer_from(1))
       ->default_str("all");
   command->callback([options] { convert(*options); });
 }

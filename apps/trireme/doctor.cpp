@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <apps/trireme/doctor.h>
 
+#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/engine.h>
 #include <trireme/comm/tensor_memory.h>
@@ -34,7 +36,7 @@ struct Finding {
 };
 
 std::string gibibytes(std::int64_t bytes) {
-  std::ostringstream text;
+  TextWriter text;
   text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / (1LL << 30) << " GiB";
   return text.str();
 }
@@ -154,7 +156,7 @@ Finding try_two_processes() {
   while (std::fgets(chunk.data(), chunk.size(), pipe) != nullptr) output += chunk.data();
   const bool is_good = ::pclose(pipe) == 0;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  std::ostringstream text;
+  TextWriter text;
   text << "two ranks met and added in " << std::setprecision(2) << elapsed.count() << " s";
   return {.is_good = is_good,
           .name = "two processes",
@@ -191,7 +193,7 @@ int examine() {
     ++num_bad;
     std::cout << "        -> " << finding.remedy << '\n';
   }
-  std::cout << (num_bad == 0 ? "everything is in order\n" : join_message(num_bad, " to mend\n"));
+  std::cout << (num_bad == 0 ? "everything is in order\n" : join_message(num_bad, " to fix\n"));
   return num_bad == 0 ? 0 : 1;
 }
 

@@ -2,12 +2,15 @@
 // The program `trireme`. Each command is a file of its own; this one parses the command line and
 // prints errors.
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/monitor/dump.h>
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/bench_command.h>
 #include <apps/trireme/checkpoint_command.h>
+#include <apps/trireme/command_line.h>
 #include <apps/trireme/data_command.h>
+#include <apps/trireme/plain_output.h>
 #include <apps/trireme/report_command.h>
 #include <apps/trireme/run_command.h>
 #include <apps/trireme/schedule_command.h>
@@ -22,22 +25,9 @@ namespace {
 
 constexpr int kCannotStart = 2;
 
-void check_command(const CLI::App& app, const std::vector<std::string>& words) {
-  std::string names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (!words.empty() && command->get_name() == words.front()) return;
-    names += (names.empty() ? "" : ", ") + command->get_name();
-  }
-  if (!words.empty() && words.front().starts_with('-')) return;
-  throw trireme::ConfigError(
-      words.empty() ? "no command"
-                    : trireme::join_message("no command is called '", words.front(), "'"),
-      trireme::join_message("the commands are ", names, "; see trireme --help"));
-}
-
 void add_doctor_command(CLI::App& app) {
   CLI::App* const command =
-      app.add_subcommand("doctor", "Say what works on this machine, and how to mend the rest");
+      app.add_subcommand("doctor", "Say what works on this machine, and how to fix the rest");
   const auto as_rank = std::make_shared<bool>(false);
   command->add_flag("--as-rank", *as_rank)->group("");  // hidden: the processes of the self-test
   const auto dumps = std::make_shared<std::string>();
@@ -58,6 +48,7 @@ int parse_and_run(std::vector<std::string> words) {
   const auto mark = std::ranges::find(words, "--");
   const std::vector<std::string> program_tail(mark, words.end());
   words.erase(mark, words.end());
+  trireme::apps::accept_mpirun_words(words);
 
   CLI::App app{"Parallel training with LibTorch.", "trireme"};
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);
@@ -69,7 +60,7 @@ int parse_and_run(std::vector<std::string> words) {
   trireme::apps::add_bench_command(app);
   trireme::apps::add_checkpoint_command(app);
   add_doctor_command(app);
-  check_command(app, words);
+  trireme::apps::check_first_word(app, words);
   std::ranges::reverse(words);  // the parser takes them from the back
   try {
     app.parse(std::move(words));
@@ -78,8 +69,7 @@ int parse_and_run(std::vector<std::string> words) {
   } catch (const CLI::RuntimeError& finished) {
     return finished.get_exit_code();
   } catch (const CLI::ParseError& wrong) {
-    throw trireme::ConfigError(wrong.what(),
-                               "see trireme --help, and --help after a command's name");
+    trireme::apps::explain(app, wrong);
   }
   return 0;
 }
@@ -87,11 +77,13 @@ int parse_and_run(std::vector<std::string> words) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  const trireme::apps::PlainOutput output(std::cout);
+  const trireme::apps::PlainOutput errors(std::cerr);
   const std::span<char*> all(arguments, static_cast<std::size_t>(count));
   try {
     return parse_and_run({all.begin() + 1, all.end()});
   } catch (const std::exception& error) {
-    std::cerr << "trireme: error: " << error.what() << '\n';
+    std::cerr << "trireme: error: " << trireme::message_of(error) << '\n';
     return kCannotStart;
   }
 }

@@ -6,21 +6,45 @@
 
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace trireme::apps {
 namespace {
 
 struct ReportOptions {
-  std::filesystem::path run;
+  std::vector<std::filesystem::path> runs;
   std::filesystem::path output;
 };
 
+// Folders of one name are told apart by their paths as they were typed.
+void name_apart(std::vector<report::RunLog>& runs,
+                const std::vector<std::filesystem::path>& folders) {
+  std::map<std::string, int> uses;
+  for (const report::RunLog& run : runs) ++uses[run.name];
+  for (std::size_t index = 0; index < runs.size(); ++index) {
+    if (uses[runs[index].name] > 1) runs[index].name = folders[index].string();
+  }
+}
+
 void write_report(const ReportOptions& options) {
-  const report::RunLog run = report::read_run(options.run);
-  const auto file = options.output.empty() ? options.run / "report.html" : options.output;
-  report::write_page(run, file);
-  for (const std::string& note : run.notes) std::cout << "note: " << note << '\n';
+  std::vector<report::RunLog> runs;
+  for (const std::filesystem::path& folder : options.runs) runs.push_back(report::read_run(folder));
+  const bool is_one = runs.size() == 1;
+  name_apart(runs, options.runs);
+  auto file = options.output;
+  if (file.empty()) file = is_one ? options.runs.front() / "report.html" : "comparison.html";
+  if (is_one) {
+    report::write_page(runs.front(), file);
+  } else {
+    report::write_page(runs, file);
+  }
+  for (const report::RunLog& run : runs) {
+    for (const std::string& note : run.notes)
+      std::cout << "note: " << (is_one ? "" : run.name + ": ") << note << '\n';
+  }
   std::cout << "wrote " << file.string() << " (" << (std::filesystem::file_size(file) + 1023) / 1024
             << " KiB)\n";
 }
@@ -31,10 +55,12 @@ void add_report_command(CLI::App& app) {
   const auto options = std::make_shared<ReportOptions>();
   CLI::App* const command =
       app.add_subcommand("report", "Make one HTML page out of what a training has recorded");
-  command->add_option("run", options->run, "Folder of the run, with events-rank<r>.jsonl")
+  command
+      ->add_option("run", options->runs,
+                   "Folder of the run, with events-rank<r>.jsonl; several are compared on one page")
       ->required();
   command->add_option("--output", options->output, "Where to write the page")
-      ->default_str("report.html in that folder");
+      ->default_str("report.html in that folder; comparison.html here for several");
   command->callback([options] { write_report(*options); });
 }
 

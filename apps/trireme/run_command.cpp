@@ -5,6 +5,7 @@
 #include <trireme/launch/run/run.h>
 
 #include <CLI/CLI.hpp>
+#include <apps/trireme/command_line.h>
 #include <apps/trireme/torch_parts.h>
 
 #include <iostream>
@@ -23,7 +24,8 @@ last lines are shown; Ctrl-C ends all, a second one at once.)";
 
 constexpr const char* kFooter =
     R"(Exit code: 0 if all ranks end with 0; else that of the rank that failed first, or
-128 plus the signal that ended it or the run; 2 if nothing could be started.
+128 plus the signal that ended it or the run; 1 if their output was lost or one
+hung after the others; 2 if nothing could be started.
 
 Examples:
   trireme run -n 4 -- ./train --epochs 3
@@ -42,13 +44,16 @@ struct Arguments {
   std::string binding = "none";
   std::string output = "first";
   std::int64_t timeout_seconds = 0;
+  std::int64_t grace_seconds = 5;
+  std::int64_t linger_seconds = 300;
   std::vector<std::string> variables;
   bool dry_run = false;
 };
 
 void add_options(CLI::App& command, Arguments& arguments) {
   launch::RunOptions& options = arguments.options;
-  command.add_option("-n,--nproc", options.processes,
+  // The other names are those of other launchers; -np is accept_mpirun_words'.
+  command.add_option("-n,--nproc,--nproc-per-node,--nproc_per_node,--np,--ranks", options.processes,
                      "Ranks on this host (default: one for each available core)");
   command.add_option("--nnodes", options.nodes, "Hosts of the run (default: 1)");
   command.add_option("--node-rank", options.node_rank, "Number of this host, from 0");
@@ -76,6 +81,15 @@ void add_options(CLI::App& command, Arguments& arguments) {
           "Seconds that meeting and a collective may take (default: TRIREME_TIMEOUT, or 300)")
       ->option_text("S");
   command
+      .add_option("--grace", arguments.grace_seconds,
+                  "Seconds between SIGTERM and SIGKILL for ranks that are to end (default: 5)")
+      ->option_text("S");
+  command
+      .add_option("--linger", arguments.linger_seconds,
+                  "Seconds without processor time after which ranks that go on when others have "
+                  "ended are ended too (default: 300; 0: never)")
+      ->option_text("S");
+  command
       .add_option("--env", arguments.variables,
                   "Variable for all ranks; may be given several times")
       ->option_text("NAME=VALUE")
@@ -88,8 +102,7 @@ void add_options(CLI::App& command, Arguments& arguments) {
 std::vector<std::string> program_of(const CLI::App& command, const std::vector<std::string>& tail) {
   std::vector<std::string> program = command.remaining();
   if (!program.empty() && program.front().starts_with('-')) {
-    throw ConfigError(join_message("trireme run has no option ", program.front()),
-                      "see trireme run --help; options of your program come after its name");
+    refuse_option(command, program.front(), "; options of your program come after its name");
   }
   const bool mark_is_ours = program.empty() && !tail.empty();
   program.insert(program.end(), tail.begin() + (mark_is_ours ? 1 : 0), tail.end());
@@ -110,7 +123,27 @@ std::vector<std::pair<std::string, std::string>> split_variables(
   return variables;
 }
 
+std::chrono::seconds seconds_of(std::string_view option, std::int64_t seconds) {
+  constexpr std::int64_t kOneMonth = 31LL * 24 * 3600;
+  if (seconds >= 0 && seconds <= kOneMonth) return std::chrono::seconds(seconds);
+  throw ConfigError(
+      join_message(option, " is ", seconds, ", expected 0 to ", kOneMonth, " seconds"),
+      "see trireme run --help");
+}
+
 }  // namespace
+
+void accept_mpirun_words(std::vector<std::string>& words) {
+  if (words.empty() || words.front() != "run") return;
+  // Up to the program, whose words are its own. A flag has no value, other options have one.
+  for (std::size_t i = 1; i < words.size() && words[i].starts_with('-'); ++i) {
+    if (words[i] == "-np") words[i] = "-n";
+    const bool is_flag = words[i] == "--dry-run" || words[i] == "--help" || words[i] == "-h";
+    const bool has_value = words[i].find('=') != std::string::npos ||
+                           (!words[i].starts_with("--") && words[i].size() > 2);
+    if (!is_flag && !has_value) ++i;
+  }
+}
 
 void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail) {
   auto arguments = std::make_shared<Arguments>();
@@ -124,9 +157,11 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail
     options.environment = split_variables(arguments->variables);
     if (command->count("--timeout") > 0)
       options.timeout = std::chrono::seconds(arguments->timeout_seconds);
+    options.grace = seconds_of("--grace", arguments->grace_seconds);
+    options.linger = seconds_of("--linger", arguments->linger_seconds);
     options.binding = kBindings.at(arguments->binding);
     options.output = kOutputs.at(arguments->output);
-    options.host_store = store_host();
+    options.open_store = store_opener();
     if (arguments->dry_run) {
       std::cout << launch::describe_run(options);
     } else if (const int code = launch::run(options); code != 0) {

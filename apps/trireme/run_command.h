@@ -16,4 +16,8 @@ namespace trireme::apps {
 /// command is parsed, unless it is 0.
 void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail);
 
+/// Replaces mpirun's `-np`, which the parser takes for `-n` with the number `p`, among the options
+/// of `run`.
+void accept_mpirun_words(std::vector<std::string>& words);
+
 }  // namespace trireme::apps

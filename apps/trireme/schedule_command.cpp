@@ -3,6 +3,7 @@
 
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>
@@ -13,15 +14,16 @@
 #include <trireme/schedule/verifier/verify.h>
 
 #include <CLI/CLI.hpp>
+#include <apps/trireme/command_line.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdint>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -47,17 +49,20 @@ constexpr const char* kSearch = "search";
 constexpr const char* kSearchV = "search-v";
 constexpr const char* kAll = "all";
 
+// Of one micro-batch in a stage; sums of them stay below 2^63.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
+
 struct Options {
   std::string kind;
   std::filesystem::path read;
   int ranks = 4;
   int micro_batches = 8;
   int chunks = 0;
-  std::vector<double> forward = {1};
-  std::vector<double> backward_input = {1};
-  std::vector<double> backward_weight = {1};
-  std::vector<double> backward;
-  double communication = 0;
+  std::vector<Real> forward = {{1}};
+  std::vector<Real> backward_input = {{1}};
+  std::vector<Real> backward_weight = {{1}};
+  std::vector<Real> backward;
+  Real communication;
   std::vector<std::int64_t> activation_bytes;
   std::vector<std::int64_t> weight_input_bytes;
   std::optional<std::int64_t> memory_cap;
@@ -91,15 +96,17 @@ std::vector<Number> for_stages(const std::vector<Number>& given, const char* opt
 }
 
 Times times_for(const Options& options, int num_stages, int num_ranks) {
-  const auto all = [&](const std::vector<double>& given, const char* option) {
-    return for_stages(given, option, num_stages, num_ranks);
+  const auto all = [&](const std::vector<Real>& given, const char* option) {
+    std::vector<double> values;
+    for (const Real& number : given) values.push_back(number.value);
+    return for_stages(values, option, num_stages, num_ranks);
   };
   const auto forward = all(options.forward, "--forward");
   const auto input = all(options.backward_input, "--backward-input");
   const auto weight = all(options.backward_weight, "--backward-weight");
   const auto backward =
       options.backward.empty() ? std::vector<double>() : all(options.backward, "--backward");
-  Times times{.stages = {}, .communication = {options.communication}};
+  Times times{.stages = {}, .communication = {options.communication.value}};
   for (std::size_t stage = 0; stage < forward.size(); ++stage) {
     times.stages.push_back({.forward = forward[stage],
                             .backward_input = input[stage],
@@ -156,6 +163,9 @@ Schedule searched(const Options& options, std::vector<int> placement) {
 }
 
 Schedule made(const Options& options) {
+  if (options.kind == kSearch || options.kind == kSearchV) {
+    schedule::check_counts(options.ranks, options.micro_batches, 2);
+  }
   if (options.kind == kSearch)
     return searched(options, schedule::looped_placement(options.ranks, 1));
   if (options.kind == kSearchV) return searched(options, schedule::v_placement(options.ranks));
@@ -192,7 +202,7 @@ Result examine(const Options& options, Schedule made, bool has_messages) {
 }
 
 std::string fixed(double value, int digits) {
-  std::ostringstream text;
+  TextWriter text;
   text << std::fixed << std::setprecision(digits) << value;
   return text.str();
 }
@@ -249,7 +259,26 @@ void compare_all(Options options) {
   print_table(options, results);
 }
 
-void run(const Options& options) {
+// Options that others make meaningless.
+void refuse_without_effect(const CLI::App& command, const Options& options) {
+  if (!options.read.empty()) {
+    for (const char* option : {"--ranks", "--micro-batches", "--chunks"}) {
+      refuse_given(command, option, "the file says it", "leave it out, or make a schedule by kind");
+    }
+  }
+  const bool has_chunks = options.kind != kSearch && options.kind != kSearchV;
+  if (!has_chunks) {
+    refuse_given(command, "--chunks", join_message(options.kind, " has its own number of stages"),
+                 "leave it out; interleaved takes any number");
+  }
+  if (!has_bytes(options)) {
+    refuse_given(command, "--memory-cap", "nothing says how many bytes a micro-batch takes",
+                 "give --activation-bytes too");
+  }
+}
+
+void run(const CLI::App& command, const Options& options) {
+  refuse_without_effect(command, options);
   if (options.kind.empty() == options.read.empty()) {
     throw ConfigError("expected a kind of schedule, or --read with a file",
                       "such as trireme schedule 1f1b; see trireme schedule --help");
@@ -282,56 +311,63 @@ void add_schedule_command(CLI::App& app) {
   command->add_option("kind", options->kind, "What to make")->check(CLI::IsMember(names));
   command->add_option("--read", options->read, "Take the schedule from this file instead");
   command->add_option("--ranks", options->ranks, "How many ranks")
-      ->check(CLI::PositiveNumber)
+      ->check(integer_from(1, INT_MAX))
       ->capture_default_str();
   command->add_option("--micro-batches", options->micro_batches, "How many micro-batches")
-      ->check(CLI::PositiveNumber)
+      ->check(integer_from(1, INT_MAX))
       ->capture_default_str();
   command->add_option("--chunks", options->chunks, "Stages of each rank, for interleaved")
-      ->check(CLI::PositiveNumber)
+      ->check(integer_from(1, INT_MAX))
       ->default_str("2");
-  const auto add_times = [&](const char* name, std::vector<double>& values, const char* text) {
-    return command->add_option(name, values, text)->delimiter(',')->option_text("MS");
+  const auto add_times = [&](const char* name, std::vector<Real>& values, const char* text) {
+    return command->add_option(name, values, text)
+        ->delimiter(',')
+        ->option_text("MS")
+        ->check(number_from_zero());
   };
   add_times("--forward", options->forward, "Time of forward [1]");
   add_times("--backward-input", options->backward_input, "Time of the input's gradients [1]");
   add_times("--backward-weight", options->backward_weight, "Time of the weights' gradients [1]");
   add_times("--backward", options->backward, "Time of both at once [their sum]");
   command->add_option("--communication", options->communication, "Time until a message is there")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_from_zero())
       ->option_text("MS");
   command
       ->add_option("--activation-bytes", options->activation_bytes,
                    "Kept from forward to backward, or its input part")
       ->delimiter(',')
+      ->check(integer_from(0, kMostBytes))
       ->option_text("BYTES");
   command
       ->add_option("--weight-input-bytes", options->weight_input_bytes,
                    "Kept from the input part to the weight part [as many]")
       ->delimiter(',')
+      ->check(integer_from(0, kMostBytes))
       ->option_text("BYTES");
   command
       ->add_option("--memory-cap", options->memory_cap,
                    "Most that a rank may keep [search: what 1f1b keeps on rank 0]")
-      ->check(CLI::PositiveNumber)
+      ->check(integer_from(1))
       ->option_text("BYTES");
   command
       ->add_option("--outstanding", options->outstanding,
                    "Messages that may be sent and not received, 0 for rendezvous [any number]")
-      ->check(CLI::NonNegativeNumber)
+      ->check(integer_from(0, INT_MAX))
       ->option_text("NUMBER");
   command->add_option("--recompute", options->recompute, "Stages whose activations are recomputed")
       ->delimiter(',')
+      ->check(integer_from(0, INT_MAX))
       ->option_text("STAGES");
   command
       ->add_option("--offload", options->offload,
                    "Stages whose activations are in host memory where backward is far off")
       ->delimiter(',')
+      ->check(integer_from(0, INT_MAX))
       ->option_text("STAGES");
   command->add_option("--output", options->output, "Write the schedule, with its messages");
   command->add_option("--svg", options->svg, "Write a picture");
   command->add_option("--trace", options->trace, "Write a trace for chrome://tracing or Perfetto");
-  command->callback([options] { run(*options); });
+  command->callback([options, command] { run(*command, *options); });
 }
 
 }  // namespace trireme::apps

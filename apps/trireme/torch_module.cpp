@@ -7,10 +7,9 @@
 
 #include <memory>
 
-void trireme_host_store(trireme::UniqueFd& listening_socket, int port,
-                        trireme::launch::ExitObserver& observer) {
-  auto server = std::make_shared<trireme::launch::StoreServer>(std::move(listening_socket), port);
-  observer = [server](int rank, std::string_view how) { server->publish_exit(rank, how); };
+void trireme_open_store(trireme::launch::StorePlace& place,
+                        std::unique_ptr<trireme::launch::RunStore>& store) {
+  store = std::make_unique<trireme::launch::StoreServer>(std::move(place));
 }
 
 int trireme_doctor(bool as_rank) {

@@ -9,9 +9,9 @@
 #include <apps/trireme/comm_benchmark.h>
 
 extern "C" {
-/// Fills `observer`, which keeps the store until it is destroyed. Throws ConfigError.
-__attribute__((visibility("default"))) void trireme_host_store(
-    trireme::UniqueFd& listening_socket, int port, trireme::launch::ExitObserver& observer);
+/// Fills `store`: see StoreOpener in launch/run/run.h.
+__attribute__((visibility("default"))) void trireme_open_store(
+    trireme::launch::StorePlace& place, std::unique_ptr<trireme::launch::RunStore>& store);
 /// See doctor in torch_parts.h.
 __attribute__((visibility("default"))) int trireme_doctor(bool as_rank);
 /// See measure_collective in comm_benchmark.h.

@@ -11,9 +11,9 @@
 
 namespace trireme::apps {
 
-/// Returns what hosts a run's store; calling it loads the shared object. Empty in a build without
+/// Returns what opens a run's store; calling it loads the shared object. Empty in a build without
 /// LibTorch.
-launch::StoreHost store_host();
+launch::StoreOpener store_opener();
 
 /// Examines this machine and this build and prints what it finds; returns the exit code: 0 where
 /// everything is in order.

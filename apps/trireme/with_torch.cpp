@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 
 #include <apps/trireme/torch_module.h>
@@ -6,6 +7,7 @@
 #include <dlfcn.h>
 
 #include <filesystem>
+#include <string>
 
 namespace trireme::apps {
 namespace {
@@ -19,28 +21,49 @@ std::filesystem::path module_path() {
   return std::filesystem::exists(beside) ? beside : folder / TRIREME_MODULE_FOLDER / kModule;
 }
 
+// LibTorch may have moved since this was built: TRIREME_TORCH_DIR names it, as it does for the
+// build: the folder that has lib/libtorch.so, or its CMake prefix (share/cmake). What is loaded by
+// path satisfies the module's need by name. Returns what went wrong; nothing where no folder is
+// named.
+std::string load_torch_of_environment() {
+  const auto given = Environment::of_process().find("TRIREME_TORCH_DIR");
+  if (!given) return {};
+  for (const char* const up : {".", "../.."}) {
+    const auto folder = std::filesystem::path(*given) / up / "lib";
+    if (!std::filesystem::exists(folder / "libtorch.so")) continue;
+    for (const char* const library : {"libc10.so", "libtorch_cpu.so", "libtorch.so"}) {
+      if (::dlopen((folder / library).c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
+        return ::dlerror();
+    }
+    return {};
+  }
+  return join_message("TRIREME_TORCH_DIR=", *given, " has no lib/libtorch.so");
+}
+
 // Never closed: LibTorch does not survive being unloaded.
 template <typename Function>
 Function* load(const char* name) {
   const auto path = module_path();
-  void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const std::string problem = load_torch_of_environment();
+  void* const module = problem.empty() ? ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
   void* const found = module == nullptr ? nullptr : ::dlsym(module, name);
   if (found == nullptr) {
-    throw ConfigError(join_message("cannot load ", path.string(), ": ", ::dlerror()),
-                      "LibTorch has moved or changed since this was built, or the installation is "
-                      "not complete: build "
-                      "and install Trireme again");
+    throw ConfigError(
+        join_message("cannot load ", path.string(), ": ", problem.empty() ? ::dlerror() : problem),
+        "LibTorch has moved since this was built, or the installation is not complete: set "
+        "TRIREME_TORCH_DIR to the folder of a LibTorch of the same minor version (the one with "
+        "lib/libtorch.so), or build and install Trireme again");
   }
   return reinterpret_cast<Function*>(found);
 }
 
 }  // namespace
 
-launch::StoreHost store_host() {
-  return [](UniqueFd listening_socket, int port) {
-    launch::ExitObserver observer;
-    load<decltype(trireme_host_store)>("trireme_host_store")(listening_socket, port, observer);
-    return observer;
+launch::StoreOpener store_opener() {
+  return [](launch::StorePlace place) {
+    std::unique_ptr<launch::RunStore> store;
+    load<decltype(trireme_open_store)>("trireme_open_store")(place, store);
+    return store;
   };
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 }  // namespace
 
-launch::StoreHost store_host() { return {}; }
+launch::StoreOpener store_opener() { return {}; }
 
 int doctor(bool /*as_rank*/) { refuse(); }
 

@@ -65,6 +65,7 @@ class Folder final : public shm::Meeting {
     std::ifstream file(place(key));
     return {std::istreambuf_iterator<char>(file), {}};
   }
+  bool has(const std::string& key) override { return std::filesystem::exists(place(key)); }
 
  private:
   std::string place(std::string key) const {

@@ -37,6 +37,6 @@ int main() try {
     std::cout << "each of 60 steps took " << kMicroBatches << " backward passes on every rank\n";
   return examples::report(network->parameters(), losses, world);
 } catch (const std::exception& error) {
-  std::cerr << "accumulation: " << error.what() << '\n';
+  std::cerr << "accumulation: " << trireme::message_of(error) << '\n';
   return 1;
 }

@@ -182,7 +182,7 @@ int main(int argc, char** argv) {
   try {
     run(options);
   } catch (const std::exception& error) {
-    std::cerr << "char_gpt: " << error.what() << '\n';
+    std::cerr << "char_gpt: " << trireme::message_of(error) << '\n';
     return 1;
   }
   return 0;

@@ -40,9 +40,7 @@ void train(const Settings& settings, const trireme::config::Configuration& confi
     std::filesystem::create_directories(settings.folder);
     configuration.save(settings.folder / "config.toml");
   }
-  auto points = trireme::data::Pipeline(trireme::data::generator(256, {"x", "y"}, point))
-                    .shard({.index = world.rank, .count = world.size})
-                    .batch(16);
+  auto points = trireme::data::Pipeline(trireme::data::generator(256, {"x", "y"}, point)).batch(16);
   torch::nn::Linear line(1, 1);
   torch::optim::SGD optimizer(line->parameters(), torch::optim::SGDOptions(settings.learning_rate));
   trireme::Model model(
@@ -60,7 +58,7 @@ int main(int count, char** arguments) {
     if (configuration.read_command_line(count, arguments)) train(settings, configuration);
     return 0;
   } catch (const std::exception& error) {
-    std::cerr << "configuration: " << error.what() << '\n';
+    std::cerr << "configuration: " << trireme::message_of(error) << '\n';
     return 1;
   }
 }

@@ -3,6 +3,7 @@
 // the first layers on one, the rest on the other, and batches split so that both work at once. The
 // network knows of no device, and into how many parts a batch is split is found by measuring.
 #include <models/resnet.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/parallel/pipeline/devices/device_pipeline.h>
 
 #include <CLI/CLI.hpp>
@@ -108,7 +109,7 @@ int main(int argc, char** argv) {
   try {
     return run(settings);
   } catch (const std::exception& error) {
-    std::cerr << "device_pipeline: " << error.what() << '\n';
+    std::cerr << "device_pipeline: " << trireme::message_of(error) << '\n';
     return 1;
   }
 }

@@ -47,10 +47,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--resume", options.resume, "Go on from the newest checkpoint")->needs(checkpoint);
 }
 
-data::Pipeline images(const Options& options, data::Split split, data::Shard shard) {
+data::Pipeline images(const Options& options, data::Split split) {
   const auto all = data::mnist(options.folder, split);
   data::Pipeline pipeline(examples::first_samples(all, options.limit));
-  pipeline.shard(shard);
   if (split == data::Split::kTrain)
     pipeline.shuffle(1).map("image", data::random_horizontal_flip());
   pipeline.map("image", data::rescale(1 / 255.0)).map("image", data::normalize({0.2860}, {0.3530}));
@@ -71,11 +70,9 @@ void run(const Options& options) {
   at::globalContext().setFlushDenormal(true);
   torch::manual_seed(1);
 
-  auto training = images(options, data::Split::kTrain, {.index = world.rank, .count = world.size});
+  auto training = images(options, data::Split::kTrain);
   training.batch(options.batch).prefetch(4);
-  auto test =
-      images(options, data::Split::kTest,
-             {.index = world.rank, .count = world.size, .remainder = data::Remainder::kUneven});
+  auto test = images(options, data::Split::kTest);
   test.batch(100).prefetch(4);
 
   auto network = models::resnet20(/*classes=*/10, /*channels=*/1);
@@ -106,7 +103,7 @@ void run(const Options& options) {
     std::int64_t parameters = 0;
     for (const auto& parameter : network->parameters()) parameters += parameter.numel();
     std::cout << "Fashion-MNIST: ResNet-20 (" << with_thousands(parameters)
-              << " parameters) learns from " << with_thousands(training.samples() * world.size)
+              << " parameters) learns from " << with_thousands(training.samples())
               << " images over " << world.size << (world.size == 1 ? " process" : " processes")
               << ", " << options.batch << " images each in a step\n"
               << std::flush;
@@ -132,7 +129,7 @@ int main(int argc, char** argv) {
   try {
     run(options);
   } catch (const std::exception& error) {
-    std::cerr << "fashion_mnist: " << error.what() << '\n';
+    std::cerr << "fashion_mnist: " << trireme::message_of(error) << '\n';
     return 1;
   }
   return 0;

@@ -3,6 +3,7 @@
 // the steps divided by them, a checkpoint that rank 0 alone reads and writes.
 #include "examples/report.h"
 #include "examples/rings.h"
+#include <trireme/base/exception_text.h>
 #include <trireme/parallel/horovod.h>
 
 #include <CLI/CLI.hpp>
@@ -63,7 +64,7 @@ int main(int argc, char** argv) {
   try {
     return run(checkpoint);
   } catch (const std::exception& error) {
-    std::cerr << "horovod: " << error.what() << '\n';
+    std::cerr << "horovod: " << trireme::message_of(error) << '\n';
     return 1;
   }
 }

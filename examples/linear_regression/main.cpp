@@ -39,7 +39,7 @@ bool run() {
   const auto world = trireme::init();
 
   data::Pipeline points(data::generator(160, {"features", "z"}, point));
-  points.shard({.index = world.rank, .count = world.size}).batch(16).repeat(20).prefetch(4);
+  points.batch(16).repeat(20).prefetch(4);
 
   torch::nn::Linear dense(2, 1);  // features [16, 2] to z [16, 1]
   for (at::Tensor& parameter : dense->parameters()) torch::nn::init::constant_(parameter, 0.02);
@@ -78,7 +78,7 @@ int main() {
     if (run()) return 0;
     std::cerr << "linear_regression: the parameters are not what they should be\n";
   } catch (const std::exception& error) {
-    std::cerr << "linear_regression: " << error.what() << '\n';
+    std::cerr << "linear_regression: " << trireme::message_of(error) << '\n';
   }
   return 1;
 }

@@ -42,6 +42,6 @@ int main() try {
   if (skipped == 0) throw std::runtime_error("no step overflowed");
   return examples::report(network->parameters(), losses, world);
 } catch (const std::exception& error) {
-  std::cerr << "mixed_precision: " << error.what() << '\n';
+  std::cerr << "mixed_precision: " << trireme::message_of(error) << '\n';
   return 1;
 }

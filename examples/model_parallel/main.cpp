@@ -69,6 +69,6 @@ int main() try {
   }
   return examples::report(network->parameters(), losses, world);
 } catch (const std::exception& error) {
-  std::cerr << "model_parallel: " << error.what() << '\n';
+  std::cerr << "model_parallel: " << trireme::message_of(error) << '\n';
   return 1;
 }

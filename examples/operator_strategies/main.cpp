@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A strategy for each operator: into how many parts every dim of every input is cut. The functions
 // below are also what one process runs: on plain tensors strategies do nothing.
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/world.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/operator_strategy.h>
@@ -116,6 +117,6 @@ int main() try {
                             : "losses DIFFER from those of one process");
   return fell && report.agree() ? 0 : 1;
 } catch (const std::exception& error) {
-  std::cerr << "operator_strategies: " << error.what() << '\n';
+  std::cerr << "operator_strategies: " << trireme::message_of(error) << '\n';
   return 1;
 }

@@ -39,8 +39,6 @@ int main(int argc, char** argv) try {
   torch::manual_seed(1);
   auto points = trireme::data::Pipeline(std::make_shared<Spiral>(0)).shuffle(1).batch(50);
   auto others = trireme::data::Pipeline(std::make_shared<Spiral>(0.5)).batch(100);
-  points.shard({world.rank, world.size});
-  others.shard({world.rank, world.size, trireme::data::Remainder::kUneven});
   torch::nn::Sequential network(torch::nn::Linear(2, 128), torch::nn::Tanh(),
                                 torch::nn::Linear(128, 128), torch::nn::Tanh(),
                                 torch::nn::Linear(128, 2));
@@ -54,6 +52,6 @@ int main(int argc, char** argv) try {
   model.fit(points, others, {.epochs = epochs, .callbacks = {best, checkpoint, writer}});
   if (world.is_first()) std::cout << "best accuracy: " << best.best << '\n';
 } catch (const std::exception& error) {
-  std::cerr << error.what() << '\n';
+  std::cerr << trireme::message_of(error) << '\n';
   return 1;
 }

@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
     }
     return run(network, pipe, plan, steps, picture);
   } catch (const std::exception& error) {
-    std::cerr << "pipeline: " << error.what() << '\n';
+    std::cerr << "pipeline: " << trireme::message_of(error) << '\n';
     return 1;
   }
 }

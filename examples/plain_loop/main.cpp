@@ -28,6 +28,6 @@ int main() try {
   }
   return examples::report(network->parameters(), losses, world);
 } catch (const std::exception& error) {
-  std::cerr << "plain_loop: " << error.what() << '\n';
+  std::cerr << "plain_loop: " << trireme::message_of(error) << '\n';
   return 1;
 }

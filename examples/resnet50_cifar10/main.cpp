@@ -141,7 +141,7 @@ int main(int argc, char** argv) {
     if (const auto code = examples::read_options(argc, argv, options)) return *code;
     run(options);
   } catch (const std::exception& error) {
-    std::cerr << "resnet50_cifar10: " << error.what() << '\n';
+    std::cerr << "resnet50_cifar10: " << trireme::message_of(error) << '\n';
     return 1;
   }
   return 0;

@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
     return trireme::spawn(workers, argc, argv,
                           [&](const trireme::World& world) { return train(world, steps); });
   } catch (const std::exception& error) {
-    std::cerr << "spawn: " << error.what() << '\n';
+    std::cerr << "spawn: " << trireme::message_of(error) << '\n';
     return 1;
   }
 }

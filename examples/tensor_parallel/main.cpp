@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
   try {
     return run(network, tensor, steps);
   } catch (const std::exception& error) {
-    std::cerr << "tensor_parallel: " << error.what() << '\n';
+    std::cerr << "tensor_parallel: " << trireme::message_of(error) << '\n';
     return 1;
   }
 }

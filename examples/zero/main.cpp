@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   try {
     return run(stage);
   } catch (const std::exception& error) {
-    std::cerr << "zero: " << error.what() << '\n';
+    std::cerr << "zero: " << trireme::message_of(error) << '\n';
     return 1;
   }
 }

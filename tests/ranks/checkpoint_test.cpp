@@ -21,6 +21,7 @@
 #include <tests/temporary_folder.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -270,6 +271,69 @@ TEST_F(Checkpoints, EveryRankWritesItsShareOfWhatIsReplicated) {
   for (const auto& [name, tensor] : reader.section("model")) {
     EXPECT_EQ(tensor.pieces.size(), 1U) << name;
   }
+}
+
+struct Rotary : torch::nn::Module {
+  at::Tensor weight{register_parameter("weight", torch::randn({5, 3}, at::kComplexFloat))};
+  at::Tensor frequencies{register_buffer("frequencies", torch::randn({6}, at::kComplexDouble))};
+};
+
+TEST_F(Checkpoints, ComplexTensorsAreSavedByAllRanksAndLoadedByOne) {
+  for (const int stage : {0, 2}) {
+    std::filesystem::path path;
+    checkpoint::TensorMap saved;
+    run_ranks(2, [&](const Group& group) {
+      const auto net = std::make_shared<Rotary>();
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      Parallelized parallel = parallelize(*net, {.zero_stage = stage}, group);
+      parallel.shard(sgd);
+      torch::view_as_real(net->weight).square().sum().backward();
+      sgd.step();
+      const auto written = save_checkpoint(options_, parallel, *net, &sgd, {.epoch = stage});
+      parallel.fetch();
+      if (group.rank() != 0) return;
+      path = written;
+      saved = {{"weight", net->weight.detach().clone()}, {"frequencies", net->frequencies.clone()}};
+    });
+    const auto net = std::make_shared<Rotary>();
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    checkpoint::load(path, *net, &sgd);
+    expect_equal(checkpoint::module_tensors(*net), saved, join_message("stage ", stage));
+    EXPECT_TRUE(dynamic_cast<const torch::optim::SGDParamState&>(
+                    *sgd.state().at(net->weight.unsafeGetTensorImpl()))
+                    .momentum_buffer()
+                    .is_complex());
+  }
+}
+
+TEST_F(Checkpoints, WhatIsLeftOutStaysAsItIsOnEveryRank) {
+  options_.leave_out = {"first.*"};
+  std::filesystem::path path;
+  std::vector<torch::Tensor> saved;
+  run_ranks(3, [&](const Group& group) {
+    Rank rank(group, 2, 1);
+    rank.train(0, 2);
+    const auto written =
+        save_checkpoint(options_, rank.parallel, *rank.net, &rank.adam, {.epoch = 1});
+    const auto all = whole_parameters(rank);
+    if (group.rank() != 0) return;
+    path = written;
+    saved = all;
+  });
+  EXPECT_FALSE(checkpoint::Reader(path).section("model").contains("first.weight"));
+  run_ranks(2, [&](const Group& group) {
+    Rank rank(group, 2, 2);
+    const auto before = whole_parameters(rank);
+    load_checkpoint(path, rank.parallel, *rank.net, &rank.adam);
+    const auto after = whole_parameters(rank);
+    std::size_t place = 0;
+    for (const auto& parameter : rank.net->named_parameters()) {
+      const bool is_left_out = parameter.key().starts_with("first.");
+      EXPECT_TRUE(torch::equal(after[place], is_left_out ? before[place] : saved[place]))
+          << parameter.key();
+      ++place;
+    }
+  });
 }
 
 TEST_F(Checkpoints, OneRankThatCannotWriteStopsAllAndPublishesNothing) {

@@ -2,6 +2,8 @@
 #include <trireme/comm/collectives.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/check_values.h>
+#include <trireme/comm/differentiable.h>
 
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/arange.h>
@@ -9,6 +11,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -17,6 +20,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 
 namespace trireme::comm {
 namespace {
@@ -37,6 +41,8 @@ class EveryEngine : public ::testing::TestWithParam<const char*> {
 class AllReduce : public EveryEngine {};
 class Broadcast : public EveryEngine {};
 class AllGather : public EveryEngine {};
+class Gather : public EveryEngine {};
+class Scatter : public EveryEngine {};
 class ReduceScatter : public EveryEngine {};
 class AllToAll : public EveryEngine {};
 class PointToPoint : public EveryEngine {};
@@ -47,6 +53,8 @@ const auto kEngines = ::testing::Values("shm", "gloo", "threads");
 INSTANTIATE_TEST_SUITE_P(Over, AllReduce, kEngines);
 INSTANTIATE_TEST_SUITE_P(Over, Broadcast, kEngines);
 INSTANTIATE_TEST_SUITE_P(Over, AllGather, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, Gather, kEngines);
+INSTANTIATE_TEST_SUITE_P(Over, Scatter, kEngines);
 INSTANTIATE_TEST_SUITE_P(Over, ReduceScatter, kEngines);
 INSTANTIATE_TEST_SUITE_P(Over, AllToAll, kEngines);
 INSTANTIATE_TEST_SUITE_P(Over, PointToPoint, kEngines);
@@ -106,12 +114,26 @@ TEST_P(AllReduce, RunsInTheBackgroundUntilWaitedFor) {
 
 TEST_P(AllReduce, RefusesTensorsWithGaps) {
   try {
-    all_reduce(at::zeros({4, 4}).slice(1, 0, 2), Group());
+    all_reduce(at::zeros({4, 4}).slice(1, 0, 2), Group::self());
     FAIL() << "a tensor with gaps was taken";
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("all-reduce"), HasSubstr("[4, 2]"), HasSubstr("contiguous")));
   }
+}
+
+// The hint named no engine.
+TEST(DeviceTensors, AreRefusedInSharedMemoryByNameOfTheEngine) {
+  run_ranks(2, [](const Group& group) {
+    try {
+      all_reduce(at::empty({2}, at::kMeta), group);
+      FAIL() << "a tensor without memory was taken";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("all-reduce was given a tensor on meta"),
+                        HasSubstr("engine shm of group 'threads'"), HasSubstr("tensor.cpu()")));
+    }
+  });
 }
 
 TEST_P(Broadcast, CopiesTheRootsBitsForAnyDtype) {
@@ -126,8 +148,8 @@ TEST_P(Broadcast, CopiesTheRootsBitsForAnyDtype) {
 }
 
 TEST_P(Broadcast, RefusesARootOutsideTheGroup) {
-  EXPECT_THROW(broadcast(at::zeros({1}), 1, Group()), UsageError);
-  EXPECT_THROW(broadcast(at::zeros({1}), -1, Group()), UsageError);
+  EXPECT_THROW(broadcast(at::zeros({1}), 1, Group::self()), UsageError);
+  EXPECT_THROW(broadcast(at::zeros({1}), -1, Group::self()), UsageError);
 }
 
 TEST_P(AllGather, ConcatenatesInRankOrder) {
@@ -148,6 +170,61 @@ TEST_P(AllGather, RefusesAnOutputThatDoesNotFit) {
     } catch (const UsageError& error) {
       EXPECT_THAT(error.what(), AllOf(HasSubstr("[3]"), HasSubstr("[2]"), HasSubstr("2 ranks")));
     }
+  });
+}
+
+TEST_P(Gather, LeavesTheRootAllRowsInRankOrder) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBool, at::kComplexDouble}) {
+    run_ranks(3, [&](const Group& group) {
+      for (int root = 0; root < 3; ++root) {
+        const bool is_root = group.rank() == root;
+        const at::Tensor input = at::full({2, 5}, group.rank() % 2, dtype);
+        const at::Tensor output = is_root ? at::empty({6, 5}, dtype) : at::Tensor();
+        gather(output, input, root, group, "rows");
+        const at::Tensor later = is_root ? at::empty({6, 5}, dtype) : at::Tensor();
+        gather_async(later, input, root, group).wait();
+        if (!is_root) continue;
+        const at::Tensor expected =
+            at::cat({at::zeros({2, 5}, dtype), at::ones({2, 5}, dtype), at::zeros({2, 5}, dtype)});
+        EXPECT_TRUE(at::equal(output, expected) && at::equal(later, expected)) << dtype;
+      }
+    });
+  }
+}
+
+TEST_P(Gather, RefusesAnOutputThatDoesNotFitAndARootOutsideTheGroup) {
+  run_ranks(2, [](const Group& group) {
+    if (group.rank() == 0) {
+      EXPECT_THROW(gather(at::empty({3}), at::empty({2}), 0, group), UsageError);
+      EXPECT_THROW(gather(at::Tensor(), at::empty({2}), 0, group), UsageError);
+    }
+    EXPECT_THROW(gather(at::empty({4}), at::empty({2}), 2, group), UsageError);
+  });
+}
+
+TEST_P(Scatter, GivesEachRankItsSliceOfTheRootsRows) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kShort, at::kBFloat16}) {
+    run_ranks(3, [&](const Group& group) {
+      for (int root = 0; root < 3; ++root) {
+        const at::Tensor input =
+            group.rank() == root ? at::arange(12).view({6, 2}).to(dtype) : at::Tensor();
+        const at::Tensor output = at::empty({2, 2}, dtype);
+        scatter(output, input, root, group, "rows");
+        const at::Tensor later = at::empty({2, 2}, dtype);
+        scatter_async(later, input, root, group).wait();
+        const at::Tensor expected = at::arange(4).add(4 * group.rank()).view({2, 2}).to(dtype);
+        EXPECT_TRUE(at::equal(output, expected) && at::equal(later, expected)) << dtype;
+      }
+    });
+  }
+}
+
+TEST_P(Scatter, RefusesAnInputThatDoesNotFitAndARootOutsideTheGroup) {
+  run_ranks(2, [](const Group& group) {
+    if (group.rank() == 0) {
+      EXPECT_THROW(scatter(at::empty({2}), at::empty({3}), 0, group), UsageError);
+    }
+    EXPECT_THROW(scatter(at::empty({2}), at::empty({4}), -1, group), UsageError);
   });
 }
 
@@ -250,12 +327,12 @@ TEST(BackgroundWork, GoesOnWhenWorkAndGroupAreDropped) {
     const at::Tensor output = at::empty({200'000}, at::kInt);
     static_cast<void>(all_gather_async(output, input, group));
     static_cast<void>(reduce_scatter_async(at::empty({50'000}, at::kInt), input, group));
-    group = Group();
+    group = Group::self();
   });
 }
 
 TEST_P(PointToPoint, RefusesItselfAndStrangers) {
-  EXPECT_THROW(send(at::zeros({1}), 0, Group()), UsageError);
+  EXPECT_THROW(send(at::zeros({1}), 0, Group::self()), UsageError);
   run_ranks(2, [](const Group& group) {
     EXPECT_THROW(send(at::zeros({1}), group.rank(), group), UsageError);
     EXPECT_THROW(receive(at::zeros({1}), 2, group), UsageError);
@@ -341,7 +418,8 @@ TEST_P(AllGatherText, ReturnsTextsOfAnyLengthByRank) {
 }
 
 TEST(GroupOfOne, MakesEveryCollectiveACopy) {
-  const Group group;
+  const Group group = Group::self();
+  EXPECT_FALSE(group.is_empty());
   EXPECT_EQ(group.size(), 1);
   EXPECT_EQ(group.engine(), "none");
   EXPECT_EQ(group.summation_order(), SummationOrder::kRank);
@@ -354,7 +432,42 @@ TEST(GroupOfOne, MakesEveryCollectiveACopy) {
   const at::Tensor scattered = at::zeros({2});
   reduce_scatter(scattered, tensor, group);
   EXPECT_TRUE(at::equal(gathered, tensor) && at::equal(scattered, tensor));
+  const at::Tensor at_root = at::zeros({2});
+  gather(at_root, tensor, 0, group);
+  const at::Tensor from_root = at::zeros({2});
+  scatter(from_root, tensor, 0, group);
+  EXPECT_TRUE(at::equal(at_root, tensor) && at::equal(from_root, tensor));
   EXPECT_THAT(all_gather_text("me", group), ElementsAre("me"));
+}
+
+// It was taken for a group of one: ranks trained apart without a word.
+TEST(EmptyGroup, IsRefusedByEveryCollective) {
+  const Group group;
+  EXPECT_TRUE(group.is_empty());
+  const at::Tensor tensor = at::zeros({2});
+  const std::vector<std::function<void()>> calls = {
+      [&] { all_reduce(tensor, group); },
+      [&] { all_reduce_ordered(tensor, group); },
+      [&] { reduce(tensor, 0, group); },
+      [&] { broadcast(tensor, 0, group); },
+      [&] { all_gather(at::zeros({2}), tensor, group); },
+      [&] { gather(at::zeros({2}), tensor, 0, group); },
+      [&] { scatter(at::zeros({2}), tensor, 0, group); },
+      [&] { reduce_scatter(at::zeros({2}), tensor, group); },
+      [&] { all_to_all(at::zeros({2}), tensor, group); },
+      [&] { barrier(group); },
+      [&] { static_cast<void>(all_gather_text("me", group)); },
+      [&] { static_cast<void>(group.subgroup(std::array{0})); },
+      [&] { static_cast<void>(functional::all_gather(tensor, group)); },
+      [&] { check_equal_values({}, group, "nothing"); }};
+  for (const auto& call : calls) {
+    try {
+      call();
+      FAIL() << "an empty group was taken by call " << &call - calls.data();
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("empty group"), HasSubstr("world.group")));
+    }
+  }
 }
 
 TEST(SummationOrder, IsRankOrderInSharedMemoryAndOverTwoRanksOfGloo) {
@@ -415,14 +528,14 @@ TEST(Engines, AreChosenByNameAndListedWhenUnknown) {
 TEST(Engines, NameTheInterfaceThatDoesNotExist) {
   const Engine& gloo = choose_engine("gloo", true);
   try {
-    connect(gloo, {.store = c10::make_intrusive<c10d::HashStore>(),
-                   .rank = 0,
-                   .size = 2,
-                   .group_name = "test",
-                   .world_ranks = {},
-                   .machines = {},
-                   .interface = "nowhere0",
-                   .timeout = std::chrono::seconds(1)});
+    static_cast<void>(connect(gloo, {.store = c10::make_intrusive<c10d::HashStore>(),
+                                     .rank = 0,
+                                     .size = 2,
+                                     .group_name = "test",
+                                     .world_ranks = {},
+                                     .machines = {},
+                                     .interface = "nowhere0",
+                                     .timeout = std::chrono::seconds(1)}));
     FAIL() << "an interface that does not exist was used";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("nowhere0"), HasSubstr("TRIREME_INTERFACE")));

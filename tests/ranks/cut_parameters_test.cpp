@@ -24,6 +24,7 @@ using test::make_batch;
 using test::make_net;
 using test::num_whole;
 using test::Stack;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::run_ranks_catching;
@@ -190,19 +191,88 @@ TEST(CutParameters, MayBeLookedAtByOneRankWhileAllAreWhole) {
   });
 }
 
+// Connects by another engine than the other tests while it lives.
+class WithEngine {
+ public:
+  explicit WithEngine(std::string engine)
+      : before_(std::exchange(testing::engine_of_ranks, std::move(engine))) {}
+  WithEngine(const WithEngine&) = delete;
+  WithEngine& operator=(const WithEngine&) = delete;
+  ~WithEngine() { testing::engine_of_ranks = before_; }
+
+ private:
+  std::string before_;
+};
+
+// Over Gloo this used to end the process.
 TEST(CutParameters, TellRanksThatNeedOthersThanTheRest) {
-  const auto thrown = run_ranks_catching(
-      2,
-      [](const Group& group) {
-        Stack net(6);
-        Parallelized parallelized = parallelize(*net, cut(), group);
-        static_cast<void>(net->layers[group.rank() == 0 ? 1 : 4]->weight.sum());
-        static_cast<void>(net->layers[2]->weight.sum());
-      },
-      std::chrono::seconds(20));
-  const std::string message = testing::message_of<CommError>(thrown[0]);
-  EXPECT_THAT(message, ::testing::AllOf(HasSubstr("parameters from layer1.bias"),
-                                        HasSubstr("parameters from layer4.bias")));
+  for (const std::string engine : {"shm", "gloo", "threads"}) {
+    const WithEngine by(engine);
+    const auto thrown = run_ranks_catching(
+        2,
+        [](const Group& group) {
+          Stack net(6);
+          Parallelized parallelized = parallelize(*net, cut(), group);
+          static_cast<void>(net->layers[group.rank() == 0 ? 1 : 4]->weight.sum());
+        },
+        std::chrono::seconds(20));
+    for (const std::exception_ptr& exception : thrown) {
+      EXPECT_THAT(testing::message_of<UsageError>(exception),
+                  AllOf(HasSubstr("rank 0 needs layer1.bias, layer1.weight"),
+                        HasSubstr("rank 1 needs layer4.bias, layer4.weight"),
+                        HasSubstr("plan.zero_stage_of"), HasSubstr("with no rows")))
+          << engine;
+    }
+  }
+}
+
+// Experts of which each rank may skip some.
+struct ExpertsImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, bool use_second, bool with_no_rows) {
+    torch::Tensor y = last(torch::tanh(first(x)));
+    if (use_second) return y + second(x);
+    return with_no_rows ? torch::cat({y, second(x.narrow(0, 0, 0))}) : y;
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(32, 32));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(32, 32));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(32, 32));
+};
+TORCH_MODULE(Experts);
+
+// With every bucket size: one bucket for all used to hide it.
+TEST(CutParameters, NameExpertsThatSomeRanksSkip) {
+  const auto train = [](const Plan& plan, bool with_no_rows) {
+    return run_ranks_catching(
+        2,
+        [&](const Group& group) {
+          Experts net;
+          torch::optim::SGD optimizer(net->parameters(), 0.1);
+          Parallelized parallelized = parallelize(*net, plan, group);
+          parallelized.shard(optimizer);
+          for (int step = 0; step < 2; ++step) {
+            optimizer.zero_grad();
+            const bool use_second = group.rank() == 0 || step == 0;
+            net->forward(torch::ones({4, 32}), use_second, with_no_rows).sum().backward();
+            optimizer.step();
+          }
+          parallelized.fetch();
+          EXPECT_TRUE(torch::isfinite(net->second->weight).all().item<bool>());
+        },
+        std::chrono::seconds(20));
+  };
+  for (const std::int64_t bytes :
+       {test::kLayerBytes, 2 * test::kLayerBytes, 100 * test::kLayerBytes}) {
+    Plan plan = cut();
+    plan.bucket_bytes = plan.first_bucket_bytes = bytes;
+    for (const std::exception_ptr& exception : train(plan, false)) {
+      EXPECT_THAT(testing::message_of<UsageError>(exception),
+                  AllOf(HasSubstr("second.weight"), HasSubstr("plan.zero_stage_of")))
+          << bytes;
+    }
+    for (const std::exception_ptr& exception : train(plan, true)) EXPECT_EQ(exception, nullptr);
+    plan.zero_stage_of = {{"second", 2}};
+    for (const std::exception_ptr& exception : train(plan, false)) EXPECT_EQ(exception, nullptr);
+  }
 }
 
 TEST(CutParameters, WorkWithSynchronisedBatchNorm) {

@@ -93,8 +93,8 @@ TEST_P(StateOf, CutThingsIsThatOfOneProcess) {
     {
       test::Net source = make_net(1);
       auto source_adam = adam_of(source);
-      train(source, source_adam, 0, Group());
-      Parallelized alone = parallelize(*source, {}, Group());
+      train(source, source_adam, 0, Group::self());
+      Parallelized alone = parallelize(*source, {}, Group::self());
       given = whole_state(alone, *source, source_adam);
     }
     load_whole_state(given, parallel, *net, adam);

@@ -527,5 +527,26 @@ TEST(DataParallel, TakesAListOfParameters) {
   });
 }
 
+struct Warnings : c10::WarningHandler {
+  void process(const c10::Warning& warning) override { all += warning.msg(); }
+  std::string all;
+};
+
+// Which parameters were used travels in the last bucket, here as complex numbers: to read them from
+// it cast complex values to real, with a warning.
+TEST(DataParallel, TrainsComplexParametersWithoutAWarning) {
+  const c10::WarningUtils::WarnAlways always;
+  run_ranks(2, [](const Group& group) {
+    Warnings warnings;
+    const c10::WarningUtils::WarningHandlerGuard noticing(&warnings);
+    const torch::Tensor weight = torch::ones({3}, torch::kComplexFloat).set_requires_grad(true);
+    const std::vector<std::pair<std::string, torch::Tensor>> parameters = {{"weight", weight}};
+    const Parallelized parallelized = parallelize(parameters, {}, group);
+    torch::real(weight * (1.0 + group.rank())).sum().backward();
+    EXPECT_TRUE(torch::equal(weight.grad(), torch::full({3}, 1.5, torch::kComplexFloat)));
+    EXPECT_EQ(warnings.all, "");
+  });
+}
+
 }  // namespace
 }  // namespace trireme

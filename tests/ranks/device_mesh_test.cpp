@@ -286,5 +286,46 @@ TEST(DeviceMeshErrors, CoverRanksThatAskForDifferentSubMeshes) {
                          HasSubstr("rank 3 gave \"c\"=1, \"a\"=2"))));
 }
 
+TEST(DeviceMeshOfRanks, ArrangedAlikeIsTheSameMesh) {
+  run_ranks(4, [](const comm::Group& group) {
+    const std::vector<MeshAxis> axes = {{"data", 2}, {"tensor", 2}};
+    const DeviceMesh mesh(group, axes);
+    EXPECT_EQ(DeviceMesh(group, axes), mesh);
+    EXPECT_EQ(DeviceMesh(group, {0, 1, 2, 3}, axes), mesh);
+    EXPECT_EQ(DeviceMesh(group, axes).submesh({"tensor"}), mesh.submesh({"tensor"}));
+    EXPECT_NE(DeviceMesh(group, {{"tensor", 2}, {"data", 2}}), mesh);
+    EXPECT_NE(DeviceMesh(group, {1, 0, 2, 3}, axes), mesh);
+    EXPECT_NE(DeviceMesh(group.subgroup(std::vector<int>{0, 1, 2, 3}), axes), mesh);
+  });
+}
+
+TEST(DeviceMeshOfRanks, ThatSomeRanksHaveLetGoIsMadeAnew) {
+  run_ranks(2, [](const comm::Group& group) {
+    std::optional<DeviceMesh> kept = DeviceMesh(group, {{"tensor", 2}});
+    if (group.rank() == 1) kept.reset();
+    const DeviceMesh again(group, {{"tensor", 2}});
+    EXPECT_EQ(summed(1, again.group(0)), 2);
+    if (kept) {
+      EXPECT_NE(again, *kept);
+    }
+    // Rank 0 has two by now, of which rank 1 knows the later one alone.
+    const DeviceMesh once_more(group, {{"tensor", 2}});
+    EXPECT_EQ(once_more, again);
+    EXPECT_EQ(summed(1, once_more.group(0)), 2);
+  });
+}
+
+TEST(DeviceMeshOfRanks, OfWhichRanksKeepDifferentOnesIsMadeAnew) {
+  run_ranks(2, [](const comm::Group& group) {
+    std::optional<DeviceMesh> first = DeviceMesh(group, {{"tensor", 2}});
+    if (group.rank() == 1) first.reset();
+    std::optional<DeviceMesh> second = DeviceMesh(group, {{"tensor", 2}});
+    if (group.rank() == 0) second.reset();
+    const DeviceMesh third(group, {{"tensor", 2}});
+    EXPECT_NE(third, first ? *first : *second);
+    EXPECT_EQ(summed(1, third.group(0)), 2);
+  });
+}
+
 }  // namespace
 }  // namespace trireme

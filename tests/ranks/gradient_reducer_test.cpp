@@ -119,12 +119,12 @@ TEST(GradientReducer, ChangesNothingInAGroupOfOne) {
   const Parameters parameters = mixed();
   for (const GradientReducerOptions& options :
        {GradientReducerOptions{}, {.reduction = kSum}, {.predivide = 3}}) {
-    GradientReducer reducer(parameters, Group(), options);
+    GradientReducer reducer(parameters, Group::self(), options);
     set_gradients(parameters, 0);
     for (int step = 0; step < 3; ++step) reducer.reduce();
     expect_folded(parameters, 1, 1);
   }
-  GradientReducer reducer(parameters, Group(), {.degree = 3});
+  GradientReducer reducer(parameters, Group::self(), {.degree = 3});
   set_gradients(parameters, 0);
   reducer.reduce();
   expect_folded(parameters, 1, 3);

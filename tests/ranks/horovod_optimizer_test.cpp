@@ -266,7 +266,7 @@ TEST(DistributedOptimizer, NamesTheParameterThatWasNotBroadcast) {
 // One process: a group of one.
 struct Alone {
   explicit Alone(std::int64_t passes)
-      : optimizer(sgd, {}, {.backward_passes_per_step = passes}, comm::Group()) {}
+      : optimizer(sgd, {}, {.backward_passes_per_step = passes}, comm::Group::self()) {}
   void backward() { linear(torch::ones({1, 2})).sum().backward(); }
 
   torch::nn::Linear linear{2, 2};

@@ -77,7 +77,7 @@ TEST_P(KnownBug, GradientsAreDoubledInAGroupOfOne) {
   for (const bool set_to_none : {true, false}) {
     Vector net;
     torch::optim::SGD optimizer(net->parameters(), 1);
-    Parallelized parallelized = parallelize(*net, plan(), Group());
+    Parallelized parallelized = parallelize(*net, plan(), Group::self());
     parallelized.shard(optimizer);
     for (int step = 1; step <= 3; ++step) {
       optimizer.zero_grad(set_to_none);

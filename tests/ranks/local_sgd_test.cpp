@@ -142,7 +142,7 @@ TEST(LocalSgd, AveragesWhenAskedAndOnlyWhatIsTrained) {
 TEST(LocalSgd, LeavesAGroupOfOneAlone) {
   torch::nn::Linear linear(3, 3);
   const torch::Tensor before = linear->weight.detach().clone();
-  LocalSgd local(*linear, {.period = 1}, Group());
+  LocalSgd local(*linear, {.period = 1}, Group::self());
   local.step();
   local.average();
   EXPECT_TRUE(torch::equal(linear->weight, before));
@@ -180,7 +180,7 @@ TEST(LocalSgd, RefusesOptionsThatCannotBe) {
     torch::nn::Linear linear(2, 2);
     std::string message;
     try {
-      const LocalSgd local(*linear, options, Group());
+      const LocalSgd local(*linear, options, Group::self());
     } catch (const UsageError& error) {
       message = error.what();
     }
@@ -193,7 +193,8 @@ TEST(LocalSgd, RefusesOptionsThatCannotBe) {
 TEST(LocalSgd, RefusesOnAllRanksOptionsThatCannotBeOnOne) {
   run_ranks(2, [](const Group& group) {
     torch::nn::Linear linear(2, 2);
-    EXPECT_THROW(LocalSgd(*linear, {.period = group.rank() == 0 ? 8 : 0}, group), UsageError);
+    EXPECT_THROW(const LocalSgd local(*linear, {.period = group.rank() == 0 ? 8 : 0}, group),
+                 UsageError);
   });
 }
 

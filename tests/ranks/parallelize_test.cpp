@@ -5,6 +5,7 @@
 #include <trireme/parallel/data_parallel.h>
 
 #include <gmock/gmock.h>
+#include <tests/ranks/checks.h>
 #include <tests/ranks/small_net.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
@@ -104,7 +105,7 @@ TEST(DataParallel, RunsTwoForwardsBeforeTwoBackwardsThroughBatchNorm) {
 
 TEST(Parallelized, BeginsANewStepAfterOneThatWasAbandoned) {
   Net net = make_net(1);
-  Parallelized parallelized = parallelize(*net, {.micro_batches = 2}, Group());
+  Parallelized parallelized = parallelize(*net, {.micro_batches = 2}, Group::self());
   const auto step = [&] {
     net->zero_grad();
     for (int i = 0; i < 2; ++i) loss_of(net, make_batch(0, i)).backward();
@@ -159,6 +160,97 @@ TEST(DataParallel, GivesAllRanksTheBuffersOfRankZero) {
   });
 }
 
+// Buffers of every kind of memory, with the rank's number in them.
+struct BuffersImpl : torch::nn::Module {
+  explicit BuffersImpl(double rank) {
+    const auto numbers = torch::arange(24).reshape({2, 3, 4}).to(torch::kFloat) + 100 * rank;
+    add("permuted", numbers.clone().permute({2, 0, 1}));
+    add("columns", numbers.clone().slice(2, 0, 4, 2));
+    add("inner", numbers.clone().slice(1, 1, 3));
+    add("expanded", torch::full({1, 3}, rank).expand({4, 3}));
+    add("one_for_all", torch::full({}, rank).expand({2, 2}));
+    add("empty", torch::empty({0, 3}));
+    add("empty_columns", torch::empty({2, 0}).expand({2, 0}));
+    add("number", torch::full({}, rank, torch::kDouble));
+    add("flags", (numbers > 50).slice(2, 1, 4, 2));
+    add("complex", torch::complex(numbers, -numbers).slice(2, 0, 4, 3));
+    add("channels_last",
+        torch::full({1, 2, 2, 2}, rank).contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return linear(x); }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(3, 3));
+
+ private:
+  void add(const std::string& name, const torch::Tensor& buffer) { register_buffer(name, buffer); }
+};
+TORCH_MODULE(Buffers);
+
+// What was not dense used to be refused, and in steps to be taken from other memory.
+TEST(DataParallel, GivesAllRanksBuffersOfAnyStrides) {
+  run_ranks(3, [](const Group& group) {
+    const auto expect_those_of_rank_0 = [&](Buffers& net, double value) {
+      const Buffers expected(value);
+      for (const auto& item : net->named_buffers()) {
+        EXPECT_TRUE(torch::equal(item.value(), expected->named_buffers()[item.key()]))
+            << item.key() << " on rank " << group.rank();
+      }
+    };
+    Buffers net(group.rank());
+    const DataParallel parallel(net, group);
+    expect_those_of_rank_0(net, 0);
+  });
+  run_ranks(3, [](const Group& group) {
+    Buffers net(0);
+    const DataParallel parallel(net, group);
+    // Each rank changes them in its own way, as batch norm would.
+    for (const auto& item : net->named_buffers()) {
+      if (item.key() == "flags") {
+        item.value().logical_xor_(torch::full({}, group.rank() > 0));
+      } else if (item.key() == "expanded") {
+        item.value()[0].add_(group.rank());
+      } else if (item.key() == "one_for_all") {
+        item.value()[0][0].add_(group.rank());
+      } else {
+        item.value().add_(group.rank());
+      }
+    }
+    net->forward(torch::ones({2, 3})).sum().backward();
+    const Buffers expected(0);
+    for (const auto& item : net->named_buffers()) {
+      EXPECT_TRUE(torch::equal(item.value(), expected->named_buffers()[item.key()]))
+          << item.key() << " on rank " << group.rank();
+    }
+  });
+}
+
+TEST(DataParallel, TakesAModuleAsItsHolderOrASharedPointerToo) {
+  run_ranks(2, [](const Group& group) {
+    Net net = make_net(1);
+    {
+      const DataParallel parallel(net, group);
+    }
+    {
+      const Parallelized parallel = parallelize(net.ptr(), {}, group);
+    }
+    const std::shared_ptr<torch::nn::Module> none;
+    EXPECT_THAT(test::usage_error([&] { const DataParallel parallel(none, group); }),
+                HasSubstr("a null pointer was given in place of a module"));
+  });
+}
+
+TEST(ParallelizeErrors, NameAnEmptyGroupAndAnAxisThatNobodyUses) {
+  Net net = make_net(1);
+  EXPECT_THAT(test::usage_error([&] { const DataParallel parallel(*net, Group()); }),
+              AllOf(HasSubstr("parallelize was given an empty group"), HasSubstr("world.group")));
+  const DataParallel alone(*net, Group::self());
+  run_ranks(2, [](const Group& group) {
+    Net typed = make_net(1);
+    EXPECT_THAT(
+        test::usage_error([&] { auto all = parallelize(typed, {.mesh = {{"dta", 2}}}, group); }),
+        HasSubstr("did you mean 'data'?"));
+  });
+}
+
 TEST(DataParallel, LeavesAnOrdinaryModuleBehindWhenDestroyed) {
   run_ranks(2, [](const Group& group) {
     Net net = make_net(1);
@@ -197,7 +289,7 @@ TEST(Parallelized, SumsANumberOverRanksWithTheGradients) {
 
 TEST(Parallelized, KeepsTheNumberOfAGroupOfOne) {
   torch::nn::Linear net(2, 2);
-  Parallelized parallelized = parallelize(*net, {}, Group());
+  Parallelized parallelized = parallelize(*net, {}, Group::self());
   EXPECT_EQ(parallelized.sum_of_step(), 0);
   parallelized.add_to_step(torch::tensor(2.5));
   EXPECT_EQ(parallelized.sum_of_step(), 2.5);
@@ -242,9 +334,11 @@ TEST(ParallelizeErrors, RefuseAModuleThatIsParallelAlready) {
 
 TEST(ParallelizeErrors, RefuseImpossiblePlans) {
   torch::nn::Linear net(2, 2);
-  EXPECT_THROW(static_cast<void>(parallelize(*net, {.micro_batches = 0}, Group())), UsageError);
-  EXPECT_THROW(static_cast<void>(parallelize(*net, {.bucket_bytes = -1}, Group())), UsageError);
-  EXPECT_THROW(static_cast<void>(parallelize(*net, {.allreduce_streams = 17}, Group())),
+  EXPECT_THROW(static_cast<void>(parallelize(*net, {.micro_batches = 0}, Group::self())),
+               UsageError);
+  EXPECT_THROW(static_cast<void>(parallelize(*net, {.bucket_bytes = -1}, Group::self())),
+               UsageError);
+  EXPECT_THROW(static_cast<void>(parallelize(*net, {.allreduce_streams = 17}, Group::self())),
                UsageError);
   run_ranks(2, [&](const Group& group) {
     EXPECT_THROW(static_cast<void>(parallelize(*net, {.data_parallel = false}, group)), UsageError);
@@ -266,7 +360,7 @@ TEST(ParallelizeErrors, ShowWherePlansDiffer) {
 TEST(DataParallel, DividesHalfPrecisionByWhatItCannotHold) {
   torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
   net->to(torch::kBFloat16);
-  const DataParallel parallel(*net, Group(), 257);
+  const DataParallel parallel(*net, Group::self(), 257);
   for (int i = 0; i < 257; ++i) net(torch::ones({1, 1}, torch::kBFloat16)).sum().mul(2).backward();
   // The sum itself stops growing at 512; 512 / 257 is 1.99, 512 / 256 would be 2.
   EXPECT_LT(net->weight.grad().item<float>(), 2);
@@ -291,7 +385,7 @@ TEST(ParallelizeErrors, SurfaceFromBackwardWhenAPeerIsGone) {
         Net net = make_net(1);
         const DataParallel parallel(*net, group);
         if (group.rank() == 1) return;
-        group = Group();
+        group = Group::self();
         loss_of(net, make_batch(0, 0)).backward();
       },
       std::chrono::milliseconds(2000));

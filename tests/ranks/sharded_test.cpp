@@ -245,6 +245,52 @@ TEST_P(Sharded, IsTheSameWithAParameterThatOnlySomeStepsUseAndZeroGradOfTheModul
   });
 }
 
+// clip_grad_norm_ used to find no gradients and to clip nothing.
+TEST_P(Sharded, RefusesFunctionsOfGradientsThatNoRankHasWhole) {
+  run_ranks(2, [](const Group& group) {
+    test::Net net = make_net(1);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Parallelized parallelized = parallelize(net, plan(), group);
+    parallelized.shard(optimizer);
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      loss_of(net, make_batch(step, group.rank())).backward();
+      EXPECT_THAT(
+          usage_error([&] { torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0); }),
+          AllOf(HasSubstr("gradient of parameter "), HasSubstr("clip_by_global_norm(optimizer")));
+      EXPECT_THAT(usage_error([&] { net->first->weight.grad().norm(); }),
+                  HasSubstr("gradient of parameter first.weight"));
+      EXPECT_FALSE(net->unused.grad().defined());
+      net->zero_grad();  // leaves what the optimizer has
+      EXPECT_FALSE(net->first->weight.grad().defined());
+      const double norm = clip_by_global_norm(optimizer, 1e-3, parallelized.sharing());
+      EXPECT_GT(norm, 1e-3);
+      EXPECT_LT(global_norm(optimizer, parallelized.sharing()), 1.1e-3);
+      optimizer.step();
+      EXPECT_FALSE(net->first->weight.grad().defined());
+      net->zero_grad(/*set_to_none=*/false);
+    }
+  });
+}
+
+TEST_P(Sharded, GoesBackwardTwiceThroughOneGraph) {
+  run_ranks(2, [](const Group& group) {
+    std::vector<std::vector<torch::Tensor>> ends;
+    for (const int passes : {1, 2}) {
+      test::Net net = make_net(1);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      Parallelized parallelized = parallelize(*net, plan(), group);
+      parallelized.shard(optimizer);
+      const auto loss = loss_of(net, make_batch(0, group.rank()));
+      for (int pass = 1; pass <= passes; ++pass) loss.backward({}, /*retain_graph=*/pass < passes);
+      optimizer.step();
+      parallelized.fetch();
+      ends.push_back(test::copies(*net));
+    }
+    EXPECT_TRUE(test::all_equal(ends[0], ends[1]));  // the second replaces the first
+  });
+}
+
 TEST_P(Sharded, CutsGradientsThatAreThereAlready) {
   run_ranks(2, [](const Group& group) {
     test::Net net = make_net(1);
@@ -396,7 +442,7 @@ TEST_P(Sharded, RefusesWhatCannotBe) {
   });
   test::Net net = make_net(1);
   EXPECT_THAT(
-      usage_error([&] { static_cast<void>(parallelize(*net, {.zero_stage = 4}, Group())); }),
+      usage_error([&] { static_cast<void>(parallelize(*net, {.zero_stage = 4}, Group::self())); }),
       HasSubstr("zero_stage is 4"));
 }
 

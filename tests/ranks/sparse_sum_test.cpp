@@ -116,7 +116,7 @@ TEST(SumSparse, IsUndefinedWhereNoRankHasAny) {
   run_ranks(3, [](const Group& group) {
     EXPECT_FALSE(sum_sparse({}, {6, 2}, torch::kFloat, group).defined());
   });
-  EXPECT_FALSE(sum_sparse({}, {6, 2}, torch::kFloat, Group()).defined());
+  EXPECT_FALSE(sum_sparse({}, {6, 2}, torch::kFloat, Group::self()).defined());
 }
 
 TEST(SumSparse, KeepsWhatIsNotFinite) {

@@ -172,7 +172,7 @@ TEST(SyncBatchNorm, LeavesPlainModulesBehind) {
 TEST(SyncBatchNorm, DoesNothingOnAGroupOfOne) {
   Net net;
   Net plain;
-  const SyncBatchNorm synchronized(*net, Group());
+  const SyncBatchNorm synchronized(*net, Group::self());
   const auto nothing = [](const auto&) {};
   train(net, 0, 4, [&](const auto& x) { return net(x); }, nothing);
   train(plain, 0, 4, [&](const auto& x) { return plain(x); }, nothing);

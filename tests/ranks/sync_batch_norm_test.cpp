@@ -312,7 +312,7 @@ TEST(SynchronizedBatchNormGradients, FrozenInputsAndWeightsHaveNone) {
 TEST(SynchronizedBatchNormGradients, AreThoseOfPlainBatchNormOnAGroupOfOne) {
   const Case c = {.name = "", .counts = {4}, .places = {3}};
   const Problem whole = whole_problem(c);
-  const Outcome alone = run_synchronized(part_of(c, whole, 0), Group());
+  const Outcome alone = run_synchronized(part_of(c, whole, 0), Group::self());
   const Outcome expected = run_plain(part_of(c, whole, 0));
   EXPECT_TRUE(at::equal(alone.output, expected.output));
   EXPECT_TRUE(at::equal(alone.of_input, expected.of_input));

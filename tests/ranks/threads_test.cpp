@@ -110,7 +110,7 @@ TEST_F(ThreadsMessages, ArriveThoughNobodyKeepsTensorOrWork) {
   run_ranks(2, [&](Group group) {
     if (group.rank() == 0) {
       static_cast<void>(send_async(at::arange(1000), 1, group));
-      group = Group();
+      group = Group::self();
       is_sent.count_down();
       return;
     }
@@ -403,8 +403,8 @@ TEST_F(ThreadsFailures, RefuseRanksOfAnotherProcess) {
   const std::string file = folder.path() / "store";
   const auto message_of_rank = [&](int rank) -> std::string {
     try {
-      trireme::testing::connect_thread(c10::make_intrusive<c10d::FileStore>(file, 2), rank, 2,
-                                       std::chrono::seconds(60));
+      const Group group = trireme::testing::connect_thread(
+          c10::make_intrusive<c10d::FileStore>(file, 2), rank, 2, std::chrono::seconds(60));
     } catch (const ConfigError& error) {
       return error.what();
     } catch (const std::exception& error) {

@@ -5,7 +5,9 @@ import re
 
 from .tree import ROOMS, Result, line_of
 
-LONG_FILES = {}  # path: why it is longer than 600 lines
+LONG_FILES = {  # path: why it is longer than 600 lines
+    "trireme/parallel/parallelize.cpp": "one handle with and without what is cut; one runtime for plans is to divide it",
+}
 MAXIMUM_LINES = 600
 
 
@@ -34,7 +36,7 @@ def size(tree):
     findings = [f"{path}: {count} lines, at most {MAXIMUM_LINES}; split it, or give a reason in tools/checks/structure.py"
                 for count, path in lines if count > MAXIMUM_LINES and path not in LONG_FILES]
     findings += [f"tools/checks/structure.py: {path} needs no exception any more" for path in LONG_FILES
-                 if dict((path, count) for count, path in lines).get(path, 0) <= MAXIMUM_LINES]
+                 if dict((path, count) for count, path in lines).get(path, MAXIMUM_LINES + 1) <= MAXIMUM_LINES]
     largest = ", ".join(f"{path} {count}" for count, path in lines[:10])
     return Result(f"{sum(count for count, _ in lines)} lines", findings, [f"largest: {largest}"])
 
@@ -116,6 +118,17 @@ def environment(tree):
                and path != "trireme/base/environment.cpp"]
     return Result(f"{len(sources)} files", matches(
         tree, sources, r"\b(secure_)?getenv\s*\(|\benviron\b", "take a trireme::Environment (trireme/base/environment.h)"))
+
+
+def locale(tree):
+    """Text that is read back is written and read alike under every locale: trireme/base/text.h."""
+    sources = [path for path in tree.cpp if path.startswith(("trireme/", "apps/", "models/"))
+               and path not in ("trireme/base/error.h", "trireme/base/text.h")]
+    streams = r"\bstd::[io]?stringstream\b"
+    numbers = r"\b(?:std::sto(?:i|l|ll|ul|ull|f|d|ld)|strto(?:d|f|ld|l|ll|ul|ull))\s*\("
+    letters = r"\b(?:std::)?(?:is(?:alpha|alnum|space|upper|lower|print|blank)|to(?:lower|upper))\s*\("
+    return Result(f"{len(sources)} files", matches(
+        tree, sources, "|".join((streams, numbers, letters)), "the locale decides; take trireme/base/text.h"))
 
 
 def portable(tree):

@@ -4,6 +4,8 @@
 
 #include <trireme/base/unique_fd.h>
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <filesystem>
 #include <span>
@@ -11,10 +13,16 @@
 
 namespace trireme {
 
-/// A file under construction: written beside its place under a hidden temporary name, flushed to
-/// the disk and renamed by `commit()`. Without a commit the destructor removes it and the old file
-/// stays. Not thread-safe. Every method throws CheckpointError with path and cause where the file
-/// system refuses.
+/// A file under construction: written beside its place under a hidden temporary name that nobody
+/// can foresee, flushed to the disk and renamed by `commit()`. Without a commit the destructor
+/// removes it and the old file stays. Not thread-safe. Every method throws CheckpointError with
+/// path and cause where the file system refuses.
+///
+/// What has the name already: a file is replaced and keeps its permissions, and its owner and group
+/// where the system lets this process give them. A link stays, and the file that it leads to is
+/// replaced; one that leads nowhere is refused. A character device (`/dev/stdout`, `/dev/null`) or
+/// a FIFO that somebody reads stays, and gets the bytes as they are written. Folders, sockets and
+/// disks are refused.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path destination);
@@ -29,10 +37,15 @@ class AtomicFile {
   void commit();
 
  private:
+  void open();
+  void open_through(int flags);
+  void open_beside(mode_t mode);
   [[noreturn]] void fail(std::string_view action, int error_number) const;
+  [[noreturn]] void refuse(std::string_view what, std::string_view hint) const;
 
-  std::filesystem::path destination_;
-  std::filesystem::path temporary_;
+  std::filesystem::path destination_;  // as it was given, for messages
+  std::filesystem::path place_;        // with links followed
+  std::filesystem::path temporary_;    // empty where bytes go to the destination itself
   UniqueFd file_;
 };
 

@@ -61,6 +61,14 @@ Settings Settings::from(const Environment& environment) {
     settings.cache_folder = std::filesystem::path(*home) / ".cache" / "trireme";
   }
   settings.dump_folder = environment.find("TRIREME_DUMP").value_or("");
+  if (const auto check = environment.find("TRIREME_CHECK")) {
+    settings.check_values = *check == "values";
+    if (!settings.check_values) {
+      throw ConfigError(
+          join_message("environment variable TRIREME_CHECK is '", *check, "', expected values"),
+          "set TRIREME_CHECK=values or unset it");
+    }
+  }
   return settings;
 }
 

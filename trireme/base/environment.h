@@ -73,8 +73,13 @@ struct Settings {
   /// or `auto`, the pool where nothing speaks against it. Default `auto`.
   std::string tensor_memory = "auto";
 
-  /// TRIREME_DUMP: folder where every rank writes its last operations when a group fails; `trireme
-  /// doctor --dump` compares them. `trireme run --log-dir` sets it. Default: none is written.
+  /// TRIREME_CHECK: `values` compares over the ranks what must be equal on all of them
+  /// (comm/check_values.h). Default: nothing is compared.
+  bool check_values = false;
+
+  /// TRIREME_DUMP: folder where every rank writes its last operations when a group fails or SIGTERM
+  /// ends it; `trireme doctor --dump` compares them. `trireme run --log-dir` sets it. Default: none
+  /// is written.
   std::filesystem::path dump_folder;
 
   /// Where measurements of this machine are kept: `trireme` in XDG_CACHE_HOME or ~/.cache; empty

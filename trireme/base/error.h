@@ -7,6 +7,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
+#include <locale>
 #include <source_location>
 #include <sstream>
 #include <stdexcept>
@@ -92,10 +93,12 @@ class InternalError : public Error {
   using Error::Error;
 };
 
-/// Joins its arguments with operator<<: error messages without format strings.
+/// Joins its arguments with operator<<: error messages, names and paths without format strings. The
+/// global locale has no say in it: 12000 is never written as `12,000`.
 template <typename... Parts>
 std::string join_message(const Parts&... parts) {
   std::ostringstream message;
+  message.imbue(std::locale::classic());
   (message << ... << parts);
   return message.str();
 }

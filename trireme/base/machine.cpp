@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/machine.h>
 
+#include <trireme/base/text.h>
+
 #include <sched.h>
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
@@ -10,7 +12,6 @@
 #include <array>
 #include <climits>
 #include <fstream>
-#include <sstream>
 #include <string_view>
 
 namespace trireme {
@@ -47,7 +48,7 @@ std::vector<fs::path> control_groups(const fs::path& root, const std::string& co
 std::optional<std::string> read_text(const fs::path& file) {
   std::ifstream stream(file);
   if (!stream) return std::nullopt;
-  std::ostringstream text;
+  TextWriter text;
   text << stream.rdbuf();
   return text.str();
 }
@@ -58,31 +59,32 @@ std::optional<double> cpu_quota(const fs::path& folder) {
   double quota = 0;
   double period = 0;
   if (const auto both = read_text(folder / "cpu.max")) {
-    std::istringstream parts(*both);
+    TextReader parts(*both);
     if (parts >> quota >> period && period > 0) return quota / period;
     return std::nullopt;
   }
   const auto quota_text = read_text(folder / "cpu.cfs_quota_us");
   const auto period_text = read_text(folder / "cpu.cfs_period_us");
   if (!quota_text || !period_text) return std::nullopt;
-  std::istringstream(*quota_text) >> quota;
-  std::istringstream(*period_text) >> period;
+  TextReader(*quota_text) >> quota;
+  TextReader(*period_text) >> period;
   if (quota <= 0 || period <= 0) return std::nullopt;
   return quota / period;
 }
 
 // The first number of a file; nothing where it has none, as in `max`.
 std::optional<std::int64_t> read_number(const fs::path& file) {
-  std::int64_t number = 0;
-  if (std::ifstream(file) >> number) return number;
-  return std::nullopt;
+  std::ifstream stream(file);
+  std::string word;
+  if (!(stream >> word)) return std::nullopt;
+  return parse_number<std::int64_t>(word);
 }
 
 // The number after this word at the start of a line; 0 where there is none.
 std::int64_t number_of(const std::string& text, std::string_view name) {
-  std::istringstream lines(text);
+  TextReader lines(text);
   for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
+    TextReader fields(line);
     std::string word;
     std::int64_t number = 0;
     if (fields >> word >> number && word == name) return number;

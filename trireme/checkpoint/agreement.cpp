@@ -2,6 +2,7 @@
 #include <trireme/checkpoint/agreement.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
 
 namespace trireme::checkpoint {
@@ -17,7 +18,7 @@ std::vector<std::string> agree(const comm::Group& group, std::string_view action
   } catch (const CommError&) {
     throw;  // the others learn of it by themselves
   } catch (const std::exception& error) {
-    own = error.what();
+    own = message_of(error);
   } catch (...) {
     own = "an exception that is no std::exception";
   }

@@ -2,6 +2,7 @@
 #include <trireme/checkpoint/async_saver.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/checkpoint/save_steps.h>
 #include <trireme/comm/collectives.h>
 
@@ -23,7 +24,7 @@ namespace {
 comm::Group duplicate(const comm::Group& group) {
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return group.size() == 1 ? comm::Group() : group.subgroup(ranks);
+  return group.size() == 1 ? comm::Group::self() : group.subgroup(ranks);
 }
 
 // Each tensor at a multiple of a cache line.
@@ -57,13 +58,7 @@ struct AsyncSaver::Impl {
   std::optional<std::string> take_failure() {
     const std::exception_ptr thrown = std::exchange(failure, nullptr);
     if (!thrown) return std::nullopt;
-    try {
-      std::rethrow_exception(thrown);
-    } catch (const std::exception& error) {
-      return error.what();
-    } catch (...) {
-      return "the thread that writes a checkpoint was ended by an unknown exception";
-    }
+    return message_of(thrown);
   }
 
   void wait_and_report() {
@@ -106,10 +101,12 @@ struct AsyncSaver::Impl {
 
   // What the writing thread is to write. What goes wrong here on one rank is thrown there, where
   // the others wait for it.
-  std::function<Content()> stage_or_fail(const std::function<Content()>& make) {
+  std::function<Content()> stage_or_fail(const SaveOptions& save,
+                                         const std::function<Content()>& make) {
     try {
       Content content = make();
-      content.parts = stage(choose_own(content.parts, group));
+      choose_own(save, group, content);
+      content.parts = stage(std::move(content.parts));
       return [content = std::move(content)] { return content; };
     } catch (...) {
       if (group.size() == 1) throw;
@@ -145,7 +142,7 @@ bool AsyncSaver::save(const SaveOptions& options, const std::function<Content()>
   if (impl.options.when_busy == WhenBusy::kSkip && impl.any_is_writing()) return false;
   impl.wait_and_report();
   const auto began = std::chrono::steady_clock::now();
-  auto own = impl.stage_or_fail(make);
+  auto own = impl.stage_or_fail(options, make);
   impl.is_writing = true;
   impl.thread = std::thread([&impl, options, own = std::move(own), began] {
     try {

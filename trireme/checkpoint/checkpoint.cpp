@@ -13,14 +13,14 @@ namespace fs = std::filesystem;
 
 std::vector<TensorPart> parts_of(const torch::nn::Module& module,
                                  const torch::optim::Optimizer* optimizer, State& state) {
-  return parts_of(module, optimizer, state, RankGrid{}, comm::Group());
+  return parts_of(module, optimizer, state, RankGrid{}, comm::Group::self());
 }
 
 fs::path save(const SaveOptions& options, const torch::nn::Module& module,
               const torch::optim::Optimizer* optimizer, const State& state) {
   State own = state;
   const auto parts = parts_of(module, optimizer, own);
-  return save_parts(options, parts, own, comm::Group());
+  return save_parts(options, parts, own, comm::Group::self());
 }
 
 State load(const fs::path& path, torch::nn::Module& module, torch::optim::Optimizer* optimizer) {

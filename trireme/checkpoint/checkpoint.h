@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ struct SaveOptions {
   std::chrono::minutes keep_every{0};
   /// How good the checkpoint is, for keep_best: an evaluation's loss, say.
   std::optional<double> score{};
+  /// Parameters and buffers that are not saved, by patterns of their names as fnmatch has them:
+  /// `rotary.*`, say, for what the constructor computes. Loading leaves them as they are. A pattern
+  /// that fits none is an error.
+  std::vector<std::string> leave_out{};
   /// By what files are written; null for the system's calls. For tests. Must be there until what is
   /// saved beside the training is on the disk.
   FileLayer* files = nullptr;
@@ -61,9 +66,8 @@ std::filesystem::path save(const SaveOptions& options, const torch::nn::Module& 
 /// The same by all ranks of a group at once: each writes the parts that it gives, and its share by
 /// size of those that are replicated; rank 0 makes the folder, writes the index and publishes.
 /// Every rank must see the folder. Collective, blocking; every rank returns the path. Where one
-/// rank fails, all throw the same CheckpointError that names it, and nothing is published, except
-/// where removing earlier checkpoints is all that failed: the message then says that this one is
-/// saved.
+/// rank fails, all throw the same CheckpointError that names it, and nothing is published. What of
+/// earlier checkpoints cannot be removed afterwards is a warning on standard error.
 std::filesystem::path save_parts(const SaveOptions& options, const std::vector<TensorPart>& parts,
                                  const State& state, const comm::Group& group);
 
@@ -71,6 +75,8 @@ std::filesystem::path save_parts(const SaveOptions& options, const std::vector<T
 struct Content {
   std::vector<TensorPart> parts{};
   State state{};
+  /// Names of tensors that were there and are not saved, by section; filled by saving.
+  std::map<std::string, std::set<std::string>> left_out{};
 };
 
 /// The same where a rank may fail to make what it gives: what `make` throws on one rank fails the

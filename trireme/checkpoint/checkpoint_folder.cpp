@@ -2,16 +2,23 @@
 #include <trireme/checkpoint/checkpoint_folder.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
+#include <trireme/base/text.h>
+#include <trireme/checkpoint/index.h>
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
-#include <fstream>
+#include <cstdio>
+#include <exception>
 #include <limits>
+#include <mutex>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <tuple>
@@ -53,20 +60,89 @@ std::optional<Numbered> parse_name(std::string_view name, const std::string& pre
 }
 
 // Which of its prefix a checkpoint is in the order of writing, from 1; 0 where nothing says so.
-std::int64_t read_order(const fs::path& checkpoint) {
+struct Order {
+  std::int64_t number = 0;
+  std::string problem{};  // why nobody can tell; the number is then only a guess
+};
+
+std::optional<std::int64_t> parse_order(std::string_view text) {
+  while (text.ends_with('\n')) text.remove_suffix(1);
+  const auto number = parse_number<std::int64_t>(text);
+  const bool can_be = number && *number >= 0 && *number < std::numeric_limits<std::int64_t>::max();
+  return can_be ? number : std::nullopt;
+}
+
+// The checkpoint may be sound, and the newest: to pass over it would lose work.
+void throw_if_of_the_machine(const fs::path& file, int error_number) {
+  constexpr std::array kOfTheMachine{EMFILE, ENFILE, ENOMEM, EIO};
+  if (std::ranges::count(kOfTheMachine, error_number) > 0) throw_cannot("read", file, error_number);
+}
+
+// The number that index.json has, on a line of its own before all that is long; nothing where it
+// cannot be read.
+std::optional<std::int64_t> order_in_index(const fs::path& file) {
+  constexpr std::string_view kKey = "\n \"order\": ";
+  const InputFile input = open_input(file);
+  throw_if_of_the_machine(file, input.error_number);
+  std::string text;
+  std::array<char, std::size_t{1} << 14U> block{};
+  while (input) {
+    const ssize_t count = ::read(input.file.get(), block.data(), block.size());
+    if (count < 0) throw_if_of_the_machine(file, errno);
+    if (count <= 0) break;
+    text.append(block.data(), static_cast<std::size_t>(count));
+    const auto place = text.find(kKey);
+    const auto end = place == std::string::npos ? place : text.find_first_of(",\n", place + 1);
+    if (end != std::string::npos) {
+      const std::size_t begin = place + kKey.size();
+      return parse_order(std::string_view(text).substr(begin, end - begin));
+    }
+    // The line may go on in the next block.
+    text.erase(0, std::min(place, text.size() - std::min(text.size(), kKey.size())));
+  }
+  return std::nullopt;
+}
+
+Order read_order(const fs::path& checkpoint) {
+  constexpr std::int64_t kMostBytes = 64;
   const fs::path file = checkpoint / kOrderFile;
+  const fs::path index = checkpoint / kIndexFile;
+  InputFile input = open_input(file);
+  if (input.error_number == ENOENT) return {};
+  const auto text = read_text(input, kMostBytes);
+  if (!text) throw_if_of_the_machine(file, input.error_number);
+  const auto number = text ? parse_order(*text) : std::nullopt;
   std::error_code ignored;
-  std::ifstream stream(file);
-  std::int64_t order = 0;
-  if (!stream && !fs::exists(file, ignored)) return order;
-  if (!(stream >> order) || order < 0 || order == std::numeric_limits<std::int64_t>::max()) {
-    throw CheckpointError(
-        join_message("checkpoint file ", file.string(),
-                     " holds no number, or one that none can follow; expected which checkpoint of "
-                     "its prefix this is, counted from 1"),
-        "write the number, or remove the file: the checkpoint then counts as the oldest");
+  const bool has_index = fs::exists(index, ignored);
+  const auto indexed = has_index ? order_in_index(index) : number;
+  Order order{.number = indexed.value_or(0)};
+  if (!text) {
+    order.problem = join_message(file.string(), " ", input.problem);
+  } else if (!number) {
+    order.problem =
+        join_message(file.string(), " holds '", *text,
+                     "', expected which checkpoint of its prefix this is, counted from 1");
+  } else if (!indexed) {
+    order.problem = join_message(index.string(), " is damaged: it does not hold the number ",
+                                 *number, " that is in ", kOrderFile);
+  } else if (*number != *indexed) {
+    order.problem = join_message(file.string(), " holds ", *number, ", and ", index.string(), " ",
+                                 *indexed, ": one of them is damaged");
   }
   return order;
+}
+
+// Once for each in this process, which may look every few steps.
+void warn_of(const Order& order, const fs::path& checkpoint) {
+  static std::mutex mutex;
+  static std::set<fs::path> known;
+  const std::scoped_lock lock(mutex);
+  if (!known.insert(checkpoint).second) return;
+  std::fprintf(stderr,
+               "trireme: warning: the checkpoint %s is passed over: %s\n"
+               "  hint: restore the file from a good copy, or move the checkpoint elsewhere; it is "
+               "neither loaded as the latest nor removed\n",
+               checkpoint.c_str(), order.problem.c_str());
 }
 
 std::vector<fs::path> children(const fs::path& folder) {
@@ -81,20 +157,31 @@ std::vector<fs::path> children(const fs::path& folder) {
   return paths;
 }
 
-// In the order of writing.
-std::vector<Numbered> find_checkpoints(const fs::path& folder, const std::string& prefix) {
+struct Found {
+  std::vector<Numbered> checkpoints{};  // in the order of writing
+  std::int64_t highest = 0;             // number, also of those that are passed over
+};
+
+Found find_checkpoints(const fs::path& folder, const std::string& prefix) {
   check_prefix(prefix);
-  std::vector<Numbered> found;
+  Found found;
   for (const fs::path& path : children(folder)) {
     std::error_code ignored;
     auto numbered = parse_name(path.filename().string(), prefix);
     if (numbered && fs::is_directory(path, ignored)) {
+      Order order = read_order(path);
+      if (!order.problem.empty()) order = read_order(path);  // may have been replaced in between
+      found.highest = std::max(found.highest, order.number);
+      if (!order.problem.empty()) {
+        warn_of(order, path);
+        continue;
+      }
       numbered->path = path;
-      numbered->order = read_order(path);
-      found.push_back(std::move(*numbered));
+      numbered->order = order.number;
+      found.checkpoints.push_back(std::move(*numbered));
     }
   }
-  std::ranges::sort(found, {},
+  std::ranges::sort(found.checkpoints, {},
                     [](const Numbered& one) { return std::tuple(one.order, one.epoch, one.step); });
   return found;
 }
@@ -144,7 +231,8 @@ std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::
 
 std::vector<fs::path> list_checkpoints(const fs::path& folder, const std::string& prefix) {
   std::vector<fs::path> paths;
-  for (Numbered& one : find_checkpoints(folder, prefix)) paths.push_back(std::move(one.path));
+  for (Numbered& one : find_checkpoints(folder, prefix).checkpoints)
+    paths.push_back(std::move(one.path));
   return paths;
 }
 
@@ -163,10 +251,16 @@ void remove_checkpoint(const fs::path& path, FileLayer& files) {
 
 void remove_leftovers(const fs::path& folder, const std::string& prefix, FileLayer& files) {
   check_prefix(prefix);
+  std::exception_ptr failure;  // the first one
   for (const fs::path& path : children(folder)) {
     if (!is_hidden_of(path.filename().string(), prefix)) continue;
-    if (const UniqueFd lock = try_lock(path)) remove_all(path, files);
+    try {
+      if (const UniqueFd lock = try_lock(path)) remove_all(path, files);
+    } catch (const CheckpointError&) {
+      if (!failure) failure = std::current_exception();
+    }
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 CheckpointFolderWriter::CheckpointFolderWriter(const fs::path& folder, const std::string& prefix,
@@ -176,8 +270,7 @@ CheckpointFolderWriter::CheckpointFolderWriter(const fs::path& folder, const std
       destination_(folder / checkpoint_name(prefix, epoch, step)),
       temporary_(hidden_sibling(destination_)) {
   make_folders(folder, files_);
-  const auto earlier = find_checkpoints(folder, prefix);
-  order_ = earlier.empty() ? 1 : earlier.back().order + 1;
+  order_ = find_checkpoints(folder, prefix).highest + 1;
   if (files_.make_folder(temporary_) != 0) throw_cannot("create", temporary_, errno);
   is_made_ = true;
   lock_ = try_lock(temporary_);

@@ -22,7 +22,10 @@ std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::
 
 /// Returns the complete checkpoints of a prefix in the order in which they were written, the newest
 /// last: each carries its number in a file `order`, clocks play no part. Those without this file
-/// count as the oldest, by epoch and step. Empty where the folder does not exist.
+/// count as the oldest, by epoch and step. One whose number cannot be read, or is another one in
+/// its index, is passed over with a warning on standard error: nobody can tell whether it is newer
+/// than others, so that it is neither the latest nor removed. Empty where the folder does not
+/// exist.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder,
                                                     const std::string& prefix);
 
@@ -36,7 +39,8 @@ std::optional<std::filesystem::path> latest(const std::filesystem::path& folder,
 void remove_checkpoint(const std::filesystem::path& path, FileLayer& files = system_files());
 
 /// Removes what writers of this prefix that were killed left behind; a writer at work is left
-/// alone, and so are all of other prefixes. Throws CheckpointError where the file system refuses.
+/// alone, and so are all of other prefixes. Throws CheckpointError where the file system refuses,
+/// having removed what it could.
 void remove_leftovers(const std::filesystem::path& folder, const std::string& prefix,
                       FileLayer& files = system_files());
 

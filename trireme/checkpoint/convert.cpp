@@ -35,7 +35,7 @@ FileDigest export_safetensors(const fs::path& checkpoint, const fs::path& file,
 
 fs::path convert(const fs::path& source, const SaveOptions& options) {
   Reader reader(source);
-  Content content{.parts = {}, .state = reader.state()};
+  Content content{.parts = {}, .state = reader.state(), .left_out = reader.index().left_out};
   for (const auto& [section, tensors] : reader.index().sections) {
     for (const auto& [name, tensor] : tensors) {
       content.parts.push_back(replicated(section, name, reader.read(section, name)));
@@ -45,7 +45,7 @@ fs::path convert(const fs::path& source, const SaveOptions& options) {
   if (!own.score) own.score = reader.index().score;
   const auto& of_ranks = reader.state().of_ranks;
   return save_own(
-      own, [&] { return content; }, comm::Group(), of_ranks.empty() ? nullptr : &of_ranks);
+      own, [&] { return content; }, comm::Group::self(), of_ranks.empty() ? nullptr : &of_ranks);
 }
 
 }  // namespace trireme::checkpoint

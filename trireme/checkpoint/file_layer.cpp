@@ -18,7 +18,7 @@ namespace trireme::checkpoint {
 namespace fs = std::filesystem;
 
 int FileLayer::create(const fs::path& file) {
-  return ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  return ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
 }
 
 ssize_t FileLayer::write(int file, std::span<const std::byte> bytes, std::int64_t offset) {

@@ -24,7 +24,7 @@ class FileLayer {
   FileLayer& operator=(const FileLayer&) = delete;
   virtual ~FileLayer() = default;
 
-  /// Opens a new file for writing, empty; a file descriptor, or -1.
+  /// Makes a new file for writing, where nothing has that name; a file descriptor, or -1.
   virtual int create(const std::filesystem::path& file);
   virtual ssize_t write(int file, std::span<const std::byte> bytes, std::int64_t offset);
   /// fsync of a file, and of the names in a folder.

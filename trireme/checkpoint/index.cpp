@@ -2,6 +2,8 @@
 #include <trireme/checkpoint/index.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
+#include <trireme/base/json_depth.h>
 #include <trireme/checkpoint/checkpoint_folder.h>
 #include <trireme/checkpoint/crc32.h>
 #include <trireme/checkpoint/index_document.h>
@@ -13,8 +15,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <fstream>
-#include <iterator>
+#include <stdexcept>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -27,7 +28,6 @@ using nlohmann::json;
 
 constexpr auto kOwnChecksum = "crc32";
 constexpr int kFormat = 2;
-constexpr int kDeepest = 16;  // more than any text of ours, few enough for recursion
 
 std::uint32_t checksum(json document) {
   document.erase(kOwnChecksum);
@@ -65,6 +65,31 @@ std::string text_from_json(const json& value) {
     text += static_cast<char>(byte);
   }
   return text;
+}
+
+// JSON has numbers of any size, and fractions, of which a cast would make something else.
+template <typename Integer>
+Integer integer_of(const json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<std::uint64_t>();
+    if (std::in_range<Integer>(number)) return static_cast<Integer>(number);
+  } else if (value.is_number_integer()) {
+    const auto number = value.get<std::int64_t>();
+    if (std::in_range<Integer>(number)) return static_cast<Integer>(number);
+  }
+  throw std::range_error(
+      join_message(value.dump(), " is not an integer of ", 8 * sizeof(Integer), " bits"));
+}
+
+std::int64_t integer_at(const json& object, const char* key) {
+  return integer_of<std::int64_t>(object.at(key));
+}
+
+template <typename Integer = std::int64_t>
+std::vector<Integer> integers_of(const json& list) {
+  std::vector<Integer> numbers;
+  for (const json& value : list) numbers.push_back(integer_of<Integer>(value));
+  return numbers;
 }
 
 json entries_to_json(const Entries& entries) {
@@ -105,19 +130,19 @@ json piece_to_json(const Piece& piece) {
 Piece piece_from_json(const json& value) {
   Piece piece;
   value.at("file").get_to(piece.file);
-  value.at("offset").get_to(piece.offset);
-  value.at("crc32").get_to(piece.checksums);
+  piece.offset = integer_at(value, "offset");
+  piece.checksums = integers_of<std::uint32_t>(value.at("crc32"));
   const bool is_range = value.contains("range");
   if (value.contains("box")) {
     piece.slice = is_range ? Slice(BoxRange{}) : Slice(Box{});
     Box& box = *box_of(piece.slice);
-    value.at("box").at(0).get_to(box.begin);
-    value.at("box").at(1).get_to(box.size);
+    box.begin = integers_of(value.at("box").at(0));
+    box.size = integers_of(value.at("box").at(1));
   }
   if (FlatRange* const range = range_of(piece.slice)) {
-    value.at("range").at(0).get_to(range->begin);
-    value.at("range").at(1).get_to(range->end);
-    if (value.contains("order")) value.at("order").get_to(range->order);
+    range->begin = integer_of<std::int64_t>(value.at("range").at(0));
+    range->end = integer_of<std::int64_t>(value.at("range").at(1));
+    if (value.contains("order")) range->order = integers_of(value.at("order"));
   }
   return piece;
 }
@@ -148,9 +173,9 @@ json sections_to_json(const Index& index) {
 
 void read_contents(const json& document, Index& index) {
   for (const auto& [name, file] : document.at("files").items()) {
-    index.files[name] = {.bytes = file.at("bytes").get<std::int64_t>(),
-                         .header_bytes = file.at("header_bytes").get<std::int64_t>(),
-                         .header_crc32 = file.at("header_crc32").get<std::uint32_t>()};
+    index.files[name] = {.bytes = integer_at(file, "bytes"),
+                         .header_bytes = integer_at(file, "header_bytes"),
+                         .header_crc32 = integer_of<std::uint32_t>(file.at("header_crc32"))};
   }
   for (const auto& [section, tensors] : document.at("sections").items()) {
     Section& all = index.sections[section];
@@ -164,19 +189,31 @@ void read_contents(const json& document, Index& index) {
             "read it with the version of Trireme that wrote it");
       }
       tensor.dtype = known->type;
-      value.at("shape").get_to(tensor.shape);
+      tensor.shape = integers_of(value.at("shape"));
       for (const json& piece : value.at("pieces")) tensor.pieces.push_back(piece_from_json(piece));
     }
   }
+  if (const auto left_out = document.find("left_out"); left_out != document.end()) {
+    left_out->get_to(index.left_out);
+  }
+}
+
+// In quotation marks, and on one line whatever is in it.
+std::string quoted(const std::string& name) {
+  std::string text = json(name).dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
+                                     json::error_handler_t::replace);
+  text.front() = text.back() = '\'';
+  return text;
 }
 
 void check_files(const Index& index, const fs::path& file) {
   for (const auto& [name, own] : index.files) {
-    const bool is_name = !name.empty() && name.find('/') == std::string::npos;
-    if (is_name && own.header_bytes >= 0 && own.header_bytes <= own.bytes) continue;
-    throw_bad_file(file,
-                   join_message("lists the file '", name, "' with ", own.bytes, " bytes, of which ",
-                                own.header_bytes, " are its header; expected one beside it"));
+    const bool has_header = own.header_bytes >= 0 && own.header_bytes <= own.bytes &&
+                            own.header_bytes <= kLengthBytes + kMaximumHeaderBytes;
+    if (is_file_name(name) && has_header) continue;
+    throw_bad_file(file, join_message("lists the file ", quoted(name), " with ", own.bytes,
+                                      " bytes, of which ", own.header_bytes,
+                                      " are its header; expected one beside it"));
   }
 }
 
@@ -201,10 +238,12 @@ void check_places(const Index& index, const fs::path& file) {
 
 void check_order(const fs::path& folder, std::int64_t order) {
   const fs::path file = folder / kOrderFile;
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) return;
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (text == join_message(order, "\n")) return;
+  constexpr std::int64_t kMostBytes = 64;
+  InputFile input = open_input(file);
+  if (input.error_number == ENOENT) return;
+  const auto text = read_text(input, kMostBytes);
+  if (!text) throw_bad_file(file, input.problem);
+  if (*text == join_message(order, "\n")) return;
   throw_bad_file(
       file, join_message("is damaged: it should hold ", order, ", the number in ", kIndexFile));
 }
@@ -222,17 +261,17 @@ std::string seal(json document) {
 
 // The document of a file, its checksum verified; `format` is the one expected.
 json read_sealed(const fs::path& file, int format) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    throw_bad_file(file, join_message("cannot be opened: ", describe_errno(errno)),
-                   "give the folder of one checkpoint, prefix-<epoch>_<step>");
+  InputFile input = open_input(file);
+  const auto content = read_text(input, kMostIndexBytes);
+  if (!content) {
+    throw_bad_file(file, input.problem, "give the folder of one checkpoint, prefix-<epoch>_<step>");
   }
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  // What lies deeper is left out, and the text is then another one.
-  const auto is_within = [](int depth, json::parse_event_t, const json&) {
-    return depth <= kDeepest;
-  };
-  json document = json::parse(text, is_within, /*allow_exceptions=*/false);
+  const std::string& text = *content;
+  if (json_depth(text) > kDeepestJson) {
+    throw_bad_file(file, join_message("is damaged: more than ", kDeepestJson,
+                                      " lists and objects lie in each other"));
+  }
+  json document = json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) {
     throw_bad_file(file, join_message("is cut short or damaged: its ", text.size(),
                                       " bytes are not a JSON object"));
@@ -257,6 +296,11 @@ void throw_bad_file(const fs::path& file, const std::string& what, std::string_v
   throw CheckpointError(join_message("checkpoint file ", file.string(), " ", what), hint);
 }
 
+bool is_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
+}
+
 std::string_view dtype_name(at::ScalarType dtype) {
   const Dtype* const known = find_dtype(dtype);
   return known == nullptr ? "?" : known->name;
@@ -275,6 +319,7 @@ std::string write_index(const Index& index) {
                 {"ranks", std::move(ranks)},
                 {"files", files_to_json(index)},
                 {"sections", sections_to_json(index)}};
+  if (!index.left_out.empty()) document["left_out"] = index.left_out;
   if (index.score && std::isfinite(*index.score)) document["score"] = *index.score;
   return seal(std::move(document));
 }
@@ -283,15 +328,21 @@ StateOfFormat1 read_state_of_format_1(const fs::path& file) {
   const json document = read_sealed(file, 1);
   StateOfFormat1 result;
   try {
-    document.at("epoch").get_to(result.state.epoch);
-    document.at("step").get_to(result.state.step);
+    result.state.epoch = integer_at(document, "epoch");
+    result.state.step = integer_at(document, "step");
     document.at("entries").get_to(result.state.entries);
     for (const auto& [name, digest] : document.at("files").items()) {
-      result.files[name] = {.bytes = digest.at("bytes").get<std::int64_t>(),
-                            .crc32 = digest.at("crc32").get<std::uint32_t>()};
+      result.files[name] = {.bytes = integer_at(digest, "bytes"),
+                            .crc32 = integer_of<std::uint32_t>(digest.at("crc32"))};
     }
   } catch (const json::exception& error) {
     throw_bad_file(file, join_message("lacks something: ", error.what()));
+  } catch (const std::range_error& error) {
+    throw_bad_file(file, join_message("has a damaged number: ", error.what()));
+  }
+  for (const auto& [name, digest] : result.files) {
+    if (is_file_name(name)) continue;
+    throw_bad_file(file, join_message("lists the file ", quoted(name), ", expected one beside it"));
   }
   return result;
 }
@@ -306,11 +357,11 @@ Index read_index(const fs::path& path) {
   const json document = read_sealed(file, kFormat);
   Index index;
   try {
-    document.at("order").get_to(index.order);
-    document.at("written_at").get_to(index.written_at);
-    document.at("block_bytes").get_to(index.block_bytes);
-    document.at("epoch").get_to(index.state.epoch);
-    document.at("step").get_to(index.state.step);
+    index.order = integer_at(document, "order");
+    index.written_at = integer_at(document, "written_at");
+    index.block_bytes = integer_at(document, "block_bytes");
+    index.state.epoch = integer_at(document, "epoch");
+    index.state.step = integer_at(document, "step");
     if (document.contains("score")) index.score = document.at("score").get<double>();
     index.state.entries = entries_from_json(document.at("entries"));
     for (const json& entries : document.at("ranks")) {
@@ -319,6 +370,8 @@ Index read_index(const fs::path& path) {
     read_contents(document, index);
   } catch (const json::exception& error) {
     throw_bad_file(file, join_message("lacks something: ", error.what()));
+  } catch (const std::range_error& error) {
+    throw_bad_file(file, join_message("has a damaged number: ", error.what()));
   }
   if (index.block_bytes <= 0) {
     throw_bad_file(file, join_message("has blocks of ", index.block_bytes, " bytes"));
@@ -336,6 +389,7 @@ std::string describe_own(const Index& own) {
   try {
     return json{{"own", entries_to_json(own.state.own)},
                 {"files", files_to_json(own)},
+                {"left_out", own.left_out},
                 {"sections", sections_to_json(own)}}
         .dump();
   } catch (const json::exception& error) {
@@ -352,6 +406,9 @@ Index join_indices(const std::vector<std::string>& by_rank) {
     Index own;
     read_contents(document, own);
     all.files.merge(own.files);
+    for (const auto& [section, names] : own.left_out) {
+      all.left_out[section].insert(names.begin(), names.end());
+    }
     for (auto& [section, tensors] : own.sections) {
       for (auto& [name, tensor] : tensors) {
         IndexedTensor& joined =

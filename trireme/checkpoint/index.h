@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,8 @@ struct Index {
   State state;
   std::map<std::string, IndexedFile> files;
   std::map<std::string, Section> sections;
+  /// What the module had and the checkpoint has not, by section: see SaveOptions::leave_out.
+  std::map<std::string, std::set<std::string>> left_out;
 };
 
 /// Name of a dtype as files have it, such as `F32`.

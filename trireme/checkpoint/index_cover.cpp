@@ -4,7 +4,10 @@
 #include <trireme/checkpoint/index_document.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <map>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -20,6 +23,69 @@ bool overlap(const Box& one, const Box& other) {
     }
   }
   return true;
+}
+
+// The first two boxes found that overlap; empty where there are none among the first thousands,
+// beyond which looking at each pair takes too long for a message.
+std::string overlapping(const std::vector<Box>& boxes) {
+  constexpr std::size_t kMost = 2000;
+  const std::size_t count = std::min(boxes.size(), kMost);
+  for (std::size_t one = 0; one < count; ++one) {
+    for (std::size_t other = 0; other < one; ++other) {
+      if (!overlap(boxes[one], boxes[other])) continue;
+      return join_message("the boxes ", describe(boxes[other]), " and ", describe(boxes[one]),
+                          " overlap");
+    }
+  }
+  return {};
+}
+
+// Numbers modulo a prime, of which none is known before.
+class Weights {
+ public:
+  // Product over dimensions of the weight of [begin[d], begin[d] + size[d]).
+  std::uint64_t of(const Box& box) const {
+    std::uint64_t product = 1;
+    for (std::size_t d = 0; d < box.begin.size(); ++d) {
+      const std::uint64_t end = up_to(d, box.begin[d] + box.size[d]);
+      const std::uint64_t weight = (end + kPrime - up_to(d, box.begin[d])) % kPrime;
+      product = static_cast<std::uint64_t>(Wide{product} * weight % kPrime);
+    }
+    return product;
+  }
+  static std::uint64_t sum(std::uint64_t one, std::uint64_t other) {
+    return (one + other) % kPrime;
+  }
+
+ private:
+  __extension__ using Wide = unsigned __int128;
+  static constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61U) - 1;
+
+  // Of the elements before a place in a dimension; the mixing function is splitmix64's.
+  std::uint64_t up_to(std::size_t dimension, std::int64_t place) const {
+    std::uint64_t mixed = secret_;
+    for (const std::uint64_t part : {std::uint64_t{dimension}, static_cast<std::uint64_t>(place)}) {
+      mixed += part + 0x9E3779B97F4A7C15U;
+      mixed = (mixed ^ mixed >> 30U) * 0xBF58476D1CE4E5B9U;
+      mixed = (mixed ^ mixed >> 27U) * 0x94D049BB133111EBU;
+      mixed ^= mixed >> 31U;
+    }
+    return mixed % kPrime;
+  }
+
+  std::uint64_t secret_ = std::uint64_t{std::random_device()()} << 32U | std::random_device()();
+};
+
+// Whether boxes inside a tensor, which have as many elements as it, have each element once. Where
+// every element of a dimension has a random weight and every element of the tensor the product of
+// those of its coordinates, boxes that make it up weigh as much as it does. Others do so by a
+// chance of one to 2^54 (Schwartz and Zippel's lemma), and no pairs have to be compared.
+bool make_up(const std::vector<Box>& boxes, at::IntArrayRef shape) {
+  const Weights weights;
+  std::uint64_t sum = 0;
+  for (const Box& box : boxes) sum = Weights::sum(sum, weights.of(box));
+  return sum ==
+         weights.of({.begin = std::vector<std::int64_t>(shape.size(), 0), .size = shape.vec()});
 }
 
 // Whether elements and bytes can be counted, also where a dimension is empty.
@@ -52,7 +118,8 @@ std::string misfit(Counted& counted, std::int64_t& sum) {
     }
     end = range.end;
   }
-  sum += end;
+  // More than a tensor can have is too much, whatever it is.
+  if (__builtin_add_overflow(sum, end, &sum)) sum = std::numeric_limits<std::int64_t>::max();
   return {};
 }
 
@@ -84,19 +151,20 @@ std::string misfit(const IndexedTensor& tensor) {
   if (!whole_tensor.ranges.empty() && !by_box.empty()) return "some parts are ranges, others boxes";
   std::int64_t sum = 0;
   std::string problem = misfit(whole_tensor, sum);
-  for (auto one = by_box.begin(); problem.empty() && one != by_box.end(); ++one) {
-    for (auto other = by_box.begin(); other != one; ++other) {
-      if (!overlap(one->second.box, other->second.box)) continue;
-      return join_message("the boxes ", describe(other->second.box), " and ",
-                          describe(one->second.box), " overlap");
-    }
+  std::vector<Box> boxes;
+  for (auto one = by_box.begin(); problem.empty() && one != by_box.end() && sum <= all; ++one) {
     problem = misfit(one->second, sum);
-    if (!problem.empty())
+    if (!problem.empty()) {
       problem = join_message("of the box ", describe(one->second.box), " ", problem);
+    }
+    boxes.push_back(one->second.box);
   }
   if (!problem.empty()) return problem;
-  if (sum != all) return join_message(all - sum, " of ", all, " elements are missing");
-  return {};
+  if (sum == all && (boxes.empty() || make_up(boxes, tensor.shape))) return {};
+  problem = overlapping(boxes);
+  if (!problem.empty()) return problem;
+  if (sum < all) return join_message(all - sum, " of ", all, " elements are missing");
+  return "some of its boxes overlap";
 }
 
 }  // namespace

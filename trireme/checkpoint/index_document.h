@@ -5,6 +5,7 @@
 #include <trireme/checkpoint/index.h>
 #include <trireme/checkpoint/safetensors.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -13,6 +14,12 @@
 namespace trireme::checkpoint {
 
 inline constexpr auto kStateFile = "state.json";  // of format 1
+
+// More than the index of any checkpoint has: 20 bytes for each megabyte of tensors.
+inline constexpr std::int64_t kMostIndexBytes = std::int64_t{1} << 32;
+
+// Whether it names a file beside the index, and not one elsewhere.
+bool is_file_name(std::string_view name);
 
 [[noreturn]] void throw_bad_file(
     const std::filesystem::path& file, const std::string& what,

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Indices of what has none: folders of format 1, and single files.
 #include <trireme/base/error.h>
-#include <trireme/base/unique_fd.h>
+#include <trireme/base/input_file.h>
 #include <trireme/checkpoint/index_document.h>
 #include <trireme/checkpoint/optimizer_state.h>
 #include <trireme/checkpoint/read_bytes.h>
 #include <trireme/checkpoint/safetensors_format.h>
 
-#include <fcntl.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <system_error>
 #include <utility>
@@ -53,16 +50,14 @@ Metadata add_file(const fs::path& folder, const std::string& name, const std::st
   return std::move(header.metadata);
 }
 
-std::uint32_t checksum_of_file(const fs::path& file, std::int64_t bytes) {
+std::uint32_t checksum_of_file(int handle, const fs::path& file, std::int64_t bytes) {
   constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
-  const UniqueFd handle(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!handle) throw_bad_file(file, join_message("cannot be read: ", describe_errno(errno)));
   std::vector<std::byte> block(static_cast<std::size_t>(std::min(bytes, kAtOnce)));
   std::uint32_t crc = 0;
   for (std::int64_t offset = 0; offset < bytes; offset += kAtOnce) {
     const auto part =
         std::span(block).first(static_cast<std::size_t>(std::min(bytes - offset, kAtOnce)));
-    if (const auto failure = read_bytes(handle.get(), offset, part, crc)) {
+    if (const auto failure = read_bytes(handle, offset, part, crc)) {
       throw_bad_file(file, describe(*failure), hint(*failure));
     }
   }
@@ -72,17 +67,13 @@ std::uint32_t checksum_of_file(const fs::path& file, std::int64_t bytes) {
 // Holds a file against what state.json says of it.
 void check_file(const fs::path& file, const FileDigest& expected) {
   const std::int64_t bytes = expected.bytes;
-  std::error_code failure;
-  const auto size = fs::file_size(file, failure);
-  if (failure) {
-    throw_bad_file(file, join_message("cannot be read: ", describe_errno(failure.value())));
+  const InputFile input = open_input(file);
+  if (!input) throw_bad_file(file, input.problem);
+  if (input.bytes != bytes) {
+    throw_bad_file(file, join_message(input.bytes < bytes ? "is cut short" : "is too long",
+                                      ": it has ", input.bytes, " bytes, expected ", bytes));
   }
-  if (static_cast<std::int64_t>(size) != bytes) {
-    throw_bad_file(
-        file, join_message(static_cast<std::int64_t>(size) < bytes ? "is cut short" : "is too long",
-                           ": it has ", size, " bytes, expected ", bytes));
-  }
-  if (checksum_of_file(file, bytes) != expected.crc32) {
+  if (checksum_of_file(input.file.get(), file, bytes) != expected.crc32) {
     throw_bad_file(file, "is damaged: its checksum is not the one in state.json");
   }
 }

@@ -2,6 +2,7 @@
 #include <trireme/checkpoint/inspect.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/reader.h>
 #include <trireme/report/number.h>
@@ -13,7 +14,6 @@
 #include <ctime>
 #include <set>
 #include <span>
-#include <sstream>
 #include <utility>
 
 namespace trireme::checkpoint {
@@ -37,25 +37,28 @@ std::int64_t bytes_of_tensor(const IndexedTensor& tensor) {
   return elements(tensor.shape) * static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
 }
 
-void describe_entries(const std::string& title, const Entries& entries, std::ostringstream& text) {
+void describe_entries(const std::string& title, const Entries& entries, TextWriter& text) {
   if (entries.empty()) return;
   text << title << ":";
   for (const auto& [name, value] : entries) {
-    text << " " << name << " (" << readable_bytes(static_cast<std::int64_t>(value.size())) << ")";
+    text << " " << printable(name) << " ("
+         << readable_bytes(static_cast<std::int64_t>(value.size())) << ")";
   }
   text << "\n";
 }
 
-void describe_section(const std::string& name, const Section& tensors, std::ostringstream& text) {
+void describe_section(const std::string& name, const Section& tensors, TextWriter& text) {
   std::int64_t bytes = 0;
   std::size_t width = 0;
   for (const auto& [tensor_name, tensor] : tensors) {
     bytes += bytes_of_tensor(tensor);
     width = std::max(width, tensor_name.size());
   }
-  text << "\n" << name << ": " << tensors.size() << " tensors, " << readable_bytes(bytes) << "\n";
+  text << "\n"
+       << printable(name) << ": " << tensors.size() << " tensors, " << readable_bytes(bytes)
+       << "\n";
   for (const auto& [tensor_name, tensor] : tensors) {
-    text << "  " << tensor_name << std::string(width - tensor_name.size(), ' ') << "  "
+    text << "  " << printable(tensor_name) << std::string(width - tensor_name.size(), ' ') << "  "
          << dtype_name(tensor.dtype) << " " << at::IntArrayRef(tensor.shape);
     if (tensor.pieces.size() > 1) text << " in " << tensor.pieces.size() << " parts";
     text << "\n";
@@ -79,7 +82,8 @@ std::string difference(const at::Tensor& one, const at::Tensor& other) {
       ++count;
     }
   }
-  const double most = (one.to(at::kDouble) - other.to(at::kDouble)).abs().max().item<double>();
+  const at::ScalarType wide = one.is_complex() ? at::kComplexDouble : at::kDouble;
+  const double most = (one.to(wide) - other.to(wide)).abs().max().item<double>();
   return join_message("differs in ", count, " of ", one.numel(), " elements, by ", most,
                       " at most");
 }
@@ -127,8 +131,8 @@ std::string describe_checkpoint(const std::filesystem::path& path) {
   const Reader reader(path);
   const Index& index = reader.index();
   const State state = state_for_rank(reader, 0);
-  std::ostringstream text;
-  text << path.string() << "\n";
+  TextWriter text;
+  text << printable(path.string()) << "\n";
   if (index.format == 0) {
     text << "a safetensors file";
   } else {
@@ -141,13 +145,18 @@ std::string describe_checkpoint(const std::filesystem::path& path) {
   if (index.score) text << "score " << *index.score << "\n";
   if (!state.of_ranks.empty()) text << "saved by " << state.of_ranks.size() << " ranks\n";
   for (const auto& [name, file] : index.files) {
-    text << "file " << name << ", " << readable_bytes(file.bytes) << "\n";
+    text << "file " << printable(name) << ", " << readable_bytes(file.bytes) << "\n";
   }
   describe_entries("entries", state.entries, text);
   for (std::size_t rank = 0; rank < state.of_ranks.size(); ++rank) {
     describe_entries(join_message("entries of rank ", rank), state.of_ranks[rank], text);
   }
   for (const auto& [name, tensors] : index.sections) describe_section(name, tensors, text);
+  for (const auto& [section, names] : index.left_out) {
+    text << "\n" << printable(section) << ", left out when it was saved:";
+    for (const std::string& name : names) text << " " << printable(name);
+    text << "\n";
+  }
   return text.str();
 }
 
@@ -179,6 +188,7 @@ std::vector<std::string> differences(const std::filesystem::path& one,
   for (const auto& [name, tensors] : first.index().sections) sections.insert(name);
   for (const auto& [name, tensors] : second.index().sections) sections.insert(name);
   for (const std::string& section : sections) compare_sections(first, second, section, found);
+  for (std::string& line : found) line = printable(line);
   return found;
 }
 

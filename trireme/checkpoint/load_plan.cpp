@@ -6,6 +6,7 @@
 #include <trireme/checkpoint/save_steps.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace trireme::checkpoint {
@@ -38,9 +39,14 @@ LoadPlan plan_load(const Reader& reader, const std::vector<WantedTensor>& wanted
     throw CheckpointError(join_message(source, " has no tensor '", saved, "' to be '", name, "'"),
                           "trireme checkpoint inspect lists what there is");
   }
+  std::set<std::string> left_out;  // when it was saved
+  for (const std::string& saved : reader.left_out("model")) {
+    left_out.insert(name_in_module(saved, options));
+  }
   LoadPlan plan;
   for (const WantedTensor& one : wanted) {
     const auto found = saved_by_name.find(one.name);
+    if (found == saved_by_name.end() && left_out.contains(one.name)) continue;
     if (found == saved_by_name.end()) {
       plan.passed_over.missing.push_back(one.name);
       continue;

@@ -46,13 +46,22 @@ ReadContent read_content(const std::filesystem::path& path, const torch::nn::Mod
   content.identity = identify(reader);
   content.model_source = reader.describe_section(kModel);
   content.optimizer_source = reader.describe_section(kOptimizer);
-  check_module_tensors(shapes_of(reader.section(kModel)), module, content.model_source);
+  const TensorMap own = module_tensors(module);
+  TensorMap saved = shapes_of(reader.section(kModel));
+  for (const std::string& name : reader.left_out(kModel)) {
+    // Stays as it is: its own values are put in.
+    if (const auto found = own.find(name); found != own.end()) content.model.insert(*found);
+  }
+  saved.insert(content.model.begin(), content.model.end());
+  check_module_tensors(saved, module, content.model_source);
   if (optimizer != nullptr) {
     content.optimizer.scalars = optimizer_scalars(reader);
     content.optimizer.tensors = read_states(reader, module);
   }
-  for (const auto& [name, tensor] : module_tensors(module)) {
-    content.model[name] = read_like(reader, kModel, name, tensor);
+  for (const auto& [name, tensor] : own) {
+    if (!content.model.contains(name)) {
+      content.model[name] = read_like(reader, kModel, name, tensor);
+    }
   }
   content.state = state_for_rank(reader, rank);
   return content;

@@ -2,6 +2,7 @@
 #include <trireme/checkpoint/optimizer_state.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/json_depth.h>
 
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
@@ -262,6 +263,13 @@ class Restorer {
       if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
         if (!saved.is_null()) value = read_tensor(tensor_name(name, field), parameter);
       } else {
+        // A cast would make some number of a fraction, or of one that is too large.
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::int64_t>) {
+          if (!saved.is_number_integer()) {
+            fail(join_message("has ", saved.dump(), " for '", field, "' of '", name,
+                              "', expected an integer"));
+          }
+        }
         saved.get_to(value);
       }
     });
@@ -305,6 +313,13 @@ OptimizerState optimizer_state(const Optimizer& optimizer, const torch::nn::Modu
 }
 
 std::string join_scalars(const std::vector<std::string>& by_rank, std::string_view source) {
+  for (const std::string& scalars : by_rank) {
+    if (json_depth(scalars) <= kDeepestJson) continue;
+    throw CheckpointError(
+        join_message(source, " has a damaged description of the optimizer: more than ",
+                     kDeepestJson, " lists and objects lie in each other"),
+        "restore the file from a good copy");
+  }
   try {
     json all = json::parse(by_rank.at(0));
     for (const std::string& scalars : by_rank) {

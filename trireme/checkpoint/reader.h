@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Reader {
   bool has(const std::string& section) const { return index().sections.contains(section); }
   /// Empty where there is no such section.
   const Section& section(const std::string& name) const;
+  /// Names of tensors that were there and were not saved; see SaveOptions::leave_out.
+  const std::set<std::string>& left_out(const std::string& section) const;
   /// Where a section lies, for messages: its file, or the folder where there are several.
   std::string describe_section(const std::string& name) const;
 
@@ -38,6 +41,9 @@ class Reader {
   /// Returns a slice: [n] for a range, of a box too, of the box's size for a box. UsageError for
   /// one that the tensor has not.
   at::Tensor read(const std::string& section, const std::string& name, const Slice& slice);
+
+  /// Holds every byte of a tensor against its checksums, with no memory for the tensor.
+  void verify(const std::string& section, const std::string& name);
 
   /// Bytes read so far, for whoever wants to see that it reads its own part alone.
   std::int64_t bytes_read() const noexcept;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/region.h>
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -140,10 +138,8 @@ std::vector<Box> boxes_of(const Region& region) {
   return boxes;
 }
 
-Target::Target(Region region, at::ScalarType dtype)
-    : region_(std::move(region)),
-      boxes_(boxes_of(region_)),
-      values_(at::empty({region_.elements()}, dtype)) {}
+Target::Target(Region region, at::Tensor values)
+    : region_(std::move(region)), boxes_(boxes_of(region_)), values_(std::move(values)) {}
 
 std::optional<FlatRange> Target::common_part(const Region& source) const {
   const auto strides = strides_of(source.box.size, source.order);

@@ -39,10 +39,10 @@ std::vector<Box> boxes_of(const Region& region);
 // A region that values are copied into, with its boxes.
 class Target {
  public:
-  Target(Region region, at::ScalarType dtype);
+  // `values` has [n] elements in the order of the region.
+  Target(Region region, at::Tensor values);
 
   const Region& region() const noexcept { return region_; }
-  // [n] elements in the order of the region; not initialised.
   const at::Tensor& values() const noexcept { return values_; }
 
   // The smallest part of `source` that has all that the two have in common, counted from the begin

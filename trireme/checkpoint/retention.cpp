@@ -5,6 +5,7 @@
 #include <trireme/checkpoint/index.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <set>
 #include <utility>
@@ -83,11 +84,17 @@ std::vector<fs::path> keep(const fs::path& folder, const std::string& prefix,
     if (retention.every.count() > 0) mark_spans(all, retention.every);
   }
   std::vector<fs::path> gone;
+  std::exception_ptr failure;  // the first one; what cannot be removed keeps nothing else
   for (Written& one : all) {
     if (one.stays) continue;
-    if (!dry_run) remove_checkpoint(one.path, files);
-    gone.push_back(std::move(one.path));
+    try {
+      if (!dry_run) remove_checkpoint(one.path, files);
+      gone.push_back(std::move(one.path));
+    } catch (const CheckpointError&) {
+      if (!failure) failure = std::current_exception();
+    }
   }
+  if (failure) std::rethrow_exception(failure);
   return gone;
 }
 

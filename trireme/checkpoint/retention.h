@@ -28,7 +28,8 @@ void check(const Retention& retention);
 
 /// Removes the others of this prefix and returns their paths; `dry_run` removes nothing. For the
 /// owner only. Throws UsageError for negative numbers, CheckpointError where the file system
-/// refuses; one whose index cannot be read counts as without a score, and as written at no time.
+/// refuses, having removed what it could; one whose index cannot be read counts as without a score,
+/// and as written at no time.
 std::vector<std::filesystem::path> keep(const std::filesystem::path& folder,
                                         const std::string& prefix, const Retention& retention,
                                         FileLayer& files = system_files(), bool dry_run = false);

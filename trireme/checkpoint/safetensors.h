@@ -2,8 +2,9 @@
 // Files of named tensors in the safetensors format (https://github.com/huggingface/safetensors):
 // eight bytes of header length, a JSON header, the bytes of the tensors. Any reader of the format
 // opens ours; ours also carry a CRC-32 per tensor in the header's metadata.
-// docs/formats/checkpoint.md describes the details. Complex, sparse, quantized and distributed
-// tensors are refused.
+// docs/formats/checkpoint.md describes the details. Complex tensors are written as pairs of real
+// numbers with a mark, by which they are complex again when they are read; sparse, quantized and
+// distributed ones are refused.
 #pragma once
 
 #include <ATen/core/Tensor.h>

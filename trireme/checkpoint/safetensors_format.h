@@ -23,15 +23,24 @@ namespace trireme::checkpoint {
 static_assert(std::endian::native == std::endian::little, "the format stores little-endian values");
 
 inline constexpr std::int64_t kLengthBytes = 8;
+inline constexpr std::int64_t kMaximumHeaderBytes =
+    100'000'000;  // the limit of the format's reference reader
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 inline constexpr std::string_view kChecksumPrefix = "trireme.crc32.";
+// Of a tensor that is complex and stands in the file as real pairs: its dtype.
+inline constexpr std::string_view kComplexPrefix = "trireme.complex.";
 
 struct Dtype {
   std::string_view name;
   at::ScalarType type;
 };
 
+// Files have complex tensors as pairs of real numbers: the format's readers know C64 from 0.7 on
+// and the other two not at all. In the index they go by these names.
 inline constexpr std::array kDtypes = {
+    Dtype{"C128", at::kComplexDouble},
+    Dtype{"C64", at::kComplexFloat},
+    Dtype{"C32", at::kComplexHalf},
     Dtype{"F64", at::kDouble},
     Dtype{"F32", at::kFloat},
     Dtype{"F16", at::kHalf},
@@ -49,7 +58,7 @@ inline constexpr std::array kDtypes = {
     Dtype{"BOOL", at::kBool},
 };
 
-// Nothing for a dtype that the format has not.
+// Nothing for a dtype that is not known here.
 inline const Dtype* find_dtype(std::string_view name) {
   for (const Dtype& dtype : kDtypes) {
     if (dtype.name == name) return &dtype;

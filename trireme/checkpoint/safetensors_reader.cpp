@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
+#include <trireme/base/json_depth.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/checkpoint/crc32.h>
 #include <trireme/checkpoint/read_bytes.h>
 #include <trireme/checkpoint/safetensors.h>
 #include <trireme/checkpoint/safetensors_format.h>
+#include <trireme/checkpoint/tensor_memory.h>
 
-#include <ATen/ops/empty.h>
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <set>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -22,9 +21,42 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kMaximumHeaderBytes =
-    100'000'000;                  // the limit of the format's reference reader
-constexpr int kDepthOfSizes = 3;  // below header, tensor and shape
+// Finds names that stand twice, of which a document keeps the last: those of the outermost object,
+// in one pass. A callback of json::parse would look through all that came before at each tensor.
+class RepeatedName final : public nlohmann::json_sax<json> {
+ public:
+  const std::string& found() const { return found_; }
+
+  bool key(string_t& name) override {
+    if (depth_ == 1 && !names_.insert(name).second) found_ = name;
+    return true;
+  }
+  bool start_object(std::size_t /*elements*/) override { return step(1); }
+  bool end_object() override { return step(-1); }
+  bool start_array(std::size_t /*elements*/) override { return step(1); }
+  bool end_array() override { return step(-1); }
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
+  bool string(string_t& /*value*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool parse_error(std::size_t /*place*/, const std::string& /*token*/,
+                   const json::exception& /*error*/) override {
+    return false;
+  }
+
+ private:
+  bool step(int change) {
+    depth_ += change;
+    return true;
+  }
+
+  std::unordered_set<std::string> names_;
+  std::string found_;
+  int depth_ = 0;
+};
 
 class FileReader {
  public:
@@ -39,6 +71,7 @@ class FileReader {
   void fill(std::int64_t offset, std::span<std::byte> bytes, std::string_view what) const;
   std::string read_header();
   json parse_header(const std::string& text) const;
+  void restore_complex(HeaderTensor& entry, const std::string& dtype) const;
   HeaderTensor parse_entry(const std::string& name, const json& value) const;
   std::int64_t parse_integer(const json& value, const std::string& name,
                              std::string_view field) const;
@@ -51,15 +84,14 @@ class FileReader {
   std::int64_t data_begin_ = 0;
 };
 
-FileReader::FileReader(const std::filesystem::path& path)
-    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (!file_)
-    fail(join_message("cannot be opened: ", describe_errno(errno)), "check path and permissions");
-  struct stat status{};
-  if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    fail("is not a regular file", "give the path of a .safetensors file");
+FileReader::FileReader(const std::filesystem::path& path) : path_(path) {
+  InputFile input = open_input(path);
+  if (!input) {
+    fail(input.problem, input.error_number == 0 ? "give the path of a .safetensors file"
+                                                : "check path and permissions");
   }
-  file_bytes_ = status.st_size;
+  file_ = std::move(input.file);
+  file_bytes_ = input.bytes;
 }
 
 void FileReader::fail(std::string_view what, std::string_view hint) const {
@@ -97,33 +129,26 @@ std::string FileReader::read_header() {
 }
 
 json FileReader::parse_header(const std::string& text) const {
-  std::set<std::string> names;
-  std::string duplicate;
-  bool is_too_deep = false;
-  const auto look = [&](int depth, json::parse_event_t event, json& value) {
-    // Before anything goes down into it by recursion.
-    if (depth > kDepthOfSizes) {
-      is_too_deep = true;
-      return false;
-    }
-    if (event == json::parse_event_t::key && depth == 1) {
-      const auto name = value.get<std::string>();
-      if (!names.insert(name).second) duplicate = name;
-    }
-    return true;
-  };
+  // Before anything goes down into it by recursion.
+  constexpr std::size_t kDepthOfSizes = 3;  // header, tensor and shape
+  if (json_depth(text) > kDepthOfSizes) {
+    fail("has a damaged header: lists in lists, where a tensor has numbers");
+  }
   json header;
   try {
-    header = json::parse(text, look);
+    header = json::parse(text);
   } catch (const json::parse_error& error) {
     fail(join_message("has a damaged header: not valid JSON at offset ",
                       kLengthBytes + static_cast<std::int64_t>(error.byte)));
   } catch (const json::out_of_range&) {
     fail("has a damaged header: a number that is out of range");
   }
-  if (is_too_deep) fail("has a damaged header: lists in lists, where a tensor has numbers");
   if (!header.is_object()) fail("has a damaged header: expected a JSON object at offset 8");
-  if (!duplicate.empty()) fail(join_message("names tensor '", duplicate, "' twice in its header"));
+  RepeatedName repeated;
+  json::sax_parse(text, &repeated);
+  if (!repeated.found().empty()) {
+    fail(join_message("names tensor '", repeated.found(), "' twice in its header"));
+  }
   return header;
 }
 
@@ -156,10 +181,10 @@ HeaderTensor FileReader::parse_entry(const std::string& name, const json& value)
   const auto dtype_name = dtype.get<std::string>();
   const Dtype* const known = find_dtype(dtype_name);
   if (known == nullptr) {
-    fail(
-        join_message("holds tensor '", name, "' of dtype ", dtype_name,
-                     ", which is not known here"),
-        "write it with one of F64 F32 F16 BF16 F8_E4M3 F8_E5M2 I64 I32 I16 I8 U64 U32 U16 U8 BOOL");
+    fail(join_message("holds tensor '", name, "' of dtype ", dtype_name,
+                      ", which is not known here"),
+         "write it with one of F64 F32 F16 BF16 F8_E4M3 F8_E5M2 I64 I32 I16 I8 U64 U32 U16 U8 BOOL "
+         "C64");
   }
   entry.type = known->type;
   std::int64_t bytes = item_bytes(entry.type);
@@ -218,14 +243,30 @@ std::vector<HeaderTensor> FileReader::parse_entries(const json& header) const {
 }
 
 at::Tensor FileReader::read_tensor(const HeaderTensor& entry, std::uint32_t& crc) const {
-  at::Tensor tensor =
-      at::empty(entry.shape, at::TensorOptions().dtype(entry.type).device(at::kCPU));
+  const at::Tensor tensor =
+      memory_for(join_message("tensor '", entry.name, "' of safetensors file ", path_.string()),
+                 entry.shape, entry.type);
   const std::span bytes(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
   crc = 0;
   if (const auto failure = read_bytes(file_.get(), entry.begin, bytes, crc)) {
     fail(*failure, "tensor '" + entry.name + "'");
   }
   return tensor;
+}
+
+// Real pairs that are said to be complex numbers.
+void FileReader::restore_complex(HeaderTensor& entry, const std::string& dtype) const {
+  const Dtype* const known = find_dtype(dtype);
+  const bool is_pair = known != nullptr && c10::isComplexType(known->type) &&
+                       c10::toRealValueType(known->type) == entry.type && !entry.shape.empty() &&
+                       entry.shape.back() == 2;
+  if (!is_pair) {
+    fail(join_message("has a damaged header: tensor '", entry.name, "' is said to be pairs of ",
+                      dtype, ", and is ", find_dtype(entry.type)->name, " ",
+                      at::IntArrayRef(entry.shape)));
+  }
+  entry.type = known->type;
+  entry.shape.pop_back();
 }
 
 FileHeader FileReader::header() {
@@ -237,8 +278,15 @@ FileHeader FileReader::header() {
   header.header_bytes = data_begin_;
   const json metadata = document.value(kMetadataKey, json::object());
   if (!metadata.is_object()) fail("has a damaged header: __metadata__ is not a JSON object");
+  for (HeaderTensor& tensor : header.tensors) {
+    const auto mark = metadata.find(std::string(kComplexPrefix) + tensor.name);
+    if (mark != metadata.end() && mark->is_string()) {
+      restore_complex(tensor, mark->get<std::string>());
+    }
+  }
   for (const auto& [key, value] : metadata.items()) {
     if (!value.is_string()) fail(join_message("has metadata '", key, "' that is not a string"));
+    if (key.starts_with(kComplexPrefix)) continue;
     if (key.starts_with(kChecksumPrefix)) {
       header.checksums[key.substr(kChecksumPrefix.size())] = value.get<std::string>();
     } else {

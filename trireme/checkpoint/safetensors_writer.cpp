@@ -35,12 +35,6 @@ void check_storable(const std::string& name, const at::Tensor& tensor) {
            "write checkpoint::full_tensors, which all ranks of its mesh call, or save a checkpoint "
            "and write that to a file with export_safetensors");
   }
-  if (tensor.is_complex()) {
-    refuse(
-        name,
-        join_message("the format has no complex numbers, and its dtype is ", tensor.scalar_type()),
-        "write at::view_as_real(tensor) and restore it with at::view_as_complex");
-  }
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
     refuse(name, "it is sparse or quantized, and the format holds dense tensors",
            "convert it to a dense tensor");
@@ -54,7 +48,7 @@ void check_storable(const std::string& name, const at::Tensor& tensor) {
 }
 
 at::Tensor dense(const at::Tensor& tensor) {
-  return tensor.detach().to(at::kCPU).resolve_neg().contiguous();
+  return tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
 }
 
 void sort_for_file(std::vector<HeaderTensor>& tensors) {
@@ -66,20 +60,28 @@ void sort_for_file(std::vector<HeaderTensor>& tensors) {
 std::string encode_header(std::vector<HeaderTensor>& tensors, const Metadata& metadata,
                           const std::map<std::string, std::uint32_t>& checksums) {
   json header = json::object();
-  json& texts = header[kMetadataKey] = metadata;
+  json texts = metadata;
   std::int64_t offset = 0;
   for (HeaderTensor& tensor : tensors) {
     std::int64_t bytes = item_bytes(tensor.type);
     for (const std::int64_t size : tensor.shape) bytes *= size;
     tensor.begin = offset;
     tensor.end = offset += bytes;
-    header[tensor.name] = {{"dtype", find_dtype(tensor.type)->name},
-                           {"shape", tensor.shape},
+    at::ScalarType type = tensor.type;
+    std::vector<std::int64_t> shape = tensor.shape;
+    if (c10::isComplexType(type)) {
+      texts[std::string(kComplexPrefix) + tensor.name] = find_dtype(type)->name;
+      type = c10::toRealValueType(type);
+      shape.push_back(2);
+    }
+    header[tensor.name] = {{"dtype", find_dtype(type)->name},
+                           {"shape", shape},
                            {"data_offsets", {tensor.begin, tensor.end}}};
   }
   for (const auto& [name, checksum] : checksums) {
     texts[std::string(kChecksumPrefix) + name] = hexadecimal(checksum);
   }
+  header[kMetadataKey] = std::move(texts);
   std::string text;
   try {
     text = header.dump();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SaveOptions as a part of a program's configuration. Score and file layer are the program's to
-// give.
+// SaveOptions as a part of a program's configuration. Score, file layer and what is
+// left out are the program's to give.
 #pragma once
 
 #include <trireme/base/config/fields.h>

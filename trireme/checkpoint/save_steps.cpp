@@ -2,10 +2,13 @@
 #include <trireme/checkpoint/save_steps.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/checkpoint/agreement.h>
 #include <trireme/checkpoint/index.h>
 #include <trireme/checkpoint/part_file.h>
 #include <trireme/tensor/distributed_tensor.h>
+
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
@@ -88,6 +91,10 @@ std::string file_name(const std::string& section, const comm::Group& group) {
   return section + numbers.data() + ".safetensors";
 }
 
+bool fits(const std::string& pattern, const std::string& name) {
+  return ::fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
+}
+
 // This rank's files.
 Index write_own(const fs::path& folder, const Content& own, const comm::Group& group,
                 FileLayer& files) {
@@ -95,6 +102,7 @@ Index write_own(const fs::path& folder, const Content& own, const comm::Group& g
   for (const TensorPart& part : own.parts) sections[part.section].push_back(part);
   Index index;
   index.state.own = own.state.own;
+  index.left_out = own.left_out;
   for (const auto& [section, parts] : sections) {
     write_part_file(folder, file_name(section, group), parts, files, index);
   }
@@ -113,25 +121,30 @@ void describe_whole(const SaveOptions& options, const State& state, Index& index
   index.state.entries = state.entries;
 }
 
-// They take room, but that they cannot be removed is no reason to lose a checkpoint.
-std::exception_ptr try_to_remove_leftovers(const SaveOptions& options, FileLayer& files) {
-  try {
-    remove_leftovers(options.folder, options.prefix, files);
-    return nullptr;
-  } catch (const CheckpointError&) {
-    return std::current_exception();
+// A pattern that fits nothing is a mistake, and what it was to leave out is saved.
+void check_patterns(const SaveOptions& options, const Index& index) {
+  for (const std::string& pattern : options.leave_out) {
+    const auto fits_one = [&](const auto& section) {
+      return std::ranges::any_of(section.second,
+                                 [&](const std::string& name) { return fits(pattern, name); });
+    };
+    if (std::ranges::any_of(index.left_out, fits_one)) continue;
+    throw UsageError(join_message("SaveOptions::leave_out has the pattern '", pattern,
+                                  "', which fits no parameter and no buffer"),
+                     "patterns are of whole names: `rotary.*` fits all below rotary, `*.cos` all "
+                     "that end so");
   }
 }
 
-// After a checkpoint is there.
-void tidy_up(const SaveOptions& options, const std::string& saved, const std::exception_ptr& left,
-             FileLayer& files) {
+// Earlier checkpoints take room, but that they cannot be removed is no reason to end a training.
+void try_to_remove(const SaveOptions& options, const std::function<void()>& remove) {
   try {
-    keep(options.folder, options.prefix, retention_of(options), files);
-    if (left) std::rethrow_exception(left);
-  } catch (const CheckpointError& error) {
-    throw CheckpointError(
-        join_message(saved, " is saved, but what was to go is still there: ", error.what()), "");
+    remove();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr,
+                 "trireme: warning: what was to go from %s is still there, and saving goes on: "
+                 "%s\n",
+                 options.folder.c_str(), message_of(error).c_str());
   }
 }
 
@@ -165,18 +178,29 @@ std::vector<TensorPart> choose_own(const std::vector<TensorPart>& parts, const c
   return own;
 }
 
+void choose_own(const SaveOptions& options, const comm::Group& group, Content& content) {
+  std::erase_if(content.parts, [&](const TensorPart& part) {
+    const bool is_left_out =
+        part.section == "model" && std::ranges::any_of(options.leave_out, [&](const auto& pattern) {
+          return fits(pattern, part.name);
+        });
+    if (is_left_out) content.left_out[part.section].insert(part.name);
+    return is_left_out;
+  });
+  content.parts = choose_own(content.parts, group);
+}
+
 fs::path save_own(const SaveOptions& options, const std::function<Content()>& own,
                   const comm::Group& group, const std::vector<Entries>* of_ranks) {
   FileLayer& files = options.files == nullptr ? system_files() : *options.files;
   const bool is_first = group.rank() == 0;
   Content content;
   std::optional<CheckpointFolderWriter> writer;
-  std::exception_ptr left;  // why something of dead writers is still there
   const auto places = agree(group, "cannot save", [&]() -> std::string {
     content = own();
     if (!is_first) return {};
     check_options(options);
-    left = try_to_remove_leftovers(options, files);
+    try_to_remove(options, [&] { remove_leftovers(options.folder, options.prefix, files); });
     writer.emplace(options.folder, options.prefix, content.state.epoch, content.state.step, files);
     return fs::absolute(writer->path()).string();
   });
@@ -187,6 +211,7 @@ fs::path save_own(const SaveOptions& options, const std::function<Content()>& ow
     if (!is_first) return {};
     Index index = join_indices(written);
     describe_whole(options, content.state, index);
+    check_patterns(options, index);
     index.order = writer->order();
     if (of_ranks != nullptr) index.state.of_ranks = *of_ranks;
     OutputFile file(writer->path() / kIndexFile, files);
@@ -195,7 +220,9 @@ fs::path save_own(const SaveOptions& options, const std::function<Content()>& ow
     return writer->commit().string();
   });
   agree(group, "cannot tidy up", [&]() -> std::string {
-    if (is_first) tidy_up(options, published.front(), left, files);
+    if (!is_first) return {};
+    try_to_remove(options,
+                  [&] { keep(options.folder, options.prefix, retention_of(options), files); });
     return {};
   });
   return published.front();
@@ -203,8 +230,7 @@ fs::path save_own(const SaveOptions& options, const std::function<Content()>& ow
 
 fs::path save_parts(const SaveOptions& options, const std::vector<TensorPart>& parts,
                     const State& state, const comm::Group& group) {
-  return save_own(
-      options, [&] { return Content{.parts = choose_own(parts, group), .state = state}; }, group);
+  return save_parts(options, [&] { return Content{.parts = parts, .state = state}; }, group);
 }
 
 fs::path save_parts(const SaveOptions& options, const std::function<Content()>& make,
@@ -213,7 +239,7 @@ fs::path save_parts(const SaveOptions& options, const std::function<Content()>& 
       options,
       [&] {
         Content content = make();
-        content.parts = choose_own(content.parts, group);
+        choose_own(options, group, content);
         return content;
       },
       group);

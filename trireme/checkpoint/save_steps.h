@@ -15,6 +15,9 @@ namespace trireme::checkpoint {
 // the rank that has least, alike on all of them. The rest are this rank's own. Not collective.
 std::vector<TensorPart> choose_own(const std::vector<TensorPart>& parts, const comm::Group& group);
 
+// The same for what a rank gives, without what SaveOptions leaves out, which is noted.
+void choose_own(const SaveOptions& options, const comm::Group& group, Content& content);
+
 // Collective, see save_parts. `own` gives what this rank writes, which choose_own has chosen.
 // `of_ranks` are kept in place of each rank's `state.own`: those of the ranks that wrote a
 // checkpoint which is now written anew.

@@ -64,9 +64,7 @@ std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>
 shm::Communicator* shared_memory(const Group& group, const at::Tensor& tensor,
                                  const char* operation) {
   shm::Communicator* shared = group.shared_memory();
-  if (shared != nullptr && !tensor.device().is_cpu()) {
-    refuse(tensor, operation, "one on the CPU, for the group's engine is shared memory");
-  }
+  if (shared != nullptr && !tensor.device().is_cpu()) refuse_device(tensor, operation, group);
   return shared;
 }
 
@@ -95,6 +93,24 @@ void all_gather_shared(shm::Communicator& shared, const at::Tensor& output, cons
                     equal_parts(output, shared.size()), label, to_moved_type(output.scalar_type()));
 }
 
+void gather_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
+                   int root, std::string_view label) {
+  const auto ranks = static_cast<std::size_t>(shared.size());
+  const auto pieces = shared.rank() == root ? part_pointers<void*>(output, shared.size())
+                                            : std::vector<void*>(ranks);
+  const std::vector<std::size_t> bytes(ranks, input.nbytes());
+  shared.gather(input.data_ptr(), pieces, bytes, root, label, to_moved_type(input.scalar_type()));
+}
+
+void scatter_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
+                    int root, std::string_view label) {
+  const auto pieces = shared.rank() == root
+                          ? part_pointers<const void*>(input, shared.size())
+                          : std::vector<const void*>(static_cast<std::size_t>(shared.size()));
+  shared.scatter(pieces, output.data_ptr(), output.nbytes(), root, label,
+                 to_moved_type(output.scalar_type()));
+}
+
 void reduce_scatter_shared(shm::Communicator& shared, const at::Tensor& output,
                            const at::Tensor& input, ReduceOp op, std::string_view label) {
   const std::vector<std::size_t> counts(static_cast<std::size_t>(shared.size()), count_of(output));
@@ -115,6 +131,21 @@ void all_to_all_shared(shm::Communicator& shared, const at::Tensor& output, cons
 // in the background.
 bool is_shared(const Group& group) {
   return group.rank() >= 0 && group.size() > 1 && group.shared_memory() != nullptr;
+}
+
+// `large` is the root's alone.
+void check_rooted(const at::Tensor& large, const at::Tensor& small, int root, const Group& group,
+                  const char* operation, const char* large_name, const char* small_name) {
+  check_peer(root, group, operation);
+  check_rows(small, operation);
+  if (group.rank() != root) return;
+  check_rows(large, operation);
+  check_multiple(large, small, group, operation, large_name, small_name);
+}
+
+// One tensor for each rank.
+std::vector<at::Tensor> slices_of(const at::Tensor& bytes, int size) {
+  return bytes.view({size, bytes.numel() / size}).unbind();
 }
 
 }  // namespace
@@ -257,6 +288,66 @@ void all_gather(const at::Tensor& output, const at::Tensor& input, const Group& 
   all_gather_shared(*shared_memory(group, output, "all-gather"), output, input, label);
 }
 
+Work gather_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+                  std::string_view label) {
+  check_rooted(output, input, root, group, "gather", "output", "input");
+  if (!is_needed(group, "gather")) {
+    flat_bytes(output).copy_(flat_bytes(input));
+    return {};
+  }
+  if (auto* shared = shared_memory(group, input, "gather")) {
+    return Starter::submit(group, shared->collectives(),
+                           [shared, output, input, root, text = std::string(label)] {
+                             gather_shared(*shared, output, input, root, text);
+                           });
+  }
+  std::vector<at::Tensor> in = {flat_bytes(input)};
+  std::vector<std::vector<at::Tensor>> pieces;
+  if (group.rank() == root) pieces.push_back(slices_of(flat_bytes(output), group.size()));
+  return Starter::start(group, "gather", {in.front(), output}, label, [&](c10d::Backend& backend) {
+    c10d::GatherOptions options;
+    options.rootRank = root;
+    return backend.gather(pieces, in, options);
+  });
+}
+
+void gather(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+            std::string_view label) {
+  if (!is_shared(group)) return gather_async(output, input, root, group, label).wait();
+  check_rooted(output, input, root, group, "gather", "output", "input");
+  gather_shared(*shared_memory(group, input, "gather"), output, input, root, label);
+}
+
+Work scatter_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+                   std::string_view label) {
+  check_rooted(input, output, root, group, "scatter", "input", "output");
+  if (!is_needed(group, "scatter")) {
+    flat_bytes(output).copy_(flat_bytes(input));
+    return {};
+  }
+  if (auto* shared = shared_memory(group, output, "scatter")) {
+    return Starter::submit(group, shared->collectives(),
+                           [shared, output, input, root, text = std::string(label)] {
+                             scatter_shared(*shared, output, input, root, text);
+                           });
+  }
+  std::vector<at::Tensor> out = {flat_bytes(output)};
+  std::vector<std::vector<at::Tensor>> pieces;
+  if (group.rank() == root) pieces.push_back(slices_of(flat_bytes(input), group.size()));
+  return Starter::start(group, "scatter", {out.front(), input}, label, [&](c10d::Backend& backend) {
+    c10d::ScatterOptions options;
+    options.rootRank = root;
+    return backend.scatter(out, pieces, options);
+  });
+}
+
+void scatter(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+             std::string_view label) {
+  if (!is_shared(group)) return scatter_async(output, input, root, group, label).wait();
+  check_rooted(input, output, root, group, "scatter", "input", "output");
+  scatter_shared(*shared_memory(group, output, "scatter"), output, input, root, label);
+}
+
 Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
                           ReduceOp op, std::string_view label) {
   check_rows(output, "reduce-scatter");
@@ -327,8 +418,9 @@ Work send_async(const at::Tensor& tensor, int peer, const Group& group, int tag)
         tensor);
   }
   std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
-  return Starter::start(group, "send", tensors, {},
-                        [&](c10d::Backend& backend) { return backend.send(tensors, peer, tag); });
+  return Starter::start(
+      group, "send", tensors, {},
+      [&](c10d::Backend& backend) { return backend.send(tensors, peer, tag); }, peer);
 }
 
 void send(const at::Tensor& tensor, int peer, const Group& group, int tag) {
@@ -351,8 +443,9 @@ Work receive_async(const at::Tensor& tensor, int peer, const Group& group, int t
         tensor);
   }
   std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
-  return Starter::start(group, "receive", tensors, {},
-                        [&](c10d::Backend& backend) { return backend.recv(tensors, peer, tag); });
+  return Starter::start(
+      group, "receive", tensors, {},
+      [&](c10d::Backend& backend) { return backend.recv(tensors, peer, tag); }, peer);
 }
 
 void receive(const at::Tensor& tensor, int peer, const Group& group, int tag) {

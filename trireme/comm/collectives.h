@@ -27,7 +27,7 @@ enum class ReduceOp { kSum, kAverage, kProduct, kMinimum, kMaximum, kAnd, kOr, k
 
 /// A collective under way. Move-only; dropping it without waiting leaves the operation running to
 /// its end. Not thread-safe.
-class Work {
+class [[nodiscard]] Work {
  public:
   /// A completed operation.
   Work();
@@ -74,6 +74,20 @@ void all_gather(const at::Tensor& output, const at::Tensor& input, const Group& 
                 std::string_view label = {});
 Work all_gather_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
                       std::string_view label = {});
+
+/// Concatenates every rank's `input` [n, …] in rank order into `output` [size * n, …] of rank
+/// `root`; any dtype. `output` is not looked at on the other ranks, where it may be undefined.
+void gather(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+            std::string_view label = {});
+Work gather_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+                  std::string_view label = {});
+
+/// Sends slice r of `input` [size * n, …] of rank `root` to rank r, into its `output` [n, …]; any
+/// dtype. `input` is not looked at on the other ranks, where it may be undefined.
+void scatter(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+             std::string_view label = {});
+Work scatter_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+                   std::string_view label = {});
 
 /// Reduces every rank's `input` [size * n, …] and leaves rank r with slice r in `output` [n, …].
 void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Group& group,

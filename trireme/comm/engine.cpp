@@ -2,9 +2,12 @@
 #include <trireme/comm/engine.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/base/listed_ranks.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/gloo/gloo.h>
 #include <trireme/comm/hierarchy/hierarchy.h>
+#include <trireme/comm/monitor/watch.h>
 #include <trireme/comm/mpi/mpi.h>
 #include <trireme/comm/nccl/nccl.h>
 #include <trireme/comm/shm_backend/shm.h>
@@ -47,6 +50,10 @@ bool EngineContext::is_one_host() const {
                      [&](const std::string& machine) { return machine == machines.front(); });
 }
 
+int EngineContext::world_rank_of(int group_rank) const {
+  return world_ranks.empty() ? group_rank : world_ranks[static_cast<std::size_t>(group_rank)];
+}
+
 std::span<const Engine> engines() {
   static const std::array all = {shm_engine(), hierarchical_engine(), gloo_engine(), mpi_engine(),
                                  nccl_engine()};
@@ -70,18 +77,46 @@ const Engine& choose_engine(std::string_view name, bool one_host) {
       "work here");
 }
 
+void check_engine_name(std::string_view name) {
+  std::string names = "auto";
+  for (const Engine& known : engines()) {
+    if (name == known.name) return;
+    names += join_message(", ", known.name);
+  }
+  if (name == "auto") return;
+  throw ConfigError(
+      join_message("no communication engine '", name, "', expected one of ", names),
+      "correct TRIREME_ENGINE, TRIREME_ENGINE_ACROSS or InitOptions::engine, or leave "
+      "it out");
+}
+
 Group connect(const Engine& engine, const EngineContext& context) {
   const launch::QuietTorch quiet;
+  // It answers those that are done before this rank; shared memory needs no answers.
+  if (context.watch != nullptr && engine.scope != Scope::kOneHost) context.watch->start();
   c10::intrusive_ptr<c10d::Backend> backend;
   try {
     backend = engine.connect(context);
   } catch (const std::exception& failure) {
     if (dynamic_cast<const Error*>(&failure) != nullptr) throw;
-    throw CommError(
+    const std::string place =
         join_message("engine ", engine.name, " could not connect rank ", context.rank, " of ",
-                     context.size, " within ", static_cast<double>(context.timeout.count()) / 1000,
-                     " s: ", launch::message_of(failure)),
-        "check that the ranks reach each other; TRIREME_INTERFACE chooses the network interface");
+                     context.size, " of group '", context.group_name, "' within ",
+                     static_cast<double>(context.timeout.count()) / 1000, " s: ");
+    const std::string cause = message_of(failure);
+    for (int rank = 0; context.watch != nullptr && rank < context.size; ++rank) {
+      const Finding found = context.watch->look_at(context.world_rank_of(rank));
+      if (rank == context.rank || found.fate > Fate::kStopped) continue;
+      throw CommError(join_message(place, listed_ranks({&rank, 1}, context.world_ranks), " ",
+                                   found.text, " (the engine says: ", cause, ")"),
+                      found.fate == Fate::kStopped ? "let it go on (kill -CONT), or end the run"
+                                                   : "its own log or exit status says why",
+                      {.rank = context.rank, .peer = rank, .operation = "connect"});
+    }
+    throw CommError(
+        place + cause,
+        "check that all ranks come here and reach each other; TRIREME_INTERFACE chooses "
+        "the network interface");
   }
   Group group(std::move(backend), engine, context);
   prove(group, engine.device);

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,8 @@ class Store;
 }  // namespace c10d
 
 namespace trireme::comm {
+
+class Watch;
 
 /// What an engine needs to connect the ranks of one group.
 struct EngineContext {
@@ -40,8 +43,11 @@ struct EngineContext {
   std::filesystem::path dump_folder = {};   ///< where a failing group writes; empty: nowhere
   std::filesystem::path cache_folder = {};  ///< where engines keep what they measured
   std::chrono::milliseconds timeout{};
+  std::shared_ptr<Watch> watch = {};  ///< of the run; null where nobody is to be watched
 
   bool is_one_host() const;
+  /// What a rank is in the world.
+  int world_rank_of(int group_rank) const;
 };
 
 /// Where an engine can carry a group.
@@ -69,6 +75,10 @@ std::span<const Engine> engines();
 /// Returns the engine of that name, or for `auto` the first that is available and suits where the
 /// ranks are. Throws ConfigError with the list and the reasons where there is none.
 const Engine& choose_engine(std::string_view name, bool one_host);
+
+/// Throws ConfigError where no engine, nor `auto`, has that name; whether it can be used here is
+/// left open.
+void check_engine_name(std::string_view name);
 
 /// Connects the ranks of `context` by that engine and proves it with one small all-reduce. Throws
 /// CommError.

@@ -6,34 +6,88 @@
 #include <trireme/comm/monitor/dump.h>
 #include <trireme/comm/monitor/failure_report.h>
 #include <trireme/comm/monitor/recorder.h>
+#include <trireme/comm/monitor/termination.h>
+#include <trireme/comm/monitor/watch.h>
+#include <trireme/comm/shm/communicator.h>
 #include <trireme/comm/shm_backend/shared_memory_backend.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <optional>
+#include <set>
 
 namespace trireme::comm {
 
 struct Group::State {
+  ~State();
+
   c10::intrusive_ptr<c10d::Backend> backend;
   shm::Communicator* shared_memory = nullptr;  // lives as long as the backend
+  bool is_empty = false;
   Engine engine = {};
   EngineContext context = {.store = {}, .rank = 0, .size = 1, .group_name = "self"};
   SummationOrder order = SummationOrder::kRank;
   // Relaxed is enough: collectives of one group start on one thread at a time, and the numbers only
   // label them.
   std::atomic<std::uint64_t> sequence_number{0};
+  std::atomic<std::uint64_t> message_number{0};
   std::atomic<std::uint64_t> num_subgroups{0};
   Recorder recorder;
+  std::optional<Watch::Group> watched;  // by context.watch
+  const pid_t process = ::getpid();     // that made it
 };
 
-Group::Group() : state_(std::make_shared<State>()) {}
+namespace {
+
+// The groups of this process that write what they did when SIGTERM ends it. Never destroyed: groups
+// may end after static objects have gone.
+struct Dumped {
+  std::mutex mutex;
+  std::set<const void*> groups;
+};
+
+Dumped& dumped() {
+  static Dumped& all = *new Dumped;
+  return all;
+}
+
+}  // namespace
+
+Group::State::~State() {
+  // Only of groups that dump; a forked child has the lock as another thread may have left it, and
+  // no thread that would dump.
+  if (!context.dump_folder.empty() && ::getpid() == process) {
+    const std::lock_guard lock(dumped().mutex);
+    dumped().groups.erase(this);
+  }
+  if (watched) context.watch->forget(*watched);
+}
+
+// All empty groups share one state, for whatever holds a group begins with an empty one. Never
+// destroyed.
+Group::Group() {
+  static const std::shared_ptr<State>& empty = *[] {
+    auto* state = new std::shared_ptr<State>(std::make_shared<State>());
+    (*state)->is_empty = true;
+    return state;
+  }();
+  state_ = empty;
+}
+
+Group Group::self() {
+  Group group;
+  group.state_ = std::make_shared<State>();
+  return group;
+}
 
 Group::Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
              const EngineContext& context)
-    : Group() {
+    : Group(self()) {
   state_->engine = engine;
   state_->context = context;
   state_->order = engine.summation_order(context);
@@ -41,8 +95,24 @@ Group::Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
     state_->shared_memory = shared->communicator().get();
   }
   state_->backend = std::move(backend);
+  if (context.watch != nullptr && state_->shared_memory == nullptr) {
+    Watch::Group& watched = state_->watched.emplace(Watch::Group{.name = context.group_name,
+                                                                 .rank = context.rank,
+                                                                 .world_ranks = {},
+                                                                 .recorder = &state_->recorder});
+    for (int rank = 0; rank < context.size; ++rank) {
+      watched.world_ranks.push_back(context.world_rank_of(rank));
+    }
+    context.watch->follow(watched);
+  }
+  if (!context.dump_folder.empty()) {
+    const std::lock_guard lock(dumped().mutex);
+    dumped().groups.insert(state_.get());
+    dump_at_termination(dump_all);
+  }
 }
 
+bool Group::is_empty() const noexcept { return state_->is_empty; }
 int Group::rank() const noexcept { return state_->context.rank; }
 int Group::size() const noexcept { return state_->context.size; }
 const std::string& Group::name() const noexcept { return state_->context.group_name; }
@@ -56,20 +126,39 @@ shm::Communicator* Group::shared_memory() const noexcept { return state_->shared
 std::uint64_t Group::next_sequence_number() const noexcept {
   return state_->sequence_number.fetch_add(1, std::memory_order_relaxed) + 1;
 }
+std::uint64_t Group::next_message_number() const noexcept {
+  return state_->message_number.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 
 Recorder& Group::recorder() const noexcept { return state_->recorder; }
 
-void Group::dump(const std::string& error) const {
-  const EngineContext& context = state_->context;
+bool Group::is_watched() const noexcept { return state_->watched.has_value(); }
+
+void Group::dump(const State& state, const std::string& error) {
+  const EngineContext& context = state.context;
   if (context.dump_folder.empty()) return;
+  if (state.shared_memory != nullptr) {
+    const shm::Member& member = state.shared_memory->member();
+    if (member.options().on_failure) member.options().on_failure(member, error);
+    return;
+  }
   write_dump(context.dump_folder, {.group = context.group_name,
                                    .rank = context.rank,
                                    .size = context.size,
                                    .error = error,
-                                   .operations = state_->recorder.records()});
+                                   .operations = state.recorder.records()});
 }
 
-std::string Group::report_failure(const std::string& error) const {
+void Group::dump_all() {
+  const std::lock_guard lock(dumped().mutex);
+  for (const void* state : dumped().groups) {
+    dump(*static_cast<const State*>(state), "ended by SIGTERM");
+  }
+}
+
+void Group::dump(const std::string& error) const { dump(*state_, error); }
+
+FailureReport Group::report_failure(const std::string& error, std::uint64_t number) const {
   const EngineContext& context = state_->context;
   const std::vector<OperationRecord> records = state_->recorder.records();
   dump(error);
@@ -78,11 +167,16 @@ std::string Group::report_failure(const std::string& error) const {
       records.empty() ? std::string("nothing yet")
                       : join_message(records.back().finished.count() == 0 ? "is in " : "has done ",
                                      describe(records.back()));
-  return exchange_last_operations(*context.store, context.rank, context.size, context.world_ranks,
-                                  own, kPatience);
+  const bool can_ask = context.watch == nullptr || context.watch->can_ask();
+  return exchange_last_operations(
+      can_ask ? context.store.get() : nullptr, context.rank, context.size, context.world_ranks, own,
+      kPatience, [&](int rank) {
+        return state_->watched ? context.watch->look_at(*state_->watched, rank, number) : Finding();
+      });
 }
 
 Group Group::subgroup(std::span<const int> ranks) const {
+  check_given(*this, "subgroup");
   const EngineContext& all = state_->context;
   const std::uint64_t number = ++state_->num_subgroups;
   EngineContext context = all;
@@ -109,7 +203,7 @@ Group Group::subgroup(std::span<const int> ranks) const {
     throw UsageError("subgroup without ranks", "name at least one rank");
   }
   if (context.rank < 0 || context.size == 1) {
-    Group group;
+    Group group = self();
     group.state_->context = std::move(context);
     return group;
   }
@@ -120,6 +214,14 @@ Group Group::subgroup(std::span<const int> ranks) const {
   const bool fits = (state_->engine.scope != Scope::kOneHost || one_host) &&
                     (state_->engine.scope != Scope::kSeveralHosts || !one_host);
   return connect(fits ? state_->engine : choose_engine("auto", one_host), context);
+}
+
+void check_given(const Group& group, std::string_view user) {
+  if (!group.is_empty()) return;
+  throw UsageError(
+      join_message(user, " was given an empty group"),
+      "pass world.group of `auto world = trireme::init();`, or comm::Group::self() for "
+      "this process alone");
 }
 
 }  // namespace trireme::comm

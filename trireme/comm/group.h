@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace c10d {
 class Backend;
@@ -27,6 +28,7 @@ class Communicator;
 namespace trireme::comm {
 
 class Recorder;
+struct FailureReport;
 struct Engine;
 struct EngineContext;
 
@@ -38,19 +40,25 @@ enum class SummationOrder {
   kUnspecified,  ///< the engine makes no promise beyond equal bits on all ranks
 };
 
-/// Ranks that communicate, as a cheap value: copies share one connection. A group of one (the
-/// default) needs no engine, and every collective works on it. Thread-safety: const methods may be
-/// called concurrently; collectives on one group must be started in the same order on every rank,
-/// so from one thread at a time.
-class Group {
+/// Ranks that communicate, as a cheap value: copies share one connection. A group of one needs no
+/// engine, and every collective works on it. Thread-safety: const methods may be called
+/// concurrently; collectives on one group must be started in the same order on every rank, so from
+/// one thread at a time.
+class [[nodiscard]] Group {
  public:
-  /// A group of one.
-  Group();
+  /// An empty group, to be assigned later: collectives and models throw UsageError for it.
+  [[nodiscard]] Group();
+
+  /// Returns the group of this process alone, in which every collective is a copy.
+  static Group self();
 
   /// @param backend the connection that `engine` made from `context`; `connect` (engine.h) does
   /// both.
-  Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
-        const EngineContext& context);
+  [[nodiscard]] Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
+                      const EngineContext& context);
+
+  /// Returns whether this group was default-constructed and never assigned.
+  bool is_empty() const noexcept;
 
   /// Rank in this group; -1 where this process does not belong to it.
   int rank() const noexcept;
@@ -80,6 +88,9 @@ class Group {
   /// and need no c10d. Null elsewhere.
   shm::Communicator* shared_memory() const noexcept;
 
+  /// Returns whether the other ranks' processes can be looked at when an operation takes long.
+  bool is_watched() const noexcept;
+
   /// Of the operations that c10d engines carry; the shared-memory engine has its own.
   Recorder& recorder() const noexcept;
 
@@ -87,18 +98,26 @@ class Group {
   /// dump (TRIREME_DUMP). Never throws.
   void dump(const std::string& error) const;
 
-  /// For the moment when an engine other than shared memory has failed: dumps, asks the other ranks
-  /// what they did and returns a line for each. Never throws.
-  std::string report_failure(const std::string& error) const;
+  /// For the moment when an operation of an engine other than shared memory has failed: dumps, asks
+  /// the other ranks what they did and finds the one that held up this one. Never throws.
+  /// @param number of the collective; 0 for a message.
+  FailureReport report_failure(const std::string& error, std::uint64_t number) const;
 
-  /// Counts the operations started on this group; error messages name one by this number, equal on
+  /// Counts the collectives started on this group; error messages name one by this number, equal on
   /// all ranks.
   std::uint64_t next_sequence_number() const noexcept;
+  /// Counts the sends and receives of this rank.
+  std::uint64_t next_message_number() const noexcept;
 
  private:
   friend World trireme::init(const InitOptions& options);  // which gives the same group again
   struct State;
+  static void dump(const State& state, const std::string& error);
+  static void dump_all();
   std::shared_ptr<State> state_;
 };
+
+/// Throws UsageError where `group` is empty; `user` is what was given it, such as `DataParallel`.
+void check_given(const Group& group, std::string_view user);
 
 }  // namespace trireme::comm

@@ -3,9 +3,10 @@
 
 #include <trireme/base/environment.h>
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/base/text.h>
 #include <trireme/launch/launcher_environment.h>
 #include <trireme/launch/process_tree.h>
-#include <trireme/launch/store/quiet_torch.h>
 #include <trireme/launch/store/store_server.h>
 
 #include <unistd.h>
@@ -17,7 +18,6 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <sstream>
 
 namespace trireme {
 namespace {
@@ -36,7 +36,7 @@ struct Mark {
 Mark read_mark(const std::string& text) {
   Mark mark;
   char separator = 0;
-  std::istringstream(text) >> mark.process >> separator >> mark.call;
+  TextReader(text) >> mark.process >> separator >> mark.call;
   return mark;
 }
 
@@ -54,7 +54,7 @@ bool is_worker_of(int process) {
     world = init(options);
     code = body(*world);
   } catch (const std::exception& error) {
-    std::cerr << "trireme: rank " << rank << " ended by an exception: " << launch::message_of(error)
+    std::cerr << "trireme: rank " << rank << " ended by an exception: " << message_of(error)
               << std::endl;
   } catch (...) {
     std::cerr << "trireme: rank " << rank
@@ -112,10 +112,9 @@ class ExitsAlone {
   ~ExitsAlone() { caller = 0; }
 };
 
-// Runs in the launcher's second process.
-launch::ExitObserver host_store(UniqueFd listening_socket, int port) {
-  auto server = std::make_shared<launch::StoreServer>(std::move(listening_socket), port);
-  return [server](int rank, std::string_view how) { server->publish_exit(rank, how); };
+// Runs in a process of its own, below the launcher's second.
+std::unique_ptr<launch::RunStore> open_store(launch::StorePlace place) {
+  return std::make_unique<launch::StoreServer>(std::move(place));
 }
 
 }  // namespace
@@ -146,7 +145,7 @@ int spawn(int processes, int argc, char** argv, const std::function<int(const Wo
   for (int i = 1; i < argc; ++i) run.command.emplace_back(argv[i]);
   run.processes = processes;
   run.environment.emplace_back(kMark, join_message(::getpid(), ".", call));
-  run.host_store = host_store;
+  run.open_store = open_store;
   const ExitsAlone exits_alone;
   return launch::run(run);
 }

@@ -11,7 +11,7 @@ namespace trireme {
 
 struct SpawnOptions {
   /// As for `trireme run`: which ranks are shown, log folder, cores, deadline, variables; on
-  /// several hosts, number and address. Command, processes and host_store are spawn's own.
+  /// several hosts, number and address. Command, processes and open_store are spawn's own.
   launch::RunOptions run;
   /// For the workers.
   InitOptions init;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/comm/world.h>
 
+#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/base/machine.h>
 #include <trireme/comm/engine.h>
+#include <trireme/comm/monitor/watch.h>
 #include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/torch_version.h>
 #include <trireme/launch/launcher_environment.h>
@@ -13,6 +16,7 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <unistd.h>
 
 #include <algorithm>
 #include <mutex>
@@ -28,23 +32,83 @@ at::Device take_device(int local_rank) {
   return device;
 }
 
-comm::Group connect_world(const launch::Identity& identity, const Environment& environment,
-                          const Settings& settings) {
+// What outlives a world: whoever has dropped all its handles may call init again, and the ranks
+// meet over the same store. A fork makes its own.
+struct Run {
+  c10::intrusive_ptr<c10d::Store> store;
+  launch::Identity identity;
+  pid_t process = 0;
+  int rounds = 0;  // how often its ranks have met
+};
+
+// Ends with the process that has met. A fork that exits would count as a rank that has finished:
+// the last one deletes the file of a store.
+class KeptRun {
+ public:
+  KeptRun() = default;
+  ~KeptRun() {
+    if (run.process != ::getpid()) static_cast<void>(run.store.release());
+  }
+  KeptRun(const KeptRun&) = delete;
+  KeptRun& operator=(const KeptRun&) = delete;
+
+  Run run;
+};
+
+bool is_same_run(const launch::Identity& a, const launch::Identity& b) {
+  return a.rank == b.rank && a.world_size == b.world_size && a.launcher == b.launcher &&
+         a.master_address == b.master_address && a.master_port == b.master_port && a.job == b.job;
+}
+
+Run& join_run(const launch::Identity& identity, const Environment& environment,
+              const Settings& settings) {
+  static KeptRun kept;
+  Run& run = kept.run;
+  if (run.process == ::getpid() && is_same_run(run.identity, identity)) return run;
+  if (run.process != ::getpid()) static_cast<void>(run.store.release());  // the parent's
   const auto attempt =
       environment.find_integer("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX).value_or(0);
-  const auto store = launch::make_store(identity, attempt, settings.timeout);
+  run = {};
+  run = {.store = launch::make_store(identity, attempt, settings.timeout),
+         .identity = identity,
+         .process = ::getpid()};
+  return run;
+}
+
+std::shared_ptr<comm::Watch> watch_over(const Run& run,
+                                        const std::vector<launch::Attendance>& all) {
+  const launch::Identity& identity = run.identity;
+  const launch::Attendance& own = all[static_cast<std::size_t>(identity.rank)];
+  std::vector<comm::Watch::Rank> ranks;
+  for (const launch::Attendance& entry : all) {
+    ranks.push_back({.process = entry.process_id,
+                     .host = entry.host,
+                     .is_near = entry.machine == own.machine && !own.process_space.empty() &&
+                                entry.process_space == own.process_space});
+  }
+  const bool rank_0_serves = identity.master_address && !identity.launcher_hosts_store;
+  return std::make_shared<comm::Watch>(run.store, identity.rank, std::move(ranks),
+                                       rank_0_serves ? 0 : -1);
+}
+
+comm::Group connect_world(const launch::Identity& identity, const Environment& environment,
+                          const Settings& settings) {
+  Run& run = join_run(identity, environment, settings);
+  const int round = run.rounds++;
   const auto all =
-      launch::meet(*store, identity, launch::own_attendance(identity), settings.timeout);
-  comm::EngineContext context = {.store = c10::make_intrusive<c10d::PrefixStore>("world", store),
-                                 .rank = identity.rank,
-                                 .size = identity.world_size,
-                                 .group_name = "world",
-                                 .interface = settings.interface,
-                                 .engine_across = settings.engine_across,
-                                 .leaders = settings.leaders,
-                                 .dump_folder = settings.dump_folder,
-                                 .cache_folder = settings.cache_folder,
-                                 .timeout = settings.timeout};
+      launch::meet(*run.store, identity, launch::own_attendance(identity), settings.timeout, round);
+  comm::EngineContext context = {
+      .store = c10::make_intrusive<c10d::PrefixStore>(join_message("world/", round), run.store),
+      .rank = identity.rank,
+      .size = identity.world_size,
+      .group_name = "world",
+      .interface = settings.interface,
+      .engine_across = settings.engine_across,
+      .leaders = settings.leaders,
+      .dump_folder = settings.dump_folder,
+      .cache_folder = settings.cache_folder,
+      .timeout = settings.timeout,
+      .watch = watch_over(run, all)};
   for (int rank = 0; rank < identity.world_size; ++rank) {
     context.world_ranks.push_back(rank);
     context.machines.push_back(all[static_cast<std::size_t>(rank)].machine);
@@ -52,18 +116,49 @@ comm::Group connect_world(const launch::Identity& identity, const Environment& e
   return comm::connect(comm::choose_engine(settings.engine, context.is_one_host()), context);
 }
 
-World make_world(const InitOptions& options) {
-  comm::check_torch_version();
-  const Environment environment = Environment::of_process();
+Settings settings_of(const InitOptions& options, const Environment& environment) {
   Settings settings = Settings::from(environment);
   settings.engine = options.engine.value_or(settings.engine);
   settings.timeout = options.timeout.value_or(settings.timeout);
+  settings.tensor_memory = options.tensor_memory.value_or(settings.tensor_memory);
   if (settings.timeout <= std::chrono::milliseconds::zero()) {
     throw UsageError(join_message("init was given a timeout of ", settings.timeout.count(), " ms"),
                      "give more than 0; every blocking call has a deadline");
   }
+  comm::check_engine_name(settings.engine);
+  comm::check_engine_name(settings.engine_across);
+  return settings;
+}
+
+// Of a call that is made while the world of an earlier one lives.
+void check_same_options(const InitOptions& options, const Settings& earlier,
+                        const comm::Group& group) {
+  std::string differences;
+  const auto compare = [&](const char* name, const auto& asked, const auto& has) {
+    if (asked == has) return;
+    differences +=
+        join_message(differences.empty() ? "" : ", ", name, " ", asked, " where it has ", has);
+  };
+  if (options.engine && *options.engine != group.engine()) {
+    compare("engine", *options.engine, earlier.engine);
+  }
+  if (options.timeout) compare("timeout (ms)", options.timeout->count(), earlier.timeout.count());
+  if (options.tensor_memory) {
+    compare("tensor_memory", *options.tensor_memory, earlier.tensor_memory);
+  }
+  if (differences.empty()) return;
+  throw UsageError(
+      join_message("init was called again, while the world of an earlier call lives, with other "
+                   "options: ",
+                   differences),
+      "give the options in the first call; init() without options returns the same world. To "
+      "connect anew, drop every World and Group first (hvd::shutdown())");
+}
+
+World make_world(const Environment& environment, const Settings& settings) {
+  comm::check_torch_version();
   const launch::Identity identity = launch::read_identity(environment);
-  comm::choose_tensor_memory(options.tensor_memory.value_or(settings.tensor_memory));
+  comm::choose_tensor_memory(settings.tensor_memory);
 
   World world;
   world.rank = identity.rank;
@@ -80,22 +175,40 @@ World make_world(const InitOptions& options) {
 }  // namespace
 
 World init(const InitOptions& options) {
+  show_uncaught_exceptions();
   // The connection itself is remembered weakly: it closes when the program drops its last handle,
   // not after main.
   static std::mutex mutex;
   static World last;
+  static Settings settings;
   static std::weak_ptr<comm::Group::State> connection;
   const std::lock_guard lock(mutex);
   if (auto state = connection.lock()) {
     World again = last;
     again.group.state_ = std::move(state);
+    check_same_options(options, settings, again.group);
     return again;
   }
-  World world = make_world(options);
+  const Environment environment = Environment::of_process();
+  settings = settings_of(options, environment);
+  World world = make_world(environment, settings);
   connection = world.group.state_;
   last = world;
   last.group = {};
   return world;
+}
+
+comm::Group group_or_self(const comm::Group& group, std::string_view user) {
+  if (!group.is_empty()) return group;
+  const launch::Identity identity = launch::read_identity(Environment::of_process());
+  if (identity.world_size > 1) {
+    throw UsageError(join_message(user, " was given no group in rank ", identity.rank, " of ",
+                                  identity.world_size, ", which ", identity.launcher,
+                                  " has started: each rank would train alone"),
+                     "give it world.group of `auto world = trireme::init();`, or "
+                     "comm::Group::self() where each rank is to train alone");
+  }
+  return comm::Group::self();
 }
 
 }  // namespace trireme

@@ -2,7 +2,6 @@
 // The first call of a parallel program: who am I, who are the others, and the group of all.
 #pragma once
 
-#include <trireme/base/environment.h>
 #include <trireme/comm/group.h>
 
 #include <c10/core/Device.h>
@@ -10,6 +9,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace trireme {
 
@@ -26,7 +26,7 @@ struct InitOptions {
 
 /// All processes of this run, as seen from one of them. A value: copies share the connection, which
 /// lives as long as any of them or of their groups.
-struct World {
+struct [[nodiscard]] World {
   int rank = 0;
   int size = 1;
   /// Among the processes of this host.
@@ -38,7 +38,7 @@ struct World {
   /// The CUDA device of the local rank, made current, where LibTorch has CUDA; else the CPU.
   at::Device device{at::kCPU};
   /// All ranks.
-  comm::Group group;
+  comm::Group group = comm::Group::self();
 
   /// Whether this process prints, logs and writes checkpoints.
   bool is_first() const noexcept { return rank == 0; }
@@ -46,14 +46,21 @@ struct World {
 
 /// Finds the other processes of this run and connects to them. Reads the variables of `trireme
 /// run`, torchrun, Open MPI, MPICH (Hydra) and Slurm; a program started by hand is a world of one.
-/// Collective and blocking, up to the deadline. Calling it again returns the same world.
+/// Collective and blocking, up to the deadline. Calling it again returns the same world as long as
+/// a handle of it lives, and connects anew after that.
 ///
 /// Throws ConfigError for variables that are wrong or contradict each other, and CommError that
-/// lists the ranks that came and those that did not when the deadline passes.
+/// lists the ranks that came and those that did not when the deadline passes. Throws UsageError
+/// where it is called again with options that the living world does not have.
 ///
 ///     auto world = trireme::init();
 ///     torch::Tensor x = torch::ones(4) * world.rank;
 ///     trireme::comm::all_reduce(x, world.group);
 World init(const InitOptions& options = {});
+
+/// Returns `group`, or the group of this process alone where it is empty. Throws UsageError naming
+/// `user` for an empty group in a process that was started as one of several ranks: it would train
+/// alone without a word.
+comm::Group group_or_self(const comm::Group& group, std::string_view user);
 
 }  // namespace trireme

@@ -117,6 +117,12 @@ std::errc parse(std::string_view text, Number& number) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc{} && end != text.data() + text.size()) return std::errc::invalid_argument;
+  // What is too small for any number but 0 is as lost as what is too large; from_chars tells the
+  // latter alone.
+  const std::string_view digits = text.substr(0, text.find_first_of("eE"));
+  if (error == std::errc{} && number == 0 &&
+      digits.find_first_of("123456789") != std::string_view::npos)
+    return std::errc::result_out_of_range;
   return error;
 }
 
@@ -125,9 +131,8 @@ std::errc parse(std::string_view text, float& number) {
   double wide = 0;
   const std::errc error = parse(text, wide);
   number = static_cast<float>(wide);
-  return error == std::errc{} && std::isinf(number) && !std::isinf(wide)
-             ? std::errc::result_out_of_range
-             : error;
+  const bool is_lost = (std::isinf(number) && !std::isinf(wide)) || (number == 0 && wide != 0);
+  return error == std::errc{} && is_lost ? std::errc::result_out_of_range : error;
 }
 
 // One column of the data set in the making.
@@ -154,8 +159,10 @@ void read_fields(const Lines& lines, const std::vector<std::string>& names, cons
         error == std::errc::result_out_of_range
             ? join_message(text, " does not fit into ", target.rows.scalar_type())
             : join_message("'", text, is_integer ? "' is not an integer" : "' is not a number"),
-        is_integer ? "read it as at::kFloat where it has fractions"
-                   : "ask for the columns that hold numbers");
+        error == std::errc::result_out_of_range
+            ? "read the column as at::kDouble, or write 0 where it may as well be 0"
+        : is_integer ? "read it as at::kFloat where it has fractions"
+                     : "ask for the columns that hold numbers");
   }
 }
 

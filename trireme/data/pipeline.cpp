@@ -204,7 +204,10 @@ Pipeline& Pipeline::shard(Shard shard) {
                      join_message("shards are numbered from 0 to ", shard.count - 1));
   }
   if (shard.partition == Partition::kContiguous) check_numbered("contiguous shards");
-  return edit([&](detail::Recipe& recipe) { recipe.shard = shard; });
+  return edit([&](detail::Recipe& recipe) {
+    recipe.shard = shard;
+    recipe.is_sharded = true;
+  });
 }
 
 Pipeline& Pipeline::map(const std::string& column, Transform transform) {
@@ -263,6 +266,7 @@ Pipeline& Pipeline::batch(std::int64_t rows, LastBatch last) {
   check_count("the number of rows of a batch", rows, 1);
   return edit([&](detail::Recipe& recipe) {
     recipe.rows = rows;
+    recipe.is_batched = true;
     recipe.last = last;
     recipe.buckets.reset();
   });
@@ -284,6 +288,7 @@ Pipeline& Pipeline::bucket(const std::vector<std::int64_t>& lengths, Buckets buc
   plan->buckets = std::move(buckets);
   return edit([&](detail::Recipe& recipe) {
     recipe.buckets = std::move(plan);
+    recipe.is_batched = true;
     recipe.last = last;
   });
 }
@@ -352,6 +357,10 @@ Pipeline& Pipeline::seed(std::uint64_t seed) {
 std::int64_t Pipeline::batches() const { return recipe_->batches_per_pass() * recipe_->times; }
 
 std::int64_t Pipeline::samples() const { return recipe_->samples_per_pass() * recipe_->times; }
+
+bool Pipeline::is_sharded() const noexcept { return recipe_->is_sharded; }
+
+bool Pipeline::is_batched() const noexcept { return recipe_->is_batched; }
 
 const std::vector<std::string>& Pipeline::columns() const { return recipe_->names; }
 

@@ -190,6 +190,12 @@ class Pipeline {
   /// Returns the rows of all these batches together, without padded ones. Throws as batches() does.
   std::int64_t samples() const;
 
+  /// Whether shard() was called: the part that each rank reads is chosen.
+  bool is_sharded() const noexcept;
+
+  /// Whether batch() or bucket() was called: else every row is a batch.
+  bool is_batched() const noexcept;
+
   /// Returns the columns of the batches, before any map_batch().
   const std::vector<std::string>& columns() const;
 

@@ -2,9 +2,8 @@
 #include <trireme/data/views.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/data/detail/checks.h>
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -281,10 +280,8 @@ DatasetPtr filter(DatasetPtr dataset,
     const std::vector<at::Tensor> sample = dataset->get(i);
     try {
       if (predicate(sample)) kept.push_back(i);
-    } catch (const c10::Error& error) {
-      fail_predicate(i, error.what_without_backtrace());
     } catch (const std::exception& error) {
-      fail_predicate(i, error.what());
+      fail_predicate(i, message_of(error));
     }
   }
   return std::make_shared<Subset>(std::move(dataset), std::move(kept));

@@ -175,7 +175,11 @@ Graph capture(torch::nn::Module& module, const Forward& forward,
   std::vector<at::Tensor> results;
   {
     const detail::Recorder::Recording recording(recorder);
-    results = forward(given);
+    try {
+      results = forward(given);
+    } catch (const c10::Error& error) {  // of a check between operators
+      detail::refuse_failed("forward" + recorder.after(), error.what_without_backtrace());
+    }
   }
   recorder.finish(results);
   detail::assign_modules(graph, tree);

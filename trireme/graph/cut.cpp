@@ -5,6 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/graph/boundaries.h>
 #include <trireme/graph/module_path.h>
+#include <trireme/graph/tensor_uses.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -90,7 +91,7 @@ void check_numbers(const Graph& graph, std::span<const ModuleStage> stages) {
     numbers.push_back(stage);
   }
   std::ranges::sort(numbers);
-  int expected = 0;
+  int expected = numbers.front() == 1 ? 1 : 0;
   for (const int number : numbers) {
     if (number == expected - 1) continue;
     if (number != expected) {
@@ -100,6 +101,16 @@ void check_numbers(const Graph& graph, std::span<const ModuleStage> stages) {
     }
     ++expected;
   }
+}
+
+// Where stage 0 is not listed, it is what runs before stage 1.
+void check_first(const std::vector<Listed>& listed) {
+  const Listed& first = listed.front();
+  if (first.stage != 1 || first.extent.first > 0) return;
+  if (std::ranges::find(listed, 0, &Listed::stage) != listed.end()) return;  // in the wrong order
+  throw UsageError(
+      join_message("nothing runs before ", first.what, ", which is listed for stage 1"),
+      "list it for stage 0, and a later one for stage 1");
 }
 
 void check_order(const Graph& graph, const Listed& before, const Listed& after) {
@@ -231,13 +242,10 @@ Extent extent_of(const Graph& graph, const std::string& name) {
   check_module(graph, name);
   Extent extent;
   std::unordered_set<ValueId> seen;
+  detail::TensorUses uses(graph);
   for (int index = 0; index < graph.num_nodes(); ++index) {
-    for (const ValueId id : graph.inputs_of(index)) {
-      const ValueId object = graph.value(id).object;
-      const bool is_its = std::ranges::any_of(
-          graph.value(object).names,
-          [&](const std::string& its) { return detail::is_within(detail::module_of(its), name); });
-      if (!is_its || !seen.insert(object).second) continue;
+    for (const detail::TensorUse& use : uses.take(graph.node(index))) {
+      if (!detail::is_within(use.module, name) || !seen.insert(use.object).second) continue;
       if (extent.first < 0) extent.first = index;
       extent.last = index;
     }
@@ -253,6 +261,8 @@ std::vector<int> cut(const Graph& graph, std::span<const ModuleStage> stages) {
   check_numbers(graph, stages);
   const std::vector<Listed> listed = listed_in_order(graph, stages);
   std::vector<int> boundaries = {0};
+  check_first(listed);
+  if (listed.front().stage == 1) boundaries.push_back(listed.front().extent.first);
   for (std::size_t i = 1; i < listed.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) check_order(graph, listed[j], listed[i]);
     if (listed[i].stage != listed[i - 1].stage) boundaries.push_back(listed[i].extent.first);

@@ -22,10 +22,11 @@ struct Extent {
 };
 
 /// From the first operator that touches one of the module's parameters or buffers to the last that
-/// touches one for the first time: a weight that is used again later (tied embeddings, a module
-/// that is called twice) does not reach further. Of a mark, the first operator after it. Throws
-/// UsageError for a name that no module or mark has, with the nearest that one has and all marks,
-/// for modules without parameters or that forward does not call, and for a mark at the end.
+/// touches one for the first time: a weight that is used again later (a module that is called
+/// twice) does not reach further. Of a weight that several modules have registered (tied
+/// embeddings) each has its own uses. Of a mark, the first operator after it. Throws UsageError for
+/// a name that no module or mark has, with the nearest that one has and all marks, for modules
+/// without parameters or that forward does not call, and for a mark at the end.
 Extent extent_of(const Graph& graph, const std::string& name);
 
 /// `module layer1`, or `mark middle` where a mark has that name: for messages.
@@ -34,8 +35,8 @@ std::string describe_place(const Graph& graph, const std::string& name);
 /// The boundaries of stages: stage s has the operators from boundary s to s + 1, so there is one
 /// boundary more than stages. A stage begins with the first operator that touches its modules, or
 /// comes after its mark; modules that are not listed and operators without parameters stay with
-/// what is before them.
-/// Throws UsageError as extent_of; for stages that are not numbered from 0 without gaps in the
+/// what is before them. Where nothing is listed for stage 0, it is what runs before stage 1.
+/// Throws UsageError as extent_of; for stages that are not numbered from 0 or 1 without gaps in the
 /// order in which forward comes to them, or whose modules lie between each other's; and where a cut
 /// is not possible (boundaries.h).
 std::vector<int> cut(const Graph& graph, std::span<const ModuleStage> stages);

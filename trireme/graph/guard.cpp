@@ -2,19 +2,19 @@
 #include <trireme/graph/guard.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <iomanip>
 #include <limits>
-#include <sstream>
 
 namespace trireme::graph {
 namespace {
 
 std::string text_of(const c10::IValue& value) {
-  std::ostringstream text;
+  TextWriter text;
   if (value.isDouble()) {
     text << std::setprecision(std::numeric_limits<double>::max_digits10) << value.toDouble();
   } else {
@@ -119,7 +119,7 @@ class Comparison {
 }  // namespace
 
 std::string capture_key(const torch::nn::Module& module, const std::vector<at::Tensor>& inputs) {
-  std::ostringstream key;
+  TextWriter key;
   module.apply([&](const torch::nn::Module& its) { key << (its.is_training() ? 't' : 'e'); });
   for (const at::Tensor& input : inputs) {
     key << ' ' << input.scalar_type() << input.sizes() << (input.requires_grad() ? 'g' : '-');

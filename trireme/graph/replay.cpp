@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/clone.h>
+#include <c10/util/Exception.h>
 
 #include <utility>
 
@@ -139,8 +140,19 @@ class Run {
   }
 
   void call(const Step& step) {
-    if (options_.replace != nullptr && options_.replace(step.node->op, stack_)) return;
-    step.node->op.callBoxed(stack_);
+    try {
+      if (options_.replace != nullptr && options_.replace(step.node->op, stack_)) return;
+      step.node->op.callBoxed(stack_);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::DistError&) {  // of other ranks
+      throw;
+    } catch (const c10::Error& error) {
+      throw UsageError(join_message(program_.graph->describe(step.index),
+                                    " failed: ", error.what_without_backtrace()),
+                       "shapes and types are those that were captured: look at the values that it "
+                       "is given, such as indices and labels");
+    }
   }
 
   void fill(const Step& step) {

@@ -2,6 +2,7 @@
 #include <trireme/launch/launcher_environment.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/launch/process_tree.h>
 #include <trireme/launch/slurm_lists.h>
 
@@ -26,6 +27,40 @@ constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL
 constexpr Names kOpenMpi{"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                          "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 constexpr Names kMpich{"mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+// The same with the local pair as HPE's PALS calls it.
+constexpr Names kPals{"pals", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"};
+constexpr Names kMvapich{"mvapich", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+                         "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kJsrun{"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
+                       "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"};
+constexpr Names kHorovodrun{"horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK",
+                            "HOROVOD_LOCAL_SIZE"};
+// Those whose variables no other launcher sets, in the order in which they are asked.
+constexpr std::array kWithOwnNames{kOpenMpi, kMvapich, kJsrun, kHorovodrun};
+
+// A launcher whose variable says that this process is one of several, and none says all that it
+// takes to find the others.
+struct Unsupported {
+  std::string_view name;
+  std::string_view variable;  // of its tasks: a batch script does not have it,
+  std::string_view alone{};   // or has this value
+  std::string_view size{};    // says how many there are, where that is known
+};
+
+// Grid Engine is not among them: what `qrsh -inherit` starts has the variables of the job's script.
+constexpr std::array kUnsupported{
+    Unsupported{.name = "Flux", .variable = "FLUX_TASK_RANK", .size = "FLUX_JOB_SIZE"},
+    Unsupported{.name = "PMIx", .variable = "PMIX_RANK"},
+    Unsupported{.name = "PALS", .variable = "PALS_RANKID"},
+    Unsupported{.name = "ALPS", .variable = "ALPS_APP_PE"},
+    Unsupported{.name = "LSF", .variable = "LSF_PM_TASKID", .size = "LSB_DJOB_NUMPROC"},
+    Unsupported{.name = "PBS", .variable = "PBS_TASKNUM", .alone = "1"},
+    Unsupported{.name = "PBS", .variable = "PBS_NODENUM", .alone = "0"},
+    Unsupported{.name = "PBS", .variable = "PBS_VNODENUM", .alone = "0"},
+};
+
+// More than any machine has processes: what stands in a variable is the length of lists.
+constexpr std::int64_t kMostRanks = 1 << 20;
 
 // Programs that start ranks; one instance per host and run. The kernel keeps 15 characters of a
 // name.
@@ -45,11 +80,11 @@ bool has_pair(const Environment& environment, std::string_view first, std::strin
 }
 
 int read_size(const Environment& environment, std::string_view name) {
-  return static_cast<int>(environment.find_integer(name, 1, INT_MAX).value());
+  return static_cast<int>(environment.find_integer(name, 1, kMostRanks).value());
 }
 
 int read_index(const Environment& environment, std::string_view name) {
-  return static_cast<int>(environment.find_integer(name, 0, INT_MAX).value());
+  return static_cast<int>(environment.find_integer(name, 0, kMostRanks - 1).value());
 }
 
 void check_below(const Environment& environment, std::string_view index, std::string_view size) {
@@ -98,7 +133,7 @@ void read_master(const Environment& environment, Identity& identity) {
 // Variables in torchrun's style that nobody claims, next to those of MPI: a leftover `export
 // RANK=0` would make every process of an mpirun rank 0.
 void check_agrees_with_mpi(const Environment& environment, const Identity& identity) {
-  for (const Names& names : {kOpenMpi, kMpich}) {
+  for (const Names& names : {kOpenMpi, kMvapich, kJsrun, kHorovodrun, kMpich}) {
     if (!environment.has(names.rank) || !environment.has(names.world_size)) continue;
     if (read_index(environment, names.rank) == identity.rank &&
         read_size(environment, names.world_size) == identity.world_size) {
@@ -109,7 +144,7 @@ void check_agrees_with_mpi(const Environment& environment, const Identity& ident
                      identity.world_size, " but ", names.rank, " and ", names.world_size, " are ",
                      *environment.find(names.rank), " and ", *environment.find(names.world_size),
                      ", expected the same"),
-        "unset RANK and WORLD_SIZE; mpirun says it all");
+        join_message("unset RANK and WORLD_SIZE; ", names.launcher, " says it all"));
   }
 }
 
@@ -194,11 +229,7 @@ std::optional<std::string> read_job(const Environment& environment, const Identi
   if (job.empty()) return std::nullopt;
   job.insert(0, identity.launcher);
   std::ranges::replace_if(
-      job,
-      [](char c) {
-        return c != '-' && c != '_' && c != '.' &&
-               (std::isalnum(static_cast<unsigned char>(c)) == 0);
-      },
+      job, [](char c) { return c != '-' && c != '_' && c != '.' && !is_ascii_alphanumeric(c); },
       '_');
   return job;
 }
@@ -210,19 +241,63 @@ bool under_hydra(const Environment& environment) {
          (environment.has("MPI_LOCALRANKID") || !in_slurm_step(environment));
 }
 
+const Names* find_own_names(const Environment& environment) {
+  const auto* const found = std::ranges::find_if(kWithOwnNames, [&](const Names& names) {
+    return has_pair(environment, names.rank, names.world_size);
+  });
+  return found == kWithOwnNames.end() ? nullptr : found;
+}
+
+// MindSpore's processes have roles, and find each other by a scheduler.
+void refuse_roles(const Environment& environment) {
+  for (const char* name :
+       {"MS_ROLE", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "RANK_TABLE_FILE"}) {
+    if (!environment.has(name)) continue;
+    throw ConfigError(
+        join_message("environment variable ", name, " is '", *environment.find(name),
+                     "': MindSpore's launchers and roles (worker, scheduler, server) do not exist "
+                     "in Trireme, and this process would train alone"),
+        join_message("start the ranks by `trireme run -n 8 program`, on several hosts with "
+                     "--nnodes, --node-rank and --master-addr; there is no scheduler to start. To "
+                     "run alone unset ",
+                     name));
+  }
+}
+
+// Throws where this process is one of several, and would train alone.
+void check_alone(const Environment& environment) {
+  refuse_roles(environment);
+  for (const Unsupported& launcher : kUnsupported) {
+    const auto value = environment.find(launcher.variable);
+    if (!value || *value == launcher.alone) continue;
+    const auto size = launcher.size.empty() ? std::nullopt : environment.find(launcher.size);
+    if (size == "1") continue;
+    throw ConfigError(
+        join_message("environment variable ", launcher.variable, " is '", *value,
+                     "': ", launcher.name, " has started this process as one of ",
+                     size ? *size : "several",
+                     ", and its variables do not say where the others "
+                     "are"),
+        "set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each "
+        "of them, or start the ranks by trireme run, one of it on each host. To run alone set "
+        "RANK=0 and WORLD_SIZE=1");
+  }
+}
+
 }  // namespace
 
 Identity read_identity(const Environment& environment, const std::filesystem::path& proc_root) {
   Identity identity;
   if (has_pair(environment, "RANK", "WORLD_SIZE")) {
     identity = read_torchrun(environment);
-  } else if (has_pair(environment, kOpenMpi.rank, kOpenMpi.world_size)) {
-    identity = read_numbers(environment, kOpenMpi);
+  } else if (const auto* const names = find_own_names(environment)) {
+    identity = read_numbers(environment, *names);
   } else if (under_hydra(environment)) {
-    identity = read_numbers(environment, kMpich);
+    identity = read_numbers(environment, environment.has("PALS_RANKID") ? kPals : kMpich);
   } else if (in_slurm_step(environment)) {
     identity = read_slurm(environment);
   } else {
+    check_alone(environment);
     return identity;
   }
   read_master(environment, identity);
@@ -237,6 +312,7 @@ Identity read_identity(const Environment& environment, const std::filesystem::pa
   identity.job = environment.find("TRIREME_RUN_ID");
   if (!identity.job || identity.launcher != "trireme")
     identity.job = read_job(environment, identity, proc_root);
+  identity.secret = environment.find("TRIREME_SECRET").value_or("");
   return identity;
 }
 

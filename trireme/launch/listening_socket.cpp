@@ -4,11 +4,14 @@
 #include <trireme/base/error.h>
 #include <trireme/launch/port_owner.h>
 
+#include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <string>
+#include <cstring>
+#include <memory>
 
 namespace trireme::launch {
 namespace {
@@ -40,10 +43,15 @@ Address any_ipv6_address(int port) {
   return address;
 }
 
-int bound_port(int fd) {
+Address bound_address(int fd) {
   Address address;
   address.length = sizeof(address.storage);
   ::getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length);
+  return address;
+}
+
+int bound_port(int fd) {
+  const Address address = bound_address(fd);
   if (address.storage.ss_family == AF_INET6) {
     return ntohs(reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_port);
   }
@@ -100,6 +108,69 @@ ListeningSocket listen_on(Reach reach, std::optional<int> port) {
   if (!listening.fd) refuse(wanted, errno);
   listening.port = bound_port(listening.fd.get());
   return listening;
+}
+
+ListeningSocket listen_at(const std::string& address, std::optional<int> port) {
+  const std::string wanted = std::to_string(port.value_or(0));
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int failure = ::getaddrinfo(address.c_str(), wanted.c_str(), &hints, &found);
+      failure != 0) {
+    throw ConfigError(
+        join_message("--master-addr is '", address, "': ", ::gai_strerror(failure)),
+        "give a name that `getent hosts` knows, or an address; on one host leave it out");
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(found, &::freeaddrinfo);
+  ListeningSocket listening;
+  int failure = EADDRNOTAVAIL;
+  for (const addrinfo* next = found; next != nullptr && !listening.fd; next = next->ai_next) {
+    Address candidate;
+    std::memcpy(&candidate.storage, next->ai_addr, next->ai_addrlen);
+    candidate.length = next->ai_addrlen;
+    listening.fd = try_listen(candidate);
+    if (!listening.fd && errno != EADDRNOTAVAIL) failure = errno;
+  }
+  if (!listening.fd && failure == EADDRNOTAVAIL) {
+    throw ConfigError(
+        join_message("--master-addr is '", address, "', which is no address of this host"),
+        "on one host leave it out; for several hosts give --nnodes and --node-rank too");
+  }
+  if (!listening.fd) refuse(port.value_or(0), failure);
+  listening.port = bound_port(listening.fd.get());
+  return listening;
+}
+
+void check_reachable(const ListeningSocket& socket) {
+  Address address = bound_address(socket.fd.get());
+  // A socket on all interfaces is reached by the loopback one.
+  if (address.storage.ss_family == AF_INET6) {
+    auto& fields = reinterpret_cast<sockaddr_in6&>(address.storage);
+    if (IN6_IS_ADDR_UNSPECIFIED(&fields.sin6_addr))
+      address = ipv4_address(INADDR_LOOPBACK, socket.port);
+  } else if (reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr.s_addr == INADDR_ANY) {
+    address = ipv4_address(INADDR_LOOPBACK, socket.port);
+  }
+  const UniqueFd client(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int failure = client ? 0 : errno;
+  if (client && ::connect(client.get(), reinterpret_cast<const sockaddr*>(&address.storage),
+                          address.length) != 0) {
+    failure = errno;
+    if (failure == EINPROGRESS) {
+      constexpr int kPatienceMs = 5'000;
+      pollfd connected{.fd = client.get(), .events = POLLOUT, .revents = 0};
+      socklen_t size = sizeof(failure);
+      failure = ETIMEDOUT;
+      if (::poll(&connected, 1, kPatienceMs) == 1)
+        ::getsockopt(client.get(), SOL_SOCKET, SO_ERROR, &failure, &size);
+    }
+  }
+  if (failure == 0) return;
+  throw ConfigError(join_message("this host cannot connect to its own port ", socket.port, ": ",
+                                 describe_errno(failure)),
+                    "the ranks meet there: check the loopback interface (ip link set lo up) and "
+                    "the firewall");
 }
 
 }  // namespace trireme::launch

@@ -6,6 +6,7 @@
 #include <trireme/base/unique_fd.h>
 
 #include <optional>
+#include <string>
 
 namespace trireme::launch {
 
@@ -25,5 +26,13 @@ struct ListeningSocket {
 /// wait in the backlog. Throws ConfigError naming the process that holds the port where it is in
 /// use and that can be told.
 ListeningSocket listen_on(Reach reach, std::optional<int> port);
+
+/// The same at one address of this machine, given as a number or a name. Throws ConfigError too
+/// where it is none.
+ListeningSocket listen_at(const std::string& address, std::optional<int> port);
+
+/// Connects to the socket and hangs up. Throws ConfigError where that fails: the loopback interface
+/// is down, or a firewall is in the way. Blocking, up to a few seconds.
+void check_reachable(const ListeningSocket& socket);
 
 }  // namespace trireme::launch

@@ -2,13 +2,13 @@
 #include <trireme/launch/port_owner.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/launch/process_tree.h>
 
 #include <charconv>
 #include <fstream>
 #include <optional>
 #include <set>
-#include <sstream>
 
 namespace trireme::launch {
 namespace {
@@ -24,7 +24,7 @@ std::set<std::string> listening_sockets(int port, const fs::path& table) {
   while (std::getline(file, line)) {
     // slot: local_address:port remote_address:port state queues timer retransmits user timeout
     // inode …
-    std::istringstream fields(line);
+    TextReader fields(line);
     std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
     fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >>
         timeout >> inode;

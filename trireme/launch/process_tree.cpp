@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/launch/process_tree.h>
 
+#include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/base/unique_fd.h>
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <fstream>
-#include <sstream>
 #include <unordered_map>
 
 namespace trireme::launch {
@@ -19,23 +21,43 @@ bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
+[[noreturn]] void refuse_to_look(const std::string& what, const std::string& reason) {
+  throw ConfigError(join_message("cannot ", what, ": ", reason),
+                    "check the limits of open files (ulimit -n, /proc/sys/fs/file-max)");
+}
+
+bool lacks_resources(int error_number) {
+  return error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM;
+}
+
+// An empty text where there is no such file (any more).
+std::string read_file(const std::filesystem::path& path) {
+  errno = 0;
+  std::ifstream file(path);
+  if (!file && lacks_resources(errno))
+    refuse_to_look("read " + path.string(), describe_errno(errno));
+  std::string text;
+  std::getline(file, text, '\0');
+  return text;
+}
+
 std::vector<Process> all_processes(const std::filesystem::path& proc_root) {
   std::vector<Process> processes;
   std::error_code failure;
-  for (const auto& entry : std::filesystem::directory_iterator(proc_root, failure)) {
-    const std::string name = entry.path().filename().string();
+  std::filesystem::directory_iterator entry(proc_root, failure);
+  for (; !failure && entry != std::filesystem::directory_iterator(); entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
     if (!is_number(name)) continue;
     if (auto process = read_process(name, proc_root)) processes.push_back(std::move(*process));
   }
+  if (failure) refuse_to_look("list " + proc_root.string(), failure.message());
   return processes;
 }
 
 }  // namespace
 
 std::optional<Process> read_process(const std::string& id, const std::filesystem::path& proc_root) {
-  std::ifstream file(proc_root / id / "stat");
-  std::string line;
-  if (!std::getline(file, line, '\0')) return std::nullopt;
+  const std::string line = read_file(proc_root / id / "stat");
   // id (name) state parent …: the name may itself hold spaces and parentheses, so it ends at the
   // last one.
   const auto open = line.find('(');
@@ -44,7 +66,7 @@ std::optional<Process> read_process(const std::string& id, const std::filesystem
   Process process;
   process.name = line.substr(open + 1, close - open - 1);
   std::from_chars(line.data(), line.data() + open, process.id);
-  std::istringstream fields(line.substr(close + 1));
+  TextReader fields(line.substr(close + 1));
   fields >> process.state >> process.parent;
   std::string skipped;
   const auto skip = [&](int count) {
@@ -53,7 +75,12 @@ std::optional<Process> read_process(const std::string& id, const std::filesystem
   std::uint64_t flags = 0;
   skip(4);  // group, session and terminal
   fields >> flags;
-  skip(12);
+  skip(4);  // page faults
+  std::uint64_t user_ticks = 0;
+  std::uint64_t system_ticks = 0;
+  fields >> user_ticks >> system_ticks;
+  process.processor_ticks = user_ticks + system_ticks;
+  skip(6);
   fields >> process.start_time;
   if (!fields) return std::nullopt;
   constexpr std::uint64_t kExiting = 0x4;  // the kernel's PF_EXITING
@@ -92,10 +119,30 @@ std::vector<Process> descendants(int root, const std::filesystem::path& proc_roo
   return below;
 }
 
+std::vector<Process> children(int parent, const std::filesystem::path& proc_root) {
+  std::vector<Process> processes = all_processes(proc_root);
+  std::erase_if(processes, [&](const Process& process) { return process.parent != parent; });
+  return processes;
+}
+
+std::vector<Process> children_of_main_thread(int parent, const std::filesystem::path& proc_root) {
+  const std::string id = std::to_string(parent);
+  std::vector<Process> processes;
+  TextReader numbers(read_file(proc_root / id / "task" / id / "children"));
+  for (std::string number; numbers >> number;) {
+    const auto process = read_process(number, proc_root);
+    if (process && process->parent == parent) processes.push_back(*process);
+  }
+  return processes;
+}
+
 bool send_signal(const Process& process, int signal) {
   // The descriptor pins whoever has this number now; the start time then says whether it is still
   // the one we mean.
   const UniqueFd pinned(static_cast<int>(::syscall(SYS_pidfd_open, process.id, 0)));
+  if (!pinned && lacks_resources(errno)) {
+    refuse_to_look(join_message("send a signal to process ", process.id), describe_errno(errno));
+  }
   if (!pinned) return false;
   const auto now = read_process(std::to_string(process.id));
   if (!now || now->start_time != process.start_time) return false;

@@ -2,13 +2,16 @@
 #include <trireme/mesh/device_mesh.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <iomanip>
 #include <limits>
+#include <mutex>
 #include <numeric>
-#include <sstream>
 
 namespace trireme {
 namespace {
@@ -16,7 +19,7 @@ namespace {
 using State = DeviceMesh::State;
 
 std::string describe(const std::vector<MeshAxis>& axes) {
-  std::ostringstream text;
+  TextWriter text;
   for (std::size_t axis = 0; axis < axes.size(); ++axis) {
     text << (axis == 0 ? "" : ", ") << axes[axis].name << "=" << axes[axis].size;
   }
@@ -25,7 +28,7 @@ std::string describe(const std::vector<MeshAxis>& axes) {
 
 // `"data"=2, "tensor"=3`: other axes have another text, whatever characters names have.
 std::string describe_exactly(const std::vector<MeshAxis>& axes) {
-  std::ostringstream text;
+  TextWriter text;
   for (std::size_t axis = 0; axis < axes.size(); ++axis) {
     text << (axis == 0 ? "" : ", ") << std::quoted(axes[axis].name) << "=" << axes[axis].size;
   }
@@ -35,7 +38,7 @@ std::string describe_exactly(const std::vector<MeshAxis>& axes) {
 // `rank 0` or `ranks 1, 2`: those that gave `text`.
 std::string describe_ranks(const std::vector<std::string>& texts, const std::string& text) {
   constexpr int kNamed = 8;
-  std::ostringstream ranks;
+  TextWriter ranks;
   const auto count = std::ranges::count(texts, text);
   ranks << (count == 1 ? "rank " : "ranks ");
   int named = 0;
@@ -51,7 +54,7 @@ std::string describe_ranks(const std::vector<std::string>& texts, const std::str
 void check_same(std::string_view what, const std::string& own, const comm::Group& group) {
   const std::vector<std::string> all = comm::all_gather_text(own, group);
   if (std::ranges::all_of(all, [&](const auto& text) { return text == all.front(); })) return;
-  std::ostringstream given;
+  TextWriter given;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rank), all[rank]) !=
         all.begin() + static_cast<std::ptrdiff_t>(rank)) {
@@ -179,13 +182,81 @@ const std::vector<int>& line_of(int rank, const std::vector<std::vector<int>>& l
 // not all of them in order.
 comm::Group connect_line(const State& mesh, const std::vector<std::vector<int>>& lines) {
   if (lines.size() == 1 && std::ranges::is_sorted(lines.front())) return mesh.whole;
-  if (lines.front().size() == 1) return {};
+  if (lines.front().size() == 1) return comm::Group::self();
   comm::Group own;
   for (const std::vector<int>& line : lines) {
     comm::Group group = mesh.whole.subgroup(line);
     if (group.rank() >= 0) own = std::move(group);
   }
   return own;
+}
+
+// The meshes of this process that are in use. A program that arranges the same ranks alike again,
+// for a second module, gets the same mesh, whose tensors work together.
+class KnownMeshes {
+ public:
+  struct Found {
+    c10::intrusive_ptr<State> state;  // null where there is none
+    std::int64_t serial = 0;          // by which its ranks know the mesh
+    std::int64_t next_serial = 1;     // that this process has not used
+  };
+
+  static KnownMeshes& of_process() {
+    static KnownMeshes its;
+    return its;
+  }
+
+  void add(const c10::intrusive_ptr<State>& state, std::int64_t serial) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(meshes_, [](const Known& its) { return its.state.expired(); });
+    meshes_.push_back({c10::weak_intrusive_ptr<State>(state), serial});
+    next_serial_ = std::max(next_serial_, serial + 1);
+  }
+
+  // The latest.
+  Found find(const comm::Group& group, const std::vector<int>& ranks,
+             const std::vector<MeshAxis>& axes) {
+    const std::lock_guard lock(mutex_);
+    for (auto known = meshes_.rbegin(); known != meshes_.rend(); ++known) {
+      auto state = known->state.lock();
+      // A group of one has no backend.
+      const bool is_same = state && state->made_of.size() == group.size() &&
+                           state->made_of.backend() == group.backend() && state->ranks == ranks &&
+                           state->axes == axes;
+      if (is_same) return {std::move(state), known->serial, next_serial_};
+    }
+    return {.state = {}, .serial = 0, .next_serial = next_serial_};
+  }
+
+ private:
+  struct Known {
+    c10::weak_intrusive_ptr<State> state;
+    std::int64_t serial;
+  };
+  std::mutex mutex_;
+  std::vector<Known> meshes_;
+  std::int64_t next_serial_ = 1;
+};
+
+// What the ranks of a group have found.
+struct Agreed {
+  bool is_same_mesh = false;     // on all ranks
+  std::int64_t next_serial = 1;  // that none of them has used
+};
+
+// Some ranks may have let go of a mesh that others keep, and have another one by now: it is the
+// same only where all know it by the same serial number. Collective.
+Agreed agree(const KnownMeshes::Found& own, const comm::Group& group) {
+  Agreed agreed{.is_same_mesh = own.serial != 0};
+  for (const std::string& text :
+       comm::all_gather_text(join_message(own.serial, " ", own.next_serial), group)) {
+    std::int64_t serial = 0;
+    std::int64_t next_serial = 0;
+    TextReader(text) >> serial >> next_serial;
+    agreed.is_same_mesh = agreed.is_same_mesh && serial == own.serial;
+    agreed.next_serial = std::max(agreed.next_serial, next_serial);
+  }
+  return agreed;
 }
 
 // Collective over all of `group`, after its ranks have agreed on the rest.
@@ -200,12 +271,17 @@ c10::intrusive_ptr<State> connect_mesh(const comm::Group& group, std::vector<int
         "choose sizes whose product is the number of ranks, or list the ranks that "
         "take part");
   }
+  const KnownMeshes::Found known = KnownMeshes::of_process().find(group, ranks, axes);
+  const Agreed agreed = agree(known, group);
+  if (agreed.is_same_mesh) return known.state;
   comm::Group whole = ranks == first_ranks(group.size()) ? group : group.subgroup(ranks);
   auto state = arrange(std::move(axes), std::move(ranks), std::move(whole));
-  if (state->rank < 0) return state;
-  for (int axis = 0; axis < static_cast<int>(state->axes.size()); ++axis) {
+  state->made_of = group;
+  const auto num_axes = static_cast<int>(state->axes.size());
+  for (int axis = 0; state->rank >= 0 && axis < num_axes; ++axis) {
     state->groups.push_back(connect_line(*state, lines_along(*state, {axis})));
   }
+  KnownMeshes::of_process().add(state, agreed.next_serial);
   return state;
 }
 

@@ -21,8 +21,9 @@ namespace trireme {
 
 /// Ranks in a grid, as a cheap value: copies and sub-meshes share the groups. The last axis varies
 /// fastest: on axes data=2, tensor=3 the ranks 0, 1, 2 share the first data coordinate. Any number
-/// of ranks, any number of axes, axes of size one included. Equal are only copies of one mesh.
-/// Methods that need an axis or a rank throw UsageError on a mesh that is not defined.
+/// of ranks, any number of axes, axes of size one included. Equal are copies of one mesh, and what
+/// is made of the same group with the same ranks and axes while such a mesh is in use: it is that
+/// mesh. Methods that need an axis or a rank throw UsageError on a mesh that is not defined.
 /// Thread-safety: const methods may be called concurrently; collectives as Group says.
 class DeviceMesh {
  public:
@@ -39,6 +40,7 @@ class DeviceMesh {
     std::vector<std::int64_t> coordinate;  // of this rank, where it is in the mesh
     int rank = -1;                         // of this process in the mesh; -1 outside
     bool is_connected = false;
+    comm::Group made_of;  // where ranks stand behind it
     comm::Group whole;
     std::vector<comm::Group> groups;  // by axis, where this rank is in the mesh
 
@@ -48,6 +50,16 @@ class DeviceMesh {
     std::unique_ptr<Attachment> attachment_owner;
     // Released when the attachment is complete, acquired by readers, who take no lock.
     std::atomic<Attachment*> attachment = nullptr;
+
+    // What finds a mesh again refers to it weakly. That keeps its memory, and nothing else.
+    void release_resources() override {
+      attachment = nullptr;
+      attachment_owner.reset();
+      submeshes.clear();
+      groups.clear();
+      whole = comm::Group();
+      made_of = comm::Group();
+    }
   };
 
   /// No mesh: no axes and no ranks.

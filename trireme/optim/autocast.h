@@ -27,8 +27,9 @@ class Autocast {
   /// Throws UsageError for other devices than the CPU and CUDA, and other dtypes than fp16 and
   /// bf16.
   /// @param enabled false: runs in the tensors' own dtypes inside a guard that is on.
-  explicit Autocast(c10::DeviceType device, c10::ScalarType dtype = c10::ScalarType::BFloat16,
-                    bool enabled = true);
+  [[nodiscard]] explicit Autocast(c10::DeviceType device,
+                                  c10::ScalarType dtype = c10::ScalarType::BFloat16,
+                                  bool enabled = true);
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
   ~Autocast();

@@ -21,7 +21,7 @@ namespace trireme {
 /// and of distributed ones what their layouts say, on one mesh. Parallelized gives that of its
 /// plan.
 struct Sharing {
-  comm::Group group{};
+  comm::Group group = comm::Group::self();
   /// Whether this rank counts what it has of a parameter though it is not rank 0, which counts all
   /// that it has: another part of a sharded parameter is with another rank. Empty: as by default.
   std::function<bool(const at::Tensor& parameter)> is_part{};

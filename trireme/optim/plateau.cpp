@@ -2,13 +2,12 @@
 #include <trireme/optim/plateau.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
 #include <limits>
-#include <locale>
-#include <sstream>
 
 namespace trireme {
 namespace {
@@ -68,16 +67,14 @@ double Plateau::lowered(double rate) const {
 
 // Infinite numbers cannot be read back from a stream: the flag says that there was none.
 std::string Plateau::state() const {
-  std::ostringstream text;
-  text.imbue(std::locale::classic());
+  TextWriter text;
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << std::isfinite(best_)
        << ' ' << (std::isfinite(best_) ? best_ : 0) << ' ' << num_bad_ << ' ' << cool_for_;
   return text.str();
 }
 
 void Plateau::restore(const std::string& state) {
-  std::istringstream text(state);
-  text.imbue(std::locale::classic());
+  TextReader text(state);
   bool has_best = false;
   double best = 0;
   std::int64_t num_bad = 0;

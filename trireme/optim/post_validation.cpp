@@ -2,6 +2,7 @@
 #include <trireme/optim/post_validation.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/optim/counted_gradients.h>
 #include <trireme/optim/exact_sum.h>
@@ -113,7 +114,7 @@ PostValidation::~PostValidation() {
   try {
     static_cast<void>(validate());
   } catch (const std::exception& error) {
-    TORCH_WARN("the last step was not validated: ", error.what());
+    TORCH_WARN("the last step was not validated: ", message_of(error));
   }
 }
 

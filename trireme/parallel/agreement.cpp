@@ -2,26 +2,26 @@
 #include <trireme/parallel/agreement.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/base/text.h>
+#include <trireme/comm/check_values.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/shm/communicator.h>
 #include <trireme/comm/threads/threads_backend.h>
 #include <trireme/parallel/sharded/deferred.h>
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <c10/util/hash.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <exception>
-#include <sstream>
 
 namespace trireme::detail {
 namespace {
 
 // One line a tensor: `weight [10, 4] strides [4, 1] Float on cpu, trained`.
 std::string describe(const std::vector<NamedTensor>& tensors) {
-  std::ostringstream text;
+  TextWriter text;
   for (const auto& [name, tensor, has_sparse_gradient] : tensors) {
     text << name << " " << tensor.sizes() << " strides " << tensor.strides() << " "
          << tensor.scalar_type() << " on "
@@ -35,8 +35,8 @@ std::string describe(const std::vector<NamedTensor>& tensors) {
 
 // Returns the first line in which two descriptions differ, from each.
 std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
-  std::istringstream lines_a(a);
-  std::istringstream lines_b(b);
+  TextReader lines_a(a);
+  TextReader lines_b(b);
   std::string line_a;
   std::string line_b;
   while (true) {
@@ -48,44 +48,10 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
   }
 }
 
-constexpr std::int64_t kDigested = 1 << 17;  // elements at a time: 1 MiB of products
-
-// Four bytes of an element of 8 or 16 at a time: the upper bits of a product are lost.
-at::ScalarType bits_of(const at::Tensor& tensor) {
-  switch (tensor.element_size()) {
-    case 1:
-      return at::kByte;
-    case 2:
-      return at::kShort;
-    default:
-      return at::kInt;
-  }
-}
-
-// [count] odd numbers without a pattern that values might have too.
-at::Tensor make_weights(std::int64_t count, at::Device device) {
-  at::Tensor weights = at::arange(1, count + 1, at::TensorOptions(at::kLong).device(device));
-  for (const std::int64_t factor : {0x1e3779b97f4a7c15, 0x3f58476d1ce4e5b9}) {
-    weights.mul_(factor);
-    weights.bitwise_xor_(weights.bitwise_right_shift(30));
-  }
-  return weights.mul_(2).add_(1);
-}
-
 }  // namespace
 
 std::int64_t digest_of(const at::Tensor& tensor) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor bits =
-      tensor.as_strided({tensor.numel()}, {1}).resolve_conj().view(bits_of(tensor));
-  const at::Tensor weights = make_weights(std::min(kDigested, bits.numel()), bits.device());
-  std::uint64_t digest = 0;
-  for (std::int64_t begin = 0; begin < bits.numel(); begin += kDigested) {
-    const std::int64_t count = std::min(kDigested, bits.numel() - begin);
-    const at::Tensor sum = bits.narrow(0, begin, count).mul(weights.narrow(0, 0, count)).sum();
-    digest = digest * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(sum.item<std::int64_t>());
-  }
-  return static_cast<std::int64_t>(digest);
+  return comm::digest_of_values(tensor.detach().as_strided({tensor.numel()}, {1}));
 }
 
 void check_same_text(const std::string& what, const std::string& text, const comm::Group& group) {
@@ -109,7 +75,7 @@ void succeed_together(const comm::Group& group, const std::string& doing,
     throw;
   } catch (const std::exception& error) {
     own = std::current_exception();
-    failure = join_message("failed: ", error.what());
+    failure = join_message("failed: ", message_of(error));
   }
   const std::vector<std::string> all = comm::all_gather_text(failure, group);
   if (own) std::rethrow_exception(own);

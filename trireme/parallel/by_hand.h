@@ -10,6 +10,7 @@
 #include <trireme/plan/plan.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,12 +38,13 @@ struct StageUse {
 ///
 /// Collective over `group`, blocking. Throws UsageError as parallelize does for names in the plan
 /// that are none, and for parameters that cannot be cut or distributed.
-/// @param uses by name, for every parameter and buffer; alike on all ranks of `data`.
+/// @param uses by name, for every parameter and buffer; alike on all ranks of `data`. Whoever has
+/// it may change it later, for what no rank has used so far.
 /// @param data along which ranks have the same stages and, of what is distributed, the same part.
 Parallelized parallelize_by_hand(torch::nn::Module& module,
-                                 const std::map<std::string, StageUse>& uses, const Plan& plan,
-                                 const comm::Group& group, const comm::Group& data,
-                                 const ModuleLayouts& layouts);
+                                 std::shared_ptr<const std::map<std::string, StageUse>> uses,
+                                 const Plan& plan, const comm::Group& group,
+                                 const comm::Group& data, const ModuleLayouts& layouts);
 
 /// Gives all ranks those of rank 0, but for tensors that have no memory yet. Collective, blocking.
 void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group);

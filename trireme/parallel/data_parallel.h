@@ -7,7 +7,7 @@
 namespace trireme {
 
 /// Trains `module` on every rank of `group`, each with its own part of the data; see parallelize
-/// for what that means.
+/// for what that means. Lasts as long as the object: give it a name.
 ///
 ///     auto world = trireme::init();
 ///     torch::nn::Linear model(10, 1);
@@ -16,7 +16,8 @@ namespace trireme {
 ///     // … the training loop of one process, on this rank's part of the data
 class [[nodiscard]] DataParallel : public Parallelized {
  public:
-  DataParallel(torch::nn::Module& module, const comm::Group& group, std::int64_t micro_batches = 1)
+  [[nodiscard]] DataParallel(ModuleRef module, const comm::Group& group,
+                             std::int64_t micro_batches = 1)
       : Parallelized(parallelize(module, {.micro_batches = micro_batches}, group)) {}
 };
 
@@ -27,8 +28,9 @@ class [[nodiscard]] DataParallel : public Parallelized {
 ///     trireme::ShardedDataParallel parallel(*model, optimizer, world.group, 3);
 class [[nodiscard]] ShardedDataParallel : public Parallelized {
  public:
-  ShardedDataParallel(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                      const comm::Group& group, int stage, std::int64_t micro_batches = 1)
+  [[nodiscard]] ShardedDataParallel(ModuleRef module, torch::optim::Optimizer& optimizer,
+                                    const comm::Group& group, int stage,
+                                    std::int64_t micro_batches = 1)
       : Parallelized(parallelize(module, plan_for(optimizer, stage, micro_batches), group)) {
     shard(optimizer);
   }

@@ -115,6 +115,7 @@ GradientReducer::GradientReducer(const torch::OrderedDict<std::string, at::Tenso
                                  comm::Group group, const GradientReducerOptions& options)
     : impl_(std::make_unique<Impl>()) {
   const at::NoGradGuard no_grad;
+  comm::check_given(group, "GradientReducer");
   impl_->group = std::move(group);
   detail::check_same_text("options of GradientReducer", describe(options), impl_->group);
   validate(options);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/parallel/module_ref.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace torch {
 template <typename Key, typename Value>
@@ -51,10 +53,14 @@ class GradientReducer {
   /// Takes the parameters that require gradients now; one that is there twice counts once.
   /// Collective and blocking. Throws the same UsageError on every rank for options or parameters
   /// that differ between ranks or cannot be reduced.
-  GradientReducer(const torch::OrderedDict<std::string, at::Tensor>& parameters, comm::Group group,
-                  const GradientReducerOptions& options = {});
-  GradientReducer(const torch::nn::Module& module, comm::Group group,
-                  const GradientReducerOptions& options = {});
+  [[nodiscard]] GradientReducer(const torch::OrderedDict<std::string, at::Tensor>& parameters,
+                                comm::Group group, const GradientReducerOptions& options = {});
+  [[nodiscard]] GradientReducer(const torch::nn::Module& module, comm::Group group,
+                                const GradientReducerOptions& options = {});
+  template <ModuleHolder Holder>
+  [[nodiscard]] GradientReducer(const Holder& holder, comm::Group group,
+                                const GradientReducerOptions& options = {})
+      : GradientReducer(*ModuleRef(holder), std::move(group), options) {}
   GradientReducer(GradientReducer&&) noexcept;
   GradientReducer& operator=(GradientReducer&&) noexcept;
   ~GradientReducer();

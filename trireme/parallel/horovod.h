@@ -24,7 +24,7 @@ class Optimizer;
 namespace trireme::hvd {
 
 /// trireme::init(). Everything below needs it first, and throws UsageError else. Calling it again
-/// does nothing.
+/// does nothing; after shutdown() the ranks meet anew.
 void init(const InitOptions& options = {});
 /// Lets go of the connection; it closes when nobody else uses it.
 void shutdown();
@@ -155,10 +155,10 @@ class DistributedOptimizer {
   /// Collective and blocking. Throws the same UsageError on every rank for names that are there
   /// twice, for parameters that the optimizer has and the list has not, or the other way round, for
   /// options that cannot be, and where ranks differ in any of this; it says which.
-  explicit DistributedOptimizer(torch::optim::Optimizer& optimizer,
-                                const NamedParameters& parameters = {},
-                                const DistributedOptimizerOptions& options = {},
-                                const comm::Group& process_set = world().group);
+  [[nodiscard]] explicit DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                              const NamedParameters& parameters = {},
+                                              const DistributedOptimizerOptions& options = {},
+                                              const comm::Group& process_set = world().group);
   DistributedOptimizer(DistributedOptimizer&&) noexcept;
   DistributedOptimizer& operator=(DistributedOptimizer&&) noexcept;
   ~DistributedOptimizer();
@@ -183,7 +183,7 @@ class DistributedOptimizer {
   /// be sure.
   class [[nodiscard]] SkipSynchronize {
    public:
-    explicit SkipSynchronize(DistributedOptimizer& optimizer);
+    [[nodiscard]] explicit SkipSynchronize(DistributedOptimizer& optimizer);
     SkipSynchronize(const SkipSynchronize&) = delete;
     SkipSynchronize& operator=(const SkipSynchronize&) = delete;
     ~SkipSynchronize();

@@ -5,6 +5,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/named_tensors.h>
 
@@ -33,13 +34,27 @@ void check(const LocalSgdOptions& options) {
 void take_from_rank_0(const std::vector<NamedTensor>& tensors, const std::string& kind,
                       const comm::Group& group) {
   detail::check_same_on_all_ranks(tensors, kind, group);
-  for (const NamedTensor& item : tensors) comm::broadcast(item.tensor, 0, group, item.name);
+  for (const NamedTensor& item : tensors) {
+    detail::broadcast_strided(item.tensor, 0, group, item.name);
+  }
+}
+
+// They are averaged in memory like theirs, side by side.
+void check_dense(const std::vector<NamedTensor>& parameters) {
+  for (const NamedTensor& item : parameters) {
+    if (item.tensor.is_non_overlapping_and_dense()) continue;
+    throw UsageError(
+        join_message("local SGD: parameter ", item.name, " has gaps or overlaps (sizes ",
+                     item.tensor.sizes(), ", strides ", item.tensor.strides(), ")"),
+        "make it a dense tensor before");
+  }
 }
 
 }  // namespace
 
-LocalSgd::LocalSgd(torch::nn::Module& module, const LocalSgdOptions& options, comm::Group group)
+LocalSgd::LocalSgd(ModuleRef module, const LocalSgdOptions& options, comm::Group group)
     : options_(options), group_(std::move(group)) {
+  comm::check_given(group_, "LocalSgd");
   const at::NoGradGuard no_grad;
   detail::check_same_text("options of LocalSgd",
                           join_message("local SGD, period ", options.period, ", warm_up ",
@@ -47,9 +62,10 @@ LocalSgd::LocalSgd(torch::nn::Module& module, const LocalSgdOptions& options, co
                           group_);
   check(options);
   if (group_.size() == 1) return;
-  std::vector<NamedTensor> parameters = detail::named_tensors(module.named_parameters());
+  std::vector<NamedTensor> parameters = detail::named_tensors(module->named_parameters());
+  check_dense(parameters);
   take_from_rank_0(parameters, "parameter", group_);
-  take_from_rank_0(detail::named_tensors(module.named_buffers()), "buffer", group_);
+  take_from_rank_0(detail::named_tensors(module->named_buffers()), "buffer", group_);
   std::erase_if(parameters, [](const auto& item) { return !item.tensor.requires_grad(); });
   if (parameters.empty()) return;
 

@@ -5,15 +5,12 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/parallel/module_ref.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <vector>
-
-namespace torch::nn {
-class Module;
-}
 
 namespace trireme {
 
@@ -48,7 +45,7 @@ class LocalSgd {
   /// Gives all ranks the parameters and buffers of rank 0. What is averaged is the parameters that
   /// require gradients now; they must keep their sizes. Collective and blocking. Throws UsageError
   /// for options that cannot be, and on all ranks where options or modules differ between ranks.
-  LocalSgd(torch::nn::Module& module, const LocalSgdOptions& options, comm::Group group);
+  [[nodiscard]] LocalSgd(ModuleRef module, const LocalSgdOptions& options, comm::Group group);
 
   /// To be called after each step of the optimizer, equally often on all ranks: averages after each
   /// of the first `warm_up` steps, then after every `period`-th. Collective and blocking then.

@@ -5,6 +5,7 @@
 #include <trireme/comm/shm/communicator.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/by_hand.h>
+#include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/data/exchanges/half_precision.h>
 #include <trireme/parallel/data/reducer.h>
 #include <trireme/parallel/data/sync_batch_norm.h>
@@ -37,7 +38,7 @@ struct Parallelized::Impl {
 
   // Whether, in a pipeline, it steps nothing that is cut here.
   bool is_of_other_stages(const torch::optim::Optimizer& optimizer) {
-    if (uses.empty()) return false;
+    if (uses == nullptr) return false;
     const detail::OptimizerSlices& slices = shards()->optimizers();
     return std::ranges::none_of(optimizer.param_groups(), [&](const auto& its) {
       return std::ranges::any_of(its.params(), [&](const at::Tensor& tensor) {
@@ -48,7 +49,7 @@ struct Parallelized::Impl {
 
   // Throws UsageError in a pipeline, whose backward is not the module's.
   void check_backward_is_own(const char* called) const {
-    if (uses.empty()) return;
+    if (uses == nullptr) return;
     throw UsageError(join_message(called,
                                   " was called on the Parallelized of a pipeline, which "
                                   "runs backward by itself, stage by stage"),
@@ -68,10 +69,12 @@ struct Parallelized::Impl {
   Plan plan;
   comm::Group group;
   comm::Group data_group;
-  DeviceMesh mesh;  // of the axes but data
+  DeviceMesh mesh;                           // of the axes but data
+  DeviceMesh whole;                          // of all axes, where there is the other
+  std::shared_ptr<torch::nn::Module> owned;  // of several modules: the one that they are in
   std::vector<NamedTensor> parameters;
-  std::map<std::string, detail::StageUse> uses;  // of a pipeline; else empty
-  comm::Group batch_norm_group;                  // of the next
+  std::shared_ptr<const std::map<std::string, detail::StageUse>> uses;  // of a pipeline; else null
+  comm::Group batch_norm_group;                                         // of the next
   std::optional<detail::SyncBatchNorm> sync_batch_norm;
   std::optional<detail::Reducer> reducer;  // where there is something to exchange
   at::Tensor own_number;                   // of add_to_step, without a reducer
@@ -87,7 +90,10 @@ Sharing Parallelized::Impl::sharing_on_mesh() {
             const int holders = sliced == nullptr ? 1 : cut->group().size();
             if (data_group.rank() >= holders) return false;
             const at::Tensor& parameter = sliced == nullptr ? stepped.grad() : sliced->parameter;
-            return has_layout(parameter) && is_first_holder(layout_of(parameter));
+            if (!parameter.defined()) return false;
+            // One that is kept whole is the same on all ranks of the mesh.
+            return has_layout(parameter) ? is_first_holder(layout_of(parameter))
+                                         : mesh.group().rank() == 0;
           }};
 }
 
@@ -101,6 +107,7 @@ const comm::Group& Parallelized::data_group() const noexcept { return impl_->dat
 const DeviceMesh& Parallelized::mesh() const noexcept { return impl_->mesh; }
 
 DataPart data_part(const Plan& plan, const comm::Group& group) {
+  comm::check_given(group, "data_part");
   validate(plan, group.size());
   std::int64_t behind = 1;  // ranks in the axes that vary faster
   if (plan.mesh.empty()) return {.index = group.rank(), .count = group.size()};
@@ -130,6 +137,7 @@ void Parallelized::add_to_step(const at::Tensor& number) {
 void Parallelized::shard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
   if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
+  shards->clear_gradients();
   shards->optimizers().take_over(optimizer);
 }
 
@@ -140,6 +148,7 @@ void check_can_shard(const torch::optim::Optimizer& optimizer) {
 void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
   if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
+  shards->clear_gradients();
   shards->fetch(/*also_cut=*/false);
   shards->optimizers().give_back(optimizer);
 }
@@ -402,14 +411,27 @@ struct Contents {
   std::vector<NamedTensor> buffers;
   std::function<void()> check;
   torch::nn::Module* module = nullptr;
+  std::shared_ptr<torch::nn::Module> owned{};  // the module, where it was made for the call
 };
 
+Contents contents_of(torch::nn::Module& module) {
+  Contents contents = {.parameters = detail::named_tensors(module.named_parameters()),
+                       .buffers = detail::named_tensors(module.named_buffers()),
+                       .check = {},
+                       .module = &module};
+  mark_sparse(module, contents.parameters);
+  contents.check = watch_for_more(module, contents.parameters);
+  return contents;
+}
+
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
-                                         const comm::Group& group) {
+                                         const comm::Group& group, const DeviceMesh& mesh = {}) {
+  comm::check_given(group, "parallelize");
   validate(plan, group.size());
   auto impl = std::make_unique<Parallelized::Impl>();
   impl->plan = plan;
   impl->group = group;
+  impl->owned = contents.owned;
   impl->parameters = contents.parameters;
   if (const int ranks = data_ranks(plan, group.size()); !plan.data_parallel && ranks > 1) {
     throw UsageError(join_message("the plan is not data parallel, but has ", ranks, " ranks",
@@ -441,9 +463,10 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   all.insert(all.end(), contents.buffers.begin(), contents.buffers.end());
   give_values(all, plan, group, group, [](const NamedTensor&) { return true; });
   if (plan.broadcast_parameters) detail::broadcast_all(all, group);
-  const detail::Arrangement arrangement = detail::arrange(plan, group);
+  const detail::Arrangement arrangement = detail::arrange(plan, group, mesh);
   impl->data_group = arrangement.data;
   impl->mesh = arrangement.mesh;
+  impl->whole = arrangement.whole;
   if (impl->mesh.defined()) {
     detail::distribute(contents.module, contents.parameters, impl->mesh, plan.layouts);
   }
@@ -471,9 +494,11 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
     };
   }
   // Ranks have different parts of a distributed parameter, and maybe none of a small one.
-  detail::succeed_together(impl->mesh.defined() ? group : comm::Group(), "cut the module", [&] {
-    impl->reducer.emplace(trained, following, plan, impl->data_group, std::move(contents.check));
-  });
+  detail::succeed_together(impl->mesh.defined() ? group : comm::Group::self(), "cut the module",
+                           [&] {
+                             impl->reducer.emplace(trained, following, plan, impl->data_group,
+                                                   std::move(contents.check));
+                           });
   impl->reducer->exchange_by(exchange_for(plan.wire));
   check_drawn(impl->shards(), impl->data_group);
   return impl;
@@ -481,14 +506,43 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
 
 }  // namespace
 
-Parallelized parallelize(torch::nn::Module& module, const Plan& plan, const comm::Group& group) {
-  Contents contents = {.parameters = detail::named_tensors(module.named_parameters()),
-                       .buffers = detail::named_tensors(module.named_buffers()),
-                       .check = {},
-                       .module = &module};
-  mark_sparse(module, contents.parameters);
-  contents.check = watch_for_more(module, contents.parameters);
+Parallelized parallelize(ModuleRef module, const Plan& plan, const DeviceMesh& mesh) {
+  if (!mesh.defined()) {
+    throw UsageError(
+        "parallelize was given a default DeviceMesh, which has no ranks",
+        "make it of a group: DeviceMesh(world.group, {{\"data\", 2}, {\"tensor\", 2}})");
+  }
+  Plan on_mesh = plan;
+  if (on_mesh.mesh.empty()) on_mesh.mesh = mesh.state()->axes;
+  if (on_mesh.mesh != mesh.state()->axes) {
+    throw UsageError(join_message("parallelize was given the mesh [", mesh.to_string(),
+                                  "], and a plan whose mesh has other axes"),
+                     "leave plan.mesh empty, or give it the axes of the mesh");
+  }
+  return Parallelized(make(contents_of(*module), on_mesh, mesh.group(), mesh));
+}
+
+Parallelized parallelize(const std::vector<std::pair<std::string, ModuleRef>>& modules,
+                         const Plan& plan, const comm::Group& group) {
+  auto all = std::make_shared<torch::nn::Module>();
+  for (const auto& [name, module] : modules) {
+    if (name.empty() || name.find('.') != std::string::npos ||
+        all->named_children().contains(name)) {
+      throw UsageError(
+          join_message("parallelize was given a module by the name '", name,
+                       "', expected a name of its own, without dots"),
+          "name modules as a module names its submodules: {{\"generator\", generator}, "
+          "{\"critic\", critic}}");
+    }
+    all->register_module(name, module.shared());
+  }
+  Contents contents = contents_of(*all);
+  contents.owned = std::move(all);
   return Parallelized(make(std::move(contents), plan, group));
+}
+
+Parallelized parallelize(ModuleRef module, const Plan& plan, const comm::Group& group) {
+  return Parallelized(make(contents_of(*module), plan, group));
 }
 
 Parallelized parallelize(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
@@ -509,16 +563,16 @@ Parallelized parallelize(const std::vector<std::pair<std::string, at::Tensor>>& 
 namespace detail {
 
 Parallelized parallelize_by_hand(torch::nn::Module& module,
-                                 const std::map<std::string, StageUse>& uses, const Plan& plan,
-                                 const comm::Group& group, const comm::Group& data,
-                                 const ModuleLayouts& layouts) {
-  const auto is_own = [&](const NamedTensor& item) { return uses.at(item.name).is_own; };
+                                 std::shared_ptr<const std::map<std::string, StageUse>> uses,
+                                 const Plan& plan, const comm::Group& group,
+                                 const comm::Group& data, const ModuleLayouts& layouts) {
+  const auto is_own = [&all = *uses](const NamedTensor& item) { return all.at(item.name).is_own; };
   auto impl = std::make_unique<Parallelized::Impl>();
   impl->plan = plan;
   impl->group = group;
   impl->data_group = data;
   impl->mesh = layouts.mesh();
-  impl->uses = uses;
+  impl->uses = std::move(uses);
   impl->parameters = named_tensors(module.named_parameters());
   trireme::mark_sparse(module, impl->parameters);
   trireme::mark_sparse(plan, impl->parameters);
@@ -553,14 +607,19 @@ Parallelized parallelize_by_hand(torch::nn::Module& module,
 void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group) {
   std::vector<comm::Work> works;
   for (const NamedTensor& item : tensors) {
-    if (!is_deferred(item.tensor)) works.push_back(comm::broadcast_async(item.tensor, 0, group));
+    if (is_deferred(item.tensor)) continue;
+    if (item.tensor.is_non_overlapping_and_dense()) {
+      works.push_back(comm::broadcast_async(item.tensor, 0, group, item.name));
+    } else {
+      broadcast_strided(item.tensor, 0, group, item.name);
+    }
   }
   for (comm::Work& work : works) work.wait();
 }
 
 StageUse use_of(const Parallelized& parallelized, const std::string& name) {
   const auto& uses = parallelized.impl_->uses;
-  return uses.empty() ? StageUse() : uses.at(name);
+  return uses == nullptr ? StageUse() : uses->at(name);
 }
 
 Reducer* reducer_of(Parallelized& parallelized) {

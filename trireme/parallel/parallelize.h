@@ -6,6 +6,7 @@
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/data/gradient_exchange.h>
+#include <trireme/parallel/module_ref.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
@@ -62,12 +63,17 @@ class Parallelized {
   /// Makes `optimizer` step this rank's part of the parameters, which the plan's zero_stage asks
   /// for before the first backward(), and keep state of that part alone. The optimizer may have
   /// been made, and have stepped, before or after parallelize; its groups keep their settings. From
-  /// then on gradients are in the optimizer, `.grad()` of parameters is undefined between steps,
-  /// and each step's gradients replace those before: accumulate by plan.micro_batches. The parts of
-  /// other ranks are fetched when an operator first touches a parameter after a step, so all ranks
-  /// must do that alike; in stage 3 whenever an operator touches one that is not whole, so that all
-  /// ranks must run the same operators on parameters in the same order. Parameters of stage 0 stay
-  /// in the optimizer as they are. Does nothing where nothing is cut. Not collective.
+  /// then on gradients are in the optimizer, and each step's replace those before: accumulate by
+  /// plan.micro_batches. Between backward() and the optimizer's step `.grad()` of a parameter has
+  /// no memory, and an operator on it, such as those of torch::nn::utils::clip_grad_norm_, throws
+  /// UsageError (take clip_by_global_norm); else it is undefined.
+  ///
+  /// The parts of other ranks are fetched when an operator first touches a parameter after a step,
+  /// so all ranks must do that alike. In stage 3 they are fetched whenever an operator touches one
+  /// that is not whole, so that all ranks must run the same operators on parameters in the same
+  /// order; UsageError names the parameters where they do not (experts that are skipped, say:
+  /// call them with no rows, or keep them whole by zero_stage_of). Parameters of stage 0 stay in
+  /// the optimizer as they are. Does nothing where nothing is cut. Not collective.
   ///
   /// Throws UsageError for an optimizer that does not treat every element alone (SGD, Adam, AdamW,
   /// RMSprop and Adagrad do), and for one without any of the parameters. backward() throws one
@@ -175,7 +181,7 @@ class Parallelized {
 
 class [[nodiscard]] Parallelized::NoSync {
  public:
-  explicit NoSync(Impl& impl);
+  [[nodiscard]] explicit NoSync(Impl& impl);
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
   ~NoSync();
@@ -226,10 +232,26 @@ void check_can_shard(const torch::optim::Optimizer& optimizer);
 /// A parameter that is frozen, moved, cast or added afterwards makes the next backward() throw a
 /// UsageError that names it. A backward() inside a backward (recomputation by hand) is refused.
 ///
+/// @param module `*model`, a holder or a shared_ptr; must outlive the returned object.
+/// @param group throws UsageError for an empty one: world.group, or comm::Group::self() to train
+/// alone.
+///
 /// Same contract as PyTorch's DistributedDataParallel with find_unused_parameters, without wrapping
 /// forward.
-[[nodiscard]] Parallelized parallelize(torch::nn::Module& module, const Plan& plan,
+[[nodiscard]] Parallelized parallelize(ModuleRef module, const Plan& plan,
                                        const comm::Group& group);
+
+/// The same with a mesh of one's own, over the ranks of its group: plan.mesh is empty, or the axes
+/// of the mesh. What else is distributed over that mesh works together with the module.
+[[nodiscard]] Parallelized parallelize(ModuleRef module, const Plan& plan, const DeviceMesh& mesh);
+
+/// The same for several modules that train together, such as `{{"generator", generator},
+/// {"critic", critic}}`: one with these as its submodules, by whose names plan.layouts and error
+/// messages call the parameters. Throws UsageError for a name that is empty, twice or has a dot,
+/// and for a module that no shared_ptr owns.
+[[nodiscard]] Parallelized parallelize(
+    const std::vector<std::pair<std::string, ModuleRef>>& modules, const Plan& plan,
+    const comm::Group& group);
 
 /// The same for a list of named parameters, of several modules say. Names must differ; there are no
 /// buffers and no batch norm to synchronise.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/stage_places.h>
 
+#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/by_hand.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -9,7 +10,6 @@
 
 #include <cstdint>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -18,7 +18,7 @@ namespace {
 
 // A line for each tensor: its type, its sizes, its name, which comes last for it may have blanks.
 std::string describe(const checkpoint::TensorMap& tensors) {
-  std::ostringstream text;
+  TextWriter text;
   for (const auto& [name, tensor] : tensors) {
     text << static_cast<int>(tensor.scalar_type()) << " " << tensor.dim();
     for (const std::int64_t size : tensor.sizes()) text << " " << size;
@@ -35,7 +35,7 @@ struct Described {
 
 std::vector<Described> read(const std::string& text) {
   std::vector<Described> all;
-  std::istringstream lines(text);
+  TextReader lines(text);
   int type = 0;
   std::size_t num_dims = 0;
   while (lines >> type >> num_dims) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/plan/parameter_layouts.h>
 
+#include <trireme/base/text.h>
+
 #include <fnmatch.h>
 
 #include <algorithm>
 #include <regex>
-#include <sstream>
 
 namespace trireme {
 
@@ -30,6 +31,10 @@ ParameterLayouts vocabulary_parallel(const std::string& modules, const std::stri
   return column_parallel(modules, axis);
 }
 
+ParameterLayouts keep_whole(const std::string& modules) {
+  return {{.pattern = modules + ".*", .placements = {}, .is_plain = true}};
+}
+
 ParameterLayouts join(const std::vector<ParameterLayouts>& lists) {
   ParameterLayouts all;
   for (const ParameterLayouts& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -37,14 +42,14 @@ ParameterLayouts join(const std::vector<ParameterLayouts>& lists) {
 }
 
 std::string to_string(const ParameterLayout& layout) {
-  std::ostringstream text;
+  TextWriter text;
   text << layout.pattern << " -> ";
   const char* separator = "";
   for (const auto& [axis, placement] : layout.placements) {
     text << separator << placement.to_string() << " on " << axis;
     separator = " and ";
   }
-  if (layout.placements.empty()) text << "Replicate";
+  if (layout.placements.empty()) text << (layout.is_plain ? "plain" : "Replicate");
   if (layout.is_optional) text << " if there";
   return text.str();
 }
@@ -65,7 +70,8 @@ std::optional<ParameterLayout> parse_layout(std::string_view text) {
   ParameterLayout layout = {
       .pattern = parts[1].str(), .placements = {}, .is_optional = parts[3].matched};
   std::string rest = parts[2].str();
-  if (rest == "Replicate") return layout;
+  layout.is_plain = rest == "plain";
+  if (rest == "Replicate" || layout.is_plain) return layout;
   do {
     std::smatch found;
     if (!std::regex_search(rest, found, one, std::regex_constants::match_continuous)) {
@@ -73,8 +79,8 @@ std::optional<ParameterLayout> parse_layout(std::string_view text) {
     }
     Placement placement = Replicate{};
     if (found[1].matched) {
-      placement = Shard{.dim = std::stoi(found[1].str()),
-                        .level = found[2].matched ? std::stoi(found[2].str()) : -1};
+      placement = Shard{.dim = parse_number<int>(found[1].str()).value(),
+                        .level = found[2].matched ? parse_number<int>(found[2].str()).value() : -1};
     }
     layout.placements.emplace_back(found[3].str(), placement);
     rest = found.suffix().str();

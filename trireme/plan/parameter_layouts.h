@@ -13,15 +13,31 @@
 
 namespace trireme {
 
+/// Placements by axis of the mesh, `{{"rows", Shard{0}}, {"columns", Shard{1}}}`; a single one
+/// needs no braces of its own, `{"tensor", Shard{0}}`.
+struct AxisPlacements : std::vector<std::pair<std::string, Placement>> {
+  using Base = std::vector<std::pair<std::string, Placement>>;
+  using Base::Base;
+  AxisPlacements() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): the same values
+  AxisPlacements(Base placements) : Base(std::move(placements)) {}
+  AxisPlacements(std::string axis, Placement placement) {
+    emplace_back(std::move(axis), placement);
+  }
+};
+
 /// How the parameters and buffers are cut whose names fit a pattern.
 struct ParameterLayout {
   /// A name as named_parameters() gives it, with `*` for any characters, dots included, `?` for
   /// one, and `[ab]` for one of several: `*.attention.qkv.weight`.
   std::string pattern;
   /// Placements by axis of the mesh; Replicate on axes that are not named.
-  std::vector<std::pair<std::string, Placement>> placements;
+  AxisPlacements placements;
   /// Whether it may fit nothing: the bias of layers that may have none.
   bool is_optional = false;
+  /// Whether it stays a plain tensor, whole on every rank: of modules that are called within
+  /// run_whole.
+  bool is_plain = false;
 
   bool operator==(const ParameterLayout&) const = default;
 };
@@ -43,11 +59,16 @@ ParameterLayouts row_parallel(const std::string& modules, const std::string& axi
 ParameterLayouts vocabulary_parallel(const std::string& modules,
                                      const std::string& axis = "tensor");
 
+/// Modules that stay as they are, with whole and plain parameters and buffers on every rank,
+/// because their operators read the memory of tensors (packed sequences) or have no rule. The model
+/// calls them within run_whole (tensor/run_whole.h).
+ParameterLayouts keep_whole(const std::string& modules);
+
 /// The lists one after the other.
 ParameterLayouts join(const std::vector<ParameterLayouts>& lists);
 
 /// `*.qkv.weight -> Shard(0) on tensor`, several axes joined by ` and `, and ` if there` behind one
-/// that is optional.
+/// that is optional; `encoder.* -> plain` of modules that are kept whole.
 std::string to_string(const ParameterLayout& layout);
 /// One line each.
 std::string to_string(const ParameterLayouts& layouts);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/plan/plan.h>
 
+#include <trireme/base/config/nearest.h>
 #include <trireme/base/error.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/text.h>
@@ -50,6 +51,32 @@ void check_mesh(const Plan& plan, int ranks) {
   }
 }
 
+// The ranks along an axis that nobody uses would each train alone, or all do the same work.
+void check_axes(const Plan& plan) {
+  const auto names = [](const ParameterLayout& layout, const std::string& axis) {
+    return std::ranges::any_of(layout.placements,
+                               [&](const auto& its) { return its.first == axis; });
+  };
+  for (const MeshAxis& axis : plan.mesh) {
+    if (axis.name == kDataAxis || axis.name == kStageAxis) continue;
+    if (std::ranges::any_of(plan.layouts, [&](const auto& its) { return names(its, axis.name); })) {
+      continue;
+    }
+    const std::string meant = config::did_you_mean(axis.name, {kDataAxis, kStageAxis});
+    if (axis.size == 1 && meant.empty()) continue;
+    throw UsageError(
+        join_message("plan: mesh is ", describe(plan.mesh), ", and no layout names its axis ",
+                     axis.name,
+                     "; ranks have different data along `data`, different modules along "
+                     "`pipe`, and parts of parameters along axes that layouts name"),
+        meant.empty()
+            ? join_message("cut parameters along it in plan.layouts; where they are whole "
+                           "along it on purpose, say so by {\"*\", {{\"",
+                           axis.name, "\", Replicate{}}}}")
+            : meant);
+  }
+}
+
 void check_layout(const ParameterLayout& layout, const Plan& plan) {
   for (const auto& [axis, placement] : layout.placements) {
     if (axis == kDataAxis) {
@@ -61,9 +88,13 @@ void check_layout(const ParameterLayout& layout, const Plan& plan) {
              "another axis than pipe: which rank has which module says stages");
     }
     if (std::ranges::find(plan.mesh, axis, &MeshAxis::name) == plan.mesh.end()) {
+      std::vector<std::string> names;
+      for (const MeshAxis& its : plan.mesh) names.push_back(its.name);
+      const std::string meant = config::did_you_mean(axis, names);
       refuse("layouts", to_string(layout),
              plan.mesh.empty() ? "a mesh that has the axis " + axis
-                               : join_message("an axis of the mesh ", describe(plan.mesh)));
+                               : join_message("an axis of the mesh ", describe(plan.mesh),
+                                              meant.empty() ? "" : "; ", meant));
     }
     if (placement.is_partial() || placement.is_flat_shard()) {
       refuse("layouts", to_string(layout), "Shard or Replicate");
@@ -258,6 +289,7 @@ std::string to_string(const Plan& plan) {
 void validate(const Plan& plan, int ranks) {
   check_mesh(plan, ranks);
   for (const ParameterLayout& layout : plan.layouts) check_layout(layout, plan);
+  check_axes(plan);
   if (shares_work(plan) && plan.sync_batch_norm) {
     refuse(
         "sync_batch_norm", "true",

@@ -28,11 +28,12 @@ struct Plan {
   /// How the ranks are arranged: axes whose sizes multiply to their number, the last varying
   /// fastest. Along `data` each rank trains on its own part of the data; along `pipe` each has a
   /// stage of the module, or a few; the ranks along all other axes work on one part together, as
-  /// `layouts` says. Empty: all ranks along `data`.
+  /// `layouts` says, which must name each of them. Empty: all ranks along `data`.
   std::vector<MeshAxis> mesh{};
 
   /// How parameters and buffers are cut along the other axes (tensor parallelism); those that no
-  /// pattern fits are whole there.
+  /// pattern fits are whole there. Along an axis on which all are whole, and operators are cut by
+  /// strategies or by layouts in forward, say `{"*", {{"tensor", Replicate{}}}}`.
   ParameterLayouts layouts{};
 
   /// Where stages of a pipeline begin, in the order of execution and counted from 0: modules by

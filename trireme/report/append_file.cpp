@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 namespace trireme::report {
@@ -33,7 +35,9 @@ void make_folder(const std::filesystem::path& folder) {
 
 AppendFile::AppendFile(std::filesystem::path path, bool starts_anew) : path_(std::move(path)) {
   make_folder(path_.parent_path());
-  const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (starts_anew ? O_TRUNC : 0);
+  // A FIFO that nobody reads loses records like a full disk, and does not hold up the run.
+  const int flags =
+      O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (starts_anew ? O_TRUNC : 0);
   file_.reset(::open(path_.c_str(), flags, 0644));
   if (!file_) fail("write to", path_, errno);
   struct stat status{};
@@ -46,15 +50,59 @@ AppendFile::AppendFile(std::filesystem::path path, bool starts_anew) : path_(std
   ends_within_line_ = last != '\n';
 }
 
+AppendFile::~AppendFile() {
+  if (!file_ || all_lost_ == 0) return;
+  std::fprintf(stderr, "trireme: warning: %s lacks %lld records that could not be written\n",
+               path_.c_str(), static_cast<long long>(all_lost_));
+}
+
+// NOLINTNEXTLINE(performance-unnecessary-value-param): callers give temporaries
+void AppendFile::begin(std::string text) {
+  begin_ += text;
+  if (const int error_number = try_to_append(begin_); error_number != 0) return warn(error_number);
+  begin_.clear();
+}
+
 void AppendFile::append(std::string_view record) {
-  while (!record.empty()) {
-    const ssize_t written = ::write(file_.get(), record.data(), record.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      fail("write to", path_, errno);
-    }
-    record.remove_prefix(static_cast<std::size_t>(written));
+  const int error_number =
+      begin_.empty() ? try_to_append(record) : try_to_append(begin_ + std::string(record));
+  if (error_number == 0) {
+    begin_.clear();
+    lost_ = 0;
+    return;
   }
+  ++lost_;
+  ++all_lost_;
+  warn(error_number);
+}
+
+// All of it or nothing; the error number where it is nothing.
+int AppendFile::try_to_append(std::string_view record) {
+  std::size_t done = 0;
+  while (done < record.size()) {
+    const ssize_t written = ::write(file_.get(), record.data() + done, record.size() - done);
+    if (written >= 0) {
+      done += static_cast<std::size_t>(written);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    const int error_number = errno;
+    // A disk that becomes full takes the first half of a record.
+    struct stat status{};
+    if (done > 0 && ::fstat(file_.get(), &status) == 0 && S_ISREG(status.st_mode)) {
+      std::ignore = ::ftruncate(file_.get(), status.st_size - static_cast<off_t>(done));
+    }
+    return error_number;
+  }
+  return 0;
+}
+
+void AppendFile::warn(int error_number) {
+  if (std::exchange(has_warned_, true)) return;
+  std::fprintf(stderr,
+               "trireme: warning: cannot write to %s: %s; the run goes on, and records are left "
+               "out until they can be written\n",
+               path_.c_str(), describe_errno(error_number).c_str());
 }
 
 void check_can_write(const std::filesystem::path& folder) {

@@ -42,56 +42,61 @@ class Line {
 }  // namespace
 
 CsvFile::CsvFile(std::filesystem::path path) : file_(std::move(path)) {
-  if (file_.ends_within_line()) file_.append("\n");
-  if (!file_.has_earlier_records()) file_.append(kNames);
+  if (file_.ends_within_line()) file_.begin("\n");
+  if (!file_.has_earlier_records()) file_.begin(std::string(kNames));
+}
+
+void CsvFile::append(std::string line) {
+  if (file_.lost() > 0) line = Line("lost").skip(5).add(file_.lost()).skip(10).end() + line;
+  file_.append(line);
 }
 
 void CsvFile::write(const StepRecord& step) {
   const PhaseSeconds& seconds = step.seconds;
-  file_.append(Line("step")
-                   .add(step.moment.epoch)
-                   .add(step.step)
-                   .add(step.moment.global_step)
-                   .add(step.loss)
-                   .skip(1)
-                   .add(step.samples)
-                   .add(step.samples_per_second())
-                   .add(step.learning_rate)
-                   .add(step.gradient_norm)
-                   .add(seconds.data)
-                   .add(seconds.forward)
-                   .add(seconds.backward)
-                   .add(seconds.communication)
-                   .add(seconds.optimizer)
-                   .add(seconds.callbacks)
-                   .add(seconds.total)
-                   .end());
+  append(Line("step")
+             .add(step.moment.epoch)
+             .add(step.step)
+             .add(step.moment.global_step)
+             .add(step.loss)
+             .skip(1)
+             .add(step.samples)
+             .add(step.throughput())
+             .add(step.learning_rate)
+             .add(step.gradient_norm)
+             .add(seconds.data)
+             .add(seconds.forward)
+             .add(seconds.backward)
+             .add(seconds.communication)
+             .add(seconds.optimizer)
+             .add(seconds.callbacks)
+             .add(seconds.total)
+             .end());
 }
 
 void CsvFile::write(const EpochRecord& epoch) {
-  file_.append(Line("epoch")
-                   .add(epoch.moment.epoch)
-                   .skip(1)
-                   .add(epoch.moment.global_step)
-                   .add(epoch.loss)
-                   .skip(1)
-                   .add(epoch.samples)
-                   .skip(9)
-                   .add(epoch.seconds)
-                   .end());
+  append(Line("epoch")
+             .add(epoch.moment.epoch)
+             .skip(1)
+             .add(epoch.moment.global_step)
+             .add(epoch.loss)
+             .skip(1)
+             .add(epoch.samples)
+             .skip(9)
+             .add(epoch.seconds)
+             .end());
 }
 
 void CsvFile::write(const EvaluationRecord& evaluation) {
-  file_.append(Line("evaluation")
-                   .add(evaluation.moment.epoch)
-                   .skip(1)
-                   .add(evaluation.moment.global_step)
-                   .add(evaluation.loss)
-                   .add(evaluation.accuracy)
-                   .add(evaluation.samples)
-                   .skip(9)
-                   .add(evaluation.seconds)
-                   .end());
+  append(Line("evaluation")
+             .add(evaluation.moment.epoch)
+             .skip(1)
+             .add(evaluation.moment.global_step)
+             .add(evaluation.loss)
+             .add(evaluation.accuracy)
+             .add(evaluation.samples)
+             .skip(9)
+             .add(evaluation.seconds)
+             .end());
 }
 
 }  // namespace trireme::report

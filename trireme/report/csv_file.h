@@ -6,11 +6,12 @@
 #include <trireme/report/records.h>
 
 #include <filesystem>
+#include <string>
 
 namespace trireme::report {
 
 /// Goes on with a file that is there, and has one line of names. Scalars of callbacks have no
-/// column.
+/// column. Records that a full disk took no more are marked by a line `lost` with their number.
 class CsvFile final : public RecordFile {
  public:
   explicit CsvFile(std::filesystem::path path);
@@ -21,6 +22,8 @@ class CsvFile final : public RecordFile {
   void write(const EvaluationRecord& evaluation) override;
 
  private:
+  void append(std::string line);
+
   AppendFile file_;
 };
 

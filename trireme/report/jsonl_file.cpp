@@ -39,7 +39,14 @@ std::string line_of(const Json& record) {
 }  // namespace
 
 JsonlFile::JsonlFile(std::filesystem::path path) : file_(std::move(path)) {
-  if (file_.ends_within_line()) file_.append("\n");
+  if (file_.ends_within_line()) file_.begin("\n");
+}
+
+void JsonlFile::append(const std::string& line, const Moment& moment) {
+  if (file_.lost() == 0) return file_.append(line);
+  Json lost = begin("lost", moment);
+  lost["records"] = file_.lost();
+  file_.append(line_of(lost) + line);
 }
 
 void JsonlFile::write(const RunRecord& run) {
@@ -51,7 +58,7 @@ void JsonlFile::write(const RunRecord& run) {
   record["steps_in_epoch"] = run.steps_in_epoch;
   record["settings"] = Json(run.settings);
   record["environment"] = Json(run.environment);
-  file_.append(line_of(record));
+  append(line_of(record), run.moment);
 }
 
 void JsonlFile::write(const StepRecord& step) {
@@ -65,15 +72,17 @@ void JsonlFile::write(const StepRecord& step) {
                        {"backward", seconds.backward},   {"communication", seconds.communication},
                        {"optimizer", seconds.optimizer}, {"callbacks", seconds.callbacks},
                        {"total", seconds.total}};
-  add(record, "samples_per_second", step.samples_per_second());
+  if (step.all_samples) record["all_samples"] = *step.all_samples;
+  add(record, "samples_per_second", step.throughput());
   add(record, "learning_rate", step.learning_rate);
   add(record, "gradient_norm", step.gradient_norm);
   add(record, "loss_scale", step.loss_scale);
   if (step.skipped > 0) record["skipped"] = step.skipped;
   add(record, "memory_bytes", step.memory_bytes);
+  add(record, "peak_memory_bytes", step.peak_memory_bytes);
   add(record, "device_memory_bytes", step.device_memory_bytes);
   add(record, step.scalars);
-  file_.append(line_of(record));
+  append(line_of(record), step.moment);
 }
 
 void JsonlFile::write(const EpochRecord& epoch) {
@@ -82,7 +91,7 @@ void JsonlFile::write(const EpochRecord& epoch) {
   record["samples"] = epoch.samples;
   record["seconds"] = {{"total", epoch.seconds}};
   add(record, epoch.scalars);
-  file_.append(line_of(record));
+  append(line_of(record), epoch.moment);
 }
 
 void JsonlFile::write(const EvaluationRecord& evaluation) {
@@ -92,27 +101,27 @@ void JsonlFile::write(const EvaluationRecord& evaluation) {
   record["samples"] = evaluation.samples;
   record["seconds"] = {{"total", evaluation.seconds}};
   add(record, evaluation.scalars);
-  file_.append(line_of(record));
+  append(line_of(record), evaluation.moment);
 }
 
 void JsonlFile::write(const CheckpointRecord& checkpoint) {
   Json record = begin("checkpoint", checkpoint.moment);
   record["path"] = checkpoint.path;
   record["seconds"] = {{"total", checkpoint.seconds}};
-  file_.append(line_of(record));
+  append(line_of(record), checkpoint.moment);
 }
 
 void JsonlFile::write(const FailureRecord& failure) {
   Json record = begin("failure", failure.moment);
   record["message"] = failure.message;
-  file_.append(line_of(record));
+  append(line_of(record), failure.moment);
 }
 
 void JsonlFile::write(const EndRecord& end) {
   Json record = begin("end", end.moment);
   record["stopped"] = end.is_stopped;
   record["seconds"] = {{"total", end.seconds}};
-  file_.append(line_of(record));
+  append(line_of(record), end.moment);
 }
 
 }  // namespace trireme::report

@@ -23,6 +23,8 @@ class JsonlFile final : public RecordFile {
   void write(const EndRecord& end) override;
 
  private:
+  void append(const std::string& line, const Moment& moment);
+
   AppendFile file_;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/report/number.h>
 
+#include <trireme/base/text.h>
+
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -13,13 +15,6 @@ std::string two_digits(std::int64_t value) {
   std::string text = std::to_string(value);
   if (text.size() < 2) text.insert(0, 1, '0');
   return text;
-}
-
-template <typename Number>
-std::string fewest_digits(Number value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  return {text.data(), end};
 }
 
 double read_back(const std::string& text) {
@@ -49,8 +44,8 @@ std::string in_units(double value, double factor, std::span<const char* const> u
 
 }  // namespace
 
-std::string shortest(float value) { return fewest_digits(value); }
-std::string shortest(double value) { return fewest_digits(value); }
+std::string shortest(float value) { return shortest_text(value); }
+std::string shortest(double value) { return shortest_text(value); }
 
 std::string fixed(double value, int digits) {
   std::array<char, 400> text{};  // the largest double has 309 digits before the point

@@ -44,23 +44,31 @@ struct PhaseSeconds {
 /// One step, or several together.
 struct StepRecord {
   Moment moment{};
-  std::int64_t step = 0;   ///< in the epoch, of the last of them
-  std::int64_t steps = 1;  ///< how many
-  double loss = 0;         ///< mean
-  std::int64_t samples = 0;
+  std::int64_t step = 0;                      ///< in the epoch, of the last of them
+  std::int64_t steps = 1;                     ///< how many
+  double loss = 0;                            ///< mean
+  std::int64_t samples = 0;                   ///< rows of this rank
+  std::optional<std::int64_t> all_samples{};  ///< rows of all ranks, where they are known
   PhaseSeconds seconds{};
   std::optional<double> learning_rate{};
   std::optional<double> gradient_norm{};
   std::optional<double> loss_scale{};
   std::int64_t skipped = 0;
   std::optional<std::int64_t> memory_bytes{};
+  std::optional<std::int64_t> peak_memory_bytes{};
   std::optional<std::int64_t> device_memory_bytes{};
   Numbers scalars{};
 
-  /// Nothing where no time has passed.
+  /// Returns the rows of this rank by the wall clock; nothing where no time has passed.
   std::optional<double> samples_per_second() const {
     if (!(seconds.total > 0)) return {};
     return static_cast<double>(samples) / seconds.total;
+  }
+
+  /// Returns the rows of all ranks by the wall clock, which files call samples per second.
+  std::optional<double> throughput() const {
+    if (!(seconds.total > 0)) return {};
+    return static_cast<double>(all_samples.value_or(samples)) / seconds.total;
   }
 };
 

@@ -73,17 +73,24 @@ std::string first_event(double time) {
   return event;
 }
 
-// An event with a summary: repeated value = 1, of tag = 1 and simple_value = 2.
+// An event with a summary: repeated value = 1, of tag = 1, simple_value = 2 and metadata = 9, whose
+// summary_description = 3 TensorBoard shows beside the chart.
 class Scalars {
  public:
-  void add(std::string_view tag, double value) {
+  void add(std::string_view tag, double value, std::string_view description = {}) {
     std::string entry;
     add_field(entry, 1, tag);
     add_field(entry, 2, static_cast<float>(value));
+    if (!description.empty()) {
+      std::string metadata;
+      add_field(metadata, 3, description);
+      add_field(entry, 9, std::string_view(metadata));
+    }
     add_field(summary_, 1, std::string_view(entry));
   }
-  void add(std::string_view tag, const std::optional<double>& value) {
-    if (value) add(tag, *value);
+  void add(std::string_view tag, const std::optional<double>& value,
+           std::string_view description = {}) {
+    if (value) add(tag, *value, description);
   }
   void add(std::string_view tag, const std::optional<std::int64_t>& value) {
     if (value) add(tag, static_cast<double>(*value));
@@ -104,6 +111,20 @@ class Scalars {
   std::string summary_;
 };
 
+std::string record_of(std::string_view event) {
+  const std::string length = little_endian(static_cast<std::uint64_t>(event.size()));
+  std::string record = length + little_endian(masked_crc32c(length));
+  record += event;
+  record += little_endian(masked_crc32c(event));
+  return record;
+}
+
+// With a mark for what a full disk took no more.
+void append(Scalars& scalars, const Moment& moment, AppendFile& file) {
+  if (file.lost() > 0) scalars.add("lost/records", static_cast<double>(file.lost()));
+  file.append(record_of(scalars.event(moment)));
+}
+
 std::filesystem::path file_name(double time) {
   static std::atomic<int> number = 0;
   return join_message("events.out.tfevents.", static_cast<std::int64_t>(time), ".", host_name(),
@@ -122,24 +143,16 @@ std::uint32_t masked_crc32c(std::string_view bytes) {
 
 TensorBoardFile::TensorBoardFile(const std::filesystem::path& folder, double time)
     : file_(folder / file_name(time)) {
-  append_event(first_event(time));
-}
-
-void TensorBoardFile::append_event(std::string_view event) {
-  const std::string length = little_endian(static_cast<std::uint64_t>(event.size()));
-  std::string record = length + little_endian(masked_crc32c(length));
-  record += event;
-  record += little_endian(masked_crc32c(event));
-  file_.append(record);
+  file_.begin(record_of(first_event(time)));
 }
 
 void TensorBoardFile::write(const StepRecord& step) {
   Scalars scalars;
-  scalars.add("train/loss", step.loss);
+  scalars.add("train/loss", step.loss, "of rank 0; train/epoch_loss is the mean over all ranks");
   scalars.add("train/learning_rate", step.learning_rate);
   scalars.add("train/gradient_norm", step.gradient_norm);
   scalars.add("train/loss_scale", step.loss_scale);
-  scalars.add("train/samples_per_second", step.samples_per_second());
+  scalars.add("train/samples_per_second", step.throughput(), "of all ranks");
   scalars.add("memory/bytes", step.memory_bytes);
   scalars.add("memory/device_bytes", step.device_memory_bytes);
   const PhaseSeconds& seconds = step.seconds;
@@ -151,7 +164,7 @@ void TensorBoardFile::write(const StepRecord& step) {
   scalars.add("time/callbacks", seconds.callbacks);
   scalars.add("time/total", seconds.total);
   scalars.add(step.scalars);
-  append_event(scalars.event(step.moment));
+  append(scalars, step.moment, file_);
 }
 
 void TensorBoardFile::write(const EpochRecord& epoch) {
@@ -159,7 +172,7 @@ void TensorBoardFile::write(const EpochRecord& epoch) {
   scalars.add("train/epoch_loss", epoch.loss);
   scalars.add("time/epoch", epoch.seconds);
   scalars.add(epoch.scalars);
-  append_event(scalars.event(epoch.moment));
+  append(scalars, epoch.moment, file_);
 }
 
 void TensorBoardFile::write(const EvaluationRecord& evaluation) {
@@ -168,7 +181,7 @@ void TensorBoardFile::write(const EvaluationRecord& evaluation) {
   scalars.add("validation/accuracy", evaluation.accuracy);
   scalars.add("time/evaluation", evaluation.seconds);
   scalars.add(evaluation.scalars);
-  append_event(scalars.event(evaluation.moment));
+  append(scalars, evaluation.moment, file_);
 }
 
 }  // namespace trireme::report

@@ -30,8 +30,6 @@ class TensorBoardFile final : public RecordFile {
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:
-  void append_event(std::string_view event);
-
   AppendFile file_;
 };
 

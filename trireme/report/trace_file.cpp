@@ -28,6 +28,16 @@ Json to_json(const TraceEvent& event, int rank) {
           {"args", {{"epoch", event.epoch}, {"step", event.global_step}}}};
 }
 
+// A mark over the rank's rows where events are missing, as on a disk that was full.
+Json lost_before(const TraceEvent& event, std::int64_t writes, int rank) {
+  return {{"name", join_message("events of ", writes, " writes lost")},
+          {"ph", "i"},
+          {"s", "p"},
+          {"ts", event.begin},
+          {"pid", rank},
+          {"tid", 0}};
+}
+
 // Viewers show the label beside the name of the process.
 Json label_of(double clock_error, std::ptrdiff_t rank) {
   return {{"name", "process_labels"},
@@ -43,13 +53,16 @@ Json label_of(double clock_error, std::ptrdiff_t rank) {
 
 TraceFile::TraceFile(std::filesystem::path path, int rank)
     : file_(std::move(path), /*starts_anew=*/true), rank_(rank) {
-  file_.append("[\n" + name_of("process_name", rank, 0, join_message("rank ", rank)).dump() +
-               ",\n" + name_of("thread_name", rank, 0, "steps").dump() + ",\n" +
-               name_of("thread_name", rank, 1, "phases").dump());
+  file_.begin("[\n" + name_of("process_name", rank, 0, join_message("rank ", rank)).dump() + ",\n" +
+              name_of("thread_name", rank, 0, "steps").dump() + ",\n" +
+              name_of("thread_name", rank, 1, "phases").dump());
 }
 
 void TraceFile::add(std::span<const TraceEvent> events) {
   std::string text;
+  if (file_.lost() > 0 && !events.empty()) {
+    text += ",\n" + lost_before(events.front(), file_.lost(), rank_).dump();
+  }
   for (const TraceEvent& event : events) text += ",\n" + to_json(event, rank_).dump();
   file_.append(text);
 }
@@ -59,6 +72,8 @@ void TraceFile::close() { file_.append("\n]\n"); }
 std::string merge_traces(std::span<const RankTrace> ranks) {
   std::string merged;
   for (const RankTrace& rank : ranks) {
+    // On a full disk nothing may have been written.
+    if (rank.text.find_first_not_of("]\n") == std::string::npos) continue;
     const Json events = Json::parse(rank.text, nullptr, /*allow_exceptions=*/false);
     if (!events.is_array()) {
       throw DataError(

@@ -3,13 +3,13 @@
 
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <utility>
 
 namespace trireme::schedule {
@@ -191,7 +191,7 @@ std::string to_text(const Schedule& schedule) {
     throw UsageError(join_message("a schedule is called '", schedule.name, "'"),
                      "as text its name has to be one word without #");
   }
-  std::ostringstream head;
+  TextWriter head;
   head << kFirstLine << "\nname " << schedule.name << "\nmicro-batches " << schedule.micro_batches
        << "\nstages";
   for (const int rank : schedule.rank_of_stage) head << ' ' << rank;
@@ -216,7 +216,7 @@ Schedule parse_schedule(std::string_view text, std::string_view source) {
 Schedule read_schedule(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   const bool is_empty = stream.peek() == std::ifstream::traits_type::eof() && !stream.bad();
-  std::ostringstream text;
+  TextWriter text;
   if (!stream.is_open() || (!is_empty && !(text << stream.rdbuf()))) {
     throw DataError(join_message(file.string(), " cannot be read"),
                     "name a file that `trireme schedule --output` or write_schedule made");

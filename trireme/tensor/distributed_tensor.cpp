@@ -2,6 +2,8 @@
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
+#include <trireme/comm/check_values.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/dispatch/held.h>
@@ -19,7 +21,6 @@
 
 #include <functional>
 #include <mutex>
-#include <sstream>
 #include <utility>
 
 namespace trireme {
@@ -127,6 +128,14 @@ at::Tensor local_in(const at::Tensor& tensor, const Layout& layout, std::string_
   return Redistribution(tensor.sizes(), tensor.scalar_type(), its.layout, layout)(its.local, label);
 }
 
+// In the check mode: what every rank of the mesh is to give alike.
+void check_equal_on(const DeviceMesh& mesh, const at::Tensor& value, const char* name,
+                    const char* what) {
+  if (!comm::checks_values() || is_rehearsal() || !mesh.contains_this_rank()) return;
+  const comm::NamedValue named = {.name = name, .value = value};
+  comm::check_equal_values({&named, 1}, mesh.group(), what);
+}
+
 using Map = std::function<at::Tensor(const at::Tensor&)>;
 
 // A node of autograd whose forward and backward are given.
@@ -159,6 +168,8 @@ Layout layout_of(const at::Tensor& tensor) {
 
 at::Tensor distribute(const at::Tensor& full_tensor, const Layout& layout) {
   expect_plain(full_tensor, "distribute");
+  check_equal_on(layout.mesh(), full_tensor.detach(), "the tensor",
+                 "tensors given to trireme::distribute");
   return Mapped::apply(
       full_tensor,
       [layout](const at::Tensor& plain) {
@@ -244,7 +255,13 @@ at::Tensor full(const at::Tensor& tensor) {
         const at::Tensor whole = local_in(distributed, Layout::replicated(layout.mesh()), "full");
         return in_own_memory(whole, distributed);
       },
-      [of_gradient](const at::Tensor& gradient) { return distribute(gradient, of_gradient); });
+      [of_gradient](const at::Tensor& gradient) {
+        check_equal_on(
+            of_gradient.mesh(), gradient, "the gradient of trireme::full",
+            "gradients that arrive at trireme::full (ranks that do different things with "
+            "the whole tensor take comm::functional::all_gather instead)");
+        return distribute(gradient, of_gradient);
+      });
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout) {
@@ -267,7 +284,7 @@ at::Tensor shard(const at::Tensor& tensor, const Layout& layout) {
 }
 
 std::string describe(const at::Tensor& tensor) {
-  std::ostringstream text;
+  TextWriter text;
   text << tensor.scalar_type() << " " << tensor.sizes();
   if (!has_layout(tensor)) return text.str() + ", plain";
   const auto& its = held(tensor);

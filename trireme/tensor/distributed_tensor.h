@@ -23,7 +23,8 @@ bool has_layout(const at::Tensor& tensor);
 Layout layout_of(const at::Tensor& tensor);
 
 /// A distributed tensor of the values of `full`, of which every rank of the mesh gives all: each
-/// keeps its part, a copy. No communication: that the ranks gave the same values is not checked.
+/// keeps its part, a copy. No communication: that the ranks gave the same values is checked with
+/// TRIREME_CHECK=values alone.
 /// Partial placements get the value on coordinate 0 and the neutral element elsewhere.
 /// Differentiable: the gradient of `full` is whole. Throws UsageError where the layout does not fit
 /// the shape, or the tensor is distributed already.
@@ -45,8 +46,15 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArr
 /// (replicated where that is partial).
 at::Tensor to_local(const at::Tensor& tensor);
 
-/// All of it, on every rank, as a plain tensor. Collective and blocking. Differentiable: every rank
-/// must come to the same gradient. Plain tensors are returned as they are.
+/// All of it, on every rank, as a plain tensor. Collective and blocking. Plain tensors are returned
+/// as they are.
+///
+/// Differentiable where every rank computes the same with the result and comes to the same
+/// gradient: each keeps its part of that, and nothing is summed. Where a rank goes on with what is
+/// its own (its rows against all rows, as contrastive losses do), gradients differ, and what is
+/// kept is wrong: stay with distributed tensors, or take the collectives with gradients of
+/// comm/differentiable.h. With TRIREME_CHECK=values in the environment, backward compares the
+/// gradients of the ranks and throws UsageError where they differ.
 at::Tensor full(const at::Tensor& tensor);
 
 /// The same values with another layout, by the cheapest path. Collective and blocking over the

@@ -2,12 +2,12 @@
 #include <trireme/tensor/layout.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <c10/util/hash.h>
 
 #include <algorithm>
 #include <mutex>
-#include <sstream>
 #include <unordered_set>
 
 namespace trireme {
@@ -17,7 +17,7 @@ using Placements = c10::SmallVector<Placement, 4>;
 using Axes = c10::SmallVector<int, 4>;
 
 std::string describe(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements) {
-  std::ostringstream text;
+  TextWriter text;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
     text << (axis == 0 ? "" : ", ");
     if (static_cast<int>(axis) < mesh.num_axes()) {

@@ -48,7 +48,7 @@ at::Tensor batch_of_slices(const at::Tensor& slice, const DeviceMesh& mesh);
 /// use it. Not to be moved to another thread. They nest: only the innermost one waits.
 class StrategyOfNextOperator {
  public:
-  explicit StrategyOfNextOperator(OperatorStrategy strategy);
+  [[nodiscard]] explicit StrategyOfNextOperator(OperatorStrategy strategy);
   ~StrategyOfNextOperator();
   StrategyOfNextOperator(const StrategyOfNextOperator&) = delete;
   StrategyOfNextOperator& operator=(const StrategyOfNextOperator&) = delete;
@@ -104,7 +104,7 @@ decltype(auto) with_strategy(OperatorStrategy strategy, Call&& call) {
 /// gradient.
 class DataParallelDefault {
  public:
-  DataParallelDefault();
+  [[nodiscard]] DataParallelDefault();
   ~DataParallelDefault();
   DataParallelDefault(const DataParallelDefault&) = delete;
   DataParallelDefault& operator=(const DataParallelDefault&) = delete;

@@ -2,11 +2,11 @@
 #include <trireme/tensor/placement.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <c10/util/hash.h>
 
 #include <mutex>
-#include <sstream>
 #include <unordered_set>
 
 namespace trireme {
@@ -50,7 +50,7 @@ const std::vector<FlatRange>& Placement::ranges() const noexcept {
 }
 
 std::string Placement::to_string() const {
-  std::ostringstream text;
+  TextWriter text;
   switch (kind_) {
     case Kind::kReplicate:
       text << "Replicate";

@@ -86,6 +86,9 @@ struct StepEndContext : StepContext {
   float loss = 0;
   /// Rows of this rank that count.
   std::int64_t samples = 0;
+  /// Rows of all ranks: this rank's times the parts of the data, which are equal but for the last
+  /// batch of an epoch. What throughput is counted by.
+  std::int64_t all_samples = 0;
   /// Of the gradients of all parameters, before they were clipped; where the model clips.
   std::optional<double> gradient_norm{};
   /// Of this step, where the model computes in fp16.

@@ -2,14 +2,16 @@
 #include <trireme/train/checkpoints.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/base/text.h>
 #include <trireme/report/append_file.h>
 #include <trireme/report/number.h>
 #include <trireme/train/model.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <iomanip>
-#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -23,6 +25,19 @@ void check_folder(const RunContext& run, const std::filesystem::path& folder) {
     report::check_can_write(folder);
   } catch (const ConfigError& error) {
     throw CheckpointError(join_message("checkpoints cannot be saved: ", error.what()), "");
+  }
+}
+
+// One that stays takes room; training goes on.
+void remove_or_warn(const std::filesystem::path& path, const checkpoint::SaveOptions& save) {
+  try {
+    if (!std::filesystem::exists(path)) return;
+    checkpoint::remove_checkpoint(path,
+                                  save.files == nullptr ? checkpoint::system_files() : *save.files);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr,
+                 "trireme: warning: a checkpoint that is no longer among the best stays: %s\n",
+                 message_of(error).c_str());
   }
 }
 
@@ -135,7 +150,7 @@ void BestCheckpoint::on_evaluation_end(const EvaluationEndContext& evaluation) {
   evaluation.run.model.save(options_.save);
   if (evaluation.run.rank != 0) return;
   for (const Saved& other : too_many) {
-    if (std::filesystem::exists(other.path)) checkpoint::remove_checkpoint(other.path);
+    remove_or_warn(other.path, options_.save);
   }
 }
 
@@ -146,7 +161,7 @@ void BestCheckpoint::on_epoch_end(const EpochEndContext& epoch) {
 }
 
 std::string BestCheckpoint::state() const {
-  std::ostringstream text;
+  TextWriter text;
   for (const Saved& saved : best_) {
     text << report::shortest(saved.score) << ' ' << saved.epoch << ' ' << saved.global_step << ' '
          << std::quoted(saved.path.string()) << '\n';
@@ -156,14 +171,20 @@ std::string BestCheckpoint::state() const {
 
 void BestCheckpoint::restore(const std::string& state) {
   std::vector<Saved> best;
-  std::istringstream text(state);
+  TextReader text(state);
   Saved saved;
+  std::string score;
   std::string path;
-  while (text >> saved.score >> saved.epoch >> saved.global_step >> std::quoted(path)) {
+  bool is_whole = true;
+  while (is_whole && text >> score) {
+    const auto number = parse_number<double>(score);  // which may be infinite
+    text >> saved.epoch >> saved.global_step >> std::quoted(path);
+    is_whole = number.has_value() && !text.fail();
+    saved.score = number.value_or(0);
     saved.path = path;
     best.push_back(saved);
   }
-  if (!text.eof()) {
+  if (!is_whole) {
     throw CheckpointError(
         join_message("the checkpoint's state of BestCheckpoint cannot be read: '", state, "'"),
         "it was written by another version or callback; resume from another checkpoint");

@@ -4,11 +4,54 @@
 
 #include <trireme/train/callback.h>
 
+#include <concepts>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace trireme {
+
+namespace detail {
+
+/// A function of the context of its hook. Takes anything, so that the compiler says what is wrong
+/// with it instead of that no constructor fits.
+template <typename Context>
+class Hook {
+ public:
+  Hook() = default;
+  template <typename Function>
+    requires(!std::same_as<std::remove_cvref_t<Function>, Hook>)
+  // NOLINTNEXTLINE(google-explicit-constructor): a function where one is expected
+  Hook(Function&& function) : function_(std::forward<Function>(function)) {
+    static_assert(std::invocable<Function&, const Context&>,
+                  "a hook of LambdaCallback is a function of its context: step_end takes a "
+                  "const StepEndContext&, epoch_end a const EpochEndContext&, run_begin a const "
+                  "RunContext&, ... (trireme/train/callback.h)");
+  }
+
+  void operator()(const Context& context) const {
+    if (function_) function_(context);
+  }
+
+ private:
+  std::function<void(const Context&)> function_;
+};
+
+/// What stands under the name that a hook has in Callback.
+struct NotAHook {
+  NotAHook() = default;
+  template <typename Function>
+    requires(!std::same_as<std::remove_cvref_t<Function>, NotAHook>)
+  // NOLINTNEXTLINE(google-explicit-constructor): see above
+  NotAHook(Function&& /*function*/) {
+    static_assert(
+        sizeof(Function) == 0,
+        "fields of LambdaCallback are named without on_: .step_end, .epoch_end, .run_begin");
+  }
+};
+
+}  // namespace detail
 
 /// Calls the functions it is given; those left out do nothing.
 ///
@@ -18,56 +61,54 @@ namespace trireme {
 class LambdaCallback final : public Callback {
  public:
   struct Hooks {
-    std::function<void(const RunContext&)> run_begin{};
-    std::function<void(const EpochContext&)> epoch_begin{};
-    std::function<void(const StepContext&)> step_begin{};
-    std::function<void(const StepContext&)> backward_end{};
-    std::function<void(const StepEndContext&)> step_end{};
-    std::function<void(const EvaluationContext&)> evaluation_begin{};
-    std::function<void(const EvaluationEndContext&)> evaluation_end{};
-    std::function<void(const EpochEndContext&)> epoch_end{};
-    std::function<void(const CheckpointContext&)> checkpoint_begin{};
-    std::function<void(const CheckpointEndContext&)> checkpoint_end{};
-    std::function<void(const RunContext&)> run_end{};
+    detail::Hook<RunContext> run_begin{};
+    detail::Hook<EpochContext> epoch_begin{};
+    detail::Hook<StepContext> step_begin{};
+    detail::Hook<StepContext> backward_end{};
+    detail::Hook<StepEndContext> step_end{};
+    detail::Hook<EvaluationContext> evaluation_begin{};
+    detail::Hook<EvaluationEndContext> evaluation_end{};
+    detail::Hook<EpochEndContext> epoch_end{};
+    detail::Hook<CheckpointContext> checkpoint_begin{};
+    detail::Hook<CheckpointEndContext> checkpoint_end{};
+    detail::Hook<RunContext> run_end{};
     /// Must not throw.
-    std::function<void(const FailureContext&)> failure{};
+    detail::Hook<FailureContext> failure{};
     /// For messages.
     std::string name{};
+
+    // Their names in Callback, which are errors of the compiler that say so.
+    detail::NotAHook on_run_begin{}, on_epoch_begin{}, on_step_begin{}, on_backward_end{},
+        on_step_end{}, on_evaluation_begin{}, on_evaluation_end{}, on_epoch_end{},
+        on_checkpoint_begin{}, on_checkpoint_end{}, on_run_end{}, on_failure{};
   };
 
   explicit LambdaCallback(Hooks hooks) : hooks_(std::move(hooks)) {}
 
   std::string name() const override { return hooks_.name.empty() ? Callback::name() : hooks_.name; }
 
-  void on_run_begin(const RunContext& run) override { call(hooks_.run_begin, run); }
-  void on_epoch_begin(const EpochContext& epoch) override { call(hooks_.epoch_begin, epoch); }
-  void on_step_begin(const StepContext& step) override { call(hooks_.step_begin, step); }
-  void on_backward_end(const StepContext& step) override { call(hooks_.backward_end, step); }
-  void on_step_end(const StepEndContext& step) override { call(hooks_.step_end, step); }
+  void on_run_begin(const RunContext& run) override { hooks_.run_begin(run); }
+  void on_epoch_begin(const EpochContext& epoch) override { hooks_.epoch_begin(epoch); }
+  void on_step_begin(const StepContext& step) override { hooks_.step_begin(step); }
+  void on_backward_end(const StepContext& step) override { hooks_.backward_end(step); }
+  void on_step_end(const StepEndContext& step) override { hooks_.step_end(step); }
   void on_evaluation_begin(const EvaluationContext& evaluation) override {
-    call(hooks_.evaluation_begin, evaluation);
+    hooks_.evaluation_begin(evaluation);
   }
   void on_evaluation_end(const EvaluationEndContext& evaluation) override {
-    call(hooks_.evaluation_end, evaluation);
+    hooks_.evaluation_end(evaluation);
   }
-  void on_epoch_end(const EpochEndContext& epoch) override { call(hooks_.epoch_end, epoch); }
+  void on_epoch_end(const EpochEndContext& epoch) override { hooks_.epoch_end(epoch); }
   void on_checkpoint_begin(const CheckpointContext& checkpoint) override {
-    call(hooks_.checkpoint_begin, checkpoint);
+    hooks_.checkpoint_begin(checkpoint);
   }
   void on_checkpoint_end(const CheckpointEndContext& checkpoint) override {
-    call(hooks_.checkpoint_end, checkpoint);
+    hooks_.checkpoint_end(checkpoint);
   }
-  void on_run_end(const RunContext& run) override { call(hooks_.run_end, run); }
-  void on_failure(const FailureContext& failure) noexcept override {
-    call(hooks_.failure, failure);
-  }
+  void on_run_end(const RunContext& run) override { hooks_.run_end(run); }
+  void on_failure(const FailureContext& failure) noexcept override { hooks_.failure(failure); }
 
  private:
-  template <typename Context>
-  static void call(const std::function<void(const Context&)>& hook, const Context& context) {
-    if (hook) hook(context);
-  }
-
   Hooks hooks_;
 };
 

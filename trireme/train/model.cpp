@@ -3,7 +3,9 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/world.h>
 #include <trireme/data/pipeline.h>
+#include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/tensor/memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/detail/model_impl.h>
@@ -24,12 +26,10 @@ using detail::valid_rows;
 namespace {
 
 void broadcast_buffers(const torch::nn::Module& module, const comm::Group& group) {
-  std::vector<comm::Work> works;
-  for (const at::Tensor& buffer : module.buffers()) {
-    if (!buffer.defined()) continue;
-    works.push_back(comm::broadcast_async(detail::memory_of(buffer), 0, group));
+  for (const auto& buffer : module.named_buffers()) {
+    if (!buffer.value().defined()) continue;
+    detail::broadcast_strided(detail::memory_of(buffer.value()), 0, group, buffer.key());
   }
-  for (comm::Work& work : works) work.wait();
 }
 
 const at::Tensor& column(const data::Batch& batch, const std::string& name, std::size_t place) {
@@ -47,6 +47,11 @@ bool have_all_ranks_the_same(std::int64_t number, const comm::Group& group) {
   const at::Tensor all = at::empty({group.size()}, at::kLong);
   comm::all_gather(all, at::tensor({number}, at::kLong), group);
   return all.eq(number).all().item<bool>();
+}
+
+ModelOptions with_group(ModelOptions options) {
+  options.group = group_or_self(options.group, "Model");
+  return options;
 }
 
 // Puts a module into evaluation mode, without gradients, and back.
@@ -78,7 +83,7 @@ Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
                   torch::optim::Optimizer& the_optimizer, ModelOptions the_options)
     : module(std::move(the_module)),
       optimizer(the_optimizer),
-      options(std::move(the_options)),
+      options(with_group(std::move(the_options))),
       in_whole(make_whole()),
       in_stages(make_stages()),
       agreement(in_whole ? &*in_whole : nullptr, options.group) {
@@ -174,6 +179,14 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
+void Model::gather_parameters() {
+  Impl& impl = *impl_;
+  if (impl.in_whole) return impl.in_whole->fetch();
+  impl.parallelized();  // known with the first batch
+  impl.load_later();
+  impl.in_stages->gather_parameters();
+}
+
 void Model::request_stop() noexcept { impl_->wants_to_stop = true; }
 void Model::request_save() noexcept { impl_->wants_to_save = true; }
 bool Model::is_stopped() const { return impl_->is_stopped; }
@@ -189,7 +202,8 @@ Progress Model::progress() const {
 }
 
 Evaluation Model::evaluate(const data::Pipeline& data) {
-  return impl_->evaluate(data, std::numeric_limits<std::int64_t>::max());
+  return impl_->evaluate(impl_->part_of(data, data::Remainder::kUneven),
+                         std::numeric_limits<std::int64_t>::max());
 }
 
 // Counts what this rank sees of an evaluation.

@@ -7,6 +7,7 @@
 #include <trireme/comm/group.h>
 #include <trireme/data/batch.h>
 #include <trireme/optim/loss_scale.h>
+#include <trireme/parallel/module_ref.h>
 #include <trireme/plan/plan.h>
 #include <trireme/train/callback.h>
 #include <trireme/train/history.h>
@@ -38,13 +39,6 @@ class Pipeline;
 
 namespace trireme {
 
-/// Something that holds a module and shares it: a ModuleHolder such as torch::nn::Linear, or a
-/// torch::nn::AnyModule.
-template <typename T>
-concept ModuleHolder = requires(const T& holder) {
-  { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
-};
-
 /// Something with `forward(Tensor) -> Tensor` behind an arrow: a ModuleHolder or a shared_ptr to a
 /// module.
 template <typename T>
@@ -59,16 +53,24 @@ concept Network =
       { any.forward(input) } -> std::convertible_to<at::Tensor>;
     });
 
+/// A module itself, `*network`, whose forward maps one tensor to one tensor.
+template <typename T>
+concept NetworkModule = requires(T& module, const at::Tensor& input) {
+  { module.shared_from_this() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+  { module.forward(input) } -> std::convertible_to<at::Tensor>;
+};
+
 /// A function of the whole batch. (A ModuleHolder must not be asked whether it can be called: that
 /// does not compile.)
 template <typename T>
-concept BatchFunction = !ModuleHolder<T> && requires(T& function, const data::Batch& batch) {
-  { function(batch) } -> std::convertible_to<at::Tensor>;
-};
+concept BatchFunction =
+    !ModuleHolder<T> && !NetworkModule<T> && requires(T& function, const data::Batch& batch) {
+      { function(batch) } -> std::convertible_to<at::Tensor>;
+    };
 
 struct ModelOptions {
-  /// The ranks that train together. This one setting makes training parallel; without it the same
-  /// program trains alone.
+  /// The ranks that train together. This one setting makes training parallel; a program that was
+  /// started alone may leave it out, one of several ranks throws UsageError without it.
   comm::Group group{};
   /// One with an axis `pipe`, stages or recomputation is carried out by a Pipeline, which records
   /// forward and loss: they may not look at values.
@@ -94,6 +96,13 @@ struct ModelOptions {
   /// and its random numbers, such as those of dropout, begin anew in each step, from the seed, the
   /// step and the rank. The number of threads must stay the same.
   std::optional<std::uint64_t> deterministic{};
+  /// Each rank trains and evaluates on the part of the data that the plan gives it (data_part): all
+  /// ranks give the same pipeline, without shard(). One for which shard() was called is taken as it
+  /// is. In the first steps, and now and then after that, ranks compare what they have read:
+  /// UsageError where ranks that work on one part read different rows, or, after shard(), ranks
+  /// along `data` the same. False: every pipeline is this rank's part already, and only ranks that
+  /// work on one part are compared.
+  bool shards_data = true;
 };
 
 struct FitOptions {
@@ -136,14 +145,21 @@ class Model {
         ModelOptions options = {})
       : Model(module_of(network), forward_of(network), std::move(loss), {}, optimizer,
               std::move(options)) {}
+  template <NetworkModule ModuleType>
+  Model(ModuleType& network, Loss loss, torch::optim::Optimizer& optimizer,
+        ModelOptions options = {})
+      : Model(
+            ModuleRef(network).shared(),
+            [&network](const at::Tensor& input) -> at::Tensor { return network.forward(input); },
+            std::move(loss), {}, optimizer, std::move(options)) {}
 
   /// Anything that turns a batch into a loss. `module` holds the parameters that it uses; where it
   /// uses several modules, register them in one. Such a model cannot predict, and its evaluation
   /// has no accuracy. Collective.
   template <BatchFunction Function>
-  Model(Function loss, std::shared_ptr<torch::nn::Module> module,
-        torch::optim::Optimizer& optimizer, ModelOptions options = {})
-      : Model(std::move(module), {}, {}, std::move(loss), optimizer, std::move(options)) {}
+  Model(Function loss, ModuleRef module, torch::optim::Optimizer& optimizer,
+        ModelOptions options = {})
+      : Model(module.shared(), {}, {}, std::move(loss), optimizer, std::move(options)) {}
 
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
@@ -215,10 +231,17 @@ class Model {
   /// after a step with any that shards. Throws UsageError for a model made of a function.
   at::Tensor predict(const at::Tensor& input);
 
-  /// Returns the outputs for this rank's part of the data, in its order, concatenated. Not
+  /// Returns the outputs for the data as it is given, in its order, concatenated: for all of it,
+  /// unless shard() was called. Not
   /// collective, but with a plan that cuts parameters, where all ranks need equally many batches,
   /// or has stages, whose ranks read the same ones.
   at::Tensor predict(const data::Pipeline& data);
+
+  /// Gives every rank the values of all parameters and buffers, and memory to those that have none
+  /// here: for code that reads the module itself after training in stages or with parameters that
+  /// are cut (stage 3), which stay whole until the next step. Not needed before save. Collective,
+  /// blocking. Throws UsageError in stages before the first batch.
+  void gather_parameters();
 
   /// Saves module, optimizer, position, loss scale, random streams and the state of running
   /// callbacks as `prefix-<epoch>_<step>`, and returns its path. Every rank writes its share, so

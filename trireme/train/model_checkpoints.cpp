@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saving a model, and going on from what was saved.
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/report/number.h>
 #include <trireme/train/detail/model_impl.h>
@@ -168,8 +169,9 @@ void Model::Impl::finish_save_after(const std::string& message) {
   try {
     saver->finish();
   } catch (const std::exception& failure) {
-    if (message.find(failure.what()) != std::string::npos) return;
-    std::fprintf(stderr, "trireme: warning: saving a checkpoint failed: %s\n", failure.what());
+    const std::string text = message_of(failure);
+    if (message.find(text) != std::string::npos) return;
+    std::fprintf(stderr, "trireme: warning: saving a checkpoint failed: %s\n", text.c_str());
   }
 }
 

@@ -60,9 +60,14 @@ struct Model::Snapshot {
 History Model::dry_run(const data::Pipeline& training, const data::Pipeline* validation,
                        const Callbacks& callbacks) {
   Impl& impl = *impl_;
-  impl.steps_in_epoch(training);  // which must be at least one, and the same on all ranks
+  const data::Pipeline own = impl.part_of(training, data::Remainder::kWrap);
+  const auto own_validation =
+      validation == nullptr ? std::nullopt
+                            : std::optional(impl.part_of(*validation, data::Remainder::kUneven));
+  impl.is_sharded_by_hand = training.is_sharded();
+  impl.steps_in_epoch(own);  // which must be at least one, and the same on all ranks
   impl.find_device();
-  if (impl.in_stages) impl.take_stages(training);
+  if (impl.in_stages) impl.take_stages(own);
   Snapshot snapshot(impl);
   const std::int64_t epochs_done = impl.position.next_epoch() - 1;
   impl.position = {.epoch = epochs_done, .global_step = impl.position.global_step};
@@ -74,7 +79,7 @@ History Model::dry_run(const data::Pipeline& training, const data::Pipeline* val
            .last_epoch = epochs_done + 1,
            .steps_in_epoch = 1,
            .is_dry_run = true},
-          training, validation, options, impl.options.group);
+          own, own_validation ? &*own_validation : nullptr, options, impl.options.group);
   try {
     History history = impl.run(run);
     snapshot.restore();

@@ -2,12 +2,14 @@
 // A model whose plan has stages: what goes through trireme::Pipeline. Each batch that the data
 // gives is a micro-batch, as it is without stages, so that the sums are the same.
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/checkpoint/agreement.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/reader.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/data/pipeline.h>
 #include <trireme/parallel/by_hand.h>
+#include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/sharded/deferred.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/tensor/memory.h>
@@ -17,7 +19,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 namespace trireme {
@@ -44,14 +45,15 @@ void broadcast_buffers(const torch::nn::Module& module, const Pipeline& pipeline
   for (const auto& item : module.named_buffers()) {
     if (!item.value().defined() || detail::is_deferred(item.value())) continue;
     if (!detail::use_of(pipeline.parallelized(), item.key()).is_own) continue;
-    comm::broadcast(detail::memory_of(item.value()), 0, pipeline.data_group(), item.key());
+    detail::broadcast_strided(detail::memory_of(item.value()), 0, pipeline.data_group(),
+                              item.key());
   }
 }
 
 // A line for each tensor of a batch: its type, its sizes and, in a model of a function, its name.
 std::string describe(const std::vector<at::Tensor>& tensors,
                      const std::vector<std::string>& names) {
-  std::ostringstream text;
+  TextWriter text;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     text << static_cast<int>(tensors[i].scalar_type()) << " " << tensors[i].dim();
     for (const std::int64_t size : tensors[i].sizes()) text << " " << size;
@@ -189,9 +191,9 @@ void Model::Impl::take_stages_of_any(const MicroBatches& micro_batches) {
   if (found == texts.end()) return;
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
-  std::istringstream lines(*found);
+  TextReader lines(*found);
   for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
+    TextReader words(line);
     int type = 0;
     std::size_t num_dims = 0;
     words >> type >> num_dims;

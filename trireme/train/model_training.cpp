@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The training loop.
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/data/pipeline.h>
 #include <trireme/optim/gradients.h>
@@ -12,7 +14,6 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <sstream>
 #include <vector>
 
 namespace trireme {
@@ -82,11 +83,18 @@ at::Tensor detail::all_counts(std::int64_t own, const comm::Group& group) {
 std::int64_t Model::Impl::steps_in_epoch(const data::Pipeline& data) const {
   detail::Failures failures(options.group);
   std::int64_t batches = 0;
-  failures.attempt([&] { batches = data.batches(); },
-                   [&] {
-                     return join_message("rank ", options.group.rank(),
-                                         ", counting batches before the first step");
-                   });
+  failures.attempt(
+      [&] {
+        if (!data.is_batched()) {
+          throw UsageError("the data to train on has no batch size: each step would take one row",
+                           "call batch() on the pipeline");
+        }
+        batches = data.batches();
+      },
+      [&] {
+        return join_message("rank ", options.group.rank(),
+                            ", counting batches before the first step");
+      });
   const std::int64_t steps = batches / options.plan.micro_batches;
   check_same_steps(steps, options.group, failures);
   if (steps == 0) {
@@ -110,30 +118,6 @@ bool Model::Impl::agree_to_stop(const Run& run) const {
   return most == kStop;
 }
 
-// Of an epoch's first batch. Ranks that work on one part of the data and read different ones would
-// compute with halves of two batches, and nothing else would tell.
-void Model::Impl::check_same_batch(const data::Batch& batch) const {
-  std::ostringstream text;
-  for (std::size_t i = 0; i < batch.columns.size(); ++i) {
-    const at::Tensor column = batch.columns[i].contiguous();
-    text << batch.names[i] << " " << column.sizes() << " " << column.scalar_type()
-         << " with the digest " << detail::digest_of(column) << "\n";
-  }
-  std::vector<std::string> all;
-  for (const comm::Group& group : peers()) {
-    for (std::string& its : comm::all_gather_text(text.str(), group)) all.push_back(std::move(its));
-  }
-  const auto other =
-      std::ranges::find_if(all, [&](const std::string& its) { return its != all.front(); });
-  if (other == all.end()) return;
-  throw UsageError(
-      join_message("ranks that work on one part of the data together have read different batches: "
-                   "the first of them\n",
-                   all.front(), "and number ", other - all.begin(), "\n", *other),
-      "read the part of the data that trireme::data_part(plan, group) names, with the same seed of "
-      "shuffling on all ranks");
-}
-
 // Reads the micro-batches of a step and goes forward and backward through each; returns whether
 // this rank got through.
 bool Model::Impl::accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step) {
@@ -147,6 +131,7 @@ bool Model::Impl::accumulate_gradients(Run& run, data::BatchStream& batches, Ste
       const auto batch = timer.measure(Phase::kData, [&] { return batches.next(); });
       TRIREME_CHECK(batch.has_value());
       if (forward_is_shared() && step.step == 1 && i == 1) check_same_batch(*batch);
+      if (i == 1) note_rows(step, *batch);
       step.samples += batch->valid_rows();
       doing = "computing forward";
       const at::Tensor value = timer.measure(Phase::kForward, [&] { return loss_of(*batch); });
@@ -181,6 +166,7 @@ void Model::Impl::step_through_stages(Run& run, data::BatchStream* batches, Step
     run.calls.attempt("reading data", [&] { check_same_batch(round.front()); });
     agree_to_stop(run);
   }
+  note_rows(step, round.front());
   for (const data::Batch& batch : round) step.samples += batch.valid_rows();
   const MicroBatchResults results = timer.measure(Phase::kBackward, [&] {
     return in_stages->step_micro_batches(
@@ -227,6 +213,7 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
   const auto outcome =
       timer.measure(Phase::kBackward, [&] { return agreement.finish(step.epoch, step.step); });
   if (outcome.has_failed) run.calls.failures().throw_on_all("training");
+  check_rows(step);
   result.loss = outcome.loss;
   result.is_save_requested = outcome.is_saved;
   is_stopped = outcome.is_last;
@@ -338,6 +325,7 @@ void Model::Impl::train_epoch(Run& run) {
     ++position.step;
     ++position.global_step;
     tally.add_loss(static_cast<double>(end.loss), end.samples);
+    end.all_samples = end.samples * data_ranks(options.plan, options.group.size());
     end.spans = run.timer.end_step();
     end.seconds = sum_of(end.spans);
     call_step_end(run, end);
@@ -410,7 +398,7 @@ History Model::Impl::run(Run& run) {
     running = nullptr;
     requested_epochs -= run.options.epochs;
     if (in_whole) in_whole->abandon_step();
-    const std::string message = detail::describe(std::current_exception());
+    const std::string message = message_of(std::current_exception());
     const FailureContext failure{.run = run.context,
                                  .epoch = position.epoch,
                                  .global_step = position.global_step,
@@ -427,13 +415,18 @@ History Model::fit(const data::Pipeline& training, const data::Pipeline& validat
                    const FitOptions& options) {
   check(options);
   Impl& impl = *impl_;
-  const std::int64_t steps = impl.steps_in_epoch(training);
+  const data::Pipeline own = impl.part_of(training, data::Remainder::kWrap);
+  const bool validates = options.validate_every_epochs > 0 || options.validate_every_steps > 0;
+  const data::Pipeline own_validation =
+      validates ? impl.part_of(validation, data::Remainder::kUneven) : validation;
+  impl.is_sharded_by_hand = training.is_sharded();
+  const std::int64_t steps = impl.steps_in_epoch(own);
   Run run({.model = *this,
            .rank = impl.options.group.rank(),
            .world_size = impl.options.group.size(),
            .last_epoch = impl.requested_epochs + options.epochs,
            .steps_in_epoch = steps},
-          training, &validation, options, impl.options.group);
+          own, &own_validation, options, impl.options.group);
   return impl.run(run);
 }
 

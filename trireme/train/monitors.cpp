@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <string_view>
@@ -67,7 +68,7 @@ void ThroughputMonitor::on_epoch_begin(const EpochContext& /*epoch*/) {
 }
 
 void ThroughputMonitor::on_step_end(const StepEndContext& step) {
-  moments_.push_back({.seconds = clock_(), .samples = moments_.back().samples + step.samples});
+  moments_.push_back({.seconds = clock_(), .samples = moments_.back().samples + step.all_samples});
   if (moments_.size() > steps_ + 1) moments_.erase(moments_.begin());
   const Moment& first = moments_.front();
   const Moment& last = moments_.back();
@@ -78,7 +79,9 @@ void ThroughputMonitor::on_step_end(const StepEndContext& step) {
 }
 
 MemoryUse memory_use(at::Device device) {
-  MemoryUse use{.resident = resident_bytes(), .peak_resident = peak_resident_bytes()};
+  // The system counts the peak now and then only: it may lag behind what is used now.
+  MemoryUse use{.resident = resident_bytes()};
+  use.peak_resident = std::max(peak_resident_bytes(), use.resident);
   if (device.is_cpu()) return use;
   auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
   if (allocator == nullptr || !allocator->initialized()) return use;

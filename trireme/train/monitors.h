@@ -22,8 +22,8 @@ class LearningRateMonitor final : public Callback {
   void on_step_end(const StepEndContext& step) override;
 };
 
-/// Logs `samples_per_second` and `steps_per_second` of this rank over the last `steps` steps and
-/// what lay between them. Throws UsageError for fewer than 1.
+/// Logs `samples_per_second`, of all ranks together, and `steps_per_second` over the last `steps`
+/// steps and what lay between them. Throws UsageError for fewer than 1.
 class ThroughputMonitor final : public Callback {
  public:
   explicit ThroughputMonitor(std::int64_t steps = 10, report::Clock clock = report::steady_clock());

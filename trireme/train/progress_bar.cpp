@@ -20,10 +20,7 @@ void ProgressBar::on_epoch_begin(const EpochContext& epoch) {
 
 void ProgressBar::on_step_end(const StepEndContext& step) {
   if (step.run.rank != 0) return;
-  // The other ranks' rows are not known here without communication; parts are equal but for the
-  // last batch.
-  const int parts = data_ranks(step.run.model.options().plan, step.run.world_size);
-  bar_.update(step.step, step.loss, step.samples * parts);
+  bar_.update(step.step, step.loss, step.all_samples);
 }
 
 void ProgressBar::on_epoch_end(const EpochEndContext& epoch) {

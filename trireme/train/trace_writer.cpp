@@ -2,14 +2,15 @@
 #include <trireme/train/trace_writer.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/report/append_file.h>
 #include <trireme/train/model.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <fstream>
-#include <sstream>
 #include <utility>
 
 namespace trireme {
@@ -115,7 +116,7 @@ void TraceWriter::on_checkpoint_end(const CheckpointEndContext& checkpoint) {
 
 // Its beginning on this rank's clock in a line, and its file, closed.
 std::string TraceWriter::own_trace() const {
-  std::ostringstream text;
+  TextWriter text;
   text << nanoseconds(began_) << '\n'
        << std::ifstream(file_->path(), std::ios::binary).rdbuf() << "]";
   return text.str();
@@ -148,8 +149,14 @@ void TraceWriter::on_run_end(const RunContext& run) {
     const std::int64_t error = std::max(offsets_[rank].error, offsets[rank].error);
     traces.back().clock_error = static_cast<double>(error) / 1e3;
   }
-  report::AppendFile(options_.folder / "trace.json", /*starts_anew=*/true)
-      .append(report::merge_traces(traces));
+  // The training is done, and each rank's own trace is there.
+  try {
+    report::AppendFile(options_.folder / "trace.json", /*starts_anew=*/true)
+        .append(report::merge_traces(traces));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "trireme: warning: the traces of all ranks were not put together: %s\n",
+                 error.what());
+  }
 }
 
 // What was written stays, and can be read.

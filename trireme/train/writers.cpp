@@ -8,6 +8,7 @@
 #include <trireme/report/csv_file.h>
 #include <trireme/report/jsonl_file.h>
 #include <trireme/report/number.h>
+#include <trireme/report/provenance.h>
 #include <trireme/report/tensorboard_file.h>
 #include <trireme/train/model.h>
 #include <trireme/train/monitors.h>
@@ -54,15 +55,21 @@ report::Texts settings_of(const Model& model) {
 }
 
 report::Texts environment_of(const Model& model) {
-  return {{"trireme", TRIREME_VERSION},
-          {"torch", comm::loaded_torch_version()},
-          {"host", host_name()},
-          {"pid", std::to_string(::getpid())},
-          {"cores", std::to_string(available_cores())},
-          {"memory_bytes", std::to_string(available_memory())},
-          {"threads", std::to_string(at::get_num_threads())},
-          {"device", model.device().str()},
-          {"engine", model.options().group.engine()}};
+  report::Texts environment = {{"trireme", TRIREME_VERSION},
+                               {"torch", comm::loaded_torch_version()},
+                               {"host", host_name()},
+                               {"pid", std::to_string(::getpid())},
+                               {"cores", std::to_string(available_cores())},
+                               {"memory_bytes", std::to_string(available_memory())},
+                               {"threads", std::to_string(at::get_num_threads())},
+                               {"device", model.device().str()},
+                               {"engine", model.options().group.engine()}};
+  std::error_code failure;
+  const std::filesystem::path folder = std::filesystem::current_path(failure);
+  environment["command"] = report::command_line();
+  environment["folder"] = folder.string();
+  if (const auto revision = report::git_revision(folder)) environment["git_revision"] = *revision;
+  return environment;
 }
 
 std::optional<double> learning_rate_of(const Model& model) {
@@ -116,6 +123,7 @@ void RecordWriter::on_step_end(const StepEndContext& step) {
   steps_.step = step.step;
   steps_.loss += static_cast<double>(step.loss);  // divided when it is written
   steps_.samples += step.samples;
+  steps_.all_samples = steps_.all_samples.value_or(0) + step.all_samples;
   steps_.skipped += step.is_skipped ? 1 : 0;
   if (step.gradient_norm) steps_.gradient_norm = step.gradient_norm;
   if (step.loss_scale) steps_.loss_scale = step.loss_scale;
@@ -131,6 +139,7 @@ void RecordWriter::flush() {
   if (!file_ || steps_.steps == 0) return;
   const MemoryUse use = memory_use(model_->device());
   steps_.memory_bytes = use.resident;
+  steps_.peak_memory_bytes = use.peak_resident;
   steps_.device_memory_bytes = use.device;
   steps_.learning_rate = learning_rate_of(*model_);
   steps_.loss /= static_cast<double>(steps_.steps);

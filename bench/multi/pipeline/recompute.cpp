@@ -47,7 +47,7 @@ int main(int argc, char** argv) try {
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  trireme::init();
+  const auto world = trireme::init();
   bench::PeakMemory memory;
   const auto blocks = gpt_blocks();
   torch::optim::SGD optimizer(blocks->parameters(), bench::kLearningRate);

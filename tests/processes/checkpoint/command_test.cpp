@@ -83,6 +83,35 @@ TEST_F(CheckpointCommand, ConvertsAndPrunes) {
   EXPECT_EQ(checkpoint::list_checkpoints(folder_.path(), "demo").size(), 1U);
 }
 
+TEST_F(CheckpointCommand, SaysThatThereIsNothingToPrune) {
+  save_at(1);
+  const std::string prune = "prune --keep-last 1 " + folder_.path().string() + " --prefix ";
+  const Finished misspelt = run(prune + "dmo");
+  EXPECT_EQ(misspelt.code, 2);
+  EXPECT_THAT(
+      misspelt.output,
+      AllOf(HasSubstr("no checkpoint in " + folder_.path().string() + " has the prefix 'dmo'"),
+            HasSubstr("hint: did you mean 'demo'? the prefixes there are demo")));
+  EXPECT_THAT(run("prune --keep-last 1 --prefix demo " + (folder_ / "no").string()).output,
+              HasSubstr("/no is no folder"));
+  const Finished kept = run(prune + "demo");
+  EXPECT_EQ(kept.code, 0);
+  EXPECT_EQ(kept.output, "nothing to remove: all are to stay\n");
+}
+
+// A terminal would obey what a name has in it.
+TEST_F(CheckpointCommand, PrintsNamesWithoutControlCharacters) {
+  const std::string header =
+      R"({"\u001b[2Jweight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size());
+  const auto file = folder_ / "hostile.safetensors";
+  test::write_file(file, bytes + header + std::string(4, '\0'));
+  const Finished inspected = run("inspect " + file.string());
+  EXPECT_EQ(inspected.code, 0) << inspected.output;
+  EXPECT_THAT(inspected.output, AllOf(HasSubstr("?[2Jweight"), Not(HasSubstr("\x1b"))));
+}
+
 TEST_F(CheckpointCommand, SaysWhatIsWrong) {
   const Finished missing = run("inspect " + (folder_ / "nothing").string());
   EXPECT_EQ(missing.code, 2);

@@ -24,6 +24,23 @@ TEST(CommandLine, LeavesTheProgramsArgumentsAlone) {
   }
 }
 
+TEST(CommandLine, KnowsTheNamesThatOtherLaunchersGiveToTheNumberOfRanks) {
+  for (const Words& words : {Words{"-np", "2"},
+                             {"-n2"},
+                             {"--output", "first", "-np", "2"},
+                             {"--nproc-per-node", "2"},
+                             {"--nproc_per_node=2"},
+                             {"--ranks", "2"}}) {
+    Words all{"run", "--dry-run"};
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(all.end(), {"printf", "-np", "3"});
+    Launched trireme(all);
+    EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+    EXPECT_THAT(trireme.output, HasSubstr(" WORLD_SIZE=2 "));
+    EXPECT_THAT(trireme.output, HasSubstr("/printf -np 3\n"));
+  }
+}
+
 TEST(CommandLine, DryRunPrintsWhatWouldRunAndStartsNothing) {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "made").string();
@@ -66,11 +83,38 @@ INSTANTIATE_TEST_SUITE_P(
     CommandLine, Mistakes,
     testing::Values(
         Mistake{{}, "no command"}, Mistake{{"walk"}, "no command is called 'walk'"},
+        Mistake{{"schedul"}, "did you mean 'schedule'? the commands are run, "},
+        Mistake{{"--verison"}, "did you mean '--version'?"},
+        Mistake{{"schedule", "1f1b", "--rank", "3"},
+                "trireme schedule has no option '--rank'\n  hint: did you mean '--ranks'?"},
+        Mistake{{"schedule", "--rank=3", "1f1b"}, "trireme schedule has no option '--rank'"},
+        Mistake{{"bench", "com"},
+                "trireme bench has no command 'com'\n  hint: did you mean 'comm'?"},
+        Mistake{
+            {"checkpoint", "prune", "x", "--prefx", "y"},
+            "trireme checkpoint prune has no option '--prefx'\n  hint: did you mean '--prefix'?"},
+        Mistake{{"doctor", "all"}, "trireme doctor was given 'all', and expects no such word"},
+        Mistake{{"schedule", "1f1b", "--ranks", "0"},
+                "--ranks: '0', expected an integer from 1 to 2147483647"},
+        Mistake{{"bench", "comm", "--ranks", "0"}, "--ranks: '0', expected an integer from 1 to"},
+        Mistake{{"data", "fashion-mnist-to-cifar10", "--to", "x", "--limit", "0"},
+                "--limit: '0', expected an integer from 1"},
+        Mistake{{"checkpoint", "prune", "x", "--prefix", "y", "--keep-last", "0"},
+                "--keep-last: '0', expected an integer from 1"},
+        Mistake{
+            {"checkpoint", "prune", "x", "--prefix", "y", "--keep-last", "1", "--higher-is-better"},
+            "--higher-is-better has no effect here: scores play no part without --keep-best"},
+        Mistake{{"checkpoint", "convert", "x", "y.safetensors", "--prefix", "z"},
+                "--prefix has no effect here"},
+        Mistake{{"checkpoint", "convert", "x", "y", "--section", "model"},
+                "--section has no effect here"},
+        Mistake{{"report", "no\x1b[2Jfolder"}, "no?[2Jfolder"},
         Mistake{{"run"}, "no program to run"},
         Mistake{{"run", "-n", "2", "--"}, "no program to run"},
         Mistake{{"run", "-n", "0", "true"}, "-n is 0, expected 1 to 4096"},
         Mistake{{"run", "-n", "two", "true"}, "two"},
-        Mistake{{"run", "--frobnicate", "true"}, "trireme run has no option --frobnicate"},
+        Mistake{{"run", "--frobnicate", "true"}, "trireme run has no option '--frobnicate'"},
+        Mistake{{"run", "--nprocs", "2", "true"}, "did you mean '--nproc'? see trireme run --help"},
         Mistake{{"run", "--bind", "socket", "true"}, "socket not in {core,none}"},
         Mistake{{"run", "--output", "some", "true"}, "some not in {first,all,none}"},
         Mistake{{"run", "--env", "A", "true"}, "--env is 'A', expected NAME=VALUE"},
@@ -81,6 +125,9 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{{"bench", "comm", "--sizes", "8:4"}, "--sizes is '8:4', expected bytes"},
         Mistake{{"bench", "comm", "--sizes", "4,,8"}, "--sizes is '4,,8', expected bytes"},
         Mistake{{"bench", "comm", "--dtype", "float"}, "float not in {float64,"},
+        Mistake{{"run", "--grace", "-1", "true"}, "--grace is -1, expected 0 to"},
+        Mistake{{"run", "--linger", "-1", "true"}, "--linger is -1, expected 0 to"},
+        Mistake{{"run", "--ranks", "0", "true"}, "-n is 0, expected 1 to 4096"},
         Mistake{{"run", "--timeout", "0", "true"}, "--timeout is 0, expected 1"},
         Mistake{{"run", "--nnodes", "2", "-n", "1", "true"},
                 "--nnodes is 2, expected with it: --node-rank --master-addr --master-port"},

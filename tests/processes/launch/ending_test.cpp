@@ -59,8 +59,8 @@ TEST(Ending, ASecondCtrlCKillsWhatIgnoresTheFirst) {
 }
 
 TEST(Ending, WhatIgnoresSigtermIsKilledAfterTheGracePeriod) {
-  Launched trireme(
-      run_script({"-n", "2"}, "trap '' TERM; echo ready; while :; do sleep 1000; done"));
+  Launched trireme(run_script({"-n", "2", "--grace", "1"},
+                              "trap '' TERM; echo ready; while :; do sleep 1000; done"));
   trireme.await_output("ready");
   trireme.signal(SIGTERM);
   EXPECT_EQ(trireme.wait(), 128 + SIGTERM);
@@ -94,6 +94,96 @@ TEST(Ending, NothingIsLeftWhenTheSupervisingProcessIsKilled) {
   EXPECT_THAT(
       trireme.error,
       HasSubstr("the supervising process was killed by SIGKILL (killed); all ranks were ended"));
+}
+
+// Starts with this signal ignored, as under nohup, or in the background of a script.
+class Ignored {
+ public:
+  explicit Ignored(int signal) : signal_(signal), before_(std::signal(signal, SIG_IGN)) {}
+  Ignored(const Ignored&) = delete;
+  Ignored& operator=(const Ignored&) = delete;
+  ~Ignored() { std::signal(signal_, before_); }
+
+ private:
+  int signal_;
+  void (*before_)(int);
+};
+
+TEST(Ending, ASignalThatWasIgnoredFromTheStartStaysIgnored) {
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT}) {
+    const Ignored ignored(signal);
+    Launched trireme(run_script({"-n", "2"}, "echo ready; exec sleep 1000"));
+    trireme.await_output("ready");
+    trireme.signal(signal);
+    trireme.signal(SIGTERM);
+    EXPECT_EQ(trireme.wait(), 128 + SIGTERM);
+    EXPECT_THAT(trireme.error, testing::Not(HasSubstr(::sigabbrev_np(signal))));
+    EXPECT_TRUE(trireme.is_nothing_left());
+  }
+}
+
+TEST(Ending, GraceOfNothingKillsAtOnce) {
+  Launched trireme(run_script({"-n", "2", "--grace", "0"},
+                              "trap 'echo asked' TERM; echo ready; while :; do sleep 1000; done"));
+  trireme.await_output("ready");
+  trireme.signal(SIGTERM);
+  EXPECT_EQ(trireme.wait(), 128 + SIGTERM);
+  EXPECT_TRUE(trireme.is_nothing_left());
+}
+
+// The rank that waits used to be blamed for the one that is stopped.
+TEST(Ending, ARankThatIsStoppedIsNamedAtOnceAndBlamed) {
+  const test::TemporaryFolder folder;
+  const std::string go = (folder / "go").string();
+  Launched trireme(run_script({"-n", "2"}, "[ $RANK = 1 ] && kill -STOP $$; until [ -e " + go +
+                                               " ]; do :; done; echo timeout; exit 6"));
+  trireme.await_error("rank 1 is stopped by SIGSTOP");
+  test::write_file(go, "");
+  EXPECT_EQ(trireme.wait(), 6);
+  EXPECT_THAT(trireme.error,
+              HasSubstr("trireme: rank 1 was stopped by a signal or a debugger, so that others "
+                        "waited in vain\ntrireme: rank 0 failed first"));
+  EXPECT_TRUE(trireme.is_nothing_left());
+}
+
+TEST(Ending, ARankThatGoesOnAfterAStopIsNotBlamed) {
+  const test::TemporaryFolder folder;
+  const std::string go = (folder / "go").string();
+  Launched trireme(run_script({"-n", "2", "--output", "all"},
+                              "[ $RANK = 1 ] && echo pid $$ end && kill -STOP $$; until [ -e " +
+                                  go + " ]; do :; done; exit 6"));
+  const std::string& text = trireme.await_output(" end");
+  const pid_t rank = std::stoi(text.substr(text.find("pid ") + 4));
+  trireme.await_error("rank 1 is stopped");
+  ::kill(rank, SIGCONT);
+  trireme.await_error("rank 1 goes on");
+  test::write_file(go, "");
+  EXPECT_EQ(trireme.wait(), 6);
+  EXPECT_THAT(trireme.error, testing::Not(HasSubstr("waited in vain")));
+}
+
+// Both used to be waited for as long as the machine ran.
+TEST(Ending, ARankThatHangsOrIsStoppedAfterTheOthersHaveEndedIsEnded) {
+  for (const char* script :
+       {"[ $RANK = 1 ] || exit 0; exec sleep 1000", "[ $RANK = 1 ] || exit 0; kill -STOP $$"}) {
+    Launched trireme(run_script({"-n", "3", "--linger", "1"}, script));
+    EXPECT_EQ(trireme.wait(), 1);
+    EXPECT_THAT(trireme.error, HasSubstr("rank 1 did nothing for "));
+    EXPECT_THAT(trireme.error, HasSubstr("rank 1 hung or stopped and had to be ended, logs in "));
+    EXPECT_TRUE(trireme.is_nothing_left());
+  }
+}
+
+TEST(Ending, ARankThatWorksAfterTheOthersHaveEndedIsNot) {
+  const test::TemporaryFolder folder;
+  const std::string go = (folder / "go").string();
+  Launched trireme(run_script({"-n", "2", "--linger", "1"},
+                              "[ $RANK = 1 ] || exit 0; until [ -e " + go + " ]; do :; done"));
+  trireme.await_error(
+      "rank 1 goes on 5 s after the other ranks have ended; ended after 1 s "
+      "without processor time (--linger)");
+  test::write_file(go, "");
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
 }
 
 TEST(Ending, ARankThatWasStoppedGoesOnAndEndsWell) {

@@ -78,9 +78,40 @@ TEST(Output, NamesProcessesAndLogFolderAtTheStart) {
   EXPECT_EQ(trireme.wait(), 0);
   const std::string first = read_file(logs.path() / "rank_0.log");
   const std::string second = read_file(logs.path() / "rank_1.log");
-  EXPECT_EQ(trireme.error, "trireme: 2 ranks (pids " + first.substr(0, first.size() - 1) + " " +
-                               second.substr(0, second.size() - 1) + "), logs in " +
-                               logs.path().string() + "\n");
+  EXPECT_THAT(
+      trireme.error,
+      HasSubstr("trireme: 2 ranks (pids " + first.substr(0, first.size() - 1) + " " +
+                second.substr(0, second.size() - 1) + "), logs in " + logs.path().string() + "\n"));
+}
+
+TEST(Output, NamesOnlyAFewOfManyProcesses) {
+  Launched trireme(run_script({"-n", "9"}, "true"));
+  EXPECT_EQ(trireme.wait(), 0);
+  EXPECT_THAT(trireme.error,
+              testing::ContainsRegex("9 ranks [(]pids [0-9]+ [0-9]+ [0-9]+ … [0-9]+[)], logs"));
+}
+
+// A run whose output was lost on a full disk used to end with 0, and without its logs.
+TEST(Output, ThatIsLostIsAnErrorAndTheLogsStay) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  Launched trireme(run_script({"-n", "1"}, "echo result"), full.get());
+  EXPECT_EQ(trireme.wait(), 1);
+  EXPECT_THAT(trireme.error, HasSubstr("standard output of the ranks was lost: No space left"));
+  const auto folder = std::filesystem::directory_iterator(trireme.temporary())->path();
+  EXPECT_EQ(read_file(folder / "rank_0.log"), "result\n");
+}
+
+// The launcher used to be killed by SIGXFSZ.
+TEST(Output, BeyondTheLimitOfFileSizesCutsTheLogAndEndsNothing) {
+  const TemporaryFolder logs;
+  const std::string trireme_here = std::string(std::getenv("TRIREME_BIN")) + "/trireme";
+  Launched trireme(run_script({"-n", "1"}, "ulimit -f 1; exec " + trireme_here +
+                                               " run -n 1 --log-dir " + logs.path().string() +
+                                               " -- seq 1 10000"));
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+  EXPECT_THAT(trireme.output, EndsWith("\n10000\n"));
+  EXPECT_THAT(trireme.error, HasSubstr("the log of rank 0 is not complete: " +
+                                       (logs.path() / "rank_0.log").string()));
 }
 
 TEST(Output, IsForgottenAfterASuccessUnlessAFolderWasNamed) {

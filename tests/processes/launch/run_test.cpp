@@ -15,6 +15,7 @@ using test::TemporaryFolder;
 using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(Run, GivesEachRankItsPlace) {
   const TemporaryFolder logs;
@@ -45,6 +46,39 @@ TEST(Run, SetsTimeoutThreadsAndGivenVariables) {
                  "echo $TRIREME_TIMEOUT $OMP_NUM_THREADS \"$A\""));
   EXPECT_EQ(trireme.wait(), 0) << trireme.error;
   EXPECT_EQ(trireme.output, "9 7 b c\n");
+}
+
+TEST(Run, GivesTheRanksOfEachRunASecretOfTheirOwn) {
+  const auto secrets = [](std::vector<std::string> options) {
+    Launched trireme(run_script(std::move(options), "echo $TRIREME_SECRET"));
+    EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+    EXPECT_THAT(trireme.error, Not(HasSubstr("TRIREME_SECRET")));
+    return trireme.output;
+  };
+  const std::string one = secrets({"-n", "1"});
+  EXPECT_EQ(one.size(), 33U) << one;
+  EXPECT_NE(secrets({"-n", "1"}), one);
+  const TemporaryFolder logs;
+  secrets({"-n", "2", "--log-dir", logs.path()});
+  EXPECT_EQ(read_file(logs.path() / "rank_0.log"), read_file(logs.path() / "rank_1.log"));
+}
+
+TEST(Run, TakesTheSecretOfSeveralHostsFromItsEnvironmentAndWarnsWithoutOne) {
+  const std::vector<std::string> later_host = {
+      "--nnodes",      "2",   "--node-rank",   "1",   "-n", "1", "--output", "all",
+      "--master-addr", "far", "--master-port", "4711"};
+  Launched without(run_script(later_host, "echo \"<$TRIREME_SECRET>\""));
+  EXPECT_EQ(without.wait(), 0) << without.error;
+  EXPECT_THAT(without.output, HasSubstr("<>"));
+  EXPECT_THAT(without.error, HasSubstr("whoever reaches port 4711 of far can mislead the ranks"));
+  for (const auto& [given, code] : {std::pair("fedcba9876543210", 0), std::pair("short", 2)}) {
+    ::setenv("TRIREME_SECRET", given, 1);
+    Launched with(run_script(later_host, "echo \"<$TRIREME_SECRET>\""));
+    ::unsetenv("TRIREME_SECRET");
+    EXPECT_EQ(with.wait(), code) << with.error;
+    EXPECT_EQ(with.output.find("<fedcba9876543210>") != std::string::npos, code == 0);
+    EXPECT_THAT(with.error, Not(HasSubstr("can mislead")));
+  }
 }
 
 TEST(Run, AsksMallocForHugePagesUnlessTold) {
@@ -138,6 +172,77 @@ TEST(Run, BlamesTheRankThatFailedFirstAndNotThoseThatFollow) {
     EXPECT_EQ(trireme.wait(), 128 + SIGSEGV) << trireme.error;
     EXPECT_THAT(trireme.error, HasSubstr("rank 1 failed first"));
   }
+}
+
+// What rank 0 prints is on the console already.
+TEST(Run, DoesNotRepeatWhatItHasShown) {
+  Launched trireme(run_script({"-n", "1"}, "echo no data >&2; exit 3"));
+  EXPECT_EQ(trireme.wait(), 3);
+  EXPECT_EQ(trireme.error.find("no data"), trireme.error.rfind("no data")) << trireme.error;
+  EXPECT_THAT(trireme.error, HasSubstr(" exited with code 3\n  its last lines are above\n"));
+}
+
+TEST(Run, NamesTheRanksThatFailedInTheSameWay) {
+  const TemporaryFolder folder;
+  // Rank 0 says nothing, rank 3 fails when all others have said why they will.
+  const std::string script = "cd " + folder.path().string() +
+                             "; [ $RANK = 0 ] && exec sleep 1000; echo wrong shape; >said$RANK; "
+                             "[ $RANK = 3 ] || exec sleep 1000; "
+                             "until [ -e said1 ] && [ -e said2 ]; do :; done; exit 3";
+  Launched trireme(run_script({"-n", "4"}, script));
+  EXPECT_EQ(trireme.wait(), 3);
+  EXPECT_THAT(trireme.error, HasSubstr("rank 3 failed first"));
+  EXPECT_THAT(trireme.error, HasSubstr("\n  the same last line: ranks 1-2\n"));
+}
+
+TEST(Run, ServesTheStoreAtTheAddressThatItWasGiven) {
+  Launched trireme(run_script({"-n", "2", "--master-addr", "127.0.0.2"}, "echo $MASTER_ADDR"));
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+  EXPECT_EQ(trireme.output, "127.0.0.2\n");
+  Launched elsewhere(run_script({"-n", "2", "--master-addr", "192.0.2.1"}, "echo ran"));
+  EXPECT_EQ(elsewhere.wait(), 2);
+  EXPECT_THAT(elsewhere.error,
+              HasSubstr("--master-addr is '192.0.2.1', which is no address of this host"));
+  EXPECT_EQ(elsewhere.output, "");
+}
+
+TEST(Run, SaysThatTheLoopbackInterfaceIsDown) {
+  const std::string trireme_here = std::string(std::getenv("TRIREME_BIN")) + "/trireme";
+  Launched trireme(
+      run_script({"-n", "1"}, "unshare -rn true || { echo cannot; exit 0; }; unshare -rn " +
+                                  trireme_here + " run -n 2 -- echo ran; echo code $?"));
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+  if (trireme.output == "cannot\n") GTEST_SKIP() << "no network namespaces for this user";
+  EXPECT_THAT(trireme.error, HasSubstr("this host cannot connect to its own port"));
+  EXPECT_EQ(trireme.output, "code 2\n");
+}
+
+// 40 ranks whose output is read need more than the 64 descriptors of the soft limit.
+TEST(Run, RaisesItsOwnLimitOfOpenFilesAndNotThatOfTheRanks) {
+  const std::string trireme_here = std::string(std::getenv("TRIREME_BIN")) + "/trireme";
+  Launched trireme(run_script({"-n", "1"}, "ulimit -Sn 64; " + trireme_here +
+                                               " run -n 40 --output all -- sh -c 'ulimit -Sn'"));
+  EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+  EXPECT_THAT(trireme.output, HasSubstr("[rank 39] 64\n"));
+}
+
+TEST(Run, SaysThatTheLimitOfOpenFilesIsTooLowForTheRanks) {
+  const std::string trireme_here = std::string(std::getenv("TRIREME_BIN")) + "/trireme";
+  Launched trireme(run_script(
+      {"-n", "1"}, "ulimit -n 64; " + trireme_here + " run -n 40 --output all -- echo ran"));
+  EXPECT_EQ(trireme.wait(), 2) << trireme.error;
+  EXPECT_THAT(trireme.error, testing::ContainsRegex("40 ranks of 40 need [0-9]+ open files in the "
+                                                    "launcher, the hard limit is 64"));
+  EXPECT_EQ(trireme.output, "");
+}
+
+TEST(Run, WarnsWhereTheRanksNeverMet) {
+  Launched alone(run_script({"-n", "2"}, "true"));
+  EXPECT_EQ(alone.wait(), 0);
+  EXPECT_THAT(alone.error, HasSubstr("warning: the ranks ended without meeting: 2 processes"));
+  Launched one(run_script({"-n", "1"}, "true"));
+  EXPECT_EQ(one.wait(), 0);
+  EXPECT_THAT(one.error, testing::Not(HasSubstr("without meeting")));
 }
 
 TEST(Run, SaysThatAProgramIsMissingBeforeAnythingRuns) {

@@ -2,6 +2,7 @@
 // The engine over MPI in real processes, under the launcher of the MPI that it was built with.
 #include <gmock/gmock.h>
 #include <tests/processes/shell.h>
+#include <tests/temporary_folder.h>
 
 #include <string>
 
@@ -87,6 +88,22 @@ TEST(MpiEngine, RefusesRanksOfTheOtherMpi) {
   EXPECT_THAT(finished.output, AllOf(HasSubstr("engine mpi is built with"),
                                      HasSubstr(is_open_mpi() ? "the mpiexec of MPICH (Hydra)"
                                                              : "the mpirun of Open MPI")));
+}
+
+// Nobody was named: MPI knows no more than that an operation is not done.
+TEST(MpiEngine, NamesTheRankThatIsStopped) {
+  const test::TemporaryFolder folder;
+  const Finished finished = shell(
+      "export TRIREME_ENGINE=mpi TRIREME_TIMEOUT=5; cd " + folder.path().string() + "; " +
+      launcher(is_open_mpi()) + " -n 3 " + variable("FAULTS_PROGRAM") +
+      " reduce > out 2>&1 & run=$!; await() { until grep -q \"$1\" out; do kill -0 $run || break; "
+      "done; }; for rank in 0 1 2; do await \"rank $rank is process\"; done; "
+      "stopped=$(sed -n 's/.*rank 1 is process \\([0-9]*\\).*/\\1/p' out); kill -STOP $stopped; "
+      "await 'failed: peer'; kill -KILL $stopped; wait; cat out");
+  EXPECT_THAT(finished.output,
+              AllOf(HasSubstr("s in all-reduce of 4 Float, number "),
+                    HasSubstr("failed: peer 1: all-reduce, number "),
+                    HasSubstr(": rank 1 is stopped by a signal or a debugger (process ")));
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ TEST(ModelOnProcesses, HasTheBitsOfOneProcess) {
   Plan plan = in_stages(4, 1, kResidualStages);
   plan.micro_batches = 2;
   plan.schedule = "zb-h1";
-  const Trained expected = run_program(residual(), kImage, program, {.micro_batches = 2}, {});
+  const Trained expected =
+      run_program(residual(), kImage, program, {.micro_batches = 2}, comm::Group::self());
   test::expect_same(run_program(residual(), kImage, program, plan, init().group), expected);
 }
 
@@ -61,7 +62,8 @@ TEST(ModelOnProcesses, SharesTheWorkOfAStage) {
   plan.layouts = join({column_parallel("first"), row_parallel("second"), column_parallel("third"),
                        row_parallel("last")});
   plan.micro_batches = 2;
-  const Trained expected = run_program(perceptron(), kRow, program, {.micro_batches = 2}, {});
+  const Trained expected =
+      run_program(perceptron(), kRow, program, {.micro_batches = 2}, comm::Group::self());
   const Trained got = run_program(perceptron(), kRow, program, plan, init().group);
   EXPECT_EQ(got.evaluation.samples, expected.evaluation.samples);
   EXPECT_NEAR(got.evaluation.loss, expected.evaluation.loss, 1e-5);

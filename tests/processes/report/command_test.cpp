@@ -44,6 +44,25 @@ TEST(ReportCommand, SaysWhatIsMissingAndWritesWhereItIsTold) {
   EXPECT_FALSE(std::filesystem::exists(folder / "report.html"));
 }
 
+TEST(ReportCommand, ComparesSeveralRuns) {
+  ASSERT_TRUE(is_installed("tidy")) << "the validator is missing: install the package tidy";
+  const TemporaryFolder folder;
+  for (const char* run : {"a/run", "b/run"}) {
+    std::filesystem::create_directories(folder / run);
+    write_run(folder / run, 1, 60);
+  }
+  const auto page = folder / "page.html";
+  const std::string runs = (folder / "a/run").string() + " " + (folder / "b/run").string();
+  const auto finished = shell(report_command(runs + " --output " + page.string()));
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(read_file(page), HasSubstr(">" + (folder / "b/run").string() + "</th>"));
+  const auto checked = shell("tidy -q -e -utf8 --drop-empty-elements no " + page.string());
+  EXPECT_EQ(checked.code, 0) << checked.output;
+  EXPECT_EQ(
+      shell(report_command((folder / "a/run").string() + " " + (folder / "none").string())).code,
+      2);
+}
+
 TEST(ReportCommand, FailsForWhatIsNoRun) {
   const TemporaryFolder folder;
   const auto empty = shell(report_command(folder.path().string()));

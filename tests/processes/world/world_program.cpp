@@ -6,8 +6,11 @@
 #include <trireme/comm/world.h>
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -27,21 +30,90 @@ int join() {
   return 0;
 }
 
+std::int64_t sum_of_ranks(const trireme::World& world) {
+  const at::Tensor sum = at::full({1}, world.rank, at::kLong);
+  trireme::comm::all_reduce(sum, world.group);
+  return sum.item<std::int64_t>();
+}
+
+int meet_again() {
+  std::int64_t sum = 0;
+  int rank = 0;
+  for (int time = 0; time < 4; ++time) {
+    const trireme::World world = trireme::init();
+    rank = world.rank;
+    sum = sum_of_ranks(world);
+  }
+  std::cout << "rank " + std::to_string(rank) + " met 4 times, sum " + std::to_string(sum) + "\n"
+            << std::flush;
+  return 0;
+}
+
+// While it has no handle of the world, its fork ends as programs do, by exit().
+int fork_between_meetings() {
+  const int rank = trireme::init().rank;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);   // should it hang
+    std::exit(0);  // NOLINT(concurrency-mt-unsafe): one thread
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  const std::int64_t sum = sum_of_ranks(trireme::init());
+  std::cout << "fork of rank " + std::to_string(rank) + " ended with " + std::to_string(status) +
+                   ", sum " + std::to_string(sum) + "\n"
+            << std::flush;
+  return 0;
+}
+
+int give_other_options() {
+  const trireme::World world = trireme::init();
+  const std::string engine = world.size > 1 ? world.group.engine() : "auto";
+  trireme::InitOptions same;
+  same.engine = engine;
+  const trireme::World again = trireme::init(same);
+  std::cout << "same options pass" << std::endl;
+  trireme::InitOptions other;
+  other.engine = "gloo";
+  other.timeout = std::chrono::seconds(7);
+  const trireme::World never = trireme::init(other);
+  return 0;
+}
+
 bool is_rank_one() {
   const char* rank = std::getenv("RANK");  // NOLINT(concurrency-mt-unsafe): one thread
   return rank != nullptr && std::string(rank) == "1";
 }
 
-}  // namespace
-
-int main(int count, char** arguments) try {
+int run(int count, char** arguments) try {
   const std::string mode = count > 1 ? arguments[1] : "";
   if (mode == "--rank-1-leaves" && is_rank_one()) return 0;
   if (mode == "--rank-1-sleeps" && is_rank_one()) {
     while (true) ::pause();
   }
+  if (mode == "--again") return meet_again();
+  if (mode == "--forks") return fork_between_meetings();
+  if (mode == "--other-options") return give_other_options();
+  if (mode == "--no-group") {
+    std::cout << "a group of " << trireme::group_or_self({}, "Trainer").size() << std::endl;
+    return 0;
+  }
   return join();
 } catch (const trireme::Error& error) {
   std::cerr << error.what() << std::endl;
   return 1;
+}
+
+// As in a program without a handler.
+int fail_uncaught() {
+  const trireme::World world = trireme::init();
+  at::ones({2}).add_(at::ones({3}));
+  return world.rank;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const bool is_uncaught = count > 1 && std::string(arguments[1]) == "--uncaught";
+  return is_uncaught ? fail_uncaught() : run(count, arguments);
 }

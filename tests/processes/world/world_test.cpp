@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // init() under every launcher, in real processes.
-#include <trireme/base/unique_fd.h>
-
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
+#include <tests/processes/free_port.h>
 #include <tests/processes/shell.h>
 #include <tests/temporary_folder.h>
 #include <unistd.h>
@@ -17,6 +13,7 @@ namespace trireme {
 namespace {
 
 using test::Finished;
+using test::free_port;
 using test::is_installed;
 using test::variable;
 using ::testing::AllOf;
@@ -34,20 +31,8 @@ Finished shell(const std::string& command) {
 }
 
 const std::string kProgram = variable("WORLD_PROGRAM");
+const std::string kHorovodProgram = variable("HOROVOD_PROGRAM");
 const std::string kTrireme = variable("TRIREME_BIN") + "/trireme";
-
-// A port that was free a moment ago, as MASTER_PORT must be chosen by whoever starts ranks without
-// a launcher.
-std::string free_port() {
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  return std::to_string(::ntohs(address.sin_port));
-}
 
 TEST(Init, IsAWorldOfOneWhenStartedAlone) {
   const Finished finished = shell(kProgram);
@@ -75,6 +60,34 @@ TEST(Init, FindsRanksOfTwoLaunchersOnOneHost) {
                                      HasSubstr("rank 1 of 2, local 0 of 1")));
 }
 
+// Ranks of other hosts used to wait for their deadline.
+TEST(Init, HearsThatARankOfAnotherLauncherEndedWithoutIt) {
+  const std::string both = " run --nnodes 2 -n 1 --master-addr 127.0.0.1 --master-port " +
+                           free_port() + " --timeout 60 --node-rank ";
+  const Finished finished = shell(kTrireme + both + "1 -- sh -c 'exit 3' & " + kTrireme + both +
+                                  "0 --output all -- " + kProgram + "; code=$?; wait; exit $code");
+  EXPECT_NE(finished.code, 0);
+  EXPECT_THAT(finished.output,
+              HasSubstr("rank 1 exited with code 3 without calling trireme::init()"));
+}
+
+TEST(Init, MeetsAtTheAddressThatTriremeRunWasGiven) {
+  const Finished finished =
+      shell(kTrireme + " run -n 2 --timeout 60 --master-addr 127.0.0.2 -- " + kProgram);
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(finished.output, HasSubstr("rank 0 of 2"));
+}
+
+TEST(Init, IsMissedByTriremeRunOnlyWhereNobodyCalledIt) {
+  const Finished met = shell(kTrireme + " run -n 2 -- " + kProgram);
+  EXPECT_EQ(met.code, 0) << met.output;
+  EXPECT_THAT(met.output, Not(HasSubstr("without meeting")));
+  // Without the launcher's variables each process is a world of its own.
+  const Finished apart = shell(kTrireme + " run -n 2 -- env -i " + kProgram);
+  EXPECT_EQ(apart.code, 0) << apart.output;
+  EXPECT_THAT(apart.output, HasSubstr("warning: the ranks ended without meeting: 2 processes"));
+}
+
 TEST(Init, FindsItsRankUnderTorchrun) {
   if (!std::filesystem::exists(variable("TORCHRUN")))
     GTEST_SKIP() << "no torchrun in the project's Python environment";
@@ -86,7 +99,7 @@ TEST(Init, FindsItsRankUnderTorchrun) {
 }
 
 TEST(Init, FindsItsRankUnderOpenMpi) {
-  if (!is_installed("mpirun.openmpi")) GTEST_SKIP() << "Open MPI's mpirun is not installed";
+  ASSERT_TRUE(is_installed("mpirun.openmpi")) << "install openmpi-bin, as tools/setup does";
   const Finished finished =
       shell("mpirun.openmpi --allow-run-as-root --oversubscribe -np 2 " + kProgram);
   EXPECT_EQ(finished.code, 0) << finished.output;
@@ -109,6 +122,64 @@ TEST(Init, MeetsAtMasterAddressWithoutALauncher) {
                                   "; code=$?; wait; exit $code");
   EXPECT_EQ(finished.code, 0) << finished.output;
   EXPECT_THAT(finished.output, AllOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 1 of 2")));
+}
+
+// The second meeting failed: the ranks were there already.
+TEST(Init, MeetsAgainWhenAllHandlesWereDropped) {
+  const std::string said = "rank 1 met 4 times, sum 3";
+  for (const char* engine : {"shm", "gloo"}) {
+    const std::string choice = std::string("export TRIREME_ENGINE=") + engine + "; ";
+    const Finished launched =
+        shell(choice + kTrireme + " run -n 3 --output all -- " + kProgram + " --again");
+    EXPECT_EQ(launched.code, 0) << launched.output;
+    EXPECT_THAT(launched.output, HasSubstr(said));
+    const Finished horovod =
+        shell(choice + kTrireme + " run -n 3 --output all -- " + kHorovodProgram);
+    EXPECT_EQ(horovod.code, 0) << horovod.output;
+    EXPECT_THAT(horovod.output, HasSubstr(said));
+    // Rank 0 serves the store itself, and the others may come to it before it has begun anew.
+    const std::string by_hand = "WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port();
+    const Finished hand = shell(choice + "for rank in 0 1 2; do RANK=$rank " + by_hand + " " +
+                                kProgram + " --again || echo failed & done; wait");
+    EXPECT_THAT(hand.output, AllOf(HasSubstr(said), Not(HasSubstr("failed")))) << engine;
+  }
+}
+
+TEST(Init, MeetsAgainUnderOpenMpi) {
+  ASSERT_TRUE(is_installed("mpirun.openmpi")) << "install openmpi-bin, as tools/setup does";
+  const Finished finished =
+      shell("mpirun.openmpi --allow-run-as-root --oversubscribe -np 3 " + kProgram + " --again");
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(finished.output, HasSubstr("rank 1 met 4 times, sum 3"));
+}
+
+// Forks that exited deleted the file by which the ranks of one host meet.
+TEST(Init, MeetsAgainUnderOpenMpiWhenForksHaveEnded) {
+  ASSERT_TRUE(is_installed("mpirun.openmpi")) << "install openmpi-bin, as tools/setup does";
+  const Finished finished =
+      shell("mpirun.openmpi --allow-run-as-root --oversubscribe -np 2 " + kProgram + " --forks");
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("fork of rank 0 ended with 0, sum 1"),
+                                     HasSubstr("fork of rank 1 ended with 0, sum 1")));
+}
+
+// They were ignored.
+TEST(Init, RefusesOtherOptionsWhileTheWorldLives) {
+  for (const std::string& start : {std::string(), kTrireme + " run -n 2 -- "}) {
+    const Finished finished = shell(start + kProgram + " --other-options");
+    EXPECT_THAT(
+        finished.output,
+        AllOf(HasSubstr("init was called again"), HasSubstr("engine gloo where it has auto"),
+              HasSubstr("timeout (ms) 7000 where it has"), HasSubstr("same options pass")))
+        << start;
+  }
+}
+
+TEST(Init, IsNotReplacedByAnEmptyGroupAmongSeveralRanks) {
+  EXPECT_THAT(shell(kProgram + " --no-group").output, HasSubstr("a group of 1"));
+  EXPECT_THAT(shell(kTrireme + " run -n 2 -- " + kProgram + " --no-group").output,
+              AllOf(HasSubstr("Trainer was given no group in rank "), HasSubstr("of 2"),
+                    HasSubstr("world.group")));
 }
 
 TEST(Init, SaysAtOnceThatARankLeftWithoutCallingIt) {
@@ -147,6 +218,31 @@ TEST(Init, NamesTheVariableThatIsWrong) {
   EXPECT_THAT(shell("RANK=0 " + kProgram).output, HasSubstr("WORLD_SIZE"));
   EXPECT_THAT(shell(kTrireme + " run -n 2 --env TRIREME_ENGINE=ncll -- " + kProgram).output,
               HasSubstr("no communication engine 'ncll'"));
+  EXPECT_THAT(shell("TRIREME_ENGINE=ncll " + kProgram).output,  // which connects nothing
+              HasSubstr("no communication engine 'ncll', expected one of auto, shm"));
+  EXPECT_THAT(shell("MS_ROLE=MS_WORKER MS_WORKER_NUM=2 " + kProgram).output,
+              HasSubstr("MS_ROLE is 'MS_WORKER': MindSpore's launchers and roles"));
+}
+
+TEST(Init, SaysThatTheNameOfAHostDoesNotResolve) {
+  const Finished finished =
+      shell("TRIREME_TIMEOUT=1 RANK=1 WORLD_SIZE=2 MASTER_ADDR=host.invalid MASTER_PORT=29500 " +
+            kProgram);
+  EXPECT_NE(finished.code, 0);
+  EXPECT_THAT(finished.output,
+              AllOf(HasSubstr("the host 'host.invalid' in MASTER_ADDR does not resolve: "),
+                    HasSubstr("hint: ")));
+}
+
+TEST(Init, ShowsWhatNothingCatches) {
+  const Finished finished = shell(kTrireme + " run -n 2 -- " + kProgram + " --uncaught");
+  EXPECT_NE(finished.code, 0);
+  EXPECT_THAT(finished.output,
+              AllOf(HasSubstr(": uncaught c10::Error: The size of tensor a (2) must match"),
+                    Not(HasSubstr("frame #")), Not(HasSubstr("terminate called"))));
+  EXPECT_THAT(shell("RANK=0 " + kProgram + " --uncaught").output,
+              HasSubstr(": uncaught trireme::ConfigError: environment variable RANK"));
+  EXPECT_THAT(shell("TRIREME_STACK=1 " + kProgram + " --uncaught").output, HasSubstr("frame #0"));
 }
 
 }  // namespace

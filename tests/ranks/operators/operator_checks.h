@@ -323,4 +323,23 @@ inline void check_operators(const std::vector<OperatorCase>& cases) {
   EXPECT_EQ(failures_of(cases, reach_of_run()), "");
 }
 
+/// The case in single precision, in which LibTorch has kernels of its own: oneDNN's of recurrent
+/// layers and convolutions, vectorised norms.
+inline OperatorCase in_single_precision(OperatorCase one_case) {
+  one_case.name += " in single precision";
+  for (torch::Tensor& input : one_case.inputs) {
+    if (input.scalar_type() == torch::kDouble) input = input.to(torch::kFloat);
+  }
+  one_case.bound = std::max(one_case.bound, 2e-4);
+  return one_case;
+}
+
+/// check_operators, in double and in single precision.
+inline void check_in_both_precisions(const std::vector<OperatorCase>& cases) {
+  check_operators(cases);
+  std::vector<OperatorCase> single;
+  for (const OperatorCase& one_case : cases) single.push_back(in_single_precision(one_case));
+  check_operators(single);
+}
+
 }  // namespace trireme::test

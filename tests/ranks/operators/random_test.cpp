@@ -32,6 +32,12 @@ const std::map<std::string, Draw>& draws() {
        [](const torch::Tensor& x, const at::Generator& g) { return x.uniform_(-1, 3, g); }},
       {"normal_",
        [](const torch::Tensor& x, const at::Generator& g) { return x.normal_(1, 2, g); }},
+      {"exponential_",
+       [](const torch::Tensor& x, const at::Generator& g) { return x.exponential_(2, g); }},
+      {"rrelu",
+       [](const torch::Tensor& x, const at::Generator& g) {
+         return torch::rrelu(x - 1, 0.1, 0.3, /*training=*/true, g);
+       }},
   };
   return all;
 }
@@ -81,6 +87,10 @@ TEST(RandomRules, DrawFromTheirDistributions) {
     const auto normal = of("normal_");
     EXPECT_NEAR(normal.mean().item<double>(), 1, 5 * 2.0 / 316);
     EXPECT_NEAR(normal.std().item<double>(), 2, 0.03);
+    EXPECT_NEAR(of("exponential_").mean().item<double>(), 0.5, 5 * 0.5 / 316);
+    EXPECT_GE(of("exponential_").min().item<double>(), 0);
+    EXPECT_NEAR(of("rrelu").mean().item<double>(), -0.2, 5 * 0.0577 / 316);
+    EXPECT_GE(of("rrelu").min().item<double>(), -0.3 - 1e-6);
     // The fourth moment of a normal distribution is three.
     EXPECT_NEAR(((normal - 1) / 2).pow(4).mean().item<double>(), 3, 0.2);
   });
@@ -94,6 +104,17 @@ TEST(RandomRules, CallsDrawAfresh) {
     const auto first = full(tensor.clone().uniform_(0, 1, generator));
     const auto second = full(tensor.clone().uniform_(0, 1, generator));
     EXPECT_FALSE(torch::equal(first, second));
+  });
+}
+
+TEST(RandomRules, RreluGivesTheGradientOfTheSlopesThatItDrew) {
+  run_ranks(2, [&](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const auto x = distribute(torch::arange(-6, 6).to(torch::kDouble), Layout(mesh, {Shard{0}}))
+                       .requires_grad_();
+    const auto y = torch::rrelu(x, 0.1, 0.3, /*training=*/true, seeded());
+    y.sum().backward();
+    EXPECT_TRUE(torch::allclose(full(y.detach()), full(x.grad() * x.detach())));
   });
 }
 

@@ -432,7 +432,7 @@ TEST(DevicePipeline, GoesOnAfterAFailure) {
   auto wrong = batch;
   wrong[1] = wrong[1] + 100;  // of no class: the last stage fails, with others waiting for it
   EXPECT_THAT([&] { pipeline.step(wrong); },
-              ::testing::ThrowsMessage<c10::Error>(HasSubstr("out of bounds")));
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("out of bounds")));
   EXPECT_TRUE(torch::equal(pipeline.step(batch).loss, expected));
 }
 
@@ -460,7 +460,8 @@ TEST(DevicePipeline, LeavesTheNumberOfThreads) {
 TEST(DevicePipeline, RefusesWhatItCannotHave) {
   const Network network = test::skipping_net();
   const auto error_of = [&](const Plan& plan, const std::vector<at::Device>& devices) {
-    return usage_error([&] { DevicePipeline(*network.module, network.forward, plan, devices); });
+    return usage_error(
+        [&] { const DevicePipeline refused(*network.module, network.forward, plan, devices); });
   };
   const Plan plan = plan_of(network, "1f1b", 2);
   const std::vector<at::Device> two = {at::kCPU, at::kCPU};
@@ -513,7 +514,8 @@ TEST(Pipeline, RefusesAModuleElsewhere) {
   const Network network = test::skipping_net();
   network.module->to(testing::pretended::device(0));
   EXPECT_THAT(usage_error([&] {
-                Pipeline(*network.module, network.forward, plan_of(network, "1f1b", 1), {});
+                const Pipeline refused(*network.module, network.forward,
+                                       plan_of(network, "1f1b", 1), comm::Group::self());
               }),
               AllOf(HasSubstr("first.weight is on pretended:0"), HasSubstr("DevicePipeline")));
 }

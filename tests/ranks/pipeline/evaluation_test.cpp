@@ -354,7 +354,7 @@ TEST(Evaluation, EndsOnAllRanksWhereOneFails) {
                 AllOf(HasSubstr("rank"), HasSubstr("out of bounds")))
         << rank;
   }
-  EXPECT_THAT(testing::message_of<c10::Error>(thrown[3]), HasSubstr("out of bounds"));
+  EXPECT_THAT(testing::message_of<UsageError>(thrown[3]), HasSubstr("out of bounds"));
 }
 
 }  // namespace

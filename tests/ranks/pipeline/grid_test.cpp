@@ -127,7 +127,7 @@ TEST(Pipeline, OneRankRunsAllStages) {
   }
   plan.ranks = {all};
   Alone alone = run_chain_alone(3, 4);
-  compare(Group(), plan, alone);
+  compare(Group::self(), plan, alone);
 }
 
 }  // namespace

@@ -150,8 +150,8 @@ TEST(OffloadedFromDevice, ButNotFromTheProcessor) {
   Plan plan = plan_of(network, "gpipe");
   plan.offload_activations = true;
   EXPECT_THAT(test::usage_error([&] {
-                DevicePipeline(*network.module, network.forward, plan,
-                               {testing::pretended::device(0), at::kCPU});
+                const DevicePipeline refused(*network.module, network.forward, plan,
+                                             {testing::pretended::device(0), at::kCPU});
               }),
               HasSubstr("cannot have offload_activations where a stage is on the processor"));
 }

@@ -241,7 +241,8 @@ TEST(OffloadedByPlan, IsRefusedOnTheProcessor) {
     const Network network = test::residual_net();
     Plan plan = plan_of(network, "gpipe");
     plan.offload_activations = true;
-    EXPECT_THAT(test::usage_error([&] { Pipeline(*network.module, network.forward, plan, group); }),
+    EXPECT_THAT(test::usage_error(
+                    [&] { const Pipeline refused(*network.module, network.forward, plan, group); }),
                 ::testing::AllOf(HasSubstr("a pipeline cannot have offload_activations for stages "
                                            "on the processor"),
                                  HasSubstr("recompute and activation_bytes")));

@@ -80,7 +80,8 @@ TEST(OwnSchedule, IsSearchedForByMeasuredTimesWithinMemory) {
     }
     // Copies of the pipeline have measured other times.
     plan.schedule = comm::all_gather_text(schedule::to_text(schedule::search(options)), group)[0];
-    Pipeline searched(*network.module, network.forward, plan, group);
+    const Network same = kTied.make();
+    Pipeline searched(*same.module, same.forward, plan, group);
     const auto second = *searched.step(network.batch(8, 1), {.report = true}).report;
     for (const std::int64_t bytes : second.peak_bytes) {
       EXPECT_LE(bytes, options.memory_cap.front());

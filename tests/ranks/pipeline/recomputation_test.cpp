@@ -461,15 +461,18 @@ TEST(Recomputation, RunsMoreAgainTheLessMemoryThereIs) {
     for (const double share : {0.95, 0.8, 0.6, 0.45}) {
       const Network network = test::language_model(0);
       Plan plan = plan_of(setup, network);
-      Pipeline without(*network.module, network.forward, plan, group);
-      without.prepare(network.batch(setup.rows, 0));
-      const auto all = static_cast<double>(without.recomputation().bytes[0].activations);
-      plan.activation_bytes = static_cast<std::int64_t>(share * all);
+      {
+        Pipeline without(*network.module, network.forward, plan, group);
+        without.prepare(network.batch(setup.rows, 0));
+        const auto all = static_cast<double>(without.recomputation().bytes[0].activations);
+        plan.activation_bytes = static_cast<std::int64_t>(share * all);
+      }
       Pipeline pipeline(*network.module, network.forward, plan, group);
       pipeline.prepare(network.batch(setup.rows, 0));
       const Recomputation& its = pipeline.recomputation();
       EXPECT_GE(its.flops, last);
-      EXPECT_EQ(its.flops_at_least, its.flops);
+      EXPECT_LE(its.flops_at_least, its.flops);
+      EXPECT_LE(its.flops, 1.05 * its.flops_at_least);  // the search has room for so many choices
       EXPECT_FALSE(its.parts.front().empty());
       EXPECT_THAT(pipeline.to_string(), HasSubstr("and runs operators"));
       last = its.flops;

@@ -414,6 +414,11 @@ TEST(TensorPipeline, RefusesAxesAndBudgetsThatMeanNothing) {
                 plan.mesh = {{"pipe", 2}, {"rows", 2}};
                 plan.layouts.clear();
               }),
+              AllOf(HasSubstr("no layout names its axis rows"), HasSubstr("plan.layouts")));
+  EXPECT_THAT(refused([](Plan& plan) {
+                plan.mesh = {{"pipe", 2}, {"rows", 2}};
+                plan.layouts = {{"*", {"rows", Replicate{}}}};
+              }),
               AllOf(HasSubstr("axis rows of 2 ranks"), HasSubstr("neither pipe nor data"),
                     HasSubstr("plan.layouts")));
   EXPECT_THAT(refused([](Plan& plan) { plan.mesh = {{"pipe", 2}, {"rows", 2}}; }),

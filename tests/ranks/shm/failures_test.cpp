@@ -268,13 +268,15 @@ TEST(Failure, OfARankThatLeftNamesIt) {
     EXPECT_EQ(thrown[1], nullptr);
     for (const int rank : {0, 2}) {
       const Told each = told(thrown[static_cast<std::size_t>(rank)]);
-      EXPECT_THAT(each.message,
-                  AllOf(HasSubstr("all-reduce (sum) of 3 float32, number 2"),
-                        HasSubstr(join_message(" of group 'data' on rank ", rank, " of 3 failed")),
-                        HasSubstr("rank 1 left the group while rank "),
-                        HasSubstr("rank 1: has done barrier, number 1 ('before'), and has left"),
-                        HasSubstr("hint: it returned or dropped its group"),
-                        HasSubstr("cannot be used any more")));
+      EXPECT_THAT(
+          each.message,
+          AllOf(HasSubstr("all-reduce (sum) of 3 float32, number 2"),
+                HasSubstr(join_message(" of group 'data' on rank ", rank, " of 3 failed")),
+                HasSubstr("rank 1 left the group while rank "),
+                HasSubstr("rank 1: has done barrier, number 1 ('before'), and has left"),
+                HasSubstr("hint: it returned or dropped its group"),
+                HasSubstr("(Remainder::kWrap or kDrop), or let those that are done call join()"),
+                HasSubstr("cannot be used any more")));
       EXPECT_EQ(each.failure.rank, rank);
       EXPECT_EQ(each.failure.peer, 1);
       EXPECT_EQ(each.failure.operation, "all-reduce");
@@ -369,6 +371,75 @@ TEST(Failure, AtTheDeadlineNamesWhoIsMissing) {
               AllOf(HasSubstr("barrier, number 2 of group 'late' on rank 1 of 3"),
                     HasSubstr("rank 1 did not come within 0.3 s")));
   EXPECT_NE(told(thrown[1]).failure.peer, 1);
+}
+
+TEST(Failure, AtTheDeadlineNamesTheRankThatOneWaitsForInAnotherGroup) {
+  // Rank 0 waits for rank 1 in one group, which waits for rank 2 in another one: rank 1 used to be
+  // named.
+  test::ThreadMeeting meetings[2];
+  std::latch waits(1);
+  std::latch have_failed(1);
+  const Thrown thrown = test::run_threads(3, [&](int rank) {
+    Options first = test::options_with(true, "first");
+    first.world_ranks = {0, 1};
+    first.timeout = milliseconds(4000);  // what is waited for elsewhere is told after a second
+    Options second = test::options_with(true, "second");
+    second.world_ranks = {1, 2};
+    const auto one = rank < 2 ? Communicator::connect(rank, 2, meetings[0], first) : nullptr;
+    const auto two = rank > 0 ? Communicator::connect(rank - 1, 2, meetings[1], second) : nullptr;
+    if (rank == 1) waits.count_down();
+    if (rank == 2) have_failed.wait();
+    if (rank == 0) {
+      waits.wait();
+      try {
+        one->barrier();
+      } catch (const CommError&) {
+        have_failed.count_down();
+        throw;
+      }
+    } else {
+      two->barrier();
+    }
+  });
+  EXPECT_THAT(told(thrown[0]).message,
+              AllOf(HasSubstr("rank 2 of the world did not come within 4 s while rank 0 waited "
+                              "for rank 1, which waits in another group"),
+                    HasSubstr("TRIREME_TIMEOUT")));
+  EXPECT_EQ(thrown[1], nullptr);
+  EXPECT_EQ(thrown[2], nullptr);
+}
+
+TEST(Failure, OfTwoGroupsInAnotherOrderIsToldAsSuch) {
+  test::ThreadMeeting meetings[2];
+  const Thrown thrown = test::run_threads(2, [&](int rank) {
+    Options options = test::options_with(true, "one");
+    options.timeout = milliseconds(4000);
+    const auto one = Communicator::connect(rank, 2, meetings[0], options);
+    const auto two = Communicator::connect(rank, 2, meetings[1], options);
+    (rank == 0 ? one : two)->barrier();
+    (rank == 0 ? two : one)->barrier();
+  });
+  // The one whose deadline comes first tells it; the other one may meet its end.
+  EXPECT_THAT(told(thrown[0]).message + told(thrown[1]).message,
+              HasSubstr("ranks wait for each other in several groups"));
+}
+
+TEST(Failure, OfRanksThatWaitForEachOtherNamesThemAll) {
+  Options options = test::options_with(true);
+  options.timeout = milliseconds(2000);  // within which both have begun
+  const Thrown thrown = run_ranks_catching(
+      2,
+      [&](Communicator& group) {
+        // Both receive first.
+        std::array<std::byte, 8> data = {};
+        PointToPoint& mail = group.point_to_point();
+        mail.wait(*mail.receive(data.data(), data.size(), 1 - group.rank(), 0));
+      },
+      options);
+  for (const std::exception_ptr& exception : thrown) {
+    EXPECT_THAT(told(exception).message,
+                HasSubstr("ranks 0, 1 wait for each other: none of them came forward within 2 s"));
+  }
 }
 
 TEST(Failure, IsRepeatedByEveryLaterCall) {

@@ -353,6 +353,131 @@ TEST(Messages, ForARankThatLeftAreAnError) {
   }
 }
 
+TEST(Messages, ThatArePendingWhenAnExceptionComesDoNotHoldItUp) {
+  // The rank that threw used to wait in its destructors until the deadline, and the other one was
+  // told that it had not come.
+  for (const bool sends : {false, true}) {
+    Bytes data(1 << 20);
+    const auto thrown = run_ranks_catching(3, [&](Communicator& group) {
+      if (group.rank() == 1) {
+        PointToPoint& mail = group.point_to_point();
+        const auto transfer = sends ? mail.send(data.data(), data.size(), 2, 0)
+                                    : mail.receive(data.data(), data.size(), 2, 0);
+        group.transfers().submit([&mail, transfer] { mail.wait(*transfer); });
+        throw std::runtime_error("out of data");
+      }
+      group.barrier();
+    });
+    for (const std::size_t rank : {0U, 2U}) {
+      EXPECT_THAT(error_of(thrown[rank]),
+                  HasSubstr("rank 1 left the group by an exception, before what it had started "
+                            "there was done"));
+    }
+  }
+}
+
+TEST(Messages, ThatNobodyWaitsForDoNotHoldUpARankThatLeaves) {
+  for (const bool sends : {false, true}) {
+    Bytes data(1 << 20);
+    std::shared_ptr<Transfer> transfer;
+    const auto thrown = run_ranks_catching(3, [&](Communicator& group) {
+      if (group.rank() == 1) {
+        PointToPoint& mail = group.point_to_point();
+        transfer = sends ? mail.send(data.data(), data.size(), 2, 0)
+                         : mail.receive(data.data(), data.size(), 2, 0);
+        group.transfers().submit([&mail, transfer] { mail.wait(*transfer); });
+        return;
+      }
+      group.barrier();
+    });
+    EXPECT_EQ(thrown[1], nullptr);
+    for (const std::size_t rank : {0U, 2U}) {
+      EXPECT_THAT(error_of(thrown[rank]), HasSubstr("rank 1 left the group while rank "));
+    }
+    ASSERT_TRUE(transfer->is_done());
+    EXPECT_THAT(error_of(transfer->error()),
+                sends ? HasSubstr("rank 1 left the group while rank ")
+                      : HasSubstr("was dropped on rank 1 of 3 before a message came"));
+  }
+}
+
+TEST(Messages, OfALengthThatWasSentBeforeItsRankLeftArriveWhole) {
+  // More than the mailbox holds: the sender is leaving already, and goes on sending.
+  std::latch is_leaving(1);
+  run_ranks(2, [&](Communicator& group) {
+    PointToPoint& mail = group.point_to_point();
+    static const Bytes data = message(1, 3, 3'000'000);
+    if (group.rank() == 1) {
+      const auto transfer = mail.send(data.data(), data.size(), 0, 3);
+      group.transfers().submit([&mail, transfer] { mail.wait(*transfer); });
+      is_leaving.count_down();
+      return;
+    }
+    is_leaving.wait();
+    Receive(group, data.size(), 1, 3).check();
+  });
+}
+
+TEST(Messages, AreNotReadFromAMailboxThatSaysMoreThanItHolds) {
+  for (const bool sends : {false, true}) {
+    const auto thrown = run_ranks_catching(2, [&](Communicator& group) {
+      group.barrier();
+      if (group.rank() == 1) {
+        Mailbox& theirs = group.member().mailbox(sends ? 0 : 1, sends ? 1 : 0);
+        theirs.written.store(sends ? 0 : std::uint64_t{1} << 40);
+        theirs.read.store(sends ? std::uint64_t{1} << 40 : 0);
+      }
+      group.barrier();
+      if (group.rank() == 1) return;
+      Bytes data(100);
+      PointToPoint& mail = group.point_to_point();
+      mail.wait(sends ? *mail.send(data.data(), data.size(), 1, 0)
+                      : *mail.receive(data.data(), data.size(), 1, 0));
+    });
+    EXPECT_THAT(error_of(thrown[0]),
+                sends ? HasSubstr("rank 1 has read more than it was sent")
+                      : HasSubstr("rank 1 has sent more at once than its mailbox holds"));
+  }
+}
+
+TEST(Messages, AreNotReadWhereThereIsLessThanAHeader) {
+  const auto thrown = run_ranks_catching(2, [&](Communicator& group) {
+    group.barrier();
+    if (group.rank() == 1) group.member().mailbox(1, 0).written.store(1);
+    group.barrier();
+    if (group.rank() == 1) return;
+    Bytes data(100);
+    PointToPoint& mail = group.point_to_point();
+    mail.wait(*mail.receive(data.data(), data.size(), 1, 0));
+  });
+  EXPECT_THAT(error_of(thrown[0]), HasSubstr("rank 1 has sent less than a header"));
+}
+
+TEST(Messages, AtTheDeadlineNameTheirOwnPeer) {
+  // Another message was under way to rank 1, which is not late: rank 1 used to be named.
+  Options options = test::options_with(true);
+  options.timeout = milliseconds(400);
+  std::latch has_failed(1);
+  const auto thrown = run_ranks_catching(
+      3,
+      [&](Communicator& group) {
+        if (group.rank() != 0) return has_failed.wait();
+        PointToPoint& mail = group.point_to_point();
+        Bytes sent(1 << 20);
+        Bytes received(8);
+        const auto sending = mail.send(sent.data(), sent.size(), 1, 0);
+        const auto receiving = mail.receive(received.data(), received.size(), 2, 0);
+        try {
+          mail.wait(*receiving);
+        } catch (const CommError&) {
+          has_failed.count_down();
+          throw;
+        }
+      },
+      options);
+  EXPECT_THAT(error_of(thrown[0]), HasSubstr("rank 2 did not come within 0.4 s"));
+}
+
 TEST(Messages, FromAnyRankMayComeUntilTheLastHasLeft) {
   test::ThreadMeeting meeting;
   std::latch has_left(1);

@@ -200,6 +200,21 @@ TEST(RegisteredMemory, OutlivesItsGroup) {
   }));
 }
 
+TEST(RegisteredMemory, OfAnotherLengthOnAnotherRankIsAnErrorOnAllRanks) {
+  // Blocks used to overlap, or to end behind the memory.
+  const auto thrown = test::run_ranks_catching(
+      3, [](Communicator& group) { group.allocate(group.rank() == 1 ? 2 * kBytes : kBytes); });
+  for (const std::exception_ptr& exception : thrown) {
+    EXPECT_THAT(
+        message_of<CommError>([&] {
+          if (exception) std::rethrow_exception(exception);
+        }),
+        AllOf(HasSubstr("the ranks make different calls"),
+              HasSubstr(join_message("shared allocation of ", kBytes, " uint8, number 1")),
+              HasSubstr(join_message("shared allocation of ", 2 * kBytes, " uint8, number 1"))));
+  }
+}
+
 TEST(RegisteredMemory, ThatCannotBeHadIsAnErrorOnAllRanksAndTheGroupGoesOn) {
   run_ranks(3, [](Communicator& group) {
     const auto memory = group.allocate(kBytes);

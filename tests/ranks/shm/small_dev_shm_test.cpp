@@ -30,7 +30,7 @@ class MeetingByName : public test::ThreadMeeting {
  public:
   std::string get(const std::string& key) override {
     const std::string value = ThreadMeeting::get(key);
-    return key == "memory" ? "/proc/self/fd/none" : value;
+    return key == "memory" ? "/proc/1/fd/999999 0 0 0 0 0" : value;
   }
 };
 
@@ -110,7 +110,7 @@ TEST_F(DevShm, ThatIsLargeEnoughServesWhereDescriptorsCannotBeOpened) {
 TEST_F(DevShm, ThatIsTooSmallWhereDescriptorsCannotBeOpenedIsAnErrorWithBothReasons) {
   EXPECT_THAT(with_dev_shm("1m", connect_and_add<MeetingByName>),
               AllOf(StartsWith("the ranks cannot share memory: cannot open shared memory "
-                               "/proc/self/fd/none: No such file or directory"),
+                               "/proc/1/fd/999999: No such file or directory"),
                     HasSubstr("; then by name: /dev/shm has 1 MiB free, the shared-memory engine "
                               "needs "),
                     HasSubstr("--shm-size"), HasSubstr("TRIREME_ENGINE=gloo")));

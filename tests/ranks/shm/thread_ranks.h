@@ -26,6 +26,8 @@ inline constexpr std::chrono::seconds kDeadline{60};
 
 class ThreadMeeting : public Meeting {
  public:
+  explicit ThreadMeeting(std::chrono::milliseconds deadline = kDeadline) : deadline_(deadline) {}
+
   void set(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
     values_[key] = value;
@@ -33,14 +35,19 @@ class ThreadMeeting : public Meeting {
   }
   std::string get(const std::string& key) override {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, std::chrono::system_clock::now() + kDeadline,
+    if (!changed_.wait_until(lock, std::chrono::system_clock::now() + deadline_,
                              [&] { return values_.contains(key); })) {
       throw std::runtime_error("nobody has set '" + key + "'");
     }
     return values_.at(key);
   }
+  bool has(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    return values_.contains(key);
+  }
 
  private:
+  const std::chrono::milliseconds deadline_;
   std::mutex mutex_;  // guards values_
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;

@@ -105,7 +105,7 @@ class DistributedCheckpoint : public ::testing::Test {
  protected:
   // What one process would have saved after two steps.
   fs::path save_plain(const MakeOptimizer& make = adam()) {
-    Rank rank(Group(), {}, 1, make);
+    Rank rank(Group::self(), {}, 1, make);
     rank.step(1);
     rank.step(2);
     return rank.save({.folder = folder_.path(), .prefix = "plain"}, {.epoch = 1, .step = 2});
@@ -137,7 +137,7 @@ TEST_F(DistributedCheckpoint, AreThoseOfOneProcessAndLoadIntoAnyMeshAndLayouts) 
     for (const Cut& to : test::cuts()) {
       const std::string what = from.what + " into " + to.what;
       run_ranks(to.ranks(), [&](const Group& group) {
-        Rank plain(Group(), {}, 1);
+        Rank plain(Group::self(), {}, 1);
         for (const int number : {1, 2}) plain.step(number);
         Rank rank(group, to, 5);
         rank.step(9);  // state of its own, which has to go
@@ -164,7 +164,7 @@ TEST_F(DistributedCheckpoint, HaveTheStateOfEveryElementwiseOptimizer) {
     const fs::path plain_path = save_plain(make);
     EXPECT_THAT(differences(plain_path, save_cut(cut, make)), IsEmpty());
     run_ranks(cut.ranks(), [&](const Group& group) {
-      Rank plain(Group(), {}, 1, make);
+      Rank plain(Group::self(), {}, 1, make);
       for (const int number : {1, 2, 3}) plain.step(number);
       Rank rank(group, cut, 5, make);
       rank.load(plain_path);
@@ -228,7 +228,7 @@ TEST_F(DistributedCheckpoint, AreReadByRanksAloneToo) {
   const fs::path path = save_plain();
   const Cut cut = test::cuts().at(2);
   run_ranks(cut.ranks(), [&](const Group& group) {
-    Rank plain(Group(), {}, 5);
+    Rank plain(Group::self(), {}, 5);
     plain.load(path);
     Rank rank(group, cut, 5);
     if (group.rank() != 0) comm::barrier(group);  // one after the others
@@ -242,7 +242,7 @@ TEST_F(DistributedCheckpoint, GiveSomeWeightsUnderOtherNames) {
   const fs::path path = save_plain();
   const Cut cut = test::cuts().at(1);
   run_ranks(cut.ranks(), [&](const Group& group) {
-    Rank plain(Group(), {}, 5);
+    Rank plain(Group::self(), {}, 5);
     plain.load(path);
     Rank rank(group, cut, 5);
     const auto swap = [](const std::string& name) {
@@ -259,7 +259,7 @@ TEST_F(DistributedCheckpoint, GiveSomeWeightsUnderOtherNames) {
 }
 
 TEST_F(DistributedCheckpoint, AndSafetensorsFilesOfFullTensors) {
-  Rank plain(Group(), {}, 1);
+  Rank plain(Group::self(), {}, 1);
   write_safetensors(folder_ / "plain.safetensors", module_tensors(*plain.net));
   const Cut cut = test::cuts().at(4);
   run_ranks(cut.ranks(), [&](const Group& group) {
@@ -287,10 +287,10 @@ TEST_F(DistributedCheckpoint, AndSafetensorsFilesOfFullTensors) {
   });
   const fs::path path = save_cut(test::cuts().at(3));
   export_safetensors(path, folder_ / "exported.safetensors");
-  Rank read(Group(), {}, 5);
+  Rank read(Group::self(), {}, 5);
   load_module_tensors(read_safetensors(folder_ / "exported.safetensors").tensors, *read.net,
                       "file");
-  Rank expected(Group(), {}, 5);
+  Rank expected(Group::self(), {}, 5);
   expected.load(path);
   expect_equal(module_tensors(*read.net), module_tensors(*expected.net), "exported");
 }
@@ -397,7 +397,7 @@ TEST_F(DistributedCheckpoint, OfOtherShapesAreRefusedBeforeAnythingChanges) {
   run_ranks(cut.ranks(), [&](const Group& group) {
     Rank rank(group, cut, 1);
     rank.step(1);
-    Rank plain(Group(), {}, 1);
+    Rank plain(Group::self(), {}, 1);
     plain.step(1);
     EXPECT_THAT(message_of<CheckpointError>([&] { rank.load(path); }),
                 HasSubstr("is of another model"));
@@ -424,7 +424,7 @@ TEST_F(DistributedCheckpoint, DamageThatOneRankReadsStopsAllBeforeAnythingChange
   test::write_file(file, bytes);
   const auto thrown = run_ranks_catching(cut.ranks(), [&](const Group& group) {
     Rank rank(group, cut, 1);
-    Rank plain(Group(), {}, 1);
+    Rank plain(Group::self(), {}, 1);
     try {
       rank.load(path);
     } catch (const CheckpointError&) {
@@ -444,7 +444,7 @@ TEST_F(DistributedCheckpoint, AreReadNoFurtherThanARankNeeds) {
   const at::Tensor large = torch::randn({1 << 10, 1 << 10});  // four blocks, of 256 rows each
   const SaveOptions options{.folder = folder_.path()};
   const fs::path path =
-      save_parts(options, {replicated("model", "large", large)}, {}, comm::Group());
+      save_parts(options, {replicated("model", "large", large)}, {}, comm::Group::self());
   run_ranks(4, [&](const Group& group) {
     const DeviceMesh mesh(group, {{"tensor", 4}});
     const auto read = [&](const fs::path& from, const Placement& placement) {

@@ -47,6 +47,20 @@ void cut(Perceptron& model, const DeviceMesh& mesh) {
   distribute_in_place(model->down->bias, Layout(mesh, {Replicate{}}));
 }
 
+TEST(DistributedTensor, NamesTheOperatorWhoseShapesDoNotFit) {
+  run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const auto cut = distribute(torch::ones({4, 6}), Layout(mesh, {Shard{0}}));
+    try {
+      cut.mm(distribute(torch::ones({5, 2}), Layout(mesh, {Replicate{}})));
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(),
+                  HasSubstr("(in operator aten::mm on Float [4, 6], Float [5, 2])"));
+    }
+  });
+}
+
 TEST(DistributedTensor, GivesBackWhatWasDistributed) {
   run_ranks(3, [](const comm::Group& group) {
     const DeviceMesh mesh(group, {{"tensor", 3}});
@@ -129,7 +143,7 @@ TEST(DistributedTensor, HasTheSameStridesOnAllRanks) {
 TEST(DistributedTensor, PlainOutsAndOtherMeshesAreErrors) {
   run_ranks(2, [](const comm::Group& group) {
     const DeviceMesh mesh(group, {{"tensor", 2}});
-    const DeviceMesh other(group, {{"tensor", 2}});
+    const DeviceMesh other(group, {{"other", 2}});
     const auto tensor = distribute(torch::ones({4, 4}), Layout(mesh, {Replicate{}}));
     auto plain = torch::empty({4, 4});
     EXPECT_THAT(usage_error([&] { torch::mm_out(plain, tensor, tensor); }),

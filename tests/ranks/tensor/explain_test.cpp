@@ -137,8 +137,12 @@ void expect_as_explained(const std::function<Model()>& make, const ParameterLayo
   for (const std::vector<MeshAxis>& axes : std::vector<std::vector<MeshAxis>>{
            {{"tensor", 2}}, {{"tensor", 4}}, {{"rows", 2}, {"tensor", 2}}}) {
     Model explained = make();
+    ParameterLayouts on_all_axes = layouts;
+    for (const MeshAxis& axis : axes) {
+      if (axis.name == "rows") on_all_axes.push_back({"*", {{"rows", Replicate{}}}});
+    }
     const Explanation explanation =
-        explain(*explained, plan_of(axes, layouts), [&] { return loss_of(explained); });
+        explain(*explained, plan_of(axes, on_all_axes), [&] { return loss_of(explained); });
     std::int64_t ranks = 1;
     for (const MeshAxis& axis : axes) ranks *= axis.size;
     testing::run_ranks(static_cast<int>(ranks), [&](const comm::Group& group) {
@@ -200,6 +204,36 @@ TEST(Explain, SaysWhatAConvolutionalNetDoes) {
         const Tensor images = torch::arange(4 * 3 * 16).mul(0.1).sin().reshape({4, 3, 4, 4});
         return torch::cross_entropy_loss(model->forward(images), torch::arange(4));
       });
+}
+
+// Its attention asks whether query, key and value are equal, which was refused.
+TEST(Explain, SaysWhatLibTorchsTransformerDoes) {
+  using torch::nn::TransformerEncoder;
+  expect_as_explained<TransformerEncoder>(
+      [] {
+        torch::manual_seed(3);
+        TransformerEncoder model(torch::nn::TransformerEncoderOptions(
+            torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0), 2));
+        model->to(torch::kDouble);
+        return model;
+      },
+      join({column_parallel("layers.*.linear1"), row_parallel("layers.*.linear2")}),
+      [](TransformerEncoder& model) {
+        const Tensor x = torch::arange(4 * 3 * 8, torch::kDouble).mul(0.1).sin().reshape({4, 3, 8});
+        return model->forward(x).square().mean();
+      });
+}
+
+TEST(Explain, TakesAttentionOverOtherKeys) {
+  torch::nn::MultiheadAttention attention(torch::nn::MultiheadAttentionOptions(8, 2));
+  const Plan plan = plan_of({{"tensor", 2}}, {{"*", {{"tensor", Replicate{}}}}});
+  const Explanation explanation = explain(*attention, plan, [&] {
+    return std::get<0>(
+        attention(torch::ones({5, 3, 8}), torch::ones({4, 3, 8}), torch::ones({4, 3, 8})));
+  });
+  EXPECT_TRUE(std::ranges::any_of(explanation.operators, [](const ExplainedOperator& op) {
+    return op.is_backward && op.flops() > 0;
+  }));
 }
 
 // Along data a step sends the sums of gradients, and one number for every parameter besides.
@@ -493,13 +527,13 @@ TEST(Explain, RefusesWhatItCannotSay) {
   EXPECT_NE(refused(plan_of({{"tensor", 2}}, column_parallel("middle"))).find("middle.weight"),
             std::string::npos);
   EXPECT_NE(refused(plan_of({{"rows", 2}}, column_parallel("up"))).find("rows"), std::string::npos);
-  EXPECT_NE(
-      refused(plan_of({{"data", 2}, {"tensor", 2}}, {}), DeviceMesh::unconnected({{"tensor", 4}}))
-          .find("explain got a mesh of tensor=4"),
-      std::string::npos);
+  EXPECT_NE(refused(plan_of({{"data", 2}, {"tensor", 2}}, column_parallel("up")),
+                    DeviceMesh::unconnected({{"tensor", 4}}))
+                .find("explain got a mesh of tensor=4"),
+            std::string::npos);
   EXPECT_NE(refused(plan_of({{"pipe", 2}}, {})).find("2 ranks along pipe"), std::string::npos);
   const Plan plan = plan_of({{"tensor", 1}}, {});
-  const DeviceMesh one(comm::Group(), {{"tensor", 1}});
+  const DeviceMesh one(comm::Group::self(), {{"tensor", 1}});
   distribute_module(*mlp, one, {});
   EXPECT_NE(refused(plan).find("is distributed already"), std::string::npos);
 }

@@ -13,6 +13,7 @@
 #include <tests/ranks/thread_ranks.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ostream>
 #include <sstream>
@@ -22,6 +23,8 @@
 
 namespace trireme {
 namespace {
+
+const ParameterLayouts kWhole = {{"*", {{"tensor", Replicate{}}}}};
 
 using test::loss_of;
 using test::megatron;
@@ -53,6 +56,9 @@ Plan plan_of(const Case& its) {
   Plan plan;
   plan.mesh = its.mesh;
   if (shares_work(plan)) plan.layouts = megatron();
+  if (std::ranges::find(plan.mesh, "other", &MeshAxis::name) != plan.mesh.end()) {
+    plan.layouts.push_back({"*", {"other", Replicate{}}});
+  }
   plan.zero_stage = its.zero_stage;
   plan.micro_batches = its.micro_batches;
   plan.shard_ranks = its.shard_ranks;
@@ -166,6 +172,7 @@ TEST(OnMesh, HasTheBitsOfOneRankAlongTensorWhereNothingIsCut) {
   run_ranks(4, [&](const comm::Group& group) {
     Plan plan;
     plan.mesh = {{"data", 2}, {"tensor", 2}};
+    plan.layouts = kWhole;
     const auto values = train(plan, group);
     for (std::size_t i = 0; i < values.size(); ++i)
       EXPECT_TRUE(torch::equal(values[i], expected[i])) << (values[i] - expected[i]).abs().max();
@@ -177,6 +184,7 @@ TEST(OnMesh, BuffersFollowTheFirstRankAlongData) {
     torch::nn::BatchNorm1d norm(3);
     Plan plan;
     plan.mesh = {{"data", 2}, {"tensor", 2}};
+    plan.layouts = kWhole;
     Parallelized parallelized = parallelize(*norm, plan, group);
     const double value = parallelized.data_group().rank();
     norm(torch::full({4, 3}, value) + torch::arange(4).unsqueeze(1)).sum().backward();
@@ -189,6 +197,7 @@ TEST(OnMesh, TellsEachRankItsPartOfTheData) {
     const auto part = [&](std::vector<MeshAxis> mesh) {
       Plan plan;
       plan.mesh = std::move(mesh);
+      if (shares_work(plan)) plan.layouts = kWhole;
       const DataPart its = data_part(plan, group);
       return std::pair(its.index, its.count);
     };
@@ -201,6 +210,7 @@ TEST(OnMesh, TellsEachRankItsPartOfTheData) {
     auto norm = torch::nn::BatchNorm1d(3);
     Plan plan;
     plan.mesh = {{"a", 1}, {"data", 3}, {"tensor", 2}};
+    plan.layouts = kWhole;
     const Parallelized parallelized = parallelize(*norm, plan, group);
     EXPECT_EQ(parallelized.data_group().rank(), data_part(plan, group).index);
   });
@@ -251,7 +261,7 @@ TEST(OnMesh, RefusesWhatItCannotDo) {
                 HasSubstr("give parallelize the module"));
     torch::nn::Embedding sparse(torch::nn::EmbeddingOptions(4, 4).sparse(true));
     Plan whole = plan;
-    whole.layouts.clear();
+    whole.layouts = kWhole;
     EXPECT_THAT(usage_error([&] { auto all = parallelize(*sparse, whole, group); }),
                 HasSubstr("parameter weight has sparse gradients"));
     Plan in_stages;

@@ -126,7 +126,8 @@ TEST(ModelInStagesRefuses, ALossThatIsNoNumberBeforeTheOptimizerHasUsedIt) {
     if (data_part(plan, group).index == 1) input[0][0] = std::numeric_limits<float>::infinity();
     data::Pipeline data(data::tensors({{"input", input}, {"label", torch::arange(16) % 5}}));
     data.batch(4);
-    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    Model model(its.network, CrossEntropy(), its.optimizer,
+                {.group = group, .plan = plan, .shards_data = false});
     try {
       model.train(1, data);
     } catch (const TrainingError&) {

@@ -64,7 +64,8 @@ TEST(Settings, ComeFromTheirVariables) {
                                            {"TRIREME_ENGINE_ACROSS", "mpi"},
                                            {"TRIREME_LEADERS", "2"},
                                            {"TRIREME_ALLREDUCE_STREAMS", "3"},
-                                           {"TRIREME_TENSOR_MEMORY", "libtorch"}}));
+                                           {"TRIREME_TENSOR_MEMORY", "libtorch"},
+                                           {"TRIREME_CHECK", "values"}}));
   EXPECT_EQ(settings.timeout, seconds(7));
   EXPECT_EQ(settings.engine, "gloo");
   EXPECT_EQ(settings.interface, "eth0");
@@ -72,6 +73,16 @@ TEST(Settings, ComeFromTheirVariables) {
   EXPECT_EQ(settings.leaders, 2);
   EXPECT_EQ(settings.allreduce_streams, 3);
   EXPECT_EQ(settings.tensor_memory, "libtorch");
+  EXPECT_TRUE(settings.check_values);
+}
+
+TEST(Settings, RefuseACheckThatIsNotKnown) {
+  EXPECT_FALSE(Settings::from(Environment{}).check_values);
+  EXPECT_THAT(
+      message_of<ConfigError>([] {
+        static_cast<void>(Settings::from(Environment(Variables{{"TRIREME_CHECK", "value"}})));
+      }),
+      HasSubstr("TRIREME_CHECK is 'value', expected values"));
 }
 
 TEST(Settings, RefuseATimeoutOfNothing) {

@@ -50,7 +50,7 @@ class AsyncSaverTest : public ::testing::Test {
 };
 
 TEST_F(AsyncSaverTest, SavesWhatWasThereWhateverHappensNext) {
-  AsyncSaver saver{comm::Group()};
+  AsyncSaver saver{comm::Group::self()};
   fill(1);
   EXPECT_TRUE(save_at(saver, 1));
   fill(2);
@@ -68,7 +68,7 @@ TEST_F(AsyncSaverTest, SavesWhatWasThereWhateverHappensNext) {
 }
 
 TEST_F(AsyncSaverTest, LeavesASaveOutWhereAskedToWhileOneIsUnderWay) {
-  AsyncSaver saver(comm::Group(), {.when_busy = WhenBusy::kSkip});
+  AsyncSaver saver(comm::Group::self(), {.when_busy = WhenBusy::kSkip});
   EXPECT_TRUE(save_at(saver, 1));
   files_.wait_until_it_waits();
   EXPECT_FALSE(save_at(saver, 2));
@@ -81,7 +81,7 @@ TEST_F(AsyncSaverTest, LeavesASaveOutWhereAskedToWhileOneIsUnderWay) {
 }
 
 TEST_F(AsyncSaverTest, WaitsForTheSaveBefore) {
-  AsyncSaver saver{comm::Group()};
+  AsyncSaver saver{comm::Group::self()};
   save_at(saver, 1);
   files_.wait_until_it_waits();
   std::thread opener([&] { files_.open(); });
@@ -92,7 +92,7 @@ TEST_F(AsyncSaverTest, WaitsForTheSaveBefore) {
 }
 
 TEST_F(AsyncSaverTest, ReportsAFailureOnceByTheNextCall) {
-  AsyncSaver saver{comm::Group()};
+  AsyncSaver saver{comm::Group::self()};
   files_.open(ENOSPC);
   save_at(saver, 1);
   EXPECT_THAT(message_of<CheckpointError>([&] { save_at(saver, 2); }),
@@ -106,7 +106,7 @@ TEST_F(AsyncSaverTest, ReportsAFailureOnceByTheNextCall) {
 }
 
 TEST_F(AsyncSaverTest, TellsOfAFailureBeforeItIsReported) {
-  AsyncSaver saver{comm::Group()};
+  AsyncSaver saver{comm::Group::self()};
   EXPECT_NO_THROW(saver.check());
   save_at(saver, 1);
   files_.wait_until_it_waits();
@@ -121,7 +121,7 @@ TEST_F(AsyncSaverTest, TellsOfAFailureBeforeItIsReported) {
 }
 
 TEST_F(AsyncSaverTest, ThrowsWhatCannotBeSavedAtOnceWhereThereIsOneRank) {
-  AsyncSaver saver{comm::Group()};
+  AsyncSaver saver{comm::Group::self()};
   TensorPart part = replicated("model", "x", torch::ones({2}));
   part.local = at::Tensor();
   EXPECT_THAT(message_of<UsageError>([&] { saver.save(options_, {part}, {}); }),
@@ -132,7 +132,7 @@ TEST_F(AsyncSaverTest, ThrowsWhatCannotBeSavedAtOnceWhereThereIsOneRank) {
 }
 
 TEST_F(AsyncSaverTest, SaysHowLongASaveTook) {
-  AsyncSaver saver{comm::Group()};
+  AsyncSaver saver{comm::Group::self()};
   const auto began = std::chrono::steady_clock::now();
   files_.open();
   save_at(saver, 1);
@@ -146,7 +146,7 @@ TEST_F(AsyncSaverTest, HandsFailuresOverAndGoesOn) {
   const AsyncOptions options{
       .on_failure = [&](const std::string& what) { failures.push_back(what); }};
   {
-    AsyncSaver saver(comm::Group(), options);
+    AsyncSaver saver(comm::Group::self(), options);
     files_.open(EIO);
     save_at(saver, 1);
     EXPECT_TRUE(save_at(saver, 2));
@@ -159,7 +159,7 @@ TEST_F(AsyncSaverTest, HandsFailuresOverAndGoesOn) {
 TEST_F(AsyncSaverTest, SaysAtTheEndWhatNobodyAskedFor) {
   ::testing::internal::CaptureStderr();
   {
-    AsyncSaver saver{comm::Group()};
+    AsyncSaver saver{comm::Group::self()};
     files_.open(EIO);
     save_at(saver, 1);
   }

@@ -2,10 +2,12 @@
 #include <trireme/checkpoint/checkpoint_folder.h>
 
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/checkpoint.h>
 #include <trireme/checkpoint/retention.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <tests/temporary_folder.h>
 #include <unistd.h>
 
@@ -61,15 +63,78 @@ TEST(CheckpointFolder, ListsInTheOrderOfWritingWhateverTheNumbers) {
               ElementsAre("demo-1_10", "demo-1_12"));
 }
 
-TEST(CheckpointFolder, NamesAnOrderFileWithoutANumber) {
-  const TemporaryFolder folder;
-  for (const char* text : {"", "first", "-1", "9223372036854775807", "9223372036854775808"}) {
-    write(folder, 1, 1);
+// Saves, resumes and removes beside a checkpoint 1_1 whose number nobody can tell, and returns the
+// warnings.
+std::string go_on_beside_it(const TemporaryFolder& folder) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(latest(folder.path(), "demo"), folder / "demo-1_3");
+  write(folder, 1, 4);
+  EXPECT_EQ(latest(folder.path(), "demo"), folder / "demo-1_4");
+  keep(folder.path(), "demo", {.last = 1});
+  EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")), ElementsAre("demo-1_4"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "demo-1_1")) << "it may be the newest";
+  EXPECT_FALSE(std::filesystem::exists(folder / "demo-1_2"));
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(CheckpointFolder, GoesOnBesideOneWhoseNumberNobodyCanTell) {
+  for (const char* text :
+       {"", "first", "-1", "9223372036854775807", "9223372036854775808", "9 9", "1e3"}) {
+    const TemporaryFolder folder;
+    for (const std::int64_t step : {1, 2, 3}) write(folder, 1, step);
     write_file(folder / "demo-1_1" / "order", text);
-    EXPECT_THAT(message_of<CheckpointError>([&] { latest(folder.path(), "demo"); }),
-                AllOf(HasSubstr((folder / "demo-1_1" / "order").string() + " holds no number"),
-                      HasSubstr("remove the file")));
-    std::filesystem::remove(folder / "demo-1_1" / "order");
+    const std::string told = go_on_beside_it(folder);
+    const std::string warning = "the checkpoint " + (folder / "demo-1_1").string() +
+                                " is passed over: " + (folder / "demo-1_1" / "order").string() +
+                                " holds '" + text + "'";
+    EXPECT_THAT(told, HasSubstr(warning));
+    EXPECT_EQ(told.find(warning), told.rfind(warning)) << "once is enough";
+  }
+}
+
+TEST(CheckpointFolder, NamesWhyANumberCannotBeRead) {
+  const auto replaced = [](const auto& put) {
+    const TemporaryFolder folder;
+    for (const std::int64_t step : {1, 2, 3}) write(folder, 1, step);
+    const auto order = folder / "demo-1_1" / "order";
+    std::filesystem::remove(order);
+    put(order);
+    return go_on_beside_it(folder);
+  };
+  EXPECT_THAT(replaced([](const auto& order) { ::mkfifo(order.c_str(), 0600); }),
+              HasSubstr("order is a FIFO, expected a regular file"));
+  EXPECT_THAT(replaced([](const auto& order) { std::filesystem::create_directory(order); }),
+              HasSubstr("order is a folder"));
+  EXPECT_THAT(replaced([](const auto& order) { std::filesystem::create_symlink(order, order); }),
+              HasSubstr("order cannot be opened: Too many levels of symbolic links (errno 40)"));
+  EXPECT_THAT(replaced([](const auto& order) { write_file(order, std::string(100, '1')); }),
+              HasSubstr("order has 100 bytes"));
+}
+
+TEST(CheckpointFolder, ANumberThatIsAnotherInTheIndexMakesNothingTheNewest) {
+  const auto save = [](const TemporaryFolder& folder, std::int64_t step, std::int64_t last) {
+    save_parts({.folder = folder.path(), .prefix = "demo", .keep = last}, {},
+               {.epoch = 1, .step = step}, comm::Group::self());
+  };
+  for (const char* file : {"order", "index.json"}) {
+    const TemporaryFolder folder;
+    for (const std::int64_t step : {1, 2, 3}) save(folder, step, 0);
+    const auto changed = folder / "demo-1_1" / file;
+    std::string text = read_file(changed);
+    const std::string before = file == std::string("order") ? "1" : "\"order\": 1";
+    text.replace(text.find(before) + before.size() - 1, 1, "9");
+    write_file(changed, text);
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(latest(folder.path(), "demo"), folder / "demo-1_3");
+    save(folder, 4, 2);
+    EXPECT_THAT(names(list_checkpoints(folder.path(), "demo")),
+                ElementsAre("demo-1_3", "demo-1_4"));
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                AllOf(HasSubstr("demo-1_1 is passed over"), HasSubstr("one of them is damaged")));
+    // Nothing is newer than what comes next, whichever of the two was right.
+    save(folder, 5, 0);
+    EXPECT_GT(std::stoll(read_file(folder / "demo-1_5" / "order")),
+              file == std::string("order") ? 1 : 9);
   }
 }
 

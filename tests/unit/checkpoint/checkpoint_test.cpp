@@ -146,7 +146,7 @@ TEST_F(Checkpoint, CutShortSaysExpectedAndActualSize) {
   std::filesystem::resize_file(model, size + 1);
   EXPECT_THAT(load_error(path), HasSubstr("is too long"));
   std::filesystem::remove(model);
-  EXPECT_THAT(load_error(path), HasSubstr(model.string() + " cannot be read: No such file"));
+  EXPECT_THAT(load_error(path), HasSubstr(model.string() + " cannot be opened: No such file"));
 }
 
 TEST_F(Checkpoint, FindsEveryFlippedBit) {
@@ -250,6 +250,99 @@ TEST_F(Checkpoint, LoadsWeightsUnderOtherNamesAndSomeOfThem) {
                 load_model(path, other, {.names = {{"weight", "extra.weight"}}, .strict = false});
               }),
               HasSubstr("'extra.weight' is F32 [3, 4] there and F32 [2, 2] in the model"));
+}
+
+// Frequencies of a rotary embedding, and a weight that is trained.
+struct Rotary : torch::nn::Module {
+  at::Tensor weight{register_parameter("weight", torch::randn({4, 3}, at::kComplexFloat))};
+  at::Tensor frequencies{register_buffer("frequencies", torch::randn({6}, at::kComplexDouble))};
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(2, 2))};
+};
+
+TEST_F(Checkpoint, GivesBackComplexParametersAndBuffersAndTheirOptimizer) {
+  Rotary rotary;
+  torch::optim::Adam adam(rotary.parameters());
+  (torch::view_as_real(rotary.weight).square().sum() + rotary.linear->weight.sum()).backward();
+  adam.step();
+  const auto path = save(options_, rotary, &adam, {.epoch = 1, .step = 2});
+  Rotary other;
+  torch::optim::Adam other_adam(other.parameters());
+  load(path, other, &other_adam);
+  EXPECT_TRUE(torch::equal(other.weight, rotary.weight));
+  EXPECT_TRUE(torch::equal(other.frequencies, rotary.frequencies));
+  const auto average = [](torch::optim::Adam& of, const at::Tensor& parameter) {
+    return static_cast<torch::optim::AdamParamState&>(
+               *of.state().at(parameter.unsafeGetTensorImpl()))
+        .exp_avg();
+  };
+  EXPECT_TRUE(average(adam, rotary.weight).is_complex());
+  EXPECT_TRUE(torch::equal(average(adam, rotary.weight), average(other_adam, other.weight)));
+
+  // One file for others, in which pairs are real, and back.
+  export_safetensors(path, folder_ / "weights.safetensors");
+  Rotary third;
+  load_model(folder_ / "weights.safetensors", third);
+  EXPECT_TRUE(torch::equal(third.weight, rotary.weight));
+  EXPECT_THAT(describe_checkpoint(path),
+              AllOf(HasSubstr("weight         C64 [4, 3]"), HasSubstr("frequencies    C128 [6]")));
+  EXPECT_TRUE(
+      differences(path, convert(path, {.folder = folder_.path(), .prefix = "new"})).empty());
+  {
+    const torch::NoGradGuard no_grad;
+    rotary.weight[0][0] += c10::complex<float>(0, 2);
+  }
+  EXPECT_THAT(differences(path, save(options_, rotary, nullptr, {.epoch = 1, .step = 3})),
+              ::testing::Contains("model: weight differs in 1 of 12 elements, by 2 at most"));
+}
+
+TEST_F(Checkpoint, LeavesOutWhatItIsToldToAndLoadingLeavesItAsItIs) {
+  Rotary rotary;
+  options_.leave_out = {"freq*", "linear.bias"};
+  const auto path = save(options_, rotary, nullptr, {.epoch = 1, .step = 2});
+  EXPECT_EQ(read_index(path).sections.at("model").size(), 2U);
+  EXPECT_THAT(describe_checkpoint(path),
+              HasSubstr("model, left out when it was saved: frequencies linear.bias"));
+  for (const bool is_model_alone : {false, true}) {
+    Rotary other;
+    const auto frequencies = other.frequencies.clone();
+    const auto bias = other.linear->bias.detach().clone();
+    if (is_model_alone) {
+      EXPECT_TRUE(load_model(path, other).missing.empty());
+    } else {
+      load(path, other, nullptr);
+    }
+    EXPECT_TRUE(torch::equal(other.weight, rotary.weight));
+    EXPECT_TRUE(torch::equal(other.frequencies, frequencies));
+    EXPECT_TRUE(torch::equal(other.linear->bias, bias));
+  }
+  const auto anew = convert(path, {.folder = folder_.path(), .prefix = "new"});
+  EXPECT_EQ(read_index(anew).left_out, read_index(path).left_out);
+
+  options_.leave_out = {"frequency"};
+  EXPECT_THAT(message_of<UsageError>([&] { save(options_, rotary, nullptr, {.epoch = 1}); }),
+              HasSubstr("the pattern 'frequency', which fits no parameter and no buffer"));
+  EXPECT_EQ(list_checkpoints(folder_.path(), "demo"), std::vector{path});
+}
+
+TEST_F(Checkpoint, OfFormat1ReadsFilesBesideItAlone) {
+  write_safetensors(folder_ / "elsewhere.safetensors", module_tensors(*net_));
+  const auto folder = folder_ / "old-2_3";
+  std::filesystem::create_directory(folder);
+  for (const std::string& name :
+       {std::string("../elsewhere.safetensors"), (folder_ / "elsewhere.safetensors").string(),
+        std::string(), std::string(".."), std::string("model.safetensors\0x", 19)}) {
+    nlohmann::json document{{"entries", nlohmann::json::object()},
+                            {"epoch", 2},
+                            {"files", {{name, {{"bytes", 8}, {"crc32", 1}}}}},
+                            {"format", 1},
+                            {"step", 3}};
+    const std::string text = document.dump();
+    document["crc32"] =
+        ::crc32_z(0, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+    write_file(folder / "state.json", document.dump(2) + "\n");
+    EXPECT_THAT(load_error(folder), AllOf(HasSubstr("state.json lists the file '"),
+                                          HasSubstr("expected one beside it")));
+  }
 }
 
 TEST_F(Checkpoint, LoadsFormat1) {

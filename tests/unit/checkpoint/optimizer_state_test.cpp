@@ -241,6 +241,15 @@ TEST(OptimizerState, SaysWhatDoesNotFitAndChangesNothing) {
   EXPECT_THAT(refusal(replace("\"lr\":0.45", "\"lr\":null"), target),
               HasSubstr("damaged description"));
   EXPECT_THAT(refusal(replace("{", "("), target), HasSubstr("damaged description"));
+  for (const char* number : {"1e300", "0.5"}) {
+    EXPECT_THAT(
+        refusal(replace("\"step\":", std::string("\"step\":") + number + ",\"x\":"), target),
+        AllOf(HasSubstr("for 'step' of '"), HasSubstr("expected an integer")));
+  }
+  const std::string deep =
+      "{\"state\":" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}";
+  EXPECT_THAT(message_of<CheckpointError>([&] { join_scalars({deep, deep}, "file f"); }),
+              HasSubstr("file f has a damaged description of the optimizer: more than 64 lists"));
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ class ReaderTest : public ::testing::Test {
   at::Tensor tensor_ = torch::arange(4 * 6 * 5, torch::kInt).view({4, 6, 5});
 
   std::filesystem::path save_all(const std::vector<TensorPart>& parts) {
-    return save_parts({.folder = folder_.path(), .prefix = "parts"}, parts, {}, comm::Group());
+    return save_parts({.folder = folder_.path(), .prefix = "parts"}, parts, {},
+                      comm::Group::self());
   }
 
   static at::Tensor ordered(const at::Tensor& tensor, const Sizes& order) {
@@ -231,7 +232,8 @@ TEST_F(ReaderTest, KeepsNoMoreFilesOpenThanAProcessMayHave) {
     parts.push_back(replicated(section, "t", torch::ones({1}) * i));
   }
   test::FailingFiles files;
-  Reader reader(save_parts({.folder = folder_.path(), .files = &files}, parts, {}, comm::Group()));
+  Reader reader(
+      save_parts({.folder = folder_.path(), .files = &files}, parts, {}, comm::Group::self()));
   const auto open_files = [] {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   };

@@ -33,7 +33,7 @@ class RetentionTest : public ::testing::Test {
                 .keep_best = keep_best,
                 .higher_is_better = higher_is_better,
                 .score = score},
-               {}, {.epoch = 1, .step = step}, comm::Group());
+               {}, {.epoch = 1, .step = step}, comm::Group::self());
   }
 
   // As if it had been written then.

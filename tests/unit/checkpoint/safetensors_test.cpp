@@ -5,12 +5,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <tests/temporary_folder.h>
 #include <torch/torch.h>
 #include <zlib.h>
 
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <utility>
@@ -59,6 +61,67 @@ TEST(Safetensors, KeepsEveryDtypeShapeAndBit) {
   for (const auto& [name, tensor] : tensors)
     EXPECT_TRUE(bitwise_equal(tensor, file.tensors.at(name))) << name;
   EXPECT_EQ(file.metadata, (Metadata{{"made by", "a test"}}));
+}
+
+TEST(Safetensors, KeepsComplexTensorsAsPairsOfRealNumbers) {
+  const TemporaryFolder folder;
+  const auto path = folder / "complex.safetensors";
+  TensorMap tensors;
+  for (const auto type : {at::kComplexDouble, at::kComplexFloat, at::kComplexHalf}) {
+    tensors[c10::toString(type)] = torch::randn({3, 5}, at::kComplexDouble).to(type);
+  }
+  tensors["conjugate"] = torch::conj(torch::randn({2, 3}, at::kComplexFloat));
+  tensors["scalar"] = torch::randn({}, at::kComplexFloat);
+  tensors["empty"] = torch::empty({0, 4}, at::kComplexDouble);
+  tensors["pairs"] = torch::randn({3, 2});  // real ones stay as they are
+  write_safetensors(path, tensors, {{"made by", "a test"}});
+  EXPECT_THAT(read_file(path), AllOf(HasSubstr(R"("ComplexDouble":{"data_offsets":[0,240],)"
+                                               R"("dtype":"F64","shape":[3,5,2]})"),
+                                     HasSubstr(R"("trireme.complex.scalar":"C64")")));
+  const TensorFile file = read_safetensors(path);
+  ASSERT_EQ(file.tensors.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    EXPECT_TRUE(bitwise_equal(tensor.resolve_conj(), file.tensors.at(name))) << name;
+  }
+  EXPECT_EQ(file.metadata, (Metadata{{"made by", "a test"}}));
+}
+
+TEST(Safetensors, ReadsComplexTensorsOfOtherWriters) {
+  const TemporaryFolder folder;
+  const at::Tensor values = torch::randn({2}, at::kComplexFloat);
+  const std::string bytes(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+  write_file(folder / "other.safetensors",
+             file_with(R"({"x":{"dtype":"C64","shape":[2],"data_offsets":[0,16]}})", bytes));
+  EXPECT_TRUE(torch::equal(read_safetensors(folder / "other.safetensors").tensors.at("x"), values));
+}
+
+// Two lists of names that grow with the file make reading it take seconds.
+TEST(Safetensors, ReadsTensorsByTheTensOfThousands) {
+  const TemporaryFolder folder;
+  constexpr int kTensors = 100'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    const std::string number = std::to_string(i);
+    header += (i == 0 ? "\"t" : ",\"t") + number +
+              R"(":{"dtype":"U8","shape":[1],"data_offsets":[)" + number + "," +
+              std::to_string(i + 1) + "]}";
+  }
+  write_file(folder / "many.safetensors", file_with(header + "}", std::string(kTensors, 'x')));
+  EXPECT_EQ(read_safetensors(folder / "many.safetensors").tensors.size(), std::size_t{kTensors});
+}
+
+TEST(Safetensors, TakesNoMemoryForWhatTheMachineHasNot) {
+  const TemporaryFolder folder;
+  const auto path = folder / "sparse.safetensors";
+  constexpr std::int64_t kBytes = std::int64_t{1} << 42;  // of which none is on the disk
+  const std::string header = R"({"x":{"dtype":"U8","shape":[4398046511104],)"
+                             R"("data_offsets":[0,4398046511104]}})";
+  write_file(path, file_with(header, ""));
+  std::filesystem::resize_file(path, 8 + header.size() + std::uintmax_t{kBytes});
+  EXPECT_THAT(message_of<CheckpointError>([&] { read_safetensors(path); }),
+              AllOf(HasSubstr("tensor 'x' of safetensors file " + path.string() +
+                              " takes 4398046511104 bytes of memory"),
+                    HasSubstr("hint: read a slice")));
 }
 
 TEST(Safetensors, WritesTensorsOfAnyStrides) {
@@ -122,8 +185,6 @@ TEST(Safetensors, ReadsAFileWithoutTensors) {
 TEST(Safetensors, RefusesWhatTheFormatCannotHold) {
   const TemporaryFolder folder;
   const std::vector<std::pair<TensorMap, std::string>> cases = {
-      {{{"x", torch::ones({2}, at::kComplexFloat)}},
-       "tensor 'x' to a safetensors file: the format has no complex numbers"},
       {{{"x", torch::eye(2).to_sparse()}}, "it is sparse or quantized"},
       {{{"x", torch::empty({2}, at::kMeta)}}, "it is on the meta device"},
       {{{"x", at::Tensor()}}, "it is undefined"},
@@ -254,6 +315,14 @@ TEST(Safetensors, SaysWhatIsWrongWithAHeader) {
        "lists in lists"},
       {file_with(R"({"x":{"dtype":"U8","shape":[[3]],"data_offsets":[0,3]}})", "abc"),
        "lists in lists"},
+      {file_with(R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                 R"("__metadata__":{"trireme.complex.x":"C64"}})",
+                 "ab"),
+       "tensor 'x' is said to be pairs of C64, and is U8 [2]"},
+      {file_with(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                 R"("__metadata__":{"trireme.complex.x":"C64"}})",
+                 "abcd"),
+       "tensor 'x' is said to be pairs of C64, and is F32 [1]"},
       {file_with(R"({"__metadata__":[]})", ""), "__metadata__ is not a JSON object"},
       {file_with(R"({"__metadata__":{"a":1}})", ""), "metadata 'a' that is not a string"},
   };
@@ -269,7 +338,10 @@ TEST(Safetensors, SaysWhenThereIsNoFile) {
   EXPECT_THAT(message_of<CheckpointError>([&] { read_safetensors(folder / "absent"); }),
               HasSubstr("cannot be opened"));
   EXPECT_THAT(message_of<CheckpointError>([&] { read_safetensors(folder.path()); }),
-              HasSubstr("not a regular file"));
+              HasSubstr("is a folder, expected a regular file"));
+  ASSERT_EQ(::mkfifo((folder / "fifo.safetensors").c_str(), 0600), 0);
+  EXPECT_THAT(message_of<CheckpointError>([&] { read_safetensors(folder / "fifo.safetensors"); }),
+              HasSubstr("is a FIFO, expected a regular file"));
 }
 
 }  // namespace

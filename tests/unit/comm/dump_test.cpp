@@ -3,9 +3,14 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/monitor/recorder.h>
+#include <trireme/comm/monitor/termination.h>
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <tests/temporary_folder.h>
+#include <unistd.h>
+
+#include <csignal>
 
 namespace trireme::comm {
 namespace {
@@ -71,6 +76,48 @@ TEST(Dumps, ThatAreMissingOrDamagedAreNamed) {
               HasSubstr("trireme-dump-world-rank0.json cannot be read"));
 }
 
+TEST(Dumps, ThatAreNoRegularFilesAreNotWaitedFor) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "trireme-dump-world-rank0.json").c_str(), 0600), 0);
+  EXPECT_THAT(message_of<ConfigError>([&] { read_dumps(folder.path()); }),
+              HasSubstr("rank0.json cannot be read: it is a FIFO"));
+}
+
+// A world of 2147483647 ranks took 8 GB, and floating numbers were cast to integers.
+TEST(Dumps, RefuseNumbersThatCannotBe) {
+  for (const char* numbers :
+       {R"("rank": 0, "size": 2147483647)", R"("rank": 2, "size": 2)", R"("rank": -1, "size": 2)",
+        R"("rank": 0, "size": 1e300)", R"("rank": 0.5, "size": 2)",
+        R"("rank": 0, "size": 18446744073709551615)"}) {
+    const TemporaryFolder folder;
+    write_file(
+        folder / "trireme-dump-world-rank0.json",
+        std::string(R"({"group": "world", "error": "", "operations": [], )") + numbers + "}");
+    EXPECT_THAT(message_of<ConfigError>([&] { read_dumps(folder.path()); }),
+                AllOf(HasSubstr("rank0.json cannot be read"), HasSubstr("expected an integer")))
+        << numbers;
+  }
+}
+
+// Printing what stands there went down into it by recursion, and off the end of the stack.
+TEST(Dumps, RefuseListsInListsWhereANumberIsExpected) {
+  constexpr std::size_t kDepth = 500'000;
+  const TemporaryFolder folder;
+  write_file(folder / "trireme-dump-world-rank0.json",
+             R"({"group": "world", "error": "", "operations": [], "rank": 0, "size": )" +
+                 std::string(kDepth, '[') + std::string(kDepth, ']') + "}");
+  EXPECT_THAT(message_of<ConfigError>([&] { read_dumps(folder.path()); }),
+              HasSubstr("'size' is array, expected an integer"));
+}
+
+TEST(Dumps, AreWrittenWithALabelThatEndsWithinALetter) {
+  const TemporaryFolder folder;
+  OperationRecord cut = operation(2, "barrier");
+  cut.label = "gr\xC3";
+  ASSERT_NE(write_dump(folder.path(), dump_of(0, {cut})), "");
+  EXPECT_THAT(read_dumps(folder.path()).at(0).operations.at(0).label, HasSubstr("gr"));
+}
+
 TEST(ComparedDumps, SayWhereTheRanksPart) {
   const std::string text =
       compare_dumps({dump_of(1, {operation(1, "barrier"), operation(2, "broadcast", false)}),
@@ -96,12 +143,49 @@ TEST(ComparedDumps, LookOnlyAtWhatAllRecordersStillHold) {
   EXPECT_THAT(text, AllOf(HasSubstr("all ranks made the same calls"), Not(HasSubstr("part at"))));
 }
 
+TEST(Termination, IsNotHeldUpByALastWordThatDoesNotEnd) {
+  const auto terminate_twice = [] {
+    ::alarm(60);
+    dump_at_termination([] {
+      ::kill(::getpid(), SIGTERM);
+      while (true) ::pause();
+    });
+    ::kill(::getpid(), SIGTERM);
+    while (true) ::pause();
+  };
+  EXPECT_EXIT(terminate_twice(), testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(Recorder, KnowsWhatIsWaitedForLongest) {
+  Recorder recorder;
+  const auto first = recorder.begin({.number = 1, .name = "all-reduce"});
+  const auto message = recorder.begin({.number = 1, .name = "receive", .peer = 2});
+  const auto last = recorder.begin({.number = 2, .name = "barrier"});
+  EXPECT_EQ(recorder.place().last_collective, 2U);
+  EXPECT_FALSE(recorder.place().waiting);
+  recorder.wait(message);
+  recorder.wait(last);
+  EXPECT_EQ(recorder.place().waiting.value().serial, message);
+  EXPECT_EQ(recorder.place().waiting.value().peer, 2);
+  recorder.end(message);
+  EXPECT_EQ(recorder.place().waiting.value().operation.what, "barrier");
+  recorder.stop_waiting(last);
+  recorder.end(first);
+  EXPECT_FALSE(recorder.place().waiting);
+}
+
 TEST(Recorder, KeepsTheLastOperationsInOrder) {
   Recorder recorder;
   EXPECT_TRUE(recorder.records().empty());
   for (std::uint64_t number = 1; number <= Recorder::kRecords + 2; ++number) {
-    recorder.begin(number, number % 2 == 0 ? "send" : "all-reduce", "Float", 8, "bucket");
-    if (number <= Recorder::kRecords + 1) recorder.end(number);
+    const bool is_send = number % 2 == 0;
+    const auto serial = recorder.begin({.number = number,
+                                        .name = is_send ? "send" : "all-reduce",
+                                        .type = "Float",
+                                        .count = 8,
+                                        .label = "bucket",
+                                        .peer = is_send ? 1 : -1});
+    if (number <= Recorder::kRecords + 1) recorder.end(serial);
   }
   const auto records = recorder.records();
   ASSERT_THAT(records, SizeIs(Recorder::kRecords));

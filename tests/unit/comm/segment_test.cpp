@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <tests/temporary_folder.h>
@@ -13,12 +14,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace trireme::shm {
@@ -82,12 +85,12 @@ TEST_P(Segments, AreZeroedAndSeenByAllWhoOpenThem) {
   ASSERT_EQ(made.size(), kBytes);
   EXPECT_TRUE(std::all_of(made.data(), made.data() + kBytes,
                           [](std::byte byte) { return byte == std::byte{0}; }));
-  const Segment opened = Segment::open(made.path());
+  const Segment opened = Segment::open(made.address());
   EXPECT_EQ(opened.size(), kBytes);
   EXPECT_EQ(opened.data(), made.data()) << "threads of a process share one mapping";
   const Child child([&] {
     // A mapping of its own, as in another program.
-    const Segment theirs = Segment::open(made.path());
+    const Segment theirs = Segment::open(made.address());
     theirs.data()[kBytes - 1] = std::byte{42};
   });
   EXPECT_EQ(made.data()[kBytes - 1], std::byte{42});
@@ -96,7 +99,7 @@ TEST_P(Segments, AreZeroedAndSeenByAllWhoOpenThem) {
 TEST_P(Segments, KeepTheirMemoryForTheLastHandle) {
   Segment made = Segment::create(GetParam(), kBytes);
   made.data()[5] = std::byte{7};
-  const Segment opened = Segment::open(made.path());
+  const Segment opened = Segment::open(made.address());
   made = Segment();
   EXPECT_FALSE(made);
   ASSERT_TRUE(opened);
@@ -112,7 +115,7 @@ TEST_P(Segments, DifferFromEachOther) {
 
 TEST_P(Segments, ShowALockToEveryHandleButItsOwn) {
   const Segment made = Segment::create(GetParam(), kBytes);
-  const Segment opened = Segment::open(made.path());
+  const Segment opened = Segment::open(made.address());
   EXPECT_FALSE(made.is_locked(3));
   opened.lock(3);
   EXPECT_TRUE(made.is_locked(3));
@@ -123,7 +126,7 @@ TEST_P(Segments, ShowALockToEveryHandleButItsOwn) {
 
 TEST_P(Segments, GiveAByteToOneHandleOnly) {
   const Segment made = Segment::create(GetParam(), kBytes);
-  const Segment opened = Segment::open(made.path());
+  const Segment opened = Segment::open(made.address());
   made.lock(1);
   EXPECT_THAT(test::message_of<InternalError>([&] { opened.lock(1); }),
               HasSubstr("cannot lock byte 1 of shared memory " + made.path()));
@@ -132,7 +135,7 @@ TEST_P(Segments, GiveAByteToOneHandleOnly) {
 TEST_P(Segments, DropALockWithItsHandle) {
   const Segment made = Segment::create(GetParam(), kBytes);
   {
-    const Segment opened = Segment::open(made.path());
+    const Segment opened = Segment::open(made.address());
     opened.lock(0);
     EXPECT_TRUE(made.is_locked(0));
   }
@@ -144,7 +147,7 @@ TEST_P(Segments, DropTheLocksOfAProcessThatWasKilled) {
   // The handle outlives the body: the kernel has to drop its lock.
   auto* theirs = new Segment;  // NOLINT(cppcoreguidelines-owning-memory)
   Child child([&] {
-    *theirs = Segment::open(made.path());
+    *theirs = Segment::open(made.address());
     theirs->lock(9);
   });
   EXPECT_TRUE(made.is_locked(9));
@@ -155,7 +158,7 @@ TEST_P(Segments, DropTheLocksOfAProcessThatWasKilled) {
 
 TEST_P(Segments, AreNotHeldLockedByAForkedChild) {
   const Segment watcher = Segment::create(GetParam(), kBytes);
-  auto owner = std::make_unique<Segment>(Segment::open(watcher.path()));
+  auto owner = std::make_unique<Segment>(Segment::open(watcher.address()));
   owner->lock(2);
   const Child child([] {});
   EXPECT_TRUE(watcher.is_locked(2));
@@ -196,7 +199,7 @@ TEST(Segment, HasANameOnlyWhereItIsAskedFor) {
 TEST(Segment, LosesItsNameWithItsMaker) {
   {
     const Segment named = Segment::create(Segment::Kind::kNamed, kBytes);
-    const Segment opened = Segment::open(named.path());
+    const Segment opened = Segment::open(named.address());
   }
   EXPECT_THAT(own_names(), IsEmpty());
 }
@@ -221,9 +224,119 @@ TEST(Segment, SaysThatMemoryIsMissingBeforeItTakesAny) {
 }
 
 TEST(Segment, SaysWhichPathCannotBeOpened) {
-  EXPECT_THAT(test::message_of<ConfigError>([] { Segment::open("/dev/shm/trireme-nobody"); }),
-              AllOf(HasSubstr("cannot open shared memory /dev/shm/trireme-nobody"),
-                    HasSubstr("No such file"), HasSubstr("hint:")));
+  EXPECT_THAT(
+      test::message_of<ConfigError>([] { Segment::open("/dev/shm/trireme-nobody 1 2 3 4 5"); }),
+      AllOf(HasSubstr("cannot open shared memory /dev/shm/trireme-nobody"),
+            HasSubstr("No such file"), HasSubstr("hint:")));
+}
+
+// What an address starts with, up to its numbers.
+std::string with_path(const std::string& path, const std::string& address) {
+  return path + address.substr(address.find(' '));
+}
+
+TEST(Segment, RefusesWhatIsNoAddress) {
+  for (const std::string text :
+       {"", "no path", "/etc/passwd 1 2 3 4 5", "/proc/self/fd/3 1 2 3 4 5",
+        "/proc//fd/3 1 2 3 4 5", "/proc/1/fd/ 1 2 3 4 5", "/proc/1/fd/3/../4 1 2 3 4 5",
+        "/proc/1/root/x 1 2 3 4 5", "/dev/shm/trireme-/../other 1 2 3 4 5",
+        "/dev/shm/other 1 2 3 4 5", "/dev/shm/trireme-1 1 2 3 4",
+        "/dev/shm/trireme-1 1 2 9223372036854775808 4 5"}) {
+    EXPECT_THAT(test::message_of<ConfigError>([&] { Segment::open(text); }),
+                HasSubstr("' is no address of shared memory that a rank of Trireme has made"))
+        << text;
+  }
+}
+
+TEST_P(Segments, AreNotTakenForOneAnother) {
+  // Whatever another program puts where an address says, and whatever process has the number there
+  // in another namespace: it was mapped and written.
+  const Segment made = Segment::create(GetParam(), kBytes);
+  const Segment other = Segment::create(GetParam(), kBytes);
+  EXPECT_THAT(test::message_of<ConfigError>(
+                  [&] { Segment::open(with_path(other.path(), made.address())); }),
+              HasSubstr("it is another one than rank 0 has made"));
+  std::string wrong_number = made.address();
+  wrong_number.back() = wrong_number.back() == '1' ? '2' : '1';
+  EXPECT_THAT(test::message_of<ConfigError>([&] { Segment::open(wrong_number); }),
+              HasSubstr("it is another one than rank 0 has made"));
+}
+
+TEST_P(Segments, OfAnotherUserAreNotMapped) {
+  if (::geteuid() != 0) GTEST_SKIP() << "giving a file to another user takes the rights of root";
+  const Segment made = Segment::create(GetParam(), kBytes);
+  ASSERT_EQ(::chown(made.path().c_str(), 65534, 65534), 0);
+  EXPECT_THAT(test::message_of<ConfigError>([&] { Segment::open(made.address()); }),
+              AllOf(HasSubstr("it belongs to user 65534, and this process to user 0"),
+                    HasSubstr("all ranks need the same user")));
+}
+
+TEST(Segment, OpensNoDescriptorThatIsNoMemory) {
+  const Segment made = Segment::create(Segment::Kind::kAnonymous, kBytes);
+  const test::TemporaryFolder folder;
+  test::write_file(folder / "file", "precious");
+  const UniqueFd file(::open((folder / "file").c_str(), O_RDWR | O_CLOEXEC));
+  const std::string path = join_message("/proc/", ::getpid(), "/fd/", file.get());
+  EXPECT_THAT(
+      test::message_of<ConfigError>([&] { Segment::open(with_path(path, made.address())); }),
+      HasSubstr("it is no memory; the process of that number is not rank 0"));
+}
+
+TEST(Segment, FollowsNoLink) {
+  const Segment named = Segment::create(Segment::Kind::kNamed, kBytes);
+  const std::string link = join_message("/dev/shm/trireme-", ::getpid(), "-link");
+  std::filesystem::create_symlink(named.path(), link);
+  EXPECT_THAT(
+      test::message_of<ConfigError>([&] { Segment::open(with_path(link, named.address())); }),
+      HasSubstr("Too many levels of symbolic links"));
+  std::filesystem::remove(link);
+}
+
+TEST(Segment, IsNotHeldByAChildForkedWhileItWasOpened) {
+  // The child kept a descriptor that was open but not yet noted, and with it the lock that says
+  // that its parent lives.
+  const Segment watcher = Segment::create(Segment::Kind::kAnonymous, kBytes);
+  std::atomic<bool> is_over = false;
+  std::atomic<bool> is_held = false;
+  std::atomic<int> num_opened = 0;
+  std::jthread opener([&] {
+    while (!is_over && !is_held) {
+      Segment::open(watcher.address()).lock(2);
+      // A child closes its copies as the first thing that it does.
+      const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (watcher.is_locked(2)) {
+        if (std::chrono::steady_clock::now() > give_up) is_held = true;
+        if (is_held) break;
+        ::sched_yield();
+      }
+      ++num_opened;
+    }
+  });
+  for (int round = 0; round < 300 && !is_held; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (;;) ::pause();
+    }
+    for (const int before = num_opened; num_opened < before + 2 && !is_held;) ::sched_yield();
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+  is_over = true;
+  opener.join();
+  EXPECT_FALSE(is_held);
+}
+
+TEST(Segment, LeavesOldFilesOfOtherUsers) {
+  // Root used to remove them.
+  if (::geteuid() != 0) GTEST_SKIP() << "giving a file to another user takes the rights of root";
+  const std::string theirs = join_message("/dev/shm/trireme-", ::getpid(), "-theirs");
+  test::write_file(theirs, "");
+  ASSERT_EQ(::chown(theirs.c_str(), 65534, 65534), 0);
+  std::filesystem::last_write_time(
+      theirs, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  static_cast<void>(Segment::create(Segment::Kind::kNamed, kBytes));
+  EXPECT_TRUE(std::filesystem::exists(theirs));
+  std::filesystem::remove(theirs);
 }
 
 // What a rank 0 that was killed early left goes with the next file that anybody makes.

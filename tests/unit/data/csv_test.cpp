@@ -142,6 +142,8 @@ TEST_F(Csv, NamesFileLineAndFieldOfWhatIsNoNumber) {
               HasSubstr(place + "9223372036854775808 does not fit into Long"));
   EXPECT_THAT(error("1e39"), HasSubstr(place + "1e39 does not fit into Float"));
   EXPECT_THAT(error("1e309", at::kDouble), HasSubstr(place + "1e309 does not fit into Double"));
+  EXPECT_THAT(error("-1e-60"), HasSubstr(place + "-1e-60 does not fit into Float"));
+  EXPECT_THAT(error("1e-400", at::kDouble), HasSubstr(place + "1e-400 does not fit into Double"));
 }
 
 TEST_F(Csv, CountsEmptyLinesToo) {

@@ -7,6 +7,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 namespace trireme::data {
 namespace {
@@ -21,6 +22,13 @@ using ::testing::HasSubstr;
 using testing::idx_images;
 using testing::idx_labels;
 using testing::write_gzip;
+
+// The most that this process ever held.
+std::int64_t peak_memory_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return std::int64_t{usage.ru_maxrss} * 1024;
+}
 
 class Mnist : public ::testing::Test {
  protected:
@@ -52,6 +60,17 @@ TEST_F(Mnist, ReadsPlainFilesOfAnySize) {
   EXPECT_EQ(test->size(), 4);
   EXPECT_EQ(test->get(2)[0].sizes(), (std::vector<std::int64_t>{1, 3, 5}));
   EXPECT_EQ(test->get(2)[0][0][1][0].item<int>(), 2 + 5);
+}
+
+// One flipped bit makes 2^20 images of 28 x 28 out of none, which a file of this size could hold.
+TEST_F(Mnist, TakesMemoryForWhatIsThereAndNotForWhatTheHeaderPromises) {
+  const std::string zeros(std::size_t{1} << 20, '\0');
+  write_file(folder_ / "train-images-idx3-ubyte",
+             big_endian(0x803) + big_endian(1U << 20) + big_endian(28) + big_endian(28) + zeros);
+  write_file(folder_ / "train-labels-idx1-ubyte", idx_labels(1U << 20));
+  const std::int64_t before = peak_memory_bytes();
+  EXPECT_THAT(load_error(), HasSubstr("cut short"));
+  EXPECT_LT(peak_memory_bytes() - before, std::int64_t{400} << 20);
 }
 
 TEST_F(Mnist, OutlivesTheDataSetThatTheTensorsCameFrom) {

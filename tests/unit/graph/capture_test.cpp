@@ -126,6 +126,35 @@ TEST(CaptureRecord, CountsFlopsOfForwardAndBackward) {
   EXPECT_EQ(graph.nodes[2].bytes, 16 * 64 * 4);
 }
 
+// A transpose counted as many operations as it has elements, and so did everything else that only
+// moves numbers.
+TEST(CaptureRecord, CountsNoFlopsForViewsAndCopies) {
+  nn::Linear net(4, 4);
+  const Graph graph = captured(
+      {net.ptr(),
+       [net](const Tensors& x) mutable -> Tensors {
+         const at::Tensor h = net->forward(x[0]).view({2, 3, 4});
+         const at::Tensor turned = h.transpose(1, 2).contiguous().flatten(1).permute({1, 0});
+         const at::Tensor some = torch::cat({turned.clone(), turned.to(at::kDouble)}).slice(0, 1);
+         const at::Tensor more = torch::stack({some, some.flip(0)}).index_select(1, x[1]);
+         return {torch::embedding(net->weight, x[1]).unsqueeze(0).expand({2, -1, -1}).sum() +
+                 more.sum()};
+       },
+       {torch::randn({6, 4}), torch::arange(3)}});
+  int num_moving = 0;
+  for (const Node& node : graph.nodes) {
+    const bool computes = node.name() == "aten::addmm" || node.name() == "aten::sum" ||
+                          node.name() == "aten::add.Tensor";
+    if (computes) {
+      EXPECT_GT(node.flops, 0) << node.name();
+    } else {
+      EXPECT_EQ(node.flops, 0) << node.name();
+      ++num_moving;
+    }
+  }
+  EXPECT_GE(num_moving, 14);
+}
+
 TEST(CaptureRecord, KnowsWhatBackwardKeeps) {
   nn::Linear first(8, 8);
   nn::Linear second(8, 8);

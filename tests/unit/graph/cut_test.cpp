@@ -90,7 +90,7 @@ TEST(CutErrors, NameWhatIsWrong) {
   expect_error({{"something entirely different", 0}}, HasSubstr("named_modules"));
   expect_error({{"blocks.0", 0}, {"blocks.1", 2}},
                AllOf(HasSubstr("stage 1 has no module or mark"), HasSubstr("without gaps")));
-  expect_error({{"blocks.0", 1}}, HasSubstr("stage 0 has no module or mark"));
+  expect_error({{"blocks.0", 2}}, HasSubstr("stage 0 has no module or mark"));
   expect_error({{"blocks.0", -1}}, HasSubstr("has stage -1"));
   expect_error({{"blocks.0", 1}, {"blocks.1", 0}},
                AllOf(HasSubstr("blocks.1 of stage 0 runs after module blocks.0 of stage 1"),
@@ -126,6 +126,83 @@ TEST(CutErrors, NameModulesThatForwardDoesNotCallOrCutsApart) {
   EXPECT_THAT([&] { graph::balance(graph, 99); },
               ThrowsMessage<UsageError>(HasSubstr("too few for 99 stages")));
   EXPECT_THAT([&] { graph::balance(graph, 0); }, ThrowsMessage<UsageError>(HasSubstr("0 stages")));
+}
+
+TEST(Cut, TakesWhatRunsBeforeStage1ForStage0) {
+  const Graph graph = captured(gpt(false));
+  const std::vector<int> boundaries = graph::cut(graph, Stages{{"blocks.1", 1}, {"blocks.2", 2}});
+  EXPECT_EQ(boundaries,
+            graph::cut(graph, Stages{{"blocks.0", 0}, {"blocks.1", 1}, {"blocks.2", 2}}));
+}
+
+// Numbers were one too low where stage 0 was not named.
+TEST(CutErrors, NumberStagesAsTheyWereGivenWhereStage0IsNotNamed) {
+  const Graph graph = captured(gpt(false));
+  EXPECT_THAT([&] { graph::cut(graph, Stages{{"blocks.2", 1}, {"blocks.1", 2}}); },
+              ThrowsMessage<UsageError>(
+                  HasSubstr("blocks.2 of stage 1 runs after module blocks.1 of stage 2")));
+  EXPECT_THAT([&] { graph::cut(graph, Stages{{"blocks", 1}, {"blocks.1", 2}}); },
+              ThrowsMessage<UsageError>(HasSubstr("module blocks.1 of stage 2 begins with")));
+  nn::Linear first(4, 4);
+  nn::Linear second(4, 4);
+  const nn::Sequential net(first, second);
+  const Graph of_two = captured({net.ptr(),
+                                 [=](const Tensors& x) mutable -> Tensors {
+                                   return {second->forward(first->forward(x[0])).sum()};
+                                 },
+                                 {torch::randn({2, 4})}});
+  EXPECT_THAT([&] { graph::cut(of_two, Stages{{"0", 1}, {"1", 2}}); },
+              ThrowsMessage<UsageError>(HasSubstr("nothing runs before module 0")));
+}
+
+// As C++ modules are tied: both register the tensor.
+struct TiedHeadImpl : nn::Module {
+  explicit TiedHeadImpl(const at::Tensor& shared) { weight = register_parameter("weight", shared); }
+  at::Tensor forward(const at::Tensor& x) { return torch::matmul(x, weight.t()); }
+  at::Tensor weight;
+};
+TORCH_MODULE(TiedHead);
+
+struct TiedNetImpl : nn::Module {
+  explicit TiedNetImpl(bool has_head_first) {
+    if (has_head_first) register_module("head", head);
+    register_module("embedding", embedding);
+    register_module("body", body);
+    if (!has_head_first) register_module("head", head);
+  }
+  at::Tensor forward(const at::Tensor& first, const at::Tensor& second) {
+    // Without a second gradient, which pieces would add in another order.
+    const at::Tensor x = embedding(first) + embedding(second).detach();
+    return head(torch::relu(body(x)));
+  }
+  nn::Embedding embedding = nn::Embedding(5, 4);
+  nn::Linear body = nn::Linear(4, 4);
+  TiedHead head = TiedHead(embedding->weight);
+};
+TORCH_MODULE(TiedNet);
+
+// The second module of a shared weight could begin no stage: the first use of the weight is the
+// first module's.
+TEST(Cut, BeginsAStageWithTheSecondModuleOfASharedWeight) {
+  for (const bool has_head_first : {false, true}) {
+    SCOPED_TRACE(has_head_first);
+    TiedNet net(has_head_first);
+    const Subject subject = {
+        net.ptr(),
+        [net](const Tensors& x) mutable -> Tensors {
+          return {nn::functional::cross_entropy(net->forward(x[0], x[1]), x[1])};
+        },
+        {torch::randint(5, {6}), torch::randint(5, {6})}};
+    const auto graph = std::make_shared<const Graph>(captured(subject));
+    const graph::Extent extent = graph::extent_of(*graph, "head");
+    EXPECT_EQ(extent.first, extent.last);
+    EXPECT_EQ(graph->node(extent.first).name(), "aten::t");
+    EXPECT_EQ(graph->node(extent.first).module, "head");
+    EXPECT_EQ(graph->node(graph::extent_of(*graph, "embedding").last).name(), "aten::embedding");
+    const std::vector<int> boundaries = graph::cut(*graph, Stages{{"head", 1}});
+    EXPECT_EQ(boundaries, (std::vector<int>{0, extent.first, graph->num_nodes()}));
+    expect_same(eager(subject), replayed(subject, graph, boundaries));
+  }
 }
 
 struct Cost {

@@ -14,6 +14,7 @@ namespace {
 namespace nn = torch::nn;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::ThrowsMessage;
 
 at::Tensor call_own(const char* name, const at::Tensor& x) {
@@ -86,6 +87,14 @@ void expect_refused(const std::function<at::Tensor(const at::Tensor&)>& then,
   EXPECT_NO_THROW(subject.forward(subject.inputs));
 }
 
+// As expect_refused, for what does not run by itself either.
+template <typename Matcher>
+void expect_refused_when_forward_fails(const std::function<at::Tensor(const at::Tensor&)>& then,
+                                       const Matcher& matcher) {
+  const Subject subject = after_layer(then);
+  EXPECT_THAT([&] { captured(subject); }, ThrowsMessage<UsageError>(matcher));
+}
+
 TEST(Capture, RefusesValues) {
   const auto names = [](const char* name) {
     return AllOf(HasSubstr(name), HasSubstr("of module inner.layer"), HasSubstr("by hand"));
@@ -99,6 +108,69 @@ TEST(Capture, RefusesValues) {
   expect_refused([](const at::Tensor& h) { return h.masked_select(h > 0); },
                  names("aten::masked_select"));
   expect_refused([](const at::Tensor& h) { return h.index({h > 0}); }, names("aten::index"));
+}
+
+// What comes next is not known: the message named the module that had come last.
+TEST(Capture, SaysAfterWhichOperatorAValueIsRead) {
+  expect_refused(
+      [](const at::Tensor& h) { return h.sum().item<float>() > 0 ? h : -h; },
+      HasSubstr("operator aten::item, after aten::addmm of module inner.layer (operator 1)"));
+  nn::Linear layer(4, 4);
+  EXPECT_THAT(
+      [&] {
+        captured({layer.ptr(),
+                  [layer](const Tensors& x) mutable -> Tensors {
+                    return {layer->forward(x[0].abs() * x[0].mean().item<float>()).sum()};
+                  },
+                  {torch::randn({3, 4})}});
+      },
+      ThrowsMessage<UsageError>(
+          AllOf(HasSubstr("operator aten::item"), Not(HasSubstr("of module")))));
+}
+
+TEST(Capture, SaysWhichOperatorIsGivenAWrongShapeOrType) {
+  const Subject right = after_layer([](const at::Tensor& h) { return h; });
+  const auto expect_message = [&](const at::Tensor& input, const auto& matcher) {
+    EXPECT_THAT([&] { captured({right.module, right.forward, {input}}); },
+                ThrowsMessage<UsageError>(AllOf(matcher, Not(HasSubstr("frame #")))));
+  };
+  expect_message(torch::randn({3, 5}),
+                 AllOf(HasSubstr("operator aten::addmm of module inner.layer"),
+                       HasSubstr("mat1 = input 0 (Float [3, 5])"),
+                       HasSubstr("self = inner.layer.bias (Float [4])"), HasSubstr("3x5 and 4x4"),
+                       HasSubstr("shapes and types that the module takes")));
+  expect_message(torch::randn({3, 4}).to(at::kDouble),
+                 AllOf(HasSubstr("operator aten::addmm of module inner.layer"),
+                       HasSubstr("mat1 = input 0 (Double [3, 4])")));
+}
+
+// Modules of LibTorch check what they are given before any operator does.
+TEST(Capture, SaysAfterWhichOperatorForwardFailsAndNoFrames) {
+  expect_refused_when_forward_fails(
+      [](const at::Tensor& h) {
+        TORCH_CHECK(h.size(1) == 9, "expected 9 columns, got ", h.size(1));
+        return h;
+      },
+      AllOf(HasSubstr("forward, after aten::addmm of module inner.layer (operator 1): expected 9 "
+                      "columns, got 4"),
+            Not(HasSubstr("frame #"))));
+}
+
+// Indices that are out of range are found when values are there.
+TEST(Replay, SaysWhichOperatorFailedAndNoFrames) {
+  nn::Embedding table(5, 4);
+  auto net = std::make_shared<nn::Module>();
+  net->register_module("table", table);
+  const Subject subject = {
+      net,
+      [table](const Tensors& x) mutable -> Tensors { return {table->forward(x[0]).sum()}; },
+      {torch::randint(5, {6})}};
+  const auto graph = std::make_shared<const graph::Graph>(captured(subject));
+  const graph::Piece piece(graph, 0, graph->num_nodes(), *net);
+  EXPECT_THAT([&] { piece.run({torch::full({6}, 7, at::kLong)}); },
+              ThrowsMessage<UsageError>(AllOf(
+                  HasSubstr("operator 0, aten::embedding of table failed: index out of range"),
+                  HasSubstr("values"), Not(HasSubstr("frame #")))));
 }
 
 TEST(Capture, RefusesValuesOfRandomNumbers) {

@@ -50,8 +50,46 @@ TEST(LastLines, ShowsTheLastStateOfAProgressBar) {
 TEST(LastLines, NeverShowsHalfALineOfALongFile) {
   const TemporaryFolder folder;
   const std::string line(40'000, 'x');
+  const std::string shown = "  | " + std::string(1000, 'x') + " … (39000 more bytes)\n";
   EXPECT_EQ(last_lines(folder.write("log", line + "\n" + line + "\nend\n"), 5),
-            "  | " + line + "\n  | end\n");
+            shown + "  | end\n");
+}
+
+// A line without an end, 64 KiB of it, used to go to the terminal whole.
+TEST(LastLines, CutsLongLinesBetweenCharacters) {
+  const TemporaryFolder folder;
+  const std::string shown = last_lines(folder.write("log", std::string(999, 'x') + "éé"), 5);
+  EXPECT_EQ(shown, "  | " + std::string(999, 'x') + " … (4 more bytes)\n");
+  EXPECT_LT(last_lines(folder.write("log", std::string(1 << 20, 'x')), 5).size(), 1100U);
+}
+
+// More than 20 of them pushed out the message that they belong to.
+TEST(LastLines, HaveNoStackFrames) {
+  const TemporaryFolder folder;
+  std::string log = "train: shapes cannot be multiplied\nException raised from meta at x.cpp:1\n";
+  for (int frame = 0; frame < 22; ++frame) log += "frame #" + std::to_string(frame) + ": f + 0x1\n";
+  EXPECT_EQ(last_lines(folder.write("log", log + "\n"), 20),
+            "  | train: shapes cannot be multiplied\n  | \n");
+}
+
+TEST(LastLines, HaveThoseOfTheProgramThatLookLikeStackFrames) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(last_lines(folder.write("log",
+                                    "frame #1 of the video\nException raised from f\n"
+                                    "frame #0: f + 0x1\nend\nframe #2 of the video\n"),
+                       20),
+            "  | frame #1 of the video\n  | end\n  | frame #2 of the video\n");
+}
+
+TEST(DescribeCount, KnowsThePlural) {
+  EXPECT_EQ(describe_count(1, "rank"), "1 rank");
+  EXPECT_EQ(describe_count(0, "rank"), "0 ranks");
+}
+
+TEST(DescribeRanks, JoinsThoseThatFollowEachOther) {
+  EXPECT_EQ(describe_ranks({}), "none");
+  EXPECT_EQ(describe_ranks({0, 1, 2, 3, 6}), "0-3, 6");
+  EXPECT_EQ(describe_ranks({5}), "5");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <trireme/launch/port_owner.h>
 
 #include <gmock/gmock.h>
+#include <sys/socket.h>
 #include <tests/temporary_folder.h>
 #include <unistd.h>
 
@@ -33,6 +34,32 @@ TEST(ListenOn, SaysWhoHasThePort) {
   EXPECT_THAT(message,
               HasSubstr("port " + std::to_string(first.port) + " is in use by " + this_process()));
   EXPECT_THAT(message, HasSubstr("hint: end that process, or give another --master-port"));
+}
+
+TEST(ListenAt, TakesAnAddressOrANameOfThisHost) {
+  for (const char* address : {"127.0.0.1", "127.0.0.2", "localhost"}) {
+    const ListeningSocket socket = listen_at(address, std::nullopt);
+    EXPECT_GT(socket.port, 0);
+    check_reachable(socket);
+  }
+}
+
+TEST(ListenAt, RefusesAnAddressOfAnotherHostAndANameThatIsNone) {
+  EXPECT_THAT(message_of<ConfigError>([] { listen_at("192.0.2.1", std::nullopt); }),
+              HasSubstr("--master-addr is '192.0.2.1', which is no address of this host"));
+  EXPECT_THAT(message_of<ConfigError>([] { listen_at("no such host", std::nullopt); }),
+              HasSubstr("--master-addr is 'no such host': "));
+}
+
+TEST(CheckReachable, SaysThatNobodyCanConnect) {
+  for (const Reach reach : {Reach::kLoopback, Reach::kAllInterfaces}) {
+    const ListeningSocket socket = listen_on(reach, std::nullopt);
+    check_reachable(socket);
+    ::shutdown(socket.fd.get(), SHUT_RDWR);
+    EXPECT_THAT(message_of<ConfigError>([&] { check_reachable(socket); }),
+                HasSubstr("this host cannot connect to its own port " +
+                          std::to_string(socket.port) + ": Connection refused"));
+  }
 }
 
 TEST(PortOwner, IsEmptyWhereNobodyListens) {

@@ -5,9 +5,13 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <pty.h>
+#include <sys/stat.h>
 #include <tests/temporary_folder.h>
 
 #include <array>
+#include <cerrno>
+#include <csignal>
 
 namespace trireme::launch {
 namespace {
@@ -78,6 +82,53 @@ TEST(Console, NeverBlocksOnASlowReaderAndLosesNothing) {
   EXPECT_TRUE(console.is_empty());
   EXPECT_EQ(::fcntl(writer.get(), F_GETFL) & O_NONBLOCK,
             0);  // other users of the pipe keep their blocking writes
+}
+
+TEST(Console, TellsALossOfTextFromAReaderThatLeft) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  Console lost(full.get());
+  lost.write("text");
+  EXPECT_EQ(lost.lost_by(), ENOSPC);
+
+  auto [reader, writer] = make_pipe();
+  reader.reset();
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  Console left(writer.get());
+  left.write("text");
+  std::signal(SIGPIPE, before);
+  EXPECT_TRUE(left.is_empty());
+  EXPECT_EQ(left.lost_by(), 0);
+}
+
+// A line of the launcher's used to be glued to a progress bar.
+TEST(Say, BeginsALineOfItsOwnOnATerminal) {
+  int ours = -1;
+  int theirs = -1;
+  ASSERT_EQ(::openpty(&ours, &theirs, nullptr, nullptr, nullptr), 0);
+  const UniqueFd screen(ours);
+  const UniqueFd terminal(theirs);
+  Consoles consoles{.output = Console(terminal.get()), .error = Console(terminal.get())};
+  say(consoles, "one");
+  consoles.output.write("50 %");
+  say(consoles, "two");
+  say(consoles, "three");
+  std::array<char, 256> buffer{};
+  const ssize_t count = ::read(screen.get(), buffer.data(), buffer.size());
+  EXPECT_EQ(std::string(buffer.data(), static_cast<std::size_t>(count)),
+            "trireme: one\r\n50 %\r\ntrireme: two\r\ntrireme: three\r\n");
+}
+
+TEST(OpenOutput, RefusesAnythingButAFile) {
+  const TemporaryFolder folder;
+  Consoles consoles;
+  ASSERT_EQ(::mkfifo((folder / "rank_0.log").c_str(), 0600), 0);
+  std::filesystem::create_directory(folder / "rank_1.log");
+  std::filesystem::create_symlink("/dev/null", folder / "rank_2.log");
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_THAT(test::message_of<ConfigError>(
+                    [&] { open_output(rank, folder.path(), Output::kNone, consoles); }),
+                testing::HasSubstr(".log: it is no regular file"));
+  }
 }
 
 TEST(OpenOutput, SaysWhichLogFileCannotBeWritten) {

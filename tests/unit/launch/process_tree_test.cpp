@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/launch/process_tree.h>
 
+#include <trireme/base/error.h>
+
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <tests/temporary_folder.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <functional>
+#include <initializer_list>
 
 namespace trireme::launch {
 namespace {
@@ -51,6 +56,53 @@ TEST(ProcessTree, FindsDescendantsAtEveryDepthButNoZombies) {
   std::vector<int> found;
   for (const Process& process : descendants(2, proc.path())) found.push_back(process.id);
   EXPECT_THAT(found, testing::UnorderedElementsAre(3, 4));
+}
+
+TEST(ProcessTree, ListsChildrenAlsoThoseThatHaveEnded) {
+  const TemporaryFolder proc;
+  for (const char* start : {"2 (a) S 1", "3 (b) Z 1", "4 (c) S 2"}) {
+    proc.write(std::string(1, *start) + "/stat", stat_line(start, "1"));
+  }
+  std::vector<int> found;
+  for (const Process& process : children(1, proc.path())) found.push_back(process.id);
+  EXPECT_THAT(found, testing::UnorderedElementsAre(2, 3));
+}
+
+TEST(ProcessTree, ListsTheChildrenOfAMainThread) {
+  const TemporaryFolder proc;
+  proc.write("2/task/2/children", "3 4 ");
+  proc.write("3/stat", stat_line("3 (b) S 2", "1"));
+  EXPECT_EQ(children_of_main_thread(2, proc.path()).size(), 1U);  // process 4 has ended meanwhile
+  EXPECT_TRUE(children_of_main_thread(3, proc.path()).empty());
+}
+
+TEST(ProcessTree, ReadsTheProcessorTime) {
+  const TemporaryFolder proc;
+  proc.write("7/stat", "7 (a) S 3 1 1 0 -1 0 0 0 0 0 20 22 900 900 20 0 1 0 5 0 0\n");
+  EXPECT_EQ(read_process("7", proc.path())->processor_ticks, 42U);
+}
+
+// Without a descriptor nothing used to be found, which looked as if nothing were there.
+TEST(ProcessTree, SaysThatItCannotLookWithoutDescriptors) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit none{.rlim_cur = 3, .rlim_max = 3};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    int refused = 0;
+    for (const auto& look : std::initializer_list<std::function<void()>>{
+             [] { descendants(1); }, [] { children(1); }, [] { read_process("self"); },
+             [] { send_signal(Process{.id = ::getpid(), .name = {}}, 0); }}) {
+      try {
+        look();
+      } catch (const ConfigError&) {
+        ++refused;
+      }
+    }
+    ::_exit(refused);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 4);
 }
 
 TEST(ProcessTree, KnowsOurOwnParent) {

@@ -39,5 +39,15 @@ TEST(FindProgram, RefusesFoldersAndMissingFiles) {
               HasSubstr("no such file"));
 }
 
+TEST(FindProgram, SaysThatSourceCodeIsToBeBuilt) {
+  const TemporaryFolder folder;
+  const std::string source = folder.write("main.cpp", "int main() {}");
+  EXPECT_THAT(message_of<ConfigError>([&] { find_program(source, ""); }),
+              testing::AllOf(HasSubstr("cannot run " + source + ": it is a source file"),
+                             HasSubstr("hint: build it")));
+  const std::string script = folder.write("train.py", "print(1)");
+  EXPECT_THAT(message_of<ConfigError>([&] { find_program(script, ""); }), HasSubstr("python3"));
+}
+
 }  // namespace
 }  // namespace trireme::launch

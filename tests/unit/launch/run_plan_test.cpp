@@ -63,6 +63,38 @@ TEST(RunPlan, LeavesTheUsersTunablesAlone) {
               Not(HasSubstr("GLIBC_TUNABLES")));
 }
 
+TEST(RunPlan, WarnsOfMoreThreadsThanCores) {
+  EXPECT_TRUE(plan_of(options_for(5)).warnings.empty());
+  EXPECT_THAT(plan_of(options_for(6)).warnings,
+              ElementsAre(testing::AllOf(HasSubstr("6 ranks on 5 cores"), HasSubstr("-n 5 fits"))));
+  EXPECT_THAT(plan_of(options_for(2), {{"OMP_NUM_THREADS", "8"}}).warnings,
+              ElementsAre(testing::AllOf(HasSubstr("2 ranks of 8 threads each (OMP_NUM_THREADS) on "
+                                                   "5 cores"),
+                                         HasSubstr("OMP_NUM_THREADS=2 fits"))));
+}
+
+TEST(RunPlan, WaitsForTheStoreAsLongAsTheRanksDo) {
+  using std::chrono::seconds;
+  RunOptions options = options_for(2);
+  EXPECT_EQ(plan_of(options).timeout, seconds(300));
+  EXPECT_EQ(plan_of(options, {{"TRIREME_TIMEOUT", "7"}}).timeout, seconds(7));
+  options.timeout = seconds(9);
+  EXPECT_EQ(plan_of(options, {{"TRIREME_TIMEOUT", "7"}}).timeout, seconds(9));
+}
+
+TEST(RunPlan, TakesNoSecretFromTheCommandLine) {
+  RunOptions options = options_for(2);
+  options.environment = {{"TRIREME_SECRET", "0123456789abcdef"}};
+  try {
+    plan_of(options);
+    FAIL() << "a secret that all users can read was taken";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(),
+                testing::AllOf(HasSubstr("--env sets TRIREME_SECRET, where every user"),
+                               Not(HasSubstr("0123456789abcdef"))));
+  }
+}
+
 TEST(RunPlan, LaterHostsHostNoStore) {
   RunOptions options = options_for(2);
   options.nodes = 2;

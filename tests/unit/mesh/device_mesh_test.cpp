@@ -47,7 +47,7 @@ TEST(DeviceMesh, IsNothingByDefault) {
 }
 
 TEST(DeviceMesh, OfOneRankNeedsNoEngine) {
-  const DeviceMesh mesh(comm::Group(), {{"data", 1}, {"tensor", 1}});
+  const DeviceMesh mesh(comm::Group::self(), {{"data", 1}, {"tensor", 1}});
   EXPECT_TRUE(mesh.contains_this_rank());
   EXPECT_THAT(mesh.coordinate(), ElementsAre(0, 0));
   EXPECT_EQ(mesh.coordinate(1), 0);
@@ -58,7 +58,7 @@ TEST(DeviceMesh, OfOneRankNeedsNoEngine) {
 }
 
 TEST(DeviceMesh, MayHaveNoAxes) {
-  const DeviceMesh mesh(comm::Group(), {});
+  const DeviceMesh mesh(comm::Group::self(), {});
   EXPECT_TRUE(mesh.defined());
   EXPECT_TRUE(mesh.contains_this_rank());
   EXPECT_EQ(mesh.num_axes(), 0);
@@ -112,22 +112,23 @@ TEST(DeviceMesh, ExplainsAxesThatCannotBe) {
 
 TEST(DeviceMesh, ExplainsAGroupOfAnotherSize) {
   EXPECT_THAT(
-      message_of<UsageError>([] { DeviceMesh(comm::Group(), {{"data", 2}}); }),
+      message_of<UsageError>([] { DeviceMesh(comm::Group::self(), {{"data", 2}}); }),
       AllOf(HasSubstr("mesh data=2 has places for 2 ranks and is made of 1 of group 'self'"),
             HasSubstr("hint:")));
-  EXPECT_THAT(message_of<UsageError>([] { DeviceMesh(comm::Group(), {0, 0}, {{"data", 2}}); }),
-              HasSubstr("rank 0 of group 'self' twice"));
-  EXPECT_THAT(message_of<UsageError>([] { DeviceMesh(comm::Group(), {1}, {{"data", 1}}); }),
-              HasSubstr("rank 1 of group 'self', which has ranks 0 to 0"));
-  EXPECT_THAT(message_of<UsageError>([] { DeviceMesh(comm::Group(), {-1}, {{"data", 1}}); }),
-              HasSubstr("rank -1 of group"));
   EXPECT_THAT(
-      message_of<UsageError>([] { DeviceMesh(comm::Group(), std::vector<int>{}, {{"data", 1}}); }),
-      HasSubstr("is made of 0 of group"));
+      message_of<UsageError>([] { DeviceMesh(comm::Group::self(), {0, 0}, {{"data", 2}}); }),
+      HasSubstr("rank 0 of group 'self' twice"));
+  EXPECT_THAT(message_of<UsageError>([] { DeviceMesh(comm::Group::self(), {1}, {{"data", 1}}); }),
+              HasSubstr("rank 1 of group 'self', which has ranks 0 to 0"));
+  EXPECT_THAT(message_of<UsageError>([] { DeviceMesh(comm::Group::self(), {-1}, {{"data", 1}}); }),
+              HasSubstr("rank -1 of group"));
+  EXPECT_THAT(message_of<UsageError>(
+                  [] { DeviceMesh(comm::Group::self(), std::vector<int>{}, {{"data", 1}}); }),
+              HasSubstr("is made of 0 of group"));
 }
 
 TEST(DeviceMesh, NamesWhatIsNotThere) {
-  const DeviceMesh mesh(comm::Group(), {{"data", 1}, {"tensor", 1}});
+  const DeviceMesh mesh(comm::Group::self(), {{"data", 1}, {"tensor", 1}});
   const auto error = [&](const auto& call) { return message_of<UsageError>(call); };
   EXPECT_THAT(error([&] { mesh.axis("model"); }),
               HasSubstr("mesh data=1, tensor=1 has no axis 'model'"));

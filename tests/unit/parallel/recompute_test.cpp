@@ -66,6 +66,36 @@ TEST(Recompute, DoesSoForLayersOfEveryKind) {
   });
 }
 
+static_assert(!detail::Recomputes<int (*)(int), torch::Tensor>);
+static_assert(!detail::Recomputes<torch::nn::Linear, std::vector<torch::Tensor>>);
+static_assert(detail::ForwardsTensor<torch::nn::Sequential&>);
+static_assert(!detail::ForwardsTensor<torch::nn::LSTM&>);
+static_assert(detail::Recomputes<torch::Tensor (*)(const torch::Tensor&), torch::Tensor>);
+
+TEST(Recompute, TakesLambdasAndModules) {
+  const torch::Tensor input = leaf({6, 8});
+  const auto gradient_of = [&](const auto& run) {
+    torch::manual_seed(3);
+    return torch::autograd::grad({run(input).square().sum()}, {input})[0];
+  };
+  torch::nn::Linear layer(8, 8);
+  torch::nn::Sequential block = make_block();
+  const torch::Tensor expected = gradient_of([&](const auto& x) { return layer(x); });
+  const auto all = [&](const std::vector<torch::Tensor>& x) { return Tensors{layer(x[0])}; };
+  const auto shared = layer.ptr();
+  EXPECT_TRUE(same(expected, gradient_of([&](const auto& x) { return recompute(layer, x); })));
+  EXPECT_TRUE(same(expected, gradient_of([&](const auto& x) { return recompute(shared, x); })));
+  EXPECT_TRUE(same(expected, gradient_of([&](const auto& x) {
+                     return recompute([&](torch::Tensor h) { return layer(h); }, x);
+                   })));
+  EXPECT_TRUE(same(expected, gradient_of([&](const auto& x) {
+                     return recompute(all, std::vector<torch::Tensor>{x})[0];
+                   })));
+  EXPECT_TRUE(same(expected, gradient_of([&](const auto& x) { return recompute(all, {x})[0]; })));
+  EXPECT_TRUE(same(gradient_of([&](const auto& x) { return block->forward(x); }),
+                   gradient_of([&](const auto& x) { return recompute(block, x); })));
+}
+
 TEST(Recompute, MayBeNested) {
   for (const int depth : {1, 2, 3, 4}) {
     expect_same([depth](const Caller& call) {

@@ -20,6 +20,9 @@ std::string error_of(const Plan& plan, int ranks) {
 Plan on_mesh(std::vector<MeshAxis> mesh) {
   Plan plan;
   plan.mesh = std::move(mesh);
+  for (const MeshAxis& axis : plan.mesh) {
+    if (axis.name == "tensor") plan.layouts = {{"*", {{"tensor", Replicate{}}}}};
+  }
   return plan;
 }
 
@@ -58,6 +61,23 @@ TEST(Plan, RefusesLayoutsThatItsMeshCannotHave) {
   plan = {};
   plan.layouts = column_parallel("*");
   EXPECT_THAT(error_of(plan, 4), HasSubstr("a mesh that has the axis tensor"));
+}
+
+// Ranks along `dta` used to train each for itself.
+TEST(Plan, RefusesAnAxisThatNoLayoutNames) {
+  EXPECT_THAT(error_of({.mesh = {{"dta", 2}}}, 2),
+              AllOf(HasSubstr("mesh is dta=2"), HasSubstr("no layout names its axis dta"),
+                    HasSubstr("did you mean 'data'?")));
+  EXPECT_THAT(error_of({.mesh = {{"data", 2}, {"pip", 1}}}, 2), HasSubstr("did you mean 'pipe'?"));
+  EXPECT_THAT(error_of({.mesh = {{"data", 2}, {"tensor", 2}}}, 4),
+              AllOf(HasSubstr("no layout names its axis tensor"),
+                    HasSubstr(R"({"*", {{"tensor", Replicate{}}}})")));
+  Plan plan = on_mesh({{"data", 2}, {"tensor", 2}});
+  validate(plan, 4);
+  plan = {.mesh = {{"data", 2}, {"tensor", 1}}};
+  validate(plan, 2);
+  plan = {.mesh = {{"data", 1}, {"tensor", 2}}, .layouts = {{"*", {{"tensr", Shard{0}}}}}};
+  EXPECT_THAT(error_of(plan, 2), HasSubstr("did you mean 'tensor'?"));
 }
 
 TEST(Plan, CutsStateAmongRanksAlongData) {

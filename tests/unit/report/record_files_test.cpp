@@ -7,6 +7,8 @@
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <tests/temporary_folder.h>
 #include <unistd.h>
@@ -15,6 +17,8 @@
 #include <csignal>
 #include <limits>
 #include <sstream>
+#include <string>
+#include <vector>
 
 namespace trireme::report {
 namespace {
@@ -189,8 +193,113 @@ TEST(AppendFile, NamesPathAndCauseWhereItCannotWrite) {
       testing::AllOf(HasSubstr("/dev/null/x"), HasSubstr("Not a directory"), HasSubstr("hint:")));
   EXPECT_THAT(message_of<ConfigError>([] { check_can_write("/proc/nowhere"); }),
               HasSubstr("/proc/nowhere"));
-  EXPECT_THAT(message_of<ConfigError>([] { AppendFile("/dev/full").append("x"); }),
-              testing::AllOf(HasSubstr("/dev/full"), HasSubstr("free space")));
+}
+
+// A disk with so little space that a few records fill it, and more when it is asked for.
+class SmallDisk {
+ public:
+  explicit SmallDisk(const std::filesystem::path& folder) : folder_(folder) {
+    std::filesystem::create_directory(folder_);
+    is_mounted_ = ::mount("none", folder_.c_str(), "tmpfs", 0, "size=8k") == 0;
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  ~SmallDisk() {
+    if (is_mounted_) ::umount2(folder_.c_str(), MNT_DETACH);
+  }
+
+  bool is_mounted() const { return is_mounted_; }
+  void grow() { EXPECT_EQ(::mount("none", folder_.c_str(), "tmpfs", MS_REMOUNT, "size=1m"), 0); }
+
+ private:
+  std::filesystem::path folder_;
+  bool is_mounted_ = false;
+};
+
+std::int64_t count(const std::string& text, const std::string& part) {
+  std::int64_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(AppendFile, GoesOnWhereTheDiskIsFullAndMarksWhatWasLost) {
+  const test::TemporaryFolder folder;
+  SmallDisk disk(folder / "disk");
+  if (!disk.is_mounted()) GTEST_SKIP() << "mounting a small file system needs root";
+  const auto events = folder / "disk" / "events.jsonl";
+  const auto fill = folder / "disk" / "filler";
+  testing::internal::CaptureStderr();
+  {
+    JsonlFile file(events);
+    file.write(full_step());
+    test::write_file(fill, std::string(8192, 'x'));  // as much as there is
+    for (int i = 0; i < 100; ++i) file.write(full_step());
+    // Whole records alone, of which the rest of a page took some.
+    EXPECT_THAT(read_file(events), testing::EndsWith("}\n"));
+    const std::int64_t kept = count(read_file(events), "\n");
+    disk.grow();
+    file.write(full_step());
+    file.write(full_step());
+    std::istringstream lines(read_file(events));
+    std::vector<nlohmann::json> records;
+    for (std::string line; std::getline(lines, line);)
+      records.push_back(nlohmann::json::parse(line));
+    ASSERT_EQ(static_cast<std::int64_t>(records.size()), kept + 3);
+    const auto& mark = records.at(static_cast<std::size_t>(kept));
+    EXPECT_EQ(mark.at("kind"), "lost");
+    EXPECT_EQ(mark.at("records"), 101 - kept);
+    EXPECT_EQ(mark.at("global_step"), 7);
+    EXPECT_EQ(records.back().at("kind"), "step");
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(told, "cannot write to " + events.string() + ": No space left on device"), 1);
+  EXPECT_THAT(told, testing::ContainsRegex("events.jsonl lacks [0-9]+ records"));
+}
+
+TEST(AppendFile, WritesTheBeginningOfATableOnceThereIsSpace) {
+  const test::TemporaryFolder folder;
+  SmallDisk disk(folder / "disk");
+  if (!disk.is_mounted()) GTEST_SKIP() << "mounting a small file system needs root";
+  const auto table = folder / "disk" / "metrics.csv";
+  test::write_file(folder / "disk" / "filler", std::string(8192, 'x'));
+  testing::internal::CaptureStderr();
+  {
+    CsvFile file(table);
+    file.write(EpochRecord{.loss = 0.5});
+    EXPECT_EQ(read_file(table), "");
+    disk.grow();
+    file.write(EpochRecord{.loss = 0.25});
+  }
+  testing::internal::GetCapturedStderr();
+  EXPECT_THAT(read_file(table), testing::MatchesRegex("kind,epoch,[^\n]*\nlost,,,,,,1,,,,,,,,,,\n"
+                                                      "epoch,0,,0,0.25,[^\n]*\n"));
+}
+
+TEST(AppendFile, SaysOnceThatADeviceTakesNothing) {
+  testing::internal::CaptureStderr();
+  {
+    AppendFile file("/dev/full");
+    file.append("x");
+    file.append("y");
+    EXPECT_EQ(file.lost(), 2);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "trireme: warning: cannot write to /dev/full: No space left on device (errno 28); the "
+            "run goes on, and records are left out until they can be written\n"
+            "trireme: warning: /dev/full lacks 2 records that could not be written\n");
+}
+
+TEST(AppendFile, IsNotHeldUpByAFifoThatNobodyReads) {
+  const test::TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
+  testing::internal::CaptureStderr();
+  {
+    AppendFile file(folder / "fifo");
+    for (int i = 0; i < 1000; ++i) file.append(std::string(4096, 'x'));
+    EXPECT_GT(file.lost(), 900);
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("fifo: Resource temporarily unavailable"));
 }
 
 TEST(AppendFile, TryingAFolderLeavesNothingInIt) {

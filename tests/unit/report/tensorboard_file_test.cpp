@@ -80,6 +80,8 @@ TEST(TensorBoardFile, HasATagForEveryNumberOfAStep) {
         "time/total", "scalars/mine"}) {
     EXPECT_THAT(records[1], HasSubstr(tag));
   }
+  EXPECT_THAT(records[1], HasSubstr("of rank 0; train/epoch_loss is the mean over all ranks"));
+  EXPECT_THAT(records[1], HasSubstr("of all ranks"));
   EXPECT_THAT(records[2], HasSubstr("train/epoch_loss"));
 }
 

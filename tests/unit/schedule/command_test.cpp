@@ -17,6 +17,7 @@
 namespace trireme::schedule {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -112,7 +113,7 @@ TEST(ScheduleCommand, TakesTimesOfRanksOrOfStages) {
   EXPECT_THAT(run("interleaved --chunks 4 --ranks 1 --micro-batches 1"), HasSubstr(" 3.00 "));
   EXPECT_THAT(refused<ConfigError>("gpipe --ranks 3 --forward 1,2"),
               HasSubstr("--forward has 2 numbers, but there are 3 stages"));
-  EXPECT_THAT(refused<UsageError>("gpipe --forward -1"), HasSubstr("the time of forward is -1"));
+  EXPECT_THAT(refused<CLI::ParseError>("gpipe --forward -1"), HasSubstr("'-1', expected a number"));
 }
 
 TEST(ScheduleCommand, CountsBytesAndHoldsTheCap) {
@@ -157,7 +158,45 @@ TEST(ScheduleCommand, RefusesWhatItCannotDo) {
   EXPECT_THAT(refused<UsageError>("1f1b --recompute 9"), HasSubstr("stage 9 is to be recomputed"));
   EXPECT_THAT(refused<DataError>("--read missing.txt"), HasSubstr("missing.txt cannot be read"));
   EXPECT_THROW(run("pipedream"), CLI::ParseError);
-  EXPECT_THROW(run("1f1b --ranks 0"), CLI::ParseError);
+}
+
+TEST(ScheduleCommand, SaysWhichNumbersItTakes) {
+  for (const char* option : {"--ranks", "--micro-batches", "--chunks"}) {
+    for (const std::string value : {"0", "-1", "1.5", "many", "99999999999999999999"}) {
+      EXPECT_THAT(refused<CLI::ParseError>("1f1b " + (option + (" " + value))),
+                  AllOf(HasSubstr(std::string(option) + ": '" + value + "', expected an integer"),
+                        HasSubstr("from 1 to 2147483647")));
+    }
+  }
+  EXPECT_THAT(refused<CLI::ParseError>("1f1b --forward 1,nan"),
+              HasSubstr("--forward: 'nan', expected a number, 0 or more"));
+  EXPECT_THAT(refused<CLI::ParseError>("1f1b --communication -0.5"), HasSubstr("'-0.5', expected"));
+  EXPECT_THAT(refused<CLI::ParseError>("1f1b --activation-bytes 9223372036854775807"),
+              HasSubstr("expected an integer from 0 to 1099511627776"));
+}
+
+// They would take all memory, or end as std::bad_alloc.
+TEST(ScheduleCommand, RefusesWhatNoMachineHolds) {
+  for (const std::string kind :
+       {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "search", "search-v"}) {
+    EXPECT_THAT(refused<UsageError>(kind + " --ranks 2147483647"),
+                HasSubstr("a schedule of 2147483647 ranks, 8 micro-batches"));
+    EXPECT_THAT(refused<UsageError>(kind + " --micro-batches 2147483647"),
+                HasSubstr("a schedule of 4 ranks, 2147483647 micro-batches"));
+  }
+  EXPECT_THAT(refused<UsageError>("interleaved --chunks 2147483647"),
+              HasSubstr("2147483647 chunks on each rank"));
+}
+
+TEST(ScheduleCommand, RefusesOptionsThatHaveNoEffect) {
+  EXPECT_THAT(refused<ConfigError>("search --memory-cap 400"),
+              HasSubstr("--memory-cap has no effect here: nothing says how many bytes"));
+  EXPECT_THAT(refused<ConfigError>("all --memory-cap 400"), HasSubstr("--memory-cap has no"));
+  EXPECT_THAT(refused<ConfigError>("search --chunks 3"), HasSubstr("--chunks has no effect here"));
+  for (const std::string option : {"--ranks", "--micro-batches", "--chunks"}) {
+    EXPECT_THAT(refused<ConfigError>("--read x.txt " + option + " 3"),
+                HasSubstr(option + " has no effect here: the file says it"));
+  }
 }
 
 }  // namespace

@@ -42,6 +42,14 @@ TEST(Picture, HasABoxForEveryActionThatTakesTime) {
   EXPECT_THAT(svg, Not(HasSubstr(">rank 3</text>")));
 }
 
+// Programs other than browsers know no variables of CSS, and drew black on black.
+TEST(Picture, HasConcreteColours) {
+  const std::string svg = picture_of(zero_bubble_v(2, 2));
+  EXPECT_THAT(svg, Not(HasSubstr("var(")));
+  EXPECT_THAT(svg, HasSubstr(".back { fill: #ffffff; }"));
+  EXPECT_THAT(svg, HasSubstr("prefers-color-scheme: dark"));
+}
+
 TEST(Picture, SaysWhatTheScheduleComesTo) {
   const std::string svg = picture_of(one_forward_one_backward(4, 8));
   EXPECT_THAT(svg, HasSubstr(">1f1b: 4 ranks, 8 micro-batches<"));

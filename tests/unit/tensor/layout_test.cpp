@@ -48,7 +48,7 @@ TEST(Layout, PrintsAxesWithTheirPlacements) {
             "[data: Shard(0, level 1), tensor: Shard(0, level 0)]");
   EXPECT_EQ(Layout(mesh, {FlatShard{kTwelve}, Partial{}}).to_string(),
             "[data: FlatShard(0+5, 5+7), tensor: Partial(sum)]");
-  EXPECT_EQ(Layout::replicated(DeviceMesh(comm::Group(), {})).to_string(), "[]");
+  EXPECT_EQ(Layout::replicated(DeviceMesh(comm::Group::self(), {})).to_string(), "[]");
 }
 
 TEST(Layout, SaysWhatItHas) {

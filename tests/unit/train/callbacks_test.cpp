@@ -27,6 +27,7 @@ class CallbacksTest : public ::testing::Test {
                                        .global_step = (epoch - 1) * run_.steps_in_epoch + number}};
     context.loss = loss;
     context.samples = 10;
+    context.all_samples = 20;
     return context;
   }
 

@@ -11,12 +11,17 @@
 
 #include <gmock/gmock.h>
 
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <limits>
+#include <string>
+#include <utility>
 
 namespace trireme {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -123,6 +128,36 @@ TEST_F(Checkpoints, TheBestOnesAreKept) {
   EXPECT_EQ(best.best()[1].score, 3);
 }
 
+// A disk on which one checkpoint cannot be removed.
+class FilesThatKeep final : public checkpoint::FileLayer {
+ public:
+  explicit FilesThatKeep(std::string name) : name_(std::move(name)) {}
+  int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    if (from.filename() != name_) return FileLayer::rename(from, to);
+    errno = EACCES;
+    return -1;
+  }
+
+ private:
+  std::string name_;
+};
+
+// It used to end training.
+TEST_F(Checkpoints, AnOldOneThatCannotBeRemovedIsAWarning) {
+  Trained run;
+  FilesThatKeep files("best-1_4");
+  BestCheckpoint best({.save = {.folder = folder_.path(), .prefix = "best", .files = &files},
+                       .keep = 1,
+                       .score = scores({5, 4, 3})});
+  const data::Pipeline data = batches();
+  ::testing::internal::CaptureStderr();
+  const History history = run.model.fit(data, data, {.epochs = 3, .callbacks = {best}});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("no longer among the best stays"), HasSubstr("best-1_4")));
+  EXPECT_THAT(history.epochs, SizeIs(3));
+  EXPECT_THAT(saved("best"), UnorderedElementsAre("best-1_4", "best-3_4"));
+}
+
 TEST_F(Checkpoints, TheBestIsJudgedByTheLossAndGoesOnInAResumedRun) {
   const data::Pipeline data = batches();
   const auto make = [&] {
@@ -142,6 +177,31 @@ TEST_F(Checkpoints, TheBestIsJudgedByTheLossAndGoesOnInAResumedRun) {
       {.epoch_begin = [&](const EpochContext&) { least.push_back(resumed.best().at(0).score); }});
   second.model.fit(data, data, {.epochs = 3, .callbacks = {resumed, look}});
   EXPECT_EQ(least.at(0), best.best()[0].score);
+}
+
+// It could be written, and not read back: no later checkpoint could be resumed.
+TEST_F(Checkpoints, TheBestMayHaveAnInfiniteScore) {
+  const double infinite = std::numeric_limits<double>::infinity();
+  BestCheckpoint best({.save = {.folder = folder_.path(), .prefix = "best"},
+                       .keep = 2,
+                       .score = scores({infinite, -infinite, 3})});
+  const data::Pipeline data = batches();
+  Trained run;
+  run.model.fit(data, data, {.epochs = 2, .callbacks = {best}});
+  ASSERT_THAT(best.best(), SizeIs(2));
+  EXPECT_EQ(best.best()[1].score, infinite);
+
+  BestCheckpoint resumed({.save = {.folder = folder_.path(), .prefix = "best"}, .keep = 2});
+  resumed.restore(best.state());
+  ASSERT_THAT(resumed.best(), SizeIs(2));
+  EXPECT_EQ(resumed.best()[0].score, -infinite);
+  EXPECT_EQ(resumed.best()[1].score, infinite);
+  EXPECT_EQ(resumed.best()[1].path, best.best()[1].path);
+  EXPECT_THROW(resumed.restore("one 1 4 \"best-1_4\"\n"), CheckpointError);
+
+  Trained other;
+  other.model.resume(folder_ / "best-2_4");
+  other.model.fit(data, data, {.epochs = 3, .callbacks = {resumed}});
 }
 
 TEST_F(Checkpoints, TheBestNeedSomethingToBeJudgedBy) {

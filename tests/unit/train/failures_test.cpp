@@ -6,6 +6,7 @@
 #include "tests/ranks/thread_ranks.h"
 #include "tests/unit/train/small_problem.h"
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/train/lambda_callback.h>
 
@@ -25,6 +26,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::message_of;
+using ::testing::Not;
 using testing::same_parameters;
 
 constexpr int kRanks = 3;
@@ -278,8 +280,9 @@ TEST_F(Failures, OfEveryRankAreToldTogether) {
   const auto thrown = testing::run_ranks_catching(2, [&](const comm::Group& group) {
     auto optimizer = testing::momentum(*network(group));
     Model model(network(group), CrossEntropy(), optimizer, {.group = group});
+    const std::int64_t columns = 2 + group.rank();
     data::Pipeline data(data::tensors(
-        {{"features", torch::zeros({8, 4})}, {"label", torch::zeros({8, 2}, torch::kLong)}}));
+        {{"features", torch::zeros({8, 4})}, {"label", torch::zeros({8, columns}, torch::kLong)}}));
     data.shard({.index = group.rank(), .count = 2}).batch(4);
     model.train(1, data);
   });
@@ -354,13 +357,32 @@ TEST_F(Failures, WhereForwardNeedsAllRanksEndTheGroupAtOnce) {
       for (int number = 0; number < kRanks; ++number) {
         const auto& exception = thrown.at(static_cast<std::size_t>(number));
         if (number == kFailing) {
-          EXPECT_THAT(detail::describe(exception), HasSubstr("mine"));
+          EXPECT_THAT(trireme::message_of(exception), HasSubstr("mine"));
         } else {
           EXPECT_THAT(message_of<CommError>(exception),
                       AllOf(HasSubstr("rank 1, " + item.text), HasSubstr("mine")));
         }
       }
     }
+  }
+}
+
+// A wrong shape in forward, which fails alike on all ranks, took a screen of stack frames for each.
+TEST_F(Failures, OfAllRanksAreToldOnceAndWithoutStackFrames) {
+  const auto thrown = testing::run_ranks_catching(kRanks, [&](const comm::Group& group) {
+    torch::nn::Linear linear(7, 3);
+    torch::optim::SGD optimizer(linear->parameters(), 0.1);
+    Model model(linear, CrossEntropy(), optimizer, {.group = group});
+    data::Pipeline data = points_;
+    data.batch(4, data::LastBatch::kDrop);
+    model.train(1, data);
+  });
+  for (const auto& exception : thrown) {
+    const auto text = message_of<TrainingError>(exception);
+    EXPECT_THAT(text, AllOf(HasSubstr("training failed: ranks 0 to 2, "),
+                            HasSubstr("mat1 and mat2 shapes cannot be multiplied (4x4 and 7x3)"),
+                            Not(HasSubstr("frame #")), Not(HasSubstr("; rank"))));
+    EXPECT_EQ(text, trireme::message_of(exception));  // what is nested says nothing else
   }
 }
 

@@ -177,7 +177,7 @@ TEST(Metrics, AreThoseOfAllRanks) {
   };
   data::Pipeline all(data::tensors({{"x", inputs}, {"y", labels}}));
   all.batch(10);
-  const auto [counts, top, perplexity] = evaluate(comm::Group(), all);
+  const auto [counts, top, perplexity] = evaluate(comm::Group::self(), all);
   testing::run_ranks(3, [&](const comm::Group& group) {
     data::Pipeline part = all;
     part.shard({.index = group.rank(), .count = 3, .remainder = data::Remainder::kUneven});

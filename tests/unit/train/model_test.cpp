@@ -90,6 +90,7 @@ TEST(Model, TakesModulesInEveryFormOfLibTorch) {
 TEST(Model, MicroBatchesMakeOneStepOfTheMeanGradientAndTheRestIsLeftOut) {
   const auto x = torch::tensor({1.0F, 2.0F, 3.0F, 4.0F, 100.0F}).unsqueeze(1);
   data::Pipeline data(data::tensors({{"x", x}, {"y", torch::zeros({5, 1})}}));
+  data.batch(1);
   auto module = std::make_shared<Doubler>();
   torch::optim::SGD optimizer(module->parameters(), 0.01);
   Model model(module, MeanSquaredError(), optimizer, {.plan = {.micro_batches = 2}});
@@ -294,7 +295,8 @@ TEST(Model, ChoosesColumnsByNameAndListsThemWhereOneIsMissing) {
 TEST(Model, StopsAtALossThatIsNotANumberBeforeTheOptimizerUsesIt) {
   auto x = torch::ones({4, 1});
   x[2][0] = std::numeric_limits<float>::quiet_NaN();
-  const data::Pipeline data(data::tensors({{"x", x}, {"y", torch::zeros({4, 1})}}));
+  data::Pipeline data(data::tensors({{"x", x}, {"y", torch::zeros({4, 1})}}));
+  data.batch(1);
   auto module = std::make_shared<Doubler>();
   torch::optim::SGD optimizer(module->parameters(), 0.01);
   Model model(module, MeanSquaredError(), optimizer);

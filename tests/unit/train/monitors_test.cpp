@@ -63,6 +63,25 @@ TEST_F(Monitors, MeasureThroughputOverTheLastSteps) {
   EXPECT_THROW(ThroughputMonitor(0), UsageError);
 }
 
+// It used to be of each rank alone here, and of all in the progress bar.
+TEST_F(Monitors, MeasureTheThroughputOfAllRanks) {
+  std::array<torch::nn::Sequential, 2> networks{testing::small_network(), testing::small_network()};
+  testing::run_ranks(2, [&](const comm::Group& group) {
+    const auto& network = networks.at(static_cast<std::size_t>(group.rank()));
+    auto optimizer = testing::momentum(*network);
+    Model model(network, CrossEntropy(), optimizer, {.group = group});
+    double now = 0;
+    ThroughputMonitor monitor(2, [&] { return now; });
+    LambdaCallback look({.step_begin = [&](const StepContext& /*step*/) { now += 1; }});
+    LambdaCallback read({.step_end = [&](const StepEndContext& step) {
+      EXPECT_EQ(step.samples, 8);
+      EXPECT_EQ(step.all_samples, 16);
+      EXPECT_EQ(step.run.scalars->at("samples_per_second"), 16);
+    }});
+    model.train(1, data_, {look, monitor, read});
+  });
+}
+
 TEST_F(Monitors, TellTheMemoryOfTheProcess) {
   MemoryMonitor monitor(2);
   const auto logged = train({monitor});

@@ -181,6 +181,17 @@ TEST_F(Writers, ATraceHasEveryPhaseOfTheStepsThatItIsAskedFor) {
   }
 }
 
+// It used to end a training that was done.
+TEST_F(Writers, ATraceThatCannotBePutTogetherIsAWarning) {
+  std::filesystem::create_directory(folder_ / "trace.json");
+  TraceWriter writer({.folder = folder_.path()});
+  ::testing::internal::CaptureStderr();
+  EXPECT_THAT(model_.train(1, data_, {writer}).epochs, SizeIs(1));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("the traces of all ranks were not put together"));
+  EXPECT_GT(std::filesystem::file_size(folder_ / "trace-rank0.json"), 0U);
+}
+
 // Two ranks, which are threads and have one clock: an exchange of gradients has not ended on one
 // before it has begun on the other.
 TEST_F(Writers, EveryRankWritesItsOwnAndTracesAreOnOneClock) {
@@ -209,6 +220,10 @@ TEST_F(Writers, EveryRankWritesItsOwnAndTracesAreOnOneClock) {
     EXPECT_EQ(records[0].at("rank"), rank);
     EXPECT_EQ(records[0].at("world_size"), 2);
     EXPECT_GT(records[1].at("seconds").at("communication"), 0);
+    EXPECT_EQ(records[1].at("samples"), 2);
+    EXPECT_EQ(records[1].at("all_samples"), 4);
+    EXPECT_EQ(records[1].at("samples_per_second").get<double>(),
+              4 / records[1].at("seconds").at("total").get<double>());
   }
   const Json events = Json::parse(test::read_file(folder_ / "trace.json"));
   std::map<std::pair<int, int>, std::pair<double, double>> steps;  // by step and rank

@@ -5,13 +5,13 @@
 #include <trireme/base/config/nearest.h>
 #include <trireme/base/config/toml.h>
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <ranges>
 #include <span>
-#include <sstream>
 #include <utility>
 
 namespace trireme::config {
@@ -36,7 +36,7 @@ std::string comment_of(const Origin& origin) {
 std::string wrapped(const std::string& text, const std::string& indent) {
   std::string lines;
   std::string line = indent;
-  std::istringstream words(text);
+  TextReader words(text);
   for (std::string word; words >> word;) {
     if (line.size() > indent.size() && line.size() + 1 + word.size() > kHelpColumns) {
       lines += line + "\n";

@@ -3,6 +3,7 @@
 
 #include <trireme/base/config/nearest.h>
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 namespace trireme::config {
 namespace {
@@ -56,7 +57,7 @@ std::optional<Value::List> elements_of(const Value& value) {
   if (const auto* list = value.get<Value::List>()) return *list;
   if (!value.typed) return std::nullopt;
   Value::List elements;
-  std::istringstream typed(*value.typed);
+  TextReader typed(*value.typed);
   for (std::string element; std::getline(typed, element, ',');) {
     elements.push_back(typed_value(without_spaces(element), value.origin));
   }

@@ -19,11 +19,11 @@
 
 #include <trireme/base/config/codec.h>
 #include <trireme/base/config/value.h>
+#include <trireme/base/text.h>
 
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -96,7 +96,7 @@ struct Innermost<std::array<T, N>> {
 template <typename T>
 std::string limit_text(const T& limit) {
   if constexpr (std::is_arithmetic_v<T>) {
-    std::ostringstream text;
+    TextWriter text;
     text << +limit;
     return text.str();
   } else {

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/config/nearest.h>
 
+#include <trireme/base/text.h>
+
 #include <algorithm>
-#include <cctype>
 
 namespace trireme::config {
 namespace {
 
-char plain(char letter) {
-  return letter == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-}
+char plain(char letter) { return letter == '-' ? '_' : ascii_lower(letter); }
 
 }  // namespace
 

@@ -2,18 +2,70 @@
 #include <trireme/base/config/toml.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
+// toml++ asserts, in builds with assertions, what it reports as a parse error right afterwards:
+// `[[[` in a file would end the process.
+#define TOML_ASSERT(condition) static_cast<void>(0)  // NOLINT(readability-identifier-naming)
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <sstream>
 #include <utility>
 
 namespace trireme::config {
 namespace {
+
+// Far more than any configuration has. What is nested deeper is refused: values are built, written
+// and destroyed by recursion.
+constexpr std::int64_t kMaximumKeyParts = 64;
+constexpr int kMaximumDepth = 256;
+
+// Returns where the text or comment that begins at `begin` ends: behind its last character.
+std::size_t end_of_quoted(std::string_view text, std::size_t begin) {
+  const char quote = text[begin];
+  if (quote == '#') return std::min(text.find('\n', begin), text.size());
+  const std::string three(3, quote);
+  const bool is_multi_line = text.substr(begin).starts_with(three);
+  for (std::size_t at = begin + (is_multi_line ? 3 : 1); at < text.size(); ++at) {
+    if (text[at] == '\\' && quote == '"') {
+      ++at;
+    } else if (is_multi_line ? text.substr(at).starts_with(three) : text[at] == quote) {
+      return at + (is_multi_line ? 3 : 1);
+    } else if (text[at] == '\n' && !is_multi_line) {
+      return at;  // never closed, which the parser tells
+    }
+  }
+  return text.size();
+}
+
+// Throws ConfigError where a dotted key has too many parts: toml++ makes a table of each, nested in
+// the one before it, and has no limit of its own.
+void check_dotted_keys(std::string_view text, const std::string& file) {
+  std::int64_t line = 1;
+  std::int64_t dots = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const char character = text[at];
+    if (character == '"' || character == '\'' || character == '#') {
+      const std::size_t end = end_of_quoted(text, at);
+      line += std::ranges::count(text.substr(at, end - at), '\n');
+      at = end;
+      continue;
+    }
+    ++at;
+    if (character == '\n') ++line;
+    if (character == '.') {
+      if (++dots < kMaximumKeyParts) continue;
+      const Origin origin{.kind = Origin::Kind::kFile, .file = file, .line = line, .column = 1};
+      throw ConfigError(join_message(to_string(origin), ": a dotted key has more than ",
+                                     kMaximumKeyParts, " parts"),
+                        "this is no configuration file, or a damaged one");
+    }
+    if (std::string_view("=,[]{}\n").find(character) != std::string_view::npos) dots = 0;
+  }
+}
 
 Origin origin_of(const toml::source_region& region, const std::string& file) {
   return {.kind = Origin::Kind::kFile,
@@ -24,19 +76,19 @@ Origin origin_of(const toml::source_region& region, const std::string& file) {
 
 template <typename Date>
 Value::Date date_of(const Date& date) {
-  std::ostringstream text;
+  TextWriter text;
   text << date;
   return {text.str()};
 }
 
-Value value_of(const toml::node& node, const std::string& file);
+Value value_of(const toml::node& node, const std::string& file, int depth);
 
-Value::Table table_of(const toml::table& table, const std::string& file) {
+Value::Table table_of(const toml::table& table, const std::string& file, int depth = 0) {
   Value::Table entries;
   for (const auto& [key, node] : table) {
     entries.push_back({.key = std::string(key.str()),
                        .origin = origin_of(key.source(), file),
-                       .value = value_of(node, file)});
+                       .value = value_of(node, file, depth + 1)});
   }
   // toml++ sorts them by name.
   std::ranges::stable_sort(entries, {}, [](const Entry& entry) {
@@ -45,13 +97,18 @@ Value::Table table_of(const toml::table& table, const std::string& file) {
   return entries;
 }
 
-Value value_of(const toml::node& node, const std::string& file) {
+Value value_of(const toml::node& node, const std::string& file, int depth) {
   Value value{.origin = origin_of(node.source(), file)};
+  if (depth > kMaximumDepth) {
+    throw ConfigError(join_message(to_string(value.origin), ": nested in more than ", kMaximumDepth,
+                                   " tables and lists"),
+                      "this is no configuration file, or a damaged one");
+  }
   if (const auto* table = node.as_table()) {
-    value.data = table_of(*table, file);
+    value.data = table_of(*table, file, depth);
   } else if (const auto* array = node.as_array()) {
     Value::List list;
-    for (const toml::node& element : *array) list.push_back(value_of(element, file));
+    for (const toml::node& element : *array) list.push_back(value_of(element, file, depth + 1));
     value.data = std::move(list);
   } else if (const auto* text = node.as_string()) {
     value.data = text->get();
@@ -73,7 +130,7 @@ Value value_of(const toml::node& node, const std::string& file) {
 
 std::string quoted(const std::string& text) {
   const toml::value<std::string> value(text);
-  std::ostringstream out;
+  TextWriter out;
   out << toml::toml_formatter(value, toml::format_flags::allow_unicode_strings);
   return out.str();
 }
@@ -120,6 +177,7 @@ struct Writer {
 }  // namespace
 
 Value parse_toml(std::string_view text, const std::string& file) {
+  check_dotted_keys(text, file);
   try {
     const toml::table table = toml::parse(text, std::string_view(file));
     return {.data = table_of(table, file),
@@ -132,11 +190,12 @@ Value parse_toml(std::string_view text, const std::string& file) {
 }
 
 std::optional<Value> parse_toml_value(std::string_view text) {
+  check_dotted_keys(text, "");
   try {
     const toml::table table = toml::parse("value = " + std::string(text));
     const toml::node* const node = table.get("value");
     if (node == nullptr || table.size() != 1) return std::nullopt;
-    return value_of(*node, "");
+    return value_of(*node, "", 0);
   } catch (const toml::parse_error&) {
     return std::nullopt;
   }

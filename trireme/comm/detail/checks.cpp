@@ -2,6 +2,7 @@
 #include <trireme/comm/detail/checks.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/engine.h>
 
 namespace trireme::comm {
 
@@ -13,7 +14,22 @@ void refuse(const at::Tensor& tensor, const char* operation, const char* expecte
                                       tensor.strides(), ", on ", tensor.device())
                        : std::string("an undefined tensor"),
                    ", expected ", expected),
-      "pass tensor.contiguous(), on the device that the group's engine carries");
+      "pass tensor.contiguous()");
+}
+
+void refuse_device(const at::Tensor& tensor, const char* operation, const Group& group) {
+  std::string others;
+  for (const Engine& engine : engines()) {
+    if (engine.device != tensor.device().type()) continue;
+    const std::string reason = engine.unavailable_because();
+    others += join_message(others.empty() ? "" : ", ", "TRIREME_ENGINE=", engine.name,
+                           reason.empty() ? "" : " (" + reason + ")");
+  }
+  throw UsageError(
+      join_message(operation, " was given a tensor on ", tensor.device(), "; engine ",
+                   group.engine(), " of group '", group.name(), "' carries tensors on the CPU"),
+      join_message(others.empty() ? "" : others + " or InitOptions::engine takes such tensors; ",
+                   "with engine ", group.engine(), " pass tensor.cpu()"));
 }
 
 void check_dense(const at::Tensor& tensor, const char* operation) {
@@ -51,7 +67,9 @@ bool is_needed(const Group& group, const char* operation) {
                                   "', to which this process does not belong"),
                      "call it only on ranks that are in the list given to subgroup");
   }
-  return group.size() > 1;
+  if (group.size() > 1) return true;
+  check_given(group, operation);
+  return false;
 }
 
 void check_all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& group) {

@@ -11,6 +11,10 @@ namespace trireme::comm {
 /// Says what the tensor is and what was expected instead.
 [[noreturn]] void refuse(const at::Tensor& tensor, const char* operation, const char* expected);
 
+/// For a tensor on a device that the group's engine does not carry: names the engines that do.
+[[noreturn]] void refuse_device(const at::Tensor& tensor, const char* operation,
+                                const Group& group);
+
 /// Without gaps or overlaps, in any order of dimensions.
 void check_dense(const at::Tensor& tensor, const char* operation);
 
@@ -29,7 +33,8 @@ void check_peer(int peer, const Group& group, const char* operation);
 /// In the group, which this process belongs to, and not this rank.
 void check_other(int peer, const Group& group, const char* operation);
 
-/// Returns whether there is anything to do for this operation: not in a group of one.
+/// Returns whether there is anything to do for this operation: not in a group of one. Throws for an
+/// empty group.
 bool is_needed(const Group& group, const char* operation);
 
 }  // namespace trireme::comm

@@ -2,6 +2,7 @@
 #include <trireme/comm/detail/starter.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/monitor/failure_report.h>
 #include <trireme/comm/monitor/recorder.h>
 #include <trireme/comm/shm/communicator.h>
 
@@ -17,23 +18,61 @@ namespace {
 
 std::string first_line(const char* text) { return std::string(text, std::strcspn(text, "\n")); }
 
-[[noreturn]] void fail(const Group& group, const char* operation, std::uint64_t sequence_number,
-                       std::chrono::steady_clock::time_point started, const std::exception& cause) {
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
-  const std::string message =
-      join_message(operation, ", number ", sequence_number, ", of group '", group.name(),
+// How to go on where that rank is to blame.
+std::string hint_about(Fate fate, const Group& group) {
+  const std::string deadline = join_message(static_cast<double>(group.timeout().count()) / 1000,
+                                            " s (TRIREME_TIMEOUT, in seconds)");
+  switch (fate) {
+    case Fate::kEnded:
+      return "its own log or exit status says why: a signal, an exception, an early return";
+    case Fate::kStopped:
+      return "let it go on (kill -CONT), or end the run";
+    case Fate::kSilent:
+      return "look at that process and its host";
+    case Fate::kIdle:
+      return "a debugger attached to that process shows what it waits for";
+    case Fate::kComputes:
+      return "a rank that computes for long needs a longer deadline than " + deadline;
+    case Fate::kWaits:
+      return "every rank of a group must make the same calls in the same order";
+    default:
+      return "another rank ended, made another call, or did not make this one within " + deadline +
+             "; its own log says why";
+  }
+}
+
+struct Failed {
+  const char* operation;
+  std::uint64_t number;
+  Recorder::Serial serial;
+  int peer;
+  std::chrono::steady_clock::time_point started;
+};
+
+[[noreturn]] void fail(const Group& group, const Failed& failed, const std::string& cause) {
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - failed.started;
+  const std::string place =
+      join_message(failed.operation, ", number ", failed.number, ", of group '", group.name(),
                    "' on rank ", group.rank(), " of ", group.size(), " (engine ", group.engine(),
-                   ") failed after ", elapsed.count(), " s: ", first_line(cause.what()));
-  throw CommError(
-      join_message(message, "\nwhat each rank did last:", group.report_failure(message)),
-      join_message("another rank ended, made another call, or did not make this one within ",
-                   static_cast<double>(group.timeout().count()) / 1000,
-                   " s; its own log says why. The group cannot be used any more"),
-      {.rank = group.rank(),
-       .peer = -1,
-       .operation = operation,
-       .sequence = sequence_number,
-       .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed)});
+                   ") failed after ", elapsed.count(), " s: ");
+  const FailureReport report =
+      group.report_failure(place + cause, failed.peer < 0 ? failed.number : 0);
+  group.recorder().stop_waiting(failed.serial);  // until now the others were asked
+  const std::string blamed =
+      report.culprit < 0 ? std::string() : report.what + ". The engine says: ";
+  throw CommError(join_message(place, blamed, cause, "\nwhat each rank did last:", report.lines),
+                  hint_about(report.fate, group) + ". The group cannot be used any more",
+                  {.rank = group.rank(),
+                   .peer = report.culprit,
+                   .operation = failed.operation,
+                   .sequence = failed.number,
+                   .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed)});
+}
+
+// Without its hint: ours says what to do.
+std::string message_without_hint(const Error& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find("\n  hint: "));
 }
 
 }  // namespace
@@ -46,6 +85,8 @@ struct Work::Pending {
   Group group;
   const char* operation = "";
   std::uint64_t sequence_number = 0;
+  Recorder::Serial serial = 0;
+  int peer = -1;
   std::chrono::steady_clock::time_point started;
   std::vector<at::Tensor> keep_alive;
 };
@@ -66,14 +107,25 @@ void Work::wait() {
     pending->group.shared_memory()->point_to_point().wait(*pending->transfer);
     return;
   }
+  const Group& group = pending->group;
+  const Failed failed{pending->operation, pending->sequence_number, pending->serial, pending->peer,
+                      pending->started};
+  group.recorder().wait(pending->serial);
   try {
-    pending->work->wait(pending->group.timeout());
-    pending->group.recorder().end(pending->sequence_number);
-  } catch (const Error& error) {  // of an engine of ours, which says who is to blame
-    pending->group.dump(error.what());
+    pending->work->wait(group.timeout());
+    group.recorder().end(pending->serial);
+  } catch (const CommError& error) {  // of an engine of ours
+    // Threads of one process are named by their engine; of others it knows no more than which part
+    // of the hierarchy did not come.
+    if (group.is_watched()) fail(group, failed, message_without_hint(error));
+    group.dump(error.what());
+    throw;
+  } catch (const Error& error) {
+    group.recorder().stop_waiting(pending->serial);
+    group.dump(error.what());
     throw;
   } catch (const std::exception& cause) {
-    fail(pending->group, pending->operation, pending->sequence_number, pending->started, cause);
+    fail(group, failed, first_line(cause.what()));
   }
 }
 
@@ -87,12 +139,17 @@ bool Work::is_completed() const {
 }
 
 Work Starter::start(const Group& group, const char* operation, std::vector<at::Tensor> keep_alive,
-                    std::string_view label, const Call& call) {
-  const std::uint64_t sequence_number = group.next_sequence_number();
-  group.recorder().begin(
-      sequence_number, operation,
-      keep_alive.empty() ? std::string_view() : c10::toString(keep_alive.front().scalar_type()),
-      keep_alive.empty() ? 0 : keep_alive.front().numel(), label);
+                    std::string_view label, const Call& call, int peer) {
+  const std::uint64_t sequence_number =
+      peer < 0 ? group.next_sequence_number() : group.next_message_number();
+  const bool has_tensor = !keep_alive.empty();
+  const Recorder::Serial serial = group.recorder().begin(
+      {.number = sequence_number,
+       .name = operation,
+       .type = has_tensor ? c10::toString(keep_alive.front().scalar_type()) : std::string_view(),
+       .count = has_tensor ? keep_alive.front().numel() : 0,
+       .label = label,
+       .peer = peer});
   Work work;
   try {
     work.pending_ =
@@ -102,14 +159,18 @@ Work Starter::start(const Group& group, const char* operation, std::vector<at::T
                                                       .group = group,
                                                       .operation = operation,
                                                       .sequence_number = sequence_number,
+                                                      .serial = serial,
+                                                      .peer = peer,
                                                       .started = std::chrono::steady_clock::now(),
                                                       .keep_alive = std::move(keep_alive)});
   } catch (const Error&) {
     throw;
   } catch (const std::exception& cause) {
-    throw CommError(join_message("engine ", group.engine(), " cannot start ", operation,
-                                 " (number ", sequence_number, " of group '", group.name(),
-                                 "'): ", first_line(cause.what())),
+    const std::string message = join_message("engine ", group.engine(), " cannot start ", operation,
+                                             " (number ", sequence_number, " of group '",
+                                             group.name(), "'): ", first_line(cause.what()));
+    group.dump(message);
+    throw CommError(message,
                     "it may not know the dtype or the device of the tensor; if its connection is "
                     "broken, another rank ended before");
   }

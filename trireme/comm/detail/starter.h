@@ -25,8 +25,9 @@ class Starter {
 
   /// By a c10d engine, whose errors become CommError; the first tensor tells the recorder what is
   /// sent.
+  /// @param peer the other rank of a send or receive; -1 for a collective.
   static Work start(const Group& group, const char* operation, std::vector<at::Tensor> keep_alive,
-                    std::string_view label, const Call& call);
+                    std::string_view label, const Call& call, int peer = -1);
 
   /// By the shared-memory engine. `call` keeps the tensors that it uses alive, and no handle of the
   /// group: the last one would end the group on the group's own thread.

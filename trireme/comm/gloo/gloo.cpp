@@ -7,6 +7,7 @@
 #include <trireme/comm/gloo/gloo.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -22,7 +23,7 @@ std::shared_ptr<::gloo::transport::Device> make_device(const EngineContext& cont
       return ProcessGroupGloo::createDeviceForInterface(context.interface);
     } catch (const std::exception& failure) {
       throw ConfigError(join_message("engine gloo cannot use network interface '",
-                                     context.interface, "': ", failure.what()),
+                                     context.interface, "': ", message_of(failure)),
                         "set TRIREME_INTERFACE to a name that `ip address` lists, or unset it");
     }
   }

@@ -2,8 +2,8 @@
 #include <trireme/comm/hierarchy/hierarchical_backend.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/base/listed_ranks.h>
-#include <trireme/launch/store/quiet_torch.h>
 
 #include <ATen/ops/cat.h>
 
@@ -289,7 +289,7 @@ void HierarchicalBackend::run(const c10::intrusive_ptr<StagedWork>& work, const 
     failure = std::current_exception();
   } catch (const std::exception& cause) {
     failure = std::current_exception();
-    const std::string text = launch::message_of(cause);
+    const std::string text = message_of(cause);
     closing = break_down(text.substr(0, text.find('\n')));
   }
   work->complete(failure);

@@ -2,8 +2,8 @@
 #include <trireme/comm/hierarchy/hierarchy.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/hierarchy/hierarchical_backend.h>
-#include <trireme/launch/store/quiet_torch.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -36,7 +36,7 @@ c10::intrusive_ptr<c10d::Backend> connect_part(const EngineContext& context, con
     throw CommError(join_message("engine ", engine.name, " could not connect rank ", context.rank,
                                  " to '", part.group_name, "', ", part.size, " ranks, within ",
                                  static_cast<double>(context.timeout.count()) / 1000,
-                                 " s: ", launch::message_of(failure)),
+                                 " s: ", message_of(failure)),
                     "check that the ranks reach each other; TRIREME_INTERFACE chooses the network "
                     "interface");
   }

@@ -2,7 +2,7 @@
 #include <trireme/comm/hierarchy/stages.h>
 
 #include <trireme/base/error.h>
-#include <trireme/launch/store/quiet_torch.h>
+#include <trireme/base/exception_text.h>
 
 #include <ATen/ops/empty.h>
 
@@ -56,7 +56,7 @@ milliseconds Stages::remaining() const {
 }
 
 void Stages::fail(Stage stage, const std::exception& cause) const {
-  const std::string text = launch::message_of(cause);
+  const std::string text = message_of(cause);
   std::size_t length = text.find('\n');
   CommFailure failure = {.rank = rank_,
                          .peer = -1,

@@ -3,14 +3,18 @@
 
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
+#include <trireme/base/listed_ranks.h>
+#include <trireme/base/text.h>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cctype>
-#include <fstream>
+#include <limits>
 #include <map>
-#include <sstream>
+#include <mutex>
+#include <set>
+#include <stdexcept>
 
 namespace trireme::comm {
 namespace {
@@ -22,8 +26,7 @@ constexpr std::string_view kPrefix = "trireme-dump-";
 std::string file_name(const Dump& dump) {
   std::string group = dump.group;
   std::replace_if(
-      group.begin(), group.end(),
-      [](char letter) { return std::isalnum(static_cast<unsigned char>(letter)) == 0; }, '-');
+      group.begin(), group.end(), [](char letter) { return !is_ascii_alphanumeric(letter); }, '-');
   return join_message(kPrefix, group, "-rank", dump.rank, ".json");
 }
 
@@ -44,20 +47,40 @@ json to_json(const Dump& dump) {
           {"operations", std::move(operations)}};
 }
 
+// Nothing is allocated or converted by a number that cannot be.
+std::int64_t integer_at(const json& object, const char* name, std::int64_t smallest,
+                        std::int64_t largest) {
+  const json& found = object.at(name);
+  if (found.is_number_unsigned()) {
+    const auto number = found.get<std::uint64_t>();
+    if (number <= static_cast<std::uint64_t>(largest) &&
+        static_cast<std::int64_t>(number) >= smallest) {
+      return static_cast<std::int64_t>(number);
+    }
+  }
+  // Printing lists in lists goes down into them by recursion.
+  const std::string what = found.is_structured() ? found.type_name() : found.dump();
+  throw std::out_of_range(join_message("'", name, "' is ", what, ", expected an integer from ",
+                                       smallest, " to ", largest));
+}
+
 Dump from_json(const json& text) {
+  constexpr std::int64_t kMostRanks = 1 << 20;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t size = integer_at(text, "size", 1, kMostRanks);
   Dump dump = {.group = text.at("group"),
-               .rank = text.at("rank"),
-               .size = text.at("size"),
+               .rank = static_cast<int>(integer_at(text, "rank", 0, size - 1)),
+               .size = static_cast<int>(size),
                .error = text.at("error"),
                .operations = {}};
   for (const json& operation : text.at("operations")) {
     dump.operations.push_back(
-        {.number = operation.at("number"),
+        {.number = static_cast<std::uint64_t>(integer_at(operation, "number", 0, kMost)),
          .is_collective = operation.at("collective"),
          .what = operation.at("what"),
          .label = operation.at("label"),
-         .started = std::chrono::nanoseconds(operation.at("started_ns").get<std::int64_t>()),
-         .finished = std::chrono::nanoseconds(operation.at("finished_ns").get<std::int64_t>())});
+         .started = std::chrono::nanoseconds(integer_at(operation, "started_ns", 0, kMost)),
+         .finished = std::chrono::nanoseconds(integer_at(operation, "finished_ns", 0, kMost))});
   }
   return dump;
 }
@@ -88,21 +111,21 @@ std::string lines_of(const std::vector<Dump>& ranks, std::uint64_t number) {
 }
 
 std::string compare_group(const std::vector<Dump>& ranks) {
-  std::ostringstream text;
+  TextWriter text;
   const int size = ranks.front().size;
   text << "group '" << ranks.front().group << "' of " << size << " ranks\n";
-  std::string missing;
+  std::set<int> present;
+  for (const Dump& dump : ranks) present.insert(dump.rank);
+  std::vector<int> missing;
   for (int rank = 0; rank < size; ++rank) {
-    if (std::none_of(ranks.begin(), ranks.end(),
-                     [&](const Dump& dump) { return dump.rank == rank; })) {
-      missing += join_message(missing.empty() ? "" : ", ", rank);
-    }
+    if (!present.contains(rank)) missing.push_back(rank);
   }
   if (!missing.empty()) {
-    text << "  no dump of rank " << missing << ": it was killed, or never saw the failure\n";
+    text << "  no dump of " << listed_ranks(missing)
+         << ": it was killed, or never saw the failure\n";
   }
-  std::uint64_t first = 1;  // from here on every rank's records reach
-  std::uint64_t last = 0;
+  std::uint64_t first = 1;          // from here on every rank's records reach
+  std::set<std::uint64_t> numbers;  // that any rank has: there may be gaps of any size
   for (const Dump& dump : ranks) {
     const OperationRecord* newest = last_collective(dump);
     text << "  rank " << dump.rank << ": ";
@@ -110,14 +133,17 @@ std::string compare_group(const std::vector<Dump>& ranks) {
       text << "no collective";
     } else {
       text << (newest->finished.count() == 0 ? "is in " : "finished ") << describe(*newest);
-      last = std::max(last, newest->number);
+    }
+    for (const OperationRecord& record : dump.operations) {
+      if (record.is_collective) numbers.insert(record.number);
     }
     text << '\n';
     const auto oldest = std::find_if(dump.operations.begin(), dump.operations.end(),
                                      [](const auto& record) { return record.is_collective; });
     if (oldest != dump.operations.end()) first = std::max(first, oldest->number);
   }
-  for (std::uint64_t number = first; number <= last; ++number) {
+  for (auto place = numbers.lower_bound(first); place != numbers.end(); ++place) {
+    const std::uint64_t number = *place;
     const OperationRecord* reference = find_collective(ranks.front(), number);
     const bool same = std::all_of(ranks.begin(), ranks.end(), [&](const Dump& dump) {
       const OperationRecord* record = find_collective(dump, number);
@@ -139,11 +165,16 @@ std::string describe(const OperationRecord& record) {
 }
 
 std::filesystem::path write_dump(const std::filesystem::path& folder, const Dump& dump) noexcept {
+  // A signal and a failure may come together, and whoever comes second ends the process.
+  static std::mutex writing;
+  const std::lock_guard lock(writing);
   try {
     std::filesystem::create_directories(folder);
     const std::filesystem::path path = folder / file_name(dump);
     AtomicFile file(path);
-    file.write(to_json(dump).dump(1) + "\n");
+    // A label that was cut short may end within a letter.
+    file.write(to_json(dump).dump(1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace) +
+               "\n");
     file.commit();
     return path;
   } catch (const std::exception&) {
@@ -158,9 +189,11 @@ std::vector<Dump> read_dumps(const std::filesystem::path& folder) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kPrefix) || !name.ends_with(".json")) continue;
     try {
-      std::ifstream file(entry.path());
-      dumps.push_back(from_json(json::parse(file)));
-    } catch (const json::exception& error) {
+      InputFile file = open_input(entry.path());
+      const auto text = read_text(file, std::numeric_limits<std::int64_t>::max());
+      if (!text) throw std::runtime_error("it " + file.problem);
+      dumps.push_back(from_json(json::parse(*text)));
+    } catch (const std::exception& error) {
       throw ConfigError(
           join_message("dump ", entry.path().string(), " cannot be read: ", error.what()),
           "delete it, or give a folder that only this version of Trireme wrote to");

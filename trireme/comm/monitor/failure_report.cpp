@@ -16,31 +16,43 @@ std::string key_of(int rank) { return join_message("did/", rank); }
 
 }  // namespace
 
-std::string exchange_last_operations(c10d::Store& store, int rank, int size,
-                                     std::span<const int> world_ranks, const std::string& own,
-                                     std::chrono::milliseconds patience) {
+FailureReport exchange_last_operations(c10d::Store* store, int rank, int size,
+                                       std::span<const int> world_ranks, const std::string& own,
+                                       std::chrono::milliseconds patience,
+                                       const std::function<Finding(int rank)>& look) {
   const launch::QuietTorch quiet;
   const auto give_up = std::chrono::steady_clock::now() + patience;
-  std::string lines;
+  FailureReport report;
   try {
-    store.set(key_of(rank), own);
+    if (store != nullptr) store->set(key_of(rank), own);
     for (int other = 0; other < size; ++other) {
       std::string text = other == rank ? own : "";
-      while (other != rank && text.empty()) {
-        if (store.check({key_of(other)})) {
-          text = store.get_to_str(key_of(other));
-        } else if (std::chrono::steady_clock::now() >= give_up) {
-          text = "does not answer: it ended, is stopped or still computes";
-        } else {
-          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      while (text.empty()) {
+        // Whoever fails answers before it ends.
+        const Finding found = look(other);
+        if (store != nullptr && store->check({key_of(other)})) {
+          text = store->get_to_str(key_of(other));
+          break;
         }
+        const bool is_known = found.fate <= Fate::kStopped || store == nullptr;
+        if (is_known || std::chrono::steady_clock::now() >= give_up) {
+          text = found.text.empty() ? "does not answer: it ended, is stopped or still computes"
+                                    : found.text;
+          if (found.fate != Fate::kArrived && (report.culprit < 0 || found.fate < report.fate)) {
+            report.culprit = other;
+            report.fate = found.fate;
+            report.what = listed_ranks({&other, 1}, world_ranks) + " " + text;
+          }
+          break;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
-      lines += join_message("\n  ", listed_ranks({&other, 1}, world_ranks), ": ", text);
+      report.lines += join_message("\n  ", listed_ranks({&other, 1}, world_ranks), ": ", text);
     }
   } catch (const std::exception&) {
-    lines += "\n  (the store that could tell of the others is gone)";
+    report.lines += "\n  (the store that could tell of the others is gone)";
   }
-  return lines;
+  return report;
 }
 
 }  // namespace trireme::comm

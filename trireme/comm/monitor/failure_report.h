@@ -3,9 +3,12 @@
 // failed.
 #pragma once
 
+#include <trireme/comm/monitor/watch.h>
+
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -15,12 +18,21 @@ class Store;
 
 namespace trireme::comm {
 
-/// Tells the others what this rank did last, waits up to `patience` for them to do the same, and
-/// returns a line per rank. A rank that does not answer ended, is stopped or still computes. Never
-/// throws.
+struct FailureReport {
+  std::string lines;  ///< one for each rank, each with a line break before it
+  int culprit = -1;   ///< the rank that held the others up, where one can be told
+  Fate fate = Fate::kUnknown;
+  std::string what;  ///< `rank 1 is stopped by a signal`
+};
+
+/// Tells the others what this rank did last, and waits up to `patience` for those to do the same
+/// that have not ended or been stopped. Never throws.
 /// @param world_ranks what the ranks are in the world, by rank; empty: the same.
-std::string exchange_last_operations(c10d::Store& store, int rank, int size,
-                                     std::span<const int> world_ranks, const std::string& own,
-                                     std::chrono::milliseconds patience);
+/// @param store null where it does not answer.
+/// @param look what can be told of another rank of the group without its help.
+FailureReport exchange_last_operations(c10d::Store* store, int rank, int size,
+                                       std::span<const int> world_ranks, const std::string& own,
+                                       std::chrono::milliseconds patience,
+                                       const std::function<Finding(int rank)>& look);
 
 }  // namespace trireme::comm

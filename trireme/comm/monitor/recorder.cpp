@@ -6,51 +6,82 @@
 #include <algorithm>
 
 namespace trireme::comm {
-namespace {
 
-std::chrono::nanoseconds now() { return std::chrono::steady_clock::now().time_since_epoch(); }
-
-bool is_point_to_point(std::string_view operation) {
-  return operation == "send" || operation == "receive";
+OperationRecord Recorder::record_of(const Entry& entry) {
+  return {.number = entry.number,
+          .is_collective = entry.peer < 0,
+          .what = entry.type.empty()
+                      ? std::string(entry.name)
+                      : join_message(entry.name, " of ", entry.count, " ", entry.type),
+          .label = entry.label,
+          .started = entry.started.time_since_epoch(),
+          .finished = entry.finished.time_since_epoch()};
 }
 
-}  // namespace
-
-void Recorder::begin(std::uint64_t number, const char* operation, std::string_view type,
-                     std::int64_t count, std::string_view label) {
-  const std::lock_guard lock(mutex_);
-  entries_[number % kRecords] = {.number = number,
-                                 .operation = operation,
-                                 .type = type,
-                                 .count = count,
-                                 .label = std::string(label),
-                                 .started = now(),
-                                 .finished = {}};
+Recorder::Entry* Recorder::find(Serial serial) {
+  Entry& entry = entries_[serial % kRecords];
+  return entry.serial == serial ? &entry : nullptr;  // later operations may have taken its place
 }
 
-void Recorder::end(std::uint64_t number) {
+Recorder::Serial Recorder::begin(const Operation& operation) {
   const std::lock_guard lock(mutex_);
-  Entry& entry = entries_[number % kRecords];
-  if (entry.number == number) entry.finished = now();
+  const Serial serial = ++last_serial_;
+  if (operation.peer < 0) last_collective_ = std::max(last_collective_, operation.number);
+  entries_[serial % kRecords] = {.serial = serial,
+                                 .number = operation.number,
+                                 .name = operation.name,
+                                 .type = operation.type,
+                                 .count = operation.count,
+                                 .label = std::string(operation.label),
+                                 .peer = operation.peer,
+                                 .started = Clock::now()};
+  return serial;
+}
+
+void Recorder::wait(Serial serial) {
+  const std::lock_guard lock(mutex_);
+  if (Entry* entry = find(serial)) entry->waited_since = Clock::now();
+}
+
+void Recorder::stop_waiting(Serial serial) {
+  const std::lock_guard lock(mutex_);
+  if (Entry* entry = find(serial)) entry->waited_since.reset();
+}
+
+void Recorder::end(Serial serial) {
+  const std::lock_guard lock(mutex_);
+  Entry* entry = find(serial);
+  if (entry == nullptr) return;
+  entry->finished = Clock::now();
+  entry->waited_since.reset();
 }
 
 std::vector<OperationRecord> Recorder::records() const {
-  std::vector<OperationRecord> all;
   const std::lock_guard lock(mutex_);
+  std::vector<const Entry*> entries;
   for (const Entry& entry : entries_) {
-    if (entry.number == 0) continue;
-    all.push_back({.number = entry.number,
-                   .is_collective = !is_point_to_point(entry.operation),
-                   .what = entry.type.empty() ? std::string(entry.operation)
-                                              : join_message(entry.operation, " of ", entry.count,
-                                                             " ", entry.type),
-                   .label = entry.label,
-                   .started = entry.started,
-                   .finished = entry.finished});
+    if (entry.serial != 0) entries.push_back(&entry);
   }
-  std::sort(all.begin(), all.end(),
-            [](const auto& a, const auto& b) { return a.number < b.number; });
+  std::ranges::sort(entries, {}, [](const Entry* entry) { return entry->serial; });
+  std::vector<OperationRecord> all;
+  for (const Entry* entry : entries) all.push_back(record_of(*entry));
   return all;
+}
+
+Recorder::Place Recorder::place() const {
+  const std::lock_guard lock(mutex_);
+  Place place{.last_collective = last_collective_, .last = "nothing yet"};
+  const Entry& last = entries_[last_serial_ % kRecords];
+  if (last_serial_ != 0) place.last = describe(record_of(last));
+  for (const Entry& entry : entries_) {
+    if (!entry.waited_since) continue;
+    if (place.waiting && place.waiting->since <= *entry.waited_since) continue;
+    place.waiting = Waiting{.operation = record_of(entry),
+                            .peer = entry.peer,
+                            .serial = entry.serial,
+                            .since = *entry.waited_since};
+  }
+  return place;
 }
 
 }  // namespace trireme::comm

@@ -2,6 +2,7 @@
 #include <trireme/comm/mpi/backend.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/mpi/buffers.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -194,7 +195,7 @@ MpiBackend::WorkHandle MpiBackend::start(const char* title, OpType type, Tensors
     throw;
   } catch (const c10::Error& failure) {  // given up before, or no memory for a copy
     if (work->has_started()) {
-      connection_->progress().abandon(work, failure.what_without_backtrace());
+      connection_->progress().abandon(work, message_of(failure));
     }
     throw;
   } catch (const std::exception& failure) {

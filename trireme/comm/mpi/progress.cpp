@@ -2,12 +2,11 @@
 #include <trireme/comm/mpi/progress.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/monitor/blocked_signals.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -200,14 +199,9 @@ void Progress::abandon(c10::intrusive_ptr<MpiWork> work, const std::string& why)
   abandoned_.push_back(std::move(work));
 }
 
-// The program's signal handlers run on the program's threads.
 void Progress::start_thread() {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Progress::wake_thread() {

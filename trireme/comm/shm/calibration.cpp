@@ -11,6 +11,7 @@
 #include <chrono>
 #include <fstream>
 #include <limits>
+#include <locale>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -66,6 +67,7 @@ std::optional<Thresholds> read(const std::filesystem::path& path) {
   Thresholds thresholds;
   std::string boot;
   std::ifstream file(path);
+  file.imbue(std::locale::classic());
   file >> boot >> thresholds.one_shot_bytes >> thresholds.chunk_bytes;
   if (!file || boot != boot_id()) return std::nullopt;
   return thresholds;
@@ -78,6 +80,7 @@ void write(const std::filesystem::path& path, const Thresholds& thresholds) {
   const std::filesystem::path temporary = join_message(path.string(), ".", ::getpid());
   {
     std::ofstream file(temporary);
+    file.imbue(std::locale::classic());
     file << boot_id() << ' ' << thresholds.one_shot_bytes << ' ' << thresholds.chunk_bytes << '\n';
   }
   std::filesystem::rename(temporary, path, failure);

@@ -2,7 +2,6 @@
 #include <trireme/comm/shm/communicator.h>
 
 #include <trireme/base/error.h>
-#include <trireme/base/machine.h>
 #include <trireme/comm/shm/calibration.h>
 #include <trireme/comm/shm/fold.h>
 
@@ -11,8 +10,6 @@
 #include <bit>
 #include <cstring>
 #include <numeric>
-#include <set>
-#include <sstream>
 #include <utility>
 
 namespace trireme::shm {
@@ -56,79 +53,6 @@ Operation all_reduce_of(std::size_t count, DataType type, Reduction reduction) {
   return {.kind = Kind::kAllReduce, .type = type, .op = reduction.op, .count = count};
 }
 
-// Each rank may be bound to cores of its own, and all may share a quota.
-bool have_more_ranks_than_cores(int rank, int size, Meeting& meeting) {
-  const std::vector<int> own = allowed_cores();
-  const int quota = available_cores();
-  std::ostringstream text;
-  text << (quota < static_cast<int>(own.size()) ? quota : INT32_MAX);
-  for (const int core : own) text << ' ' << core;
-  meeting.set(join_message("cores/", rank), text.str());
-  std::set<int> all;
-  int smallest_quota = INT32_MAX;
-  for (int other = 0; other < size; ++other) {
-    std::istringstream theirs(meeting.get(join_message("cores/", other)));
-    int value = 0;
-    theirs >> value;
-    smallest_quota = std::min(smallest_quota, value);
-    while (theirs >> value) all.insert(value);
-  }
-  return size > std::min(smallest_quota, static_cast<int>(all.size()));
-}
-
-// Rank 0 makes the memory and the others open it; tried by name where a descriptor cannot be
-// opened.
-Segment share(int rank, int size, Meeting& meeting, std::size_t bytes) {
-  constexpr std::string_view kRefused = "refused: ";
-  std::string reasons;
-  for (const Segment::Kind kind : {Segment::Kind::kAnonymous, Segment::Kind::kNamed}) {
-    const std::string prefix = kind == Segment::Kind::kAnonymous ? "memory" : "file";
-    Segment segment;
-    std::string answer = "ok";
-    if (rank == 0) {
-      try {
-        segment = Segment::create(kind, bytes);
-        meeting.set(prefix, segment.path());
-      } catch (const ConfigError& error) {
-        meeting.set(prefix, join_message(kRefused, error.what()));
-        answer = join_message(kRefused, error.what());
-      }
-    } else {
-      const std::string path = meeting.get(prefix);
-      if (path.starts_with(kRefused)) {
-        answer = path;
-      } else {
-        try {
-          segment = Segment::open(path);
-          if (segment.size() != bytes) {
-            answer = join_message(kRefused, "the memory has ", segment.size(), " bytes, not ",
-                                  bytes, ": the ranks run different versions");
-          }
-        } catch (const ConfigError& error) {
-          answer = join_message(kRefused, error.what());
-        }
-      }
-      meeting.set(join_message(prefix, "/", rank), answer);
-    }
-    // Rank 0 hears all answers and tells everybody.
-    if (rank == 0) {
-      for (int other = 1; other < size; ++other) {
-        const std::string theirs = meeting.get(join_message(prefix, "/", other));
-        if (answer == "ok" && theirs != "ok") answer = theirs;
-      }
-      meeting.set(prefix + "/all", answer);
-      segment.unlink();
-    } else {
-      answer = meeting.get(prefix + "/all");
-    }
-    if (answer == "ok") return segment;
-    reasons += join_message(reasons.empty() ? "" : "; then by name: ",
-                            answer.substr(std::min(answer.size(), kRefused.size())));
-  }
-  throw ConfigError(join_message("the ranks cannot share memory: ", reasons),
-                    "choose TRIREME_ENGINE=gloo, or mend what is said above");
-}
-
 }  // namespace
 
 Call Communicator::begin(Operation operation, std::string_view label, std::uint64_t arguments) {
@@ -159,19 +83,19 @@ std::shared_ptr<Communicator> Communicator::connect(int rank, int size, Meeting&
                                   " ranks; this is rank ", rank, " of ", size),
                      "use another engine for more ranks on one host");
   }
-  if (!options.yields) options.yields = have_more_ranks_than_cores(rank, size, meeting);
+  RollCall call(meeting, rank, size, options);
+  if (!options.yields) options.yields = have_more_ranks_than_cores(call);
   const Layout layout = make_layout(size);
-  Segment segment = share(rank, size, meeting, layout.bytes());
+  Segment segment = share_memory(call, layout.bytes());
   std::shared_ptr<Communicator> communicator(
-      new Communicator(std::move(segment), layout, rank, std::move(options)));
+      new Communicator(std::move(segment), layout, rank, options));
   // Only when all have joined may one take another's silence for an end.
-  meeting.set(join_message("joined/", rank), "yes");
-  for (int other = 0; other < size; ++other) meeting.get(join_message("joined/", other));
+  call.answer_and_hear("joined", "yes");
   if (size > 1) {
     // Number 0, and not in the recorder: nobody called it.
-    const Call call{{.kind = Kind::kBarrier}, std::chrono::steady_clock::now(), nullptr};
+    const Call first{{.kind = Kind::kBarrier}, std::chrono::steady_clock::now(), nullptr};
     communicator->thresholds_ =
-        calibrate(communicator->steps_, call, communicator->member_.options().cache_folder);
+        calibrate(communicator->steps_, first, communicator->member_.options().cache_folder);
   }
   return communicator;
 }
@@ -179,9 +103,25 @@ std::shared_ptr<Communicator> Communicator::connect(int rank, int size, Meeting&
 Communicator::Communicator(Segment segment, const Layout& layout, int rank, Options options)
     : member_(std::move(segment), layout, rank, std::move(options)),
       steps_(member_),
-      point_to_point_(member_) {}
+      point_to_point_(member_),
+      end_of_collectives_{*this} {}
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  if (member_.is_fork()) return;  // the parent is the rank
+  // What is under way may need ranks that wait for this one's next call, which does not come.
+  if (std::uncaught_exceptions() > num_exceptions_ &&
+      (point_to_point_.is_busy() || collectives_.is_busy())) {
+    member_.end_for_all(join_message(member_.name_of_rank(rank()),
+                                     " left the group by an exception, before what it had started "
+                                     "there was done"));
+  }
+}
+
+Communicator::EndOfCollectives::~EndOfCollectives() {
+  if (owner.member_.is_fork()) return;
+  owner.point_to_point_.stop_receiving();
+  owner.member_.begin_to_leave();
+}
 
 void Communicator::check_root(Kind kind, int root) const {
   if (root >= 0 && root < member_.size()) return;
@@ -415,21 +355,25 @@ std::shared_ptr<Allocation> Communicator::allocate(std::size_t bytes) {
       try {
         if (rank() == 0) {
           segment = Segment::create(kind, all_bytes);
-          path = to_text(segment.path());
+          path = to_text(segment.address());
         }
       } catch (const ConfigError& error) {
         problem = error.what();
       }
-      broadcast(&path, sizeof(path), 0, "registered memory");
+      // A rank that asks for another length has made another call.
+      run({.kind = Kind::kAllocate, .count = bytes}, {},
+          [&](const Call& call) { shm::broadcast(steps_, call, &path, sizeof(path), 0); });
+      path.data[sizeof(path) - 1] = '\0';
       try {
-        if (rank() != 0 && path.data[0] != '\0') segment = Segment::open(path.data);
+        if (rank() != 0 && path.data[0] != '\0') segment = open_memory(path.data, all_bytes);
       } catch (const ConfigError& error) {
         problem = error.what();
       }
       const Text answer = to_text(problem);
       all_gather(&answer, outputs, lengths, "registered memory");
       segment.unlink();
-      for (const Text& theirs : answers) {
+      for (Text& theirs : answers) {
+        theirs.data[sizeof(theirs) - 1] = '\0';
         if (problem.empty()) problem = theirs.data;
       }
       if (problem.empty()) break;

@@ -9,6 +9,7 @@
 
 #include <trireme/comm/shm/allocation.h>
 #include <trireme/comm/shm/collectives.h>
+#include <trireme/comm/shm/meeting.h>
 #include <trireme/comm/shm/member.h>
 #include <trireme/comm/shm/point_to_point.h>
 #include <trireme/comm/shm/queue.h>
@@ -16,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -23,15 +25,6 @@
 #include <string_view>
 
 namespace trireme::shm {
-
-/// How the ranks of a group exchange short texts before they share memory; a c10d::Store, in
-/// Trireme. `get` blocks until the value is there, up to a deadline of its own.
-class Meeting {
- public:
-  virtual ~Meeting() = default;
-  virtual void set(const std::string& key, const std::string& value) = 0;
-  virtual std::string get(const std::string& key) = 0;
-};
 
 /// One rank of a group that shares memory.
 ///
@@ -51,9 +44,12 @@ class Meeting {
 /// receives. All ranks must start collectives in the same order.
 class Communicator {
  public:
-  /// Collective and blocking. Throws ConfigError where memory cannot be shared.
+  /// Collective and blocking. Throws ConfigError where memory cannot be shared, and CommError that
+  /// names the ranks that did not come.
   static std::shared_ptr<Communicator> connect(int rank, int size, Meeting& meeting,
                                                Options options);
+  /// Ends what was started: collectives and sends are done first, receives that nobody waits for
+  /// are given up. While an exception leaves the scope, ends the group for all ranks instead.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -101,7 +97,8 @@ class Communicator {
 
   /// Makes registered memory: a block of that many bytes on every rank. Collective and blocking.
   /// All-reduce in place and reduce-scatter of (parts of) it, the same on all ranks, copy nothing.
-  /// Throws ConfigError on all ranks where there is not enough memory.
+  /// Throws ConfigError on all ranks where there is not enough memory, and CommError where the
+  /// ranks ask for different lengths.
   std::shared_ptr<Allocation> allocate(std::size_t bytes);
 
   /// Where collectives are run asynchronously: `collectives().submit([…] { all_reduce(…); })`.
@@ -133,8 +130,15 @@ class Communicator {
   Thresholds thresholds_;
   Allocations allocations_;
   std::uint64_t num_allocations_ = 0;
+  const int num_exceptions_ = std::uncaught_exceptions();
   PointToPoint point_to_point_;
   Queue transfers_;
+  // Between the ends of the two queues: from here on, who waits for a collective of this rank, or
+  // sends to it, does so in vain.
+  struct EndOfCollectives {
+    Communicator& owner;
+    ~EndOfCollectives();
+  } end_of_collectives_;
   Queue collectives_;  // last: their jobs use the rest
 };
 

@@ -88,6 +88,10 @@ struct alignas(kCacheLine) RankBlock {
   /// that holds the others up.
   std::atomic<std::uint64_t> waits_for;
 
+  /// The same across groups: a rank of the world, plus one, that a caller of this rank has waited
+  /// for in any group for long; 0: none.
+  std::atomic<std::int64_t> waits_in_world_for;
+
   /// Who this rank is; written before the group is used.
   alignas(kCacheLine) std::int64_t process;
   std::uint64_t process_namespace;
@@ -105,7 +109,12 @@ struct alignas(kCacheLine) RankBlock {
   std::array<Record, kRecords> records;
 };
 
-enum class RankState : std::uint32_t { kAbsent, kJoined, kLeft };
+enum class RankState : std::uint32_t {
+  kAbsent,
+  kJoined,
+  kLeaving,  ///< starts nothing more and receives nothing more; still sends what it has started
+  kLeft,
+};
 
 struct alignas(kCacheLine) GroupBlock {
   static constexpr std::size_t kMessageBytes = 8192;

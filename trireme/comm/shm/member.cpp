@@ -3,18 +3,20 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/listed_ranks.h>
+#include <trireme/comm/shm/memberships.h>
+#include <trireme/comm/shm/queue.h>
 
 #include <linux/futex.h>
 #include <sched.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <fstream>
 #include <iostream>
+#include <ranges>
+#include <set>
 #include <utility>
 
 namespace trireme::shm {
@@ -36,6 +38,12 @@ void copy_text(const std::string& text, std::array<char, Bytes>& to) {
   const std::size_t length = std::min(text.size(), Bytes - 1);
   std::memcpy(to.data(), text.data(), length);
   to[length] = '\0';
+}
+
+// Ends where it ends, whatever another process has written.
+template <std::size_t Bytes>
+std::string text_of(const std::array<char, Bytes>& from) {
+  return {from.data(), ::strnlen(from.data(), Bytes)};
 }
 
 constexpr std::uint64_t bit(int rank) { return std::uint64_t{1} << rank; }
@@ -60,21 +68,6 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-std::uint64_t own_process_namespace() {
-  struct stat status = {};
-  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
-}
-
-// Whether the process is stopped by a signal or a debugger, as /proc tells.
-bool is_stopped(std::int64_t process) {
-  std::ifstream file(join_message("/proc/", process, "/stat"));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const std::size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos || name_end + 2 >= text.size()) return false;
-  const char state = text[name_end + 2];
-  return state == 'T' || state == 't';
-}
-
 }  // namespace
 
 Member::Member(Segment segment, const Layout& layout, int rank, Options options)
@@ -91,13 +84,24 @@ Member::Member(Segment segment, const Layout& layout, int rank, Options options)
   own.process = ::getpid();
   own.process_namespace = own_process_namespace();
   own.state.store(static_cast<std::uint32_t>(RankState::kJoined), std::memory_order_release);
+  Memberships::instance().add(*this);
 }
 
 Member::~Member() {
-  if (Segment::num_forks() != num_forks_) return;  // the parent is the rank
+  if (is_fork()) return;  // the parent is the rank
+  Memberships::instance().remove(*this);
   block(rank_).state.store(static_cast<std::uint32_t>(RankState::kLeft), std::memory_order_seq_cst);
   ring(every_rank() & ~bit(rank_));
 }
+
+void Member::begin_to_leave() noexcept {
+  if (is_fork()) return;
+  block(rank_).state.store(static_cast<std::uint32_t>(RankState::kLeaving),
+                           std::memory_order_seq_cst);
+  ring(every_rank());
+}
+
+void Member::wake_own() noexcept { ring(bit(rank_)); }
 
 std::uint64_t Member::every_rank() const noexcept {
   return ~std::uint64_t{0} >> (kMaximumRanks - layout_.size);
@@ -117,7 +121,7 @@ Clock::time_point recent_time() noexcept {
 }
 
 void Member::check_process(std::string_view operation) const {
-  if (Segment::num_forks() == num_forks_) return;
+  if (!is_fork()) return;
   throw UsageError(join_message(operation, " of group '", options_.name,
                                 "' in a process that was forked off rank ", rank_),
                    "only the parent is a rank of the group: start children by fork and exec, or "
@@ -202,12 +206,22 @@ void Member::sleep_for(std::uint64_t peers, const Call& call, const std::functio
     if (ready()) return;
     ::sched_yield();
   }
-  // Collectives and messages of a rank may sleep at once; the later one is shown.
-  block(rank_).waits_for.store(peers, std::memory_order_seq_cst);
+  // Collectives and messages of a rank may sleep at once; the later one is shown. A message that
+  // nobody waits for yet keeps a rank from nothing.
+  const bool is_message =
+      call.operation.kind == Kind::kSend || call.operation.kind == Kind::kReceive;
+  const bool is_shown = !is_message || !Queue::runs_for_nobody();
+  if (is_shown) block(rank_).waits_for.store(peers, std::memory_order_seq_cst);
+  bool is_told = false;
   struct Awake {
-    RankBlock& own;
-    ~Awake() { own.waits_for.store(0, std::memory_order_seq_cst); }
-  } const awake{block(rank_)};
+    const Member& member;
+    const bool is_shown;
+    const bool& is_told;
+    ~Awake() {
+      if (is_shown) member.block(member.rank_).waits_for.store(0, std::memory_order_seq_cst);
+      if (is_told) Memberships::instance().tell(member.world_rank(member.rank_), std::nullopt);
+    }
+  } const awake{*this, is_shown, is_told};
   std::atomic<std::uint32_t>& alarm = block(rank_).alarm;
   const auto deadline = call.started + options_.timeout;
   int num_reports = 0;
@@ -221,75 +235,146 @@ void Member::sleep_for(std::uint64_t peers, const Call& call, const std::functio
     futex_wait(alarm, heard,
                std::clamp<Clock::duration>(deadline - Clock::now(), milliseconds{1}, kLookAfter));
     if (ready()) return;
+    if (!is_told && Clock::now() - call.started >= tell_after() && !Queue::runs_for_nobody()) {
+      is_told = true;
+      const int first = std::countr_zero(wanted_of(peers, call));
+      Memberships::instance().tell(world_rank(rank_), world_rank(first));
+    }
     look_after(peers, call, ready, num_reports);
   }
+}
+
+// The ranks without which an operation does not end: a send or receive needs the one that it names,
+// whoever else this rank may get forward meanwhile.
+std::uint64_t Member::wanted_of(std::uint64_t peers, const Call& call) const noexcept {
+  const Kind kind = call.operation.kind;
+  const auto named = call.operation.root;  // negative where none is
+  return (kind == Kind::kSend || kind == Kind::kReceive) && named >= 0 ? bit(named) : peers;
+}
+
+// After which time of waiting it is worth to read files, and to tell other groups.
+Clock::duration Member::tell_after() const {
+  return std::min<Clock::duration>(kReportStopped, options_.timeout / 2);
 }
 
 void Member::look_after(std::uint64_t peers, const Call& call, const std::function<bool()>& ready,
                         int& num_reports) {
   const auto waited = Clock::now() - call.started;
-  // Only late: a file is read for it.
-  const bool looks_for_stopped =
-      waited >= std::min<Clock::duration>(kReportStopped, options_.timeout);
+  const bool looks_for_stopped = waited >= tell_after();
+  const std::uint64_t wanted = wanted_of(peers, call);
   std::uint64_t left = 0;
   std::uint64_t died = 0;
   std::uint64_t stopped = 0;
-  const std::uint64_t chain = looks_for_stopped ? all_waited_for(peers) : peers;
-  for_each_rank(chain, [&](int peer) {
+  const std::uint64_t chain = looks_for_stopped ? all_waited_for(wanted) : wanted;
+  for_each_rank(chain | peers, [&](int peer) {
     const RankBlock& other = block(peer);
-    if (other.state.load(std::memory_order_seq_cst) ==
-        static_cast<std::uint32_t>(RankState::kLeft)) {
+    const auto state = static_cast<RankState>(other.state.load(std::memory_order_seq_cst));
+    // One that leaves may still send, but nothing else.
+    if (state == RankState::kLeft ||
+        (state == RankState::kLeaving && call.operation.kind != Kind::kReceive)) {
       left |= bit(peer);
-    } else if (!segment_.is_locked(peer)) {
-      died |= bit(peer);
+    }
+    if (state == RankState::kLeft) return;
+    if (!segment_.is_locked(peer)) {
+      // Unless it said good-bye since that look.
+      const bool has_left = other.state.load(std::memory_order_seq_cst) ==
+                            static_cast<std::uint32_t>(RankState::kLeft);
+      (has_left ? left : died) |= bit(peer);
     } else if (looks_for_stopped && other.process_namespace == block(rank_).process_namespace &&
-               is_stopped(other.process)) {
+               is_stopped_process(other.process)) {
       stopped |= bit(peer);
     }
   });
   if (ready() || has_failed()) return;  // they did their part first; or sleep_for tells
-  for_each_rank(chain, [&](int peer) { look_for_mismatch(peer, call); });
+  for_each_rank(chain | peers, [&](int peer) { look_for_mismatch(peer, call); });
   if (died != 0) {
     fail(std::countr_zero(died), call,
          join_message(names_of(died), " ended while ", names_of(bit(rank_)), " waited for it"),
          "its own log or exit status says why: a signal, an exception, an early return");
   }
-  // A send or receive needs the one rank that it names, whoever else may get it forward.
-  const Kind kind = call.operation.kind;
-  const int named = kind == Kind::kSend || kind == Kind::kReceive ? call.operation.root : -1;
-  if ((left & peers) == peers || (named >= 0 && (left & bit(named)) != 0)) {
-    fail(std::countr_zero(left), call,
-         join_message(names_of(left), " left the group while ", names_of(bit(rank_)),
-                      " waited for it"),
-         "it returned or dropped its group; every rank must make the same calls");
+  if ((left & wanted) == wanted) {
+    fail(
+        std::countr_zero(left & wanted), call,
+        join_message(names_of(left & wanted), " left the group while ", names_of(bit(rank_)),
+                     " waited for it"),
+        "it returned or dropped its group; every rank must make the same calls. Where its data "
+        "ended "
+        "first, give all ranks equally many batches (Remainder::kWrap or kDrop), or let those that "
+        "are done call join()");
   }
-  if (waited >= options_.timeout) {
-    // Those that wait themselves are held up by others.
-    std::uint64_t late = stopped;
-    if (late == 0) {
-      for_each_rank(chain, [&](int peer) {
-        if (block(peer).waits_for.load(std::memory_order_seq_cst) == 0) late |= bit(peer);
-      });
-    }
-    if (late == 0) late = peers;
-    fail(std::countr_zero(late), call,
-         join_message(names_of(late), " did not come within ", in_seconds(options_.timeout),
-                      " s while ", names_of(bit(rank_)), " waited",
-                      (late & peers) != 0 ? " for it" : " for " + names_of(peers),
-                      stopped != 0 ? "; " + names_of(stopped) + " is stopped by a signal" : ""),
-         "a rank that computes for long needs a longer deadline (TRIREME_TIMEOUT, in seconds)");
-  }
-  if (num_reports == 0 && waited >= kReportStopped && stopped != 0) {
+  if (waited >= options_.timeout) fail_at_deadline(wanted, stopped & chain, call);
+  if (num_reports == 0 && waited >= kReportStopped && (stopped & chain) != 0) {
     num_reports = 1;
-    report(join_message(names_of(bit(rank_)), " waits for ", names_of(stopped), " (process ",
-                        block(std::countr_zero(stopped)).process,
+    report(join_message(names_of(bit(rank_)), " waits for ", names_of(stopped & chain),
+                        " (process ", block(std::countr_zero(stopped & chain)).process,
                         "), which does not respond: it is stopped by a signal"));
   }
   if (num_reports <= 1 && waited >= options_.report_after) {
     num_reports = 2;
     report(join_message(names_of(bit(rank_)), " has waited ", in_seconds(waited), " s for ",
-                        names_of(peers), "; the last operations:\n", last_operations()));
+                        names_of(wanted), "; the last operations:\n", last_operations()));
   }
+}
+
+// Names the rank that holds the others up: those that wait themselves, in this group or in another
+// one, are not the ones.
+void Member::fail_at_deadline(std::uint64_t wanted, std::uint64_t stopped, const Call& call) {
+  const std::uint64_t chain = all_waited_for(wanted);
+  std::uint64_t late = stopped;
+  if (late == 0) {
+    for_each_rank(chain, [&](int peer) {
+      if (block(peer).waits_for.load(std::memory_order_seq_cst) == 0) late |= bit(peer);
+    });
+  }
+  const std::string within = join_message(" within ", in_seconds(options_.timeout), " s");
+  if (late == 0) {
+    fail(std::countr_zero(wanted), call,
+         join_message(names_of(chain | bit(rank_)),
+                      " wait for each other: none of them came forward", within),
+         "all ranks of a group must make the same calls in the same order, and each message that "
+         "one waits for must be sent before its sender waits for something else");
+  }
+  int peer = std::countr_zero(late);
+  std::string culprit = names_of(late);
+  std::string detail;
+  std::int64_t stopped_process = stopped != 0 ? block(peer).process : 0;
+  if (stopped == 0) {
+    // A rank that waits in another group follows somebody there.
+    Memberships& memberships = Memberships::instance();
+    std::set<int> seen = {world_rank(rank_), world_rank(peer)};
+    int world = world_rank(peer);
+    auto next = memberships.look_at(world).waits_for;
+    for (; next && seen.insert(*next).second; next = memberships.look_at(world).waits_for) {
+      world = *next;
+    }
+    if (next && *next == world_rank(rank_)) {
+      fail(peer, call,
+           join_message(name_of_rank(rank_), " waited for ", names_of(wanted), " in vain", within,
+                        ": ranks wait for each other in several groups, ", culprit,
+                        " in another one"),
+           "ranks that are in several groups together must use them in the same order");
+    }
+    if (world != world_rank(peer)) {
+      detail = join_message(", which waits in another group");
+      const auto same = [&](int rank) { return world_rank(rank) == world; };
+      const auto ranks = std::views::iota(0, size());
+      const auto found = std::ranges::find_if(ranks, same);
+      late = bit(peer);
+      if (found != ranks.end()) peer = *found;
+      culprit = found != ranks.end() ? names_of(bit(peer))
+                                     : join_message("rank ", world, " of the world");
+    }
+    const Memberships::Sight sight = memberships.look_at(world);
+    if (sight.is_stopped) stopped_process = sight.process;
+  }
+  const bool waits_for_it = late == wanted && detail.empty();
+  fail(peer, call,
+       join_message(culprit, " did not come", within, " while ", names_of(bit(rank_)),
+                    " waited for ", waits_for_it ? "it" : names_of(detail.empty() ? wanted : late),
+                    detail, stopped_process != 0 ? "; " + culprit + " is stopped by a signal" : ""),
+       stopped_process != 0
+           ? join_message("let it go on (kill -CONT ", stopped_process, ") or end it")
+           : "a rank that computes for long needs a longer deadline (TRIREME_TIMEOUT, in seconds)");
 }
 
 // These ranks, those they wait for, and so on.
@@ -298,7 +383,7 @@ std::uint64_t Member::all_waited_for(std::uint64_t ranks) const noexcept {
     before = ranks;
     for_each_rank(
         before, [&](int rank) { ranks |= block(rank).waits_for.load(std::memory_order_seq_cst); });
-    ranks &= ~bit(rank_);
+    ranks &= every_rank() & ~bit(rank_);  // whatever another process has written
   }
   return ranks;
 }
@@ -322,7 +407,7 @@ void Member::fail(int peer, const Call& call, const std::string& message, const 
 }
 
 void Member::end_for_all(const std::string& message) {
-  if (Segment::num_forks() == num_forks_) tell_failure(rank_, message, "mend what is said there");
+  if (!is_fork()) tell_failure(rank_, message, "fix what is said there");
 }
 
 // The first one counts.
@@ -347,8 +432,8 @@ void Member::throw_failure(const Call& call) {
   std::string hint;
   int peer = -1;
   if (group_->failure.load(std::memory_order_seq_cst) == 2) {
-    text = group_->message.data();
-    hint = group_->hint.data();
+    text = text_of(group_->message);
+    hint = text_of(group_->hint);
     peer = group_->failed_rank == rank_ || group_->failed_peer != rank_ ? group_->failed_peer
                                                                         : group_->failed_rank;
   }

@@ -30,6 +30,9 @@ struct Options {
   std::function<void(const std::string&)> report = {};
   /// Where measured thresholds are remembered; empty: nowhere.
   std::filesystem::path cache_folder = {};
+  /// What can be told of a rank from outside, such as `is stopped by a signal (process 7)`; nothing
+  /// where all seems well. May be empty.
+  std::function<std::string(int rank)> look_at = {};
   /// Called once on each rank that meets the failure of the group, before the error is thrown.
   std::function<void(const Member&, const std::string&)> on_failure = {};
   /// Whether to give the core away at once when waiting; unset: where there are more ranks than
@@ -89,6 +92,9 @@ class Member {
   /// A bit per rank of the group.
   std::uint64_t every_rank() const noexcept;
 
+  /// Whether this process was forked off the rank's.
+  bool is_fork() const noexcept { return Segment::num_forks() != num_forks_; }
+
   /// Throws UsageError in a forked child, where `operation` would do the parent's part.
   void check_process(std::string_view operation) const;
 
@@ -136,6 +142,22 @@ class Member {
   /// failed before, and in a forked child. May be called beside everything else.
   void end_for_all(const std::string& message);
 
+  /// Says that this rank starts no more operations, to those who wait for one of them. Its sends go
+  /// on.
+  void begin_to_leave() noexcept;
+
+  /// Has every sleeping thread of this rank look again at what it waits for.
+  void wake_own() noexcept;
+
+  /// What a rank of the group is in the world.
+  int world_rank(int rank) const {
+    return options_.world_ranks.empty() ? rank
+                                        : options_.world_ranks[static_cast<std::size_t>(rank)];
+  }
+
+  /// `rank 1 (rank 3 of the world)`.
+  std::string name_of_rank(int rank) const { return names_of(std::uint64_t{1} << rank); }
+
   /// Whether the group has failed; wait_for and begin throw then.
   bool has_failed() const noexcept;
 
@@ -160,6 +182,9 @@ class Member {
   void look_after(std::uint64_t peers, const Call& call, const std::function<bool()>& ready,
                   int& num_reports);
   std::uint64_t all_waited_for(std::uint64_t ranks) const noexcept;
+  std::uint64_t wanted_of(std::uint64_t peers, const Call& call) const noexcept;
+  std::chrono::steady_clock::duration tell_after() const;
+  [[noreturn]] void fail_at_deadline(std::uint64_t wanted, std::uint64_t stopped, const Call& call);
   void ring(std::uint64_t sleepers) noexcept;
   void look_for_mismatch(int peer, const Call& call);
   void tell_failure(int peer, const std::string& message, const std::string& hint);

@@ -2,6 +2,7 @@
 #include <trireme/comm/shm/point_to_point.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/machine.h>
 
 #include <algorithm>
 #include <cstring>
@@ -135,6 +136,25 @@ bool PointToPoint::progress() {
   return peers_with_work() != 0;
 }
 
+bool PointToPoint::is_busy() {
+  const Turn turn(*this);
+  return peers_with_work() != 0;
+}
+
+void PointToPoint::stop_receiving() {
+  {
+    const Turn turn(*this);
+    receives_nothing_ = true;
+    break_receives(std::make_exception_ptr(
+        CommError(join_message("group '", member_.options().name, "' was dropped on rank ",
+                               member_.rank(), " of ", member_.size(),
+                               " before a message came that it had started to receive"),
+                  "keep the group, and wait for what receive returns",
+                  {.rank = member_.rank(), .operation = "receive"})));
+  }
+  member_.wake_own();
+}
+
 bool PointToPoint::progress_locked() {
   bool has_moved = false;
   try {
@@ -156,7 +176,9 @@ bool PointToPoint::push(int peer) {
   Mailbox& mailbox = member_.mailbox(member_.rank(), peer);
   std::uint64_t written = mailbox.written.load(std::memory_order_relaxed);
   const std::uint64_t start = written;
-  const std::uint64_t end = mailbox.read.load(std::memory_order_seq_cst) + capacity_;
+  const std::uint64_t read = mailbox.read.load(std::memory_order_seq_cst);
+  if (written - read > capacity_) refuse(peer, Kind::kSend, "has read more than it was sent");
+  const std::uint64_t end = read + capacity_;
   while (!sends.empty() && written < end) {
     Transfer& transfer = *sends.front();
     if (!transfer.has_header_) {
@@ -181,14 +203,19 @@ bool PointToPoint::push(int peer) {
 }
 
 bool PointToPoint::pull(int peer) {
+  if (receives_nothing_) return false;
   Incoming& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
   Mailbox& mailbox = member_.mailbox(peer, member_.rank());
   std::uint64_t read = mailbox.read.load(std::memory_order_relaxed);
   const std::uint64_t start = read;
   const std::uint64_t end = mailbox.written.load(std::memory_order_seq_cst);
+  if (end - read > capacity_) {
+    refuse(peer, Kind::kReceive, "has sent more at once than its mailbox holds");
+  }
   while (read < end) {
     if (!incoming.is_active) {
       Header header;
+      if (end - read < sizeof(header)) refuse(peer, Kind::kReceive, "has sent less than a header");
       copy_out(peer, read, &header, sizeof(header));
       if (!begin_incoming(peer, header)) break;
       read += sizeof(header);
@@ -217,6 +244,13 @@ bool PointToPoint::begin_incoming(int peer, const Header& header) {
     return false;
   }
   Incoming& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
+  // The kernel kills a process for memory that it lacks; what fits the mailbox is not worth a look.
+  if (!transfer && header.bytes > capacity_ &&
+      header.bytes > static_cast<std::uint64_t>(free_memory())) {
+    refuse(peer, Kind::kReceive,
+           join_message("sends ", header.bytes, " bytes with tag ", header.tag,
+                        ", which nobody here has asked for yet and there is no memory to keep"));
+  }
   std::vector<std::byte> aside(transfer ? 0 : header.bytes);  // throws before anything changes
   incoming = {.header = header,
               .transfer = std::move(transfer),
@@ -309,16 +343,34 @@ void PointToPoint::copy_out(int peer, std::uint64_t at, void* to, std::size_t by
 }
 
 void PointToPoint::break_all(const std::exception_ptr& error) {
+  for (Peer& peer : peers_) {
+    for (const auto& transfer : std::exchange(peer.sends, {})) {
+      transfer->error_ = error;
+      end(*transfer);
+    }
+  }
+  break_receives(error);
+}
+
+void PointToPoint::break_receives(const std::exception_ptr& error) {
   const auto end_with_error = [&](const std::shared_ptr<Transfer>& transfer) {
     transfer->error_ = error;
     end(*transfer);
   };
   for (Peer& peer : peers_) {
-    for (const auto& transfer : std::exchange(peer.sends, {})) end_with_error(transfer);
     if (peer.incoming.transfer) end_with_error(peer.incoming.transfer);
     peer.incoming = {};
   }
   for (const auto& transfer : std::exchange(receives_, {})) end_with_error(transfer);
+}
+
+void PointToPoint::refuse(int peer, Kind kind, const std::string& why) {
+  const Call call{{.kind = kind, .root = static_cast<std::int8_t>(peer)},
+                  std::chrono::steady_clock::now(),
+                  nullptr};
+  member_.fail(peer, call, join_message(member_.name_of_rank(peer), " ", why),
+               "receive a message before it is sent, or in smaller pieces; where its memory is "
+               "damaged, look for a program that writes out of bounds");
 }
 
 }  // namespace trireme::shm

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -73,6 +74,13 @@ class PointToPoint {
   /// Moves what can be moved; returns whether transfers are left. Never blocks.
   bool progress();
 
+  /// Whether transfers are left.
+  bool is_busy();
+
+  /// Ends the receives that are left with a CommError, and takes nothing from others any more; what
+  /// was sent still flows. For a rank that leaves its group.
+  void stop_receiving();
+
  private:
   struct Header {
     std::int64_t tag;
@@ -112,6 +120,8 @@ class PointToPoint {
   void copy_in(int peer, std::uint64_t at, const void* from, std::size_t bytes);
   void copy_out(int peer, std::uint64_t at, void* to, std::size_t bytes);
   void break_all(const std::exception_ptr& error);
+  void break_receives(const std::exception_ptr& error);
+  [[noreturn]] void refuse(int peer, Kind kind, const std::string& why);
 
   Member& member_;
   const std::size_t capacity_;
@@ -119,6 +129,7 @@ class PointToPoint {
   std::vector<Peer> peers_;
   std::deque<std::shared_ptr<Transfer>> receives_;  // in the order they were posted
   std::uint32_t sequence_ = 0;
+  bool receives_nothing_ = false;
   std::vector<std::function<void()>> due_;
 };
 

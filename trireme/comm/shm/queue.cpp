@@ -84,6 +84,17 @@ std::shared_ptr<Job> Queue::submit(std::function<void()> body, const std::functi
   return job;
 }
 
+bool Queue::runs_for_nobody() {
+  if (State::own_thread_of == nullptr) return false;
+  const std::lock_guard lock(State::own_thread_of->mutex);
+  return State::own_thread_of->num_waiting == 0;
+}
+
+bool Queue::is_busy() {
+  const std::lock_guard lock(state_->mutex);
+  return !state_->jobs.empty() || state_->runner != std::thread::id();
+}
+
 void Queue::hasten() {
   std::unique_lock lock(state_->mutex);
   for (const std::shared_ptr<Job>& job : state_->jobs) job->can_wait_ = false;
@@ -137,6 +148,7 @@ void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
 }
 
 void Queue::State::work() {
+  own_thread_of = this;
   std::unique_lock lock(mutex);
   while (true) {
     changed.wait(lock, [&] { return runner == std::thread::id() && (is_ending || !is_idle()); });

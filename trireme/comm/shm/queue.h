@@ -60,8 +60,14 @@ class Queue {
   std::shared_ptr<Job> submit(std::function<void()> body,
                               const std::function<bool()>& begin = nullptr);
 
+  /// Whether a job is waiting or runs.
+  bool is_busy();
+
   /// Lets a job that was left to its waiter run now: for somebody who asks for it without waiting.
   void hasten();
+
+  /// Whether this thread is a queue's own, and nobody waits for what it runs.
+  static bool runs_for_nobody();
 
   /// Blocks until the job is done, running it and those before it here where nobody else does, and
   /// within a job. Throws what it threw.
@@ -77,6 +83,8 @@ class Queue {
     int depth = 0;           // of runs within runs
     int num_waiting = 0;
     bool is_ending = false;
+
+    static inline thread_local State* own_thread_of = nullptr;
 
     // Whether nothing is to be done but what its own waiter will do.
     bool is_idle() const;

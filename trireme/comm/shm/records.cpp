@@ -2,12 +2,14 @@
 // What ranks have recorded of their operations, read and put into words.
 #include <trireme/base/error.h>
 #include <trireme/base/listed_ranks.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/shm/member.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
-#include <sstream>
+#include <iterator>
 #include <utility>
 
 namespace trireme::shm {
@@ -16,11 +18,12 @@ std::string_view name_of(Kind kind) {
   static constexpr std::string_view kNames[] = {
       "nothing", "all-reduce", "reduce",  "broadcast", "all-gather", "reduce-scatter",   "gather",
       "scatter", "all-to-all", "barrier", "send",      "receive",    "shared allocation"};
-  return kNames[static_cast<int>(kind)];
+  const auto index = static_cast<std::size_t>(kind);  // other processes write it
+  return index < std::size(kNames) ? kNames[index] : "unknown operation";
 }
 
 std::string describe(const Operation& operation) {
-  std::ostringstream text;
+  TextWriter text;
   text << name_of(operation.kind);
   const bool reduces = operation.kind == Kind::kAllReduce || operation.kind == Kind::kReduce ||
                        operation.kind == Kind::kReduceScatter;
@@ -48,8 +51,9 @@ std::vector<RecordedOperation> Member::recorded(int rank) const {
   std::vector<RecordedOperation> all;
   const RankBlock& other = block(rank);
   const std::uint64_t last = other.num_records.load(std::memory_order_acquire);
-  const std::uint64_t first = last > RankBlock::kRecords ? last - RankBlock::kRecords + 1 : 1;
-  for (std::uint64_t number = first; number <= last; ++number) {
+  const std::uint64_t num_kept = std::min<std::uint64_t>(last, RankBlock::kRecords);
+  for (std::uint64_t back = num_kept; back > 0; --back) {
+    const std::uint64_t number = last - back + 1;
     const Record& record = other.records[number % RankBlock::kRecords];
     constexpr auto kAcquire = std::memory_order_acquire;
     if (record.number.load(kAcquire) != number) continue;
@@ -92,7 +96,7 @@ std::string Member::first_difference(int peer) const {
 }
 
 std::string Member::last_operations() const {
-  std::ostringstream text;
+  TextWriter text;
   for (int rank = 0; rank < size(); ++rank) {
     const std::vector<RecordedOperation> records = recorded(rank);
     text << (rank == 0 ? "" : "\n") << "  " << listed_ranks({&rank, 1}, options_.world_ranks)

@@ -22,15 +22,22 @@ class Segment {
   /// where there is not enough.
   static Segment create(Kind kind, std::size_t bytes);
 
-  /// Maps what another process made; `path` is its path(). Throws ConfigError where it cannot be
-  /// opened.
-  static Segment open(const std::string& path);
+  /// Maps what another process made; `address` is its address(). Nothing is mapped, and nothing
+  /// that is no memory is opened, unless the file has this user as its owner, the identity that the
+  /// address states and the same random number inside. Throws ConfigError where it cannot be opened
+  /// or is another one: an address comes from outside, and a process number in it may be that of
+  /// another process namespace.
+  static Segment open(const std::string& address);
 
   Segment() = default;
 
-  /// Where other processes of this host open it, as long as the maker lives (kAnonymous) or until
-  /// unlink (kNamed).
+  /// Where the memory is: in /proc of the maker as long as it lives (kAnonymous), or in /dev/shm
+  /// until unlink (kNamed).
   const std::string& path() const noexcept { return path_; }
+
+  /// What another process of this host needs to open it, and to know it from any other memory:
+  /// path, device, inode, bytes and a random number.
+  std::string address() const;
 
   /// Takes the name away, if it has one; mappings stay.
   void unlink() noexcept;
@@ -54,7 +61,8 @@ class Segment {
   struct Descriptor;
   struct Mapping;
   struct Name;
-  static std::shared_ptr<Mapping> map(int fd, const std::string& path);
+  struct Identity;
+  static std::shared_ptr<Mapping> map(int fd, const Identity& identity);
 
   std::shared_ptr<Descriptor> descriptor_;
   std::string path_;

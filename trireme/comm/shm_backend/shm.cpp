@@ -2,6 +2,7 @@
 #include <trireme/comm/shm_backend/shm.h>
 
 #include <trireme/comm/monitor/dump.h>
+#include <trireme/comm/monitor/watch.h>
 #include <trireme/comm/shm_backend/shared_memory_backend.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -11,14 +12,20 @@ namespace {
 
 class StoreMeeting final : public shm::Meeting {
  public:
-  explicit StoreMeeting(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  StoreMeeting(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout)
+      : store_(std::move(store)), timeout_(timeout) {}
   void set(const std::string& key, const std::string& value) override {
     store_->set("shm/" + key, value);
   }
-  std::string get(const std::string& key) override { return store_->get_to_str("shm/" + key); }
+  std::string get(const std::string& key) override {
+    store_->wait({"shm/" + key}, timeout_);
+    return store_->get_to_str("shm/" + key);
+  }
+  bool has(const std::string& key) override { return store_->check({"shm/" + key}); }
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;
+  std::chrono::milliseconds timeout_;
 };
 
 std::vector<OperationRecord> records_of(const shm::Member& member, int rank) {
@@ -36,12 +43,18 @@ std::vector<OperationRecord> records_of(const shm::Member& member, int rank) {
 }
 
 c10::intrusive_ptr<c10d::Backend> connect_shm(const EngineContext& context) {
-  StoreMeeting meeting(context.store);
+  StoreMeeting meeting(context.store, context.timeout);
   shm::Options options;
   options.name = context.group_name;
   options.world_ranks = context.world_ranks;
   options.timeout = context.timeout;
   options.cache_folder = context.cache_folder;
+  if (context.watch) {
+    options.look_at = [context](int rank) {
+      const Finding found = context.watch->look_at(context.world_rank_of(rank));
+      return found.fate <= Fate::kStopped ? found.text : std::string();
+    };
+  }
   if (!context.dump_folder.empty()) {
     // Every rank's records lie in shared memory: each survivor writes them all, so that those of a
     // killed rank are there too.

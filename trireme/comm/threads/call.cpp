@@ -37,6 +37,7 @@ std::string elements_of(const Call& call) {
 std::string details_of(const Call& call) {
   switch (call.kind) {
     case Kind::kBroadcast:
+    case Kind::kScatter:
       return join_message(" (from rank ", call.peer, ", ", elements_of(call), ")");
     case Kind::kReduce:
       return join_message(" (", name_of(call.op), " to rank ", call.peer, ", ", elements_of(call),
@@ -46,6 +47,8 @@ std::string details_of(const Call& call) {
       return join_message(" (", name_of(call.op), ", ", elements_of(call), ")");
     case Kind::kAllToAll:
       return join_message(" (", call.dtype, ")");
+    case Kind::kGather:
+      return join_message(" (to rank ", call.peer, ", ", elements_of(call), ")");
     case Kind::kAllGather:
       return join_message(" (", elements_of(call), ")");
     case Kind::kBarrier:
@@ -73,6 +76,10 @@ const char* name_of(Kind kind) noexcept {
       return "reduce";
     case Kind::kAllGather:
       return "all-gather";
+    case Kind::kGather:
+      return "gather";
+    case Kind::kScatter:
+      return "scatter";
     case Kind::kReduceScatter:
       return "reduce-scatter";
     case Kind::kAllToAll:

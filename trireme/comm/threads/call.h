@@ -17,6 +17,8 @@ enum class Kind : std::uint8_t {
   kAllReduce,
   kReduce,
   kAllGather,
+  kGather,
+  kScatter,
   kReduceScatter,
   kAllToAll,
   kBarrier
@@ -25,11 +27,12 @@ enum class Kind : std::uint8_t {
 struct Call {
   Kind kind = Kind::kBarrier;
   int rank = 0;   ///< which calls
-  int peer = -1;  ///< of a message the other rank, of a broadcast or reduce the root
+  int peer = -1;  ///< of a message the other rank, else the root where there is one
   int tag = 0;    ///< of a message
   c10d::ReduceOp::RedOpType op = c10d::ReduceOp::UNUSED;
   at::ScalarType dtype = at::kByte;
-  /// Of the message, or of what this rank gives; 0 for all-to-all, whose parts may be unequal.
+  /// Of the message, of what this rank gives, or of what it gets from a scatter; 0 for all-to-all,
+  /// whose parts may be unequal.
   std::int64_t elements = 0;
   std::uint64_t number = 0;  ///< among this rank's collectives, from 1; 0 for messages
 

@@ -82,13 +82,22 @@ void reduce(Parties parties, std::size_t root) {
   copy(result.outputs.front(), fold_on(result.device, inputs_of(parties), result.call.op));
 }
 
-// Every rank has one output for each input.
-void all_gather(Parties parties) {
-  for (const auto& to : parties) {
-    for (std::size_t rank = 0; rank < parties.size(); ++rank) {
-      copy(to->outputs[rank], parties[rank]->inputs.front());
-    }
+// The root has one output for each rank.
+void gather(Parties parties, std::size_t root) {
+  for (std::size_t rank = 0; rank < parties.size(); ++rank) {
+    copy(parties[root]->outputs[rank], parties[rank]->inputs.front());
   }
+}
+
+// The root has one input for each rank.
+void scatter(Parties parties, std::size_t root) {
+  for (std::size_t rank = 0; rank < parties.size(); ++rank) {
+    copy(parties[rank]->outputs.front(), parties[root]->inputs[rank]);
+  }
+}
+
+void all_gather(Parties parties) {
+  for (std::size_t rank = 0; rank < parties.size(); ++rank) gather(parties, rank);
 }
 
 void reduce_scatter(Parties parties) {
@@ -135,6 +144,10 @@ void compute(Parties parties) {
       return reduce(parties, root);
     case Kind::kAllGather:
       return all_gather(parties);
+    case Kind::kGather:
+      return gather(parties, root);
+    case Kind::kScatter:
+      return scatter(parties, root);
     case Kind::kReduceScatter:
       return reduce_scatter(parties);
     case Kind::kAllToAll:

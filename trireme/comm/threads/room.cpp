@@ -202,7 +202,9 @@ void Room::fail_for_missing(const Party& party, std::chrono::milliseconds timeou
                                       listed_ranks({&call.rank, 1}, world_ranks_), " waited in ",
                                       describe(call), last_calls()),
                  .hint = "it returned, failed or dropped its group; its own message says why. "
-                         "Every rank must make the same calls"});
+                         "Every rank must make the same calls. Where its data ended first, give "
+                         "all ranks equally many batches (Remainder::kWrap or kDrop), or let those "
+                         "that are done call join()"});
   }
   fail({.rank = call.rank,
         .peer = late.front(),

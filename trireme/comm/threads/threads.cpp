@@ -2,6 +2,7 @@
 #include <trireme/comm/threads/threads.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/threads/room.h>
 #include <trireme/comm/threads/threads_backend.h>
 
@@ -84,7 +85,8 @@ c10::intrusive_ptr<c10d::Backend> connect_threads(const EngineContext& context) 
     context.store->set(key, std::to_string(rooms_of_process().add(room)));
   } else {
     context.store->wait({key}, context.timeout);
-    room = rooms_of_process().find(std::stoull(context.store->get_to_str(key)));
+    room = rooms_of_process().find(
+        parse_number<std::uint64_t>(context.store->get_to_str(key)).value());
   }
   if (!room) {
     throw CommError(join_message("rank 0 of '", context.group_name, "' has left before rank ",

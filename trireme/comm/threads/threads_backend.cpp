@@ -39,6 +39,23 @@ void check_times(const at::Tensor& large, const at::Tensor& small, int ranks,
       "same dtype");
 }
 
+// One list with a tensor for each rank, each like `one`.
+void check_pieces(const std::vector<std::vector<at::Tensor>>& lists, const at::Tensor& one,
+                  int ranks, const char* operation) {
+  if (lists.size() != 1 || std::ssize(lists.front()) != ranks) {
+    throw UsageError(join_message(operation, " over ", ranks, " ranks was given ", lists.size(),
+                                  " lists of tensors, expected one with a tensor for each rank"),
+                     "give one list with a tensor for each rank");
+  }
+  for (const at::Tensor& piece : lists.front()) {
+    if (piece.numel() == one.numel() && piece.scalar_type() == one.scalar_type()) continue;
+    throw UsageError(join_message(operation, " was given ", piece.sizes(), " of ",
+                                  piece.scalar_type(), " in its list and ", one.sizes(), " of ",
+                                  one.scalar_type(), " as this rank's tensor"),
+                     "give tensors of one size and dtype");
+  }
+}
+
 c10d::ReduceOp::RedOpType known(const c10d::ReduceOp& op, const char* operation) {
   if (op.op_ <= c10d::ReduceOp::BXOR) return op.op_;
   throw UsageError(
@@ -141,20 +158,7 @@ ThreadsBackend::WorkPointer ThreadsBackend::allgather(std::vector<Tensors>& outp
                                                       Tensors& inputs,
                                                       const c10d::AllgatherOptions& options) {
   const at::Tensor& input = only(inputs, "all-gather");
-  if (outputs.size() != 1 || std::ssize(outputs.front()) != getSize()) {
-    throw UsageError(
-        join_message("all-gather over ", getSize(), " ranks was given ", outputs.size(),
-                     " lists of tensors, expected one with a tensor "
-                     "for each rank"),
-        "give one list with a tensor for each rank");
-  }
-  for (const at::Tensor& output : outputs.front()) {
-    if (output.numel() == input.numel() && output.scalar_type() == input.scalar_type()) continue;
-    throw UsageError(join_message("all-gather was given an output of ", output.sizes(), " of ",
-                                  output.scalar_type(), " for an input of ", input.sizes(), " of ",
-                                  input.scalar_type()),
-                     "give outputs of the input's size and dtype");
-  }
+  check_pieces(outputs, input, getSize(), "all-gather");
   return start(OpType::ALLGATHER,
                {.kind = Kind::kAllGather, .dtype = input.scalar_type(), .elements = input.numel()},
                {input}, outputs.front(), options.asyncOp, options.timeout);
@@ -167,6 +171,34 @@ ThreadsBackend::WorkPointer ThreadsBackend::_allgather_base(at::Tensor& output, 
                {.kind = Kind::kAllGather, .dtype = input.scalar_type(), .elements = input.numel()},
                {input}, output.view({getSize(), input.numel()}).unbind(), options.asyncOp,
                options.timeout);
+}
+
+ThreadsBackend::WorkPointer ThreadsBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                   const c10d::GatherOptions& options) {
+  const at::Tensor& input = only(inputs, "gather");
+  check_rank(options.rootRank, "gather");
+  const bool is_root = getRank() == options.rootRank;
+  if (is_root) check_pieces(outputs, input, getSize(), "gather");
+  return start(OpType::GATHER,
+               {.kind = Kind::kGather,
+                .peer = static_cast<int>(options.rootRank),
+                .dtype = input.scalar_type(),
+                .elements = input.numel()},
+               {input}, is_root ? outputs.front() : Tensors(), options.asyncOp, options.timeout);
+}
+
+ThreadsBackend::WorkPointer ThreadsBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                    const c10d::ScatterOptions& options) {
+  const at::Tensor& output = only(outputs, "scatter");
+  check_rank(options.rootRank, "scatter");
+  const bool is_root = getRank() == options.rootRank;
+  if (is_root) check_pieces(inputs, output, getSize(), "scatter");
+  return start(OpType::SCATTER,
+               {.kind = Kind::kScatter,
+                .peer = static_cast<int>(options.rootRank),
+                .dtype = output.scalar_type(),
+                .elements = output.numel()},
+               is_root ? inputs.front() : Tensors(), {output}, options.asyncOp, options.timeout);
 }
 
 ThreadsBackend::WorkPointer ThreadsBackend::_reduce_scatter_base(

@@ -2,12 +2,12 @@
 #include <trireme/data/audio/audio_folder.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/data/audio/resampler.h>
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <mutex>
 #include <string>
@@ -19,9 +19,7 @@ namespace {
 
 bool is_sound(const std::filesystem::path& file) {
   std::string extension = file.extension().string();
-  std::ranges::transform(extension, extension.begin(), [](unsigned char letter) {
-    return static_cast<char>(std::tolower(letter));
-  });
+  std::ranges::transform(extension, extension.begin(), ascii_lower);
   return extension == ".wav" || extension == ".flac";
 }
 

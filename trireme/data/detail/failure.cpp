@@ -2,8 +2,7 @@
 #include <trireme/data/detail/failure.h>
 
 #include <trireme/base/error.h>
-
-#include <c10/util/Exception.h>
+#include <trireme/base/exception_text.h>
 
 #include <exception>
 #include <string_view>
@@ -23,11 +22,8 @@ void rethrow_from(const std::string& place) {
     std::throw_with_nested(UsageError(join_message(place, ": ", error.what()), ""));
   } catch (const Error& error) {
     std::throw_with_nested(DataError(join_message(place, ": ", error.what()), ""));
-  } catch (const c10::Error& error) {
-    std::throw_with_nested(
-        DataError(join_message(place, ": ", error.what_without_backtrace()), kFailedHint));
   } catch (const std::exception& error) {
-    std::throw_with_nested(DataError(join_message(place, ": ", error.what()), kFailedHint));
+    std::throw_with_nested(DataError(join_message(place, ": ", message_of(error)), kFailedHint));
   } catch (...) {
     std::throw_with_nested(DataError(
         join_message(place, ": threw something that is not a std::exception"), kFailedHint));

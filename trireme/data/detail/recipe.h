@@ -84,7 +84,9 @@ struct Recipe {
   std::optional<WholeShuffle> whole_shuffle;
   std::optional<BufferShuffle> buffer_shuffle;  // at most one of the two
   Shard shard;
+  bool is_sharded = false;  // shard() was called
   std::int64_t rows = 1;
+  bool is_batched = false;  // batch() or bucket() was called
   LastBatch last = LastBatch::kKeep;
   std::shared_ptr<const BucketPlan> buckets;  // instead of rows
   std::int64_t times = 1;

@@ -2,6 +2,7 @@
 #include <trireme/data/files/idx.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <zlib.h>
 
@@ -10,7 +11,6 @@
 #include <cerrno>
 #include <iomanip>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -18,6 +18,8 @@ namespace trireme::data {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::uint64_t kFirstBytes = std::uint64_t{1} << 26;  // 64 MiB: all of MNIST at once
 
 constexpr std::string_view kRemedy =
     "Fashion-MNIST comes with Debian's and Ubuntu's package dataset-fashion-mnist (sudo apt-get "
@@ -59,8 +61,14 @@ class IdxFile {
                                    " bytes, more than this file can hold"),
                       "the file is damaged: get the data set anew");
     }
-    std::vector<std::uint8_t> bytes(count);
-    read(bytes.data(), count);
+    // A damaged header may still promise far more than there is: memory follows what was read.
+    std::vector<std::uint8_t> bytes;
+    while (bytes.size() < count) {
+      const std::uint64_t there = bytes.size();
+      const std::uint64_t more = std::min(count - there, std::max(there, kFirstBytes));
+      bytes.resize(there + more);
+      read(bytes.data() + there, more);
+    }
     return bytes;
   }
 
@@ -115,7 +123,7 @@ class IdxFile {
   }
 
   static std::string hex(std::uint32_t value) {
-    std::ostringstream text;
+    TextWriter text;
     text << "0x" << std::hex << std::setw(8) << std::setfill('0') << value;
     return text.str();
   }

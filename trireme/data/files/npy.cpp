@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::size_t kMaximumDimensions = 64;
 constexpr std::string_view kDamaged = "the file is damaged: save it anew with numpy.save";
 
 // The header is a Python dictionary of three literals: {'descr': '<f4', 'fortran_order': False,
@@ -123,18 +124,29 @@ std::string check_descr(const fs::path& path, const std::string& descr) {
   return dtype;
 }
 
-std::int64_t bytes_of(const NpyHeader& header) {
+std::int64_t bytes_of(const fs::path& path, const NpyHeader& header) {
   std::int64_t width = 0;
   std::from_chars(header.dtype.data() + 1, header.dtype.data() + header.dtype.size(), width);
-  if (std::ranges::find(header.shape, 0) != header.shape.end()) return 0;
-  std::int64_t bytes = width;
-  for (const std::int64_t size : header.shape) {
-    // More than any file has.
-    if (bytes > std::numeric_limits<std::int64_t>::max() / size)
-      return std::numeric_limits<std::int64_t>::max();
-    bytes *= size;
+  // Sizes beside a zero count too: LibTorch multiplies them for its strides.
+  if (header.shape.size() > kMaximumDimensions) {
+    refuse(path,
+           join_message("the shape has ", header.shape.size(), " dimensions, more than NumPy's ",
+                        kMaximumDimensions),
+           kDamaged);
   }
-  return bytes;
+  std::int64_t bytes = width;
+  bool is_empty = false;
+  for (const std::int64_t size : header.shape) {
+    is_empty = is_empty || size == 0;
+    if (bytes > std::numeric_limits<std::int64_t>::max() / std::max<std::int64_t>(size, 1)) {
+      refuse(path,
+             join_message("the shape of ", header.shape.size(),
+                          " dimensions has more elements than memory can address"),
+             kDamaged);
+    }
+    bytes *= std::max<std::int64_t>(size, 1);
+  }
+  return is_empty ? 0 : bytes;
 }
 
 // Reads the magic string, the version and the length; returns the length of what follows.
@@ -229,7 +241,7 @@ NpyHeader read_npy_header(const fs::path& path) {
   }
   NpyHeader header = parse(path, text, begin);
   header.offset = static_cast<std::int64_t>(begin + length);
-  header.bytes = bytes_of(header);
+  header.bytes = bytes_of(path, header);
   check_bytes(path, header);
   return header;
 }

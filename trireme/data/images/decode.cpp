@@ -2,6 +2,7 @@
 #include <trireme/data/images/decode.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/data/images/jpeg.h>
 #include <trireme/data/images/png.h>
@@ -14,7 +15,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <iomanip>
-#include <sstream>
 #include <vector>
 
 namespace trireme::data {
@@ -45,7 +45,7 @@ std::vector<std::byte> read_whole(const std::filesystem::path& path) {
 }
 
 [[noreturn]] void refuse(std::span<const std::byte> bytes, std::string_view name) {
-  std::ostringstream begin;
+  TextWriter begin;
   for (const std::byte byte : bytes.first(std::min(bytes.size(), detail::kSignatureBytes)))
     begin << ' ' << std::hex << std::setw(2) << std::setfill('0') << std::to_integer<int>(byte);
   throw DataError(join_message(name, ": offset 0: neither JPEG nor PNG: ",

@@ -24,6 +24,10 @@ struct ImageOptions {
   /// Height times width above which an image is refused before memory is taken for it: a small file
   /// may promise any size. The default is what Pillow refuses to open.
   std::int64_t max_pixels = 178'956'970;
+
+  /// The same for JPEG in several scans, which is held in memory as coefficients: several bytes for
+  /// each pixel. Scans times pixels may be at most 16 times as much.
+  std::int64_t max_progressive_pixels = 50'000'000;
 };
 
 /// Decodes a JPEG or PNG file in memory, whichever its first bytes say it is: uint8 [3, H, W], or
@@ -41,8 +45,8 @@ struct ImageOptions {
 /// Throws DataError with the name, the offset up to which it was read, and what the library says:
 /// where it is neither JPEG nor PNG; where it is damaged or cut short anywhere, although part of
 /// the picture may be there; for JPEG with 12 bits per value or two channels, or with more than 500
-/// scans; and where it has more than max_pixels. Throws ConfigError where Trireme was built without
-/// libjpeg and libpng.
+/// scans; and where it has more pixels than the options allow. Throws ConfigError where Trireme was
+/// built without libjpeg and libpng.
 at::Tensor decode_image(std::span<const std::byte> bytes, const ImageOptions& options = {},
                         std::string_view name = "image");
 

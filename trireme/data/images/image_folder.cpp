@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/data/images/image_folder.h>
 
+#include <trireme/base/text.h>
 #include <trireme/data/images/signature.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <fstream>
 #include <span>
 #include <string>
@@ -17,9 +17,7 @@ namespace {
 // The names first: a set may have a million files, and opening each takes minutes.
 bool is_image(const std::filesystem::path& file) {
   std::string extension = file.extension().string();
-  std::ranges::transform(extension, extension.begin(), [](unsigned char letter) {
-    return static_cast<char>(std::tolower(letter));
-  });
+  std::ranges::transform(extension, extension.begin(), ascii_lower);
   if (extension == ".jpg" || extension == ".jpeg" || extension == ".png") return true;
   if (!std::filesystem::is_regular_file(file)) return false;
   std::array<char, detail::kSignatureBytes> begin{};

@@ -15,8 +15,12 @@
 namespace trireme::data::detail {
 namespace {
 
-// Each scan of a progressive file may cost a pass over the whole image.
+// A progressive file is held in memory as coefficients, several bytes for each pixel, and each of
+// its scans may be a pass over all of them, while a scan that changes nothing takes a few bytes of
+// the file. So its pixels, and its scans times its pixels, are limited; files that cameras and
+// programs write have about ten scans.
 constexpr int kMaximumScans = 500;
+constexpr std::int64_t kMaximumPasses = 16;  // over max_progressive_pixels pixels
 
 struct Failure : jpeg_error_mgr {
   std::jmp_buf jump;
@@ -63,9 +67,17 @@ void skip(j_decompress_ptr info, long count) {
   info->src->bytes_in_buffer -= static_cast<std::size_t>(count);
 }
 
+struct Progress : jpeg_progress_mgr {
+  std::int64_t max_pixels;  // of all scans together
+};
+
 void limit_scans(j_common_ptr common) {
-  if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > kMaximumScans)
-    fail_with(common, "it has more than 500 scans");
+  const auto* const info = reinterpret_cast<j_decompress_ptr>(common);
+  const int scans = info->input_scan_number;
+  if (scans > kMaximumScans) fail_with(common, "it has more than 500 scans");
+  const std::int64_t pixels = std::int64_t{info->image_height} * info->image_width;
+  if (scans > 1 && scans * pixels > static_cast<Progress*>(common->progress)->max_pixels)
+    fail_with(common, "it has more scans than an image of this size may have");
 }
 
 class Decoder {
@@ -88,7 +100,9 @@ class Decoder {
   ~Decoder() { jpeg_destroy_decompress(&info_); }  // also where it was never created
 
   at::Tensor decode(const ImageOptions& options) {
+    progress_.max_pixels = kMaximumPasses * options.max_progressive_pixels;
     run<&Decoder::read_header>();
+    refuse_large_progressive(options);
     if (info_.num_components == 2) refuse("two channels, expected 1, 3 or 4");
     ImagePlanes planes(name_, info_.image_height, info_.image_width, options);
     row_.resize(std::size_t{info_.image_width} * static_cast<std::size_t>(info_.num_components));
@@ -108,6 +122,16 @@ class Decoder {
     throw DataError(
         join_message(name_, ": offset ", bytes_.size() - source_.bytes_in_buffer, ": JPEG: ", what),
         "get the file anew, or take it out of the data set");
+  }
+
+  void refuse_large_progressive(const ImageOptions& options) {
+    const std::int64_t pixels = std::int64_t{info_.image_height} * info_.image_width;
+    if (jpeg_has_multiple_scans(&info_) == FALSE || pixels <= options.max_progressive_pixels)
+      return;
+    throw DataError(join_message(name_, ": the progressive image has ", info_.image_height, " x ",
+                                 info_.image_width, " pixels, more than the ",
+                                 options.max_progressive_pixels, " that are allowed of this kind"),
+                    "raise ImageOptions::max_progressive_pixels where this is no mistake");
   }
 
   void read_header() {
@@ -141,7 +165,7 @@ class Decoder {
   std::string_view name_;
   Failure failure_{};
   jpeg_source_mgr source_{};
-  jpeg_progress_mgr progress_{};
+  Progress progress_{};
   jpeg_decompress_struct info_{};
   std::vector<JSAMPLE> row_;
   ImagePlanes* planes_ = nullptr;

@@ -2,6 +2,7 @@
 #include <trireme/data/text/bpe_tokenizer.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/data/text/detail/bpe_files.h>
 #include <trireme/data/text/detail/byte_characters.h>
 #include <trireme/data/text/detail/token_checks.h>
@@ -9,7 +10,6 @@
 
 #include <array>
 #include <iomanip>
-#include <sstream>
 #include <utility>
 
 namespace trireme::data {
@@ -115,7 +115,7 @@ void BpeTokenizer::Engine::split_into_bytes(Work& work, std::string_view word,
   for (const char byte : word) {
     const auto token = tokens_of_bytes_[static_cast<unsigned char>(byte)];
     if (!token) {
-      std::ostringstream number;
+      TextWriter number;
       number << std::hex << std::setw(2) << std::setfill('0')
              << int{static_cast<unsigned char>(byte)};
       throw DataError(

@@ -55,27 +55,18 @@ ModuleTree::ModuleTree(const torch::nn::Module& module) {
   add_tensors(module.named_buffers(), false, tensors, seen);
 }
 
-std::optional<std::string> touched_module(const Graph& graph, const Node& node,
-                                          const std::function<std::size_t(ValueId)>& use) {
+std::optional<std::string> touched_module(const std::vector<TensorUse>& uses) {
   std::optional<std::string> touched;
-  for (const std::vector<ValueId>& argument : node.inputs) {
-    for (const ValueId id : argument) {
-      if (id == kNoValue) continue;
-      const ValueId object = graph.value(id).object;
-      const std::vector<std::string>& names = graph.value(object).names;
-      if (names.empty()) continue;
-      const std::string its = module_of(names[std::min(use(object), names.size() - 1)]);
-      touched = touched ? common_module(*touched, its) : its;
-    }
+  for (const TensorUse& use : uses) {
+    touched = touched ? common_module(*touched, use.module) : use.module;
   }
   return touched;
 }
 
 void assign_modules(Graph& graph, const ModuleTree& tree) {
-  std::unordered_map<ValueId, std::size_t> uses;
-  const auto next_use = [&uses](ValueId object) { return uses[object]++; };
+  TensorUses uses(graph);
   std::vector<std::optional<std::string>> touched;
-  for (const Node& node : graph.nodes) touched.push_back(touched_module(graph, node, next_use));
+  for (const Node& node : graph.nodes) touched.push_back(touched_module(uses.take(node)));
   std::vector<const std::string*> after(touched.size() + 1, nullptr);
   for (std::size_t i = touched.size(); i-- > 0;) {
     after[i] = touched[i] ? &*touched[i] : after[i + 1];

@@ -5,11 +5,10 @@
 
 #include <trireme/graph/graph.h>
 #include <trireme/graph/module_path.h>
+#include <trireme/graph/tensor_uses.h>
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
-#include <functional>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -38,10 +37,9 @@ struct ModuleTree {
   std::unordered_set<std::string> lists;
 };
 
-/// The module whose parameters and buffers an operator is given; nothing where it has none.
-/// @param use for a parameter that several modules share, which of its names counts.
-std::optional<std::string> touched_module(const Graph& graph, const Node& node,
-                                          const std::function<std::size_t(ValueId)>& use);
+/// The module whose parameters and buffers an operator is given: the innermost that has them all.
+/// Nothing where it is given none.
+std::optional<std::string> touched_module(const std::vector<TensorUse>& uses);
 
 /// Sets Node::module and Mark::module. An operator without parameters belongs to the module whose
 /// code calls it, as far as can be told: the innermost that has the operators with parameters

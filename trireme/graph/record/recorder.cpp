@@ -55,7 +55,7 @@ c10::DispatchKey registered_key() {
 }  // namespace
 
 Recorder::Recorder(Graph& graph, const Layout& replicated)
-    : graph_(&graph), replicated_(replicated) {}
+    : graph_(&graph), replicated_(replicated), uses_(graph) {}
 
 Recorder::Recording::Recording(Recorder& recorder) : include_(registered_key()) {
   TRIREME_CHECK(current == nullptr);
@@ -123,12 +123,30 @@ ValueId Recorder::add(const at::Tensor& tensor, ValueKind kind, std::vector<std:
   return add_value(tensor, std::move(value));
 }
 
+// Forward is not over: of what has no parameters only what ran before it is known.
 std::string Recorder::where(const Call& call) const {
   std::string text = "operator " + call.node.name();
-  const auto touched = touched_module(*graph_, call.node, [](ValueId) { return std::size_t{0}; });
-  const std::string& module = touched ? *touched : last_module_;
-  if (!module.empty()) text += join_message(" of module ", module);
-  return text;
+  const auto touched = touched_module(uses_.of(call.node));
+  if (touched) return touched->empty() ? text : join_message(text, " of module ", *touched);
+  return text + after();
+}
+
+std::string Recorder::after() const { return last_place_.empty() ? "" : ", after " + last_place_; }
+
+// With the tensors that it was given: of what a wrong shape or type comes from, LibTorch's message
+// has numbers alone.
+void Recorder::refuse_failed(const Call& call, std::string_view what) const {
+  std::string given;
+  const auto& arguments = call.op.schema().arguments();
+  for (std::size_t i = 0; i < call.node.inputs.size(); ++i) {
+    for (const ValueId id : call.node.inputs[i]) {
+      if (id == kNoValue) continue;
+      const Value& value = graph_->value(id);
+      given += join_message(given.empty() ? ", given " : ", ", arguments[i].name(), " = ",
+                            value.name, " (", value.dtype, " ", at::IntArrayRef(value.sizes), ")");
+    }
+  }
+  detail::refuse_failed(where(call) + given, what);
 }
 
 // -- before the call ---------------------------------------------------------------------------
@@ -232,14 +250,6 @@ void Recorder::stand_in(const at::Tensor& tensor) const {
   tensor::convert_in_place(tensor, tensor::meta_part(global, replicated_), replicated_, geometry);
 }
 
-// MultiheadAttention asks it of query, key and value. A tensor equals itself, and others count as
-// different, which is the general way.
-void Recorder::answer_equal(const Call& call, torch::jit::Stack& stack) const {
-  const bool is_same = call.node.inputs[0] == call.node.inputs[1];
-  torch::jit::drop(stack, call.arguments.size());
-  stack.emplace_back(is_same);
-}
-
 // -- the call and after ------------------------------------------------------------------------
 
 void Recorder::check_sequence(const std::string& where) const {
@@ -254,9 +264,9 @@ void Recorder::run(Call& call, c10::DispatchKeySet below, torch::jit::Stack& sta
   try {
     call.op.redispatchBoxed(below, &stack);
   } catch (const Error& error) {
-    refuse_failed(where(call), error.what());
+    refuse_failed(call, error.what());
   } catch (const c10::Error& error) {
-    refuse_failed(where(call), error.what_without_backtrace());
+    refuse_failed(call, error.what_without_backtrace());
   }
   call.node.is_random = is_random_;
   call.node.flops = flops_;
@@ -359,19 +369,15 @@ void Recorder::record(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   }
   check_sequence(where(call));
   check_arguments(call);
-  if (call.has_stand_ins && name == "aten::equal") {
-    answer_equal(call, stack);
-    return;
-  }
   run(call, below, stack);
   read_writes(call);
   read_outputs(call, stack);
   const std::uint64_t begin = std::exchange(last_sequence_, at::sequence_number::peek());
   // Questions leave nothing behind.
   if (call.node.outputs.empty() && call.node.writes.empty()) return;
-  if (const auto module =
-          touched_module(*graph_, call.node, [](ValueId) { return std::size_t{0}; })) {
-    last_module_ = *module;
+  if (const auto module = touched_module(uses_.take(call.node))) {
+    last_place_ = join_message(call.node.name(), module->empty() ? "" : " of module ", *module,
+                               " (operator ", graph_->num_nodes(), ")");
   }
   sequence_.push_back(begin);
   graph_->nodes.push_back(std::move(call.node));

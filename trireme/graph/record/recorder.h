@@ -4,6 +4,7 @@
 #pragma once
 
 #include <trireme/graph/graph.h>
+#include <trireme/graph/tensor_uses.h>
 #include <trireme/tensor/layout.h>
 
 #include <ATen/core/Tensor.h>
@@ -62,6 +63,10 @@ class Recorder {
   void notice_random() noexcept { is_random_ = true; }
   void add_flops(double flops) noexcept { flops_ += flops; }
 
+  /// `, after aten::addmm of module layer (operator 3)`, the last operator so far that was given a
+  /// parameter or buffer; empty before the first.
+  std::string after() const;
+
   /// Whose autograd node has the number; -1 where it is none's.
   int node_of_sequence(std::uint64_t number) const;
 
@@ -103,13 +108,13 @@ class Recorder {
   void place_in_memory(const at::Tensor& tensor, const Call& call, Value& value);
   void read_arguments(Call& call);
   void check_arguments(const Call& call);
-  void answer_equal(const Call& call, torch::jit::Stack& stack) const;
   void run(Call& call, c10::DispatchKeySet below, torch::jit::Stack& stack);
   void read_writes(Call& call);
   void read_outputs(Call& call, const torch::jit::Stack& stack);
   void stand_in(const at::Tensor& tensor) const;
   void check_sequence(const std::string& where) const;
   std::string where(const Call& call) const;
+  [[noreturn]] void refuse_failed(const Call& call, std::string_view what) const;
 
   Graph* graph_;
   Layout replicated_;
@@ -121,7 +126,8 @@ class Recorder {
   std::vector<bool> depends_on_random_;               // by value; of tensors that have values
   std::vector<std::uint64_t> sequence_;               // by node, where its autograd nodes begin
   std::uint64_t last_sequence_ = 0;
-  std::string last_module_;
+  TensorUses uses_;
+  std::string last_place_;  // the last operator on a tensor of the module, in words
   bool is_random_ = false;
   double flops_ = 0;
 };

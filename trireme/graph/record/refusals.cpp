@@ -72,10 +72,12 @@ void refuse_foreign_parameter(const std::string& where, const at::Tensor& tensor
 void refuse_failed(const std::string& where, std::string_view what) {
   throw UsageError(
       join_message("capture: ", where, ": ", what.substr(0, what.find("\n  hint:"))),
-      join_message("if forward itself runs, the operator has no rule that says what it "
-                   "gives (docs/guide/rules.md says how to add one), or it needs "
-                   "values: leave it out of forward, or ",
-                   kByHand));
+      join_message(
+          "where forward by itself fails too, give it tensors of the shapes and types that "
+          "the module takes; where it runs, the operator has no rule that says what it "
+          "gives (docs/guide/rules.md says how to add one), or it needs values: leave it "
+          "out of forward, or ",
+          kByHand));
 }
 
 void check_hooks(const std::vector<at::Tensor>& results,

@@ -22,14 +22,6 @@ std::string short_name(const Graph& graph, ValueId id) {
   return value.kind == ValueKind::kResult && value.node >= 0 ? plain_text("%", id) : value.name;
 }
 
-std::string printable(std::string_view text) {
-  std::string line(text);
-  std::ranges::replace_if(
-      line, [](char byte) { return static_cast<unsigned char>(byte) < ' ' || byte == '\x7F'; },
-      '?');
-  return line;
-}
-
 std::size_t letters_in(std::string_view text) {
   return static_cast<std::size_t>(std::ranges::count_if(text, begins_letter));
 }

@@ -2,11 +2,10 @@
 // What tables and pictures call things.
 #pragma once
 
+#include <trireme/base/text.h>
 #include <trireme/graph/graph.h>
 
 #include <cstddef>
-#include <locale>
-#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -19,8 +18,7 @@ std::string shape_of(const Value& value);
 /// result that is value 12, `nothing` for kNoValue.
 std::string short_name(const Graph& graph, ValueId id);
 
-/// On one line whatever is in it: question marks for control characters.
-std::string printable(std::string_view text);
+using trireme::printable;
 
 /// How many letters a text has; one of UTF-8 counts once.
 std::size_t letters_in(std::string_view text);
@@ -33,8 +31,7 @@ std::string shortened(std::string_view text, std::size_t letters);
 /// set apart in what other programs are to read.
 template <typename... Parts>
 std::string plain_text(const Parts&... parts) {
-  std::ostringstream text;
-  text.imbue(std::locale::classic());
+  TextWriter text;
   (text << ... << parts);
   return text.str();
 }

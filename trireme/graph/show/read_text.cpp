@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/graph/module_path.h>
 #include <trireme/graph/show/detail/json_reader.h>
 #include <trireme/graph/show/text.h>
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <sstream>
 #include <unordered_set>
 #include <utility>
 
@@ -267,7 +267,7 @@ Graph parse_graph(std::string_view text, std::string_view source) {
 Graph read_graph(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   const bool is_empty = stream.peek() == std::ifstream::traits_type::eof() && !stream.bad();
-  std::ostringstream text;
+  TextWriter text;
   if (!stream.is_open() || (!is_empty && !(text << stream.rdbuf()))) {
     throw DataError(join_message(file.string(), " cannot be read: ", describe_errno(errno)),
                     "name a file that write_graph made");

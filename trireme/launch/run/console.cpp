@@ -12,7 +12,7 @@
 
 namespace trireme::launch {
 
-Console::Console(int fd) : fd_(fd) {
+Console::Console(int fd) : fd_(fd), is_terminal_(::isatty(fd) == 1) {
   struct stat status{};
   if (::fstat(fd, &status) != 0 || !(S_ISCHR(status.st_mode) || S_ISFIFO(status.st_mode))) return;
   const std::string path = join_message("/proc/self/fd/", fd);
@@ -20,7 +20,8 @@ Console::Console(int fd) : fd_(fd) {
 }
 
 void Console::write(std::string_view text) {
-  if (broken_) return;
+  if (broken_ || text.empty()) return;
+  last_ = text.back();
   queue_ += text;
   flush();
 }
@@ -37,6 +38,9 @@ void Console::flush() {
       return;
     } else if (errno != EINTR) {
       broken_ = true;
+      // A pipe without readers and a terminal that was closed: nobody wants it.
+      const bool nobody_reads = errno == EPIPE || errno == ECONNRESET || is_terminal_;
+      if (!nobody_reads) lost_by_ = errno;
     }
   }
   queue_.clear();

@@ -12,7 +12,7 @@ namespace trireme::launch {
 
 /// A queue in front of one of our standard streams. Terminals, pipes and sockets take what they can
 /// take at the moment; files are written at once. Text is dropped once nobody reads any more (`|
-/// head`). Not thread-safe.
+/// head`), or it cannot be written (a full disk), which `lost_by` tells. Not thread-safe.
 class Console {
  public:
   /// @param fd a standard stream, which must stay open.
@@ -26,6 +26,13 @@ class Console {
 
   /// More is queued than should be: read no more from the ranks until it shrinks.
   bool is_congested() const { return queue_.size() - written_ > kCongestion; }
+  bool is_terminal() const { return is_terminal_; }
+  /// Whether a person sees an unfinished line there, such as a progress bar.
+  bool is_amid_line() const { return is_terminal_ && last_ != '\n'; }
+  /// Another stream has ended the line on the same terminal.
+  void begin_line() { last_ = '\n'; }
+  /// The errno value by which text was lost that somebody may wait for; 0 where none was.
+  int lost_by() const { return lost_by_; }
   bool is_empty() const { return written_ == queue_.size(); }
   /// Descriptor to wait for while the queue is not empty.
   int poll_fd() const { return own_.get() >= 0 ? own_.get() : fd_; }
@@ -34,9 +41,12 @@ class Console {
   static constexpr std::size_t kCongestion = 1 << 16;
 
   int fd_;
+  bool is_terminal_ = false;
   UniqueFd own_;  // a second, non-blocking opening of the same terminal or pipe: flags are shared
                   // with other programs
   bool broken_ = false;
+  int lost_by_ = 0;
+  char last_ = '\n';
   std::string queue_;
   std::size_t written_ = 0;
 };

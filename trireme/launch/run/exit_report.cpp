@@ -2,6 +2,8 @@
 #include <trireme/launch/run/exit_report.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/base/text.h>
 
 #include <sys/wait.h>
 
@@ -9,17 +11,27 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 #include <vector>
 
 namespace trireme::launch {
+namespace {
+
+// The start of a long line, not ending inside a character of UTF-8.
+std::string cut_line(const std::string& line) {
+  constexpr std::size_t kLongest = 1000;
+  if (line.size() <= kLongest) return line;
+  std::size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xc0U) == 0x80U) --end;
+  return join_message(line.substr(0, end), " … (", line.size() - end, " more bytes)");
+}
+
+}  // namespace
 
 std::string describe_signal(int signal) {
   const char* name = ::sigabbrev_np(signal);
   if (name == nullptr) return join_message("signal ", signal);
   std::string description = ::sigdescr_np(signal);
-  description.front() =
-      static_cast<char>(std::tolower(static_cast<unsigned char>(description.front())));
+  description.front() = ascii_lower(description.front());
   return join_message("SIG", name, " (", description, ")");
 }
 
@@ -56,18 +68,43 @@ std::string last_lines(const std::filesystem::path& file, int lines) {
   const std::streamoff start = std::max<std::streamoff>(0, size - kLongestTail);
   stream.seekg(start);
   std::vector<std::string> tail;
+  bool is_among_frames = false;
   for (std::string line; std::getline(stream, line);) {
     while (!line.empty() && line.back() == '\r') line.pop_back();
-    tail.push_back(line.substr(line.rfind('\r') + 1));
+    line.erase(0, line.rfind('\r') + 1);
+    // They would push the cause out. Other lines that look like frames are the program's own.
+    is_among_frames = is_hidden_frame(line) && (is_among_frames || !line.starts_with("frame #"));
+    if (!is_among_frames) tail.push_back(line);
   }
   const bool begins_inside_a_line = start > 0 && tail.size() > 1;
   const std::size_t wanted =
       std::min(static_cast<std::size_t>(lines), tail.size() - (begins_inside_a_line ? 1 : 0));
-  std::ostringstream text;
+  TextWriter text;
   for (auto line = tail.end() - static_cast<std::ptrdiff_t>(wanted); line != tail.end(); ++line) {
-    text << "  | " << *line << '\n';
+    text << "  | " << cut_line(*line) << '\n';
   }
   return text.str();
+}
+
+std::string describe_count(std::size_t count, std::string_view thing) {
+  return join_message(count, " ", thing, count == 1 ? "" : "s");
+}
+
+std::string describe_ranks(const std::vector<int>& ascending) {
+  TextWriter text;
+  int ranges = 0;
+  for (std::size_t first = 0; first < ascending.size(); ++ranges) {
+    if (ranges == 16) {
+      text << ", …";
+      break;
+    }
+    std::size_t last = first;
+    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
+    text << (first == 0 ? "" : ", ") << ascending[first];
+    if (last > first) text << "-" << ascending[last];
+    first = last + 1;
+  }
+  return ascending.empty() ? "none" : text.str();
 }
 
 }  // namespace trireme::launch

@@ -2,9 +2,11 @@
 // How a process ended, in words, and the end of its log.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trireme::launch {
 
@@ -22,7 +24,14 @@ int exit_code(int wait_status);
 std::string_view exit_hint(int wait_status);
 
 /// Returns the last `lines` lines of a file, each indented by `  | `; of a progress bar that
-/// rewrites its line only the last state. Looks at the last 64 KiB only.
+/// rewrites its line only the last state. Looks at the last 64 KiB only, and cuts lines of more
+/// than 1,000 bytes.
 std::string last_lines(const std::filesystem::path& file, int lines);
+
+/// `1 rank`, `2 ranks`.
+std::string describe_count(std::size_t count, std::string_view thing);
+
+/// `0-3, 6`; the first sixteen ranges of them; `none`.
+std::string describe_ranks(const std::vector<int>& ascending);
 
 }  // namespace trireme::launch

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -21,12 +22,21 @@ namespace {
 }
 
 UniqueFd open_log(const std::filesystem::path& path) {
-  UniqueFd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  if (!log) {
+  // A FIFO that nobody reads would hold up the open for ever.
+  UniqueFd log(::open(path.c_str(),
+                      O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+                      0644));
+  const int failure = errno;
+  struct stat status{};
+  const bool is_other =
+      ::lstat(path.c_str(), &status) == 0 && !S_ISLNK(status.st_mode) && !S_ISREG(status.st_mode);
+  if (!log || is_other || ::fstat(log.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     throw ConfigError(
-        join_message("cannot write the log file ", path.string(), ": ", describe_errno(errno)),
+        join_message("cannot write the log file ", path.string(), ": ",
+                     is_other || log ? "it is no regular file" : describe_errno(failure)),
         "give a folder that may be written to by --log-dir");
   }
+  ::fcntl(log.get(), F_SETFL, O_APPEND);  // the rank inherits it
   return log;
 }
 
@@ -106,6 +116,13 @@ void connect_with_prefix(RankOutput& rank, const std::string& prefix, Consoles& 
 
 }  // namespace
 
+void say(Consoles& consoles, const std::string& line) {
+  const bool is_amid_line = consoles.error.is_terminal() &&
+                            (consoles.output.is_amid_line() || consoles.error.is_amid_line());
+  consoles.error.write(join_message(is_amid_line ? "\n" : "", "trireme: ", line, "\n"));
+  consoles.output.begin_line();
+}
+
 Relay::Relay(UniqueFd source, int log, Console& console, std::string prefix)
     : source_(std::move(source)), log_(log), console_(&console), prefix_(std::move(prefix)) {}
 
@@ -125,6 +142,7 @@ Relay::Result Relay::pump() {
       console_->write(
           join_message("trireme: a log file is cut short here: ", describe_errno(errno), "\n"));
       log_ = -1;
+      is_log_cut_ = true;
     }
   }
   show(text);

@@ -20,6 +20,10 @@ struct Consoles {
   Console error{2};
 };
 
+/// Writes a line of the launcher's own to standard error: on a terminal not behind what a rank has
+/// left unfinished there.
+void say(Consoles& consoles, const std::string& line);
+
 /// One stream of one rank, read by the launcher. Not thread-safe.
 class Relay {
  public:
@@ -37,12 +41,15 @@ class Relay {
   bool is_open() const { return static_cast<bool>(source_); }
   int fd() const { return source_.get(); }
   const Console& console() const { return *console_; }
+  /// Whether the log lacks something.
+  bool is_log_cut() const { return is_log_cut_; }
 
  private:
   void show(std::string_view text);
 
   UniqueFd source_;
   int log_;
+  bool is_log_cut_ = false;
   Console* console_;
   std::string prefix_;
   std::string unfinished_line_;
@@ -59,7 +66,7 @@ struct RankOutput {
 };
 
 /// Opens the log file `rank_<rank>.log` in `folder`, empty, and what `mode` asks for. Throws
-/// ConfigError where the file cannot be made.
+/// ConfigError where the file cannot be made, or is something other than a file.
 RankOutput open_output(int rank, const std::filesystem::path& folder, Output mode,
                        Consoles& consoles);
 

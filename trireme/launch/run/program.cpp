@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <filesystem>
 
 namespace trireme::launch {
 namespace {
@@ -31,6 +32,17 @@ bool is_folder(const std::string& path) {
 
 bool is_executable(const std::string& path) { return ::access(path.c_str(), X_OK) == 0; }
 
+// Source code is built, or given to an interpreter; no permission makes it run.
+std::string_view source_hint(const std::string& path) {
+  const std::string kind = std::filesystem::path(path).extension().string();
+  constexpr std::array<std::string_view, 10> kCompiled{".c", ".cc", ".cpp", ".cxx", ".c++",
+                                                       ".C", ".cu", ".h",   ".hpp", ".hh"};
+  if (std::ranges::find(kCompiled, kind) != kCompiled.end())
+    return "build it, and run the program that comes out; docs/guide/first-steps.md says how";
+  if (kind == ".py") return "run it by its interpreter: trireme run -- python3 and this file";
+  return "";
+}
+
 std::string check_path(const std::string& path) {
   if (is_folder(path))
     throw ConfigError(join_message("cannot run ", path, ": it is a folder"),
@@ -40,6 +52,8 @@ std::string check_path(const std::string& path) {
                       "check the path; is the program built?");
   }
   if (!is_executable(path)) {
+    if (const auto hint = source_hint(path); !hint.empty())
+      throw ConfigError(join_message("cannot run ", path, ": it is a source file"), hint);
     throw ConfigError(join_message("cannot run ", path, ": it is not executable"),
                       "chmod +x " + path);
   }
@@ -66,6 +80,7 @@ struct ChildPlan {
   std::size_t cores_bytes;
   int input, output, error;
   const sigset_t* signal_mask;
+  const rlimit* open_files;  // may be null
   pid_t parent;
   int failure_pipe;
 };
@@ -88,6 +103,8 @@ struct ChildPlan {
     report_and_exit(plan);
   ::signal(SIGPIPE, SIG_DFL);
   ::signal(SIGTTOU, SIG_DFL);
+  ::signal(SIGXFSZ, SIG_DFL);
+  if (plan.open_files != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.open_files);
   ::sigprocmask(SIG_SETMASK, plan.signal_mask, nullptr);
   ::execve(plan.program, plan.arguments, plan.variables);
   report_and_exit(plan);
@@ -125,6 +142,8 @@ std::vector<cpu_set_t> core_mask(const std::vector<int>& cores) {
   const std::string what = join_message("cannot run ", start.program, ": ");
   switch (error_number) {
     case ENOEXEC:
+      if (const auto hint = source_hint(start.program); !hint.empty())
+        throw ConfigError(what + "it is a source file", hint);
       throw ConfigError(what + "it is not a program that this machine can run",
                         "a script needs a first line such as #!/bin/sh; a binary must be built for "
                         "this processor");
@@ -181,6 +200,7 @@ pid_t start_process(const ProcessStart& start) {
                        .output = start.output,
                        .error = start.error,
                        .signal_mask = &start.signal_mask,
+                       .open_files = start.open_files ? &*start.open_files : nullptr,
                        .parent = ::getpid(),
                        .failure_pipe = write_end.get()};
   const pid_t child = ::fork();

@@ -8,13 +8,16 @@
 #include <trireme/launch/run/run_plan.h>
 #include <trireme/launch/run/supervisor.h>
 #include <trireme/launch/run/two_processes.h>
+#include <trireme/launch/secret.h>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <iterator>
 
 namespace trireme::launch {
 namespace {
@@ -35,6 +38,43 @@ void open_standard_streams() {
   }
 }
 
+// Host 0 of several listens on all its interfaces, and need not know its own name.
+StorePlace place_of(const RunPlan& plan, const RunOptions& options, ListeningSocket socket,
+                    const std::string& secret) {
+  const bool is_named = !plan.hosts_store || options.nodes == 1;
+  return {.listening_socket = std::move(socket.fd),
+          .address = is_named ? options.master_address.value_or("127.0.0.1") : "127.0.0.1",
+          .port = plan.hosts_store ? socket.port : *options.master_port,
+          .timeout = plan.timeout,
+          .secret = secret};
+}
+
+// The supervisor has a few descriptors for each rank, the store's process a connection for each.
+// The limit that matters is the hard one: those two processes raise theirs to it.
+void check_open_files(const RunPlan& plan, const RunOptions& options) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  constexpr std::size_t kForEndingAndReading = 32;
+  const std::size_t of_a_rank = options.output == Output::kAll ? 4 : 2;
+  const std::size_t open_now =
+      static_cast<std::size_t>(std::distance(fs::directory_iterator("/proc/self/fd"), {}));
+  const std::size_t needed =
+      open_now + kForEndingAndReading +
+      std::max(of_a_rank * plan.ranks.size(), static_cast<std::size_t>(plan.world_size));
+  if (needed <= limit.rlim_max) return;
+  throw ConfigError(join_message(plan.ranks.size(), " ranks of ", plan.world_size, " need ", needed,
+                                 " open files in the launcher, the hard limit is ", limit.rlim_max),
+                    "raise it (ulimit -Hn, LimitNOFILE, limits.conf), or start fewer ranks");
+}
+
+// Launchers of several hosts cannot tell each other one that others would not hear.
+std::string secret_of(const RunOptions& options) {
+  const auto given = Environment::of_process().find(kSecretVariable);
+  if (!given) return options.nodes == 1 ? make_secret() : "";
+  check_secret(*given);
+  return *given;
+}
+
 fs::path make_log_folder(const RunOptions& options) {
   std::error_code failure;
   if (options.log_folder) {
@@ -53,26 +93,42 @@ fs::path make_log_folder(const RunOptions& options) {
   return folder;
 }
 
+// Whether no rank has written a log: they may have run for long until the store turned out not to
+// be there, and were promised that their logs stay.
+bool is_silent(const fs::path& folder) {
+  std::error_code failure;
+  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    std::error_code unreadable;
+    if (entry->file_size(unreadable) > 0) return false;
+  }
+  return !failure;
+}
+
+// Where the store is served, for the ranks of this host and of others.
+ListeningSocket listen_for(const RunOptions& options) {
+  ListeningSocket socket = [&] {
+    if (options.nodes > 1) return listen_on(Reach::kAllInterfaces, options.master_port);
+    if (options.master_address) return listen_at(*options.master_address, options.master_port);
+    return listen_on(Reach::kLoopback, options.master_port);
+  }();
+  check_reachable(socket);
+  return socket;
+}
+
 }  // namespace
 
 int run(const RunOptions& options) {
   open_standard_streams();
   RunPlan plan = plan_for_this_machine(options);
+  check_open_files(plan, options);
   ListeningSocket socket;
-  if (plan.hosts_store) {
-    socket = listen_on(options.nodes == 1 ? Reach::kLoopback : Reach::kAllInterfaces,
-                       options.master_port);
-  }
+  if (plan.hosts_store) socket = listen_for(options);
   add_variable(plan, "MASTER_PORT",
                std::to_string(plan.hosts_store ? socket.port : *options.master_port));
   add_variable(plan, "TRIREME_RUN_ID",
                join_message(host_name(), "-", ::getpid(), "-", socket.port));
   const fs::path log_folder = make_log_folder(options);
-  // Logs that nobody asked for stay only where something went wrong.
-  const auto forget_logs = [&] {
-    std::error_code ignored;
-    if (!options.log_folder) fs::remove_all(log_folder, ignored);
-  };
   // Beside the logs, what each rank did last, should a group fail.
   const auto& given = options.environment;
   if (!Environment::of_process().has("TRIREME_DUMP") &&
@@ -80,14 +136,23 @@ int run(const RunOptions& options) {
                    [](const auto& variable) { return variable.first == "TRIREME_DUMP"; })) {
     add_variable(plan, "TRIREME_DUMP", log_folder.string());
   }
+  const std::string secret = secret_of(options);
+  if (secret.empty()) {
+    plan.warnings.push_back(join_message(
+        "whoever reaches port ", options.master_port.value_or(0), " of ",
+        options.master_address.value_or(""), " can mislead the ranks. hint: set ", kSecretVariable,
+        " to the same random text on all hosts, for instance from: openssl rand -hex 16"));
+  } else {
+    add_variable(plan, kSecretVariable, secret);
+  }
+  StorePlace place = place_of(plan, options, std::move(socket), secret);
   try {
-    const int code = run_in_two_processes([&](SupervisorSetting setting) {
-      return Supervisor(plan, options, log_folder, std::move(socket), std::move(setting)).run();
+    return run_in_two_processes([&](SupervisorSetting setting) {
+      return Supervisor(plan, options, log_folder, std::move(place), std::move(setting)).run();
     });
-    if (code == 0) forget_logs();
-    return code;
   } catch (const ConfigError&) {
-    forget_logs();  // nothing ran that could have written there
+    std::error_code ignored;
+    if (!options.log_folder && is_silent(log_folder)) fs::remove_all(log_folder, ignored);
     throw;
   }
 }

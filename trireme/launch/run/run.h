@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,12 +31,38 @@ enum class Binding {
   kCore,  ///< to its share of the cores that the launcher may use
 };
 
-/// Tells whoever waits for a rank that it ended: its number, and how (`exited with code 3`).
-using ExitObserver = std::function<void(int rank, std::string_view how)>;
+/// Where the store of a run is.
+struct StorePlace {
+  /// Listens already and is to be served; none where the launcher of another host serves the store.
+  UniqueFd listening_socket;
+  /// Where this process reaches it.
+  std::string address;
+  int port = 0;
+  /// How long connecting may take.
+  std::chrono::milliseconds timeout{};
+  /// Of the run (launch/secret.h); empty: it has none.
+  std::string secret = {};
+};
 
-/// Serves the store on a socket that listens already, for as long as the observer that it returns
-/// lives.
-using StoreHost = std::function<ExitObserver(UniqueFd listening_socket, int port)>;
+/// The store of a run in the hands of a launcher. Not thread-safe.
+class RunStore {
+ public:
+  RunStore() = default;
+  RunStore(const RunStore&) = delete;
+  RunStore& operator=(const RunStore&) = delete;
+  virtual ~RunStore() = default;
+
+  /// Tells whoever waits for a rank that it ended, and how (`exited with code 3`). Throws where the
+  /// store is gone.
+  virtual void publish_exit(int rank, std::string_view how) = 0;
+
+  /// Whether anybody but this launcher has written into the store. Throws where the store is gone.
+  virtual bool is_used() = 0;
+};
+
+/// Serves the store at a place, or joins it, for as long as what it returns lives. Blocking up to
+/// the place's timeout; throws ConfigError where that fails.
+using StoreOpener = std::function<std::unique_ptr<RunStore>(StorePlace)>;
 
 /// What to run, and how.
 struct RunOptions {
@@ -61,17 +88,22 @@ struct RunOptions {
   std::vector<std::pair<std::string, std::string>> environment;
   /// Between SIGTERM and SIGKILL for ranks that are to end.
   std::chrono::milliseconds grace{std::chrono::seconds{5}};
-  /// Makes the store once the ranks are started. Default: none, and connections wait in the
-  /// socket's backlog for ever.
-  StoreHost host_store;
+  /// Once a rank has ended well, others are ended when they have used next to no processor time for
+  /// so long: they hang or are stopped. 0 or less: never.
+  std::chrono::milliseconds linger{std::chrono::seconds{300}};
+  /// Opens the store, in a process of its own. Default: none, and connections wait in the socket's
+  /// backlog for ever.
+  StoreOpener open_store;
 };
 
 /// Runs the program and returns its exit code: 0 if all ranks end with 0, else the code of the rank
-/// that failed first, or 128 plus the signal that killed it or that the launcher was ended by.
+/// that failed first, or 128 plus the signal that killed it or that the launcher was ended by; 1
+/// where all ranks ended with 0 but what they printed could not be written, or the store broke.
 /// Blocking. All ranks and all processes below them are gone when it returns, and also when this
 /// process is killed. To be called from the main thread, which stays the only one until it returns:
-/// it forks, and takes over SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH and
-/// SIGCHLD. Throws ConfigError where nothing could be started.
+/// it forks, and takes over SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT and SIGWINCH, except
+/// those that are ignored (nohup, jobs in the background), and SIGCHLD. Throws ConfigError where
+/// nothing could be started.
 int run(const RunOptions& options);
 
 /// Returns what `run` would start, one line a rank that a shell could run: variables, core binding,

@@ -2,11 +2,12 @@
 #include <trireme/launch/run/run_plan.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/launch/run/program.h>
+#include <trireme/launch/secret.h>
 
 #include <algorithm>
 #include <array>
-#include <sstream>
 
 namespace trireme::launch {
 namespace {
@@ -55,6 +56,11 @@ void check_variables(const RunOptions& options) {
       throw ConfigError(join_message("--env has the name '", name, "', expected NAME=VALUE"),
                         "for instance --env OMP_NUM_THREADS=2");
     }
+    if (name == kSecretVariable) {
+      throw ConfigError(join_message("--env sets ", name, ", where every user can read it"),
+                        "export it before trireme run, the same on all hosts; on one host leave it "
+                        "out: a random one is made");
+    }
     if (std::ranges::find(kOwnVariables, name) == kOwnVariables.end()) continue;
     throw ConfigError(join_message("--env sets ", name, " to '", value,
                                    "', which trireme run sets itself for each rank"),
@@ -68,6 +74,33 @@ std::optional<std::string> given_variable(const RunOptions& options, std::string
     if (given == name) value = text;
   }
   return value;
+}
+
+// What ranks find in a variable, where the plan has nothing to say.
+std::optional<std::string> variable_of(const RunOptions& options, const Environment& environment,
+                                       std::string_view name) {
+  const auto given = given_variable(options, name);
+  return given ? given : environment.find(name);
+}
+
+std::chrono::milliseconds timeout_of(const RunOptions& options, const Environment& environment) {
+  constexpr const char* kName = "TRIREME_TIMEOUT";
+  if (options.timeout) return *options.timeout;
+  const auto text = variable_of(options, environment, kName);
+  return Settings::from(Environment({{kName, text.value_or("")}})).timeout;
+}
+
+// Empty unless the threads of all ranks are more than the cores.
+std::string describe_crowding(int count, int threads, int cores) {
+  if (static_cast<std::int64_t>(count) * threads <= cores) return "";
+  const int fitting = std::max(1, cores / std::max(1, threads));
+  return join_message(
+      count, count == 1 ? " rank" : " ranks",
+      threads == 1 ? "" : join_message(" of ", threads, " threads each (OMP_NUM_THREADS)"), " on ",
+      cores, cores == 1 ? " core" : " cores",
+      ": they take turns, which is slower than one thread for each core. hint: ",
+      count > cores ? join_message("-n ", fitting, " fits")
+                    : join_message("OMP_NUM_THREADS=", std::max(1, cores / count), " fits"));
 }
 
 // Cores [first, last) of `index` among `count`; with fewer cores than ranks, ranks take turns.
@@ -101,6 +134,8 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   plan.world_size = options.nodes * count;
   const int node_rank = options.node_rank.value_or(0);
   plan.hosts_store = node_rank == 0;
+  plan.nodes = options.nodes;
+  plan.timeout = timeout_of(options, environment);
   for (int local_rank = 0; local_rank < count; ++local_rank) {
     RankPlan rank{.rank = node_rank * count + local_rank, .variables = {}, .cores = {}};
     rank.variables = {{"RANK", std::to_string(rank.rank)},
@@ -121,9 +156,18 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   if (options.timeout)
     add_variable(plan, "TRIREME_TIMEOUT", std::to_string(options.timeout->count()));
   const auto add_unless_given = [&](const std::string& name, const std::string& value) {
-    if (!environment.has(name) && !given_variable(options, name)) add_variable(plan, name, value);
+    if (!variable_of(options, environment, name)) add_variable(plan, name, value);
   };
-  add_unless_given("OMP_NUM_THREADS", std::to_string(std::max(1, available_cores / count)));
+  const int fair_threads = std::max(1, available_cores / count);
+  add_unless_given("OMP_NUM_THREADS", std::to_string(fair_threads));
+  // A list, a number for each nested level, is left to the user.
+  const auto given_threads = variable_of(options, environment, "OMP_NUM_THREADS");
+  const auto threads = given_threads ? parse_number<int>(*given_threads) : fair_threads;
+  if (const auto crowding =
+          describe_crowding(count, std::max(1, threads.value_or(1)), available_cores);
+      !crowding.empty()) {
+    plan.warnings.push_back(crowding);
+  }
   // malloc asks for huge pages then. Where tensors are in its memory, a step gets that of large
   // gradients anew from the kernel, and page by page that takes as long as computing them.
   add_unless_given("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
@@ -148,7 +192,7 @@ std::string shell_quote(const std::string& word) {
 }
 
 std::string describe(const RunPlan& plan) {
-  std::ostringstream text;
+  TextWriter text;
   for (const RankPlan& rank : plan.ranks) {
     for (const auto& [name, value] : rank.variables)
       text << name << '=' << shell_quote(value) << ' ';

@@ -6,6 +6,7 @@
 #include <trireme/base/environment.h>
 #include <trireme/launch/run/run.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,11 @@ struct RunPlan {
   int world_size = 1;
   /// The launcher of this host serves the store.
   bool hosts_store = true;
+  int nodes = 1;
+  /// How long the ranks, and the launcher, wait for the store.
+  std::chrono::milliseconds timeout{};
+  /// What is no error, but probably not what was wanted.
+  std::vector<std::string> warnings;
   std::vector<RankPlan> ranks;
 };
 

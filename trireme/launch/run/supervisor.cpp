@@ -2,7 +2,6 @@
 #include <trireme/launch/run/supervisor.h>
 
 #include <trireme/base/error.h>
-#include <trireme/launch/process_tree.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/run/program.h>
 
@@ -22,14 +21,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr std::chrono::seconds kBetweenLooks{1};
+constexpr milliseconds kBeforeNextTry{100};
+
 UniqueFd check_fd(int fd, std::string_view what) {
   if (fd >= 0) return UniqueFd(fd);
   throw ConfigError(join_message("cannot make ", what, ": ", describe_errno(errno)),
                     "Linux 5.3 or later is needed; check ulimit -n");
-}
-
-std::string count_of(std::size_t count, std::string_view thing) {
-  return join_message(count, " ", thing, count == 1 ? "" : "s");
 }
 
 // Killed by a signal that is no reaction to what another rank did: an uncaught error ends in
@@ -38,15 +36,24 @@ bool has_crashed(int status) {
   return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && WTERMSIG(status) != SIGPIPE;
 }
 
+// Looking at /proc takes a descriptor, and the whole machine may have run out of them: then nothing
+// is known for now.
+void try_to_look(const std::function<void()>& look) {
+  try {
+    look();
+  } catch (const ConfigError&) {  // NOLINT(bugprone-empty-catch): the next look may tell
+  }
+}
+
 }  // namespace
 
 Supervisor::Supervisor(const RunPlan& plan, const RunOptions& options,
-                       std::filesystem::path log_folder, ListeningSocket socket,
+                       std::filesystem::path log_folder, StorePlace place,
                        SupervisorSetting setting)
     : plan_(plan),
       options_(options),
       log_folder_(std::move(log_folder)),
-      socket_(std::move(socket)),
+      place_(std::move(place)),
       setting_(std::move(setting)),
       epoll_(check_fd(::epoll_create1(EPOLL_CLOEXEC), "an epoll")),
       signals_(
@@ -57,17 +64,46 @@ Supervisor::Supervisor(const RunPlan& plan, const RunOptions& options,
 
 int Supervisor::run() {
   try {
+    raise_open_files();
+    for (const std::string& warning : plan_.warnings) say("warning: " + warning);
+    start_store();
     start_ranks();
     announce();
-    host_store();
   } catch (...) {
     wants_console_ = false;
     kill_all();
     loop();
     throw;
   }
+  next_look_ = Clock::now() + kBetweenLooks;
   loop();
-  return report();
+  // Ranks that failed or were ended before it came to that have something of their own to say.
+  if (!store_failure_.empty() && !store_broke_ && !first_failure_ && !stop_signal_)
+    throw ConfigError(store_failure_, "");
+  const int code = report();
+  const bool is_log_cut =
+      std::ranges::any_of(streams_, [](const Stream& s) { return s.relay->is_log_cut(); });
+  if (code == 0 && !options_.log_folder && !is_log_cut) {
+    std::error_code ignored;
+    std::filesystem::remove_all(log_folder_, ignored);
+  }
+  return code;
+}
+
+// For this process and the store's; the ranks get the limits that we were given, for programs that
+// call select().
+void Supervisor::raise_open_files() {
+  ::getrlimit(RLIMIT_NOFILE, &rank_open_files_);
+  rlimit all = rank_open_files_;
+  all.rlim_cur = all.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &all);
+}
+
+// Before the ranks, whose output the store's process would inherit.
+void Supervisor::start_store() {
+  if (!options_.open_store) return;
+  store_.emplace(options_.open_store, std::move(place_));
+  watch(store_->fd(), Source::kStore, 0, EPOLLIN);
 }
 
 void Supervisor::start_ranks() {
@@ -93,7 +129,8 @@ void Supervisor::start_rank(const RankPlan& plan) {
                                 .input = gets_input ? 0 : nothing.get(),
                                 .output = rank.output.output.get(),
                                 .error = rank.output.error.get(),
-                                .signal_mask = setting_.original_mask});
+                                .signal_mask = setting_.original_mask,
+                                .open_files = rank_open_files_});
   rank.output.output.reset();
   rank.output.error.reset();
   rank.ended = check_fd(static_cast<int>(::syscall(SYS_pidfd_open, rank.process, 0)), "a pidfd");
@@ -101,17 +138,16 @@ void Supervisor::start_rank(const RankPlan& plan) {
 }
 
 void Supervisor::announce() {
+  constexpr std::size_t kFew = 8;
   std::string processes;
-  for (const Rank& rank : ranks_) processes += join_message(" ", rank.process);
-  say(join_message(count_of(ranks_.size(), "rank"), " (pid", ranks_.size() == 1 ? "" : "s",
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const bool is_left_out = ranks_.size() > kFew && i >= 3 && i + 1 < ranks_.size();
+    if (!is_left_out) processes += join_message(" ", ranks_[i].process);
+    if (is_left_out && i == 3) processes += " …";
+  }
+  say(join_message(describe_count(ranks_.size(), "rank"), " (pid", ranks_.size() == 1 ? "" : "s",
                    processes, "), logs in ", log_folder_.string(),
                    options_.log_folder ? "" : " (kept if the run fails)"));
-}
-
-// The ranks are loading meanwhile; those that are done already wait in the socket's backlog.
-void Supervisor::host_store() {
-  if (socket_.fd && options_.host_store)
-    exit_observer_ = options_.host_store(std::move(socket_.fd), socket_.port);
 }
 
 void Supervisor::loop() {
@@ -127,6 +163,7 @@ void Supervisor::loop() {
       const std::uint64_t tag = events.at(static_cast<std::size_t>(i)).data.u64;
       handle(static_cast<Source>(tag >> 32), static_cast<std::size_t>(tag & 0xffffffffU));
     }
+    look_at_ranks();
     next_phase_if_due();
     if (!has_children_) drain();
   }
@@ -141,6 +178,8 @@ void Supervisor::handle(Source source, std::size_t index) {
       stop_signal_ = SIGKILL;
       wants_console_ = false;
       return kill_all();
+    case Source::kStore:
+      return handle_store();
     case Source::kRank:
       return rank_ended(ranks_.at(index));
     case Source::kRelay:
@@ -148,6 +187,61 @@ void Supervisor::handle(Source source, std::size_t index) {
     case Source::kConsole:
       return (index == 0 ? consoles_.output : consoles_.error).flush();
   }
+}
+
+void Supervisor::handle_store() {
+  using Kind = StoreProcess::Report::Kind;
+  if (!store_) return;  // it ended just now
+  store_->flush();
+  while (const auto report = store_->receive()) {
+    switch (report->kind) {
+      case Kind::kOpen:
+        break;
+      case Kind::kFailed:
+        store_failure_ = report->text;
+        break;
+      case Kind::kComplaint:
+        say(report->text);
+        break;
+      case Kind::kUsed:
+      case Kind::kUnused:
+        store_was_used_ = report->kind == Kind::kUsed;
+        break;
+    }
+  }
+  if (store_->is_closed()) unwatch(store_->fd());
+}
+
+// Without it ranks that come late cannot meet, nor those that are there make new groups.
+void Supervisor::store_ended(int status) {
+  if (!store_->is_closed()) handle_store();
+  store_.reset();
+  store_deadline_ = Clock::time_point::max();
+  if (store_is_asked_to_end_ || phase_ != Phase::kRunning) return;
+  store_broke_ = store_failure_.empty();
+  if (store_broke_) {
+    store_failure_ = "the process that serves the store " + describe_exit(status);
+    say(join_message(store_failure_, ", ending ", describe_count(count_running(), "rank")));
+    return end_all();
+  }
+  wants_console_ = false;
+  kill_all();
+}
+
+// Once no rank of ours is left. What other hosts are still to hear is given a little time.
+void Supervisor::finish_store() {
+  if (!store_ || store_is_asked_to_end_) return;
+  store_is_asked_to_end_ = true;
+  constexpr std::chrono::seconds kPatience{10};
+  constexpr std::chrono::seconds kToJoin{3};
+  constexpr int kLingerMs = 1'000;  // ranks of other hosts look for exits five times a second
+  const bool others_wait = plan_.nodes > 1 && first_failure_;
+  const bool is_of_interest = !first_failure_ && !stop_signal_ && plan_.world_size > 1;
+  store_->finish(plan_.hosts_store && others_wait ? kLingerMs : 0);
+  auto patience = std::chrono::seconds{0};
+  if (is_of_interest) patience = plan_.hosts_store || store_->is_open() ? kPatience : kToJoin;
+  if (others_wait) patience = kPatience;
+  store_deadline_ = Clock::now() + patience;
 }
 
 void Supervisor::handle_signals() {
@@ -159,9 +253,11 @@ void Supervisor::handle_signals() {
         reap_orphans();
         break;
       case SIGTSTP:
+        stopped_by_us_ = true;
         signal_running_ranks(SIGSTOP);
         break;
       case SIGCONT:
+        stopped_by_us_ = false;
         signal_running_ranks(SIGCONT);
         break;
       case SIGWINCH:
@@ -186,7 +282,10 @@ void Supervisor::handle_stop_request(int signal) {
     return kill_all();
   }
   stop_signal_ = signal;
-  say(join_message("got ", describe_signal(signal), ", ending ", count_of(count_running(), "rank"),
+  // The terminal has shown `^C`.
+  if (signal == SIGINT && consoles_.error.is_terminal()) consoles_.error.write("\n");
+  say(join_message("got ", describe_signal(signal), ", ending ",
+                   describe_count(count_running(), "rank"),
                    signal == SIGINT ? "; once more kills at once" : ""));
   end_all();
 }
@@ -199,14 +298,10 @@ void Supervisor::rank_ended(Rank& rank) {
   rank.ended.reset();
   const bool failed = exit_code(status) != 0;
   if (failed) note_failure(rank);
-  if (exit_observer_) {
-    try {
-      exit_observer_(rank.number, describe_exit(status));
-    } catch (const std::exception& error) {
-      say(join_message("cannot tell the other ranks that rank ", rank.number,
-                       " ended: ", error.what()));
-    }
-  }
+  if (!failed) last_good_end_ = Clock::now();
+  activity_.reset();
+  if (store_) store_->publish_exit(rank.number, describe_exit(status));
+  if (count_running() == 0) finish_store();
   reap_orphans();
   // Processes that the ranks left behind end with them.
   if (phase_ == Phase::kRunning && has_children_ && (failed || count_running() == 0)) end_all();
@@ -220,10 +315,15 @@ void Supervisor::note_failure(Rank& rank) {
   if (phase_ == Phase::kRunning) {
     first_failure_ = index;
     ended_by_us_ = 0;
+    try_to_look([&] { look_for_stopped(); });
+    stopped_at_failure_ =
+        numbers_of([](const Rank& one) { return !one.status && one.stopped.has_value(); });
     for (Rank& other : ranks_) {
       if (other.status) continue;
-      const auto process = read_process(std::to_string(other.process));
-      other.was_exiting = process && process->is_exiting;
+      try_to_look([&] {
+        const auto process = read_process(std::to_string(other.process));
+        other.was_exiting = process && process->is_exiting;
+      });
       if (!other.was_exiting) ++ended_by_us_;
     }
   } else if (first_failure_ && rank.was_exiting && has_crashed(*rank.status) &&
@@ -245,7 +345,9 @@ void Supervisor::reap_orphans() {
       return rank.process == info.si_pid && rank.ended && !rank.status;
     });
     if (info.si_pid == 0 || is_rank) break;
-    ::waitpid(info.si_pid, nullptr, WNOHANG);
+    int status = 0;
+    const bool is_gone = ::waitpid(info.si_pid, &status, WNOHANG) == info.si_pid;
+    if (is_gone && store_ && info.si_pid == store_->id()) store_ended(status);
   }
   // What ended may have started something just before, which then was not there to be told.
   if (phase_ == Phase::kEnding) ask_all_to_end();
@@ -271,6 +373,63 @@ void Supervisor::drain() {
   }
 }
 
+// Once a second while ranks run.
+void Supervisor::look_at_ranks() {
+  if (phase_ != Phase::kRunning || Clock::now() < next_look_) return;
+  next_look_ = Clock::now() + kBetweenLooks;
+  try_to_look([&] {
+    look_for_stopped();
+    look_for_stragglers();
+  });
+}
+
+// A stopped rank holds up the others, of whom the one that waits least would be blamed.
+void Supervisor::look_for_stopped() {
+  if (stopped_by_us_) return;
+  for (Rank& rank : ranks_) {
+    if (rank.status) continue;
+    const bool was_stopped = rank.stopped.has_value();
+    rank.stopped = find_stopped(rank.process, rank.traced);
+    if (rank.stopped && !was_stopped) {
+      say(join_message("rank ", rank.number, " is stopped by ", rank.stopped->by, " (process ",
+                       rank.stopped->id, "); `kill -CONT ", rank.stopped->id, "` lets it go on"));
+    }
+    if (!rank.stopped && was_stopped) say(join_message("rank ", rank.number, " goes on"));
+  }
+}
+
+// Ranks that go on when others have ended well may have something to write, or wait for ever for
+// one that is gone: those work, these do not.
+void Supervisor::look_for_stragglers() {
+  constexpr std::chrono::seconds kWorthALine{5};
+  if (stopped_by_us_) return activity_.reset();  // by Ctrl-Z: what stands still is to
+  if (count_running() == 0 || count_running() == ranks_.size()) return;
+  const auto now = Clock::now();
+  std::uint64_t ticks = 0;
+  for (const Process& process : processes_of_ranks()) ticks += process.processor_ticks;
+  if (!activity_) activity_.emplace(ticks, now);
+  const auto idle = activity_->update(ticks, now);
+  const std::vector<int> numbers = numbers_of([](const Rank& rank) { return !rank.status; });
+  const std::string who =
+      join_message("rank", numbers.size() == 1 ? " " : "s ", describe_ranks(numbers));
+  const bool may_end = options_.linger > milliseconds::zero();
+  if (!said_who_goes_on_ && now - last_good_end_ >= kWorthALine) {
+    said_who_goes_on_ = true;
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.linger).count();
+    say(join_message(
+        who, numbers.size() == 1 ? " goes on" : " go on", " ", kWorthALine.count(),
+        " s after the other ranks have ended",
+        may_end ? join_message("; ended after ", seconds, " s without processor time (--linger)")
+                : ""));
+  }
+  if (!may_end || idle < options_.linger) return;
+  stragglers_ = numbers;
+  say(join_message(
+      who, " did nothing for ", std::chrono::duration_cast<std::chrono::seconds>(idle).count(),
+      " s after the other ranks had ended, ending ", numbers.size() == 1 ? "it" : "them"));
+  end_all();
+}
+
 void Supervisor::end_all() {
   phase_ = Phase::kEnding;
   deadline_ = Clock::now() + options_.grace;
@@ -279,18 +438,52 @@ void Supervisor::end_all() {
 
 // Each process once: a program may take a second SIGTERM for impatience.
 void Supervisor::ask_all_to_end() {
-  for (const Process& process : descendants(::getpid())) {
-    if (!asked_to_end_.emplace(process.id, process.start_time).second) continue;
+  for_all_there(SIGTERM, [&](const Process& process) {
+    const std::pair name(process.id, process.start_time);
+    if (asked_to_end_.contains(name)) return;
     send_signal(process, SIGTERM);
     send_signal(process, SIGCONT);  // a stopped process takes note only when it goes on
-  }
+    asked_to_end_.insert(name);
+  });
 }
 
 void Supervisor::kill_all() {
   constexpr milliseconds kPatience{10'000};
   if (phase_ != Phase::kKilling) deadline_ = Clock::now() + kPatience;
   phase_ = Phase::kKilling;
-  for (const Process& process : descendants(::getpid())) send_signal(process, SIGKILL);
+  kill_all_there();
+}
+
+void Supervisor::kill_all_there() {
+  for_all_there(SIGKILL, [](const Process& process) { send_signal(process, SIGKILL); });
+  // Where the ranks have ended and others are still to hear how, it has its own deadline.
+  if (!store_ || (wants_console_ && count_running() == 0)) return;
+  store_is_asked_to_end_ = true;
+  store_deadline_ = Clock::now();
+}
+
+std::vector<Process> Supervisor::processes_of_ranks() const {
+  std::vector<Process> all = descendants(::getpid());
+  std::erase_if(all, [&](const Process& one) { return store_ && one.id == store_->id(); });
+  return all;
+}
+
+// Where the processes cannot be found, at least the ranks get the signal, by the descriptors that
+// we have of them, and all get it with the next try.
+void Supervisor::for_all_there(int signal, const std::function<void(const Process&)>& act) {
+  const bool is_first_time = !could_not_look_;
+  try {
+    for (const Process& process : processes_of_ranks()) act(process);
+    could_not_look_ = false;
+  } catch (const ConfigError& failure) {
+    could_not_look_ = true;
+    if (!is_first_time) return;
+    say(join_message("cannot find all processes of the ranks, tries again: ", failure.what()));
+    for (const Rank& rank : ranks_) {
+      if (rank.ended) ::syscall(SYS_pidfd_send_signal, rank.ended.get(), signal, nullptr, 0);
+      if (rank.ended) ::syscall(SYS_pidfd_send_signal, rank.ended.get(), SIGCONT, nullptr, 0);
+    }
+  }
 }
 
 void Supervisor::signal_running_ranks(int signal) {
@@ -300,12 +493,26 @@ void Supervisor::signal_running_ranks(int signal) {
 }
 
 void Supervisor::next_phase_if_due() {
+  if (Clock::now() >= store_deadline_) {
+    store_deadline_ = Clock::time_point::max();
+    ::kill(store_->id(), SIGKILL);  // a child that was not waited for: the number is still its own
+  }
+  if (could_not_look_ && phase_ == Phase::kEnding) ask_all_to_end();
+  if (could_not_look_ && phase_ == Phase::kKilling) kill_all_there();
   if (!has_children_ || Clock::now() < deadline_) return;
   if (phase_ == Phase::kEnding) return kill_all();
+  if (store_deadline_ != Clock::time_point::max()) {  // nothing else may be left
+    deadline_ = store_deadline_ + kBetweenLooks;
+    return;
+  }
   gave_up_ = true;
   std::string processes;
-  for (const Process& process : descendants(::getpid()))
-    processes += join_message(" ", process.id, " (", process.name, ")");
+  try {
+    for (const Process& process : descendants(::getpid()))
+      processes += join_message(" ", process.id, " (", process.name, ")");
+  } catch (const ConfigError& failure) {
+    processes = join_message(" unknown, ", failure.what());
+  }
   say(join_message("these processes do not end, even by SIGKILL:", processes));
 }
 
@@ -319,8 +526,12 @@ bool Supervisor::is_finished() const {
 }
 
 int Supervisor::milliseconds_to_wait() const {
-  if (!has_children_ || deadline_ == Clock::time_point::max()) return -1;
-  const auto left = std::chrono::ceil<milliseconds>(deadline_ - Clock::now());
+  if (!has_children_) return -1;
+  auto next = std::min(deadline_, store_deadline_);
+  if (phase_ == Phase::kRunning) next = std::min(next, next_look_);
+  if (could_not_look_) next = std::min(next, Clock::now() + kBeforeNextTry);
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<milliseconds>(next - Clock::now());
   return static_cast<int>(std::max(milliseconds(0), left).count());
 }
 
@@ -335,6 +546,12 @@ void Supervisor::unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, 
 
 // Consoles are watched while text waits for them, streams while their console can take more.
 void Supervisor::update_watches() {
+  if (store_ && !store_->is_closed() && store_->wants_to_write() != store_watched_for_writing_) {
+    store_watched_for_writing_ = store_->wants_to_write();
+    unwatch(store_->fd());
+    watch(store_->fd(), Source::kStore, 0,
+          store_watched_for_writing_ ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  }
   for (std::size_t i = 0; i < console_watched_.size(); ++i) {
     const Console& console = i == 0 ? consoles_.output : consoles_.error;
     const bool wanted = wants_console_ && !console.is_empty();
@@ -357,36 +574,14 @@ std::size_t Supervisor::count_running() const {
       std::ranges::count_if(ranks_, [](const Rank& rank) { return !rank.status; }));
 }
 
-void Supervisor::say(const std::string& line) { consoles_.error.write("trireme: " + line + "\n"); }
-
-int Supervisor::report() {
-  if (stop_signal_) {
-    if (wants_console_) {
-      say(join_message("ended by ", describe_signal(*stop_signal_), ", logs in ",
-                       log_folder_.string()));
-      loop();  // until the console has taken it
-    }
-    return 128 + *stop_signal_;
+std::vector<int> Supervisor::numbers_of(const std::function<bool(const Rank&)>& chosen) const {
+  std::vector<int> numbers;
+  for (const Rank& rank : ranks_) {
+    if (chosen(rank)) numbers.push_back(rank.number);
   }
-  if (!first_failure_) return 0;
-  const Rank& rank = ranks_.at(*first_failure_);
-  const int status = rank.status.value();
-  say(join_message("rank ", rank.number, " failed first: ", plan_.program, " ",
-                   describe_exit(status)));
-  if (const auto hint = exit_hint(status); !hint.empty())
-    consoles_.error.write(join_message("  hint: ", hint, "\n"));
-  constexpr int kLines = 20;
-  const std::string tail = last_lines(rank.output.log_path, kLines);
-  consoles_.error.write(tail.empty()
-                            ? "  it printed nothing\n"
-                            : join_message("  its last lines, ", kLines, " at most:\n", tail));
-  consoles_.error.write(join_message("  its whole log: ", rank.output.log_path.string(), "\n"));
-  if (ended_by_us_ > 0) {
-    consoles_.error.write(join_message("  ", count_of(ended_by_us_, "other rank"),
-                                       ended_by_us_ == 1 ? " was" : " were", " ended\n"));
-  }
-  loop();  // until the console has taken it
-  return exit_code(status);
+  return numbers;
 }
+
+void Supervisor::say(const std::string& line) { launch::say(consoles_, line); }
 
 }  // namespace trireme::launch

@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts the ranks of one host, carries their output, and ends them all as soon as one fails or
-// somebody asks. One thread, one epoll; nothing is polled. Runs in the second of the launcher's two
-// processes (two_processes.h).
+// Starts the ranks of one host and the process of the store, carries the ranks' output, and ends
+// them all as soon as one fails or somebody asks. One thread, one epoll; once a second it looks
+// whether ranks are stopped. Runs in the second of the launcher's two processes (two_processes.h).
 #pragma once
 
-#include <trireme/launch/listening_socket.h>
+#include <trireme/launch/process_tree.h>
 #include <trireme/launch/run/output.h>
+#include <trireme/launch/run/rank_states.h>
 #include <trireme/launch/run/run.h>
 #include <trireme/launch/run/run_plan.h>
+#include <trireme/launch/run/store_process.h>
 #include <trireme/launch/run/two_processes.h>
+
+#include <sys/resource.h>
 
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,18 +31,19 @@ namespace trireme::launch {
 /// from the main thread of a process that is a child subreaper, once.
 class Supervisor {
  public:
-  /// @param socket where the store is to be served; none where another host does.
+  /// @param place where the store is to be served, or another host does.
   Supervisor(const RunPlan& plan, const RunOptions& options, std::filesystem::path log_folder,
-             ListeningSocket socket, SupervisorSetting setting);
+             StorePlace place, SupervisorSetting setting);
 
-  /// Returns the exit code of the run. Throws ConfigError where a rank or the store cannot be
-  /// started; nothing is left running then either.
+  /// Returns the exit code of the run; removes logs that nobody asked for where all went well.
+  /// Throws ConfigError where a rank or the store cannot be started; nothing is left running then
+  /// either.
   int run();
 
  private:
   using Clock = std::chrono::steady_clock;
   enum class Phase { kRunning, kEnding, kKilling };
-  enum class Source : std::uint32_t { kSignals, kFront, kRank, kRelay, kConsole };
+  enum class Source : std::uint32_t { kSignals, kFront, kStore, kRank, kRelay, kConsole };
 
   struct Rank {
     int number = 0;
@@ -44,6 +51,8 @@ class Supervisor {
     UniqueFd ended;  // pidfd: readable once the process has ended
     std::optional<int> status;
     bool was_exiting = false;  // of its own accord, when the first failure came to light
+    std::optional<StoppedProcess> stopped;
+    TracedProcesses traced;
     RankOutput output;
   };
 
@@ -52,13 +61,17 @@ class Supervisor {
     bool watched = false;
   };
 
+  void raise_open_files();
+  void start_store();
   void start_ranks();
   void start_rank(const RankPlan& plan);
-  void host_store();
   void announce();
 
   void loop();
   void handle(Source source, std::size_t index);
+  void handle_store();
+  void store_ended(int status);
+  void finish_store();
   void handle_signals();
   void handle_stop_request(int signal);
   void rank_ended(Rank& rank);
@@ -67,9 +80,16 @@ class Supervisor {
   void pump(Stream& stream);
   void drain();
 
+  void look_at_ranks();
+  void look_for_stopped();
+  void look_for_stragglers();
+
   void end_all();
   void kill_all();
   void ask_all_to_end();
+  void kill_all_there();
+  std::vector<Process> processes_of_ranks() const;
+  void for_all_there(int signal, const std::function<void(const Process&)>& act);
   void signal_running_ranks(int signal);
   void next_phase_if_due();
 
@@ -79,25 +99,44 @@ class Supervisor {
   void unwatch(int fd);
   void update_watches();
   std::size_t count_running() const;
+  std::vector<int> numbers_of(const std::function<bool(const Rank&)>& chosen) const;
   void say(const std::string& line);
   int report();
+  void report_failure(const Rank& rank);
+  void report_oddities();
 
   const RunPlan& plan_;
   const RunOptions& options_;
   std::filesystem::path log_folder_;
-  ListeningSocket socket_;
+  StorePlace place_;
   SupervisorSetting setting_;
+  rlimit rank_open_files_{};
   UniqueFd epoll_;
   UniqueFd signals_;
   Consoles consoles_;
   std::array<bool, 2> console_watched_{};
   std::vector<Rank> ranks_;
   std::vector<Stream> streams_;
-  ExitObserver exit_observer_;
+
+  std::optional<StoreProcess> store_;
+  bool store_watched_for_writing_ = false;
+  bool store_is_asked_to_end_ = false;
+  Clock::time_point store_deadline_ = Clock::time_point::max();
+  std::optional<bool> store_was_used_;  // unknown where it was not open when the ranks had ended
+  std::string store_failure_;
+  bool store_broke_ = false;  // ended while ranks ran
 
   Phase phase_ = Phase::kRunning;
   std::set<std::pair<int, std::uint64_t>> asked_to_end_;  // process and its start time
   Clock::time_point deadline_ = Clock::time_point::max();
+  bool could_not_look_ = false;  // at /proc, when all were to be signalled
+  Clock::time_point next_look_ = Clock::time_point::max();
+  bool stopped_by_us_ = false;
+  std::optional<Activity> activity_;  // of the ranks that go on while others have ended well
+  Clock::time_point last_good_end_;
+  bool said_who_goes_on_ = false;
+  std::vector<int> stragglers_;  // ended for doing nothing
+  std::vector<int> stopped_at_failure_;
   bool has_children_ = true;
   bool gave_up_ = false;
   bool wants_console_ = true;

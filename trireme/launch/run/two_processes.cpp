@@ -42,8 +42,9 @@ Pipe make_pipe() {
 // may ignore it, and exit codes would then be lost.
 class BlockedSignals {
  public:
-  BlockedSignals() : blocked_(handled_signals()) {
+  BlockedSignals() {
     ::signal(SIGCHLD, SIG_DFL);
+    blocked_ = handled_signals();
     ::sigprocmask(SIG_BLOCK, &blocked_, &original_);
   }
   BlockedSignals(const BlockedSignals&) = delete;
@@ -54,7 +55,7 @@ class BlockedSignals {
   const sigset_t& original() const { return original_; }
 
  private:
-  sigset_t blocked_;
+  sigset_t blocked_{};
   sigset_t original_{};
 };
 
@@ -66,6 +67,7 @@ class BlockedSignals {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGTTOU, SIG_IGN);  // it writes to a terminal of which it is not the foreground
+  ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of file sizes is a log that is cut short
   int code = 2;
   try {
     code = supervise(std::move(setting));
@@ -118,22 +120,11 @@ class Subreaper {
   int before_ = 0;
 };
 
-// Of this process, also those that have ended and were not waited for.
-std::vector<Process> children() {
-  std::vector<Process> all;
-  std::error_code failure;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", failure)) {
-    const auto process = read_process(entry.path().filename().string());
-    if (process && process->parent == ::getpid()) all.push_back(*process);
-  }
-  return all;
-}
-
 // All that is below this process: nothing, as a rule.
 std::vector<Process> family() {
   siginfo_t ended{};
   if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0) return {};
-  std::vector<Process> all = children();
+  std::vector<Process> all = children(::getpid());
   std::ranges::copy(descendants(::getpid()), std::back_inserter(all));
   return all;
 }
@@ -150,16 +141,25 @@ void end_orphans(const std::vector<Process>& before) {
   sigset_t ended;
   ::sigemptyset(&ended);
   ::sigaddset(&ended, SIGCHLD);
-  while (true) {
-    std::vector<Process> orphans = children();
+  const auto end_those_there = [&] {
+    std::vector<Process> orphans = children(::getpid());
     std::erase_if(orphans, [&](const Process& child) {
       return was_there(child) || ::waitpid(child.id, nullptr, WNOHANG) == child.id;
     });
-    if (orphans.empty() || std::chrono::steady_clock::now() > deadline) return;
     for (const Process& orphan : orphans) {
       for (const Process& process : descendants(orphan.id)) send_signal(process, SIGKILL);
       send_signal(orphan, SIGKILL);
     }
+    return orphans.empty();
+  };
+  while (true) {
+    try {
+      if (end_those_there()) return;
+    } catch (const ConfigError& failure) {
+      // Looking failed, which says nothing about what is there.
+      if (std::chrono::steady_clock::now() > deadline) std::cerr << failure.what() << '\n';
+    }
+    if (std::chrono::steady_clock::now() > deadline) return;
     const timespec soon{.tv_sec = 0, .tv_nsec = 50'000'000};
     ::sigtimedwait(&ended, nullptr, &soon);
   }
@@ -171,7 +171,10 @@ sigset_t handled_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD}) {
-    ::sigaddset(&signals, signal);
+    struct sigaction action{};
+    const bool is_ignored =
+        ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+    if (!is_ignored) ::sigaddset(&signals, signal);
   }
   return signals;
 }

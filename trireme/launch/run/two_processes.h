@@ -20,7 +20,8 @@ struct SupervisorSetting {
   sigset_t original_mask{};
 };
 
-/// Signals that the launcher acts upon.
+/// Signals that the launcher acts upon. Not those that whoever started it had it ignore: SIGHUP
+/// under nohup, SIGINT and SIGQUIT for a job in the background.
 sigset_t handled_signals();
 
 /// Forks; calls `supervise` in the new process, whose exit code it returns, and meanwhile passes

@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps LibTorch's own log lines, stack traces included, off the screen while we turn its failures
-// into our errors.
+// Keeps LibTorch's own log lines, stack traces included, off the screen while its failures become
+// errors of Trireme.
 #pragma once
 
-#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
-#include <exception>
-#include <string>
+#include <mutex>
 
 C10_DECLARE_int(caffe2_log_level);
 
 namespace trireme::launch {
 
-/// Returns the message without LibTorch's stack trace.
-inline std::string message_of(const std::exception& failure) {
-  const auto* error = dynamic_cast<const c10::Error*>(&failure);
-  return error != nullptr ? error->what_without_backtrace() : failure.what();
-}
-
-/// Silences LibTorch's log below fatal as long as it lives. Process-wide; not thread-safe.
+/// Silences LibTorch's log below fatal as long as one of these lives. Process-wide; thread-safe.
 class QuietTorch {
  public:
-  QuietTorch() : level_(FLAGS_caffe2_log_level) { FLAGS_caffe2_log_level = c10::GLOG_FATAL; }
-  ~QuietTorch() { FLAGS_caffe2_log_level = level_; }
+  QuietTorch() {
+    const std::lock_guard lock(mutex);
+    if (count++ > 0) return;
+    level = FLAGS_caffe2_log_level;
+    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  }
+  ~QuietTorch() {
+    const std::lock_guard lock(mutex);
+    if (--count == 0) FLAGS_caffe2_log_level = level;
+  }
   QuietTorch(const QuietTorch&) = delete;
   QuietTorch& operator=(const QuietTorch&) = delete;
 
  private:
-  int level_;
+  inline static std::mutex mutex;  // guards what follows
+  inline static int count = 0;
+  inline static int level = 0;
 };
 
 }  // namespace trireme::launch

@@ -2,8 +2,12 @@
 #include <trireme/launch/store/rendezvous.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/base/machine.h>
+#include <trireme/base/text.h>
+#include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/store/quiet_torch.h>
+#include <trireme/launch/store/sealed_store.h>
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -14,7 +18,6 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
-#include <sstream>
 
 namespace trireme::launch {
 namespace {
@@ -25,59 +28,44 @@ using std::chrono::milliseconds;
 // How long one wait for the missing ranks lasts before a look at who has ended meanwhile.
 constexpr milliseconds kLookAround{200};
 
-std::string attendance_key(int rank) { return join_message("attendance/", rank); }
+std::string attendance_key(int rank, int round) {
+  return join_message("attendance/", round, "/", rank);
+}
 
 // One field a line; host names and versions hold no line breaks.
 std::string encode(const Attendance& entry) {
   return join_message(entry.world_size, '\n', entry.process_id, '\n', entry.host, '\n',
-                      entry.machine, '\n', entry.torch_version);
+                      entry.machine, '\n', entry.process_space, '\n', entry.torch_version);
 }
 
 Attendance decode(const std::string& text) {
-  std::istringstream lines(text);
+  TextReader lines(text);
   Attendance entry;
   lines >> entry.world_size >> entry.process_id >> std::ws;
   std::getline(lines, entry.host);
   std::getline(lines, entry.machine);
+  std::getline(lines, entry.process_space);
   std::getline(lines, entry.torch_version);
   return entry;
 }
 
-// `0-3, 6`; the first sixteen ranges of them.
-std::string list_ranks(const std::vector<int>& ranks) {
-  std::ostringstream text;
-  int ranges = 0;
-  for (std::size_t first = 0; first < ranks.size(); ++ranges) {
-    if (ranges == 16) {
-      text << ", …";
-      break;
-    }
-    std::size_t last = first;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    text << (first == 0 ? "" : ", ") << ranks[first];
-    if (last > first) text << "-" << ranks[last];
-    first = last + 1;
-  }
-  return ranks.empty() ? "none" : text.str();
-}
-
-void claim_rank(c10d::Store& store, const Identity& identity, const Attendance& own) {
-  if (store.add(join_message("claim/", identity.rank), 1) > 1) {
+void claim_rank(c10d::Store& store, const Identity& identity, const Attendance& own, int round) {
+  if (store.add(join_message("claim/", round, "/", identity.rank), 1) > 1) {
     throw ConfigError(
         join_message("process ", own.process_id, " on ", own.host, " claims rank ", identity.rank,
                      ", which another process has already"),
         "give each process its own RANK; after a failed run use a fresh MASTER_PORT, or start "
         "mpirun again");
   }
-  store.set(attendance_key(identity.rank), encode(own));
+  store.set(attendance_key(identity.rank, round), encode(own));
 }
 
-void check_nobody_left(c10d::Store& store, const std::vector<int>& missing) {
+void check_nobody_left(c10d::Store& store, const std::vector<int>& missing, int round) {
   for (const int rank : missing) {
     // One that came meanwhile, and ended after that, says itself why.
-    if (!store.check({exit_key(rank)}) || store.check({attendance_key(rank)})) continue;
+    if (!store.check({exit_key(rank)}) || store.check({attendance_key(rank, round)})) continue;
     throw CommError(join_message("rank ", rank, " ", store.get_to_str(exit_key(rank)),
-                                 " without calling trireme::init()"),
+                                 " without calling trireme::init()", round > 0 ? " again" : ""),
                     "its log says why; every process of a run must call init");
   }
 }
@@ -90,7 +78,7 @@ void check_nobody_left(c10d::Store& store, const std::vector<int>& missing) {
   }
   throw CommError(join_message("waited ", static_cast<double>(timeout.count()) / 1000,
                                " s for all ", identity.world_size, " ranks; came: ",
-                               list_ranks(came), "; missing: ", list_ranks(missing)),
+                               describe_ranks(came), "; missing: ", describe_ranks(missing)),
                   "look at the logs of the missing ranks: they have not started, hang, or never "
                   "call trireme::init(); "
                   "TRIREME_TIMEOUT or `trireme run --timeout` sets the deadline in seconds");
@@ -115,14 +103,14 @@ void check_agreement(int rank, const Attendance& entry, const Identity& identity
 // Waits for every entry and checks each as it comes, so that a disagreement is not mistaken for an
 // absence.
 std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity,
-                                  const Attendance& own, milliseconds timeout) {
+                                  const Attendance& own, milliseconds timeout, int round) {
   const auto deadline = Clock::now() + timeout;
   std::vector<Attendance> entries(static_cast<std::size_t>(identity.world_size));
   std::vector<int> missing(entries.size());
   std::iota(missing.begin(), missing.end(), 0);
   while (!missing.empty()) {
     std::vector<std::string> keys;
-    for (const int rank : missing) keys.push_back(attendance_key(rank));
+    for (const int rank : missing) keys.push_back(attendance_key(rank, round));
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
     try {
       store.wait(keys, std::clamp(left, milliseconds{1}, kLookAround));
@@ -130,13 +118,19 @@ std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity,
       // Not all are there yet; a store that is gone fails again below.
     }
     std::erase_if(missing, [&](int rank) {
-      if (!store.check({attendance_key(rank)})) return false;
+      if (!store.check({attendance_key(rank, round)})) return false;
       Attendance& entry = entries[static_cast<std::size_t>(rank)];
-      entry = decode(store.get_to_str(attendance_key(rank)));
+      const std::string text = store.get_to_str(attendance_key(rank, round));
+      if (is_sealed(text)) {
+        throw ConfigError(join_message("rank ", rank, " has a secret (TRIREME_SECRET) and rank ",
+                                       identity.rank, " has none"),
+                          "start all ranks with the same TRIREME_SECRET, or all without one");
+      }
+      entry = decode(text);
       check_agreement(rank, entry, identity, own);
       return true;
     });
-    check_nobody_left(store, missing);
+    check_nobody_left(store, missing, round);
     if (!missing.empty() && Clock::now() >= deadline) report_missing(identity, missing, timeout);
   }
   return entries;
@@ -163,20 +157,22 @@ Attendance own_attendance(const Identity& identity) {
   std::getline(boot_file, boot);
   std::error_code unreadable;
   const auto network = std::filesystem::read_symlink("/proc/self/ns/net", unreadable);
+  const auto processes = std::filesystem::read_symlink("/proc/self/ns/pid", unreadable);
   return {.world_size = identity.world_size,
           .process_id = ::getpid(),
           .host = host_name(),
           .machine = boot + " " + network.string(),
+          .process_space = processes.string(),
           .torch_version = TORCH_VERSION};
 }
 
 std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const Attendance& own,
-                             milliseconds timeout) {
+                             milliseconds timeout, int round) {
   const QuietTorch quiet;
   try {
-    claim_rank(store, identity, own);
+    claim_rank(store, identity, own, round);
     try {
-      return await_all(store, identity, own, timeout);
+      return await_all(store, identity, own, timeout, round);
     } catch (...) {
       remove_file_of(store);
       throw;

@@ -24,6 +24,8 @@ struct Attendance {
   /// Equal for processes that share a running kernel and its network interfaces, whatever the host
   /// is called.
   std::string machine;
+  /// Equal for processes of one machine that know each other's process ids.
+  std::string process_space;
   /// LibTorch's version: c10d's interface is not stable across minor versions.
   std::string torch_version;
 };
@@ -36,8 +38,9 @@ Attendance own_attendance(const Identity& identity);
 /// that did not, or that names a rank which ended without coming; ConfigError where two processes
 /// claim one rank, or ranks disagree about the world size or LibTorch. The file of a file store
 /// that `make_store` made is gone then.
+/// @param round how often these processes have met before over this store.
 std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const Attendance& own,
-                             std::chrono::milliseconds timeout);
+                             std::chrono::milliseconds timeout, int round = 0);
 
 /// Key under which a launcher publishes that a rank of it ended.
 std::string exit_key(int rank);

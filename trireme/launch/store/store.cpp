@@ -2,19 +2,52 @@
 #include <trireme/launch/store/store.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/base/unique_fd.h>
 #include <trireme/launch/port_owner.h>
 #include <trireme/launch/store/quiet_torch.h>
+#include <trireme/launch/store/sealed_store.h>
 
+#include <fcntl.h>
+#include <netdb.h>
+#include <sys/stat.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 namespace trireme::launch {
 namespace {
+
+// Waits until the name of rank 0's host resolves: that of a container may appear after this one
+// has started. Throws ConfigError where it does not, which a connection would only call a timeout.
+void wait_for_name(const std::string& host, std::chrono::milliseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kLongest = std::chrono::seconds(30);
+  constexpr std::chrono::milliseconds kPause(200);
+  const auto started = Clock::now();
+  const auto deadline = started + std::min(timeout, kLongest);
+  while (true) {
+    addrinfo* found = nullptr;
+    const int failure = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+    if (failure == 0) return ::freeaddrinfo(found);
+    if (Clock::now() + kPause > deadline) {
+      const std::chrono::duration<double> waited = Clock::now() - started;
+      throw ConfigError(join_message("the host '", host, "' in MASTER_ADDR does not resolve: ",
+                                     ::gai_strerror(failure), ", for ", waited.count(), " s"),
+                        "give the name or the address of rank 0's host as this host knows it; "
+                        "`getent hosts NAME` tells");
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
 
 c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
                                                std::chrono::milliseconds timeout) {
@@ -24,6 +57,7 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
   options.waitWorkers = false;
   options.timeout = timeout;
   const std::string place = join_message(*identity.master_address, ":", *identity.master_port);
+  wait_for_name(*identity.master_address, timeout);
   const QuietTorch quiet;
   try {
     return c10::make_intrusive<c10d::TCPStore>(*identity.master_address, options);
@@ -45,7 +79,26 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
   }
 }
 
-c10::intrusive_ptr<c10d::Store> make_file_store(const Identity& identity) {
+// Makes the file where it is missing. Its name can be guessed: whoever made it first, in a folder
+// for all, could tell the ranks what he likes.
+void check_own_file(const std::filesystem::path& file) {
+  const UniqueFd opened(
+      ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  struct stat status = {};
+  const bool is_there = opened && ::fstat(opened.get(), &status) == 0;
+  if (is_there && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && status.st_nlink == 1 &&
+      (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) {
+    return;
+  }
+  throw ConfigError(
+      join_message("the file ", file.string(), ", where the ranks are to meet, ",
+                   is_there ? "is not this user's alone" : "cannot be opened: ",
+                   is_there ? std::string() : describe_errno(errno)),
+      "set TMPDIR to a folder that only you may write to, or MASTER_ADDR and MASTER_PORT");
+}
+
+c10::intrusive_ptr<c10d::Store> make_file_store(const Identity& identity,
+                                                std::chrono::milliseconds timeout) {
   if (!identity.job || identity.local_world_size != identity.world_size) {
     throw ConfigError(
         join_message("rank ", identity.rank, " of ", identity.world_size, " was started by ",
@@ -57,14 +110,20 @@ c10::intrusive_ptr<c10d::Store> make_file_store(const Identity& identity) {
   }
   const std::filesystem::path file = std::filesystem::temp_directory_path() /
                                      join_message("trireme-", ::getuid(), "-", *identity.job);
-  return c10::make_intrusive<c10d::FileStore>(file.string(), identity.world_size);
+  check_own_file(file);
+  auto store = c10::make_intrusive<c10d::FileStore>(file.string(), identity.world_size);
+  store->setTimeout(timeout);
+  return store;
 }
 
 c10::intrusive_ptr<c10d::Store> make_base_store(const Identity& identity,
                                                 std::chrono::milliseconds timeout) {
   if (identity.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
-  if (identity.master_address && identity.master_port) return make_tcp_store(identity, timeout);
-  return make_file_store(identity);
+  if (identity.master_address && identity.master_port) {
+    check_secret(identity.secret);
+    return seal(make_tcp_store(identity, timeout), identity.secret);
+  }
+  return make_file_store(identity, timeout);  // which no other user can write to
 }
 
 }  // namespace

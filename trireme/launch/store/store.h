@@ -21,13 +21,14 @@ namespace trireme::launch {
 ///   - one process: a store in memory;
 ///   - `trireme run` and torchrun with its agent store: a client of theirs, on every rank;
 ///   - MASTER_ADDR and MASTER_PORT: rank 0 serves there, the others are clients;
-///   - mpirun on one host, without an address: a file under the temporary directory, named by user
-///   and job.
-/// Keys are kept apart from those of other users of the store, and of earlier attempts of a
-/// launcher that restarts its ranks (`attempt`: TORCHELASTIC_RESTART_COUNT). Blocking up to
-/// `timeout`. Throws ConfigError where the variables do not suffice or the port is taken (naming
-/// the process that holds it where it can be told), CommError where the server cannot be reached in
-/// time.
+///   - mpirun on one host, without an address: a file of this user's under the temporary directory,
+///   named by user and job.
+/// Where the identity has a secret, values in a store that is reached over a network are sealed
+/// (sealed_store.h). Keys are kept apart from those of other users of the store, and of earlier
+/// attempts of a launcher that restarts its ranks (`attempt`: TORCHELASTIC_RESTART_COUNT). Blocking
+/// up to `timeout`. Throws ConfigError where the variables do not suffice, the file is another
+/// user's or the port is taken (naming the process that holds it where it can be told), CommError
+/// where the server cannot be reached in time.
 c10::intrusive_ptr<c10d::Store> make_store(const Identity& identity, std::int64_t attempt,
                                            std::chrono::milliseconds timeout);
 

@@ -2,36 +2,49 @@
 #include <trireme/launch/store/store_server.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/launch/store/quiet_torch.h>
 #include <trireme/launch/store/rendezvous.h>
+#include <trireme/launch/store/sealed_store.h>
 #include <trireme/launch/store/store.h>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <utility>
+
 namespace trireme::launch {
 
-StoreServer::StoreServer(UniqueFd listening_socket, int port) {
+StoreServer::StoreServer(StorePlace place) : secret_(std::move(place.secret)) {
+  const bool serves = static_cast<bool>(place.listening_socket);
   c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(port);
-  options.isServer = true;
+  options.port = static_cast<std::uint16_t>(place.port);
+  options.isServer = serves;
   options.waitWorkers = false;
-  options.masterListenFd = listening_socket.get();
+  options.timeout = place.timeout;
+  if (serves) options.masterListenFd = place.listening_socket.get();
+  const QuietTorch quiet;
   try {
-    store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    store_ = c10::make_intrusive<c10d::TCPStore>(place.address, options);
   } catch (const std::exception& failure) {
     throw ConfigError(
-        join_message("cannot host the store on port ", port, ": ", message_of(failure)),
-        "check that connections to 127.0.0.1 are allowed here");
+        join_message("cannot ", serves ? "host" : "join", " the store at ", place.address, ":",
+                     place.port, ": ", message_of(failure)),
+        join_message("check that connections to ", place.address, " are allowed here"));
   }
-  static_cast<void>(listening_socket.release());  // the store closes it
+  static_cast<void>(place.listening_socket.release());  // the store closes it
 }
 
 StoreServer::~StoreServer() = default;
 
 void StoreServer::publish_exit(int rank, std::string_view how) {
   // A launcher of ours does not restart ranks, so its attempt is always the first.
-  c10d::Store& store = *store_;
-  store.set(join_message(key_prefix(0), "/", exit_key(rank)), std::string(how));
+  seal(store_, secret_)->set(join_message(key_prefix(0), "/", exit_key(rank)), std::string(how));
+  ++own_keys_;
+}
+
+bool StoreServer::is_used() {
+  // The store may have one of its own, and ranks that meet write several each.
+  return static_cast<c10d::Store&>(*store_).getNumKeys() > own_keys_ + 1;
 }
 
 }  // namespace trireme::launch

@@ -23,7 +23,7 @@ comm::Group duplicate(const comm::Group& group);
 struct Lanes {
   comm::Group all;
   comm::Group shard;
-  comm::Group replicas;
+  comm::Group replicas = comm::Group::self();
   std::vector<comm::Group> streams;        ///< of all, for buckets that travel at once
   std::vector<comm::Group> shard_streams;  ///< of shard
 };

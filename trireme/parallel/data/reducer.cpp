@@ -2,6 +2,7 @@
 #include <trireme/parallel/data/reducer.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/check_values.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/data/sparse_sum.h>
 #include <trireme/parallel/tensor/memory.h>
@@ -9,6 +10,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/any.h>
+#include <ATen/ops/real.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
@@ -88,6 +90,7 @@ Reducer::~Reducer() {
   if (!has_hooks_) return;
   for (const Slot& slot : slots_) {
     autograd::impl::set_post_acc_grad_hooks(slot.parameter.tensor, nullptr);
+    if (slot.early_hook) slot.parameter.tensor.remove_hook(*slot.early_hook);
   }
 }
 
@@ -128,6 +131,10 @@ void Reducer::install_hooks() {
   for (std::size_t index = 0; index < slots_.size(); ++index) {
     const at::Tensor& parameter = slots_[index].parameter.tensor;
     autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, index));
+    if (stages_[index] == 0) continue;
+    // Before autograd accumulates into what stands for a gradient that is cut.
+    slots_[index].early_hook = parameter.register_hook(
+        [this, index](const at::Tensor& /*gradient*/) { shards_->clear_gradient(index); });
   }
 }
 
@@ -222,6 +229,8 @@ void Reducer::begin_pass() {
 // Starts what goes with the gradients of a step.
 void Reducer::begin_step(bool is_active) {
   const auto parameters = static_cast<std::int64_t>(slots_.size());
+  if (shards_) shards_->clear_gradients();
+  if (num_steps_++ % comm::kStepsBetweenChecks == 0 && comm::checks_values()) check_values();
   buffers_.start();
   tail_.fill_(1);
   at::Tensor sum = tail_.narrow(0, parameters + kNumber, 1);
@@ -246,6 +255,16 @@ void Reducer::check_slots() {
           "move and cast a module before parallelize");
     }
   }
+}
+
+// Of TRIREME_CHECK=values. Those that are cut come of one all-gather.
+void Reducer::check_values() const {
+  std::vector<comm::NamedValue> values;
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    if (stages_[index] > 0) continue;
+    values.push_back({slots_[index].parameter.name, memories_[index].tensor});
+  }
+  comm::check_equal_values(values, lanes_.all, join_message("parameters before step ", num_steps_));
 }
 
 // What no optimizer steps would silently stay as it is.
@@ -423,6 +442,7 @@ void Reducer::launch(std::size_t bucket) {
 }
 
 void Reducer::finish_step() {
+  if (shards_) shards_->end_step();
   // What this rank did not use still takes part, so that all ranks exchange the same buckets in the
   // same order.
   for (Slot& slot : slots_) {
@@ -434,11 +454,12 @@ void Reducer::finish_step() {
     tail_work_.wait();
   }
   if (!tail_is_apart_) buckets_->wait(buckets_->size() - 1);
-  counts_.copy_(tail_);
+  counts_.copy_(tail_.is_complex() ? at::real(tail_) : tail_);
   sum_of_step_ = counts_.const_data_ptr<double>()[slots_.size() + kNumber];
   const double by = divisor();
   buckets_->finish(by);
   sum_sparse_gradients(by);
+  check_same_use();
   hand_out();
   for (Slot& slot : slots_) slot.is_used = slot.is_ready = false;
   for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
@@ -448,6 +469,24 @@ void Reducer::finish_step() {
   next_bucket_ = 0;
   buffers_.finish();
   if (!knows_order_) learn_order();
+}
+
+// In a bucket that was whole anyway different operators do not show before, and in a larger module
+// the same code would fail.
+void Reducer::check_same_use() const {
+  const double* num_ranks_using = counts_.const_data_ptr<double>();
+  const double ranks = lanes_.all.size();
+  std::string names;
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    if (stages_[index] != 3 || num_ranks_using[index] == 0 || num_ranks_using[index] == ranks) {
+      continue;
+    }
+    names += join_message(names.empty() ? "" : ", ", slots_[index].parameter.name, " on ",
+                          num_ranks_using[index], " of ", ranks, " ranks");
+  }
+  if (names.empty()) return;
+  throw UsageError("parameters that are cut (stage 3) got gradients on some ranks alone: " + names,
+                   kSameOperators);
 }
 
 double Reducer::divisor() const {

@@ -91,8 +91,9 @@ class Reducer {
     at::ScalarType dtype;
     at::Device device;
     std::size_t bucket = 0;
-    bool is_used = false;   // autograd gave it a gradient in this step
-    bool is_ready = false;  // nothing more is expected for it in this step
+    std::optional<unsigned> early_hook{};  // before autograd accumulates
+    bool is_used = false;                  // autograd gave it a gradient in this step
+    bool is_ready = false;                 // nothing more is expected for it in this step
   };
   // What travels in every step: for each parameter how many ranks used it, and
   enum Extra : std::uint8_t { kNumber, kActiveRanks, kNumExtras };
@@ -104,6 +105,7 @@ class Reducer {
   void install_hooks();
   void check_slots();
   void check_optimizers();
+  void check_values() const;
 
   void on_gradient(std::size_t slot);
   void begin_pass();
@@ -119,6 +121,7 @@ class Reducer {
   void launch(std::size_t bucket);
   void sum_sparse_gradients(double divisor);
   double divisor() const;
+  void check_same_use() const;
   bool has_come(std::size_t slot) const;
   void hand_out();
 
@@ -135,6 +138,7 @@ class Reducer {
   at::Tensor tail_;             // [parameters + kNumExtras]
   comm::Work tail_work_;        // where the tail is not in the last bucket
   at::Tensor counts_;           // the tail's sum, in double on the CPU
+  std::int64_t num_steps_ = 0;  // that have begun
   at::Tensor number_;           // given for this step; may be undefined
   double sum_of_step_ = 0;
   double summands_;  // of each rank, by which a mean divides

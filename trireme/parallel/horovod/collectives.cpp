@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The world of Horovod's interface, and its collectives.
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/horovod/calls.h>
 
@@ -15,7 +16,6 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
-#include <sstream>
 
 namespace trireme::hvd {
 namespace {
@@ -61,7 +61,7 @@ void in_a_copy(const at::Tensor& tensor, const Call& call) {
 
 // All but the number of rows: `Float [*, 3, 4]`.
 std::string kind_of(const at::Tensor& tensor) {
-  std::ostringstream text;
+  TextWriter text;
   text << tensor.scalar_type() << " [*";
   for (std::int64_t dim = 1; dim < tensor.dim(); ++dim) text << ", " << tensor.size(dim);
   text << "]";
@@ -98,8 +98,9 @@ detail::Mistake mistake_of_splits(const at::Tensor& tensor, const std::vector<st
 }  // namespace
 
 void init(const InitOptions& options) {
+  World found = trireme::init(options);  // refuses other options than those of a world that lives
   if (current()) return;
-  Initialized initialized{.world = trireme::init(options)};
+  Initialized initialized{.world = std::move(found)};
   const World& world = initialized.world;
   const at::Tensor local_ranks = gather_numbers({world.local_rank}, world.group);
   const auto* numbers = local_ranks.const_data_ptr<std::int64_t>();

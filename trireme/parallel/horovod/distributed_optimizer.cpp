@@ -2,6 +2,8 @@
 // DistributedOptimizer: `parallelize` over named parameters, and the order of calls that Horovod
 // asks for.
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
+#include <trireme/comm/check_values.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/horovod/calls.h>
@@ -15,7 +17,6 @@
 
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <unordered_set>
 
 namespace trireme::hvd {
@@ -73,7 +74,7 @@ detail::Mistake mistake_of_names(const Optimizer& optimizer, const NamedParamete
   for (const auto& [place, tensor] : parameters_of(optimizer)) {
     stepped.insert(tensor.unsafeGetTensorImpl());
     if (tensors.contains(tensor.unsafeGetTensorImpl())) continue;
-    std::ostringstream description;
+    TextWriter description;
     description << place << " " << tensor.sizes();
     unnamed.add(description.str());
   }
@@ -180,6 +181,7 @@ struct DistributedOptimizer::Impl {
   void on_gradient(const at::Tensor& parameter);
   void begin_step();
   void check_same_parameters() const;
+  void check_values() const;
   void synchronize();
 
   Optimizer* optimizer;
@@ -196,6 +198,7 @@ struct DistributedOptimizer::Impl {
   bool is_synchronized = false;
   bool skips = false;
   bool is_compared = false;
+  std::int64_t synchronized = 0;  // how often
 };
 
 void DistributedOptimizer::Impl::install_hooks() {
@@ -252,6 +255,14 @@ void DistributedOptimizer::Impl::check_same_parameters() const {
   }
 }
 
+// Of TRIREME_CHECK=values.
+void DistributedOptimizer::Impl::check_values() const {
+  std::vector<comm::NamedValue> values;
+  for (const auto& [name, tensor] : parameters) values.push_back({name, tensor});
+  comm::check_equal_values(values, group,
+                           join_message("parameters before step ", synchronized + 1));
+}
+
 void DistributedOptimizer::Impl::synchronize() {
   if (is_synchronized && passes == 0) return;
   if (passes != options.backward_passes_per_step) {
@@ -262,6 +273,8 @@ void DistributedOptimizer::Impl::synchronize() {
   }
   if (!is_compared) check_same_parameters();
   is_compared = true;
+  if (synchronized % comm::kStepsBetweenChecks == 0 && comm::checks_values()) check_values();
+  ++synchronized;
   is_synchronized = true;
   begin_step();
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values of parameters and states of optimizers, from one rank to all, as Horovod gives them.
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/checkpoint/optimizer_state.h>
 #include <trireme/parallel/agreement.h>
+#include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/horovod/calls.h>
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <sstream>
 #include <typeinfo>
 #include <unordered_set>
 
@@ -36,7 +37,11 @@ void broadcast_all(const std::vector<at::Tensor>& tensors, int root_rank,
                    const comm::Group& group) {
   std::vector<comm::Work> works;
   for (const at::Tensor& tensor : tensors) {
-    works.push_back(comm::broadcast_async(tensor, root_rank, group));
+    if (tensor.is_non_overlapping_and_dense()) {
+      works.push_back(comm::broadcast_async(tensor, root_rank, group));
+    } else {
+      trireme::detail::broadcast_strided(tensor, root_rank, group);
+    }
   }
   for (comm::Work& work : works) work.wait();
 }
@@ -85,7 +90,7 @@ detail::Mistake mistake_of_state(const checkpoint::TensorMap& tensors,
 }
 
 std::string describe(const torch::optim::Optimizer& optimizer, int root_rank) {
-  std::ostringstream text;
+  TextWriter text;
   text << c10::demangle(typeid(optimizer).name()) << " with groups of";
   for (const auto& group : optimizer.param_groups()) text << " " << group.params().size();
   text << " parameters, from rank " << root_rank;
@@ -140,7 +145,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank
                           is_root ? mistake_of_state(state.tensors, parameters) : detail::Mistake(),
                           process_set);
   state.scalars = broadcast_object(state.scalars, root_rank, process_set);
-  std::istringstream lines(broadcast_object(names, root_rank, process_set));
+  TextReader lines(broadcast_object(names, root_rank, process_set));
   checkpoint::TensorMap tensors;
   std::vector<at::Tensor> values;
   for (std::string name; std::getline(lines, name);) {

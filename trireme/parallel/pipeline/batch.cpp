@@ -2,6 +2,7 @@
 #include <trireme/parallel/pipeline/batch.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/graph/guard.h>
 #include <trireme/parallel/agreement.h>
 
@@ -70,18 +71,20 @@ void check_micro_batches(const MicroBatches& micro_batches, std::int64_t count, 
 
 // What `make` throws on one rank, the others hear of with the key.
 template <typename Make>
-CutBatch made_together(const Make& make, const torch::nn::Module& module,
-                       const comm::Group& group) {
+CutBatch made_together(const Make& make, const std::string& function,
+                       const torch::nn::Module& module, const comm::Group& group) {
   CutBatch cut;
   std::exception_ptr failure;
   try {
     cut = make();
+    cut.function = function;
+    if (!function.empty()) cut.key += join_message("function ", function, " ");
     for (const auto& micro_batch : cut.micro_batches) {
       cut.key += graph::capture_key(module, micro_batch);
     }
   } catch (const std::exception& error) {
     failure = std::current_exception();
-    cut.key = error.what();
+    cut.key = message_of(error);
   }
   detail::check_same_text("shapes and mode of a batch", cut.key, group);
   if (failure) std::rethrow_exception(failure);
@@ -97,7 +100,7 @@ CutBatch cut_batch(const std::vector<at::Tensor>& batch, const CutOptions& optio
     check_batch(batch, options.may_be_fewer ? 1 : options.count);
     return {.micro_batches = micro_batches_of(batch, std::min(options.count, batch[0].size(0)))};
   };
-  return made_together(make, module, group);
+  return made_together(make, options.function, module, group);
 }
 
 CutBatch take_batch(const MicroBatches& micro_batches, const CutOptions& options,
@@ -107,7 +110,7 @@ CutBatch take_batch(const MicroBatches& micro_batches, const CutOptions& options
     check_micro_batches(micro_batches, options.count, options.may_be_fewer);
     return {.micro_batches = micro_batches, .key = "as given ", .counts_alike = true};
   };
-  return made_together(make, module, group);
+  return made_together(make, options.function, module, group);
 }
 
 // Of two batches one would lend its inputs to the other's labels, and nothing else would tell.

@@ -22,13 +22,16 @@ using MicroBatches = std::vector<std::vector<at::Tensor>>;
 
 struct CutBatch {
   MicroBatches micro_batches{};
-  std::string key{};          ///< shapes, and the module's mode: one record is good for equal ones
+  /// Shapes, the module's mode, and the function: one record is good for equal ones.
+  std::string key{};
+  std::string function{};     ///< as it was asked for
   bool counts_alike = false;  ///< each micro-batch counts 1, however many rows it has
 };
 
 struct CutOptions {
   std::int64_t count = 1;     ///< of micro-batches
   bool may_be_fewer = false;  ///< takes fewer too: of a batch of fewer rows, one row each
+  std::string function{};     ///< that the batch is for; empty where there is one
   /// Called first. A UsageError of one rank is heard of on all.
   std::function<void()> check{};
 };

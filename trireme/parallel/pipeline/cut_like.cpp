@@ -55,11 +55,11 @@ int find_boundary(const Graph& graph, int stage, int latest, int earliest) {
   }
   const auto last = static_cast<std::size_t>(std::clamp(latest, 0, graph.num_nodes()));
   throw UsageError(
-      join_message("in evaluation stage ", stage, " cannot begin where it does in training",
+      join_message("stage ", stage, " cannot begin where it does for the first batch of training",
                    reasons[last].empty() ? "" : ": ", reasons[last]),
       "begin stages with other modules (plan.stages): a stage has the parameters and buffers of "
       "its "
-      "modules in both modes");
+      "modules in both modes, for all shapes and in all functions");
 }
 
 }  // namespace

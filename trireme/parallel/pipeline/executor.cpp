@@ -2,6 +2,7 @@
 #include <trireme/parallel/pipeline/executor.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/divide.h>
@@ -30,16 +31,6 @@ using schedule::ActionKind;
 using schedule::item;
 
 namespace {
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an exception of an unknown type";
-  }
-}
 
 bool is_of_forward(const Action& action) {
   if (schedule::is_message(action.kind)) return !carries_gradients(action);
@@ -386,7 +377,7 @@ void Executor::Impl::fail(const std::exception_ptr& error) {
       current == nullptr
           ? std::string()
           : join_message(", at ", to_text(*current), " (", schedule::describe(*current), ")"),
-      ": ", text_of(error));
+      ": ", message_of(error));
   detail::end_for_all(group, reason);
   std::rethrow_exception(error);
 }

@@ -2,9 +2,11 @@
 #include <trireme/parallel/pipeline/pipeline.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/by_hand.h>
+#include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/deferred.h>
 #include <trireme/parallel/named_tensors.h>
 #include <trireme/parallel/pipeline/evaluation_mode.h>
@@ -21,7 +23,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 namespace trireme {
@@ -58,6 +59,27 @@ void check_on_processor(const std::vector<NamedTensor>& tensors, const Plan& pla
          "set it to false; recompute and activation_bytes make stages keep less there");
 }
 
+void check_functions(const PipelineFunctions& functions, const comm::Group& group) {
+  std::string names;
+  for (const auto& [name, forward] : functions) {
+    if (!forward) {
+      throw UsageError(join_message("forward of a pipeline", name.empty() ? "" : ", function ",
+                                    name, ", is empty"),
+                       "give it one that can be called");
+    }
+    if (functions.size() > 1 && name.empty()) {
+      throw UsageError("a function of a pipeline has no name", "give each a name of its own");
+    }
+    if (std::ranges::count(functions, name, &PipelineFunctions::value_type::first) > 1) {
+      throw UsageError(join_message("two functions of a pipeline are called '", name, "'"),
+                       "give each a name of its own");
+    }
+    names += name + "\n";
+  }
+  if (functions.empty()) throw UsageError("a pipeline was given no functions", "give it one");
+  detail::check_same_text("functions of the pipeline", names, group);
+}
+
 // With both axes named.
 Plan on_both_axes(Plan plan, const comm::Group& group) {
   if (plan.mesh.empty()) plan.mesh.push_back({kDataAxis, group.size()});
@@ -89,7 +111,7 @@ bool steps_any(const torch::optim::Optimizer& optimizer, const std::vector<at::T
 
 // A line for each tensor that is there: its place, type and sizes. For ranks that have it not.
 std::string describe(const std::vector<at::Tensor>& tensors) {
-  std::ostringstream text;
+  TextWriter text;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined()) continue;
     text << i << " " << static_cast<int>(tensors[i].scalar_type()) << " " << tensors[i].dim();
@@ -103,7 +125,7 @@ std::string describe(const std::vector<at::Tensor>& tensors) {
 void share(std::vector<at::Tensor>& tensors, const comm::Group& group) {
   const std::vector<std::string> texts = comm::all_gather_text(describe(tensors), group);
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    std::istringstream lines(texts[rank]);
+    TextReader lines(texts[rank]);
     std::size_t place = 0;
     int type = 0;
     std::size_t num_dims = 0;
@@ -131,8 +153,14 @@ at::Tensor share_losses(const pipeline::StepResult& result, const pipeline::Prog
 
 }  // namespace
 
-Pipeline::Pipeline(torch::nn::Module& module, graph::Forward forward, const Plan& plan,
+Pipeline::Pipeline(ModuleRef module, graph::Forward forward, const Plan& plan,
+                   const comm::Group& group)
+    : Pipeline(module, PipelineFunctions{{"", std::move(forward)}}, plan, group) {}
+
+Pipeline::Pipeline(ModuleRef given, PipelineFunctions functions, const Plan& plan,
                    const comm::Group& group) {
+  comm::check_given(group, "Pipeline");
+  torch::nn::Module& module = *given;
   validate(plan, group.size());
   check_plan(plan);
   detail::check_same_text("plan", trireme::to_string(plan), group);
@@ -143,18 +171,22 @@ Pipeline::Pipeline(torch::nn::Module& module, graph::Forward forward, const Plan
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
   pipeline::check_plain(tensors);
   check_on_processor(tensors, plan);
+  check_functions(functions, group);
+  std::optional<pipeline::ModuleClaim> claim;
+  detail::succeed_together(group, "take the module", [&] { claim.emplace(tensors); });
   if (plan.broadcast_parameters) detail::broadcast_all(tensors, group);
   const Plan whole = on_both_axes(plan, group);
   const DeviceMesh mesh(group, whole.mesh);
   impl_ = std::make_unique<Impl>(
       Impl{.module = module,
-           .forward = std::move(forward),
+           .functions = std::move(functions),
            .plan = whole,
            .group = group,
            .stages = mesh.group(mesh.axis(kStageAxis)),
            .data = mesh.group(mesh.axis(kDataAxis)),
            .layouts = {module, pipeline::mesh_of_stages(mesh), whole.layouts},
-           .seed = shared_seed(group)});
+           .seed = shared_seed(group),
+           .claim = std::move(*claim)});
 }
 
 Pipeline::Pipeline(Pipeline&&) noexcept = default;
@@ -164,7 +196,8 @@ Pipeline::~Pipeline() = default;
 PipelineStep Pipeline::step(const std::vector<at::Tensor>& batch,
                             const PipelineStepOptions& options) {
   Impl& its = *impl_;
-  const pipeline::CutBatch cut = pipeline::cut_batch(batch, its.of_step(), its.module, its.group);
+  const pipeline::CutBatch cut =
+      pipeline::cut_batch(batch, its.of_step(options.function), its.module, its.group);
   Impl::Prepared& prepared = its.begin_step(cut);
   pipeline::StepResult result = its.ending_for_all([&] {
     its.follow_buffers(prepared);
@@ -173,8 +206,7 @@ PipelineStep Pipeline::step(const std::vector<at::Tensor>& batch,
     its.parameters->finish_step(prepared.staged.program().sum_of_weights());
     return of_step;
   });
-  ++its.steps;
-  ++prepared.num_uses;
+  its.count_step(prepared);
   return {.loss = std::move(result.loss), .report = std::move(result.report)};
 }
 
@@ -182,11 +214,12 @@ PipelineEvaluation Pipeline::evaluate(const std::vector<at::Tensor>& batch,
                                       const EvaluateOptions& options) {
   Impl& its = *impl_;
   if (!its.parameters) {
-    its.take_stages(pipeline::cut_batch(batch, its.of_evaluation(), its.module, its.group));
+    its.take_stages(
+        pipeline::cut_batch(batch, its.of_evaluation(options.function), its.module, its.group));
   }
   const pipeline::EvaluationMode mode(its.module);
   const pipeline::CutBatch cut =
-      pipeline::cut_batch(batch, its.of_evaluation(), its.module, its.group);
+      pipeline::cut_batch(batch, its.of_evaluation(options.function), its.module, its.group);
   Impl::Prepared& prepared = its.evaluation_for(cut, its.group);
   prepared.staged.check_results_join();
   PipelineEvaluation evaluation;
@@ -208,7 +241,7 @@ MicroBatchResults Pipeline::step_micro_batches(const MicroBatches& micro_batches
                                                const MicroBatchStepOptions& options) {
   Impl& its = *impl_;
   const pipeline::CutBatch batch =
-      pipeline::take_batch(micro_batches, its.of_step(), its.module, its.group);
+      pipeline::take_batch(micro_batches, its.of_step(options.function), its.module, its.group);
   Impl::Prepared& prepared = its.begin_step(batch);
   const pipeline::Program& program = prepared.staged.program();
   MicroBatchResults results;
@@ -220,8 +253,7 @@ MicroBatchResults Pipeline::step_micro_batches(const MicroBatches& micro_batches
     its.parameters->finish_step(program.sum_of_weights());
     results.losses = share_losses(result, program, its.stages);
   });
-  ++its.steps;
-  ++prepared.num_uses;
+  its.count_step(prepared);
   return results;
 }
 
@@ -232,8 +264,8 @@ MicroBatchResults Pipeline::evaluate_micro_batches(const MicroBatches& micro_bat
   const pipeline::EvaluationMode mode(its.module);
   MicroBatchResults all;
   its.ending_for_all([&] {
-    const pipeline::CutBatch batch =
-        pipeline::take_batch(micro_batches, its.of_evaluation(), its.module, its.stages);
+    const pipeline::CutBatch batch = pipeline::take_batch(
+        micro_batches, its.of_evaluation(options.function), its.module, its.stages);
     Impl::Prepared& prepared = its.evaluation_for(batch, its.stages);
     pipeline::StepResult result =
         prepared.executor.step(micro_batches, its.steps, {.share_loss = false, .report = false});
@@ -252,7 +284,7 @@ void Pipeline::take_stages(const MicroBatches& micro_batches) {
   Impl& its = *impl_;
   if (its.parameters) return;
   const pipeline::CutBatch batch =
-      pipeline::take_batch(micro_batches, its.of_evaluation(), its.module, its.group);
+      pipeline::take_batch(micro_batches, its.of_evaluation(""), its.module, its.group);
   detail::succeed_together(its.group, "read its batch",
                            [&] { its.check_same_values(batch.micro_batches); });
   its.take_stages(batch);
@@ -269,10 +301,13 @@ void Pipeline::set_seed(std::uint64_t seed) {
   impl_->evaluated_by_pipeline.clear();
 }
 
-void Pipeline::prepare(const std::vector<at::Tensor>& batch) {
+void Pipeline::prepare(const std::vector<at::Tensor>& batch, const std::string& function) {
   Impl& its = *impl_;
-  its.prepared_for(
-      pipeline::cut_batch(batch, {.count = its.plan.micro_batches}, its.module, its.group));
+  its.prepared_for(pipeline::cut_batch(batch,
+                                       {.count = its.plan.micro_batches,
+                                        .function = its.name_of(function),
+                                        .check = [&] { its.check_function(function); }},
+                                       its.module, its.group));
 }
 
 void Pipeline::shard(torch::optim::Optimizer& optimizer) {
@@ -315,8 +350,11 @@ void Pipeline::gather_parameters() {
                                         tensor.options().requires_grad(false)));
       its.layouts.distribute({tensor});
     }
-    comm::broadcast(detail::memory_of(tensor), own.first_rank_of(tensor), its.stages, item.name);
+    detail::broadcast_strided(detail::memory_of(tensor), own.first_rank_of(tensor), its.stages,
+                              item.name);
   }
+  its.claim.set_outdated({});
+  its.has_outdated = false;
 }
 
 Sharing Pipeline::sharing() const {

@@ -6,6 +6,7 @@
 #include <trireme/comm/group.h>
 #include <trireme/graph/capture.h>
 #include <trireme/optim/gradients.h>
+#include <trireme/parallel/module_ref.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/step_report.h>
 #include <trireme/parallel/recompute/by_plan.h>
@@ -19,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::nn {
@@ -36,7 +38,8 @@ inline constexpr std::size_t kMostRecords = 32;
 
 /// The same on all ranks.
 struct PipelineStepOptions {
-  bool report = false;  ///< also says what really ran, for which ranks begin together
+  bool report = false;     ///< also says what really ran, for which ranks begin together
+  std::string function{};  ///< of PipelineFunctions; empty: the first
 };
 
 /// What a step of a pipeline gave.
@@ -58,7 +61,12 @@ struct PipelineEvaluation {
 
 struct EvaluateOptions {
   bool share_results = false;  ///< gives all ranks along `pipe` the results; the same on all
+  std::string function{};      ///< of PipelineFunctions; empty: the first
 };
+
+/// Forward passes of one module by name, each with a loss of its own: those of a generator and a
+/// discriminator, say.
+using PipelineFunctions = std::vector<std::pair<std::string, graph::Forward>>;
 
 /// Micro-batches that are cut already: the tensors of each.
 using MicroBatches = std::vector<std::vector<at::Tensor>>;
@@ -70,6 +78,7 @@ struct MicroBatchStepOptions {
   /// What random numbers are keyed by; a run that goes on gives what it would have come to. -1: as
   /// many as there were before.
   std::int64_t number = -1;
+  std::string function{};  ///< of PipelineFunctions; empty: the first
 };
 
 /// What micro-batches gave, one by one.
@@ -119,15 +128,31 @@ class Pipeline {
   /// plan that cannot be carried out over the group, or that asks for what pipelines do not have
   /// (gradients in half precision, axes along which nothing is cut, activations of the processor
   /// offloaded), as distribute_module for
-  /// layouts that do not fit, for a module that is distributed already, and for modules that differ
-  /// between ranks. What was
+  /// layouts that do not fit, for a module that is distributed already or has a Pipeline already,
+  /// one whose values on this rank are older than another's because a Pipeline ended without
+  /// gather_parameters(), and for modules that differ between ranks. What was
   /// constructed by deferred() gets its values with the first batch, where this rank uses it.
   ///
   /// @param forward the forward pass and the loss of one micro-batch: its first result is the loss,
   /// one number, which counts as a mean over the rows of its inputs. It is called to be recorded
   /// (graph/capture.h), never to be run.
-  Pipeline(torch::nn::Module& module, graph::Forward forward, const Plan& plan,
-           const comm::Group& group);
+  [[nodiscard]] Pipeline(ModuleRef module, graph::Forward forward, const Plan& plan,
+                         const comm::Group& group);
+  /// Trains a module by several losses, as adversarial networks are. Every function goes through
+  /// all stages. The first batch decides which rank has which parameters, and functions that are
+  /// captured later are cut at the same places. Parameters and buffers that the first function does
+  /// not use belong to the ranks of the next one that uses them. step() throws UsageError where a
+  /// function would use a parameter on another rank than the one that trains it.
+  ///
+  ///     Pipeline pipeline(*gan, {{"discriminator", tell_apart}, {"generator", deceive}}, plan, group);
+  ///     of_discriminator.zero_grad();
+  ///     pipeline.step({images, noise}, {.function = "discriminator"});
+  ///     of_discriminator.step();
+  ///     of_generator.zero_grad();
+  ///     pipeline.step({noise}, {.function = "generator"});
+  ///     of_generator.step();
+  [[nodiscard]] Pipeline(ModuleRef module, PipelineFunctions functions, const Plan& plan,
+                         const comm::Group& group);
   Pipeline(Pipeline&&) noexcept;
   Pipeline& operator=(Pipeline&&) noexcept;
   ~Pipeline();
@@ -194,7 +219,7 @@ class Pipeline {
   /// Does what the first step() with such a batch, or evaluate(), would do before it runs: records
   /// the module, cuts it into stages, and gives this rank its own. Collective and blocking; throws
   /// as step().
-  void prepare(const std::vector<at::Tensor>& batch);
+  void prepare(const std::vector<at::Tensor>& batch, const std::string& function = "");
 
   /// Makes `optimizer` step this rank's parts of the parameters that plan.zero_stage cuts, as
   /// Parallelized::shard does, and with the same errors. Of an optimizer of all parameters those of

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/pipeline/batch.h>
 #include <trireme/parallel/pipeline/executor.h>
+#include <trireme/parallel/pipeline/module_claim.h>
 #include <trireme/parallel/pipeline/pipeline.h>
 #include <trireme/parallel/pipeline/recently_used.h>
 #include <trireme/parallel/pipeline/stage_parameters.h>
@@ -14,6 +16,7 @@
 #include <trireme/parallel/tensor/module_layouts.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,8 +47,12 @@ struct Pipeline::Impl {
   template <typename Make>
   Prepared& find(ByKey& all, const pipeline::CutBatch& batch, const comm::Group& among,
                  const Make& make);
-  pipeline::CutOptions of_step();
-  pipeline::CutOptions of_evaluation() const;
+  pipeline::CutOptions of_step(const std::string& function);
+  pipeline::CutOptions of_evaluation(const std::string& function) const;
+  const std::string& name_of(const std::string& function) const;
+  void check_function(const std::string& name) const;
+  const graph::Forward& forward(const pipeline::CutBatch& batch) const;
+  void count_step(Prepared& its);
   void check_same_values(const pipeline::MicroBatches& micro_batches) const;
   void follow_buffers(const Prepared& its) const;
   template <typename Call>
@@ -54,7 +61,7 @@ struct Pipeline::Impl {
   pipeline::StageParameters& own();
 
   torch::nn::Module& module;
-  graph::Forward forward;
+  PipelineFunctions functions;
   Plan plan;
   comm::Group group;
   comm::Group stages;
@@ -64,6 +71,9 @@ struct Pipeline::Impl {
   std::int64_t steps = 0;
   std::vector<torch::optim::Optimizer*> waiting{};  // for the parameters of this rank's stages
   std::optional<pipeline::StagedGraph> first{};     // which says what those are
+  std::map<std::string, pipeline::StagedGraph> of_functions{};  // the first of each
+  pipeline::ModuleClaim claim;
+  bool has_outdated = false;  // on this rank, of others
   std::optional<pipeline::StageParameters> parameters{};
   ByKey prepared{kMostRecords};
   // Apart, since ranks of other pipelines may have others of the second.
@@ -80,7 +90,7 @@ auto Pipeline::Impl::ending_for_all(const Call& call) -> decltype(call()) {
     return call();
   } catch (const std::exception& error) {
     const std::string reason =
-        join_message("rank ", group.rank(), " of the pipelines failed: ", error.what());
+        join_message("rank ", group.rank(), " of the pipelines failed: ", message_of(error));
     detail::end_for_all(stages, reason);
     parameters->parallelized().end_for_all(reason);
     throw;

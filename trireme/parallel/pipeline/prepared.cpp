@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/config/nearest.h>
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/graph/guard.h>
 #include <trireme/graph/show/text.h>
+#include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 #include <trireme/parallel/pipeline/pipeline_impl.h>
 #include <trireme/parallel/sharded/deferred.h>
@@ -97,9 +99,10 @@ pipeline::StagedGraph Pipeline::Impl::made_together(const comm::Group& among,
 void Pipeline::Impl::take_stages(const pipeline::CutBatch& batch) {
   if (parameters) return;
   pipeline::StagedGraph staged = made_together(group, batch, [&] {
-    return pipeline::StagedGraph(module, forward, batch.micro_batches, plan);
+    return pipeline::StagedGraph(module, forward(batch), batch.micro_batches, plan);
   });
   parameters.emplace(module, staged, plan, group, stages, data, layouts);
+  of_functions.emplace(batch.function, staged);
   first.emplace(std::move(staged));
   detail::succeed_together(group, "cut its optimizers", [&] {
     for (torch::optim::Optimizer* const optimizer : waiting) {
@@ -121,7 +124,7 @@ Pipeline::Impl::Prepared& Pipeline::Impl::find(ByKey& all, const pipeline::CutBa
   if (std::has_single_bit(static_cast<std::uint64_t>(found->num_uses))) {
     detail::succeed_together(among, "go on with what was captured", [&] {
       check_same_values(batch.micro_batches);
-      found->staged.check_still_true(module, forward, batch.micro_batches);
+      found->staged.check_still_true(module, forward(batch), batch.micro_batches);
     });
   }
   return *found;
@@ -133,9 +136,11 @@ Pipeline::Impl::Prepared& Pipeline::Impl::prepared_for(const pipeline::CutBatch&
     take_stages(batch);
     if (is_first) return *first;
     pipeline::StagedGraph staged = made_together(group, batch, [&] {
-      return pipeline::StagedGraph(module, forward, batch.micro_batches, plan);
+      return pipeline::StagedGraph(module, forward(batch), batch.micro_batches, plan, *first);
     });
-    staged.check_same_parameters(*first);
+    parameters->add_record(staged);
+    has_outdated = false;
+    of_functions.emplace(batch.function, staged);
     return staged;
   });
   latest = &found;
@@ -157,9 +162,12 @@ Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::CutBatc
   ByKey& all = batch.counts_alike ? evaluated_by_pipeline : evaluated;
   return find(all, batch, among, [&] {
     pipeline::StagedGraph staged = made_together(among, batch, [&] {
-      return pipeline::StagedGraph::for_evaluation(module, forward, batch.micro_batches, plan,
-                                                   *first);
+      const auto found = of_functions.find(batch.function);
+      return pipeline::StagedGraph::for_evaluation(
+          module, forward(batch), batch.micro_batches, plan,
+          found == of_functions.end() ? *first : found->second);
     });
+    parameters->check_evaluation(staged);
     // Buffers that training does not use.
     std::vector<at::Tensor> used;
     for (const auto& [name, buffer] : staged.buffers_of(stages.rank())) used.push_back(buffer);
@@ -170,14 +178,43 @@ Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::CutBatc
 }
 
 // A mistake of one rank is told to all with the batch. Before the first there is none.
-pipeline::CutOptions Pipeline::Impl::of_step() {
-  return {.count = plan.micro_batches, .check = [this] {
+pipeline::CutOptions Pipeline::Impl::of_step(const std::string& function) {
+  return {.count = plan.micro_batches, .function = name_of(function), .check = [this, function] {
+            check_function(function);
             if (parameters) parameters->check_before_step();
           }};
 }
 
-pipeline::CutOptions Pipeline::Impl::of_evaluation() const {
-  return {.count = plan.micro_batches, .may_be_fewer = true};
+pipeline::CutOptions Pipeline::Impl::of_evaluation(const std::string& function) const {
+  return {.count = plan.micro_batches,
+          .may_be_fewer = true,
+          .function = name_of(function),
+          .check = [this, function] { check_function(function); }};
+}
+
+const std::string& Pipeline::Impl::name_of(const std::string& function) const {
+  return function.empty() ? functions.front().first : function;
+}
+
+void Pipeline::Impl::check_function(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const auto& [its, forward] : functions) names.push_back(its);
+  if (std::ranges::find(names, name_of(name)) != names.end()) return;
+  const std::string hint = config::did_you_mean(name, names);
+  throw UsageError(
+      join_message("no function of the pipeline is called '", name, "'"),
+      hint.empty() ? "name one of those that the pipeline was constructed with" : hint);
+}
+
+const graph::Forward& Pipeline::Impl::forward(const pipeline::CutBatch& batch) const {
+  return std::ranges::find(functions, batch.function, &PipelineFunctions::value_type::first)
+      ->second;
+}
+
+void Pipeline::Impl::count_step(Prepared& its) {
+  ++steps;
+  ++its.num_uses;
+  if (!std::exchange(has_outdated, true)) claim.set_outdated(parameters->of_other_ranks());
 }
 
 void Pipeline::Impl::check_same_values(const pipeline::MicroBatches& micro_batches) const {
@@ -190,7 +227,7 @@ void Pipeline::Impl::check_same_values(const pipeline::MicroBatches& micro_batch
 void Pipeline::Impl::follow_buffers(const Prepared& its) const {
   if (!plan.broadcast_buffers || data.size() == 1) return;
   for (const auto& [name, buffer] : its.staged.buffers_of(stages.rank())) {
-    comm::broadcast(detail::memory_of(buffer), 0, data, name);
+    detail::broadcast_strided(detail::memory_of(buffer), 0, data, name);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <trireme/parallel/pipeline/program.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/schedule/text.h>
 
 #include <ATen/ops/empty_strided.h>
@@ -10,7 +11,6 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <sstream>
 
 namespace trireme::pipeline {
 namespace {
@@ -261,7 +261,7 @@ void check_stages(const Program& program, const std::vector<StageCode>& stages, 
 }
 
 std::string describe(const Program& program) {
-  std::ostringstream text;
+  TextWriter text;
   text << schedule::to_text(program.schedule);
   for (const Crossing& crossing : program.crossings) {
     text << "value " << crossing.value << " " << crossing.from << ">"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/pipeline/stage_parameters.h>
 
+#include <trireme/base/error.h>
 #include <trireme/parallel/by_hand.h>
 #include <trireme/parallel/data/reducer.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -10,7 +11,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <map>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -18,6 +19,7 @@ namespace trireme::pipeline {
 namespace {
 
 using FirstRanks = std::unordered_map<const c10::TensorImpl*, int>;
+using Uses = std::map<std::string, detail::StageUse>;
 
 // Of what no stage uses the first rank's values count.
 FirstRanks first_ranks_of(const torch::nn::Module& module, const StagedGraph& staged, int ranks) {
@@ -35,9 +37,8 @@ FirstRanks first_ranks_of(const torch::nn::Module& module, const StagedGraph& st
 }
 
 // By name, of parameters and buffers.
-std::map<std::string, detail::StageUse> uses_of(const torch::nn::Module& module,
-                                                const StagedGraph& staged, const FirstRanks& first,
-                                                int rank) {
+std::shared_ptr<Uses> uses_of(const torch::nn::Module& module, const StagedGraph& staged,
+                              const FirstRanks& first, int rank) {
   std::unordered_set<const c10::TensorImpl*> own;
   std::unordered_set<const c10::TensorImpl*> used;
   for (int other = 0; other < staged.program().schedule.num_ranks(); ++other) {
@@ -46,16 +47,34 @@ std::map<std::string, detail::StageUse> uses_of(const torch::nn::Module& module,
       if (other == rank) own.insert(tensor.unsafeGetTensorImpl());
     }
   }
-  std::map<std::string, detail::StageUse> uses;
+  auto uses = std::make_shared<Uses>();
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     const c10::TensorImpl* const its = tensor.unsafeGetTensorImpl();
-    uses[name] = {.is_own = own.contains(its) || !used.contains(its),
-                  .first_rank = first.at(its),
-                  .is_first = first.at(its) == rank};
+    (*uses)[name] = {.is_own = own.contains(its) || !used.contains(its),
+                     .first_rank = first.at(its),
+                     .is_first = first.at(its) == rank};
   };
   for (const auto& item : module.named_parameters()) add(item.key(), item.value());
   for (const auto& item : module.named_buffers()) add(item.key(), item.value());
   return uses;
+}
+
+// `rank 1`, `ranks 0 and 2`.
+std::string list_of(const std::set<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (auto rank = ranks.begin(); rank != ranks.end(); ++rank) {
+    if (rank != ranks.begin()) text += std::next(rank) == ranks.end() ? " and " : ", ";
+    text += std::to_string(*rank);
+  }
+  return text;
+}
+
+[[noreturn]] void refuse(const std::string& name, const std::set<int>& trained,
+                         const std::set<int>& used, const char* where) {
+  throw UsageError(
+      join_message(where, " ", list_of(used), " along pipe would use ", name, ", which ",
+                   list_of(trained), trained.size() == 1 ? " trains" : " train"),
+      "begin stages with other modules (plan.stages), so that it has one stage always");
 }
 
 }  // namespace
@@ -66,10 +85,16 @@ StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& s
                                  const detail::ModuleLayouts& layouts)
     : stages_(stages),
       data_(data),
+      used_(used_in(staged)),
       first_ranks_(first_ranks_of(module, staged, stages.size())),
-      parallelized_(
-          detail::parallelize_by_hand(module, uses_of(module, staged, first_ranks_, stages.rank()),
-                                      plan, group, data, layouts)) {
+      uses_(uses_of(module, staged, first_ranks_, stages.rank())),
+      parallelized_(detail::parallelize_by_hand(module, uses_, plan, group, data, layouts)) {
+  for (const auto& item : module.named_parameters()) {
+    names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
+  }
+  for (const auto& item : module.named_buffers()) {
+    names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
+  }
   for (const Parallelized::Part& part : parallelized_.parts()) {
     if (!part.is_own || !part.parameter.requires_grad()) continue;
     if (part.tensor.is_same(part.parameter)) {
@@ -78,6 +103,67 @@ StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& s
       cut_.push_back(part.parameter);
     }
   }
+}
+
+StageParameters::UsedByName StageParameters::used_in(const StagedGraph& staged) {
+  UsedByName used;
+  for (int rank = 0; rank < staged.program().schedule.num_ranks(); ++rank) {
+    for (const auto& [name, tensor] : staged.tensors_of(rank)) {
+      Used& its = used[name];
+      its.tensor = tensor;
+      its.ranks.insert(rank);
+    }
+  }
+  return used;
+}
+
+void StageParameters::add_record(const StagedGraph& staged) {
+  const UsedByName now = used_in(staged);
+  // Buffers that nothing writes to are alike everywhere.
+  const auto is_constant = [](const at::Tensor& tensor) { return !tensor.requires_grad(); };
+  std::set<std::string> written;
+  for (int rank = 0; rank < staged.program().schedule.num_ranks(); ++rank) {
+    for (const auto& [name, tensor] : staged.written_buffers_of(rank)) written.insert(name);
+  }
+  for (const auto& [name, its] : now) {
+    const auto before = used_.find(name);
+    if (before == used_.end() || before->second.ranks == its.ranks) continue;
+    if (is_constant(its.tensor) && !written.contains(name)) continue;
+    refuse(name, before->second.ranks, its.ranks,
+           "for a batch of other shapes, in another mode or another function");
+  }
+  for (const auto& [name, its] : now) {
+    if (used_.try_emplace(name, its).second) set_use(its);
+  }
+}
+
+// What nobody has used so far is on all ranks, with one value.
+void StageParameters::set_use(const Used& used) {
+  const int first = *used.ranks.begin();
+  first_ranks_[used.tensor.unsafeGetTensorImpl()] = first;
+  for (const std::string& name : names_.at(used.tensor.unsafeGetTensorImpl())) {
+    uses_->at(name) = {.is_own = used.ranks.contains(stages_.rank()),
+                       .first_rank = first,
+                       .is_first = first == stages_.rank()};
+  }
+}
+
+void StageParameters::check_evaluation(const StagedGraph& staged) const {
+  for (const auto& [name, its] : used_in(staged)) {
+    const auto trained = used_.find(name);
+    if (trained == used_.end() || std::ranges::includes(trained->second.ranks, its.ranks)) {
+      continue;
+    }
+    refuse(name, trained->second.ranks, its.ranks, "in evaluation");
+  }
+}
+
+std::vector<at::Tensor> StageParameters::of_other_ranks() const {
+  std::vector<at::Tensor> all;
+  for (const auto& [name, its] : used_) {
+    if (!its.ranks.contains(stages_.rank())) all.push_back(its.tensor);
+  }
+  return all;
 }
 
 void StageParameters::check_before_step() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/parallel/by_hand.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 #include <trireme/parallel/tensor/module_layouts.h>
@@ -12,6 +13,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -36,6 +40,16 @@ class StageParameters {
 
   Parallelized& parallelized() noexcept { return parallelized_; }
 
+  /// Takes in a record of training, for other shapes or another function: what no stage has used
+  /// so far belongs to the ranks that use it there. Throws UsageError where a rank would use or
+  /// train what another has trained. Alike on all ranks.
+  void add_record(const StagedGraph& staged);
+  /// The latter, for a record of evaluation.
+  void check_evaluation(const StagedGraph& staged) const;
+
+  /// Parameters and buffers that other ranks along `pipe` use, and this one does not.
+  std::vector<at::Tensor> of_other_ranks() const;
+
   /// Throws UsageError as Reducer::check_before_step. Not collective; called before begin_step().
   void check_before_step();
   /// Before forward: puts aside what `.grad()` holds.
@@ -54,9 +68,20 @@ class StageParameters {
   bool counts(const at::Tensor& stepped) const;
 
  private:
+  struct Used {
+    at::Tensor tensor;
+    std::set<int> ranks;  // along `pipe`, that use it in training
+  };
+  using UsedByName = std::map<std::string, Used>;  // by the name that records have
+  static UsedByName used_in(const StagedGraph& staged);
+  void set_use(const Used& used);
+
   comm::Group stages_;
   comm::Group data_;
+  UsedByName used_;  // in any record of training
   std::unordered_map<const c10::TensorImpl*, int> first_ranks_;
+  std::shared_ptr<std::map<std::string, detail::StageUse>> uses_;  // by every name
+  std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names_;
   Parallelized parallelized_;
   struct Own {
     at::Tensor parameter;

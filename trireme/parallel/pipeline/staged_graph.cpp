@@ -2,6 +2,7 @@
 #include <trireme/parallel/pipeline/staged_graph.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/graph/boundaries.h>
 #include <trireme/graph/cut.h>
 #include <trireme/graph/guard.h>
@@ -18,7 +19,6 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <sstream>
 
 namespace trireme::pipeline {
 namespace {
@@ -114,51 +114,31 @@ std::string describe_offload(const schedule::Schedule& schedule, int stage) {
                       " micro-batches wait for their backward in host memory\n");
 }
 
-// Where the stage that the plan names first is not stage 0, that one is what runs before it.
-std::vector<int> cut_as_named(const Graph& graph, const Plan& plan) {
-  std::vector<graph::ModuleStage> stages(plan.stages.begin(), plan.stages.end());
-  if (stages.front().second == 0) return graph::cut(graph, stages);
-  int first = graph.num_nodes();
-  for (auto& [module, stage] : stages) {
-    if (stage == 1) first = std::min(first, graph::extent_of(graph, module).first);
-    --stage;
-  }
-  if (first == 0) {
-    throw UsageError(
-        join_message("nothing runs before ", graph::describe_place(graph, stages.front().first),
-                     ", which the plan has in stage 1"),
-        "name it for stage 0, and a later one for stage 1");
-  }
-  if (const std::string reason = graph::reason_against_cut(graph, first); !reason.empty()) {
-    throw UsageError(
-        join_message("stage 1 cannot begin before ", graph.describe(first), ": ", reason),
-        "begin it with another module");
-  }
-  std::vector<int> boundaries = graph::cut(graph, stages);
-  boundaries.insert(boundaries.begin() + 1, first);
-  return boundaries;
-}
-
 }  // namespace
 
 StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
                          const std::vector<std::vector<at::Tensor>>& micro_batches,
                          const Plan& plan)
-    : StagedGraph(module, forward, micro_batches, plan, nullptr) {}
+    : StagedGraph(module, forward, micro_batches, plan, nullptr, /*is_evaluation=*/false) {}
+
+StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
+                         const std::vector<std::vector<at::Tensor>>& micro_batches,
+                         const Plan& plan, const StagedGraph& first)
+    : StagedGraph(module, forward, micro_batches, plan, &first, /*is_evaluation=*/false) {}
 
 StagedGraph StagedGraph::for_evaluation(torch::nn::Module& module, const graph::Forward& forward,
                                         const std::vector<std::vector<at::Tensor>>& micro_batches,
                                         const Plan& plan, const StagedGraph& trained) {
-  StagedGraph staged(module, forward, micro_batches, plan, &trained);
+  StagedGraph staged(module, forward, micro_batches, plan, &trained, /*is_evaluation=*/true);
   staged.check_same_ranks(trained);
   return staged;
 }
 
 StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
                          const std::vector<std::vector<at::Tensor>>& micro_batches,
-                         const Plan& plan, const StagedGraph* trained) {
-  program_.is_evaluation = trained != nullptr;
-  const graph::CaptureOptions options = {.backward = trained == nullptr};
+                         const Plan& plan, const StagedGraph* first, bool is_evaluation) {
+  program_.is_evaluation = is_evaluation;
+  const graph::CaptureOptions options = {.backward = !is_evaluation};
   for (const auto& item : module.named_parameters()) {
     tensors_.emplace_back(item.key(), item.value());
   }
@@ -168,15 +148,15 @@ StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forwar
         std::make_shared<const Graph>(graph::capture(module, forward, variant, options)));
     check_same_operators(graph(), *graphs_.back(), rows_of(variant));
   }
-  check_loss(graph(), trained == nullptr);
-  if (trained == nullptr) {
+  check_loss(graph(), !is_evaluation);
+  if (first == nullptr || (!is_evaluation && !plan.stages.empty())) {
     cut(plan);
   } else {
-    boundaries_ = cut_like(graph(), trained->graph(), trained->boundaries_);
+    boundaries_ = cut_like(graph(), first->graph(), first->boundaries_);
   }
   set_schedule(plan, micro_batches.size());
   recomputation_.parts.resize(boundaries_.size() - 1);
-  if (trained == nullptr) {
+  if (!is_evaluation) {
     recomputation_ = recomputation_of(graph(), boundaries_, program_.schedule, plan);
   }
   for (const auto& its : graphs_) {
@@ -210,7 +190,8 @@ void StagedGraph::check_same_ranks(const StagedGraph& trained) const {
 
 void StagedGraph::cut(const Plan& plan) {
   if (!plan.stages.empty()) {
-    boundaries_ = cut_as_named(graph(), plan);
+    boundaries_ = graph::cut(
+        graph(), std::vector<graph::ModuleStage>(plan.stages.begin(), plan.stages.end()));
   } else {
     const auto own = own_schedule(plan);
     const auto any = own ? *own
@@ -462,16 +443,14 @@ void StagedGraph::check_same_parameters(const StagedGraph& before) const {
     const auto had = before.parameters_of(rank);
     const auto has = parameters_of(rank);
     if (std::ranges::equal(had, has, {}, &Named::first, &Named::first)) continue;
-    throw UsageError(
-        join_message("for a batch of other shapes, or in another mode, stages of equal cost are "
-                     "others: rank ",
-                     rank, " along pipe would have other parameters than it has trained"),
-        "name the modules that begin stages in plan.stages");
+    throw UsageError(join_message("for a batch of other shapes, or in another mode, rank ", rank,
+                                  " along pipe would have other parameters than it has trained"),
+                     "name the modules that begin stages in plan.stages");
   }
 }
 
 std::string StagedGraph::to_string() const {
-  std::ostringstream text;
+  TextWriter text;
   const bool recomputes = !std::ranges::all_of(
       recomputation_.parts, [](const std::vector<graph::Part>& parts) { return parts.empty(); });
   for (int stage = 0; stage < program_.schedule.num_stages(); ++stage) {

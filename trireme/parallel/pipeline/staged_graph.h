@@ -45,6 +45,10 @@ class StagedGraph {
   /// take different operators.
   StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
               const std::vector<std::vector<at::Tensor>>& micro_batches, const Plan& plan);
+  /// The same; where the plan names no stages it is cut where `first` is (cut_like.h).
+  StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
+              const std::vector<std::vector<at::Tensor>>& micro_batches, const Plan& plan,
+              const StagedGraph& first);
 
   /// The same for evaluation: forward alone, without gradients, whose further results are kept. Is
   /// cut where `trained` is (cut_like.h). Throws UsageError too where a stage would use parameters
@@ -97,7 +101,7 @@ class StagedGraph {
  private:
   StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
               const std::vector<std::vector<at::Tensor>>& micro_batches, const Plan& plan,
-              const StagedGraph* trained);
+              const StagedGraph* first, bool is_evaluation);
   void check_same_ranks(const StagedGraph& trained) const;
   void cut(const Plan& plan);
   void set_schedule(const Plan& plan, std::size_t micro_batches);

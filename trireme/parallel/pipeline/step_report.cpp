@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/pipeline/step_report.h>
 
+#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/tensor/memory.h>
 
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <sstream>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -218,7 +218,7 @@ void StepRecorder::leave_out(const std::vector<const void*>& memories) {
 
 // The peak; four numbers for each stage; three words for each span.
 std::string StepRecorder::to_text() const {
-  std::ostringstream text;
+  TextWriter text;
   text.precision(17);
   text << peak_ << "\n";
   for (const StageBytes& bytes : stage_bytes_) {
@@ -232,7 +232,7 @@ std::string StepRecorder::to_text() const {
 }
 
 void StepRecorder::read(const std::string& text, std::size_t rank, StepReport& report) const {
-  std::istringstream words(text);
+  TextReader words(text);
   words >> report.peak_bytes[rank];
   for (int stage = 0; stage < schedule_.num_stages(); ++stage) {
     StageBytes bytes;

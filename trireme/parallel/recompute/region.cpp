@@ -2,6 +2,7 @@
 #include <trireme/parallel/recompute/region.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -299,9 +300,9 @@ Region::Values Region::run_again(std::optional<std::size_t> only) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw UsageError(
-        join_message(title_, " ended by an exception when backward ran it again: ", error.what()),
-        "it must compute the same again, from its inputs");
+    throw UsageError(join_message(title_, " ended by an exception when backward ran it again: ",
+                                  message_of(error)),
+                     "it must compute the same again, from its inputs");
   }
   return packer.take_values();
 }

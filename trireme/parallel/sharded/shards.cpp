@@ -45,7 +45,8 @@ Shards::Shards(const std::vector<NamedTensor>& parameters, const std::vector<Buc
       is_offloaded_(plan.offload_optimizer),
       group_(std::move(group)),
       gathers_(duplicate(group_)),
-      whole_(plan.gathered_buckets, gathers_) {
+      whole_(plan.gathered_buckets, gathers_),
+      cut_gradients_(parameters) {
   const at::NoGradGuard no_grad;
   for (const NamedTensor& item : parameters) handles_.push_back(item.tensor);
   for (const BucketLayout& layout : layouts) buckets_.emplace_back().layout = layout;
@@ -75,16 +76,9 @@ Shards::Shards(const std::vector<NamedTensor>& parameters, const std::vector<Buc
   watch_on(watches_always());
 }
 
-// In stage 3 no two buckets have the same length: should ranks ever need different ones, the engine
-// sees it.
 void Shards::set_lengths(const std::vector<BucketLayout>& layouts) {
   for (const BucketLayout& layout : layouts) {
-    const std::int64_t unit = padded_elements({.places = layout.places, .elements = 1, .kind = 0});
-    std::int64_t length = padded_elements(layout);
-    while (layout.kind == 3 && std::ranges::find(lengths_, length) != lengths_.end()) {
-      length += unit;
-    }
-    lengths_.push_back(length);
+    lengths_.push_back(padded_elements(layout));
   }
 }
 
@@ -221,8 +215,11 @@ void Shards::load(Bucket& bucket) {
     parameter.set_data(part);
   }
   if (!bucket.is_stage_3()) return;
-  const std::string& first = parameters_[bucket.layout.places.front().tensor].name;
-  bucket.whole = whole_.add(bucket.memory, bucket.own, join_message("parameters from ", first));
+  std::string names;
+  for (const BucketLayout::Place& place : bucket.layout.places) {
+    names += join_message(names.empty() ? "" : ", ", parameters_[place.tensor].name);
+  }
+  bucket.whole = whole_.add(bucket.memory, bucket.own, names);
 }
 
 // What of a parameter lies in this rank's slice, in elements of the slice; may be empty.
@@ -300,6 +297,7 @@ void Shards::check_without_waiting() {
 
 void Shards::check_locked() {
   if (failure_) std::rethrow_exception(failure_);
+  cut_gradients_.clear();
   check_memory();
   start_gathers_if_stepped();
   if (is_fetched_ && steps_.have_been) {
@@ -345,8 +343,10 @@ void Shards::expect_step(bool all_ranks_see_it) {
 }
 
 void Shards::Steps::touch(std::span<const Touched> all) {
-  if (std::ranges::any_of(all, &Touched::is_written)) have_been = true;
+  const bool is_step = std::ranges::any_of(all, &Touched::is_written);
+  if (is_step) have_been = true;
   const std::lock_guard lock(shards.mutex_);
+  if (is_step) shards.cut_gradients_.clear();
   shards.flush();
 }
 
@@ -358,6 +358,12 @@ void Shards::flush() {
   for (Bucket& bucket : buckets_) {
     if (std::exchange(bucket.is_written, false)) bucket.own.copy_(place_of_slice(bucket));
   }
+}
+
+void Shards::end_step() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  remembering_failure([&] { whole_.end_step(); });
 }
 
 void Shards::touch(std::span<const Touched> all) {

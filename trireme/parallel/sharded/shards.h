@@ -14,6 +14,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/sharded/cut_gradients.h>
 #include <trireme/parallel/sharded/optimizer_slices.h>
 #include <trireme/parallel/sharded/touch.h>
 #include <trireme/parallel/sharded/whole_buckets.h>
@@ -74,7 +75,19 @@ class Shards final : public Toucher {
     for (Shard& shard : buckets_[bucket].shards) {
       is_used(shard.parameter) ? set_gradient(shard, slice) : shard.tensor.mutable_grad().reset();
     }
+    for (const BucketLayout::Place& place : buckets_[bucket].layout.places) {
+      if (is_used(place.tensor)) cut_gradients_.show(place.tensor);
+    }
   }
+
+  /// Takes back what stands in `.grad()` of parameters since set_gradients; before anything is
+  /// accumulated there.
+  void clear_gradients() { cut_gradients_.clear(); }
+  void clear_gradient(std::size_t parameter) { cut_gradients_.clear(parameter); }
+
+  /// Says that this rank's step needs no more parameters of stage 3. Throws UsageError on all ranks
+  /// where another needs one. Collective, blocking; nothing where there are none.
+  void end_step();
 
   /// Says that the optimizer may step from now on the parameters for which `is_used(index)`, alike
   /// on all ranks: once it has, what this rank holds of the others is old when a parameter is
@@ -182,6 +195,7 @@ class Shards final : public Toucher {
   std::unordered_map<const c10::StorageImpl*, std::size_t> bucket_of_;
   WholeBuckets whole_;
   std::optional<OptimizerSlices> optimizers_;
+  CutGradients cut_gradients_;
   Steps steps_{*this};
 
   std::mutex mutex_;

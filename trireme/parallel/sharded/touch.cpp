@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 namespace trireme::detail {
 namespace {
@@ -27,6 +29,8 @@ Watched& watched() {
 }
 
 std::atomic<int> num_expecting = 0;
+
+thread_local const c10::OperatorHandle* touching = nullptr;
 
 // What one operator is given, and whose it is.
 struct Found {
@@ -80,6 +84,8 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
       const auto* alias = arguments[i].alias_info();
       find(values[i], alias != nullptr && alias->isWrite(), all);
     }
+    const c10::OperatorHandle* const outer = std::exchange(touching, &op);
+    const auto end = c10::make_scope_exit([&] { touching = outer; });
     tell(all);
   }
   op.callBoxed(stack);
@@ -122,6 +128,10 @@ void unwatch(const c10::Storage& storage) {
 
 void unmark(const at::Tensor& tensor) {
   KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().remove(kTouchKey));
+}
+
+std::string_view operator_touching() {
+  return touching == nullptr ? std::string_view() : touching->operator_name().name;
 }
 
 void touch(const at::Tensor& tensor) {

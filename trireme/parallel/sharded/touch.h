@@ -8,6 +8,7 @@
 #include <c10/core/DispatchKey.h>
 
 #include <span>
+#include <string_view>
 
 namespace trireme::detail {
 
@@ -37,6 +38,10 @@ void unwatch(const c10::Storage& storage);
 void mark(const at::Tensor& tensor);
 /// Takes the mark from a tensor.
 void unmark(const at::Tensor& tensor);
+
+/// Returns the name of the operator before which `Toucher::touch` is called on this thread; empty
+/// where it is none.
+std::string_view operator_touching();
 
 /// Does for one tensor what is done before an operator that reads it.
 void touch(const at::Tensor& tensor);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/sharded/whole_buckets.h>
 
+#include <trireme/base/error.h>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -8,6 +10,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <utility>
 
 namespace trireme::detail {
 namespace {
@@ -36,11 +40,11 @@ void give_memory(const at::Tensor& tensor, const at::Tensor& memory) {
 WholeBuckets::WholeBuckets(std::int64_t most, comm::Group group)
     : most_(most), group_(std::move(group)) {}
 
-std::size_t WholeBuckets::add(const at::Tensor& memory, const at::Tensor& own, std::string label) {
+std::size_t WholeBuckets::add(const at::Tensor& memory, const at::Tensor& own, std::string names) {
   Bucket& bucket = buckets_.emplace_back();
   bucket.memory = memory;
   bucket.own = own;
-  bucket.label = std::move(label);
+  bucket.names = std::move(names);
   take_memory(memory);
   return buckets_.size() - 1;
 }
@@ -57,6 +61,7 @@ void WholeBuckets::need(std::span<const std::size_t> numbers) {
   for (const std::size_t number : numbers) buckets_[number].last_need = clock_;
   bool is_another = false;
   for (const std::size_t number : numbers) {
+    if (number != last_two_.second) compare_need(static_cast<std::int64_t>(number));
     is_another = follow(number) || is_another;
     if (buckets_[number].place == kNone) start_gather(number, /*may_grow=*/true);
   }
@@ -64,11 +69,47 @@ void WholeBuckets::need(std::span<const std::size_t> numbers) {
   for (const std::size_t number : numbers) finish_gather(buckets_[number]);
 }
 
+// Where ranks run different operators, each would gather another bucket, or one none at all: with
+// wrong values, or until the deadline. Costs a message of 8 bytes.
+void WholeBuckets::compare_need(std::int64_t need) {
+  if (group_.size() == 1) return;
+  if (!own_need_.defined()) {
+    const at::TensorOptions options = buckets_.front().memory.options().dtype(at::kLong);
+    own_need_ = at::zeros({1}, options);
+    all_needs_ = at::zeros({group_.size()}, options);
+  }
+  own_need_.fill_(need);
+  comm::all_gather(all_needs_, own_need_, group_, "needed parameters");
+  const at::Tensor needs = all_needs_.cpu();
+  const auto* const all = needs.const_data_ptr<std::int64_t>();
+  const auto* const other =
+      std::find_if(all, all + group_.size(), [&](std::int64_t its) { return its != all[0]; });
+  if (other == all + group_.size()) return;
+  throw UsageError(
+      join_message("ranks run different operators on parameters that are cut (stage 3): rank 0 ",
+                   describe(all[0]), ", rank ", other - all, " ", describe(*other)),
+      kSameOperators);
+}
+
+std::string WholeBuckets::describe(std::int64_t need) const {
+  if (need == kNothing) return "has ended the step";
+  if (need == kAll) return "makes all parameters whole";
+  return "needs " + buckets_[static_cast<std::size_t>(need)].names;
+}
+
+void WholeBuckets::end_step() {
+  if (buckets_.empty() || all_are_whole_) return;
+  const at::NoGradGuard no_grad;
+  compare_need(kNothing);
+}
+
 void WholeBuckets::need_all() {
+  if (buckets_.empty() || all_are_whole_) return;
   std::vector<std::size_t> all(buckets_.size());
   std::iota(all.rbegin(), all.rend(), 0);
   last_two_ = {kNone, kNone};  // teaches nothing
   const at::NoGradGuard no_grad;
+  compare_need(kAll);
   ++clock_;
   for (Bucket& bucket : buckets_) bucket.last_need = clock_;
   for (const std::size_t number : all) {
@@ -109,7 +150,7 @@ bool WholeBuckets::start_gather(std::size_t number, bool may_grow) {
   set_memory(bucket.memory, c10::DataPtr(place.memory.data_ptr(), bucket.memory.device()),
              bucket.bytes());
   bucket.gather = comm::all_gather_async(bucket.memory, bucket.own.to(bucket.memory.device()),
-                                         group_, bucket.label);
+                                         group_, "parameters " + bucket.names);
   bucket.is_gathering = true;
   return true;
 }

@@ -24,6 +24,13 @@
 
 namespace trireme::detail {
 
+/// The hint where ranks do not run the same operators.
+inline constexpr auto kSameOperators =
+    "run the same operators on such parameters in the same order on all ranks: call a module that "
+    "may be skipped on every rank, with no rows where there is nothing to do (x.narrow(0, 0, 0)), "
+    "or "
+    "keep it whole by plan.zero_stage_of = {{\"its name\", 2}}";
+
 /// Thread-safety: none. `need` and what it leads to are collective: all ranks must need the same
 /// buckets in the same order.
 class WholeBuckets {
@@ -33,15 +40,19 @@ class WholeBuckets {
 
   /// @param memory [n], flat; its storage, which is its alone, loses its memory.
   /// @param own [n / ranks], this rank's slice of it.
+  /// @param names of the parameters in it, for messages.
   /// @return its number; numbers count from 0.
-  std::size_t add(const at::Tensor& memory, const at::Tensor& own, std::string label);
+  std::size_t add(const at::Tensor& memory, const at::Tensor& own, std::string names);
 
   bool empty() const noexcept { return buckets_.empty(); }
 
   /// Makes buckets whole, and keeps them so until the next call. Blocks. The first of `numbers`
-  /// that an operator reads comes first.
+  /// that an operator reads comes first. Ranks compare what they need before they gather it: throws
+  /// the same UsageError on all where they do not need the same.
   void need(std::span<const std::size_t> numbers);
   void need_all();
+  /// Says that this rank's step needs no more, which is compared like a need.
+  void end_step();
 
   /// Says that somebody writes into a bucket that is whole: this rank's slice follows it.
   void expect_write(std::size_t number) { buckets_[number].is_written = has_written_ = true; }
@@ -58,11 +69,12 @@ class WholeBuckets {
  private:
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   using Pair = std::pair<std::size_t, std::size_t>;
+  enum Need : std::int64_t { kNothing = -1, kAll = -2 };
 
   struct Bucket {
     at::Tensor memory;
     at::Tensor own;
-    std::string label;
+    std::string names;
     std::size_t place = kNone;  // where it lies while it is whole
     comm::Work gather;
     bool is_gathering = false;
@@ -77,6 +89,8 @@ class WholeBuckets {
     std::size_t bucket = kNone;
   };
 
+  void compare_need(std::int64_t need);
+  std::string describe(std::int64_t need) const;
   bool follow(std::size_t number);
   void gather_ahead();
   bool start_gather(std::size_t number, bool may_grow);
@@ -89,6 +103,8 @@ class WholeBuckets {
   comm::Group group_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
+  at::Tensor own_need_;   // [1], a number of a bucket, or one of Need
+  at::Tensor all_needs_;  // [ranks]
   bool has_written_ = false;
   bool all_are_whole_ = false;              // since need_all
   std::uint64_t clock_ = 0;                 // calls of need

@@ -29,18 +29,26 @@ void share_generator(const comm::Group& group) {
 
 }  // namespace
 
-Arrangement arrange(const Plan& plan, const comm::Group& group) {
-  if (!shares_work(plan)) return {.data = group, .mesh = {}};
-  std::vector<MeshAxis> axes = plan.mesh;
-  if (std::ranges::find(axes, kDataAxis, &MeshAxis::name) == axes.end()) {
-    axes.insert(axes.begin(), {kDataAxis, 1});
-  }
-  const DeviceMesh mesh(group, axes);
+Arrangement arrange(const Plan& plan, const comm::Group& group, const DeviceMesh& mesh) {
+  if (!shares_work(plan)) return {.data = group, .mesh = {}, .whole = {}};
+  std::vector<MeshAxis> other_axes;
   std::vector<std::string> others;
-  for (const MeshAxis& axis : axes) {
-    if (axis.name != kDataAxis) others.push_back(axis.name);
+  bool has_data = false;
+  for (const MeshAxis& axis : plan.mesh) {
+    has_data = has_data || (axis.name == kDataAxis && axis.size > 1);
+    if (axis.name == kDataAxis) continue;
+    other_axes.push_back(axis);
+    others.push_back(axis.name);
   }
-  return {.data = mesh.group(mesh.axis(kDataAxis)), .mesh = mesh.submesh(others)};
+  if (!has_data) {
+    // The mesh that a program makes by itself of the same axes.
+    const bool is_theirs = mesh.defined() && mesh.num_axes() == static_cast<int>(others.size());
+    const DeviceMesh whole = is_theirs ? mesh : DeviceMesh(group, other_axes);
+    return {.data = comm::Group::self(), .mesh = whole, .whole = whole};
+  }
+  const DeviceMesh whole = mesh.defined() ? mesh : DeviceMesh(group, plan.mesh);
+  return {
+      .data = whole.group(whole.axis(kDataAxis)), .mesh = whole.submesh(others), .whole = whole};
 }
 
 void check_can_distribute(const std::vector<NamedTensor>& parameters) {

@@ -19,10 +19,12 @@ namespace trireme::detail {
 struct Arrangement {
   comm::Group data;  ///< along the plan's `data` axis
   DeviceMesh mesh;   ///< of all other axes; not defined where the plan has none
+  DeviceMesh whole;  ///< of all axes; kept so that what is arranged alike later is on the same mesh
 };
 
 /// Collective, blocking.
-Arrangement arrange(const Plan& plan, const comm::Group& group);
+/// @param mesh of the plan's axes; not defined: made here.
+Arrangement arrange(const Plan& plan, const comm::Group& group, const DeviceMesh& mesh = {});
 
 /// Throws UsageError for a parameter with sparse gradients.
 void check_can_distribute(const std::vector<NamedTensor>& parameters);

@@ -81,24 +81,32 @@ void check_placements(const Item& item, const Layout& layout, const ParameterLay
 
 // What the first pattern that fits one of its names says; no pattern is Replicate, unless another
 // name has one.
-Layout layout_for(const Item& item, const DeviceMesh& mesh, const ParameterLayouts& layouts) {
+DistributedParameter layout_for(const Item& item, const DeviceMesh& mesh,
+                                const ParameterLayouts& layouts) {
   Layout chosen;
+  bool is_plain = false;
   const std::string* chosen_by = nullptr;
   for (const std::string& name : item.names) {
     const ParameterLayout* const found = find_layout(layouts, name);
     if (found == nullptr) continue;
     const Layout layout(mesh, found->placements);
     check_placements(item, layout, *found);
-    if (chosen_by != nullptr && layout != chosen) {
+    const auto described = [](const Layout& its, bool stays_plain) {
+      return stays_plain ? std::string("plain") : its.to_string();
+    };
+    if (chosen_by != nullptr && (layout != chosen || found->is_plain != is_plain)) {
       throw UsageError(join_message(item.kind, " ", *chosen_by, ", which is ", name, " too, is as ",
-                                    chosen.to_string(), " by the one name and as ",
-                                    layout.to_string(), " by the other"),
+                                    described(chosen, is_plain), " by the one name and as ",
+                                    described(layout, found->is_plain), " by the other"),
                        "give both names the same placements, or only one of them a pattern");
     }
     if (chosen_by == nullptr) chosen_by = &name;
     chosen = layout;
+    is_plain = found->is_plain;
   }
-  return chosen_by != nullptr ? chosen : Layout::replicated(mesh);
+  return {.name = item.names.front(),
+          .layout = chosen_by != nullptr ? chosen : Layout::replicated(mesh),
+          .is_plain = is_plain};
 }
 
 void check_item(const Item& item) {
@@ -125,7 +133,7 @@ std::vector<DistributedParameter> planned_layouts(const torch::nn::Module& modul
   std::vector<DistributedParameter> given;
   for (const Item& item : items) {
     check_item(item);
-    given.push_back({item.names.front(), layout_for(item, mesh, layouts)});
+    given.push_back(layout_for(item, mesh, layouts));
   }
   return given;
 }
@@ -136,6 +144,7 @@ std::vector<DistributedParameter> distribute_module(torch::nn::Module& module,
   std::vector<DistributedParameter> given = planned_layouts(module, mesh, layouts);
   const std::vector<Item> items = all_tensors(module);
   for (std::size_t i = 0; i < items.size(); ++i) {
+    if (given[i].is_plain) continue;
     const at::Tensor& tensor = items[i].tensor;
     distribute_in_place(tensor, given[i].layout);
     at::Tensor& gradient = tensor.mutable_grad();

@@ -21,6 +21,7 @@ namespace trireme {
 struct DistributedParameter {
   std::string name;
   Layout layout;
+  bool is_plain = false;  ///< kept whole: no distributed tensor; the layout is Replicate
 };
 
 /// What distribute_module would give every parameter and buffer, each once, in the order of
@@ -30,12 +31,12 @@ std::vector<DistributedParameter> planned_layouts(const torch::nn::Module& modul
                                                   const ParameterLayouts& layouts);
 
 /// Turns every parameter and buffer of `module` into a distributed tensor on `mesh`, in place: the
-/// first of `layouts` that fits its name says how, Replicate where none does. Of a tensor that
-/// modules share, any of its names may fit. Each rank must hold the same values before (seed alike,
-/// or broadcast), and the same gradients where there are some, which are cut likewise; what a rank
-/// does not own is freed. Members, optimizers and hooks keep their handles. Gradients arrive as
-/// distributed tensors, and the elementwise optimizers of torch::optim step them; clip_grad_norm_
-/// gives the norm of all.
+/// first of `layouts` that fits its name says how, Replicate where none does; those of `keep_whole`
+/// stay plain. Of a tensor that modules share, any of its names may fit. Each rank must hold the
+/// same values before (seed alike, or broadcast), and the same gradients where there are some,
+/// which are cut likewise; what a rank does not own is freed. Members, optimizers and hooks keep
+/// their handles. Gradients arrive as distributed tensors, and the elementwise optimizers of
+/// torch::optim step them; clip_grad_norm_ gives the norm of all.
 ///
 /// Inputs may be plain tensors, equal on all ranks, or distributed ones. Not collective itself; the
 /// module's forward and backward then are, over the mesh. Throws UsageError, having changed

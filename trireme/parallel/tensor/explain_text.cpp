@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // An explanation as text.
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/parallel/tensor/explain.h>
 #include <trireme/parallel/tensor/explain_reasons.h>
 #include <trireme/report/number.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <iomanip>
 #include <map>
-#include <sstream>
 #include <tuple>
 #include <unordered_map>
 
@@ -22,7 +21,7 @@ using report::bytes_as_text;
 using tensor::RehearsedTensor;
 
 std::string seconds_as_text(double seconds) {
-  std::ostringstream text;
+  TextWriter text;
   text << std::fixed << std::setprecision(1);
   if (seconds < 1e-3) {
     text << seconds * 1e6 << " us";
@@ -60,7 +59,7 @@ std::string short_form(const Layout& layout) {
 }
 
 std::string short_form(const RehearsedTensor& tensor) {
-  std::ostringstream text;
+  TextWriter text;
   if (!tensor.name.empty()) text << tensor.name << " ";
   const bool moves = tensor.given != tensor.layout;
   text << (tensor.is_plain && !moves ? "plain" : short_form(tensor.given));
@@ -80,7 +79,7 @@ std::string short_form(const std::vector<RehearsedTensor>& tensors) {
 }
 
 std::string line_of(const ExplainedCommunication& line) {
-  std::ostringstream text;
+  TextWriter text;
   text << std::left << std::setw(15) << line.collective << std::setw(8) << line.axis << " "
        << std::right << std::setw(10) << bytes_as_text(line.bytes) << std::setw(10)
        << seconds_as_text(line.seconds) << "  " << line.tensor << (line.tensor.empty() ? "" : ": ")
@@ -93,14 +92,14 @@ std::string without_numbers(const std::string& text) {
   std::string same;
   bool is_in_name = false;
   for (const char c : text) {
-    const bool is_digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    const bool is_digit = c >= '0' && c <= '9';
     if (is_digit && is_in_name) {
       if (same.back() != '#') same += '#';
       continue;
     }
     // Upper case and digits alone are placements.
-    is_in_name = std::islower(static_cast<unsigned char>(c)) != 0 || c == '_' ||
-                 (c == '.' && is_in_name) || (is_digit && is_in_name);
+    is_in_name =
+        (c >= 'a' && c <= 'z') || c == '_' || (c == '.' && is_in_name) || (is_digit && is_in_name);
     same += c;
   }
   return same;
@@ -114,7 +113,7 @@ struct Entry {
 class Table {
  public:
   void add(const ExplainedOperator& op) {
-    std::ostringstream first;
+    TextWriter first;
     first << std::left << std::setw(28) << detail::short_name(op.call.name) << " "
           << short_form(op.call.inputs);
     if (!op.call.outputs.empty()) first << " -> " << short_form(op.call.outputs);
@@ -227,7 +226,7 @@ std::string describe(const std::vector<MeshAxis>& axes) {
 }  // namespace
 
 std::string to_string(const Explanation& explanation) {
-  std::ostringstream text;
+  TextWriter text;
   std::array<Table, 2> tables;
   std::array<double, 2> flops = {};
   Sums sums;

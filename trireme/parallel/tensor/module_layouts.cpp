@@ -18,7 +18,7 @@ ModuleLayouts::ModuleLayouts(const torch::nn::Module& module, const DeviceMesh& 
   if (!mesh_.defined()) return;
   std::map<std::string, Layout> by_name;
   for (const DistributedParameter& given : planned_layouts(module, mesh_, layouts)) {
-    by_name.emplace(given.name, given.layout);
+    by_name.emplace(given.name, given.is_plain ? Layout() : given.layout);
   }
   // Of a tensor that modules share the first of its names is there.
   const auto add = [&](const auto& tensors) {
@@ -37,6 +37,7 @@ void ModuleLayouts::distribute(const std::vector<at::Tensor>& tensors) const {
   for (const at::Tensor& tensor : tensors) {
     if (has_layout(tensor) || is_deferred(tensor)) continue;
     const Layout& layout = layouts_.at(tensor.unsafeGetTensorImpl());
+    if (!layout.defined()) continue;  // kept whole
     distribute_in_place(tensor, layout);
     at::Tensor& gradient = tensor.mutable_grad();
     if (gradient.defined()) gradient = trireme::distribute(gradient.detach(), layout);

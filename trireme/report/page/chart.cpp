@@ -188,7 +188,7 @@ std::string joined(const std::vector<std::string>& values) {
 
 // The numbers of the chart for the script: columns, and each series' mean, lowest and highest in
 // them, in the unit shown.
-std::string numbers(const Chart& chart, const Axis& x, const Scale& scale) {
+std::string numbers(const Chart& chart, const Axis& x, const Axis& y, const Scale& scale) {
   std::map<std::size_t, std::size_t> place_of;
   std::map<std::size_t, double> steps;
   for (const Series& series : chart.series) {
@@ -224,6 +224,9 @@ std::string numbers(const Chart& chart, const Axis& x, const Scale& scale) {
   }
   return script_safe("{\"from\":" + significant(x.range().low, 12) +
                      ",\"to\":" + significant(x.range().high, 12) +
+                     ",\"low\":" + significant(y.range().low, 12) +
+                     ",\"high\":" + significant(y.range().high, 12) +
+                     ",\"log\":" + (y.is_logarithmic() ? "true" : "false") +
                      ",\"stacked\":" + (chart.is_stacked ? "true" : "false") +
                      ",\"x\":" + joined(columns) + ",\"series\":[" + all + "]}");
 }
@@ -247,6 +250,11 @@ std::string legend_html(const std::vector<Series>& series) {
   return html + "</div>\n";
 }
 
+std::string smoothing_html() {
+  return "<label class=\"smoothing soft\" hidden>Smoothing <input type=\"range\" min=\"0\" "
+         "max=\"0.99\" step=\"0.01\" value=\"0\"> <output>off</output></label>\n";
+}
+
 std::string to_html(const Chart& chart) {
   const Range values = range_of(chart);
   if (!(values.low <= values.high)) return {};
@@ -266,7 +274,7 @@ std::string to_html(const Chart& chart) {
           "<div class=\"cursor\" hidden></div><div class=\"readout\" hidden></div></div>\n" +
           labels(x, "left", "xs") + "<div class=\"xname\">step</div>\n</div>\n";
   html +=
-      "<script type=\"application/json\">" + numbers(chart, x, scale) + "</script>\n</figure>\n";
+      "<script type=\"application/json\">" + numbers(chart, x, y, scale) + "</script>\n</figure>\n";
   return html;
 }
 

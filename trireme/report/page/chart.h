@@ -60,6 +60,11 @@ struct Chart {
 /// charts.
 std::string legend_html(const std::vector<Series>& series);
 
+/// Returns a slider by which the script smooths the lines of all charts that are not stacked: an
+/// exponential moving average over the columns, without the bias of its first values, as
+/// TensorBoard has it. Hidden where there are no scripts.
+std::string smoothing_html();
+
 /// Returns the chart as a `figure`; nothing where no series has a value.
 std::string to_html(const Chart& chart);
 

@@ -5,12 +5,14 @@
 #include <trireme/base/listed_ranks.h>
 #include <trireme/report/number.h>
 #include <trireme/report/page/assets.h>
+#include <trireme/report/page/comparison.h>
 #include <trireme/report/page/markup.h>
 #include <trireme/report/page/run_charts.h>
 #include <trireme/report/page/summary.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <ctime>
 #include <functional>
@@ -26,7 +28,8 @@ constexpr std::size_t kMostFailures = 10;
 constexpr std::int64_t kLinesShown = 60;  // of the configuration; longer ones are folded
 
 std::string moment_text(double time) {
-  if (!(time > 0) || !std::isfinite(time)) return "at an unknown time";
+  constexpr double kYear10000 = 253402300800;
+  if (!(time > 0 && time < kYear10000)) return "at an unknown time";
   const auto seconds = static_cast<std::time_t>(time);
   std::tm parts{};
   ::gmtime_r(&seconds, &parts);
@@ -111,7 +114,7 @@ std::string events_legend(const std::vector<Event>& events) {
 
 std::string curves_section(const RunLog& run) {
   const auto charts = curves_of(run);
-  std::string html = "<section>\n<h2>Curves</h2>\n";
+  std::string html = "<section>\n<h2>Curves</h2>\n" + smoothing_html();
   if (charts.empty()) return html + "<p>No step has been recorded.</p>\n</section>\n";
   // Many ranks have one legend for all charts, which stays in sight.
   const auto without = std::ranges::find_if(
@@ -190,30 +193,49 @@ std::string time_section(const RunLog& run) {
   return html + "</section>\n";
 }
 
+// One row for each, however many ranks told of it; the time is that of the slowest.
 std::string checkpoints_section(const RunLog& run) {
-  std::vector<std::pair<int, const CheckpointRecord*>> all;
+  struct Row {
+    double seconds = 0;
+    std::vector<int> ranks;
+  };
+  std::map<std::pair<std::int64_t, std::string>, Row, std::greater<>> rows;
   for (const RankLog& rank : run.ranks) {
     for (const CheckpointRecord& checkpoint : rank.checkpoints) {
-      all.emplace_back(rank.rank, &checkpoint);
+      Row& row = rows[{checkpoint.moment.global_step, checkpoint.path}];
+      row.seconds = std::max(row.seconds, checkpoint.seconds);
+      if (row.ranks.empty() || row.ranks.back() != rank.rank) row.ranks.push_back(rank.rank);
     }
   }
-  if (all.empty()) return {};
-  std::ranges::stable_sort(all, std::greater<>{},
-                           [](const auto& each) { return each.second->moment.global_step; });
+  if (rows.empty()) return {};
   std::string html =
       "<section class=\"card\">\n<b>Checkpoints</b> <small>" +
-      std::to_string(std::min(all.size(), kMostCheckpoints)) + " of " + std::to_string(all.size()) +
+      (rows.size() > kMostCheckpoints
+           ? "the last " + std::to_string(kMostCheckpoints) + " of " + std::to_string(rows.size())
+           : std::to_string(rows.size())) +
       ", newest first</small>\n<div class=\"scroll\"><table>\n"
-      "<thead><tr><th scope=\"col\" class=\"n\">step</th><th scope=\"col\" class=\"n\">rank</th>"
+      "<thead><tr><th scope=\"col\" class=\"n\">step</th><th scope=\"col\">saved by</th>"
       "<th scope=\"col\" class=\"n\">took</th><th scope=\"col\">where</th></tr></thead>\n<tbody>\n";
-  for (std::size_t index = 0; index < std::min(all.size(), kMostCheckpoints); ++index) {
-    const auto& [rank, checkpoint] = all[index];
-    html += "<tr><td class=\"n\">" + with_thousands(checkpoint->moment.global_step) +
-            "</td><td class=\"n\">" + std::to_string(rank) + "</td><td class=\"n\">" +
-            fixed(checkpoint->seconds, 2) + " s</td><td>" + escaped(checkpoint->path) +
+  std::size_t shown = 0;
+  for (const auto& [key, row] : rows) {
+    if (++shown > kMostCheckpoints) break;
+    const std::string who = row.ranks.size() == run.ranks.size() && row.ranks.size() > 1
+                                ? "all ranks"
+                                : listed_ranks(row.ranks);
+    html += "<tr><td class=\"n\">" + with_thousands(key.first) + "</td><td>" + who +
+            "</td><td class=\"n\">" + fixed(row.seconds, 2) + " s</td><td>" + escaped(key.second) +
             "</td></tr>\n";
   }
   return html + "</tbody>\n</table></div>\n</section>\n";
+}
+
+// Counts of bytes are read in large units.
+std::string value_text(const std::string& name, const std::string& value) {
+  double bytes = 0;
+  const char* const end = value.data() + value.size();
+  const auto read = std::from_chars(value.data(), end, bytes);
+  if (!name.ends_with("_bytes") || read.ec != std::errc{} || read.ptr != end) return value;
+  return bytes_text(bytes);
 }
 
 // What the last run of each rank said, one row a name; where ranks differ, each value with its
@@ -226,7 +248,7 @@ std::vector<std::pair<std::string, std::string>> rows_of(const RunLog& run,
     if (rank.runs.empty()) continue;
     ++ranks;
     for (const auto& [name, value] : rank.runs.back().*texts)
-      values[name][value].push_back(rank.rank);
+      values[name][value_text(name, value)].push_back(rank.rank);
   }
   std::vector<std::pair<std::string, std::string>> rows;
   for (const auto& [name, by_value] : values) {
@@ -282,31 +304,48 @@ std::string epochs_json(const RunLog& run) {
   return "{\"epochs\":[" + json + "]}";
 }
 
-}  // namespace
-
-std::string to_html(const RunLog& run) {
+std::string document_of(const std::string& title, const std::string& body,
+                        const std::string& run_json) {
   std::string html =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-      escaped(run.name) + " - trireme report</title>\n<style>\n";
+      escaped(title) + " - trireme report</title>\n<style>\n";
   html += style_sheet();
-  html += "</style>\n</head>\n<body>\n";
-  html += header_of(run) + tiles_of(run) + notes_of(run) + failures_of(run) + curves_section(run) +
-          time_section(run) + about_section(run);
+  html += "</style>\n</head>\n<body>\n" + body;
   html +=
       "<footer>Made by trireme report. A curve is the mean of what falls into one column of the "
       "drawing; "
       "the tint around it reaches from the lowest to the highest value there.</footer>\n";
-  html +=
-      "<script type=\"application/json\" id=\"run\">" + epochs_json(run) + "</script>\n<script>\n";
+  html += "<script type=\"application/json\" id=\"run\">" + run_json + "</script>\n<script>\n";
   html += page_script();
   return html + "</script>\n</body>\n</html>\n";
 }
 
-void write_page(const RunLog& run, const std::filesystem::path& file) {
+void write_whole(const std::string& html, const std::filesystem::path& file) {
   AtomicFile page(file);
-  page.write(to_html(run));
+  page.write(html);
   page.commit();
+}
+
+}  // namespace
+
+std::string to_html(const RunLog& run) {
+  return document_of(run.name,
+                     header_of(run) + tiles_of(run) + notes_of(run) + failures_of(run) +
+                         curves_section(run) + time_section(run) + about_section(run),
+                     epochs_json(run));
+}
+
+std::string to_html(const std::vector<RunLog>& runs) {
+  return document_of("Comparison", comparison_of(runs), "{\"epochs\":[]}");
+}
+
+void write_page(const RunLog& run, const std::filesystem::path& file) {
+  write_whole(to_html(run), file);
+}
+
+void write_page(const std::vector<RunLog>& runs, const std::filesystem::path& file) {
+  write_whole(to_html(runs), file);
 }
 
 }  // namespace trireme::report

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace trireme::report {
 
@@ -14,8 +15,14 @@ namespace trireme::report {
 /// gives the same text.
 std::string to_html(const RunLog& run);
 
+/// Returns several runs beside each other on one page of the same kind: a table of what each came
+/// to, the settings in which they differ, and curves with one line for each run (the mean of its
+/// ranks). Runs are named by their `name`.
+std::string to_html(const std::vector<RunLog>& runs);
+
 /// Writes `to_html` to a file, which appears whole. Throws CheckpointError where the file system
 /// refuses.
 void write_page(const RunLog& run, const std::filesystem::path& file);
+void write_page(const std::vector<RunLog>& runs, const std::filesystem::path& file);
 
 }  // namespace trireme::report

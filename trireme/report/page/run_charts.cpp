@@ -4,12 +4,15 @@
 #include <trireme/report/page/summary.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <utility>
 
 namespace trireme::report {
 namespace {
@@ -19,6 +22,21 @@ constexpr std::size_t kMostBands = 8;      // nor can their bands
 constexpr std::size_t kMostInLegends = 6;  // else there is one legend above all charts
 constexpr std::size_t kMostTimes = 8;
 constexpr std::size_t kMostScalars = 24;
+
+// Scalars of the monitors that come with Trireme, and the chart of step records that has the same
+// numbers.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kSameAsCharts = {
+    {{"learning_rate/0", "Learning rate"},
+     {"gradient_norm/all", "Gradient norm"},
+     {"samples_per_second", "Throughput"},
+     {"memory/resident", "Memory"},
+     {"memory/device", "Device memory"}}};
+
+// Names say what a scalar counts: nothing else does.
+Unit unit_of(std::string_view scalar) {
+  const bool is_bytes = scalar.starts_with("memory/") || scalar.ends_with("bytes");
+  return is_bytes ? Unit::kBytes : Unit::kNumber;
+}
 
 using NumberOf = std::function<std::optional<double>(const StepRecord&)>;
 
@@ -179,8 +197,9 @@ class Builder {
     return chart;
   }
 
-  // What callbacks logged: with steps, else with epochs or evaluations.
-  std::vector<Chart> scalars() const {
+  // What callbacks logged: with steps, else with epochs or evaluations; but what `shown` charts
+  // show already.
+  std::vector<Chart> scalars(const std::vector<Chart>& shown) const {
     std::set<std::string> names;
     std::set<std::string> later;
     for (const RankLog& rank : run_.ranks) {
@@ -194,10 +213,18 @@ class Builder {
         for (const auto& [name, value] : each.scalars) later.insert(name);
       }
     }
+    const bool has_groups = names.contains("learning_rate/1");
+    for (const auto& [name, title] : kSameAsCharts) {
+      if (has_groups && title == "Learning rate") continue;
+      if (std::ranges::any_of(shown, [&](const Chart& chart) {
+            return chart.title == title && !chart.series.empty();
+          }))
+        names.erase(std::string(name));
+    }
     std::vector<Chart> charts;
     for (const std::string& name : names) {
       if (charts.size() == kMostScalars) return charts;
-      charts.push_back(of_ranks(name, Unit::kNumber, [&name](const StepRecord& step) {
+      charts.push_back(of_ranks(name, unit_of(name), [&name](const StepRecord& step) {
         const auto found = step.scalars.find(name);
         return found == step.scalars.end() ? std::nullopt : std::optional(found->second);
       }));
@@ -214,7 +241,7 @@ class Builder {
 
  private:
   Chart later_scalar(const std::string& name) const {
-    Chart chart = blank(name, "", Unit::kNumber, 1);
+    Chart chart = blank(name, "", unit_of(name), 1);
     chart.has_legend = false;
     std::vector<Point> points;
     const RankLog& rank = *fullest();
@@ -285,6 +312,7 @@ const std::array<Phase, 7>& phases() {
 
 std::vector<Chart> curves_of(const RunLog& run) {
   const Builder build(run);
+  const bool has_all = knows_all_samples(run);
   std::vector<Chart> charts;
   charts.push_back(build.of_ranks("Training loss", Unit::kNumber,
                                   [](const StepRecord& step) { return std::optional(step.loss); }));
@@ -301,15 +329,17 @@ std::vector<Chart> curves_of(const RunLog& run) {
       build.of_ranks("Loss scale", Unit::kNumber, optional_of(&StepRecord::loss_scale)));
   charts.back().may_be_logarithmic = true;
   charts.push_back(
-      build.of_ranks("Throughput", Unit::kSamplesPerSecond,
-                     [](const StepRecord& step) { return step.samples_per_second(); }));
+      has_all ? build.of_ranks("Throughput", Unit::kSamplesPerSecond,
+                               [](const StepRecord& step) { return step.throughput(); })
+              : build.of_ranks("Throughput of each rank", Unit::kSamplesPerSecond,
+                               [](const StepRecord& step) { return step.samples_per_second(); }));
   charts.back().begins_at_zero = true;
   charts.push_back(build.of_ranks("Memory", Unit::kBytes, optional_of(&StepRecord::memory_bytes)));
   charts.back().begins_at_zero = true;
   charts.push_back(
       build.of_ranks("Device memory", Unit::kBytes, optional_of(&StepRecord::device_memory_bytes)));
   charts.back().begins_at_zero = true;
-  for (Chart& chart : build.scalars()) charts.push_back(std::move(chart));
+  for (Chart& chart : build.scalars(charts)) charts.push_back(std::move(chart));
   std::erase_if(charts, [](const Chart& chart) { return chart.series.empty(); });
   return charts;
 }

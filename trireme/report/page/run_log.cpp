@@ -2,17 +2,21 @@
 #include <trireme/report/page/run_log.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
+#include <trireme/base/json_depth.h>
 #include <trireme/base/listed_ranks.h>
+#include <trireme/base/text.h>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
+#include <exception>
 #include <iterator>
 #include <limits>
 #include <set>
+#include <sstream>
 
 namespace trireme::report {
 namespace {
@@ -20,6 +24,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFormat = 1;
+constexpr int kMostRanks = 1 << 20;  // a larger number is damage
+constexpr std::int64_t kMostConfigBytes = std::int64_t{1} << 24U;
 constexpr std::string_view kPrefix = "events-rank";
 constexpr std::string_view kSuffix = ".jsonl";
 
@@ -31,8 +37,30 @@ std::optional<int> rank_of(const std::string& file) {
   const char* const end = file.data() + file.size() - kSuffix.size();
   int rank = 0;
   const auto [rest, failure] = std::from_chars(begin, end, rank);
-  if (failure != std::errc{} || rest != end || rank < 0) return std::nullopt;
+  if (failure != std::errc{} || rest != end || rank < 0 || rank > kMostRanks) return std::nullopt;
   return rank;
+}
+
+// A line that is JSON, but whose numbers no run has.
+struct Damaged : std::exception {};
+
+// What is beyond 2^53 is damage, and nothing that axes could be drawn of.
+std::int64_t integer_of(const json& value) {
+  constexpr double kMost = 9007199254740992.0;
+  const double number = value.get<double>();  // throws where it is no number
+  if (!(std::abs(number) <= kMost)) throw Damaged{};
+  return value.get<std::int64_t>();
+}
+
+std::int64_t integer_at(const json& record, const char* key, std::int64_t otherwise = 0) {
+  const auto found = record.find(key);
+  return found == record.end() ? otherwise : integer_of(*found);
+}
+
+int rank_count_at(const json& record, const char* key, int otherwise) {
+  const std::int64_t count = integer_at(record, key, otherwise);
+  if (count < 0 || count > kMostRanks) throw Damaged{};
+  return static_cast<int>(count);
 }
 
 // JSON has no other word for a number that is infinite or none.
@@ -54,13 +82,13 @@ std::optional<double> optional_number(const json& record, const char* key) {
 std::optional<std::int64_t> optional_integer(const json& record, const char* key) {
   const auto found = record.find(key);
   if (found == record.end() || !found->is_number()) return std::nullopt;
-  return found->get<std::int64_t>();
+  return integer_of(*found);
 }
 
 Moment moment_of(const json& record) {
   return {.time = number_at(record, "time"),
-          .epoch = record.value("epoch", std::int64_t{0}),
-          .global_step = record.at("global_step").get<std::int64_t>()};
+          .epoch = integer_at(record, "epoch"),
+          .global_step = integer_of(record.at("global_step"))};
 }
 
 Texts texts_at(const json& record, const char* key) {
@@ -90,10 +118,11 @@ const json& seconds_of(const json& record) {
 StepRecord step_of(const json& record) {
   const json& seconds = seconds_of(record);
   return {.moment = moment_of(record),
-          .step = record.value("step", std::int64_t{0}),
-          .steps = std::max<std::int64_t>(record.value("steps", std::int64_t{1}), 1),
+          .step = integer_at(record, "step"),
+          .steps = std::max<std::int64_t>(integer_at(record, "steps", 1), 1),
           .loss = number_at(record, "loss", std::numeric_limits<double>::quiet_NaN()),
-          .samples = record.value("samples", std::int64_t{0}),
+          .samples = integer_at(record, "samples"),
+          .all_samples = optional_integer(record, "all_samples"),
           .seconds = {.data = number_at(seconds, "data"),
                       .forward = number_at(seconds, "forward"),
                       .backward = number_at(seconds, "backward"),
@@ -104,8 +133,9 @@ StepRecord step_of(const json& record) {
           .learning_rate = optional_number(record, "learning_rate"),
           .gradient_norm = optional_number(record, "gradient_norm"),
           .loss_scale = optional_number(record, "loss_scale"),
-          .skipped = record.value("skipped", std::int64_t{0}),
+          .skipped = integer_at(record, "skipped"),
           .memory_bytes = optional_integer(record, "memory_bytes"),
+          .peak_memory_bytes = optional_integer(record, "peak_memory_bytes"),
           .device_memory_bytes = optional_integer(record, "device_memory_bytes"),
           .scalars = scalars_of(record)};
 }
@@ -145,6 +175,9 @@ class RankReader {
                         damaged_ == 1 ? "" : "first is ", "line ", first_damaged_,
                         "), passed over"));
     }
+    if (lost_ > 0)
+      note(join_message(lost_, lost_ == 1 ? " record was" : " records were",
+                        " not written: the disk was full or refused them"));
     const auto by_step = [](const auto& record) { return record.moment.global_step; };
     std::ranges::stable_sort(log_.steps, {}, by_step);
     // Of equal steps the later line counts: the last of them in a stable order.
@@ -161,11 +194,18 @@ class RankReader {
 
   void take(const std::string& line) {
     try {
+      if (json_depth(line) > kDeepestJson) return count_damaged();
       const json record = json::parse(line);
       add(record, record.at("kind").get<std::string>());
     } catch (const json::exception&) {
-      if (damaged_++ == 0) first_damaged_ = number_;
+      count_damaged();
+    } catch (const Damaged&) {
+      count_damaged();
     }
+  }
+
+  void count_damaged() {
+    if (damaged_++ == 0) first_damaged_ = number_;
   }
 
   void add(const json& record, const std::string& kind) {
@@ -176,14 +216,14 @@ class RankReader {
     } else if (kind == "epoch") {
       log_.epochs.push_back({.moment = moment_of(record),
                              .loss = number_at(record, "loss"),
-                             .samples = record.value("samples", std::int64_t{0}),
+                             .samples = integer_at(record, "samples"),
                              .seconds = number_at(seconds_of(record), "total"),
                              .scalars = scalars_of(record)});
     } else if (kind == "evaluation") {
       log_.evaluations.push_back({.moment = moment_of(record),
                                   .loss = number_at(record, "loss"),
                                   .accuracy = optional_number(record, "accuracy"),
-                                  .samples = record.value("samples", std::int64_t{0}),
+                                  .samples = integer_at(record, "samples"),
                                   .seconds = number_at(seconds_of(record), "total"),
                                   .scalars = scalars_of(record)});
     } else if (kind == "checkpoint") {
@@ -194,6 +234,8 @@ class RankReader {
       log_.failures.push_back(
           {.moment = moment_of(record), .message = record.value("message", std::string())});
       log_.has_failed = true;
+    } else if (kind == "lost") {
+      lost_ += integer_at(record, "records", 1);
     } else if (kind == "end") {
       log_.end = {.moment = moment_of(record),
                   .is_stopped = record.value("stopped", false),
@@ -202,7 +244,7 @@ class RankReader {
   }
 
   void begin_run(const json& record) {
-    const int format = record.value("format", kFormat);
+    const std::int64_t format = integer_at(record, "format", kFormat);
     if (format > kFormat) {
       throw ConfigError(join_message(file_, ": format ", format, ", expected ", kFormat),
                         "a newer Trireme wrote it; take the program `trireme` of that version");
@@ -219,10 +261,10 @@ class RankReader {
     log_.end.reset();
     log_.has_failed = false;
     log_.runs.push_back({.moment = moment,
-                         .rank = record.value("rank", log_.rank),
-                         .world_size = record.value("world_size", 1),
-                         .epochs = record.value("epochs", std::int64_t{0}),
-                         .steps_in_epoch = record.value("steps_in_epoch", std::int64_t{0}),
+                         .rank = rank_count_at(record, "rank", log_.rank),
+                         .world_size = rank_count_at(record, "world_size", 1),
+                         .epochs = integer_at(record, "epochs"),
+                         .steps_in_epoch = integer_at(record, "steps_in_epoch"),
                          .settings = texts_at(record, "settings"),
                          .environment = texts_at(record, "environment")});
   }
@@ -231,6 +273,7 @@ class RankReader {
   RankLog log_;
   std::vector<std::string> notes_;
   std::int64_t number_ = 0;
+  std::int64_t lost_ = 0;  // that the disk did not take
   std::int64_t damaged_ = 0;
   std::int64_t first_damaged_ = 0;
 };
@@ -305,6 +348,13 @@ void note_unfinite(RunLog& run) {
 
 }  // namespace
 
+bool knows_all_samples(const RunLog& run) {
+  return std::ranges::all_of(run.ranks, [](const RankLog& rank) {
+    return std::ranges::all_of(rank.steps,
+                               [](const StepRecord& step) { return step.all_samples.has_value(); });
+  });
+}
+
 RunLog read_run(const std::filesystem::path& folder) {
   std::error_code failure;
   if (!std::filesystem::is_directory(folder, failure)) {
@@ -322,12 +372,15 @@ RunLog read_run(const std::filesystem::path& folder) {
   }
   for (const int rank : ranks) {
     const std::string file = join_message(kPrefix, rank, kSuffix);
-    std::ifstream lines(folder / file, std::ios::binary);
-    if (!lines) {
-      throw ConfigError(join_message("cannot read ", (folder / file).string()),
-                        "check that it may be read");
+    InputFile input = open_input(folder / file);
+    auto text = read_text(input, std::numeric_limits<std::int64_t>::max());
+    if (!text) {
+      throw ConfigError(
+          join_message("cannot read ", (folder / file).string(), ": it ", input.problem),
+          "check that it may be read");
     }
     RankReader reader(rank, file);
+    TextReader lines(*text);
     reader.read(lines);
     run.ranks.push_back(reader.finish(run.notes));
   }
@@ -335,8 +388,8 @@ RunLog read_run(const std::filesystem::path& folder) {
   note_missing(run);
   note_short(run);
   note_unfinite(run);
-  std::ifstream config(folder / "config.toml", std::ios::binary);
-  run.config.assign(std::istreambuf_iterator<char>(config), {});
+  InputFile config = open_input(folder / "config.toml");
+  run.config = read_text(config, kMostConfigBytes).value_or("");
   return run;
 }
 

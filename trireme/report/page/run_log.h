@@ -45,6 +45,10 @@ struct RunLog {
   std::string config{};
 };
 
+/// Returns whether every step record says how many samples all ranks had together: then no sum over
+/// ranks is needed, which would count samples twice where ranks work on the same ones.
+bool knows_all_samples(const RunLog& run);
+
 /// Reads `events-rank<r>.jsonl` of every rank. A last line that was cut off by a kill, other lines
 /// that are no records, ranks without a file, and ranks that end early are notes, not errors. Holds
 /// all step records: some 250 bytes each. Throws ConfigError where the folder or every such file is

@@ -90,6 +90,51 @@ constexpr std::string_view kScript = R"js("use strict";
     });
   }
 
+  // Exponential moving averages, each divided by the sum of its weights.
+  const smoothed = (values, weight) => {
+    let sum = 0, weights = 0;
+    return values.map((value) => {
+      if (value === null) return null;
+      sum = weight * sum + (1 - weight) * value;
+      weights = weight * weights + (1 - weight);
+      return sum / weights;
+    });
+  };
+  const lines = [];
+  for (const figure of document.querySelectorAll("figure.chart")) {
+    const data = JSON.parse(figure.querySelector("script").textContent);
+    if (data.stacked) continue;
+    for (const path of figure.querySelectorAll("path.line[data-series]")) {
+      const series = data.series.find((each) => each.name === path.dataset.series);
+      if (series) lines.push({data, series, path, drawn: path.getAttribute("d")});
+    }
+  }
+  const smoothing = document.querySelector(".smoothing");
+  if (smoothing && lines.length > 0) {
+    smoothing.hidden = false;
+    const slider = smoothing.querySelector("input");
+    slider.addEventListener("input", () => {
+      const weight = Number(slider.value);
+      smoothing.querySelector("output").textContent = weight > 0 ? weight.toFixed(2) : "off";
+      for (const {data, series, path, drawn} of lines) {
+        if (weight === 0) {
+          path.setAttribute("d", drawn);
+          continue;
+        }
+        const scale = data.log ? Math.log : (value) => value;
+        const height = (value) => (scale(value) - scale(data.low)) / (scale(data.high) - scale(data.low));
+        const width = data.to > data.from ? data.to - data.from : 1;
+        const points = [];
+        smoothed(series.mean, weight).forEach((value, index) => {
+          if (value === null) return;
+          const x = 1000 * (data.x[index] - data.from) / width;
+          points.push(x.toFixed(1) + " " + (300 - 300 * height(value)).toFixed(1));
+        });
+        path.setAttribute("d", "M" + points.join("L"));
+      }
+    });
+  }
+
   for (const button of document.querySelectorAll("[data-toggle]")) {
     button.addEventListener("click", () => {
       const name = button.dataset.toggle;

@@ -50,6 +50,7 @@ sup { font-size: 75%; line-height: 0; }
 .legend button:hover { background: var(--grid); }
 .legend button[aria-pressed="false"] { opacity: 0.4; text-decoration: line-through; }
 .legend svg { width: 24px; height: 10px; }
+.smoothing { display: inline-flex; align-items: center; gap: 8px; margin: 0 0 8px; }
 .shared { position: sticky; top: 0; z-index: 3; padding: 2px 0 6px; background: var(--back); }
 .frame { display: grid; grid-template: 200px 20px auto / 58px minmax(0, 1fr); margin: 8px 12px 0 0; }
 .small .frame { grid-template-rows: 150px 20px auto; }

@@ -14,55 +14,11 @@
 namespace trireme::report {
 namespace {
 
-std::string bytes_text(double bytes) {
-  const Scale scale = scale_of(Unit::kBytes, bytes);
-  const double value = bytes * scale.factor;
-  return fixed(value, value < 10 ? 2 : (value < 100 ? 1 : 0)) + " " + scale.name;
-}
-
 std::string tile(const std::string& name, const std::string& value, const std::string& below = {},
                  const char* style = "") {
   return "<div class=\"tile\"><span>" + escaped(name) + "</span><b class=\"" + style + "\">" +
          escaped(value) + "</b><span>" + escaped(below) + "</span></div>\n";
 }
-
-struct Status {
-  std::string text;
-  std::string below;
-  const char* style;
-};
-
-Status status_of(const RunLog& run) {
-  std::size_t ended = 0;
-  bool is_stopped = false;
-  for (const RankLog& rank : run.ranks) {
-    if (rank.has_failed) return {"Failed", "see below", "bad"};
-    if (!rank.end) continue;
-    ++ended;
-    is_stopped = is_stopped || rank.end->is_stopped;
-  }
-  if (ended < run.ranks.size()) return {"No end", "still running, or killed", "warn"};
-  if (is_stopped) return {"Stopped", "before its last epoch", "good"};
-  return {"Finished", "", "good"};
-}
-
-// What the tiles tell, over all ranks.
-struct Summary {
-  std::int64_t last_step = 0;
-  std::int64_t last_epoch = 0;
-  std::int64_t epochs = 0;
-  double longest = 0;  // time in steps, of the rank that took longest
-  double samples = 0;
-  double waited = 0;   // for other ranks, of all ranks
-  double starved = 0;  // for data
-  double total = 0;
-  double peak_bytes = 0;
-  std::int64_t skipped = 0;
-  std::optional<double> loss;
-  std::optional<EvaluationRecord> last_evaluation;
-  std::optional<double> best_accuracy;
-  std::optional<double> best_loss;
-};
 
 void add_evaluations(Summary& summary, const RankLog& rank) {
   for (const EvaluationRecord& evaluation : rank.evaluations) {
@@ -80,8 +36,31 @@ void add_evaluations(Summary& summary, const RankLog& rank) {
   }
 }
 
+}  // namespace
+
+std::string bytes_text(double bytes) {
+  const Scale scale = scale_of(Unit::kBytes, bytes);
+  const double value = bytes * scale.factor;
+  return fixed(value, value < 10 ? 2 : (value < 100 ? 1 : 0)) + " " + scale.name;
+}
+
+RunStatus status_of(const RunLog& run) {
+  std::size_t ended = 0;
+  bool is_stopped = false;
+  for (const RankLog& rank : run.ranks) {
+    if (rank.has_failed) return {"Failed", "see below", "bad"};
+    if (!rank.end) continue;
+    ++ended;
+    is_stopped = is_stopped || rank.end->is_stopped;
+  }
+  if (ended < run.ranks.size()) return {"No end", "still running, or killed", "warn"};
+  if (is_stopped) return {"Stopped", "before its last epoch", "good"};
+  return {"Finished", "", "good"};
+}
+
 Summary summary_of(const RunLog& run) {
   Summary summary;
+  const bool has_all = knows_all_samples(run);
   std::int64_t last_mean = -1;
   for (const RankLog& rank : run.ranks) {
     const double total = total_of(rank);
@@ -91,14 +70,24 @@ Summary summary_of(const RunLog& run) {
         sum_of(rank, [](const PhaseSeconds& seconds) { return seconds.communication; });
     summary.starved += sum_of(rank, [](const PhaseSeconds& seconds) { return seconds.data; });
     for (const StepRecord& step : rank.steps) {
-      summary.samples += static_cast<double>(step.samples);
-      summary.peak_bytes =
-          std::max(summary.peak_bytes, static_cast<double>(step.memory_bytes.value_or(0)));
+      // A reading of the current use may come after that of the peak.
+      const std::int64_t peak =
+          std::max(step.peak_memory_bytes.value_or(0), step.memory_bytes.value_or(0));
+      summary.peak_bytes = std::max(summary.peak_bytes, static_cast<double>(peak));
       summary.last_step = std::max(summary.last_step, step.moment.global_step);
       summary.last_epoch = std::max(summary.last_epoch, step.moment.epoch);
     }
     std::int64_t skipped = 0;
-    for (const StepRecord& step : rank.steps) skipped += step.skipped;
+    double steps = 0;
+    double samples = 0;
+    for (const StepRecord& step : rank.steps) {
+      skipped += step.skipped;
+      steps += static_cast<double>(step.steps);
+      samples += static_cast<double>(has_all ? *step.all_samples : step.samples);
+    }
+    const double batch = steps > 0 ? samples / steps : 0;
+    summary.samples = has_all ? std::max(summary.samples, samples) : summary.samples + samples;
+    summary.batch = has_all ? std::max(summary.batch, batch) : summary.batch + batch;
     summary.skipped = std::max(summary.skipped, skipped);
     for (const RunRecord& start : rank.runs)
       summary.epochs = std::max(summary.epochs, start.epochs);
@@ -111,8 +100,6 @@ Summary summary_of(const RunLog& run) {
   }
   return summary;
 }
-
-}  // namespace
 
 std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
 
@@ -128,7 +115,7 @@ double total_of(const RankLog& rank) {
 
 std::string tiles_of(const RunLog& run) {
   const Summary all = summary_of(run);
-  const Status status = status_of(run);
+  const RunStatus status = status_of(run);
   std::string html =
       "<div class=\"tiles\">\n" + tile("Status", status.text, status.below, status.style);
   html += tile("Ranks", std::to_string(run.world_size),
@@ -138,6 +125,7 @@ std::string tiles_of(const RunLog& run) {
   html += tile("Steps", with_thousands(all.last_step),
                "epoch " + std::to_string(all.last_epoch) +
                    (all.epochs > 0 ? " of " + std::to_string(all.epochs) : ""));
+  if (all.batch > 0) html += tile("Batch", rounded(all.batch, 1), "samples a step, all ranks");
   html += tile("Time in steps", clock_time(all.longest), "of the slowest rank");
   if (all.loss) html += tile("Training loss", significant(*all.loss, 4), "last epoch");
   if (all.last_evaluation && all.last_evaluation->accuracy) {

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/schedule/generators/order.h>
+#include <trireme/schedule/verifier/verify.h>
 
 #include <algorithm>
 #include <utility>
@@ -24,10 +25,20 @@ void check_positive(const char* what, int count) {
                    "expected 1 or more of ranks, micro-batches and chunks");
 }
 
-Schedule without_actions(std::string name, std::vector<int> rank_of_stage, int ranks,
-                         int micro_batches) {
+void check_counts(int ranks, int micro_batches, int chunks) {
   check_positive("ranks", ranks);
   check_positive("micro-batches", micro_batches);
+  check_positive("chunks on each rank", chunks);
+  const double pairs = static_cast<double>(ranks) * chunks * micro_batches;
+  if (pairs <= static_cast<double>(kMostPairs)) return;
+  throw UsageError(join_message("a schedule of ", ranks, " ranks, ", micro_batches,
+                                " micro-batches and ", chunks, " chunks on each rank"),
+                   join_message("expected at most ", kMostPairs,
+                                " pairs of stage and micro-batch, the product of all three"));
+}
+
+Schedule without_actions(std::string name, std::vector<int> rank_of_stage, int ranks,
+                         int micro_batches) {
   Schedule schedule{.name = std::move(name),
                     .micro_batches = micro_batches,
                     .rank_of_stage = std::move(rank_of_stage)};
@@ -37,6 +48,7 @@ Schedule without_actions(std::string name, std::vector<int> rank_of_stage, int r
 }
 
 Schedule gpipe(int ranks, int micro_batches) {
+  check_counts(ranks, micro_batches);
   Schedule schedule = without_actions("gpipe", looped_placement(ranks, 1), ranks, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward}) {
@@ -49,6 +61,7 @@ Schedule gpipe(int ranks, int micro_batches) {
 }
 
 Schedule one_forward_one_backward(int ranks, int micro_batches) {
+  check_counts(ranks, micro_batches);
   Schedule schedule = without_actions("1f1b", looped_placement(ranks, 1), ranks, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     auto& actions = item(schedule.ranks, rank);

@@ -11,6 +11,10 @@
 
 namespace trireme::schedule {
 
+/// Throws UsageError for counts below 1, and for so many forwards, `ranks * chunks *
+/// micro_batches`, that no machine holds the schedule. Every function below does it first.
+void check_counts(int ranks, int micro_batches, int chunks = 1);
+
 /// All forwards, then all backwards, one stage on each rank. Keeps every micro-batch at once.
 /// Huang et al. (2019), "GPipe".
 Schedule gpipe(int ranks, int micro_batches);

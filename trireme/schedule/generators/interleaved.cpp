@@ -43,7 +43,7 @@ std::vector<Turn> order_of(const std::vector<int>& groups, int chunks) {
 }  // namespace
 
 Schedule interleaved(int ranks, int micro_batches, int chunks) {
-  check_positive("chunks on each rank", chunks);
+  check_counts(ranks, micro_batches, chunks);
   Schedule schedule =
       chunks == 1 ? one_forward_one_backward(ranks, micro_batches)
                   : without_actions("", looped_placement(ranks, chunks), ranks, micro_batches);

@@ -9,7 +9,7 @@
 
 namespace trireme::schedule {
 
-/// Returns a schedule without actions, in a chain. Throws UsageError for counts below 1.
+/// Returns a schedule without actions, in a chain; its counts are checked.
 Schedule without_actions(std::string name, std::vector<int> rank_of_stage, int ranks,
                          int micro_batches);
 

@@ -58,7 +58,7 @@ SearchOptions checked(SearchOptions options) {
   if (options.edges.empty()) options.edges = chain(num_stages);
   const int num_ranks = std::ranges::max(options.rank_of_stage) + 1;
   check_positive("ranks", num_ranks);
-  check_positive("micro-batches", options.micro_batches);
+  check_counts(num_stages, options.micro_batches);
   const Schedule frame{
       .name = "search",
       .micro_batches = options.micro_batches,

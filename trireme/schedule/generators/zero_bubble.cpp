@@ -108,12 +108,14 @@ class RankOfV {
 }  // namespace
 
 Schedule zero_bubble_h1(int ranks, int micro_batches) {
+  check_counts(ranks, micro_batches);
   Schedule schedule = without_actions("zb-h1", looped_placement(ranks, 1), ranks, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) write_rank(schedule, rank, ranks - rank, rank);
   return schedule;
 }
 
 Schedule zero_bubble_h2(int ranks, int micro_batches) {
+  check_counts(ranks, micro_batches);
   Schedule schedule = without_actions("zb-h2", looped_placement(ranks, 1), ranks, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     write_rank(schedule, rank, 2 * (ranks - rank) - 1, 2 * rank);
@@ -122,6 +124,7 @@ Schedule zero_bubble_h2(int ranks, int micro_batches) {
 }
 
 Schedule zero_bubble_v(int ranks, int micro_batches) {
+  check_counts(ranks, micro_batches, 2);
   Schedule schedule = without_actions("zb-v", v_placement(ranks), ranks, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) RankOfV(schedule, rank).write();
   return schedule;

@@ -45,20 +45,20 @@ constexpr std::array<Look, 9> kLooks = {{
     {"step", ActionKind::kStep},
 }};
 
-// Colours near those of Okabe and Ito, with text that is readable on them.
+// Colours near those of Okabe and Ito, with text that is readable on them. They are concrete: few
+// programs other than browsers know variables of CSS.
 constexpr std::string_view kStyle = R"css(<style>
-  svg { --back: #ffffff; --text: #1b1f24; --soft: #5b6470; --row: #f0f2f5; --grid: #d9dde3; --on: #10141a;
-    font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
-  .back { fill: var(--back); } .row { fill: var(--row); } .grid { stroke: var(--grid); }
-  text { fill: var(--text); font-size: 12px; } .title { font-size: 16px; font-weight: 600; }
-  .soft { fill: var(--soft); } .number { font-size: 10.5px; text-anchor: middle; fill: var(--on); }
-  .tick { fill: var(--soft); font-size: 11px; text-anchor: middle; } .rank { text-anchor: end; }
+  svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
+  .back { fill: #ffffff; } .row { fill: #f0f2f5; } .grid { stroke: #d9dde3; }
+  text { fill: #1b1f24; font-size: 12px; } .title { font-size: 16px; font-weight: 600; }
+  .soft { fill: #5b6470; } .number { font-size: 10.5px; text-anchor: middle; fill: #10141a; }
+  .tick { fill: #5b6470; font-size: 11px; text-anchor: middle; } .rank { text-anchor: end; }
   .forward { fill: #6bb5ec; } .backward { fill: #35b38a; } .input { fill: #5fc9a4; } .weight { fill: #f0b445; }
   .recompute { fill: #a9b1bb; } .message { fill: #d58bb8; } .reduce { fill: #c9a2e0; } .step { fill: #e8795a; }
   .other { fill: #cdb891; } .chunk1 { opacity: 0.68; } .chunk2 { opacity: 0.5; } .chunk3 { opacity: 0.36; }
   @media (prefers-color-scheme: dark) {
-    svg { --back: #1d2126; --text: #e7eaee; --soft: #a3acb8; --row: #262b31; --grid: #3a414a; }
-    .later { fill: var(--text); }
+    .back { fill: #1d2126; } .row { fill: #262b31; } .grid { stroke: #3a414a; }
+    text { fill: #e7eaee; } .soft, .tick { fill: #a3acb8; } .number { fill: #10141a; } .later { fill: #e7eaee; }
   }
 </style>
 )css";

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/schedule/verifier/positions.h>
+#include <trireme/schedule/verifier/verify.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,8 +11,6 @@
 
 namespace trireme::schedule {
 namespace {
-
-constexpr std::int64_t kMostPairs = 4'000'000;
 
 Finding about(const std::string& sentence) { return {.sentence = sentence}; }
 

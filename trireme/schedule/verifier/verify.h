@@ -13,6 +13,10 @@
 
 namespace trireme::schedule {
 
+/// What a schedule may have of pairs of stage and micro-batch: more take more memory than a machine
+/// has.
+inline constexpr std::int64_t kMostPairs = 4'000'000;
+
 struct VerifyOptions {
   enum class Transfers : std::uint8_t {
     kListed,    ///< every message is an action, as an executor needs it

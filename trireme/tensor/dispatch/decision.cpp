@@ -33,6 +33,12 @@ std::string describe_layouts(const InputSlots& inputs) {
   return text;
 }
 
+std::string describe_layouts(c10::ArrayRef<Layout> layouts) {
+  std::string text;
+  for (const Layout& layout : layouts) text += (text.empty() ? "" : ", ") + layout.to_string();
+  return text;
+}
+
 // What it costs to bring `bytes` that a rank holds along one axis from one placement to another.
 double change_seconds(const Placement& from, const Placement& to, double bytes,
                       std::int64_t ranks) {
@@ -204,7 +210,7 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
   for (const Strategy& strategy : strategies) {
     check_strategy(choice.facts, choice.call, strategy, num_outputs);
   }
-  strategies.push_back(replicate_everywhere(choice.call, num_outputs));
+  if (!rule.lists_all) strategies.push_back(replicate_everywhere(choice.call, num_outputs));
   const Strategy* best = nullptr;
   double best_cost = kNever;
   for (const Strategy& strategy : strategies) {
@@ -216,6 +222,12 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
       best_cost = cost;
     }
   }
+  if (best == nullptr) {
+    throw UsageError(join_message("operator ", choice.facts.name, " has no strategy along axis ",
+                                  choice.mesh.axis_name(axis),
+                                  " for inputs as they are: ", describe_layouts(choice.current)),
+                     "redistribute the inputs to Replicate before the call");
+  }
   return *best;
 }
 
@@ -226,7 +238,9 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
       join_message("give it one with trireme::tensor::add_rule(\"", facts.name,
                    "\", …) (docs/guide/rules.md), let its inputs be gathered with "
                    "trireme::tensor::allow_replication(\"",
-                   facts.name, "\"), or redistribute the inputs to Replicate before the call"));
+                   facts.name,
+                   "\"), or run that part of the model on whole tensors with "
+                   "trireme::run_whole (docs/guide/tensor-parallel.md)"));
 }
 
 DeviceMesh mesh_of(const OperatorFacts& facts, const InputSlots& inputs) {
@@ -238,7 +252,9 @@ DeviceMesh mesh_of(const OperatorFacts& facts, const InputSlots& inputs) {
       throw UsageError(join_message("operator ", facts.name, " was given tensors of two meshes: [",
                                     first->layout.mesh().to_string(), "] and [",
                                     input.held->layout.mesh().to_string(), "]"),
-                       "redistribute one of them to the other's mesh (trireme::redistribute)");
+                       "arrange ranks that work together on one mesh: give it to distribute_module "
+                       "or parallelize for every module; or bring one of the tensors to the "
+                       "other's mesh with trireme::redistribute");
     }
   }
   return first->layout.mesh();

@@ -100,6 +100,14 @@ class WithoutVersion {
   bool is_inference_;
 };
 
+// What LibTorch throws where something reads the memory of a tensor: printing, torch::save,
+// data_ptr() and accessors.
+constexpr const char* kNoMemory =
+    "a distributed tensor has no memory of its own. To print or save it, take all of it: "
+    "trireme::full(x), on every rank; trireme::to_local(x) is this rank's part. Modules and "
+    "optimizers are saved by trireme::save_checkpoint. Functions that read memory run on whole "
+    "tensors within trireme::run_whole";
+
 struct DistributedImpl final : c10::TensorImpl {
   // Over a local tensor on meta (planning) it still says CPU: composite operators then choose the
   // paths that they choose on CPU.
@@ -118,9 +126,8 @@ struct DistributedImpl final : c10::TensorImpl {
   ~DistributedImpl() override {
     if (extra_meta_ == nullptr || !extra_meta_->backend_meta_) return;
     const c10::ExtraMeta& extra = *extra_meta_;
-    const bool has_more = extra.symbolic_shape_meta_ || extra.custom_data_ptr_error_msg_ ||
-                          extra.custom_storage_error_msg_ || extra.fake_device_ ||
-                          extra.fake_tensor_mode_;
+    const bool has_more =
+        extra.symbolic_shape_meta_ || extra.fake_device_ || extra.fake_tensor_mode_;
     if (has_more || extra.backend_meta_.use_count() != 1) return;
     Held& its = its_held();
     its.local.reset();
@@ -159,17 +166,15 @@ struct DistributedImpl final : c10::TensorImpl {
 
   Held& its_held() const { return static_cast<Held&>(*extra_meta_->backend_meta_); }
 
-  const char* tensorimpl_type_name() const override {
-    return "a distributed tensor (it has no storage of its own: trireme::to_local gives this "
-           "rank's "
-           "part, trireme::full all of it)";
-  }
+  const char* tensorimpl_type_name() const override { return "a distributed tensor"; }
 
  private:
   void hold(at::Tensor&& local, const Layout& layout) {
     extra_meta_ = spares.take_meta();
     if (extra_meta_ == nullptr) {
       set_backend_meta(c10::make_intrusive<Held>(std::move(local), layout));
+      extra_meta_->custom_data_ptr_error_msg_ = kNoMemory;
+      extra_meta_->custom_storage_error_msg_ = kNoMemory;
       return;
     }
     Held& its = its_held();

@@ -24,7 +24,8 @@ namespace {
       join_message("operator ", facts.name, " mixes distributed tensors with a plain tensor of ",
                    slot.tensor->sizes(), " that requires a gradient"),
       "make it distributed too (parallelize converts all parameters of a module; "
-      "trireme::distribute one tensor), or detach() it");
+      "trireme::distribute one tensor), or detach() it; a module that plan.layouts keep whole is "
+      "called within trireme::run_whole");
 }
 
 [[noreturn]] void refuse_plain_write(const OperatorFacts& facts, const InputSlot& slot) {

@@ -152,6 +152,13 @@ std::vector<at::Tensor> outputs_on_meta(const c10::OperatorHandle& op, const Ope
                                      error.what_without_backtrace()),
                         "give the rule a function `shapes`; if it is one of Trireme's own, please "
                         "report it");
+  } catch (c10::Error& error) {  // shapes or types that do not fit each other
+    std::string sizes;
+    for (const at::Tensor& input : call.inputs()) {
+      sizes += join_message(sizes.empty() ? "" : ", ", input.scalar_type(), " ", input.sizes());
+    }
+    error.add_context(join_message("in operator ", facts.name, " on ", sizes));
+    throw;
   }
   std::vector<at::Tensor> outputs;
   for (const c10::IValue& value : stack) append_tensors(value, outputs);

@@ -2,6 +2,7 @@
 #include <trireme/tensor/redistribution/redistribution.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/tensor/redistribution/path.h>
 #include <trireme/tensor/redistribution/program.h>
 
@@ -9,7 +10,6 @@
 #include <ATen/ops/alias.h>
 
 #include <cmath>
-#include <sstream>
 
 namespace trireme::tensor {
 namespace {
@@ -92,7 +92,7 @@ at::Tensor Redistribution::operator()(const at::Tensor& local, std::string_view 
 
 std::string Redistribution::to_string() const {
   if (steps_.empty()) return "nothing to do";
-  std::ostringstream text;
+  TextWriter text;
   for (const RedistributionStep& step : steps_) {
     text << (&step == &steps_.front() ? "" : "\n") << step.from.mesh().axis_name(step.axis) << ": "
          << step.from[step.axis].to_string() << " -> " << step.to[step.axis].to_string() << " by "

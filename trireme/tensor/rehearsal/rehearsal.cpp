@@ -17,7 +17,9 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace trireme::tensor {
@@ -65,8 +67,60 @@ std::vector<Exchange> exchanges_of(const std::optional<Redistribution>& path) {
   return exchanges;
 }
 
-double flops_of(const Rule* rule, const Call& call) {
+// MultiheadAttention asks it of query, key and value. A tensor equals itself, and others count as
+// different, which is the general way.
+bool asks_whether_equal(const c10::OperatorHandle& op, const OperatorFacts& facts) {
+  return op.operator_name().name == "aten::equal" && facts.num_returns == 1;
+}
+
+// Operators that move numbers, or set them, and compute none.
+bool only_moves(const OperatorFacts& facts, const Rule* rule) {
+  if (facts.returns_view) return true;
+  const std::string_view family = rule == nullptr ? "" : rule->family;
+  if (family == "views" || family == "factories") return true;
+  static const std::unordered_set<std::string_view> names = {"_stack",
+                                                             "_to_copy",
+                                                             "_unsafe_index",
+                                                             "cat",
+                                                             "clone",
+                                                             "copy",
+                                                             "diag_embed",
+                                                             "embedding",
+                                                             "fill",
+                                                             "flip",
+                                                             "gather",
+                                                             "index",
+                                                             "index_copy",
+                                                             "index_fill",
+                                                             "index_put",
+                                                             "index_select",
+                                                             "masked_fill",
+                                                             "masked_select",
+                                                             "repeat",
+                                                             "roll",
+                                                             "rot90",
+                                                             "select_scatter",
+                                                             "slice_scatter",
+                                                             "stack",
+                                                             "take",
+                                                             "tril",
+                                                             "triu",
+                                                             "unsafe_split",
+                                                             "unsafe_split_with_sizes",
+                                                             "zero",
+                                                             "constant_pad_nd",
+                                                             "diagonal_scatter",
+                                                             "detach"};
+  std::string_view name = facts.name;
+  name = name.substr(name.find("::") + 2);
+  name = name.substr(0, name.find('.'));
+  if (name.ends_with('_')) name.remove_suffix(1);
+  return names.contains(name);
+}
+
+double flops_of(const OperatorFacts& facts, const Rule* rule, const Call& call) {
   if (rule != nullptr && rule->flops) return rule->flops(call);
+  if (only_moves(facts, rule)) return 0;
   double elements = 0;
   for (const at::Tensor& input : call.inputs()) elements += static_cast<double>(input.numel());
   for (const at::Tensor& output : call.outputs()) {
@@ -215,7 +269,11 @@ Prediction Rehearsal::Impl::predict(const c10::OperatorHandle& op, const Operato
                                ? facts.rule
                                : find_rule(op.schema().name(), op.schema().overload_name());
   const bool depends_on_values = rule != nullptr && rule->shape_from_local;
-  if (mode == Mode::kInstead && depends_on_values) {
+  const bool is_answered = mode == Mode::kInstead && asks_whether_equal(op, facts);
+  if (is_answered) {
+    const c10::ArrayRef<InputSlot> tensors = scan.inputs;
+    prediction.values.emplace_back(tensors[0].tensor->is_same(*tensors[1].tensor));
+  } else if (mode == Mode::kInstead && depends_on_values) {
     refuse_value(facts, scan, "a value, or a shape that depends on values");
   }
   const bool has_kernel = rule != nullptr && rule->kernel != nullptr;
@@ -227,21 +285,22 @@ Prediction Rehearsal::Impl::predict(const c10::OperatorHandle& op, const Operato
       predict_replicated(op, facts, scan, rule, call, prediction);
       call.set_outputs(prediction.outputs);
     }
-    record.flops = flops_of(rule, call);
+    record.flops = flops_of(facts, rule, call);
     return prediction;
   }
   prediction.decision = decide(op, facts, scan.inputs, arguments);
   const Decision& decision = *prediction.decision;
   const Call& call = *decision.call;
   prediction.outputs.assign(call.outputs().begin(), call.outputs().end());
-  if (mode == Mode::kInstead && prediction.outputs.empty() && facts.num_returns > 0) {
+  if (mode == Mode::kInstead && prediction.outputs.empty() && facts.num_returns > 0 &&
+      !is_answered) {
     refuse_value(facts, scan, "a shape that depends on values");
   }
   prediction.is_copy_of_view =
       decision.gathers_view || (facts.returns_view && scan.inputs[0].held != nullptr &&
                                 scan.inputs[0].held->is_copy_of_view);
   record.gathers_view = decision.gathers_view;
-  record.flops = flops_of(rule, call);
+  record.flops = flops_of(facts, rule, call);
   record.ranks_at_work = ranks_at_work(decision);
   if (decision.kernel != nullptr && rule->exchanges) {
     const auto coordinate = coordinate_here(decision.mesh);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/rules/covered.h>
 
+#include <trireme/base/text.h>
 #include <trireme/tensor/dispatch/composites.h>
 #include <trireme/tensor/rules/rule_table.h>
 
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 
 namespace trireme::tensor {
 namespace {
@@ -27,7 +27,7 @@ std::string short_name(const c10::OperatorName& name) {
 }
 
 // Names without overloads, each with how many it has where there are several.
-void list(std::ostringstream& text, const std::vector<std::string>& names) {
+void list(TextWriter& text, const std::vector<std::string>& names) {
   std::map<std::string, int> overloads;
   for (const std::string& name : names) ++overloads[name.substr(0, name.find('.'))];
   const char* separator = "";
@@ -70,7 +70,7 @@ Coverage coverage() {
 }
 
 std::string to_markdown(const Coverage& coverage) {
-  std::ostringstream text;
+  TextWriter text;
   text << "# Operators on distributed tensors\n\n"
        << "Generated from the table of rules and LibTorch " << TORCH_VERSION
        << "; the test of `unit_tensor_covered` says when it is out of date and how to make it "
@@ -81,7 +81,7 @@ std::string to_markdown(const Coverage& coverage) {
        << "A number in brackets counts overloads.\n";
   for (const auto& [family, names] : coverage.covered) {
     std::string title = family.empty() ? std::string("other") : family;
-    title[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(title[0])));
+    title[0] = static_cast<char>(title[0] - 'a' + 'A');
     text << "\n## " << title << "\n\n";
     list(text, names);
   }

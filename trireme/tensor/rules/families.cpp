@@ -10,6 +10,7 @@ NamedRules own_rules() {
   add_reduction_rules(rules);
   add_matmul_rules(rules);
   add_linear_rules(rules);
+  add_bilinear_rules(rules);
   add_view_rules(rules);
   add_strided_rules(rules);
   add_random_rules(rules);
@@ -21,6 +22,7 @@ NamedRules own_rules() {
   add_attention_rules(rules);
   add_convolution_rules(rules);
   add_pooling_rules(rules);
+  add_gated_rules(rules);
   add_joining_rules(rules);
   add_indexing_rules(rules);
   add_gathering_rules(rules);

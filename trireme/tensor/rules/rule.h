@@ -176,7 +176,8 @@ struct DecidedCall {
 /// What is known of an operator. Only `strategies` must be given.
 struct Rule {
   /// The strategies of a call along one axis, appended to the list. Among equally cheap ones the
-  /// first counts. Replicate everywhere is acceptable for any operator and need not be listed.
+  /// first counts. Replicate everywhere is acceptable for any operator and need not be listed,
+  /// unless `lists_all`.
   std::function<void(const AxisCall&, std::vector<Strategy>&)> strategies;
 
   /// Non-tensor arguments that differ on local tensors, such as the sizes of a view: position and
@@ -188,7 +189,8 @@ struct Rule {
   /// Global outputs as meta tensors, where LibTorch has no meta kernel for the operator.
   std::function<std::vector<at::Tensor>(const Call&)> shapes = nullptr;
 
-  /// Floating-point operations of the whole call; without it, the elements of inputs and outputs.
+  /// Floating-point operations of the whole call; without it, the elements of inputs and outputs,
+  /// and 0 for views and for operators that only move or set numbers.
   std::function<double(const Call&)> flops = nullptr;
 
   /// The shape of the result depends on values (nonzero) or the result is no tensor (item):
@@ -202,6 +204,10 @@ struct Rule {
 
   /// Values of Scalar and float arguments change the strategies (the p of a norm).
   bool scalars_matter = false;
+
+  /// `strategies` lists all there are: replicate everywhere counts only where it is listed. For
+  /// operators with an input that means something under one layout alone, such as a workspace.
+  bool lists_all = false;
 
   /// Runs always instead of the operator, even where everything is replicated (random numbers).
   LocalKernel kernel = nullptr;

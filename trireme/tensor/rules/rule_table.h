@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/tensor/rules/rule.h>
+#include <trireme/tensor/run_whole.h>
 
 #include <cstdint>
 #include <functional>
@@ -23,10 +24,6 @@ void add_rule(std::string_view operator_name, Rule rule);
 /// The rule of an operator: of its overload, its name, or its name without a trailing underscore;
 /// null where it has none.
 const Rule* find_rule(std::string_view name, std::string_view overload);
-
-/// Lets an operator without a rule run on replicated inputs: what is cut is gathered first. Never
-/// happens unasked.
-void allow_replication(std::string_view operator_name);
 
 /// How often the table has changed: what follows from rules is kept beside it and compared.
 std::uint64_t rules_version() noexcept;

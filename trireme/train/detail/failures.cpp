@@ -2,25 +2,63 @@
 #include <trireme/train/detail/failures.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/base/listed_ranks.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
+
+#include <algorithm>
+#include <vector>
 
 namespace trireme::detail {
 
-std::string describe(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const std::exception& error) {
-    std::string text = error.what();
-    try {
-      std::rethrow_if_nested(error);
-    } catch (...) {
-      text += "; because: " + describe(std::current_exception());
-    }
-    return text;
-  } catch (...) {
-    return "an exception that is no std::exception";
+namespace {
+
+// A message that is the same on several ranks but for their numbers: `rank 1, reading data: …`.
+struct Told {
+  std::string before;
+  std::vector<int> ranks;
+  std::string after;
+};
+
+// The first `rank N`; names of callbacks may have the word too.
+Told without_rank(const std::string& message) {
+  constexpr std::string_view kRank = "rank ";
+  for (std::size_t at = message.find(kRank); at != std::string::npos;
+       at = message.find(kRank, at + 1)) {
+    const std::size_t begin = at + kRank.size();
+    const std::size_t end =
+        std::min(message.find_first_not_of("0123456789", begin), message.size());
+    const auto rank = parse_number<int>(std::string_view(message).substr(begin, end - begin));
+    if (rank) return {message.substr(0, at), {*rank}, message.substr(end)};
   }
+  return {.before = message, .ranks = {}, .after = {}};
 }
+
+// Each failure once, with the ranks that had it.
+std::string told_once(const std::vector<std::string>& messages) {
+  std::vector<Told> all;
+  for (const std::string& message : messages) {
+    if (message.empty()) continue;
+    Told told = without_rank(message);
+    const auto same = std::ranges::find_if(all, [&](const Told& other) {
+      return other.before == told.before && other.after == told.after;
+    });
+    if (same == all.end()) {
+      all.push_back(std::move(told));
+    } else {
+      same->ranks.insert(same->ranks.end(), told.ranks.begin(), told.ranks.end());
+    }
+  }
+  std::string text;
+  for (const Told& told : all) {
+    text += (text.empty() ? "" : "; ") + told.before +
+            (told.ranks.empty() ? "" : listed_ranks(told.ranks)) + told.after;
+  }
+  return text;
+}
+
+}  // namespace
 
 // Called while one is handled.
 void Failures::keep_or_throw(const std::string& who) {
@@ -33,16 +71,12 @@ void Failures::keep_or_throw(const std::string& who) {
   } catch (...) {
     if (exception_) return;
     exception_ = thrown;
-    message_ = join_message(who, ": ", describe(thrown));
+    message_ = join_message(who, ": ", message_of(thrown));
   }
 }
 
 void Failures::throw_on_all(std::string_view what) const {
-  std::string messages;
-  for (const std::string& message : comm::all_gather_text(message_, group_)) {
-    if (message.empty()) continue;
-    messages += (messages.empty() ? "" : "; ") + message;
-  }
+  const std::string messages = told_once(comm::all_gather_text(message_, group_));
   const auto error = [&] {
     return TrainingError(join_message(what, " failed: ", messages),
                          "all ranks have stopped together; mend what is said here, and go on from "

@@ -11,9 +11,6 @@
 
 namespace trireme::detail {
 
-/// `what()` of an exception and of those nested in it.
-std::string describe(const std::exception_ptr& exception);
-
 /// The failures of one rank. Not thread-safe.
 class Failures {
  public:
@@ -22,7 +19,7 @@ class Failures {
   /// Calls `call` and returns whether it came back. Over several ranks an exception is kept until
   /// throw_on_all, the first one of all; a CommError is thrown at once, for the group is dead then,
   /// and in a group of one everything is.
-  /// @param who returns what the message says has failed; called afterwards.
+  /// @param who returns what the message says has failed, with `rank N` in it; called afterwards.
   template <typename Call, typename Who>
   bool attempt(const Call& call, const Who& who) {
     try {
@@ -37,7 +34,8 @@ class Failures {
   bool has_failed() const { return exception_ != nullptr; }
 
   /// Throws TrainingError with one text on every rank, where has_failed on any; on those where it
-  /// has, with the exception nested. Collective, blocking.
+  /// has, with the exception nested. What happened to several ranks is said once. Collective,
+  /// blocking.
   /// @param what has failed, such as `training`.
   [[noreturn]] void throw_on_all(std::string_view what) const;
 

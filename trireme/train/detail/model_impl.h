@@ -5,7 +5,9 @@
 #pragma once
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/checkpoint/async_saver.h>
+#include <trireme/data/pipeline.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/parallelize.h>
@@ -128,6 +130,8 @@ struct Model::Impl {
   std::atomic<bool> wants_to_stop = false;  // this rank
   std::atomic<bool> wants_to_save = false;  // this rank
   bool is_stopped = false;                  // all ranks
+  std::optional<std::string> rows_of_step;  // that is compared with those of other ranks
+  bool is_sharded_by_hand = false;          // the data of this training
 
   /// A save beside the training that nobody has waited for.
   struct PendingSave {
@@ -169,7 +173,14 @@ struct Model::Impl {
   void call_step_end(Run& run, const StepEndContext& end);
   StepEndContext train_step(Run& run, data::BatchStream* batches, const StepContext& step);
   bool accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step);
+  /// The part of the data that this rank is to read. Collective where the model takes it.
+  data::Pipeline part_of(const data::Pipeline& data, data::Remainder remainder) const;
+  /// Of an epoch's first batch: UsageError where ranks that need the same one differ. Collective.
   void check_same_batch(const data::Batch& batch) const;
+  /// Keeps what tells the rows of a step's first batch from others, in steps that are compared.
+  void note_rows(const StepContext& step, const data::Batch& batch);
+  /// Throws UsageError on all ranks where any have read what they should not. Collective.
+  void check_rows(const StepContext& step);
   void pretend_step();
   Evaluation validate(Run& run);
   checkpoint::State state() const;
@@ -228,7 +239,7 @@ struct Model::Impl {
       if (forward_is_shared()) in_whole->end_for_all(error.what());
       throw;
     } catch (...) {
-      in_whole->end_for_all(join_message(who(), ": ", detail::describe(std::current_exception())));
+      in_whole->end_for_all(join_message(who(), ": ", message_of(std::current_exception())));
       throw;
     }
   }

@@ -7,6 +7,7 @@
 namespace trireme {
 namespace {
 
+using test::check_in_both_precisions;
 using test::check_operators;
 using test::OperatorCase;
 using test::sample;
@@ -27,21 +28,21 @@ torch::Tensor attention(const Tensors& in, bool is_causal) {
 }
 
 TEST(AttentionRules, WithoutMask) {
-  check_operators({attention_case("attention", {2, 3, 5, 4}, {2, 3, 4, 4},
-                                  [](const Tensors& in) { return attention(in, false); }),
-                   attention_case("scaled", {1, 2, 3, 4}, {1, 2, 5, 4}, [](const Tensors& in) {
-                     return torch::scaled_dot_product_attention(in[0], in[1], in[2], {}, 0.0, false,
-                                                                0.3);
-                   })});
+  check_in_both_precisions(
+      {attention_case("attention", {2, 3, 5, 4}, {2, 3, 4, 4},
+                      [](const Tensors& in) { return attention(in, false); }),
+       attention_case("scaled", {1, 2, 3, 4}, {1, 2, 5, 4}, [](const Tensors& in) {
+         return torch::scaled_dot_product_attention(in[0], in[1], in[2], {}, 0.0, false, 0.3);
+       })});
 }
 
 TEST(AttentionRules, CausalMaskKnowsWhereQueriesBegin) {
-  check_operators({attention_case("causal", {2, 2, 5, 4}, {2, 2, 5, 4},
-                                  [](const Tensors& in) { return attention(in, true); }),
-                   attention_case("more queries than keys", {1, 3, 7, 2}, {1, 3, 3, 2},
-                                  [](const Tensors& in) { return attention(in, true); }),
-                   attention_case("more keys than queries", {2, 1, 2, 4}, {2, 1, 6, 4},
-                                  [](const Tensors& in) { return attention(in, true); })});
+  check_in_both_precisions({attention_case("causal", {2, 2, 5, 4}, {2, 2, 5, 4},
+                                           [](const Tensors& in) { return attention(in, true); }),
+                            attention_case("more queries than keys", {1, 3, 7, 2}, {1, 3, 3, 2},
+                                           [](const Tensors& in) { return attention(in, true); }),
+                            attention_case("more keys than queries", {2, 1, 2, 4}, {2, 1, 6, 4},
+                                           [](const Tensors& in) { return attention(in, true); })});
 }
 
 TEST(AttentionRules, MaskIsCutWithTheScores) {
@@ -59,10 +60,11 @@ TEST(AttentionRules, MaskIsCutWithTheScores) {
 }
 
 TEST(AttentionRules, TakenApart) {
-  check_operators({attention_case("math", {2, 2, 3, 4}, {2, 2, 3, 4}, [](const Tensors& in) {
-    return std::get<0>(
-        at::_scaled_dot_product_attention_math(in[0], in[1], in[2], {}, 0.0, /*is_causal=*/true));
-  })});
+  check_in_both_precisions(
+      {attention_case("math", {2, 2, 3, 4}, {2, 2, 3, 4}, [](const Tensors& in) {
+        return std::get<0>(at::_scaled_dot_product_attention_math(in[0], in[1], in[2], {}, 0.0,
+                                                                  /*is_causal=*/true));
+      })});
 }
 
 TEST(AttentionRules, TakeHalfPrecision) {

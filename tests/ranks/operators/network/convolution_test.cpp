@@ -5,13 +5,14 @@
 namespace trireme {
 namespace {
 
+using test::check_in_both_precisions;
 using test::check_operators;
 using test::one;
 using test::sample;
 using test::Tensors;
 
 TEST(ConvolutionRules, CutBatchAndChannels) {
-  check_operators({
+  check_in_both_precisions({
       one("conv1d",
           [](const Tensors& in) { return torch::conv1d(in[0], in[1], torch::Tensor(), 1, 1); },
           {sample({3, 2, 5}), sample({4, 2, 3})}),
@@ -28,7 +29,7 @@ TEST(ConvolutionRules, CutBatchAndChannels) {
 }
 
 TEST(ConvolutionRules, CutTransposedOnes) {
-  check_operators({
+  check_in_both_precisions({
       one("conv_transpose1d",
           [](const Tensors& in) { return torch::conv_transpose1d(in[0], in[1], in[2], 2); },
           {sample({3, 2, 4}), sample({2, 4, 3}), sample({4})}),
@@ -39,7 +40,7 @@ TEST(ConvolutionRules, CutTransposedOnes) {
 }
 
 TEST(ConvolutionRules, CutGroupsWhereTheyDivide) {
-  check_operators({
+  check_in_both_precisions({
       one("two groups",
           [](const Tensors& in) { return torch::conv2d(in[0], in[1], in[2], 1, 1, 1, 2); },
           {sample({2, 4, 3, 3}), sample({6, 2, 3, 3}), sample({6})}),
@@ -55,7 +56,7 @@ TEST(ConvolutionRules, CutGroupsWhereTheyDivide) {
 }
 
 TEST(ConvolutionRules, CutConvTbc) {
-  check_operators({
+  check_in_both_precisions({
       one("conv_tbc", [](const Tensors& in) { return torch::conv_tbc(in[0], in[1], in[2], 1); },
           {sample({4, 2, 3}), sample({3, 3, 2}), sample({2})}),
   });

@@ -13,6 +13,7 @@
 namespace trireme {
 namespace {
 
+using test::check_in_both_precisions;
 using test::check_operators;
 using test::one;
 using test::OperatorCase;
@@ -26,7 +27,7 @@ OperatorCase whole_parameters(OperatorCase one_case) {
 }
 
 TEST(NormalisationRules, LayerNorm) {
-  check_operators({
+  check_in_both_precisions({
       one("rows", [](const Tensors& in) { return torch::layer_norm(in[0], {5}, in[1], in[2]); },
           {sample({4, 5}), sample({5}), sample({5})}),
       whole_parameters(
@@ -57,7 +58,7 @@ TEST(NormalisationRules, LayerNormOfHalfPrecision) {
 }
 
 TEST(NormalisationRules, RmsNorm) {
-  check_operators({
+  check_in_both_precisions({
       one("rows", [](const Tensors& in) { return torch::rms_norm(in[0], {5}, in[1], 1e-5); },
           {sample({4, 5}), sample({5})}),
       one("without weight", [](const Tensors& in) { return torch::rms_norm(in[0], {3}); },
@@ -69,7 +70,7 @@ TEST(NormalisationRules, GroupNorm) {
   const auto group_norm = [](std::int64_t groups) {
     return [groups](const Tensors& in) { return torch::group_norm(in[0], groups, in[1], in[2]); };
   };
-  check_operators({
+  check_in_both_precisions({
       whole_parameters(one("groups that ranks share", group_norm(3),
                            {sample({2, 6, 3}), sample({6}), sample({6})})),
       whole_parameters(
@@ -105,7 +106,7 @@ OperatorCase batch_norm_case(const std::string& name, bool trains, torch::IntArr
 }
 
 TEST(NormalisationRules, BatchNorm) {
-  check_operators({
+  check_in_both_precisions({
       batch_norm_case("training", true, {5, 3}),
       batch_norm_case("training on images", true, {3, 4, 2, 2}),
       batch_norm_case("evaluation", false, {5, 3, 2}),
@@ -136,11 +137,12 @@ TEST(NormalisationRules, BatchNormUnderItsOtherNames) {
                    mean,
                    variance};
   };
-  check_operators({{.name = "batch_norm",
-                    .function = call,
-                    .inputs = {sample({4, 3}), sample({3}), sample({3}), sample({3}), sample({3})},
-                    .takes_partial = false,
-                    .bound = 1e-10}});
+  check_in_both_precisions(
+      {{.name = "batch_norm",
+        .function = call,
+        .inputs = {sample({4, 3}), sample({3}), sample({3}), sample({3}), sample({3})},
+        .takes_partial = false,
+        .bound = 1e-10}});
 }
 
 TEST(NormalisationRules, BatchNormUpdatesPlainBuffersAlike) {
@@ -184,7 +186,7 @@ TEST(NormalisationRules, BatchNormRefusesBuffersThatArePartial) {
 }
 
 TEST(NormalisationRules, InstanceNorm) {
-  check_operators({
+  check_in_both_precisions({
       whole_parameters(one("parameters",
                            [](const Tensors& in) {
                              return torch::instance_norm(in[0], in[1], in[2], {}, {}, true, 0.1,

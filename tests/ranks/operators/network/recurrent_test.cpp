@@ -93,6 +93,63 @@ TEST(RecurrentRules, LstmWithACutBatch) {
   }
 }
 
+// One layer of an LSTM: steps, both states, weights and biases.
+test::OperatorCase lstm_layer(torch::ScalarType dtype, bool has_biases) {
+  Tensors inputs = {sample({4, 5, 3}, dtype), sample({1, 5, 4}, dtype),
+                    sample({1, 5, 4}, dtype) / 4, sample({16, 3}, dtype) / 8,
+                    sample({16, 4}, dtype) / 8};
+  if (has_biases) {
+    inputs.push_back(sample({16}, dtype) / 4);
+    inputs.push_back(sample({16}, dtype) / 2);
+  }
+  return {.name = has_biases ? "lstm" : "lstm without biases",
+          .function =
+              [has_biases](const Tensors& in) {
+                const Tensors states = {in[1], in[2]};
+                const Tensors weights(in.begin() + 3, in.end());
+                const auto [steps, hidden, cell] =
+                    torch::lstm(in[0], states, weights, has_biases, 1, 0,
+                                /*train=*/true, /*bidirectional=*/false, /*batch_first=*/false);
+                return Tensors{steps, hidden, cell};
+              },
+          .inputs = std::move(inputs),
+          .bound = dtype == torch::kFloat ? 1e-4 : 1e-11};
+}
+
+TEST(RecurrentRules, LstmLayersWithEveryPlacement) {
+  test::check_operators({lstm_layer(torch::kFloat, true), lstm_layer(torch::kFloat, false),
+                         lstm_layer(torch::kDouble, true)});
+}
+
+// oneDNN keeps a workspace of the batch that a rank had in forward: backward must have the same,
+// wherever the gradients are that arrive.
+TEST(RecurrentRules, LstmGradientsThatArriveCutOtherwiseThanForwardWas) {
+  const test::OperatorCase lstm = lstm_layer(torch::kFloat, true);
+  testing::run_ranks(2, [&](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    Tensors plain;
+    for (const auto& input : lstm.inputs) plain.push_back(input.clone().requires_grad_());
+    const test::Expected expected = test::run_plain(lstm, plain);
+    for (const Placement& of_steps : {Placement(Replicate{}), Placement(Shard{1})}) {
+      for (const Placement& of_gradients :
+           {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1}), Placement(Shard{2}),
+            Placement(Partial{})}) {
+        Tensors inputs;
+        for (const auto& input : lstm.inputs) {
+          const Layout layout(mesh, {inputs.empty() ? of_steps : Placement(Replicate{})});
+          inputs.push_back(test::spread(input, layout).requires_grad_());
+        }
+        const auto weigh = [&](std::size_t i) {
+          return test::spread(test::weights_of(expected.values[i].detach()),
+                              Layout(mesh, {of_gradients}));
+        };
+        SCOPED_TRACE(of_steps.to_string() + ", gradients " + of_gradients.to_string());
+        EXPECT_NO_THROW(test::compare(test::run_case(lstm, inputs, weigh), expected, lstm.bound));
+      }
+    }
+  });
+}
+
 TEST(RecurrentRules, GruAndRnnWithACutBatch) {
   check_recurrent<nn::GRU>(nn::GRUOptions(3, 4), torch::kDouble, 1e-11, 2, 5);
   check_recurrent<nn::GRU>(nn::GRUOptions(3, 4).num_layers(2), torch::kFloat, 1e-5, 3, 2);
@@ -126,7 +183,7 @@ TEST(RecurrentRules, CellsWithEveryPlacement) {
             return Tensors{hidden, state};
           },
       .inputs = {sample({3, 2}), sample({3, 2}), sample({8, 2}), sample({8, 2})}};
-  test::check_operators({lstm});
+  test::check_in_both_precisions({lstm});
 }
 
 // A residual block between a convolution and a classifier.

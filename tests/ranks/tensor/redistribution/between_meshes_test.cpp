@@ -197,7 +197,7 @@ TEST(RedistributeBetween, NamesMeshesThatDoNotFit) {
     if (group.rank() == 0) {
       redistribute_between(at::empty({2}), {4}, at::kFloat, from, Layout(paper, {Shard{0}}), group);
     }
-    const comm::Group alone;
+    const comm::Group alone = comm::Group::self();
     redistribute_between(
         at::empty({2}), {4}, at::kFloat, from,
         Layout(DeviceMesh(group.subgroup(std::vector<int>{1}), {{"b", 1}}), {Shard{0}}), alone);

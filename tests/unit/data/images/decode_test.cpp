@@ -248,6 +248,23 @@ TEST(DecodeJpeg, LimitsTheNumberOfScans) {
             (Sizes{3, 8, 8}));
 }
 
+TEST(DecodeJpeg, LimitsTheWorkOfProgressiveFiles) {
+  std::vector<jpeg_scan_info> scans = {{3, {0, 1, 2}, 0, 0, 0, 0}};
+  for (int frequency = 1; frequency < 31; ++frequency)
+    scans.push_back({1, {0}, frequency, frequency, 0, 0});
+  const std::string file = jpeg_of(noise(16, 16, 3), [&](auto& info) {
+    info.scan_info = scans.data();
+    info.num_scans = static_cast<int>(scans.size());
+  });
+  EXPECT_EQ(decode(file, {.max_progressive_pixels = 1024}).sizes(), (Sizes{3, 16, 16}));
+  EXPECT_THAT(message_of<DataError>([&] { decode(file, {.max_progressive_pixels = 256}); }),
+              HasSubstr("more scans than an image of this size may have"));
+  EXPECT_THAT(message_of<DataError>([&] { decode(file, {.max_progressive_pixels = 255}); }),
+              AllOf(HasSubstr("the progressive image has 16 x 16 pixels, more than the 255"),
+                    HasSubstr("max_progressive_pixels")));
+  EXPECT_EQ(decode(jpeg_of(noise(16, 16, 3)), {.max_progressive_pixels = 1}).numel(), 768);
+}
+
 // A flipped bit gives another picture or an error, never anything worse.
 TEST(DecodeJpeg, SurvivesEveryBitThatWasFlipped) {
   const std::string file = jpeg_of(noise(9, 9, 3), [](auto& info) { info.restart_interval = 1; });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pictures have what the graph has, and whatever names are like, they can be read.
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/graph/cut.h>
 #include <trireme/graph/show/names.h>
 #include <trireme/graph/show/pictures/drawing.h>
@@ -24,6 +25,7 @@ using graph::detail::BoxKind;
 using graph::detail::Drawing;
 using graph::detail::LaneEnd;
 using graph::detail::LaneLine;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::ThrowsMessage;
@@ -255,7 +257,7 @@ void expect_inside(const std::string& svg) {
   constexpr double kLetter = 6.4;
   std::smatch whole;
   ASSERT_TRUE(std::regex_search(svg, whole, std::regex("<svg [^>]* width=\"([0-9.]+)\"")));
-  const double width = std::stod(whole[1]);
+  const double width = parse_number<double>(whole[1].str()).value();
   const std::regex text("<text class=\"([a-z-]+)\" x=\"([0-9.]+)\"[^>]*>([^<]*)</text>");
   int texts = 0;
   for (std::sregex_iterator found(svg.begin(), svg.end(), text); found != std::sregex_iterator();
@@ -263,7 +265,7 @@ void expect_inside(const std::string& svg) {
     const std::string its = (*found)[3];
     const bool is_centred = (*found)[1] == "name" || (*found)[1] == "line-of-box";
     const double reach = kLetter * static_cast<double>(graph::detail::letters_in(its));
-    const double begin = std::stod((*found)[2]);
+    const double begin = parse_number<double>((*found)[2].str()).value();
     EXPECT_LE(begin + (is_centred ? reach / 2 : reach), width) << its;
     EXPECT_GE(is_centred ? begin - reach / 2 : begin, 0) << its;
   }
@@ -272,11 +274,15 @@ void expect_inside(const std::string& svg) {
 
 TEST(Svg, HasBoxesFramesLanesMarksAndStages) {
   const Graph graph = gpt_graph(2, true);
-  const std::vector<int> boundaries = graph::balance(graph, 2);
+  std::vector<int> boundaries = graph::balance(graph, 2);
+  ++boundaries[1];  // into a box
   const std::string svg = graph::to_svg(graph, {.depth = 3, .boundaries = boundaries});
   expect_xml(svg);
   const Drawing drawing = graph::detail::draw(graph, {.depth = 3});
   EXPECT_EQ(count(svg, "<rect class=\"box"), drawing.boxes.size());
+  // Programs other than browsers know no variables of CSS, and drew black on black.
+  EXPECT_THAT(svg, AllOf(Not(HasSubstr("var(")), HasSubstr(".box { fill: #f4f5f7;"),
+                         HasSubstr("prefers-color-scheme: dark")));
   EXPECT_EQ(count(svg, "<rect class=\"frame\""), 7U)
       << "both embeddings, blocks, blocks.0, blocks.1, norm, and the embedding again";
   EXPECT_EQ(count(svg, "<rect class=\"band"), 3U) << "one box is in both stages";

@@ -40,11 +40,11 @@ TEST(ModuleTable, HasALineForEachModule) {
   constexpr std::string_view kTable = R"(
 module       operators    parameters          FLOPs    in backward  results     kept
 (outermost)          2             0   1.9 thousand   1.2 thousand  1.5 KiB      0 B
-tail (mark)          3             0   4.3 thousand   2.0 thousand  1.5 KiB  3.1 KiB
+tail (mark)          3             0   2.8 thousand   1.3 thousand  1.5 KiB  3.1 KiB
 conv                 1            84  20.7 thousand  41.5 thousand  1.5 KiB  1.5 KiB
 norm                 2             6            788   1.2 thousand  1.5 KiB  1.5 KiB
-head                 2  1.9 thousand  11.5 thousand  27.0 thousand     80 B      0 B
-total               10  2.0 thousand  39.3 thousand  72.8 thousand  6.1 KiB  6.1 KiB
+head                 2  1.9 thousand   7.7 thousand  15.4 thousand     80 B      0 B
+total               10  2.0 thousand  33.9 thousand  60.4 thousand  6.1 KiB  6.1 KiB
 inputs take 1.5 KiB, of which 1.5 KiB are kept
 )";
   EXPECT_EQ(graph::module_table(captured(residual()), {.depth = 1}), kTable.substr(1));
@@ -145,22 +145,22 @@ TEST(OperatorTable, ListsWhatEachTakesAndGives) {
            %16 Float [2, 3, 8, 8], input 0 Float [2, 3, 8, 8]
         -> %17 Float [2, 3, 8, 8]
 -- mark tail
-5  aten::dropout                      3.5 thousand   1.2 thousand  1.5 KiB  3.0 KiB
+5  aten::dropout                      2.7 thousand   1.2 thousand  1.5 KiB  3.0 KiB
            %17 Float [2, 3, 8, 8]
         -> %18 Float [2, 3, 8, 8]
-6  aten::flatten.using_ints                    768            768      0 B      0 B
+6  aten::flatten.using_ints                      0              0      0 B      0 B
            %18 Float [2, 3, 8, 8]
         -> %19 Float [2, 192]
-7  aten::t                   head     3.8 thousand   3.8 thousand      0 B      0 B
+7  aten::t                   head                0              0      0 B      0 B
            head.weight Float [10, 192]
         -> %20 Float [192, 10]
-8  aten::addmm               head     7.7 thousand  23.1 thousand     80 B      0 B
+8  aten::addmm               head     7.7 thousand  15.4 thousand     80 B      0 B
            head.bias Float [10], %19 Float [2, 192], %20 Float [192, 10]
         -> %21 Float [2, 10]
 9  aten::cross_entropy_loss                     64            104      4 B     84 B
            %21 Float [2, 10], input 1 Long [2]
         -> %22 Float []
-   total                             39.3 thousand  72.8 thousand  6.1 KiB  6.1 KiB
+   total                             33.9 thousand  60.4 thousand  6.1 KiB  6.1 KiB
 inputs take 1.5 KiB, of which 1.5 KiB are kept
 )";
   EXPECT_EQ(graph::operator_table(captured(residual())), kTable.substr(1));

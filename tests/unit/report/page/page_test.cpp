@@ -98,6 +98,73 @@ TEST(Page, SummarisesAllRanks) {
   EXPECT_THAT(html, HasSubstr("300 MiB</b><span>peak of a rank"));
 }
 
+TEST(Page, ACheckpointOfSeveralRanksIsOne) {
+  RunLog run = run_of(2, 10);
+  for (RankLog& rank : run.ranks) {
+    for (const std::int64_t step : {5, 10}) {
+      rank.checkpoints.push_back({.moment = {.epoch = 1, .global_step = step},
+                                  .path = "checkpoints/" + std::to_string(step),
+                                  .seconds = 0.25 + rank.rank});
+    }
+  }
+  run.ranks[0].checkpoints.push_back(
+      {.moment = {.epoch = 1, .global_step = 7}, .path = "checkpoints/7", .seconds = 1});
+  const std::string html = to_html(run);
+  EXPECT_THAT(html, HasSubstr("<b>Checkpoints</b> <small>3, newest first"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"n\">10</td><td>all ranks</td><td class=\"n\">1.25 s"
+                              "</td><td>checkpoints/10</td>"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"n\">7</td><td>rank 0</td>"));
+}
+
+TEST(Page, BytesAreReadInLargeUnits) {
+  RunLog run = run_of(1, 2);
+  run.ranks[0].runs[0].environment["memory_bytes"] = "25769803776";
+  run.ranks[0].runs[0].environment["other_bytes"] = "many";
+  const std::string html = to_html(run);
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">memory_bytes</th><td>24.0 GiB</td>"));
+  EXPECT_THAT(html, HasSubstr("<td>many</td>"));
+}
+
+// The peak is what the system counted, and never below what was seen.
+TEST(Page, ThePeakOfMemoryIsNoLessThanWhatWasUsed) {
+  RunLog run = run_of(1, 3);
+  run.ranks[0].steps[0].peak_memory_bytes = std::int64_t{700} << 20;
+  EXPECT_THAT(to_html(run), HasSubstr("700 MiB</b><span>peak of a rank"));
+  run.ranks[0].steps[0].peak_memory_bytes = std::int64_t{100} << 20;
+  EXPECT_THAT(to_html(run), HasSubstr("300 MiB</b><span>peak of a rank"));
+}
+
+TEST(Page, ShowsTheBatchOfAllRanks) {
+  EXPECT_THAT(to_html(run_of(3, 10)),
+              HasSubstr("<span>Batch</span><b class=\"\">96</b><span>samples a step, all ranks"));
+}
+
+// Ranks that work on the same samples count them once.
+TEST(Page, DoesNotAddUpWhatAllRanksKnow) {
+  RunLog run = run_of(2, 100);
+  for (RankLog& rank : run.ranks) {
+    for (StepRecord& step : rank.steps) step.all_samples = 32;
+  }
+  const std::string html = to_html(run);
+  EXPECT_THAT(html, HasSubstr("<span>Batch</span><b class=\"\">32</b>"));
+  EXPECT_THAT(html, HasSubstr("780</b><span>samples/s, all ranks"));
+}
+
+TEST(Page, ComparesRuns) {
+  std::vector<RunLog> runs = {run_of(1, 60), run_of(2, 100)};
+  runs[0].name = "plain<";
+  runs[1].name = "zero";
+  runs[1].ranks[0].runs[0].settings = {{"plan.zero_stage", "3"}};
+  const std::string html = to_html(runs);
+  EXPECT_THAT(html, HasSubstr("<h1>Comparison of 2 runs</h1>"));
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plain&lt;</th><td class=\"n\">Finished</td>"
+                              "<td class=\"n\">1</td><td class=\"n\">60</td>"));
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plan.zero_stage</th><td>0</td><td>3</td>"));
+  EXPECT_THAT(html, Not(HasSubstr("<th scope=\"row\">trireme</th>")));  // the same in both
+  EXPECT_THAT(html, HasSubstr("class=\"line c1\" data-series=\"zero\""));
+  EXPECT_THAT(html, Not(HasSubstr("plain<")));
+}
+
 TEST(Page, EverythingFromTheRunStaysText) {
   RunLog run = run_of(1, 60);
   const std::string hostile = "</pre></script><script>alert(1)</script>\"'&\xff";

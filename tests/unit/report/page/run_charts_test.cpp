@@ -39,7 +39,7 @@ RunLog run_of(int ranks, std::int64_t steps) {
 TEST(Curves, AreThoseThatWereRecorded) {
   EXPECT_THAT(titles_of(curves_of(run_of(2, 100))),
               ElementsAre("Training loss", "Loss by epoch", "Accuracy", "Learning rate",
-                          "Gradient norm", "Throughput", "Memory"));
+                          "Gradient norm", "Throughput of each rank", "Memory"));
   EXPECT_THAT(curves_of(RunLog{}), IsEmpty());
 }
 
@@ -63,8 +63,17 @@ TEST(Curves, ManyRanksShareALegend) {
 }
 
 TEST(Curves, ThroughputIsSamplesByWallClock) {
-  const Chart throughput = chart_called(curves_of(run_of(1, 10)), "Throughput");
+  const Chart throughput = chart_called(curves_of(run_of(1, 10)), "Throughput of each rank");
   EXPECT_NEAR(throughput.series[0].columns[0].mean, 32 / 0.040, 1e-9);
+}
+
+TEST(Curves, ThroughputIsThatOfAllRanksWhereItIsKnown) {
+  RunLog run = run_of(2, 10);
+  for (RankLog& rank : run.ranks) {
+    for (StepRecord& step : rank.steps) step.all_samples = 64;
+  }
+  const Chart throughput = chart_called(curves_of(run), "Throughput");
+  EXPECT_NEAR(throughput.series[0].columns[0].mean, 64 / 0.040, 1e-9);
 }
 
 TEST(Curves, ManyRanksAreAMeanBetweenExtremes) {
@@ -75,6 +84,28 @@ TEST(Curves, ManyRanksAreAMeanBetweenExtremes) {
   EXPECT_EQ(first.low, step_record(0, 1).loss);
   EXPECT_EQ(first.high, step_record(19, 1).loss);
   EXPECT_NEAR(first.mean, (first.low + first.high) / 2, 1e-9);
+}
+
+TEST(Curves, ShowNothingTwice) {
+  RunLog run = run_of(1, 10);
+  for (StepRecord& step : run.ranks[0].steps) {
+    step.all_samples = 32;
+    step.scalars = {{"learning_rate/0", 0.1},     {"gradient_norm/all", 1.0},
+                    {"samples_per_second", 10.0}, {"steps_per_second", 1.0},
+                    {"memory/resident", 3e8},     {"memory/peak_resident", 4e8}};
+  }
+  const auto charts = curves_of(run);
+  EXPECT_THAT(titles_of(charts),
+              ElementsAre("Training loss", "Learning rate", "Gradient norm", "Throughput", "Memory",
+                          "memory/peak_resident", "steps_per_second"));
+  EXPECT_EQ(chart_called(charts, "memory/peak_resident").unit, Unit::kBytes);
+  for (StepRecord& step : run.ranks[0].steps) {
+    step.gradient_norm.reset();
+    step.scalars["learning_rate/1"] = 0.2;
+  }
+  const auto others = titles_of(curves_of(run));
+  EXPECT_THAT(others,
+              testing::IsSupersetOf({"gradient_norm/all", "learning_rate/0", "learning_rate/1"}));
 }
 
 TEST(Curves, ShowWhatCallbacksLogged) {

@@ -5,6 +5,7 @@
 #include <trireme/base/error.h>
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -36,6 +37,37 @@ std::vector<std::int64_t> steps_of(const RankLog& rank) {
   std::vector<std::int64_t> steps;
   for (const StepRecord& step : rank.steps) steps.push_back(step.moment.global_step);
   return steps;
+}
+
+TEST(RunLog, NumbersThatNoRunHasAreDamage) {
+  const TemporaryFolder folder;
+  const std::string damaged =
+      R"({"kind":"run","time":1e300,"epoch":0,"global_step":0,"world_size":2147483647})"
+      "\n"
+      R"({"kind":"run","time":1,"epoch":0,"global_step":0,"rank":-1})"
+      "\n"
+      R"({"kind":"step","time":1,"epoch":1e300,"global_step":1,"loss":1})"
+      "\n"
+      R"({"kind":"step","time":1,"epoch":1,"global_step":9223372036854775807,"loss":1})"
+      "\n"
+      R"({"kind":"step","time":1,"epoch":1,"global_step":1,"loss":1,"memory_bytes":-1e30})"
+      "\n";
+  folder.write("events-rank0.jsonl", kRun + damaged + step_line(1, "0.5"));
+  const RunLog run = read_run(folder.path());
+  EXPECT_EQ(run.world_size, 1);
+  EXPECT_THAT(run.notes, ElementsAre(HasSubstr("5 lines are no record (the first is line 2)")));
+  ASSERT_THAT(run.ranks, SizeIs(1));
+  EXPECT_THAT(steps_of(run.ranks[0]), ElementsAre(1));
+}
+
+TEST(RunLog, SaysWhatTheDiskDidNotTake) {
+  const TemporaryFolder folder;
+  folder.write("events-rank0.jsonl",
+               kRun + step_line(1, "0.5") +
+                   R"({"kind":"lost","time":2,"epoch":1,"global_step":4,"records":2})" + "\n" +
+                   step_line(4, "0.4"));
+  EXPECT_THAT(read_run(folder.path()).notes,
+              ElementsAre(HasSubstr("2 records were not written: the disk was full")));
 }
 
 TEST(RunLog, ReadsWhatTheWriterWrote) {
@@ -224,6 +256,17 @@ TEST(RunLog, AFolderWithoutARunIsAnError) {
               HasSubstr("none is no folder\n  hint: give the folder of a run"));
   EXPECT_THAT(message_of<ConfigError>([&] { read_run(folder.path()); }),
               HasSubstr("holds no events-rank<r>.jsonl"));
+}
+
+TEST(RunLog, AFifoInPlaceOfAFileIsNotWaitedFor) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / file_of(0)).c_str(), 0600), 0);
+  EXPECT_THAT(message_of<ConfigError>([&] { read_run(folder.path()); }),
+              HasSubstr("events-rank0.jsonl: it is a FIFO, expected a regular file"));
+  std::filesystem::remove(folder / file_of(0));
+  write_run(folder.path(), 1, 2);
+  ASSERT_EQ(::mkfifo((folder / "config.toml").c_str(), 0600), 0);
+  EXPECT_EQ(read_run(folder.path()).config, "");
 }
 
 TEST(RunLog, ANewerFormatIsAnError) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/base/error.h>
+#include <trireme/base/json_depth.h>
 
 #include <filesystem>
 #include <string>
@@ -16,9 +17,15 @@ std::string read_text(const std::filesystem::path& path);
 /// as read_text does, and with line and column where the file is none.
 template <typename Json>
 Json read_json(const std::filesystem::path& path) {
+  const std::string text = read_text(path);
+  if (const std::size_t depth = json_depth(text); depth > kDeepestJson) {
+    throw DataError(join_message(path.string(), " is nested ", depth,
+                                 " levels deep, expected at most ", kDeepestJson),
+                    "the file is damaged, or not a vocabulary: get it anew");
+  }
   Json content;
   try {
-    content = Json::parse(read_text(path));
+    content = Json::parse(text);
   } catch (const typename Json::exception& error) {
     throw DataError(join_message(path.string(), " is not JSON: ", error.what()),
                     "the file is damaged, or not a vocabulary: get it anew");

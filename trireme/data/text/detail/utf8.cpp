@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/data/text/detail/utf8.h>
 
+#include <trireme/base/text.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <iomanip>
-#include <sstream>
 
 namespace trireme::data::detail {
 namespace {
@@ -85,7 +86,7 @@ bool is_white_space(char32_t character) {
 }
 
 std::string describe_character(char32_t character) {
-  std::ostringstream text;
+  TextWriter text;
   if (character > 0x20 && character != 0x7F) text << '\'' << utf8_of(character) << "' (";
   text << "U+" << std::hex << std::uppercase << std::setw(4) << std::setfill('0')
        << static_cast<std::uint32_t>(character);

@@ -27,19 +27,21 @@ constexpr int kNumStageStyles = 4;
 constexpr std::string_view kNameStyle = "name";
 constexpr std::string_view kLineStyle = "line-of-box";
 
+// Colours are concrete: few programs other than browsers know variables of CSS.
 constexpr std::string_view kStyle = R"css(<style>
-  svg { --back: #ffffff; --text: #1b1f24; --soft: #5b6470; --box: #f4f5f7; --edge: #7c8794; --skip: #c2571a;
-    font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
-  .back { fill: var(--back); } text { fill: var(--text); font-size: 11px; }
-  .name { font-weight: 600; } .name, .line-of-box { text-anchor: middle; } .soft { fill: var(--soft); }
-  .box { fill: var(--box); stroke: var(--edge); } .module { stroke-width: 2; } .tensor { stroke-dasharray: 4 3; }
-  .frame { fill: none; stroke: var(--edge); stroke-opacity: 0.6; } .head { fill: var(--edge); }
-  .line { fill: none; stroke: var(--edge); stroke-width: 1.3; } .skip { stroke: var(--skip); stroke-width: 1.8; }
-  .held { stroke-dasharray: 4 3; } .mark { stroke: var(--skip); stroke-dasharray: 2 3; }
+  svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
+  .back { fill: #ffffff; } text { fill: #1b1f24; font-size: 11px; }
+  .name { font-weight: 600; } .name, .line-of-box { text-anchor: middle; } .soft { fill: #5b6470; }
+  .box { fill: #f4f5f7; stroke: #7c8794; } .module { stroke-width: 2; } .tensor { stroke-dasharray: 4 3; }
+  .frame { fill: none; stroke: #7c8794; stroke-opacity: 0.6; } .head { fill: #7c8794; }
+  .line { fill: none; stroke: #7c8794; stroke-width: 1.3; } .skip { stroke: #c2571a; stroke-width: 1.8; }
+  .held { stroke-dasharray: 4 3; } .mark { stroke: #c2571a; stroke-dasharray: 2 3; }
   .band { fill-opacity: 0.25; } .stage0 { fill: #6bb5ec; } .stage1 { fill: #f0b445; } .stage2 { fill: #5fc9a4; }
   .stage3 { fill: #d58bb8; }
   @media (prefers-color-scheme: dark) {
-    svg { --back: #1d2126; --text: #e7eaee; --soft: #a3acb8; --box: #2a3037; --edge: #8b95a1; --skip: #f09352; }
+    .back { fill: #1d2126; } text { fill: #e7eaee; } .soft { fill: #a3acb8; }
+    .box { fill: #2a3037; stroke: #8b95a1; } .frame, .line { stroke: #8b95a1; } .head { fill: #8b95a1; }
+    .skip, .mark { stroke: #f09352; }
   }
 </style>
 <defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7"

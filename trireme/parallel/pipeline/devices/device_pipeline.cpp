@@ -185,7 +185,7 @@ Plan DevicePipeline::Impl::plan_of(std::int64_t count) const {
 pipeline::CutBatch DevicePipeline::Impl::cut(const std::vector<at::Tensor>& batch,
                                              std::int64_t count) const {
   return pipeline::cut_batch(batch, {.count = count, .may_be_fewer = finds_micro_batches}, module,
-                             comm::Group());
+                             comm::Group::self());
 }
 
 void DevicePipeline::Impl::take_stages(const pipeline::CutBatch& batch, std::int64_t count) {
@@ -217,7 +217,7 @@ DevicePipeline::Impl::Prepared& DevicePipeline::Impl::prepared_for(const pipelin
     const bool is_first = !first;
     take_stages(batch, count);
     if (is_first) return *first;
-    pipeline::StagedGraph staged(module, forward, batch.micro_batches, plan_of(count));
+    pipeline::StagedGraph staged(module, forward, batch.micro_batches, plan_of(count), *first);
     check_without_autocast(staged.graph());
     staged.check_same_parameters(*first);
     placement->add(staged);
@@ -300,7 +300,7 @@ const DevicePipeline::Impl::Prepared& DevicePipeline::Impl::last() const {
   return *latest;
 }
 
-DevicePipeline::DevicePipeline(torch::nn::Module& module, graph::Forward forward, const Plan& plan,
+DevicePipeline::DevicePipeline(ModuleRef module, graph::Forward forward, const Plan& plan,
                                const std::vector<at::Device>& devices) {
   check_plan(plan);
   if (plan.micro_batches == 0 && own_schedule(plan)) {
@@ -309,7 +309,7 @@ DevicePipeline::DevicePipeline(torch::nn::Module& module, graph::Forward forward
   }
   const std::vector<at::Device> its = checked(devices);
   check_offload(plan, its);
-  impl_ = std::make_unique<Impl>(Impl{.module = module,
+  impl_ = std::make_unique<Impl>(Impl{.module = *module,
                                       .forward = std::move(forward),
                                       .plan = plan,
                                       .workers = std::make_unique<pipeline::Workers>(its),
@@ -341,7 +341,7 @@ PipelineEvaluation DevicePipeline::evaluate(const std::vector<at::Tensor>& batch
   const std::int64_t count = std::max<std::int64_t>(its.plan.micro_batches, 1);
   const auto cut = [&] {
     return pipeline::cut_batch(batch, {.count = count, .may_be_fewer = true}, its.module,
-                               comm::Group());
+                               comm::Group::self());
   };
   its.take_stages(cut(), count);
   const pipeline::EvaluationMode mode(its.module);

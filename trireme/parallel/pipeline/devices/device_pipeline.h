@@ -65,8 +65,8 @@ class DevicePipeline {
   /// @param plan micro_batches 0: the first step finds how many are fastest (find_micro_batches).
   /// @param devices in the order in which stages are given to them: those that are ranks along
   /// `pipe` in `plan.stages` and schedules.
-  DevicePipeline(torch::nn::Module& module, graph::Forward forward, const Plan& plan,
-                 const std::vector<at::Device>& devices);
+  [[nodiscard]] DevicePipeline(ModuleRef module, graph::Forward forward, const Plan& plan,
+                               const std::vector<at::Device>& devices);
   DevicePipeline(DevicePipeline&&) noexcept;
   DevicePipeline& operator=(DevicePipeline&&) noexcept;
   ~DevicePipeline();

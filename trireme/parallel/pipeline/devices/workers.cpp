@@ -3,6 +3,7 @@
 
 #include <trireme/base/environment.h>
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/engine.h>
 #include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/threads/streams.h>
@@ -98,13 +99,16 @@ void Workers::run(const std::function<void(int)>& body, std::span<const at::Devi
   const std::function<void(int)> here = [&](int rank) {
     const at::ThreadLocalStateGuard surroundings(state);
     const comm::threads::CurrentStreams on_streams(streams);
-    c10::OptionalDeviceGuard on_device;
-    if (comm::threads::has_streams(device(rank))) on_device.reset_device(device(rank));
     try {
-      body(rank);
+      if (comm::threads::has_streams(device(rank))) {
+        const c10::DeviceGuard on_device(device(rank));
+        body(rank);
+      } else {
+        body(rank);
+      }
     } catch (const std::exception& error) {
       if (!groups_.empty())
-        detail::end_for_all(groups_[static_cast<std::size_t>(rank)], error.what());
+        detail::end_for_all(groups_[static_cast<std::size_t>(rank)], message_of(error));
       throw;
     }
   };
@@ -141,9 +145,8 @@ void Workers::connect() {
                                          .size = size(),
                                          .group_name = "devices of this process",
                                          .timeout = settings.timeout};
-    if (size() > 1) {
-      groups[static_cast<std::size_t>(rank)] = comm::connect(comm::threads_engine(), context);
-    }
+    groups[static_cast<std::size_t>(rank)] =
+        size() > 1 ? comm::connect(comm::threads_engine(), context) : comm::Group::self();
   });
   groups_ = std::move(groups);
   ++num_groups_;

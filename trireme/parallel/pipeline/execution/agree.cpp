@@ -2,6 +2,7 @@
 #include <trireme/parallel/pipeline/execution/agree.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/schedule/passes.h>
@@ -95,7 +96,7 @@ Program agree(Program program, const std::vector<StageCode>& stages, const comm:
     text = join_message(describe(program), "receives ahead ", options.messages.receives_ahead,
                         ", outstanding ", options.messages.outstanding.value_or(-1));
   } catch (const std::exception& found) {
-    error = found.what();
+    error = message_of(found);
   }
   throw_of_all(error, group);
   detail::check_same_text("program of the pipeline", text, group);

@@ -2,6 +2,7 @@
 #include <trireme/parallel/pipeline/execution/gradient_sums.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/tensor/memory.h>
@@ -15,7 +16,6 @@
 #include <map>
 #include <ranges>
 #include <set>
-#include <sstream>
 #include <utility>
 
 namespace trireme::pipeline {
@@ -23,7 +23,7 @@ namespace {
 
 // A line for each parameter: `2 [4, 3] Float\tweight`; names come last, for they may have blanks.
 std::string describe_parameters(const std::vector<StageCode>& stages) {
-  std::ostringstream text;
+  TextWriter text;
   for (const StageCode& code : stages) {
     for (const auto& [name, parameter] : code.parameters) {
       if (!parameter.requires_grad()) continue;
@@ -50,7 +50,7 @@ struct Told {
 std::map<std::string, std::vector<Told>> read(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<Told>> all;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    std::istringstream lines(texts[rank]);
+    TextReader lines(texts[rank]);
     Told told{.kind = {}, .stage = 0, .rank = static_cast<int>(rank)};
     std::string name;
     while (lines >> told.stage && lines.get() == ' ' && std::getline(lines, told.kind, '\t') &&

@@ -282,6 +282,27 @@ Rule distance_rule() {
           .family = kFamily};
 }
 
+// weight_norm: the slices of a weight along one dim, each divided by its norm: that dim may be cut.
+// All tensors of the call have as many dims.
+Indices weight_norm_indices(const Call& call) {
+  const std::int64_t num_dims = call.input(0).dim();
+  const std::int64_t dim = wrapped_dim(call.integer(call.position("dim")), num_dims);
+  std::string letters(static_cast<std::size_t>(num_dims), '.');
+  letters[static_cast<std::size_t>(dim)] = 'A';
+  return {same_letters(call, letters)};
+}
+
+Indices weight_norm_backward_indices(const Call& call) {
+  Indices indices = weight_norm_indices(call);
+  indices.terms.linear = {0};
+  return indices;
+}
+
+std::vector<at::Tensor> weight_norm_shapes(const Call& call) {
+  const at::Tensor& scale = call.input(1);
+  return {call.input(0), scale.to(wide_type(scale.scalar_type()))};
+}
+
 }  // namespace
 
 void add_norm_rules(NamedRules& rules) {
@@ -290,6 +311,13 @@ void add_norm_rules(NamedRules& rules) {
   }
   rules.emplace_back("aten::_foreach_norm", foreach_norm_rule());
   rules.emplace_back("aten::dist", distance_rule());
+  rules.emplace_back("aten::_weight_norm_interface",
+                     with_shapes(by_letters(weight_norm_indices, kFamily), weight_norm_shapes));
+  rules.emplace_back("aten::_weight_norm_interface_backward",
+                     with_shapes(by_letters(weight_norm_backward_indices, kFamily),
+                                 [](const Call& call) -> std::vector<at::Tensor> {
+                                   return {call.input(1), call.input(2)};
+                                 }));
 }
 
 }  // namespace trireme::tensor

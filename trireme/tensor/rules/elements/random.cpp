@@ -4,6 +4,7 @@
 // A part is drawn alone, and a mesh of one rank draws the same. (Salmon et al., "Parallel random
 // numbers: as easy as 1, 2, 3", SC 2011; docs/design/numerics.md, rule 6.)
 #include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/by_letters.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -12,6 +13,7 @@
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/leaky_relu.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +21,7 @@
 #include <limits>
 #include <mutex>
 #include <numbers>
+#include <vector>
 
 namespace trireme::tensor {
 namespace {
@@ -180,6 +183,33 @@ void randn_like(LocalCall& call) {
   fill_argument(call, new_part(call), [](Words& words) { return words.normal(); });
 }
 
+// Divided by the rate, the logarithm of a uniform number in (0, 1].
+void exponential(LocalCall& call) {
+  const double rate = call.argument(call.call().position("lambd")).toDouble();
+  fill_argument(call, call.tensor(0),
+                [rate](Words& words) { return -std::log(1 - words.uniform()) / rate; });
+}
+
+// While training, what is not positive gets a random slope each, which `noise` keeps.
+void rrelu(LocalCall& call) {
+  const Call& its = call.call();
+  const at::Tensor self = call.tensor(0);
+  const at::Tensor noise = call.tensor(its.position("noise"));
+  const double lower = number(call, "lower");
+  const double upper = number(call, "upper");
+  at::Tensor result;
+  if (call.argument(its.position("training")).toBool()) {
+    const std::uint64_t key = next_key(call.argument(its.position("generator")));
+    fill(noise, call.input_layout(0), call.input_sizes(0), key,
+         [=](Words& words) { return lower + (upper - lower) * words.uniform(); });
+    noise.masked_fill_(self > 0, 1);
+    result = self * noise;
+  } else {
+    result = at::leaky_relu(self, (lower + upper) / 2);
+  }
+  call.give({its.is_in_place() ? self.copy_(result) : result});
+}
+
 // Inputs and outputs cut alike, along any dim or into flat ranges.
 void alike_everywhere(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const std::int64_t num_dims = axis.call.input(0).dim();
@@ -206,6 +236,14 @@ void add_random_rules(NamedRules& rules) {
   rules.emplace_back("aten::bernoulli", drawn_by(bernoulli_of_tensor));
   rules.emplace_back("aten::uniform_", drawn_by(uniform));
   rules.emplace_back("aten::normal_", drawn_by(normal));
+  // LibTorch has no meta kernels for these.
+  const auto like_first = [](const Call& call) -> std::vector<at::Tensor> {
+    return {call.input(0)};
+  };
+  rules.emplace_back("aten::exponential_", with_shapes(drawn_by(exponential), like_first));
+  for (const char* name : {"aten::rrelu_with_noise", "aten::rrelu_with_noise_"}) {
+    rules.emplace_back(name, with_shapes(drawn_by(rrelu), like_first));
+  }
   rules.emplace_back("aten::rand_like", drawn_by(rand_like));
   rules.emplace_back("aten::randn_like", drawn_by(randn_like));
 }

@@ -174,7 +174,10 @@ void batch_norm_backward(LocalCall& call) {
   const Batch batch(call, 1);
   const at::Tensor input = call.tensor(1);
   const bool trains = is_training(its);
-  if ((batch.axes.empty() || !trains) && input.numel() > 0) {
+  // What forward has reserved on accelerators is of the batch as it was cut then: not used.
+  const bool has_reserve = its.name() == "aten::batch_norm_backward" && !input.is_cpu();
+  const bool is_local = (batch.axes.empty() && !has_reserve) || !trains;
+  if (is_local && input.numel() > 0) {
     call.call_operator();
     return;
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Losses. A mean over a tensor that is cut divides by the number of all elements, so that parts of
-// different sizes add up. nll_loss takes scores whose classes are cut (a parallel vocabulary):
-// every rank finds the targets that are among its classes.
+// different sizes add up. Sums of half precision are made in single precision. nll_loss takes
+// scores whose classes are cut (a parallel vocabulary): every rank finds the targets that are among
+// its classes.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
 
@@ -12,6 +13,8 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/take.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -38,22 +41,34 @@ at::ScalarType type_of_loss(const Call& call, int first) {
   return at::result_type(call.input(first), call.input(first + 1));
 }
 
+// The operator gives a loss of each element; their sum is made, and divided, in a wide type, as the
+// operator itself does it: a sum of half precision may be larger than its largest number.
 void mean_loss_of_parts(LocalCall& call) {
   const Call& its = call.call();
   std::int64_t count = 1;
   for (const std::int64_t size : broadcast_sizes(its, 0)) count *= size;
-  call.argument(its.position("reduction")) = static_cast<std::int64_t>(at::Reduction::Sum);
+  call.argument(its.position("reduction")) = static_cast<std::int64_t>(at::Reduction::None);
   call.call_operator();
-  call.result(0) = call.result(0).toTensor() / static_cast<double>(count);
+  const at::Tensor losses = call.result(0).toTensor();
+  const at::ScalarType type = losses.scalar_type();
+  call.result(0) = (at::sum(losses, wide_type(type)) / static_cast<double>(count)).to(type);
 }
 
-// The operator divides by the elements that it sees: here the gradient of the loss is divided.
+// The operator divides by the elements that it sees: here the gradient of the loss is divided, and
+// all in a wide type, in which it does not vanish.
 void mean_loss_backward_of_parts(LocalCall& call) {
   const Call& its = call.call();
   const auto count = static_cast<double>(its.input(1).numel());
+  const at::ScalarType type = call.tensor(1).scalar_type();
+  for (int input = 0; input < its.num_inputs(); ++input) {
+    const int position = its.argument_of(input);
+    const at::Tensor local = call.tensor(position);
+    call.argument(position) = local.to(wide_type(local.scalar_type()));
+  }
   call.argument(its.position("reduction")) = static_cast<std::int64_t>(at::Reduction::Sum);
   call.argument(0) = call.tensor(0) / count;
   call.call_operator();
+  call.result(0) = call.result(0).toTensor().to(type);
 }
 
 void loss_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
@@ -149,10 +164,23 @@ bool is_empty(LocalCall& call, int scores) {
          call.tensor(call.call().position("target")).numel() == 0;
 }
 
+// The weights of the targets that count here, summed.
+at::Tensor sum_of_weights(LocalCall& call, at::ScalarType type) {
+  const at::Tensor target = call.tensor(1);
+  const at::Tensor is_counted =
+      target != call.argument(call.call().position("ignore_index")).toInt();
+  const int weight = call.call().position("weight");
+  if (!call.has_tensor(weight)) return at::sum(is_counted, type);
+  const at::Tensor classes = target.to(at::kLong).masked_fill(is_counted.logical_not(), 0);
+  return at::sum(call.tensor(weight).take(classes).masked_fill(is_counted.logical_not(), 0), type);
+}
+
 void nll_loss(LocalCall& call) {
   const Call& its = call.call();
   const std::int64_t reduction = reduction_of(its);
   const at::TensorOptions options = call.tensor(0).options();
+  const at::ScalarType type = call.tensor(0).scalar_type();
+  const at::ScalarType wide = wide_type(type);
   const at::Tensor target = call.tensor(1);
   keep_own_targets(call, 0);
   if (reduction == at::Reduction::None) {
@@ -163,16 +191,22 @@ void nll_loss(LocalCall& call) {
     }
     return;
   }
+  // Losses of half precision are summed in single: their sum may be larger than its largest number.
   at::Tensor sum, weight;
   if (is_empty(call, 0)) {
-    sum = at::zeros({}, options);
-    weight = at::zeros({}, options);
+    sum = at::zeros({}, options.dtype(wide));
+    weight = at::zeros({}, options.dtype(wide));
     call.give({sum, weight});
-  } else {
+  } else if (wide == type) {
     call.argument(its.position("reduction")) = static_cast<std::int64_t>(at::Reduction::Sum);
     call.call_operator();
     sum = call.result(0).toTensor();
     weight = call.result(1).toTensor();
+  } else {
+    weight = sum_of_weights(call, wide);
+    call.argument(its.position("reduction")) = static_cast<std::int64_t>(at::Reduction::None);
+    call.call_operator();
+    sum = at::sum(call.result(0).toTensor(), wide);
   }
   // Every element of the scores is on one rank of those that cut them.
   const Layout& layout = call.input_layout(0);
@@ -181,8 +215,15 @@ void nll_loss(LocalCall& call) {
   const at::Tensor sums =
       reduced_across(at::stack({sum, weight}), layout.mesh(), axes_that_cut(layout, dims),
                      comm::ReduceOp::kSum, its.name());
-  call.result(0) = reduction == at::Reduction::Mean ? sums[0] / sums[1] : sums[0].clone();
-  call.result(1) = sums[1].clone();
+  at::Tensor loss = sums[0];
+  if (reduction == at::Reduction::Mean) {
+    // Backward divides by the weight in the type of the scores. Where it does not fit there, no
+    // gradient would be left: the loss is no number then, as in one process.
+    const at::Tensor rounded = sums[1].to(type).to(wide);
+    loss = sums[0] / sums[1] + (rounded - rounded);
+  }
+  call.result(0) = loss.to(type, /*non_blocking=*/false, /*copy=*/true);
+  call.result(1) = sums[1].to(type, /*non_blocking=*/false, /*copy=*/true);
 }
 
 void nll_loss_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
@@ -211,8 +252,8 @@ void nll_loss_exchanges(const DecidedCall& decided, std::vector<Exchange>& excha
   if (reduction_of(call) == at::Reduction::None) return;
   std::vector<std::int64_t> dims;
   for (std::int64_t dim = 0; dim < call.input(0).dim(); ++dim) dims.push_back(dim);
-  add_reductions(decided, axes_that_cut(decided.inputs[0], dims), 2, call.input(0).scalar_type(),
-                 exchanges);
+  add_reductions(decided, axes_that_cut(decided.inputs[0], dims), 2,
+                 wide_type(call.input(0).scalar_type()), exchanges);
 }
 
 std::vector<at::Tensor> nll_loss_shapes(const Call& call) {
@@ -257,6 +298,45 @@ std::vector<at::Tensor> nll_loss_backward_shape(const Call& call) {
   return {at::empty_like(call.input(1))};
 }
 
+// -- losses of whole rows and sequences ----------------------------------------------------------
+
+// Backward is linear in the gradient, the first input; all else is whole.
+Rule whole_backward_rule() {
+  return {.strategies =
+              [](const AxisCall& axis, std::vector<Strategy>& strategies) {
+                Strategy& partial = strategies.emplace_back(whole_inputs(axis.call));
+                partial.inputs.front() = Partial{};
+                partial.outputs = {Partial{}};
+              },
+          .shapes = [](const Call& call) -> std::vector<at::Tensor> {
+            return {at::empty_like(call.input(1), at::MemoryFormat::Contiguous)};
+          },
+          .family = "losses"};
+}
+
+// A loss for each row of scores [rows, classes], or [classes].
+std::vector<at::Tensor> loss_of_rows(const Call& call) {
+  const at::Tensor& scores = call.input(0);
+  const bool is_of_each = reduction_of(call) == at::Reduction::None && scores.dim() > 1;
+  return {scores.new_empty(is_of_each ? scores.sizes().slice(0, 1) : c10::IntArrayRef())};
+}
+
+std::vector<at::Tensor> multilabel_margin_shapes(const Call& call) {
+  return {loss_of_rows(call)[0], call.input(0).new_empty(call.input(1).sizes())};
+}
+
+// Losses [batch] and, for backward, [batch, steps, 2 * longest target + 1]. Where the lengths are
+// tensors, only their values say it.
+std::vector<at::Tensor> ctc_loss_shapes(const Call& call) {
+  const at::Tensor& scores = call.input(0);  // [steps, batch, classes]
+  const c10::IValue& lengths = call.argument(call.position("target_lengths"));
+  if (!lengths.isIntList()) return {};
+  std::int64_t longest = 0;
+  for (const std::int64_t length : lengths.toIntVector()) longest = std::max(longest, length);
+  return {scores.new_empty({scores.size(1)}),
+          scores.new_empty({scores.size(1), scores.size(0), 2 * longest + 1})};
+}
+
 }  // namespace
 
 void add_loss_rules(NamedRules& rules) {
@@ -277,6 +357,14 @@ void add_loss_rules(NamedRules& rules) {
                                                           .exchanges = nll_loss_exchanges,
                                                           .family = "losses"});
     add(name + "_backward", nll_loss_backward_strategies, nll_loss_backward_shape);
+  }
+  // Their inputs are made whole.
+  add("_ctc_loss", nullptr, ctc_loss_shapes);
+  add("multi_margin_loss", nullptr, loss_of_rows);
+  add("multilabel_margin_loss_forward", nullptr, multilabel_margin_shapes);
+  for (const char* name :
+       {"_ctc_loss_backward", "multi_margin_loss_backward", "multilabel_margin_loss_backward"}) {
+    rules.emplace_back("aten::" + std::string(name), whole_backward_rule());
   }
 }
 

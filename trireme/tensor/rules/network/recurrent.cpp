@@ -4,10 +4,13 @@
 // operators, which have rules of their own.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/ops/empty.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace trireme::tensor {
 namespace {
@@ -88,14 +91,34 @@ std::vector<at::Tensor> layer_backward_shapes(const Call& call) {
   return {like("input"), like("weight1"), like("weight2"), bias, bias, like("hx_"), like("cx_tmp")};
 }
 
+// The workspace that forward left on this rank is of the batch that the rank had then, so backward
+// takes the same batch. The output, which autograd kept as forward made it, says which that was.
+Rule layer_backward_rule() {
+  const Rule by_batch = by_letters(layer_backward_indices, kFamily);
+  return {.strategies =
+              [by_batch](const AxisCall& axis, std::vector<Strategy>& strategies) {
+                const Call& call = axis.call;
+                const auto output =
+                    static_cast<std::size_t>(call.input_of(call.position("output")));
+                const bool was_cut = axis.layouts[output][axis.axis].is_shard();
+                std::vector<Strategy> all = {alike(call, Replicate{}, Replicate{})};
+                by_batch.strategies(axis, all);
+                for (Strategy& strategy : all) {
+                  const bool is_cut = strategy.inputs[output].is_shard();
+                  if (is_cut == was_cut) strategies.push_back(std::move(strategy));
+                }
+              },
+          .shapes = layer_backward_shapes,
+          .lists_all = true,
+          .family = kFamily};
+}
+
 }  // namespace
 
 void add_recurrent_rules(NamedRules& rules) {
   rules.emplace_back("aten::mkldnn_rnn_layer",
                      with_shapes(by_letters(layer_indices, kFamily, run_layer), layer_shapes));
-  rules.emplace_back(
-      "aten::mkldnn_rnn_layer_backward",
-      with_shapes(by_letters(layer_backward_indices, kFamily), layer_backward_shapes));
+  rules.emplace_back("aten::mkldnn_rnn_layer_backward", layer_backward_rule());
 }
 
 }  // namespace trireme::tensor

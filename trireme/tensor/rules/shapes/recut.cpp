@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace trireme::tensor {
@@ -224,15 +225,15 @@ void add_recut(const AxisCall& axis, std::vector<Strategy>& strategies) {
   strategies.push_back(std::move(strategy));
 }
 
-void recut_exchanges(const DecidedCall& call, std::vector<Exchange>& exchanges) {
-  if (call.call.input(0).dim() == 0 || call.call.num_outputs() == 0) return;
-  const Recut recut = recut_of(call.call);
-  const Layout& input = call.inputs[0];
+// The all-to-all of what is recut, of an input that one axis cuts.
+void add_exchange_of(const Recut& recut, const DecidedCall& call, int which,
+                     std::vector<Exchange>& exchanges) {
+  const Layout& input = call.inputs[static_cast<std::size_t>(which)];
   const auto axes = input.axes_of(recut.dim);
   if (axes.size() != 1 || call.outputs[0].axes_of(recut.dim).size() != 1) return;
   const std::int64_t ranks = input.mesh().size(axes[0]);
-  const auto local = local_sizes(call.call.input(0).sizes(), input, call.coordinate);
-  double row = static_cast<double>(call.call.input(0).element_size());
+  const auto local = local_sizes(call.call.input(which).sizes(), input, call.coordinate);
+  double row = static_cast<double>(call.call.input(which).element_size());
   for (std::size_t dim = 0; dim < local.size(); ++dim) {
     if (static_cast<int>(dim) != recut.dim) row *= static_cast<double>(local[dim]);
   }
@@ -242,6 +243,19 @@ void recut_exchanges(const DecidedCall& call, std::vector<Exchange>& exchanges) 
                        .axis = axes[0],
                        .bytes_sent = bytes_sent(Collective::kAllToAll, bytes, ranks),
                        .seconds = seconds(Collective::kAllToAll, bytes, ranks)});
+}
+
+void recut_exchanges(const DecidedCall& call, std::vector<Exchange>& exchanges) {
+  if (call.call.input(0).dim() == 0 || call.call.num_outputs() == 0) return;
+  add_exchange_of(recut_of(call.call), call, 0, exchanges);
+}
+
+// A dim of that size into `count` stretches.
+Recut into_stretches(std::int64_t size, int dim, int count) {
+  Recut recut = {.dim = dim, .from = {{0, size}}, .to = {}};
+  const std::int64_t length = size / count;
+  for (int i = 0; i < count; ++i) recut.to.push_back({i * length, length});
+  return recut;
 }
 
 }  // namespace
@@ -254,6 +268,26 @@ Rule with_recut(Rule rule) {
   };
   rule.exchanges = recut_exchanges;
   return rule;
+}
+
+std::vector<at::Tensor> stretches_of(const at::Tensor& local, c10::IntArrayRef sizes,
+                                     const Layout& layout, int dim, int count) {
+  return carry_out(into_stretches(sizes[static_cast<std::size_t>(dim)], dim, count), {local},
+                   layout.mesh().group(axis_of(layout, dim)));
+}
+
+at::Tensor joined_stretches(const std::vector<at::Tensor>& parts, c10::IntArrayRef sizes,
+                            const Layout& layout, int dim) {
+  Recut recut =
+      into_stretches(sizes[static_cast<std::size_t>(dim)], dim, static_cast<int>(parts.size()));
+  std::swap(recut.from, recut.to);
+  return carry_out(recut, parts, layout.mesh().group(axis_of(layout, dim))).front();
+}
+
+void add_stretch_exchange(const DecidedCall& decided, int input, int dim, int count,
+                          std::vector<Exchange>& exchanges) {
+  const std::int64_t size = decided.call.input(input).size(dim);
+  add_exchange_of(into_stretches(size, dim, count), decided, input, exchanges);
 }
 
 }  // namespace trireme::tensor

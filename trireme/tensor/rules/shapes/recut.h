@@ -12,11 +12,27 @@
 
 #include <trireme/tensor/rules/rule.h>
 
+#include <vector>
+
 namespace trireme::tensor {
 
 /// The rule of split, split_with_sizes, slice, slice_backward or cat, with one more strategy: where
 /// an axis alone cuts the dim of the argument `dim`, it stays cut. No stretch may be shorter than
 /// the axis is long.
 Rule with_recut(Rule rule);
+
+/// This rank's part of each of `count` equally long stretches of `dim`, where `local` is its part
+/// of the tensor of `sizes`, whose `dim` one axis cuts. No stretch may be shorter than the axis is
+/// long. Collective over the axis.
+std::vector<at::Tensor> stretches_of(const at::Tensor& local, c10::IntArrayRef sizes,
+                                     const Layout& layout, int dim, int count);
+
+/// The reverse: this rank's part of the tensor of `sizes`, from its parts of the stretches.
+at::Tensor joined_stretches(const std::vector<at::Tensor>& parts, c10::IntArrayRef sizes,
+                            const Layout& layout, int dim);
+
+/// The collective of either, for Rule::exchanges: of that input, where one axis cuts `dim`.
+void add_stretch_exchange(const DecidedCall& decided, int input, int dim, int count,
+                          std::vector<Exchange>& exchanges);
 
 }  // namespace trireme::tensor

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <apps/trireme/command_line.h>
+
+#include <trireme/base/config/nearest.h>
+#include <trireme/base/error.h>
+#include <trireme/base/text.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace trireme::apps {
+namespace {
+
+// `trireme checkpoint prune`
+std::string full_name(const CLI::App& command) {
+  const CLI::App* const parent = command.get_parent();
+  return (parent == nullptr ? "" : full_name(*parent) + " ") + command.get_name();
+}
+
+std::vector<std::string> commands_of(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* its : command.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(its->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> options_of(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// `did you mean 'prune'? ` or nothing.
+std::string meant(const std::string& word, const std::vector<std::string>& candidates) {
+  const std::string text = config::did_you_mean(word, candidates);
+  return text.empty() ? text : text + " ";
+}
+
+[[noreturn]] void refuse_word(const CLI::App& command, const std::string& word) {
+  const std::string name = full_name(command);
+  const std::string help = "see " + name + " --help";
+  const std::vector<std::string> commands = commands_of(command);
+  if (!commands.empty()) {
+    throw ConfigError(
+        join_message(name, " has no command '", word, "'"),
+        join_message(meant(word, commands), "the commands are ", listed(commands), "; ", help));
+  }
+  throw ConfigError(join_message(name, " was given '", word, "', and expects no such word"), help);
+}
+
+}  // namespace
+
+CLI::Validator integer_from(std::int64_t minimum, std::int64_t maximum) {
+  const bool is_open = maximum == std::numeric_limits<std::int64_t>::max();
+  const std::string expected = is_open ? join_message("an integer from ", minimum)
+                                       : join_message("an integer from ", minimum, " to ", maximum);
+  return {[=](std::string& text) {
+            const auto number = parse_number<std::int64_t>(text);
+            if (number && *number >= minimum && *number <= maximum) return std::string();
+            return join_message("'", text, "', expected ", expected);
+          },
+          ""};
+}
+
+bool lexical_cast(const std::string& text, Real& real) {
+  const auto number = parse_number<double>(text);
+  real.value = number.value_or(0);
+  return number.has_value();
+}
+
+CLI::Validator number_from_zero() {
+  return {[](std::string& text) {
+            const auto number = parse_number<double>(text);
+            if (number && *number >= 0 && std::isfinite(*number)) return std::string();
+            return join_message("'", text, "', expected a number, 0 or more");
+          },
+          ""};
+}
+
+void refuse_given(const CLI::App& command, const std::string& option, const std::string& because,
+                  const std::string& instead) {
+  if (command.count(option) == 0) return;
+  throw ConfigError(join_message(option, " has no effect here: ", because), instead);
+}
+
+void check_first_word(const CLI::App& app, const std::vector<std::string>& words) {
+  const std::vector<std::string> names = commands_of(app);
+  const std::string commands =
+      join_message("the commands are ", listed(names), "; see trireme --help");
+  if (words.empty()) throw ConfigError("no command", commands);
+  const std::string& word = words.front();
+  if (word.starts_with('-') || std::ranges::find(names, word) != names.end()) return;
+  throw ConfigError(join_message("no command is called '", word, "'"),
+                    meant(word, names) + commands);
+}
+
+void refuse_option(const CLI::App& command, const std::string& word, const std::string& more) {
+  const std::string name = full_name(command);
+  const std::string option = word.substr(0, word.find('='));
+  throw ConfigError(
+      join_message(name, " has no option '", option, "'"),
+      join_message(meant(option, options_of(command)), "see ", name, " --help", more));
+}
+
+void explain(const CLI::App& app, const CLI::ParseError& wrong) {
+  const CLI::App* command = &app;
+  for (auto below = app.get_subcommands(); !below.empty(); below = command->get_subcommands()) {
+    command = below.back();
+  }
+  // An option that is misspelt leaves its value to be taken for something else, and a word that is
+  // misspelt another one missing. The rest of a prefix command is somebody else's.
+  const bool is_own = !command->get_prefix_command();
+  const std::vector<std::string> unknown =
+      is_own ? command->remaining() : std::vector<std::string>();
+  const auto option =
+      std::ranges::find_if(unknown, [](const std::string& word) { return word.starts_with('-'); });
+  if (option != unknown.end()) refuse_option(*command, *option);
+  if (!unknown.empty()) refuse_word(*command, unknown.front());
+  throw ConfigError(wrong.what(), join_message("see ", full_name(*command), " --help"));
+}
+
+}  // namespace trireme::apps

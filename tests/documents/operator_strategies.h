@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names that fragments of docs/guide/operator-strategies.md use: see extract.py.
+#pragma once
+
+#include <trireme/trireme.h>
+
+#include <torch/torch.h>
+
+namespace page_operator_strategies {
+
+extern at::Tensor batch, weight, x, w, v;
+
+}  // namespace page_operator_strategies

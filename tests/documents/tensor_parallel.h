@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names that fragments of docs/guide/tensor-parallel.md use: see extract.py.
+#pragma once
+
+#include <trireme/trireme.h>
+
+#include <torch/torch.h>
+
+#include <iostream>
+
+namespace page_tensor_parallel {
+
+using namespace trireme;
+using checkpoint::latest;
+
+struct LanguageModelImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& tokens);
+};
+TORCH_MODULE(LanguageModel);
+
+extern LanguageModel model;
+extern Plan plan;
+extern World world;
+extern torch::nn::Linear generator, critic;
+extern torch::nn::LSTM lstm;
+extern Parallelized parallel;
+extern DeviceMesh mesh;
+extern torch::optim::AdamW optimizer;
+extern checkpoint::State state;
+extern at::Tensor tokens;
+at::Tensor tokens_of(const DataPart& part);
+at::Tensor targets_of(const DataPart& part);
+
+}  // namespace page_tensor_parallel

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks learn that cannot make a group: of memory that is not theirs, and of ranks that do not
+// come.
+#include <trireme/base/error.h>
+
+#include <gmock/gmock.h>
+#include <tests/ranks/shm/thread_ranks.h>
+#include <tests/temporary_folder.h>
+#include <unistd.h>
+
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace trireme::shm {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using trireme::test::message_of;
+
+using Thrown = std::vector<std::exception_ptr>;
+
+// Another user of the machine was faster than rank 0.
+class PoisonedMeeting : public test::ThreadMeeting {
+ public:
+  explicit PoisonedMeeting(std::string address) : address_(std::move(address)) {}
+  std::string get(const std::string& key) override {
+    const std::string value = ThreadMeeting::get(key);
+    return key == "memory" || key == "file" ? address_ : value;
+  }
+
+ private:
+  std::string address_;
+};
+
+TEST(Connecting, MapsNoMemoryThatAnotherUserOffers) {
+  // A rank used to map it, and to write there.
+  if (::geteuid() != 0) GTEST_SKIP() << "giving a file to another user takes the rights of root";
+  const Segment his = Segment::create(Segment::Kind::kNamed, std::size_t{1} << 22);
+  ASSERT_EQ(::chown(his.path().c_str(), 65534, 65534), 0);
+  PoisonedMeeting meeting(his.address());
+  const Thrown thrown = test::run_threads(
+      2, [&](int rank) { Communicator::connect(rank, 2, meeting, test::options_with(true)); });
+  for (const std::exception_ptr& exception : thrown) {
+    EXPECT_THAT(message_of<ConfigError>([&] {
+                  if (exception) std::rethrow_exception(exception);
+                }),
+                AllOf(HasSubstr("the ranks cannot share memory: cannot open shared memory "),
+                      HasSubstr("it belongs to user 65534, and this process to user 0")));
+  }
+  EXPECT_EQ(his.data()[0], std::byte{0});
+}
+
+TEST(Connecting, NamesTheRankThatDoesNotCome) {
+  // The message named a key of the store and a network interface.
+  for (const bool comes_to_the_first_question : {false, true}) {
+    test::ThreadMeeting meeting(milliseconds(2000));  // within which the others have come
+    Options options = test::options_with(true, "data");
+    options.yields = {};
+    options.timeout = milliseconds(2000);
+    options.look_at = [](int rank) {
+      return join_message("is stopped (process ", 100 + rank, ")");
+    };
+    const Thrown thrown = test::run_threads(3, [&](int rank) {
+      if (rank != 2) {
+        Communicator::connect(rank, 3, meeting, options);
+      } else if (comes_to_the_first_question) {
+        RollCall(meeting, rank, 3, options).answer("cores", "1 0");
+      }
+    });
+    // Rank 1 waits for rank 0, which waits for rank 2.
+    for (const std::size_t rank : {0U, 1U}) {
+      try {
+        ASSERT_TRUE(thrown[rank]);
+        std::rethrow_exception(thrown[rank]);
+      } catch (const CommError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("rank 2 did not come within 2 s to the meeting of "
+                                            "group 'data', which shares memory; "
+                                            "rank 2 is stopped (process 102)"));
+        EXPECT_EQ(error.failure().peer, 2);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::shm

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// TRIREME_CHECK=values compares what tensors made whole, or distributed, claim to be equal.
+#include <trireme/tensor/distributed_tensor.h>
+
+#include <gmock/gmock.h>
+#include <tests/ranks/checks.h>
+#include <tests/ranks/thread_ranks.h>
+
+#include <cstdlib>
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Read once by the library: set before any test.
+const int is_set = ::setenv("TRIREME_CHECK", "values", 1);
+
+TEST(CheckedValues, GradientsOfFullThatDifferAreAnError) {
+  ASSERT_EQ(is_set, 0);
+  testing::run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"data", 2}});
+    const auto rows = distribute(torch::rand({4, 3}).zero_(), Layout(mesh, {Shard{0}}));
+    const auto own = rows.detach().requires_grad_();
+    full(own).sum().backward();
+    EXPECT_TRUE(torch::equal(full(own.grad()), torch::ones({4, 3})));
+    // Own rows against all: each rank has another gradient.
+    const auto all = full(own);
+    EXPECT_THAT(
+        test::usage_error([&] { (all * static_cast<double>(group.rank() + 1)).sum().backward(); }),
+        AllOf(HasSubstr("gradients that arrive at trireme::full"),
+              HasSubstr("comm::functional::all_gather")));
+  });
+}
+
+TEST(CheckedValues, TensorsGivenToDistributeThatDifferAreAnError) {
+  testing::run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"data", 2}});
+    const auto own = torch::full({4}, static_cast<double>(group.rank()));
+    EXPECT_THAT(test::usage_error([&] { distribute(own, Layout(mesh, {Shard{0}})); }),
+                HasSubstr("tensors given to trireme::distribute"));
+  });
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who keeps a group waiting over an engine that does not tell. Processes that are stopped or killed
+// are in tests/processes/world.
+#include <trireme/comm/monitor/watch.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <tests/ranks/thread_ranks.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+namespace trireme::comm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Lines that the watches of all ranks report, awaited with a deadline.
+class Lines {
+ public:
+  void add(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    text_ += line + "\n";
+    added_.notify_all();
+  }
+  std::string await(const std::string& part) {
+    std::unique_lock lock(mutex_);
+    added_.wait_for(lock, std::chrono::seconds(60),
+                    [&] { return text_.find(part) != std::string::npos; });
+    return text_;
+  }
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable added_;
+  std::string text_;
+};
+
+struct Setting {
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  std::string engine = "gloo";
+  std::vector<std::string> machines = {};
+  int silent_rank = -1;  ///< answers nobody, and is far away
+};
+
+// Threads as ranks, each with a watch of its own.
+std::vector<std::exception_ptr> run_watched(int size, Lines& lines,
+                                            const std::function<void(const Group&)>& body,
+                                            const Setting& setting = {}) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<Watch::Rank> all;
+  for (int rank = 0; rank < size; ++rank) {
+    all.push_back({.process = ::getpid(), .host = "here", .is_near = rank != setting.silent_rank});
+  }
+  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const auto watch = std::make_shared<Watch>(store, rank, all);
+        watch->set_report([&](const std::string& line) { lines.add(line); });
+        const EngineContext context = {.store = store,
+                                       .rank = rank,
+                                       .size = size,
+                                       .group_name = "watched",
+                                       .machines = setting.machines,
+                                       .timeout = setting.timeout,
+                                       .watch = rank == setting.silent_rank ? nullptr : watch};
+        body(connect(choose_engine(setting.engine, context.is_one_host()), context));
+      } catch (...) {
+        thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  threads.clear();  // joins
+  return thrown;
+}
+
+TEST(Watch, NamesTheRankThatHangs) {
+  Lines lines;
+  const auto thrown = run_watched(3, lines, [&](const Group& group) {
+    // Blocked here, it uses no processor time.
+    if (group.rank() == 1) {
+      EXPECT_THAT(lines.await("rank 1 hangs"),
+                  AllOf(HasSubstr("group 'watched': rank "),
+                        HasSubstr("in all-reduce of 4 Float, number 2: rank 1 hangs, or waits for "
+                                  "something else (it used 0"),
+                        Not(HasSubstr("rank 0 hangs")), Not(HasSubstr("rank 2 hangs"))));
+    }
+    all_reduce(at::zeros({4}), group);
+  });
+  for (const auto& exception : thrown) EXPECT_FALSE(exception);
+}
+
+TEST(Watch, NamesTheRankThatDidNotComeInTheErrorAtTheDeadline) {
+  Lines lines;
+  std::atomic<int> failed = 0;
+  const auto thrown = run_watched(3, lines,
+                                  [&](const Group& group) {
+                                    if (group.rank() == 2) {
+                                      for (int count = failed; count < 2; count = failed)
+                                        failed.wait(count);
+                                      return;
+                                    }
+                                    try {
+                                      barrier(group);
+                                    } catch (...) {
+                                      ++failed;
+                                      failed.notify_all();
+                                      throw;
+                                    }
+                                  },
+                                  {.timeout = std::chrono::seconds(3)});
+  for (const int rank : {0, 1}) {
+    try {
+      std::rethrow_exception(thrown.at(static_cast<std::size_t>(rank)));
+      FAIL();
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.failure().peer, 2) << error.what();
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("barrier, number 2, of group 'watched'"),
+                                      HasSubstr(": rank 2 hangs, or waits for something else"),
+                                      HasSubstr("its last operation there: all-reduce"),
+                                      HasSubstr("The group cannot be used any more")));
+    }
+  }
+}
+
+TEST(Watch, NamesTheRankOfAnotherHostThatDoesNotAnswer) {
+  Lines lines;
+  const auto thrown = run_watched(
+      2, lines,
+      [&](const Group& group) {
+        if (group.rank() == 1) {
+          EXPECT_THAT(lines.await("does not answer"),
+                      HasSubstr("in all-reduce of 4 Float, number 2: rank 1 does not answer "
+                                "(process "));
+        }
+        all_reduce(at::zeros({4}), group);
+      },
+      {.silent_rank = 1});
+  EXPECT_FALSE(thrown[0] || thrown[1]);
+}
+
+TEST(Watch, NamesTheRankThatHangsInAHierarchy) {
+  Lines lines;
+  const auto thrown =
+      run_watched(3, lines,
+                  [&](const Group& group) {
+                    if (group.rank() == 2) {
+                      EXPECT_THAT(lines.await("rank 2 hangs"), Not(HasSubstr("rank 1 hangs")));
+                    }
+                    all_reduce(at::zeros({4}), group);
+                  },
+                  {.engine = "hierarchy", .machines = {"a", "a", "b"}});
+  for (const auto& exception : thrown) EXPECT_FALSE(exception);
+}
+
+TEST(Watch, NamesTheSenderThatAReceiverWaitsFor) {
+  Lines lines;
+  const auto thrown = run_watched(3, lines, [&](const Group& group) {
+    const at::Tensor message = at::zeros({4});
+    if (group.rank() == 0) receive(message, 2, group);
+    if (group.rank() == 2) {
+      EXPECT_THAT(lines.await("rank 2 hangs"),
+                  AllOf(HasSubstr("rank 0 has waited"),
+                        HasSubstr("s in receive of 16 Byte, number 1"), Not(HasSubstr("rank 1"))));
+      send(message, 0, group);
+    }
+  });
+  for (const auto& exception : thrown) EXPECT_FALSE(exception);
+}
+
+// What the thread sleeps on must not be ended where there is no such thread.
+TEST(Watch, EndsInAForkedProcess) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  auto watch = std::make_unique<Watch>(
+      store, 0, std::vector<Watch::Rank>{{.process = ::getpid(), .host = "here", .is_near = true}});
+  watch->start();
+  store->set("watch/asked", std::vector<std::uint8_t>{1});
+  store->wait({"watch/0"}, std::chrono::seconds(60));  // it runs
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      ::alarm(60);
+      watch.reset();
+      ::_exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "a signal: the child hung";
+  }
+}
+
+TEST(Watch, IsSilentWhileOperationsAreQuick) {
+  Lines lines;
+  const auto thrown = run_watched(2, lines, [&](const Group& group) {
+    for (int i = 0; i < 200; ++i) all_reduce(at::zeros({4}), group);
+  });
+  EXPECT_FALSE(thrown[0] || thrown[1]);
+  EXPECT_EQ(lines.text(), "");
+}
+
+}  // namespace
+}  // namespace trireme::comm

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rows the ranks of a model read, and what it says where they are not those of the plan.
+#include <trireme/base/error.h>
+#include <trireme/train/model.h>
+
+#include <gmock/gmock.h>
+#include <tests/ranks/thread_ranks.h>
+#include <tests/unit/train/small_problem.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Random numbers of LibTorch are drawn before the ranks start: its generator is shared by threads.
+class DataParts : public ::testing::Test {
+ protected:
+  // What training by `ranks` ranks throws on each, as text; empty where it ends well.
+  std::vector<std::string> errors_of(
+      int ranks, const ModelOptions& options,
+      const std::function<data::Pipeline(const comm::Group&)>& data_of) {
+    std::vector<torch::nn::Sequential> networks;
+    for (int rank = 0; rank < ranks; ++rank) networks.push_back(testing::small_network());
+    std::vector<std::string> errors;
+    for (const std::exception_ptr& thrown :
+         testing::run_ranks_catching(ranks, [&](const comm::Group& group) {
+           const auto& network = networks.at(static_cast<std::size_t>(group.rank()));
+           auto optimizer = testing::momentum(*network);
+           ModelOptions own = options;
+           own.group = group;
+           Model model(network, CrossEntropy(), optimizer, own);
+           model.train(1, data_of(group));
+         })) {
+      errors.push_back(thrown ? testing::message_of<Error>(thrown) : "");
+    }
+    return errors;
+  }
+
+  data::Pipeline points_ = data::Pipeline(testing::points(32)).batch(4);
+};
+
+TEST_F(DataParts, AreTakenByTheModelItself) {
+  std::array<torch::nn::Sequential, 4> networks{testing::small_network(), testing::small_network(),
+                                                testing::small_network(), testing::small_network()};
+  for (const bool by_hand : {false, true}) {
+    testing::run_ranks(2, [&](const comm::Group& group) {
+      auto& network = networks.at(static_cast<std::size_t>(group.rank() + (by_hand ? 2 : 0)));
+      auto optimizer = testing::momentum(*network);
+      Model model(network, CrossEntropy(), optimizer, {.group = group});
+      data::Pipeline data = points_;
+      data.shuffle(3);
+      if (by_hand) data.shard({.index = group.rank(), .count = 2});
+      const History history = model.train(2, data);
+      EXPECT_EQ(history.epochs.back().samples, 32);
+      EXPECT_EQ(model.progress().global_step, 8);
+      EXPECT_EQ(model.evaluate(data::Pipeline(testing::points(9)).batch(4)).samples, 9);
+      EXPECT_EQ(model.predict(data).size(0), by_hand ? 16 : 32);
+    });
+  }
+  EXPECT_TRUE(testing::same_parameters(*networks[0], *networks[1]));
+  EXPECT_TRUE(testing::same_parameters(*networks[0], *networks[2]));
+}
+
+// Two ranks that train on the same rows take twice the time for the same steps.
+TEST_F(DataParts, MustDifferAlongData) {
+  const auto whole = [&](const comm::Group& /*group*/) {
+    data::Pipeline data = points_;
+    return data.shard({.index = 0, .count = 1});
+  };
+  for (const std::string& error : errors_of(2, {}, whole)) {
+    EXPECT_THAT(error, AllOf(HasSubstr("ranks 0 and 1, which are to train on different parts"),
+                             HasSubstr("have read the same rows in epoch 1, step 1"),
+                             HasSubstr("trireme::data_part(plan, group)")));
+  }
+  for (const std::string& error : errors_of(2, {.shards_data = false}, whole)) {
+    EXPECT_EQ(error, "");
+  }
+}
+
+TEST_F(DataParts, MustBeTheSameWhereRanksWorkTogether) {
+  Plan plan{.mesh = {{"tensor", 2}}};
+  plan.layouts = {{"0.*", {{"tensor", Shard{0}}}}, {"3.weight", {{"tensor", Shard{1}}}}};
+  const auto by_rank = [&](const comm::Group& group) {
+    data::Pipeline data = points_;
+    return data.shard({.index = group.rank(), .count = 2});
+  };
+  for (const std::string& error : errors_of(2, {.plan = plan}, by_rank)) {
+    EXPECT_THAT(error, AllOf(HasSubstr("have read different batches"), HasSubstr("data_part")));
+  }
+  // From the second batch on.
+  const auto later = [&](const comm::Group& group) {
+    data::Pipeline data = points_;
+    const auto calls = std::make_shared<int>(0);
+    return data.map_batch(
+        [calls, rank = group.rank()](data::Batch batch, data::Random& /*random*/) {
+          if (++*calls == 2 && rank == 1) batch.columns[0] = batch.columns[0] + 1;
+          return batch;
+        });
+  };
+  for (const std::string& error : errors_of(2, {.plan = plan}, later)) {
+    EXPECT_THAT(error,
+                AllOf(HasSubstr("ranks 0 and 1, which work on one part of the data together"),
+                      HasSubstr("different batches in epoch 1, step 2")));
+  }
+}
+
+TEST_F(DataParts, ComeOfOneDataSet) {
+  std::vector<data::Pipeline> sets;
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto features = torch::randn({16, 4});
+    sets.emplace_back(
+        data::tensors({{"features", features}, {"label", features.narrow(1, 0, 3).argmax(1)}}));
+    sets.back().batch(4);
+  }
+  const auto own = [&](const comm::Group& group) {
+    return sets.at(static_cast<std::size_t>(group.rank()));
+  };
+  for (const std::string& error : errors_of(2, {}, own)) {
+    EXPECT_THAT(error, AllOf(HasSubstr("ranks gave a model different data"),
+                             HasSubstr("ModelOptions::shards_data")));
+  }
+  for (const std::string& error : errors_of(2, {.shards_data = false}, own)) EXPECT_EQ(error, "");
+  // The shuffle of each rank would be another, and parts of it no parts.
+  const auto other_seeds = [&](const comm::Group& group) {
+    data::Pipeline data = points_;
+    return data.shuffle(static_cast<std::uint64_t>(group.rank()));
+  };
+  for (const std::string& error : errors_of(2, {}, other_seeds)) {
+    EXPECT_THAT(error, HasSubstr("the same seed of shuffling"));
+  }
+}
+
+// Data of ones, as programs that measure speed make it.
+TEST_F(DataParts, MayHaveTheSameRowsWhereTheModelTakesThem) {
+  const auto ones = [](const comm::Group& /*group*/) {
+    return data::Pipeline(data::tensors({{"features", torch::ones({16, 4})},
+                                         {"label", torch::ones({16}, torch::kLong)}}))
+        .batch(4);
+  };
+  for (const std::string& error : errors_of(2, {}, ones)) EXPECT_EQ(error, "");
+}
+
+TEST_F(DataParts, AreShardedOnAllRanksOrNone) {
+  const auto one = [&](const comm::Group& group) {
+    data::Pipeline data = points_;
+    if (group.rank() == 1) data.shard({.index = 1, .count = 2});
+    return data;
+  };
+  for (const std::string& error : errors_of(2, {}, one)) {
+    EXPECT_THAT(error, HasSubstr("shard() was called for the data of rank 1, and not for that of "
+                                 "rank 0"));
+  }
+}
+
+TEST_F(DataParts, NeedABatchSize) {
+  const auto rows = [](const comm::Group& /*group*/) { return data::Pipeline(testing::points(8)); };
+  for (const int ranks : {1, 2}) {
+    for (const std::string& error : errors_of(ranks, {}, rows)) {
+      EXPECT_THAT(error, AllOf(HasSubstr("has no batch size"), HasSubstr("call batch()")));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme

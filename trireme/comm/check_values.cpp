@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/check_values.h>
+
+#include <trireme/base/environment.h>
+#include <trireme/base/error.h>
+#include <trireme/base/listed_ranks.h>
+#include <trireme/comm/collectives.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/util/hash.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace trireme::comm {
+namespace {
+
+constexpr std::int64_t kAtOnce = 1 << 17;  // elements: 1 MiB of products
+
+// Four bytes of an element of 8 or 16 at a time: the upper bits of a product are lost.
+at::ScalarType bits_of(const at::Tensor& tensor) {
+  switch (tensor.element_size()) {
+    case 1:
+      return at::kByte;
+    case 2:
+      return at::kShort;
+    default:
+      return at::kInt;
+  }
+}
+
+// [count] odd numbers without a pattern that values might have too.
+at::Tensor odd_numbers(std::int64_t count, at::Device device) {
+  at::Tensor numbers = at::arange(1, count + 1, at::TensorOptions(at::kLong).device(device));
+  for (const std::int64_t factor : {0x1e3779b97f4a7c15, 0x3f58476d1ce4e5b9}) {
+    numbers.mul_(factor);
+    numbers.bitwise_xor_(numbers.bitwise_right_shift(30));
+  }
+  return numbers.mul_(2).add_(1);
+}
+
+std::string describe(const NamedValue& named) {
+  return join_message(named.name, " ", named.value.sizes(), " ", named.value.scalar_type());
+}
+
+// One line a tensor, which must be the same on all ranks; else the ranks could not exchange values.
+void check_same_tensors(std::span<const NamedValue> values, const Group& group,
+                        std::string_view what) {
+  std::string own;
+  for (const NamedValue& named : values) own += describe(named) + "\n";
+  const std::vector<std::string> digests = all_gather_text(c10::sha1(own).str(), group);
+  const auto other = std::ranges::find_if(
+      digests, [&](const std::string& digest) { return digest != digests.front(); });
+  if (other == digests.end()) return;
+  const std::vector<std::string> all = all_gather_text(own, group);
+  const std::string& theirs = all[static_cast<std::size_t>(other - digests.begin())];
+  const auto [a, b] = std::ranges::mismatch(all.front(), theirs);
+  const auto line = [](const std::string& text, std::string::const_iterator at) {
+    const auto place = static_cast<std::size_t>(at - text.begin());
+    const std::size_t begin = place == 0 ? 0 : text.rfind('\n', place - 1) + 1;
+    const std::string found = text.substr(begin, text.find('\n', begin) - begin);
+    return found.empty() ? std::string("nothing more") : found;
+  };
+  throw UsageError(join_message("TRIREME_CHECK=values: the ", what,
+                                " are not the same tensors on all ranks, first:\n    rank 0 has ",
+                                line(all.front(), a), "\n    rank ", other - digests.begin(),
+                                " has ", line(theirs, b)),
+                   "make the same call with the same tensors on every rank");
+}
+
+// How far this rank's values are from those of rank 0, element by element. Collective.
+double distance_to_first(const at::Tensor& value, const Group& group) {
+  const at::Tensor first = value.contiguous().clone();
+  broadcast(first, 0, group, "TRIREME_CHECK");
+  const bool is_complex = first.is_complex();
+  const at::ScalarType wide = is_complex ? at::kComplexDouble : at::kDouble;
+  return value.to(wide).sub(first.to(wide)).abs().max().item<double>();
+}
+
+}  // namespace
+
+bool checks_values() {
+  static const bool checks = Settings::from(Environment::of_process()).check_values;
+  return checks;
+}
+
+std::int64_t digest_of_values(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor whole = tensor.detach().resolve_conj().resolve_neg().contiguous();
+  const at::Tensor bits = whole.flatten().view(bits_of(whole));
+  const at::Tensor numbers = odd_numbers(std::min(kAtOnce, bits.numel()), bits.device());
+  std::uint64_t digest = 0;
+  for (std::int64_t begin = 0; begin < bits.numel(); begin += kAtOnce) {
+    const std::int64_t count = std::min(kAtOnce, bits.numel() - begin);
+    const at::Tensor sum = bits.narrow(0, begin, count).mul(numbers.narrow(0, 0, count)).sum();
+    digest = digest * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(sum.item<std::int64_t>());
+  }
+  return static_cast<std::int64_t>(digest);
+}
+
+void check_equal_values(std::span<const NamedValue> values, const Group& group,
+                        std::string_view what) {
+  check_given(group, "TRIREME_CHECK");
+  if (group.size() == 1 || group.rank() < 0) return;
+  check_same_tensors(values, group, what);
+  const at::NoGradGuard no_grad;
+  const auto count = static_cast<std::int64_t>(values.size());
+  const std::int64_t ranks = group.size();
+  if (count == 0) return;
+  const at::Tensor own = at::empty({count}, at::kLong);
+  for (std::int64_t i = 0; i < count; ++i) {
+    own.mutable_data_ptr<std::int64_t>()[i] =
+        digest_of_values(values[static_cast<std::size_t>(i)].value);
+  }
+  const at::Tensor all = at::empty({ranks, count}, at::kLong);
+  all_gather(all, own, group, "TRIREME_CHECK");
+  const auto* digests = all.const_data_ptr<std::int64_t>();
+
+  constexpr int kNamed = 5;
+  int num_different = 0;
+  std::string lines;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::vector<int> different;
+    for (std::int64_t rank = 1; rank < ranks; ++rank) {
+      if (digests[rank * count + i] != digests[i]) different.push_back(static_cast<int>(rank));
+    }
+    if (different.empty() || ++num_different > kNamed) continue;
+    const NamedValue& named = values[static_cast<std::size_t>(i)];
+    const at::Tensor distance = at::full({1}, distance_to_first(named.value, group), at::kDouble);
+    all_reduce(distance, group, ReduceOp::kMaximum, "TRIREME_CHECK");
+    lines += join_message("\n    ", describe(named), ": ", listed_ranks(different),
+                          " differ from rank 0, by up to ", distance.item<double>());
+  }
+  if (num_different == 0) return;
+  throw UsageError(
+      join_message("TRIREME_CHECK=values: ", num_different, " of ", count, " ", what,
+                   " differ between ranks of group '", group.name(), "', where they must be equal:",
+                   lines, num_different > kNamed ? "\n    and more" : ""),
+      "what gives the ranks different values comes before this: other initial values, an update or "
+      "a loss that depends on the rank, a tensor that is changed outside of training");
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/differentiable.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/detail/checks.h>
+
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace trireme::comm::functional {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+struct Held : torch::CustomClassHolder {
+  Held(const Group& its_group, ReduceOp its_op) : group(its_group), op(its_op) {}
+  const Group group;
+  const ReduceOp op;
+};
+
+void hold(AutogradContext& context, const Group& group, ReduceOp op) {
+  context.saved_data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(group, op));
+}
+
+const Held& held_by(const AutogradContext& context) {
+  return static_cast<const Held&>(*context.saved_data.at("held").toCapsule());
+}
+
+void check_op(ReduceOp op, const char* operation) {
+  if (op == ReduceOp::kSum || op == ReduceOp::kAverage) return;
+  throw UsageError(join_message("a differentiable ", operation,
+                                " was given a reduction that is "
+                                "neither a sum nor an average"),
+                   "take ReduceOp::kSum or ReduceOp::kAverage");
+}
+
+// With the first dimension cut into one part for each rank, or one for each as long as all of it.
+at::Tensor empty_rows(const at::Tensor& like, std::int64_t rows) {
+  std::vector<std::int64_t> sizes = like.sizes().vec();
+  sizes.front() = rows;
+  return at::empty(sizes, like.options());
+}
+
+void check_has_rows(const at::Tensor& input, const char* operation) {
+  if (input.defined() && input.dim() > 0) return;
+  refuse(input, operation, "one with a first dimension, whose rows are exchanged");
+}
+
+void check_is_cut_evenly(const at::Tensor& input, const Group& group, const char* operation) {
+  check_has_rows(input, operation);
+  if (input.size(0) % group.size() == 0) return;
+  throw UsageError(join_message(operation, " over ", group.size(), " ranks was given ",
+                                input.size(0), " rows, ", input.sizes()),
+                   "give a multiple of the number of ranks");
+}
+
+struct AllGather : torch::autograd::Function<AllGather> {
+  static Variable forward(AutogradContext* context, const Variable& input, const Group& group) {
+    hold(*context, group, ReduceOp::kSum);
+    const at::Tensor own = input.contiguous();
+    at::Tensor output = empty_rows(own, own.size(0) * group.size());
+    comm::all_gather(output, own, group, "functional::all_gather");
+    return output;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const Held& held = held_by(*context);
+    return {functional::reduce_scatter(gradients.front(), held.group), Variable()};
+  }
+};
+
+struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
+  static Variable forward(AutogradContext* context, const Variable& input, const Group& group,
+                          ReduceOp op) {
+    hold(*context, group, op);
+    const at::Tensor all = input.contiguous();
+    at::Tensor output = empty_rows(all, all.size(0) / group.size());
+    comm::reduce_scatter(output, all, group, ReduceOp::kSum, "functional::reduce_scatter");
+    return op == ReduceOp::kAverage ? output.div_(group.size()) : output;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const Held& held = held_by(*context);
+    const at::Tensor gathered = functional::all_gather(gradients.front(), held.group);
+    return {held.op == ReduceOp::kAverage ? gathered.div(held.group.size()) : gathered, Variable(),
+            Variable()};
+  }
+};
+
+struct AllReduce : torch::autograd::Function<AllReduce> {
+  static Variable forward(AutogradContext* context, const Variable& input, const Group& group,
+                          ReduceOp op) {
+    hold(*context, group, op);
+    at::Tensor output = input.clone(at::MemoryFormat::Contiguous);
+    comm::all_reduce(output, group, ReduceOp::kSum, "functional::all_reduce");
+    return op == ReduceOp::kAverage ? output.div_(group.size()) : output;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const Held& held = held_by(*context);
+    return {functional::all_reduce(gradients.front(), held.group, held.op), Variable(), Variable()};
+  }
+};
+
+struct AllToAll : torch::autograd::Function<AllToAll> {
+  static Variable forward(AutogradContext* context, const Variable& input, const Group& group) {
+    hold(*context, group, ReduceOp::kSum);
+    const at::Tensor own = input.contiguous();
+    at::Tensor output = at::empty_like(own);
+    comm::all_to_all(output, own, group, "functional::all_to_all");
+    return output;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    return {functional::all_to_all(gradients.front(), held_by(*context).group), Variable()};
+  }
+};
+
+}  // namespace
+
+at::Tensor all_gather(const at::Tensor& input, const Group& group) {
+  check_has_rows(input, "all-gather");
+  is_needed(group, "all-gather");
+  return AllGather::apply(input, group);
+}
+
+at::Tensor reduce_scatter(const at::Tensor& input, const Group& group, ReduceOp op) {
+  check_op(op, "reduce-scatter");
+  is_needed(group, "reduce-scatter");
+  check_is_cut_evenly(input, group, "reduce-scatter");
+  return ReduceScatter::apply(input, group, op);
+}
+
+at::Tensor all_reduce(const at::Tensor& input, const Group& group, ReduceOp op) {
+  check_op(op, "all-reduce");
+  is_needed(group, "all-reduce");
+  return AllReduce::apply(input, group, op);
+}
+
+at::Tensor all_to_all(const at::Tensor& input, const Group& group) {
+  is_needed(group, "all-to-all");
+  check_is_cut_evenly(input, group, "all-to-all");
+  return AllToAll::apply(input, group);
+}
+
+}  // namespace trireme::comm::functional

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the supervisor says at the end of a run, and the exit code.
+#include <trireme/base/error.h>
+#include <trireme/launch/run/exit_report.h>
+#include <trireme/launch/run/supervisor.h>
+
+#include <algorithm>
+
+namespace trireme::launch {
+
+int Supervisor::report() {
+  int code = 0;
+  if (stop_signal_) {
+    code = 128 + *stop_signal_;
+    if (!wants_console_) return code;
+    say(join_message("ended by ", describe_signal(*stop_signal_), ", logs in ",
+                     log_folder_.string()));
+  } else if (first_failure_) {
+    code = exit_code(*ranks_.at(*first_failure_).status);
+    report_failure(ranks_.at(*first_failure_));
+  } else {
+    const bool lost_output = consoles_.output.lost_by() != 0 || consoles_.error.lost_by() != 0;
+    code = lost_output || store_broke_ || !stragglers_.empty() ? 1 : 0;
+    report_oddities();
+  }
+  loop();  // until the console has taken it
+  return code;
+}
+
+void Supervisor::report_failure(const Rank& rank) {
+  const int status = rank.status.value();
+  if (!stopped_at_failure_.empty()) {
+    say(join_message(stopped_at_failure_.size() == 1 ? "rank " : "ranks ",
+                     describe_ranks(stopped_at_failure_),
+                     stopped_at_failure_.size() == 1 ? " was" : " were",
+                     " stopped by a signal or a debugger, so that others waited in vain"));
+  }
+  say(join_message("rank ", rank.number, " failed first: ", plan_.program, " ",
+                   describe_exit(status)));
+  if (const auto hint = exit_hint(status); !hint.empty())
+    consoles_.error.write(join_message("  hint: ", hint, "\n"));
+  constexpr int kLines = 20;
+  const bool was_shown = options_.output == Output::kFirst && rank.number == 0;
+  const std::string tail = last_lines(rank.output.log_path, kLines);
+  consoles_.error.write(tail.empty() ? "  it printed nothing\n"
+                        : was_shown
+                            ? "  its last lines are above\n"
+                            : join_message("  its last lines, ", kLines, " at most:\n", tail));
+  consoles_.error.write(join_message("  its whole log: ", rank.output.log_path.string(), "\n"));
+  const std::string last = last_lines(rank.output.log_path, 1);
+  const std::vector<int> alike = numbers_of([&](const Rank& other) {
+    return &other != &rank && !last.empty() && last_lines(other.output.log_path, 1) == last;
+  });
+  if (!alike.empty()) {
+    consoles_.error.write(join_message("  the same last line: rank", alike.size() == 1 ? " " : "s ",
+                                       describe_ranks(alike), "\n"));
+  }
+  if (ended_by_us_ > 0) {
+    consoles_.error.write(join_message("  ", describe_count(ended_by_us_, "other rank"),
+                                       ended_by_us_ == 1 ? " was" : " were", " ended\n"));
+  }
+}
+
+// What to say where no rank failed.
+void Supervisor::report_oddities() {
+  if (const int lost_by = consoles_.output.lost_by(); lost_by != 0) {
+    say(join_message("standard output of the ranks was lost: ", describe_errno(lost_by),
+                     "; logs in ", log_folder_.string()));
+  }
+  for (const Rank& rank : ranks_) {
+    if (std::ranges::any_of(rank.output.relays, &Relay::is_log_cut))
+      say(join_message("the log of rank ", rank.number,
+                       " is not complete: ", rank.output.log_path.string()));
+  }
+  if (store_broke_) say(join_message(store_failure_, ", logs in ", log_folder_.string()));
+  if (!stragglers_.empty())
+    say(join_message("rank", stragglers_.size() == 1 ? " " : "s ", describe_ranks(stragglers_),
+                     " hung or stopped and had to be ended, logs in ", log_folder_.string()));
+  if (plan_.world_size > 1 && store_was_used_ && !*store_was_used_ && stragglers_.empty() &&
+      !store_broke_) {
+    say(join_message("warning: the ranks ", plan_.nodes > 1 ? "of this host " : "",
+                     "ended without meeting: ", plan_.ranks.size(),
+                     " processes ran the whole program, each by itself. hint: a training calls "
+                     "trireme::init() first in main; a program that needs no other ranks is right "
+                     "as it is"));
+  }
+}
+
+}  // namespace trireme::launch

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/sharded/cut_gradients.h>
+
+#include <trireme/base/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+namespace trireme::detail {
+namespace {
+
+at::Tensor without_memory(const at::Tensor& parameter) {
+  at::Tensor made = at::empty({0}, parameter.options().requires_grad(false));
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(parameter.sizes(), parameter.strides());
+  return made;
+}
+
+}  // namespace
+
+CutGradients::CutGradients(const std::vector<NamedTensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  for (const NamedTensor& parameter : parameters) {
+    all_.push_back({parameter, without_memory(parameter.tensor)});
+    const at::Tensor& gradient = all_.back().gradient;
+    names_[gradient.storage().unsafeGetStorageImpl()] = parameter.name;
+    watch(gradient, *this);
+  }
+}
+
+CutGradients::~CutGradients() {
+  clear();
+  for (const StandIn& its : all_) unwatch(its.gradient.storage());
+}
+
+void CutGradients::show(std::size_t parameter) {
+  at::Tensor& gradient = all_[parameter].parameter.tensor.mutable_grad();
+  if (gradient.is_same(all_[parameter].gradient)) return;
+  gradient = all_[parameter].gradient;
+  ++num_shown_;
+  expect_touches(true);
+}
+
+void CutGradients::clear(std::size_t parameter) {
+  if (num_shown_ == 0) return;
+  at::Tensor& gradient = all_[parameter].parameter.tensor.mutable_grad();
+  if (!gradient.defined() || !gradient.has_storage()) return;
+  if (gradient.is_alias_of(all_[parameter].gradient)) gradient.reset();
+}
+
+void CutGradients::clear() {
+  if (num_shown_ == 0) return;
+  for (std::size_t parameter = 0; parameter < all_.size(); ++parameter) clear(parameter);
+  for (int shown = num_shown_.exchange(0); shown > 0; --shown) expect_touches(false);
+}
+
+void CutGradients::touch(std::span<const Touched> all) {
+  if (operator_touching() == "aten::detach") return;  // of zero_grad(), and needs no memory
+  throw UsageError(
+      join_message("the gradient of parameter ", names_.at(all.front().storage),
+                   " was used, which no rank has whole: the plan cuts it, and the optimizer has "
+                   "this rank's part"),
+      "call trireme::clip_by_global_norm(optimizer, max_norm, parallelized.sharing()) in place of "
+      "torch::nn::utils::clip_grad_norm_, global_norm of the same to look at gradients, and "
+      "zero_grad() of the optimizer");
+}
+
+}  // namespace trireme::detail

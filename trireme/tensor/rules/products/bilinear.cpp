@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of three tensors, summed: what bilinear is made of. Each input lacks the dims that it is
+// expanded along, and the result those that are summed over.
+#include <trireme/tensor/rules/families.h>
+#include <trireme/tensor/rules/strategies/by_letters.h>
+
+#include <algorithm>
+#include <string>
+
+namespace trireme::tensor {
+namespace {
+
+// Dims of the product are numbered from A; `without` names those that a tensor has not.
+std::string letters_without(std::int64_t num_dims, const std::vector<std::int64_t>& without) {
+  std::string letters;
+  for (std::int64_t dim = 0; dim < num_dims; ++dim) {
+    if (std::ranges::find(without, dim) == without.end()) {
+      letters.push_back(static_cast<char>('A' + dim));
+    }
+  }
+  return letters;
+}
+
+Contraction terms_of(const Call& call) {
+  const auto list = [&](const std::string& name) { return call.integers(call.position(name)); };
+  const auto num_dims = call.input(0).dim() + static_cast<std::int64_t>(list("expand1").size());
+  Contraction terms;
+  for (const char* expanded : {"expand1", "expand2", "expand3"}) {
+    terms.inputs.push_back({letters_without(num_dims, list(expanded))});
+  }
+  terms.outputs = {{letters_without(num_dims, list("sumdim"))}};
+  terms.linear = {0, 1, 2};
+  return terms;
+}
+
+std::int64_t extent_of(const Call& call, const Contraction& terms, char letter) {
+  std::int64_t extent = 1;
+  for (int input = 0; input < call.num_inputs(); ++input) {
+    const std::size_t dim = terms.inputs[static_cast<std::size_t>(input)].letters.find(letter);
+    if (dim == std::string::npos) continue;
+    extent = std::max(extent, call.input(input).size(static_cast<std::int64_t>(dim)));
+  }
+  return extent;
+}
+
+std::vector<at::Tensor> shape(const Call& call) {
+  const Contraction terms = terms_of(call);
+  std::vector<std::int64_t> sizes;
+  for (const char letter : terms.outputs[0].letters) {
+    sizes.push_back(extent_of(call, terms, letter));
+  }
+  return {call.input(0).new_empty(sizes)};
+}
+
+// Two products and a sum for every combination of indices.
+double flops(const Call& call) {
+  const Contraction terms = terms_of(call);
+  std::string letters;
+  for (const Term& term : terms.inputs) letters += term.letters;
+  std::ranges::sort(letters);
+  letters.erase(std::unique(letters.begin(), letters.end()), letters.end());
+  double combinations = 3;
+  for (const char letter : letters) {
+    combinations *= static_cast<double>(extent_of(call, terms, letter));
+  }
+  return combinations;
+}
+
+}  // namespace
+
+void add_bilinear_rules(NamedRules& rules) {
+  Rule rule =
+      by_letters([](const Call& call) -> Indices { return {terms_of(call)}; }, "matrix products");
+  rule.shapes = shape;
+  rule.flops = flops;
+  rules.emplace_back("aten::_trilinear", std::move(rule));
+}
+
+}  // namespace trireme::tensor
