@@ -8,13 +8,17 @@
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <tests/ranks/thread_ranks.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
+#include <future>
 #include <mutex>
+#include <stdexcept>
 
 namespace trireme::comm {
 namespace {
@@ -53,25 +57,28 @@ struct Setting {
   std::string engine = "gloo";
   std::vector<std::string> machines = {};
   int silent_rank = -1;  ///< answers nobody, and is far away
+  c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
+  pid_t last_process = ::getpid();  ///< what the last rank says its process is
 };
 
 // Threads as ranks, each with a watch of its own.
 std::vector<std::exception_ptr> run_watched(int size, Lines& lines,
                                             const std::function<void(const Group&)>& body,
                                             const Setting& setting = {}) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<Watch::Rank> all;
   for (int rank = 0; rank < size; ++rank) {
-    all.push_back({.process = ::getpid(), .host = "here", .is_near = rank != setting.silent_rank});
+    all.push_back({.process = rank == size - 1 ? setting.last_process : ::getpid(),
+                   .host = "here",
+                   .is_near = rank != setting.silent_rank});
   }
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const auto watch = std::make_shared<Watch>(store, rank, all);
+        const auto watch = std::make_shared<Watch>(setting.store, rank, all);
         watch->set_report([&](const std::string& line) { lines.add(line); });
-        const EngineContext context = {.store = store,
+        const EngineContext context = {.store = setting.store,
                                        .rank = rank,
                                        .size = size,
                                        .group_name = "watched",
@@ -182,14 +189,71 @@ TEST(Watch, NamesTheSenderThatAReceiverWaitsFor) {
   for (const auto& exception : thrown) EXPECT_FALSE(exception);
 }
 
+// The connection of a watch to a store whose host is gone.
+class LostStore : public c10d::HashStore {
+ public:
+  c10::intrusive_ptr<c10d::Store> clone() override { throw std::runtime_error("reset by peer"); }
+};
+
+TEST(Watch, NamesAStoppedRankOfItsHostWithoutAStore) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (true) ::pause();
+  }
+  ASSERT_EQ(::kill(child, SIGSTOP), 0);
+  Lines lines;
+  const auto thrown = run_watched(
+      2, lines,
+      [&](const Group& group) {
+        if (group.rank() == 1) {
+          EXPECT_THAT(
+              lines.await("is stopped"),
+              HasSubstr(join_message("rank 1 is stopped by a signal or a debugger (process ", child,
+                                     " on host here)")));
+        }
+        all_reduce(at::zeros({4}), group);
+      },
+      {.store = c10::make_intrusive<LostStore>(), .last_process = child});
+  EXPECT_FALSE(thrown[0] || thrown[1]);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+// A store whose host does not answer until it is let go.
+class MuteStore : public c10d::HashStore {
+ public:
+  bool check(const std::vector<std::string>&) override {
+    is_asked.set_value();
+    may_answer.get_future().wait();
+    return false;
+  }
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::intrusive_ptr<c10d::Store>::reclaim_copy(this);
+  }
+  std::promise<void> is_asked;
+  std::promise<void> may_answer;
+};
+
+TEST(Watch, EndsWhileItsStoreDoesNotAnswer) {
+  const auto store = c10::make_intrusive<MuteStore>();
+  auto watch = std::make_unique<Watch>(
+      store, 0, std::vector<Watch::Rank>{{.process = ::getpid(), .host = "here", .is_near = true}});
+  watch->start();
+  store->is_asked.get_future().wait();
+  watch.reset();  // would never return if it waited for the answer
+  store->may_answer.set_value();
+}
+
 // What the thread sleeps on must not be ended where there is no such thread.
 TEST(Watch, EndsInAForkedProcess) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   auto watch = std::make_unique<Watch>(
       store, 0, std::vector<Watch::Rank>{{.process = ::getpid(), .host = "here", .is_near = true}});
   watch->start();
-  store->set("watch/asked", std::vector<std::uint8_t>{1});
-  store->wait({"watch/0"}, std::chrono::seconds(60));  // it runs
+  store->set("watch/0/asked", std::vector<std::uint8_t>{1});
+  store->wait({"watch/0/0"}, std::chrono::seconds(60));  // it runs
   for (int i = 0; i < 20; ++i) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);

@@ -2,6 +2,7 @@
 #include <trireme/base/atomic_file.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,9 +11,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 namespace trireme {
@@ -29,12 +32,15 @@ bool is_link(const fs::path& path) {
   return fs::is_symlink(fs::symlink_status(path, ignored));
 }
 
-// Links such as /dev/stdout and /dev/fd/3, which lead to what this process has open.
-bool is_own_stream(const fs::path& path) {
+// The descriptor that /dev/stdout, /dev/fd/3 and the like lead to.
+std::optional<int> find_own_stream(const fs::path& path) {
   const std::string& name = path.native();
-  const bool is_stream =
-      name == "/dev/stdout" || name == "/dev/stderr" || name.starts_with("/dev/fd/");
-  return (is_stream || name.starts_with("/proc/")) && is_link(path);
+  if (name == "/dev/stdout") return STDOUT_FILENO;
+  if (name == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (name.starts_with(folder)) return parse_number<int>(name.substr(folder.size()));
+  }
+  return std::nullopt;
 }
 
 // A name beside the file, within the 255 bytes that a name may have.
@@ -79,7 +85,9 @@ void AtomicFile::open() {
     refuse(S_ISDIR(earlier.st_mode) ? "it is a folder" : "it is neither a file nor a stream",
            "give the path of a file");
   }
-  if (is_own_stream(destination_)) return open_through(O_APPEND);
+  if (const auto own = find_own_stream(destination_)) return continue_stream(*own);
+  const bool is_of_a_process = destination_.native().starts_with("/proc/") && is_link(destination_);
+  if (is_of_a_process) return open_through(O_APPEND);  // what another one has open
   if (is_link(destination_)) {
     std::error_code failure;
     place_ = fs::read_symlink(join_message("/proc/self/fd/", handle.get()), failure);
@@ -87,6 +95,13 @@ void AtomicFile::open() {
   }
   open_beside(S_IRUSR | S_IWUSR);  // nobody may look in before it is as it was
   take_over(file_.get(), earlier);
+}
+
+// With the place where the program goes on to write.
+void AtomicFile::continue_stream(int descriptor) {
+  std::cout.flush();
+  file_.reset(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  if (!file_) fail("open", errno);
 }
 
 void AtomicFile::open_through(int flags) {

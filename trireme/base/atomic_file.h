@@ -39,6 +39,7 @@ class AtomicFile {
  private:
   void open();
   void open_through(int flags);
+  void continue_stream(int descriptor);
   void open_beside(mode_t mode);
   [[noreturn]] void fail(std::string_view action, int error_number) const;
   [[noreturn]] void refuse(std::string_view what, std::string_view hint) const;

@@ -74,7 +74,7 @@ std::optional<std::int64_t> parse_order(std::string_view text) {
 
 // The checkpoint may be sound, and the newest: to pass over it would lose work.
 void throw_if_of_the_machine(const fs::path& file, int error_number) {
-  constexpr std::array kOfTheMachine{EMFILE, ENFILE, ENOMEM, EIO};
+  constexpr std::array kOfTheMachine{EMFILE, ENFILE, ENOMEM, EIO, EINTR, ESTALE, ETIMEDOUT, EACCES};
   if (std::ranges::count(kOfTheMachine, error_number) > 0) throw_cannot("read", file, error_number);
 }
 

@@ -167,11 +167,18 @@ FailureReport Group::report_failure(const std::string& error, std::uint64_t numb
       records.empty() ? std::string("nothing yet")
                       : join_message(records.back().finished.count() == 0 ? "is in " : "has done ",
                                      describe(records.back()));
+  if (state_->watched) context.watch->read_answers(*state_->watched);
   const bool can_ask = context.watch == nullptr || context.watch->can_ask();
+  // A message is between two: what others do is none of its failure.
+  const auto waiting = state_->recorder.place().waiting;
+  const int peer = number == 0 && waiting ? waiting->peer : -1;
   return exchange_last_operations(
       can_ask ? context.store.get() : nullptr, context.rank, context.size, context.world_ranks, own,
       kPatience, [&](int rank) {
-        return state_->watched ? context.watch->look_at(*state_->watched, rank, number) : Finding();
+        Finding found =
+            state_->watched ? context.watch->look_at(*state_->watched, rank, number) : Finding();
+        if (peer >= 0 && rank != peer) found.fate = Fate::kArrived;
+        return found;
       });
 }
 

@@ -75,8 +75,8 @@ Run& join_run(const launch::Identity& identity, const Environment& environment,
   return run;
 }
 
-std::shared_ptr<comm::Watch> watch_over(const Run& run,
-                                        const std::vector<launch::Attendance>& all) {
+std::shared_ptr<comm::Watch> watch_over(const Run& run, const std::vector<launch::Attendance>& all,
+                                        int round) {
   const launch::Identity& identity = run.identity;
   const launch::Attendance& own = all[static_cast<std::size_t>(identity.rank)];
   std::vector<comm::Watch::Rank> ranks;
@@ -88,7 +88,7 @@ std::shared_ptr<comm::Watch> watch_over(const Run& run,
   }
   const bool rank_0_serves = identity.master_address && !identity.launcher_hosts_store;
   return std::make_shared<comm::Watch>(run.store, identity.rank, std::move(ranks),
-                                       rank_0_serves ? 0 : -1);
+                                       rank_0_serves ? 0 : -1, round);
 }
 
 comm::Group connect_world(const launch::Identity& identity, const Environment& environment,
@@ -108,7 +108,7 @@ comm::Group connect_world(const launch::Identity& identity, const Environment& e
       .dump_folder = settings.dump_folder,
       .cache_folder = settings.cache_folder,
       .timeout = settings.timeout,
-      .watch = watch_over(run, all)};
+      .watch = watch_over(run, all, round)};
   for (int rank = 0; rank < identity.world_size; ++rank) {
     context.world_ranks.push_back(rank);
     context.machines.push_back(all[static_cast<std::size_t>(rank)].machine);

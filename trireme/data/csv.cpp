@@ -57,7 +57,7 @@ class Lines {
   [[noreturn]] void fail_count(std::size_t expected) const {
     throw DataError(join_message(path_.string(), ": line ", number_, " has ", fields_.size(),
                                  " fields, but the first line has ", expected),
-                    "mend the line, or give the separator of this file");
+                    "fix the line, or give the separator of this file");
   }
 
  private:

@@ -156,8 +156,12 @@ void load_whole_state(const WholeState& state, Parallelized& parallelized,
 PartialState partial_state(const Parallelized& parallelized, const torch::nn::Module& module,
                            torch::optim::Optimizer& optimizer) {
   PartialState state;
+  const auto is_own = [&](const std::string& name) {
+    return detail::use_of(parallelized, name).is_own;
+  };
   for (const auto& buffer : module.named_buffers()) {
-    if (has_memory(buffer.value())) state.buffers[buffer.key()] = buffer.value().detach();
+    if (!has_memory(buffer.value()) || !is_own(buffer.key())) continue;
+    state.buffers[buffer.key()] = buffer.value().detach();
   }
   for (const Parallelized::Part& part : parallelized.parts()) {
     if (!part.is_own) continue;
@@ -184,6 +188,9 @@ void load_optimizer_parts(const checkpoint::OptimizerState& state, const Paralle
 
 void load_partial_state(const PartialState& state, Parallelized& parallelized,
                         torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+  const auto is_own = [&](const std::string& name) {
+    return detail::use_of(parallelized, name).is_own;
+  };
   const auto parts = parallelized.parts();
   for (const Parallelized::Part& part : parts) {
     if (!part.is_own) continue;
@@ -205,7 +212,7 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
   }
   for (const auto& buffer : module.named_buffers()) {
     const auto found = state.buffers.find(buffer.key());
-    if (!has_memory(buffer.value())) continue;
+    if (!has_memory(buffer.value()) || !is_own(buffer.key())) continue;
     if (found == state.buffers.end() || found->second.sizes() != buffer.value().sizes() ||
         layout_text(found->second) != layout_text(buffer.value())) {
       throw CheckpointError(join_message("the given state has no buffer ", buffer.key(), " ",
@@ -227,7 +234,7 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized,
   checkpoint::load_module_tensors(parameters, names, "the given state");
   const torch::NoGradGuard no_grad;
   for (const auto& buffer : module.named_buffers()) {
-    if (!has_memory(buffer.value())) continue;
+    if (!has_memory(buffer.value()) || !is_own(buffer.key())) continue;
     buffer.value().copy_(on_mesh_of(buffer.value(), state.buffers.at(buffer.key())));
   }
 }

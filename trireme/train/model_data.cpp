@@ -7,9 +7,11 @@
 #include <trireme/parallel/agreement.h>
 #include <trireme/train/detail/model_impl.h>
 
+#include <c10/util/ScopeExit.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +23,7 @@ namespace {
 
 constexpr std::int64_t kFirstSteps = 2;            // of an epoch, which are compared
 constexpr std::int64_t kStepsBetweenChecks = 256;  // of all
+constexpr int kSameByMistake = 2;                  // comparisons in a row with equal rows
 
 constexpr auto kWhichPart =
     "give every rank the same pipeline without shard(), of which a Model takes its part, or call "
@@ -44,6 +47,16 @@ std::string describe(const data::Batch& batch) {
 
 // Of a data set in its order; empty where that cannot be read, of which whoever reads it tells.
 std::string first_row_of(const data::Pipeline& data) {
+  // Transforms may draw from it, and the training goes on as if nobody had looked.
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  const at::Tensor before = [&] {
+    const std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+  }();
+  const auto put_back = c10::make_scope_exit([&] {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(before);
+  });
   try {
     data::Pipeline rows = data;
     const auto batches = rows.batch(1).prefetch(0).open(0);
@@ -152,7 +165,9 @@ void Model::Impl::check_rows(const StepContext& step) {
   const auto same = find_two(all, [&](std::size_t a, std::size_t b) {
     return part_of_rank(a) != part_of_rank(b) && all[a] == all[b];
   });
-  if (!same) return;
+  num_same_rows = same ? num_same_rows + 1 : 0;
+  // Once it may be chance, as where a small data set is oversampled.
+  if (num_same_rows < kSameByMistake) return;
   throw UsageError(join_message("ranks ", same->first, " and ", same->second,
                                 ", which are to train on different parts of the data, have read "
                                 "the same rows",

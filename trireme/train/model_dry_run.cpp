@@ -65,6 +65,7 @@ History Model::dry_run(const data::Pipeline& training, const data::Pipeline* val
       validation == nullptr ? std::nullopt
                             : std::optional(impl.part_of(*validation, data::Remainder::kUneven));
   impl.is_sharded_by_hand = training.is_sharded();
+  impl.num_same_rows = 0;
   impl.steps_in_epoch(own);  // which must be at least one, and the same on all ranks
   impl.find_device();
   if (impl.in_stages) impl.take_stages(own);

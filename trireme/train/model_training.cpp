@@ -420,6 +420,7 @@ History Model::fit(const data::Pipeline& training, const data::Pipeline& validat
   const data::Pipeline own_validation =
       validates ? impl.part_of(validation, data::Remainder::kUneven) : validation;
   impl.is_sharded_by_hand = training.is_sharded();
+  impl.num_same_rows = 0;
   const std::int64_t steps = impl.steps_in_epoch(own);
   Run run({.model = *this,
            .rank = impl.options.group.rank(),

@@ -236,15 +236,6 @@ TEST(Run, SaysThatTheLimitOfOpenFilesIsTooLowForTheRanks) {
   EXPECT_EQ(trireme.output, "");
 }
 
-TEST(Run, WarnsWhereTheRanksNeverMet) {
-  Launched alone(run_script({"-n", "2"}, "true"));
-  EXPECT_EQ(alone.wait(), 0);
-  EXPECT_THAT(alone.error, HasSubstr("warning: the ranks ended without meeting: 2 processes"));
-  Launched one(run_script({"-n", "1"}, "true"));
-  EXPECT_EQ(one.wait(), 0);
-  EXPECT_THAT(one.error, testing::Not(HasSubstr("without meeting")));
-}
-
 TEST(Run, SaysThatAProgramIsMissingBeforeAnythingRuns) {
   Launched trireme({"run", "-n", "2", "--env", "PATH=/bin:/nowhere", "--", "no-such-program"});
   EXPECT_EQ(trireme.wait(), 2);

@@ -333,5 +333,39 @@ TEST(Pipelines, OneAfterTheOtherBeginWithTrainedValues) {
   });
 }
 
+// They were read with the values that they had before the training.
+TEST(Pipelines, ParametersThatOtherRanksTrainAreNotRead) {
+  run_ranks(2, [](const comm::Group& group) {
+    Adversaries net;
+    const PipelineFunctions functions = functions_of(net);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Pipeline pipeline(net, functions[1].second, plan_of(2, 1), group);
+    const auto parameters = net->named_parameters();
+    const std::string first = "generator.0.weight";
+    const std::string last = "discriminator.0.weight";
+    const Tensor own = parameters[group.rank() == 0 ? first : last];
+    const Tensor other = parameters[group.rank() == 0 ? last : first];
+    const auto message = AllOf(HasSubstr((group.rank() == 0 ? last : first) + " was read"),
+                               HasSubstr("gather_parameters()"));
+    EXPECT_NO_THROW(other.norm());  // alike on all ranks still
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      static_cast<void>(pipeline.step(batch_of("generator", step)));
+      optimizer.step();
+      const torch::NoGradGuard no_grad;
+      EXPECT_THAT(usage_error([&] { other.norm(); }), message);
+      EXPECT_THAT(usage_error([&] { other.detach().to(torch::kDouble); }), message);
+      EXPECT_THAT(usage_error([&] { other.flatten(); }), message);
+      EXPECT_NO_THROW(own.norm());
+    }
+    pipeline.gather_parameters();
+    EXPECT_NO_THROW(other.norm());
+    static_cast<void>(pipeline.step(batch_of("generator", 0)));
+    const torch::NoGradGuard no_grad;
+    other.zero_();  // the caller's value
+    EXPECT_NO_THROW(other.norm());
+  });
+}
+
 }  // namespace
 }  // namespace trireme

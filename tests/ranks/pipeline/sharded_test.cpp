@@ -275,6 +275,7 @@ TEST(ShardedPipeline, GivesOptimizersBack) {
       static_cast<void>(pipeline.step(network.batch(4, 0)));
       optimizer.step();
       pipeline.unshard(optimizer);
+      pipeline.gather_parameters();
     }
     const auto parameters = network.module->parameters();
     const auto& stepped = optimizer.param_groups()[0].params();

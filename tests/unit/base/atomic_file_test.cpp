@@ -178,6 +178,17 @@ TEST(AtomicFile, GivesStreamsTheirBytesAndLeavesThem) {
   EXPECT_EQ(read_file(path), "old new");
 }
 
+// Opened anew, it would be written from its beginning, over and under what the program prints.
+TEST(AtomicFile, WritesWhereAStreamOfTheProgramIs) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("output", "");
+  const UniqueFd stream(::open(path.c_str(), O_WRONLY));
+  ASSERT_EQ(::write(stream.get(), "before ", 7), 7);
+  replace("/dev/fd/" + std::to_string(stream.get()));
+  ASSERT_EQ(::write(stream.get(), " after", 6), 6);
+  EXPECT_EQ(read_file(path), "before new after");
+}
+
 TEST(AtomicFile, ReplacesWhereALinkInSharedMemoryLeads) {
   // Not every link below /dev is a stream.
   const TemporaryFolder folder;

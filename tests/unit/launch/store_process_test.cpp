@@ -7,12 +7,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <tests/temporary_folder.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 
 namespace trireme::launch {
 namespace {
@@ -117,9 +117,10 @@ class Greedy : public RunStore {
   explicit Greedy(std::filesystem::path path) : path_(std::move(path)) {}
   void publish_exit(int, std::string_view) override {
     const auto much = static_cast<std::size_t>(free_memory()) / 2 + (std::size_t{1} << 30);
-    void* const volatile memory = std::malloc(much);
-    test::write_file(path_, memory == nullptr ? "refused" : "taken");
-    std::free(memory);
+    // Not malloc, where sanitizers end the process instead of returning nothing.
+    void* const memory =
+        ::mmap(nullptr, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    test::write_file(path_, memory == MAP_FAILED ? "refused" : "taken");
   }
   bool is_used() override { return true; }
 

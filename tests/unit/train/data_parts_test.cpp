@@ -77,7 +77,7 @@ TEST_F(DataParts, MustDifferAlongData) {
   };
   for (const std::string& error : errors_of(2, {}, whole)) {
     EXPECT_THAT(error, AllOf(HasSubstr("ranks 0 and 1, which are to train on different parts"),
-                             HasSubstr("have read the same rows in epoch 1, step 1"),
+                             HasSubstr("have read the same rows in epoch 1, step 2"),
                              HasSubstr("trireme::data_part(plan, group)")));
   }
   for (const std::string& error : errors_of(2, {.shards_data = false}, whole)) {

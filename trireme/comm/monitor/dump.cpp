@@ -183,6 +183,7 @@ std::filesystem::path write_dump(const std::filesystem::path& folder, const Dump
 }
 
 std::vector<Dump> read_dumps(const std::filesystem::path& folder) {
+  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // ours have a hundredth of it
   std::vector<Dump> dumps;
   std::error_code unreadable;
   for (const auto& entry : std::filesystem::directory_iterator(folder, unreadable)) {
@@ -190,7 +191,7 @@ std::vector<Dump> read_dumps(const std::filesystem::path& folder) {
     if (!name.starts_with(kPrefix) || !name.ends_with(".json")) continue;
     try {
       InputFile file = open_input(entry.path());
-      const auto text = read_text(file, std::numeric_limits<std::int64_t>::max());
+      const auto text = read_text(file, kMostBytes);
       if (!text) throw std::runtime_error("it " + file.problem);
       dumps.push_back(from_json(json::parse(*text)));
     } catch (const std::exception& error) {

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/listed_ranks.h>
+#include <trireme/base/text.h>
 #include <trireme/launch/store/quiet_torch.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -31,7 +32,7 @@ FailureReport exchange_last_operations(c10d::Store* store, int rank, int size,
         // Whoever fails answers before it ends.
         const Finding found = look(other);
         if (store != nullptr && store->check({key_of(other)})) {
-          text = store->get_to_str(key_of(other));
+          text = printable(store->get_to_str(key_of(other)));
           break;
         }
         const bool is_known = found.fate <= Fate::kStopped || store == nullptr;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <system_error>
 #include <thread>
 
 namespace trireme::comm {
@@ -47,9 +48,7 @@ void dump_at_termination(void (*write)()) {
   if (::sigaction(SIGTERM, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
   std::array<int, 2> ends{-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return;  // it ends without a last word
-  process = ::getpid();
-  write_end = ends[1];
-  {
+  try {
     const BlockedSignals blocked;
     std::thread([write, from = ends[0]] {
       char byte = 0;
@@ -61,7 +60,12 @@ void dump_at_termination(void (*write)()) {
       write();
       end_by_default();
     }).detach();
+  } catch (const std::system_error&) {  // it may have no more threads
+    for (const int end : ends) ::close(end);
+    return;
   }
+  process = ::getpid();
+  write_end = ends[1];
   struct sigaction ours{};
   ours.sa_handler = handle;
   ours.sa_flags = SA_RESTART;

@@ -3,26 +3,19 @@
 // and NCCL. A rank that has waited for half a second asks all ranks through the store; a thread of
 // each answers where its rank is, and how much processor time it used. So a stopped rank (no
 // answer), one that hangs (an answer, no processor time) and one that computes are told apart.
-// Nothing of this is done, but for a look at one key of the store twice a second, while no
-// operation takes long.
+// Nothing of this is done, but for a look at one key of the store three times a second, while no
+// operation takes long. Once the store is gone, what can be seen from this host is still told.
 #pragma once
 
 #include <trireme/comm/monitor/recorder.h>
 
 #include <c10/util/intrusive_ptr.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace c10d {
@@ -68,8 +61,10 @@ class Watch {
   /// @param store of the run, where a launcher publishes which ranks have ended.
   /// @param ranks of the world, by rank.
   /// @param store_host the rank that serves the store; -1 where that is none of them.
+  /// @param round of meetings over this store.
   Watch(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<Rank> ranks,
-        int store_host = -1);
+        int store_host = -1, int round = 0);
+  /// Waits 2 s at most for its thread, which may be waiting for a host that does not answer.
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -87,6 +82,10 @@ class Watch {
   /// of `group`, or in a message where that is 0.
   Finding look_at(const Group& group, int rank, std::uint64_t number) const;
 
+  /// Reads what all ranks have answered, on a rank that does not do so while it waits: of a large
+  /// group the first few tell for all.
+  void read_answers(const Group& group);
+
   /// Whether the store answers, as far as can be seen: the rank that serves it may be stopped, and
   /// whoever asked it would wait for ever.
   bool can_ask() const;
@@ -95,54 +94,11 @@ class Watch {
   void set_report(std::function<void(const std::string&)> report);
 
  private:
-  using Clock = std::chrono::steady_clock;
-  using Places = std::vector<std::pair<Group, Recorder::Place>>;
-  // What a rank has answered since this one asks.
-  struct Answer {
-    std::string text;
-    Clock::time_point changed{};             // or when it was asked first
-    std::chrono::milliseconds first_at{};    // of the first answer: by the other's clock,
-    std::chrono::milliseconds first_used{};  // and the processor time that it had used
-    std::chrono::milliseconds last_at{};
-    std::chrono::milliseconds last_used{};
-  };
-  struct Told {
-    Recorder::Serial who_is_gone = 0;  // of the operation that it was told for
-    std::optional<Clock::time_point> who_is_late{};
-  };
-
+  struct State;
   bool is_fork() const;  // of the process that this watches for
-  void run();
-  void tick(c10d::Store& store, const Places& places);
-  void publish(c10d::Store& store, const Places& places);
-  void read_answers(c10d::Store& store, const Group& group);
-  // A null store is not asked.
-  void tell(c10d::Store* store, const Group& group, const Recorder::Waiting& waiting);
-  Finding look_from(c10d::Store* store, int world_rank) const;
-  Finding look_from(c10d::Store* store, const Group& group, int rank, std::uint64_t number) const;
-  std::string place_of(int world_rank) const;
 
-  const c10::intrusive_ptr<c10d::Store> store_;
-  const int rank_;
-  const std::vector<Rank> ranks_;
-  const int store_host_;
-  const std::int64_t process_;
-
-  mutable std::mutex mutex_;
-  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
-  bool is_ending_ = false;  // guarded by mutex_, as what follows
-  std::set<const Group*> groups_;
-  std::map<int, Answer> answers_;  // by rank of the world
-  Clock::duration patience_{};     // how old an answer may be
-  std::function<void(const std::string&)> report_;
+  std::shared_ptr<State> state_;  // of the thread too, which may be waiting for the store still
   std::thread thread_;
-  // The thread's own:
-  std::pair<std::string, Recorder::Serial> asks_about_;
-  Clock::duration waited_{};
-  std::uint64_t num_asked_ = 0;
-  std::uint64_t num_published_ = 0;
-  std::string last_asked_;
-  std::map<std::string, Told> told_;  // by group
 };
 
 }  // namespace trireme::comm

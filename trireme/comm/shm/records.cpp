@@ -107,10 +107,8 @@ std::string Member::last_operations() const {
       text << (records.back().finished.count() == 0 ? "is in " : "has done ")
            << describe(records.back());
     }
-    if (block(rank).state.load(std::memory_order_seq_cst) ==
-        static_cast<std::uint32_t>(RankState::kLeft)) {
-      text << ", and has left";
-    }
+    const auto state = static_cast<RankState>(block(rank).state.load(std::memory_order_seq_cst));
+    if (state == RankState::kLeaving || state == RankState::kLeft) text << ", and has left";
   }
   return text.str();
 }

@@ -126,7 +126,7 @@ void Room::run(const Parties& parties) {
           .peer = -1,
           .text =
               join_message(describe(call), " of rank ", call.rank, " could not be done: ", problem),
-          .hint = "mend what is said there"});
+          .hint = "fix what is said there"});
   }
   given_up.swap(given_up_);
   for (const auto& party : parties) {
@@ -174,7 +174,7 @@ std::exception_ptr Room::error_of(const Party& party) {
 void Room::end_for_all(int rank, const std::string& reason) {
   Parties given_up;
   const std::lock_guard lock(mutex_);
-  fail({.rank = rank, .peer = rank, .text = reason, .hint = "mend what is said there"});
+  fail({.rank = rank, .peer = rank, .text = reason, .hint = "fix what is said there"});
   given_up.swap(given_up_);
 }
 

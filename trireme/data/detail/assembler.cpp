@@ -104,7 +104,7 @@ void Assembler::add_or_replace(std::size_t row, Assembled& made) {
     if (!sample) {
       throw DataError(join_message("no sample can stand for one that failed: so did the ",
                                    attempt - 1, " after it; the first: ", message),
-                      "mend the data set, or allow more with skip_failed");
+                      "fix the data set, or allow more with skip_failed");
     }
     try {
       loaded_[row] = *sample;

@@ -72,7 +72,7 @@ class Stream : public BatchStream {
       std::throw_with_nested(DataError(
           join_message("skip_failed allows ", *recipe_->skip_limit,
                        " failed samples in an epoch, and one more failed: ", failure.what()),
-          "mend the data set, or allow more"));
+          "fix the data set, or allow more"));
     }
   }
 

@@ -49,7 +49,8 @@ StorePlace place_of(const RunPlan& plan, const RunOptions& options, ListeningSoc
           .secret = secret};
 }
 
-// The supervisor has a few descriptors for each rank, the store's process a connection for each.
+// The supervisor has a few descriptors for each rank, the store's process two connections for each:
+// its own and that of its watch.
 // The limit that matters is the hard one: those two processes raise theirs to it.
 void check_open_files(const RunPlan& plan, const RunOptions& options) {
   rlimit limit{};
@@ -60,7 +61,7 @@ void check_open_files(const RunPlan& plan, const RunOptions& options) {
       static_cast<std::size_t>(std::distance(fs::directory_iterator("/proc/self/fd"), {}));
   const std::size_t needed =
       open_now + kForEndingAndReading +
-      std::max(of_a_rank * plan.ranks.size(), static_cast<std::size_t>(plan.world_size));
+      std::max(of_a_rank * plan.ranks.size(), 2 * static_cast<std::size_t>(plan.world_size));
   if (needed <= limit.rlim_max) return;
   throw ConfigError(join_message(plan.ranks.size(), " ranks of ", plan.world_size, " need ", needed,
                                  " open files in the launcher, the hard limit is ", limit.rlim_max),

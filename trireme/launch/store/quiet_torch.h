@@ -4,17 +4,26 @@
 #pragma once
 
 #include <c10/util/Logging.h>
+#include <pthread.h>
 
 #include <mutex>
+#include <utility>
 
 C10_DECLARE_int(caffe2_log_level);
 
 namespace trireme::launch {
 
-/// Silences LibTorch's log below fatal as long as one of these lives. Process-wide; thread-safe.
+/// Silences LibTorch's log below fatal as long as one of these lives. Process-wide; thread-safe. A
+/// forked child begins with none.
 class QuietTorch {
  public:
   QuietTorch() {
+    [[maybe_unused]] static const int is_registered =
+        ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },
+                         [] {
+                           if (std::exchange(count, 0) > 0) FLAGS_caffe2_log_level = level;
+                           mutex.unlock();
+                         });
     const std::lock_guard lock(mutex);
     if (count++ > 0) return;
     level = FLAGS_caffe2_log_level;
@@ -22,7 +31,7 @@ class QuietTorch {
   }
   ~QuietTorch() {
     const std::lock_guard lock(mutex);
-    if (--count == 0) FLAGS_caffe2_log_level = level;
+    if (count > 0 && --count == 0) FLAGS_caffe2_log_level = level;
   }
   QuietTorch(const QuietTorch&) = delete;
   QuietTorch& operator=(const QuietTorch&) = delete;

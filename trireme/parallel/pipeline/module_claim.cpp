@@ -3,11 +3,17 @@
 
 #include <trireme/base/error.h>
 #include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/sharded/touch.h>
 
+#include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -15,15 +21,97 @@
 namespace trireme::pipeline {
 namespace {
 
-struct Outdated {
-  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // no other has its address
-  std::int64_t version;
+// Parameters and buffers of this process that other ranks train, by their memory. Thread-safe.
+class Outdated final : public detail::Toucher {
+ public:
+  void add(const detail::NamedTensor& item) {
+    if (!item.tensor.has_storage() || detail::is_deferred(item.tensor)) return;
+    {
+      const std::lock_guard lock(mutex_);
+      const c10::Storage& storage = item.tensor.storage();
+      // No other has the address while this refers to it.
+      names_.insert_or_assign(storage.unsafeGetStorageImpl(),
+                              Entry{storage.getWeakStorageImpl(), item.name});
+      set_expecting();
+    }
+    detail::watch(item.tensor, *this);
+  }
+
+  void forget(const at::Tensor& tensor) {
+    if (!tensor.has_storage() || !forget(tensor.storage().unsafeGetStorageImpl())) return;
+    detail::unmark(tensor);
+  }
+
+  bool contains(const at::Tensor& tensor) {
+    const std::lock_guard lock(mutex_);
+    return tensor.has_storage() && names_.contains(tensor.storage().unsafeGetStorageImpl());
+  }
+
+  /// Forgets those of modules that have ended.
+  void forget_expired() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(names_, [](const auto& item) {
+      if (!item.second.storage.expired()) return false;
+      detail::unwatch(item.first);
+      return true;
+    });
+    set_expecting();
+  }
+
+  std::uint64_t num_writes() const noexcept { return num_writes_; }
+
+  void touch(std::span<const detail::Touched> all) override {
+    const std::string_view name = detail::operator_touching();
+    for (const detail::Touched& touched : all) {
+      if (touched.is_viewed) continue;
+      if (touched.is_written) {
+        ++num_writes_;
+        forget(touched.storage);
+        continue;
+      }
+      // Such as zeros_like, which reads its sizes alone.
+      if (name.ends_with("_like") || name.starts_with("aten::new_")) continue;
+      const std::lock_guard lock(mutex_);
+      const auto found = names_.find(touched.storage);
+      if (found == names_.end()) continue;
+      throw UsageError(
+          join_message(found->second.name,
+                       " was read, which a Pipeline trains on another rank; its value here is old"),
+          "call gather_parameters() of the Pipeline on all ranks before, or read it on a rank that "
+          "has its stage");
+    }
+  }
+
+ private:
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::string name;
+  };
+
+  bool forget(const c10::StorageImpl* storage) {
+    const std::lock_guard lock(mutex_);
+    if (names_.erase(storage) == 0) return false;
+    detail::unwatch(storage);
+    set_expecting();
+    return true;
+  }
+
+  void set_expecting() {
+    if (std::exchange(is_expecting_, !names_.empty()) == names_.empty()) {
+      detail::expect_touches(!names_.empty());
+    }
+  }
+
+  std::atomic<std::uint64_t> num_writes_ = 0;
+  std::mutex mutex_;  // guards what follows
+  bool is_expecting_ = false;
+  std::unordered_map<const c10::StorageImpl*, Entry> names_;
 };
 
 struct Claims {
   std::mutex mutex;
   std::unordered_set<const c10::TensorImpl*> taken;
-  std::unordered_map<const c10::TensorImpl*, Outdated> outdated;
+  Outdated outdated;
 };
 
 Claims& claims() {
@@ -31,17 +119,15 @@ Claims& claims() {
   return *all;
 }
 
-void check(const Claims& all, const detail::NamedTensor& item) {
-  const c10::TensorImpl* const its = item.tensor.unsafeGetTensorImpl();
-  if (all.taken.contains(its)) {
+void check(Claims& all, const detail::NamedTensor& item) {
+  if (all.taken.contains(item.tensor.unsafeGetTensorImpl())) {
     throw UsageError(
         join_message("the module has a Pipeline already, which has ", item.name,
                      ": of two, each would compute with what the other trains on another rank"),
         "give one Pipeline all forward passes by name: Pipeline(module, {{\"generator\", …}, "
         "{\"discriminator\", …}}, plan, group); or destroy the first before");
   }
-  const auto found = all.outdated.find(its);
-  if (found == all.outdated.end() || found->second.version != item.tensor._version()) return;
+  if (!all.outdated.contains(item.tensor)) return;
   throw UsageError(
       join_message(item.name,
                    " was trained on another rank by a Pipeline that has ended, and has "
@@ -54,29 +140,31 @@ void check(const Claims& all, const detail::NamedTensor& item) {
 ModuleClaim::ModuleClaim(const std::vector<detail::NamedTensor>& tensors) {
   Claims& all = claims();
   const std::scoped_lock lock(all.mutex);
+  all.outdated.forget_expired();
   for (const detail::NamedTensor& item : tensors) check(all, item);
   for (const detail::NamedTensor& item : tensors) {
     all.taken.insert(item.tensor.unsafeGetTensorImpl());
-    all.outdated.erase(item.tensor.unsafeGetTensorImpl());
     tensors_.push_back(item.tensor);
   }
 }
 
 ModuleClaim::ModuleClaim(ModuleClaim&& other) noexcept
-    : tensors_(std::exchange(other.tensors_, {})), outdated_(std::exchange(other.outdated_, {})) {}
+    : tensors_(std::exchange(other.tensors_, {})) {}
 
 ModuleClaim::~ModuleClaim() {
   Claims& all = claims();
   const std::scoped_lock lock(all.mutex);
-  std::erase_if(all.outdated, [](const auto& item) { return item.second.tensor.expired(); });
   for (const at::Tensor& tensor : tensors_) all.taken.erase(tensor.unsafeGetTensorImpl());
-  for (const at::Tensor& tensor : outdated_) {
-    if (detail::is_deferred(tensor)) continue;
-    all.outdated.insert_or_assign(
-        tensor.unsafeGetTensorImpl(),
-        Outdated{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
-                 tensor._version()});
-  }
+}
+
+void ModuleClaim::set_outdated(const std::vector<detail::NamedTensor>& tensors) {
+  for (const detail::NamedTensor& item : tensors) claims().outdated.add(item);
+}
+
+std::uint64_t ModuleClaim::num_writes() { return claims().outdated.num_writes(); }
+
+void ModuleClaim::set_current() {
+  for (const at::Tensor& tensor : tensors_) claims().outdated.forget(tensor);
 }
 
 }  // namespace trireme::pipeline

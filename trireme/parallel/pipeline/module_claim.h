@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// That a module has one Pipeline at a time, and that the next one begins with trained values.
+// That a module has one Pipeline at a time, and that nobody reads what other ranks have trained.
 #pragma once
 
 #include <trireme/parallel/named_tensors.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace trireme::pipeline {
@@ -15,7 +16,7 @@ namespace trireme::pipeline {
 class ModuleClaim {
  public:
   /// Throws UsageError where another one has any of the tensors, and where one that has ended left
-  /// old values in any, unless they have been written to since. Thread-safe.
+  /// old values in any. Thread-safe.
   explicit ModuleClaim(const std::vector<detail::NamedTensor>& tensors);
   ~ModuleClaim();
   ModuleClaim(ModuleClaim&& other) noexcept;
@@ -23,12 +24,18 @@ class ModuleClaim {
   ModuleClaim(const ModuleClaim&) = delete;
   ModuleClaim& operator=(const ModuleClaim&) = delete;
 
-  /// Says which of the tensors have old values on this rank: others have trained them.
-  void set_outdated(std::vector<at::Tensor> tensors) { outdated_ = std::move(tensors); }
+  /// Says which of the tensors have old values on this rank, because others train them. From now
+  /// on, and when the claim has ended, an operator that reads one throws UsageError; one that
+  /// writes into it makes its value the caller's.
+  void set_outdated(const std::vector<detail::NamedTensor>& tensors);
+  /// All tensors have the trained values.
+  void set_current();
+  /// Counts writes into tensors with old values, of all modules: after one, set_outdated() has to
+  /// be called once more, when others have trained on.
+  static std::uint64_t num_writes();
 
  private:
   std::vector<at::Tensor> tensors_;  // kept, so that no other has their address
-  std::vector<at::Tensor> outdated_;
 };
 
 }  // namespace trireme::pipeline

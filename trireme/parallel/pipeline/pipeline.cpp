@@ -340,6 +340,8 @@ void Pipeline::gather_parameters() {
   Impl& its = *impl_;
   pipeline::StageParameters& own = its.own();
   own.parallelized().fetch();
+  its.claim.set_current();  // from here on they are written to
+  its.outdated_at.reset();
   std::vector<NamedTensor> all = detail::named_tensors(its.module.named_parameters());
   const std::vector<NamedTensor> buffers = detail::named_tensors(its.module.named_buffers());
   all.insert(all.end(), buffers.begin(), buffers.end());
@@ -353,8 +355,6 @@ void Pipeline::gather_parameters() {
     detail::broadcast_strided(detail::memory_of(tensor), own.first_rank_of(tensor), its.stages,
                               item.name);
   }
-  its.claim.set_outdated({});
-  its.has_outdated = false;
 }
 
 Sharing Pipeline::sharing() const {

@@ -139,7 +139,7 @@ Pipeline::Impl::Prepared& Pipeline::Impl::prepared_for(const pipeline::CutBatch&
       return pipeline::StagedGraph(module, forward(batch), batch.micro_batches, plan, *first);
     });
     parameters->add_record(staged);
-    has_outdated = false;
+    outdated_at.reset();
     of_functions.emplace(batch.function, staged);
     return staged;
   });
@@ -214,7 +214,9 @@ const graph::Forward& Pipeline::Impl::forward(const pipeline::CutBatch& batch) c
 void Pipeline::Impl::count_step(Prepared& its) {
   ++steps;
   ++its.num_uses;
-  if (!std::exchange(has_outdated, true)) claim.set_outdated(parameters->of_other_ranks());
+  const std::uint64_t num_writes = pipeline::ModuleClaim::num_writes();
+  if (std::exchange(outdated_at, num_writes) == num_writes) return;
+  claim.set_outdated(parameters->trained_elsewhere());
 }
 
 void Pipeline::Impl::check_same_values(const pipeline::MicroBatches& micro_batches) const {

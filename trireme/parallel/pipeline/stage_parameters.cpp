@@ -112,28 +112,26 @@ StageParameters::UsedByName StageParameters::used_in(const StagedGraph& staged) 
       Used& its = used[name];
       its.tensor = tensor;
       its.ranks.insert(rank);
+      its.changes = its.changes || tensor.requires_grad();
     }
+    for (const auto& [name, tensor] : staged.written_buffers_of(rank)) used[name].changes = true;
   }
   return used;
 }
 
 void StageParameters::add_record(const StagedGraph& staged) {
   const UsedByName now = used_in(staged);
-  // Buffers that nothing writes to are alike everywhere.
-  const auto is_constant = [](const at::Tensor& tensor) { return !tensor.requires_grad(); };
-  std::set<std::string> written;
-  for (int rank = 0; rank < staged.program().schedule.num_ranks(); ++rank) {
-    for (const auto& [name, tensor] : staged.written_buffers_of(rank)) written.insert(name);
-  }
   for (const auto& [name, its] : now) {
     const auto before = used_.find(name);
     if (before == used_.end() || before->second.ranks == its.ranks) continue;
-    if (is_constant(its.tensor) && !written.contains(name)) continue;
+    if (!its.changes && !before->second.changes) continue;  // alike everywhere
     refuse(name, before->second.ranks, its.ranks,
            "for a batch of other shapes, in another mode or another function");
   }
   for (const auto& [name, its] : now) {
-    if (used_.try_emplace(name, its).second) set_use(its);
+    const auto [place, is_new] = used_.try_emplace(name, its);
+    if (is_new) set_use(its);
+    place->second.changes = place->second.changes || its.changes;
   }
 }
 
@@ -158,10 +156,10 @@ void StageParameters::check_evaluation(const StagedGraph& staged) const {
   }
 }
 
-std::vector<at::Tensor> StageParameters::of_other_ranks() const {
-  std::vector<at::Tensor> all;
+std::vector<detail::NamedTensor> StageParameters::trained_elsewhere() const {
+  std::vector<detail::NamedTensor> all;
   for (const auto& [name, its] : used_) {
-    if (!its.ranks.contains(stages_.rank())) all.push_back(its.tensor);
+    if (its.changes && !its.ranks.contains(stages_.rank())) all.push_back({name, its.tensor});
   }
   return all;
 }

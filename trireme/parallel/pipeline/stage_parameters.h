@@ -47,8 +47,9 @@ class StageParameters {
   /// The latter, for a record of evaluation.
   void check_evaluation(const StagedGraph& staged) const;
 
-  /// Parameters and buffers that other ranks along `pipe` use, and this one does not.
-  std::vector<at::Tensor> of_other_ranks() const;
+  /// Parameters that other ranks along `pipe` train, and buffers that they write to, and this one
+  /// does not use.
+  std::vector<detail::NamedTensor> trained_elsewhere() const;
 
   /// Throws UsageError as Reducer::check_before_step. Not collective; called before begin_step().
   void check_before_step();
@@ -70,7 +71,8 @@ class StageParameters {
  private:
   struct Used {
     at::Tensor tensor;
-    std::set<int> ranks;  // along `pipe`, that use it in training
+    std::set<int> ranks;   // along `pipe`, that use it in training
+    bool changes = false;  // a parameter that is trained, or a buffer that is written to
   };
   using UsedByName = std::map<std::string, Used>;  // by the name that records have
   static UsedByName used_in(const StagedGraph& staged);

@@ -5,13 +5,25 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/StorageImpl.h>
 
 namespace trireme::detail {
 namespace {
 
+constexpr auto kWhatHappened =
+    "the gradient of a parameter was used, which no rank has whole: the plan cuts it, and the "
+    "optimizer has this rank's part";
+constexpr auto kWhatToDo =
+    "call trireme::clip_by_global_norm(optimizer, max_norm, parallelized.sharing()) in place of "
+    "torch::nn::utils::clip_grad_norm_, global_norm of the same to look at gradients, and "
+    "zero_grad() of the optimizer";
+
 at::Tensor without_memory(const at::Tensor& parameter) {
   at::Tensor made = at::empty({0}, parameter.options().requires_grad(false));
   made.unsafeGetTensorImpl()->set_sizes_and_strides(parameter.sizes(), parameter.strides());
+  // Pointers to it, as of data_ptr() and accessors, are asked for without an operator.
+  made.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      join_message(kWhatHappened, "; ", kWhatToDo));
   return made;
 }
 
@@ -59,9 +71,7 @@ void CutGradients::touch(std::span<const Touched> all) {
       join_message("the gradient of parameter ", names_.at(all.front().storage),
                    " was used, which no rank has whole: the plan cuts it, and the optimizer has "
                    "this rank's part"),
-      "call trireme::clip_by_global_norm(optimizer, max_norm, parallelized.sharing()) in place of "
-      "torch::nn::utils::clip_grad_norm_, global_norm of the same to look at gradients, and "
-      "zero_grad() of the optimizer");
+      kWhatToDo);
 }
 
 }  // namespace trireme::detail

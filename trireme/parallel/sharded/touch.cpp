@@ -39,23 +39,30 @@ struct Found {
 };
 using AllFound = c10::SmallVector<Found, 8>;
 
-void find(const at::Tensor& tensor, bool is_written, AllFound& all) {
+struct Use {
+  bool is_written = false;
+  bool is_viewed = false;
+};
+
+void find(const at::Tensor& tensor, Use use, AllFound& all) {
   if (!tensor.defined() || !tensor.key_set().has(kTouchKey) || !tensor.has_storage()) return;
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   const std::lock_guard lock(watched().mutex);
   const auto found = watched().touchers.find(storage);
-  if (found != watched().touchers.end()) all.push_back({found->second, {storage, is_written}});
+  if (found != watched().touchers.end()) {
+    all.push_back({found->second, {storage, use.is_written, use.is_viewed}});
+  }
 }
 
-void find(const c10::IValue& value, bool is_written, AllFound& all) {
+void find(const c10::IValue& value, Use use, AllFound& all) {
   if (value.isTensor()) {
-    find(value.toTensor(), is_written, all);
+    find(value.toTensor(), use, all);
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) find(tensor, is_written, all);
+    for (const at::Tensor& tensor : value.toTensorVector()) find(tensor, use, all);
   } else if (value.isOptionalTensorList()) {
     const auto tensors = value.toOptionalTensorList();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (const std::optional<at::Tensor> tensor = tensors.get(i)) find(*tensor, is_written, all);
+      if (const std::optional<at::Tensor> tensor = tensors.get(i)) find(*tensor, use, all);
     }
   }
 }
@@ -79,10 +86,15 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
   if (num_expecting.load(std::memory_order_acquire) > 0) {
     const auto& arguments = op.schema().arguments();
     const auto values = torch::jit::last(*stack, arguments.size());
+    // Made of other operators, such as `to` and `contiguous`, it may also return a copy.
+    const bool is_whole = !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     AllFound all;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const auto* alias = arguments[i].alias_info();
-      find(values[i], alias != nullptr && alias->isWrite(), all);
+      const bool is_written = alias != nullptr && alias->isWrite();
+      find(values[i],
+           {.is_written = is_written, .is_viewed = alias != nullptr && !is_written && is_whole},
+           all);
     }
     const c10::OperatorHandle* const outer = std::exchange(touching, &op);
     const auto end = c10::make_scope_exit([&] { touching = outer; });
@@ -121,9 +133,11 @@ void watch(const at::Tensor& tensor, Toucher& toucher) {
   mark(tensor);
 }
 
-void unwatch(const c10::Storage& storage) {
+void unwatch(const c10::Storage& storage) { unwatch(storage.unsafeGetStorageImpl()); }
+
+void unwatch(const c10::StorageImpl* storage) {
   const std::lock_guard lock(watched().mutex);
-  watched().touchers.erase(storage.unsafeGetStorageImpl());
+  watched().touchers.erase(storage);
 }
 
 void unmark(const at::Tensor& tensor) {
@@ -137,7 +151,7 @@ std::string_view operator_touching() {
 void touch(const at::Tensor& tensor) {
   if (num_expecting.load(std::memory_order_acquire) == 0) return;
   AllFound all;
-  find(tensor, /*is_written=*/false, all);
+  find(tensor, {}, all);
   tell(all);
 }
 

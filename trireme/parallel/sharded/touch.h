@@ -18,6 +18,7 @@ inline constexpr auto kTouchKey = c10::DispatchKey::DeferredInit;
 struct Touched {
   const c10::StorageImpl* storage;
   bool is_written;  ///< the operator writes into the tensor
+  bool is_viewed;   ///< the operator returns a view of it, and reads nothing
 };
 
 /// Of the storages that it watches.
@@ -34,6 +35,7 @@ class Toucher {
 void watch(const at::Tensor& tensor, Toucher& toucher);
 /// Forgets a storage. Views that are still held keep the mark, which does nothing then.
 void unwatch(const c10::Storage& storage);
+void unwatch(const c10::StorageImpl* storage);
 /// Marks a tensor without watching it, for kernels of single operators on kTouchKey.
 void mark(const at::Tensor& tensor);
 /// Takes the mark from a tensor.

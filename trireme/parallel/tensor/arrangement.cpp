@@ -43,8 +43,10 @@ Arrangement arrange(const Plan& plan, const comm::Group& group, const DeviceMesh
   if (!has_data) {
     // The mesh that a program makes by itself of the same axes.
     const bool is_theirs = mesh.defined() && mesh.num_axes() == static_cast<int>(others.size());
-    const DeviceMesh whole = is_theirs ? mesh : DeviceMesh(group, other_axes);
-    return {.data = comm::Group::self(), .mesh = whole, .whole = whole};
+    const DeviceMesh whole = mesh.defined() ? mesh : DeviceMesh(group, other_axes);
+    return {.data = comm::Group::self(),
+            .mesh = mesh.defined() && !is_theirs ? mesh.submesh(others) : whole,
+            .whole = whole};
   }
   const DeviceMesh whole = mesh.defined() ? mesh : DeviceMesh(group, plan.mesh);
   return {

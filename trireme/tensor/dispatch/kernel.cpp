@@ -286,14 +286,14 @@ void check_local_result(const OperatorFacts& facts, const at::Tensor& local,
     throw InternalError(
         join_message("operator ", facts.name, " gave a local result of ", local.scalar_type(),
                      " where its rule or LibTorch's meta kernel says ", decided.type),
-        "the operator's rule is wrong; please report it, or mend it where it is your own");
+        "the operator's rule is wrong; please report it, or fix it where it is your own");
   }
   if (local.sizes() == c10::IntArrayRef(expected)) return;
   throw InternalError(
       join_message("operator ", facts.name, " gave a local result of ", local.sizes(),
                    " where the ", "layout ", decided.layout.to_string(), " of ",
                    c10::IntArrayRef(decided.geometry.sizes), " means ", c10::IntArrayRef(expected)),
-      "the operator's rule is wrong; please report it, or mend it where it is your own");
+      "the operator's rule is wrong; please report it, or fix it where it is your own");
 }
 
 // A new tensor has the strides that the rule or LibTorch's meta kernel gives it, never those of the

@@ -12,7 +12,7 @@ namespace trireme::tensor {
 namespace {
 
 constexpr const char* kHint =
-    "mend the rule: one placement for every tensor among the arguments and none for numbers, one "
+    "fix the rule: one placement for every tensor among the arguments and none for numbers, one "
     "for every result or a single one for all (docs/guide/rules.md)";
 
 std::string text_of(const Strategy& strategy) {
@@ -37,7 +37,7 @@ void check_shapes(const OperatorFacts& facts, const c10::FunctionSchema& schema,
   if (has_lists || shapes.empty() || shapes.size() == returns.size()) return;
   throw UsageError(join_message("the rule of operator ", facts.name, " gives the shapes of ",
                                 shapes.size(), " results; the operator has ", returns.size()),
-                   "mend its function `shapes`: one tensor for every result, undefined for one "
+                   "fix its function `shapes`: one tensor for every result, undefined for one "
                    "that is not given, or none at all where only values say the shape");
 }
 

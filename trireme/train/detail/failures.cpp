@@ -79,7 +79,7 @@ void Failures::throw_on_all(std::string_view what) const {
   const std::string messages = told_once(comm::all_gather_text(message_, group_));
   const auto error = [&] {
     return TrainingError(join_message(what, " failed: ", messages),
-                         "all ranks have stopped together; mend what is said here, and go on from "
+                         "all ranks have stopped together; fix what is said here, and go on from "
                          "a checkpoint");
   };
   if (!exception_) throw error();

@@ -132,6 +132,7 @@ struct Model::Impl {
   bool is_stopped = false;                  // all ranks
   std::optional<std::string> rows_of_step;  // that is compared with those of other ranks
   bool is_sharded_by_hand = false;          // the data of this training
+  int num_same_rows = 0;  // comparisons in a row in which ranks had read the same rows
 
   /// A save beside the training that nobody has waited for.
   struct PendingSave {

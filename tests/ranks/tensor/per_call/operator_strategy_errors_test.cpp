@@ -157,7 +157,7 @@ TEST(OperatorStrategyErrors, RefuseListsAndOperatorsWithoutARule) {
         HasSubstr("operator trireme_test_strategies::without_rule has no rule for distributed "
                   "tensors, which says how its inputs can be cut, and was given the strategy "
                   "{{2}}"));
-    const DeviceMesh other = devices_mesh(group);
+    const DeviceMesh other(group, {{"other", 2}});
     EXPECT_THAT(usage_error([&] {
                   with_strategy({{2}, {2}},
                                 [&] { return list[0] + full_batch(waves({4}), other); });

@@ -59,7 +59,7 @@ void mean_loss_of_parts(LocalCall& call) {
 void mean_loss_backward_of_parts(LocalCall& call) {
   const Call& its = call.call();
   const auto count = static_cast<double>(its.input(1).numel());
-  const at::ScalarType type = call.tensor(1).scalar_type();
+  const at::ScalarType type = at::result_type(call.tensor(1), call.tensor(2));
   for (int input = 0; input < its.num_inputs(); ++input) {
     const int position = its.argument_of(input);
     const at::Tensor local = call.tensor(position);
