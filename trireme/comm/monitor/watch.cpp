@@ -448,8 +448,8 @@ Finding Watch::State::look_at(c10d::Store* connection, const Group& group, int p
   if (peer == group.rank) return {.fate = Fate::kArrived, .text = {}};
   const int world_rank = group.world_ranks[static_cast<std::size_t>(peer)];
   const Finding plain = look_at(connection, world_rank);
-  const bool has_ended = plain.fate == Fate::kEnded;
-  if (plain.fate != Fate::kUnknown && !has_ended) return plain;
+  const bool is_gone = plain.fate == Fate::kEnded;
+  if (plain.fate != Fate::kUnknown && !is_gone) return plain;
   const std::lock_guard lock(mutex);
   const auto found = answers.find(world_rank);
   if (found == answers.end()) return plain;
@@ -459,7 +459,7 @@ Finding Watch::State::look_at(c10d::Store* connection, const Group& group, int p
   for (const Line& line : lines_of(answer.text)) {
     if (line.group == group.name) {
       // One that has ended without a word may have broken a connection that is still needed.
-      const bool counts = !has_ended || line.doing == kHasLeft;
+      const bool counts = !is_gone || line.doing == kHasLeft;
       if (counts && number != 0 && line.last_collective >= number) return {Fate::kArrived, ""};
       last = line.operation;
     }
@@ -467,7 +467,7 @@ Finding Watch::State::look_at(c10d::Store* connection, const Group& group, int p
       waits_in = join_message(line.operation, " of group '", line.group, "'");
     }
   }
-  if (has_ended) return plain;
+  if (is_gone) return plain;
   const auto silent = Clock::now() - answer.changed;
   if (silent > patience) {
     return {Fate::kSilent, join_message("does not answer", place_of(world_rank),

@@ -81,7 +81,7 @@ std::string to_markdown(const Coverage& coverage) {
        << "A number in brackets counts overloads.\n";
   for (const auto& [family, names] : coverage.covered) {
     std::string title = family.empty() ? std::string("other") : family;
-    title[0] = static_cast<char>(title[0] - 'a' + 'A');
+    if (title[0] >= 'a' && title[0] <= 'z') title[0] = static_cast<char>(title[0] - 'a' + 'A');
     text << "\n## " << title << "\n\n";
     list(text, names);
   }
