@@ -74,7 +74,7 @@ struct Pipeline::Impl {
   std::map<std::string, pipeline::StagedGraph> of_functions{};  // the first of each
   pipeline::ModuleClaim claim;
   // Writes into tensors with old values when those that other ranks train were named as such.
-  std::optional<std::uint64_t> outdated_at;
+  std::optional<std::uint64_t> outdated_at{};
   std::optional<pipeline::StageParameters> parameters{};
   ByKey prepared{kMostRecords};
   // Apart, since ranks of other pipelines may have others of the second.
