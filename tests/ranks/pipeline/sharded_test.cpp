@@ -260,6 +260,7 @@ TEST(ShardedPipeline, AddsToGradientsOfWhatIsNotCut) {
         torch::allclose(got->bottom->weight.grad(), expected->bottom->weight.grad(), 1e-5, 1e-6));
     EXPECT_THAT(usage_error([&] { got->first->weight.grad().norm(); }),
                 HasSubstr("first.weight was used, which no rank has whole"));
+    EXPECT_THROW(got->first->weight.grad().data_ptr<float>(), c10::Error);  // and is no null
   });
 }
 

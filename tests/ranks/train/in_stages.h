@@ -146,6 +146,7 @@ Trained run_program(const std::shared_ptr<NetworkType>& network,
   trained.top = top.value();
   trained.confusion = matrix.counts().clone();
   trained.predicted = model.predict(test).clone();
+  model.gather_parameters();
   for (const auto& item : network->parameters()) {
     trained.parameters.push_back(full(item.detach()).clone());
   }

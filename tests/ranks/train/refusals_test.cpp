@@ -4,6 +4,7 @@
 #include <trireme/train/monitors.h>
 
 #include <gmock/gmock.h>
+#include <tests/ranks/checks.h>
 #include <tests/ranks/train/in_stages.h>
 
 #include <limits>
@@ -132,6 +133,7 @@ TEST(ModelInStagesRefuses, ALossThatIsNoNumberBeforeTheOptimizerHasUsedIt) {
       model.train(1, data);
     } catch (const TrainingError&) {
       for (std::size_t i = 0; i < its.network->parameters().size(); ++i) {
+        if (test::is_trained_elsewhere(its.network->parameters()[i])) continue;
         EXPECT_TRUE(torch::equal(its.network->parameters()[i], perceptron()->parameters()[i]));
       }
       throw;

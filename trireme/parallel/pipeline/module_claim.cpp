@@ -26,6 +26,9 @@ class Outdated final : public detail::Toucher {
  public:
   void add(const detail::NamedTensor& item) {
     if (!item.tensor.has_storage() || detail::is_deferred(item.tensor)) return;
+    // What lies in memory that is cut over ranks belongs to whoever watches that.
+    if (item.tensor.storage().nbytes() != item.tensor.nbytes()) return;
+    if (detail::is_watched(item.tensor)) return;
     {
       const std::lock_guard lock(mutex_);
       const c10::Storage& storage = item.tensor.storage();

@@ -56,7 +56,11 @@ void CutGradients::clear(std::size_t parameter) {
   if (num_shown_ == 0) return;
   at::Tensor& gradient = all_[parameter].parameter.tensor.mutable_grad();
   if (!gradient.defined() || !gradient.has_storage()) return;
-  if (gradient.is_alias_of(all_[parameter].gradient)) gradient.reset();
+  // By address: is_alias_of would look at the memory that there is none of.
+  const auto storage_of = [](const at::Tensor& its) {
+    return its.storage().unsafeGetStorageImpl();
+  };
+  if (storage_of(gradient) == storage_of(all_[parameter].gradient)) gradient.reset();
 }
 
 void CutGradients::clear() {

@@ -133,6 +133,11 @@ void watch(const at::Tensor& tensor, Toucher& toucher) {
   mark(tensor);
 }
 
+bool is_watched(const at::Tensor& tensor) {
+  const std::lock_guard lock(watched().mutex);
+  return watched().touchers.contains(tensor.storage().unsafeGetStorageImpl());
+}
+
 void unwatch(const c10::Storage& storage) { unwatch(storage.unsafeGetStorageImpl()); }
 
 void unwatch(const c10::StorageImpl* storage) {

@@ -33,6 +33,8 @@ class Toucher {
 /// Watches the storage of `tensor`, and marks the tensor; views made of it are marked too. A
 /// storage is watched by one at a time.
 void watch(const at::Tensor& tensor, Toucher& toucher);
+/// Whether somebody watches the storage of a tensor that has one.
+bool is_watched(const at::Tensor& tensor);
 /// Forgets a storage. Views that are still held keep the mark, which does nothing then.
 void unwatch(const c10::Storage& storage);
 void unwatch(const c10::StorageImpl* storage);
