@@ -54,8 +54,11 @@ inline Plan plan_of(const Arranged& arranged, const Network& network) {
   plan.mesh = {{kDataAxis, arranged.data}, {kStageAxis, arranged.pipe}};
   if (arranged.chunks > 1) plan.chunks = arranged.chunks;
   plan.recompute = arranged.recompute;
-  for (int stage = 0; stage < arranged.pipe && arranged.chunks == 1; ++stage) {
-    plan.stages.emplace_back(network.modules[static_cast<std::size_t>(stage)], stage);
+  // Of small networks some stages that are cut by cost have too few parameters to be cut on.
+  const auto num_stages = static_cast<std::size_t>(arranged.pipe * arranged.chunks);
+  const bool can_name = arranged.zero_stage == 3 && num_stages <= network.modules.size();
+  for (std::size_t stage = 0; stage < num_stages && (arranged.chunks == 1 || can_name); ++stage) {
+    plan.stages.emplace_back(network.modules[stage], static_cast<int>(stage));
   }
   plan.schedule = arranged.schedule;
   plan.micro_batches = arranged.micro_batches;
