@@ -237,7 +237,7 @@ TEST(PipelineFunctions, HaveTheStagesOfTheFirst) {
   torch::nn::Sequential expected = make();
   torch::optim::SGD of_expected(expected->parameters(), 0.1);
   const PipelineFunctions plain = functions(expected);
-  for (std::size_t i : {0, 1, 0}) {
+  for (const std::size_t i : {0U, 1U, 0U}) {
     of_expected.zero_grad();
     for (const auto& part :
          test::micro_batches_of(batch(static_cast<std::int64_t>(i)), kMicroBatches)) {
@@ -254,7 +254,7 @@ TEST(PipelineFunctions, HaveTheStagesOfTheFirst) {
     plan.micro_batches = kMicroBatches;
     const PipelineFunctions all = functions(net);
     Pipeline pipeline(net, all, plan, group);
-    for (std::size_t i : {0, 1, 0}) {
+    for (const std::size_t i : {0U, 1U, 0U}) {
       optimizer.zero_grad();
       static_cast<void>(
           pipeline.step(batch(static_cast<std::int64_t>(i)), {.function = all[i].first}));
@@ -326,8 +326,8 @@ TEST(Pipelines, OneAfterTheOtherBeginWithTrainedValues) {
     // Values that were written since, by a checkpoint say, are not old.
     {
       const torch::NoGradGuard no_grad;
-      for (Tensor tensor : net->parameters()) tensor.mul_(1);
-      for (Tensor tensor : net->buffers()) tensor.mul_(1);
+      for (const Tensor& tensor : net->parameters()) tensor.mul_(1);
+      for (const Tensor& tensor : net->buffers()) tensor.mul_(1);
     }
     EXPECT_NO_THROW(train_once(true));
   });
@@ -343,8 +343,8 @@ TEST(Pipelines, ParametersThatOtherRanksTrainAreNotRead) {
     const auto parameters = net->named_parameters();
     const std::string first = "generator.0.weight";
     const std::string last = "discriminator.0.weight";
-    const Tensor own = parameters[group.rank() == 0 ? first : last];
-    const Tensor other = parameters[group.rank() == 0 ? last : first];
+    const Tensor& own = parameters[group.rank() == 0 ? first : last];
+    const Tensor& other = parameters[group.rank() == 0 ? last : first];
     const auto message = AllOf(HasSubstr((group.rank() == 0 ? last : first) + " was read"),
                                HasSubstr("gather_parameters()"));
     EXPECT_NO_THROW(other.norm());  // alike on all ranks still

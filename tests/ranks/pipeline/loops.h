@@ -55,7 +55,8 @@ inline Plan plan_of(const Arranged& arranged, const Network& network) {
   if (arranged.chunks > 1) plan.chunks = arranged.chunks;
   plan.recompute = arranged.recompute;
   // Of small networks some stages that are cut by cost have too few parameters to be cut on.
-  const auto num_stages = static_cast<std::size_t>(arranged.pipe * arranged.chunks);
+  const std::size_t num_stages =
+      static_cast<std::size_t>(arranged.pipe) * static_cast<std::size_t>(arranged.chunks);
   const bool can_name = arranged.zero_stage == 3 && num_stages <= network.modules.size();
   for (std::size_t stage = 0; stage < num_stages && (arranged.chunks == 1 || can_name); ++stage) {
     plan.stages.emplace_back(network.modules[stage], static_cast<int>(stage));

@@ -21,7 +21,7 @@ namespace trireme {
 namespace {
 
 namespace nn = torch::nn;
-namespace F = torch::nn::functional;
+namespace functional = torch::nn::functional;
 using test::fill;
 using test::Network;
 using test::numbers;
@@ -81,7 +81,7 @@ Network vision_transformer() {
   fill(*net);
   return {.module = net.ptr(),
           .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
-            return {F::cross_entropy(net->forward(in[0]), in[1])};
+            return {functional::cross_entropy(net->forward(in[0]), in[1])};
           },
           .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
             return {numbers({rows, 3, 8, 8}, step), integers({rows}, step, 5)};
@@ -127,7 +127,7 @@ Network u_net() {
   fill(*net);
   return {.module = net.ptr(),
           .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
-            return {F::cross_entropy(net->forward(in[0]), in[1])};
+            return {functional::cross_entropy(net->forward(in[0]), in[1])};
           },
           .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
             return {numbers({rows, 2, 8, 8}, step), integers({rows, 8, 8}, step, 3)};
@@ -164,16 +164,17 @@ TORCH_MODULE(Translator);
 Network translator() {
   Translator net;
   fill(*net);
-  return {.module = net.ptr(),
-          .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
-            return {F::cross_entropy(net->forward(in[0], in[1]).flatten(0, 1), in[2].flatten())};
-          },
-          .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
-            const Tensor target = integers({rows, 6}, step, 9);
-            return {integers({rows, 4}, step + 3, 9), target.narrow(1, 0, 5),
-                    target.narrow(1, 1, 5)};
-          },
-          .modules = {"source", "target"}};
+  return {
+      .module = net.ptr(),
+      .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
+        return {
+            functional::cross_entropy(net->forward(in[0], in[1]).flatten(0, 1), in[2].flatten())};
+      },
+      .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
+        const Tensor target = integers({rows, 6}, step, 9);
+        return {integers({rows, 4}, step + 3, 9), target.narrow(1, 0, 5), target.narrow(1, 1, 5)};
+      },
+      .modules = {"source", "target"}};
 }
 
 // All experts compute, and the two best count; a loss that balances them comes from each layer.
@@ -227,7 +228,7 @@ Network experts() {
   return {.module = net.ptr(),
           .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
             const auto [given, balance] = net->forward(in[0]);
-            return {F::cross_entropy(given, in[1]) + 0.01 * balance};
+            return {functional::cross_entropy(given, in[1]) + 0.01 * balance};
           },
           .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
             return {numbers({rows, 6}, step), integers({rows}, step, 3)};
@@ -254,15 +255,16 @@ TORCH_MODULE(Siamese);
 Network siamese() {
   Siamese net;
   fill(*net);
-  return {.module = net.ptr(),
-          .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
-            return {F::binary_cross_entropy_with_logits(net->forward(in[0], in[1]), in[2])};
-          },
-          .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
-            return {numbers({rows, 2, 8}, step), numbers({rows, 2, 8}, step + 50),
-                    integers({rows}, step, 2).to(torch::kFloat)};
-          },
-          .modules = {"encoder", "head"}};
+  return {
+      .module = net.ptr(),
+      .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
+        return {functional::binary_cross_entropy_with_logits(net->forward(in[0], in[1]), in[2])};
+      },
+      .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
+        return {numbers({rows, 2, 8}, step), numbers({rows, 2, 8}, step + 50),
+                integers({rows}, step, 2).to(torch::kFloat)};
+      },
+      .modules = {"encoder", "head"}};
 }
 
 // Frequencies as complex numbers in a buffer that every layer takes.
@@ -276,10 +278,10 @@ struct RotaryImpl : nn::Module {
       const Tensor pairs = torch::view_as_complex(x.unflatten(-1, {-1, 2}).contiguous());
       return torch::view_as_real(pairs * frequencies).flatten(-2);
     }
-    Tensor forward(const Tensor& x, const Tensor& frequencies) {
+    Tensor forward(const Tensor& x, const Tensor& turns) {
       const auto parts = projection(x).unflatten(-1, {6, 4}).transpose(1, 2).chunk(3, 1);
       const Tensor mixed = torch::scaled_dot_product_attention(
-          turned(parts[0], frequencies), turned(parts[1], frequencies), parts[2], {}, 0.0, true);
+          turned(parts[0], turns), turned(parts[1], turns), parts[2], {}, 0.0, true);
       return x + output(mixed.transpose(1, 2).flatten(2));
     }
     nn::Linear projection{nullptr}, output{nullptr};
@@ -312,7 +314,7 @@ Network rotary() {
   fill(*net);
   return {.module = net.ptr(),
           .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
-            return {F::cross_entropy(net->forward(in[0]).flatten(0, 1), in[1].flatten())};
+            return {functional::cross_entropy(net->forward(in[0]).flatten(0, 1), in[1].flatten())};
           },
           .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
             const Tensor tokens = integers({rows, 6}, step, 11);
@@ -345,16 +347,17 @@ TORCH_MODULE(TransformerNet);
 Network transformer() {
   TransformerNet net;
   fill(*net);
-  return {.module = net.ptr(),
-          .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
-            return {F::cross_entropy(net->forward(in[0], in[1]).flatten(0, 1), in[2].flatten())};
-          },
-          .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
-            const Tensor target = integers({rows, 6}, step, 9);
-            return {integers({rows, 4}, step + 3, 9), target.narrow(1, 0, 5),
-                    target.narrow(1, 1, 5)};
-          },
-          .modules = {"words", "transformer.decoder"}};
+  return {
+      .module = net.ptr(),
+      .forward = [net](const auto& in) mutable -> std::vector<Tensor> {
+        return {
+            functional::cross_entropy(net->forward(in[0], in[1]).flatten(0, 1), in[2].flatten())};
+      },
+      .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<Tensor> {
+        const Tensor target = integers({rows, 6}, step, 9);
+        return {integers({rows, 4}, step + 3, 9), target.narrow(1, 0, 5), target.narrow(1, 1, 5)};
+      },
+      .modules = {"words", "transformer.decoder"}};
 }
 
 struct ModelCase {

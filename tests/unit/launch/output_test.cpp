@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <pty.h>
 #include <sys/stat.h>
 #include <tests/temporary_folder.h>
@@ -112,10 +113,17 @@ TEST(Say, BeginsALineOfItsOwnOnATerminal) {
   consoles.output.write("50 %");
   say(consoles, "two");
   say(consoles, "three");
-  std::array<char, 256> buffer{};
-  const ssize_t count = ::read(screen.get(), buffer.data(), buffer.size());
-  EXPECT_EQ(std::string(buffer.data(), static_cast<std::size_t>(count)),
-            "trireme: one\r\n50 %\r\ntrireme: two\r\ntrireme: three\r\n");
+  // What was written comes through bit by bit.
+  const std::string expected = "trireme: one\r\n50 %\r\ntrireme: two\r\ntrireme: three\r\n";
+  std::string shown;
+  for (pollfd ready{.fd = screen.get(), .events = POLLIN, .revents = 0};
+       shown.size() < expected.size() && ::poll(&ready, 1, 60'000) == 1;) {
+    std::array<char, 256> buffer{};
+    const ssize_t count = ::read(screen.get(), buffer.data(), buffer.size());
+    if (count <= 0) break;
+    shown.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  EXPECT_EQ(shown, expected);
 }
 
 TEST(OpenOutput, RefusesAnythingButAFile) {
