@@ -229,7 +229,12 @@ void Watch::read_answers(const Group& group) {
   if (group.rank < kLookers || !can_ask()) return;
   try {
     const launch::QuietTorch quiet;
-    state_->read_answers(*state_->store, group);
+    // Others may ask the store as much at this moment.
+    const auto give_up = State::Clock::now() + seconds(1);
+    for (int peer = 0; peer < static_cast<int>(group.world_ranks.size()); ++peer) {
+      if (State::Clock::now() >= give_up) return;
+      state_->read_answers(*state_->store, group, peer);
+    }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): then nothing is known
   }
 }
@@ -305,7 +310,8 @@ void Watch::State::tick(c10d::Store* connection, const Places& places) {
     about = {group.name, place.waiting->serial};
   }
   if (!can_ask()) connection = nullptr;
-  const bool asks = connection != nullptr && waited >= kNoticed && now >= next_question;
+  const bool is_new = asks_about != about;
+  const bool asks = connection != nullptr && waited >= kNoticed && (is_new || now >= next_question);
   if (asks) {
     connection->set(asked_key(), join_message(rank, '.', ++num_asked));
     // Whoever waits for long is in no hurry, and others may be many.
@@ -316,7 +322,7 @@ void Watch::State::tick(c10d::Store* connection, const Places& places) {
   if (waited >= kNoticed) {
     const std::lock_guard lock(mutex);
     patience = kSilent + waited / 4;  // the others are asked less often by and by
-    const bool is_new = std::exchange(asks_about, about) != about;
+    asks_about = about;
     if (is_new || connection == nullptr) answers.clear();  // nobody is blamed by old ones
   }
   if (connection != nullptr) {
@@ -469,6 +475,8 @@ Finding Watch::State::look_at(c10d::Store* connection, const Group& group, int p
   }
   if (is_gone) return plain;
   const auto silent = Clock::now() - answer.changed;
+  // Of a collective a rank that is none of the lookers has read each answer once.
+  if (number != 0 && group.rank >= kLookers && answer.first_at == milliseconds(0)) return {};
   if (silent > patience) {
     return {Fate::kSilent, join_message("does not answer", place_of(world_rank),
                                         ": it is stopped, or its host cannot be reached")};

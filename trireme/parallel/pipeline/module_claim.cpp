@@ -81,7 +81,8 @@ class Outdated final : public detail::Toucher {
           join_message(found->second.name,
                        " was read, which a Pipeline trains on another rank; its value here is old"),
           "call gather_parameters() of the Pipeline on all ranks before, or read it on a rank that "
-          "has its stage");
+          "has its stage; where the value has been received by a collective since, say so by a "
+          "write (parameter.mul_(1) under torch::NoGradGuard)");
     }
   }
 
@@ -158,6 +159,7 @@ ModuleClaim::~ModuleClaim() {
   Claims& all = claims();
   const std::scoped_lock lock(all.mutex);
   for (const at::Tensor& tensor : tensors_) all.taken.erase(tensor.unsafeGetTensorImpl());
+  all.outdated.forget_expired();
 }
 
 void ModuleClaim::set_outdated(const std::vector<detail::NamedTensor>& tensors) {

@@ -86,15 +86,16 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
   if (num_expecting.load(std::memory_order_acquire) > 0) {
     const auto& arguments = op.schema().arguments();
     const auto values = torch::jit::last(*stack, arguments.size());
-    // Made of other operators, such as `to` and `contiguous`, it may also return a copy.
-    const bool is_whole = !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     AllFound all;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const auto* alias = arguments[i].alias_info();
       const bool is_written = alias != nullptr && alias->isWrite();
-      find(values[i],
-           {.is_written = is_written, .is_viewed = alias != nullptr && !is_written && is_whole},
+      find(values[i], {.is_written = is_written, .is_viewed = alias != nullptr && !is_written},
            all);
+    }
+    // Made of other operators, such as `to` and `contiguous`, it may also return a copy.
+    if (!all.empty() && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+      for (Found& found : all) found.touched.is_viewed = false;
     }
     const c10::OperatorHandle* const outer = std::exchange(touching, &op);
     const auto end = c10::make_scope_exit([&] { touching = outer; });
