@@ -333,6 +333,29 @@ TEST(Pipelines, OneAfterTheOtherBeginWithTrainedValues) {
   });
 }
 
+// Parameters that are views of one tensor cannot be watched, and are refused all the same.
+TEST(Pipelines, OneAfterTheOtherBeginWithTrainedValuesInOneMemory) {
+  run_ranks(2, [](const comm::Group& group) {
+    Adversaries net;
+    std::vector<Tensor> flat;
+    for (const Tensor& parameter : net->parameters()) flat.push_back(parameter.detach().flatten());
+    const Tensor all = torch::cat(flat);
+    std::int64_t begin = 0;
+    for (Tensor parameter : net->parameters()) {  // NOLINT(performance-for-range-copy)
+      parameter.set_data(all.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
+      begin += parameter.numel();
+    }
+    const PipelineFunctions functions = functions_of(net);
+    {
+      Pipeline pipeline(net, functions[1].second, plan_of(2, 1), group);
+      static_cast<void>(pipeline.step(batch_of("generator", 0)));
+    }
+    EXPECT_THAT(
+        usage_error([&] { const Pipeline next(net, functions[1].second, plan_of(2, 1), group); }),
+        HasSubstr("gather_parameters()"));
+  });
+}
+
 // They were read with the values that they had before the training.
 TEST(Pipelines, ParametersThatOtherRanksTrainAreNotRead) {
   run_ranks(2, [](const comm::Group& group) {

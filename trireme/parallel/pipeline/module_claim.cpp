@@ -24,11 +24,12 @@ namespace {
 // Parameters and buffers of this process that other ranks train, by their memory. Thread-safe.
 class Outdated final : public detail::Toucher {
  public:
-  void add(const detail::NamedTensor& item) {
-    if (!item.tensor.has_storage() || detail::is_deferred(item.tensor)) return;
-    // What lies in memory that is cut over ranks belongs to whoever watches that.
-    if (item.tensor.storage().nbytes() != item.tensor.nbytes()) return;
-    if (detail::is_watched(item.tensor)) return;
+  /// Returns whether it can be watched: not where it shares its memory with other tensors, as what
+  /// is cut over ranks does.
+  bool add(const detail::NamedTensor& item) {
+    if (!item.tensor.has_storage()) return false;
+    if (item.tensor.storage().nbytes() != item.tensor.nbytes()) return false;
+    if (detail::is_watched(item.tensor)) return contains(item.tensor);
     {
       const std::lock_guard lock(mutex_);
       const c10::Storage& storage = item.tensor.storage();
@@ -38,6 +39,7 @@ class Outdated final : public detail::Toucher {
       set_expecting();
     }
     detail::watch(item.tensor, *this);
+    return true;
   }
 
   void forget(const at::Tensor& tensor) {
@@ -112,10 +114,17 @@ class Outdated final : public detail::Toucher {
   std::unordered_map<const c10::StorageImpl*, Entry> names_;
 };
 
+// One that cannot be watched, when its Pipeline ended.
+struct Left {
+  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // no other has its address
+  std::int64_t version;
+};
+
 struct Claims {
   std::mutex mutex;
   std::unordered_set<const c10::TensorImpl*> taken;
   Outdated outdated;
+  std::unordered_map<const c10::TensorImpl*, Left> left;
 };
 
 Claims& claims() {
@@ -131,7 +140,9 @@ void check(Claims& all, const detail::NamedTensor& item) {
         "give one Pipeline all forward passes by name: Pipeline(module, {{\"generator\", …}, "
         "{\"discriminator\", …}}, plan, group); or destroy the first before");
   }
-  if (!all.outdated.contains(item.tensor)) return;
+  const auto left = all.left.find(item.tensor.unsafeGetTensorImpl());
+  const bool is_left = left != all.left.end() && left->second.version == item.tensor._version();
+  if (!is_left && !all.outdated.contains(item.tensor)) return;
   throw UsageError(
       join_message(item.name,
                    " was trained on another rank by a Pipeline that has ended, and has "
@@ -148,28 +159,43 @@ ModuleClaim::ModuleClaim(const std::vector<detail::NamedTensor>& tensors) {
   for (const detail::NamedTensor& item : tensors) check(all, item);
   for (const detail::NamedTensor& item : tensors) {
     all.taken.insert(item.tensor.unsafeGetTensorImpl());
+    all.left.erase(item.tensor.unsafeGetTensorImpl());
     tensors_.push_back(item.tensor);
   }
 }
 
 ModuleClaim::ModuleClaim(ModuleClaim&& other) noexcept
-    : tensors_(std::exchange(other.tensors_, {})) {}
+    : tensors_(std::exchange(other.tensors_, {})),
+      unwatched_(std::exchange(other.unwatched_, {})) {}
 
 ModuleClaim::~ModuleClaim() {
   Claims& all = claims();
   const std::scoped_lock lock(all.mutex);
   for (const at::Tensor& tensor : tensors_) all.taken.erase(tensor.unsafeGetTensorImpl());
   all.outdated.forget_expired();
+  std::erase_if(all.left, [](const auto& item) { return item.second.tensor.expired(); });
+  for (const at::Tensor& tensor : unwatched_) {
+    if (tensor.is_inference()) continue;  // it counts no writes
+    all.left.insert_or_assign(
+        tensor.unsafeGetTensorImpl(),
+        Left{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
+             tensor._version()});
+  }
 }
 
 void ModuleClaim::set_outdated(const std::vector<detail::NamedTensor>& tensors) {
-  for (const detail::NamedTensor& item : tensors) claims().outdated.add(item);
+  unwatched_.clear();
+  for (const detail::NamedTensor& item : tensors) {
+    if (detail::is_deferred(item.tensor)) continue;
+    if (!claims().outdated.add(item)) unwatched_.push_back(item.tensor);
+  }
 }
 
 std::uint64_t ModuleClaim::num_writes() { return claims().outdated.num_writes(); }
 
 void ModuleClaim::set_current() {
   for (const at::Tensor& tensor : tensors_) claims().outdated.forget(tensor);
+  unwatched_.clear();
 }
 
 }  // namespace trireme::pipeline

@@ -26,7 +26,8 @@ class ModuleClaim {
 
   /// Says which of the tensors have old values on this rank, because others train them. From now
   /// on, and when the claim has ended, an operator that reads one throws UsageError; one that
-  /// writes into it makes its value the caller's.
+  /// writes into it makes its value the caller's. Those that share their memory with others are
+  /// only refused by the next claim.
   void set_outdated(const std::vector<detail::NamedTensor>& tensors);
   /// All tensors have the trained values.
   void set_current();
@@ -35,7 +36,8 @@ class ModuleClaim {
   static std::uint64_t num_writes();
 
  private:
-  std::vector<at::Tensor> tensors_;  // kept, so that no other has their address
+  std::vector<at::Tensor> tensors_;    // kept, so that no other has their address
+  std::vector<at::Tensor> unwatched_;  // with old values
 };
 
 }  // namespace trireme::pipeline
