@@ -2,7 +2,7 @@
 # Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
 # needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow check check-all fix tsan asan clang arm fuzz bench install clean
+.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build install clean
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 RANKS ?= 2
@@ -10,11 +10,11 @@ PREFIX ?= $(CURDIR)/build/install
 BIN = build/release/bin
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## Train a residual network on 60,000 images over two processes (RANKS=4: over four)
 	@tools/setup build demo
-	@TRIREME_UNITY=$${TRIREME_UNITY:-ON} tools/build release trireme_program example_fashion_mnist
+	@tools/build release trireme_program example_fashion_mnist
 	@$(BIN)/trireme run -n $(RANKS) -- $(BIN)/fashion_mnist
 
 build: ## Build the library, the program, examples, benchmarks and tests
@@ -36,11 +36,11 @@ check: ## Formatting, clang-tidy, headers, directions of includes, links of the 
 	@tools/build release
 	@tools/check $(CHECK)
 
-check-all: ## check on every file, Clang, Arm, sanitizers, all tests, a moment of each benchmark
+check-all: ## check on every file, GCC, Arm, sanitizers, all tests, a moment of each benchmark
 	@$(MAKE) check CHECK=--all
 	@$(MAKE) tsan
 	@$(MAKE) asan
-	@$(MAKE) clang
+	@$(MAKE) gcc
 	@$(MAKE) arm
 	@$(MAKE) test
 	@$(MAKE) test-slow
@@ -51,7 +51,7 @@ fix: ## Reformat every source file
 	@tools/setup build check
 	@tools/check --fix
 
-tsan: ## Thread sanitizer, on the rooms without LibTorch
+tsan: ## Thread sanitizer, on the components without LibTorch
 	@tools/setup build test
 	@tools/build tsan all
 	@tools/test tsan fast
@@ -61,18 +61,18 @@ asan: ## Address and undefined-behaviour sanitizers, on the fast tests
 	@tools/build asan all
 	@tools/test asan fast
 
-clang: ## Build with Clang, and run the fast tests
-	@tools/setup build test clang
-	@tools/build clang all
-	@tools/test clang fast
+gcc: ## Build with GCC, and run the fast tests
+	@tools/setup build test
+	@tools/build gcc all
+	@tools/test gcc fast
 
-arm: ## Cross-compile the rooms without LibTorch for 64-bit Arm, and test them in an emulator
+arm: ## Cross-compile the components without LibTorch for 64-bit Arm, and test them in an emulator
 	@tools/setup build arm
 	@tools/build arm all
 	@tools/test arm fast
 
 fuzz: ## Fuzz the reader of every file format, a minute each
-	@tools/setup build test clang
+	@tools/setup build test fuzz
 	@tools/build fuzz fuzzers
 	@tools/test fuzz fuzz
 
@@ -82,9 +82,18 @@ bench-%:
 	@tools/build release trireme_program benchmarks
 	@build/python/bin/python bench/run.py $(BENCH) $(subst -,_,$*)
 
+bench-build: ## Time demo, test and a changed file in fresh clones without a compiler cache; about half an hour
+	@tools/setup build test
+	@tools/build release
+	@build/python/bin/python bench/build_times.py
+
+example-%: # one of the folders of examples/, with - for _; its README says how it is started
+	@tools/setup build
+	@tools/build release trireme_program example_$(subst -,_,$*)
+
 install: ## Build the library and the program alone, and install them to PREFIX (default build/install)
 	@tools/setup build
-	@TRIREME_UNITY=$${TRIREME_UNITY:-ON} tools/build release install_parts
+	@tools/build release install_parts
 	@tools/install release "$(PREFIX)"
 
 clean: ## Remove what was built, not what was installed for it

@@ -19,7 +19,8 @@ add_library(trireme_options INTERFACE)
 # a * b + c is rounded twice on every machine: where it becomes one instruction, the bits are others.
 target_compile_options(trireme_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -ffp-contract=off
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms of GCC 12 on std::string's operator+
-  $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-designated-field-initializers>)
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-designated-field-initializers>
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)  # std::stable_sort of GCC 12's library uses what that deprecates
 if(TRIREME_WERROR)
   target_compile_options(trireme_options INTERFACE -Werror)
 endif()
@@ -41,11 +42,11 @@ if(TRIREME_COVERAGE)
   add_link_options(--coverage)
 endif()
 
-# trireme_joined(<target> [<files that stay alone>…])
+# trireme_unity_build(<target> [<files that stay alone>…])
 #
 # Reading LibTorch's headers takes far longer than most of our files do: with TRIREME_UNITY those of one folder are compiled
 # as one. Two that give one name to different things stay alone.
-function(trireme_joined target)
+function(trireme_unity_build target)
   if(NOT TRIREME_UNITY)
     return()
   endif()
@@ -62,6 +63,8 @@ function(trireme_joined target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
+# A compiler cache gives back files with other times; Ninja knows what a precompiled header depends on.
+add_compile_options("$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 find_program(TRIREME_CCACHE ccache)
 if(TRIREME_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # The sloppiness is what ccache asks for before it caches anything that uses a precompiled header.

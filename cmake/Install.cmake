@@ -1,7 +1,7 @@
 # `cmake --install`: find_package(Trireme) and pkg-config. What is installed needs nothing of the folder it was built in.
 include(CMakePackageConfigHelpers)
-get_property(rooms GLOBAL PROPERTY TRIREME_ROOMS)
-install(TARGETS ${rooms} trireme EXPORT TriremeTargets FILE_SET HEADERS)
+get_property(components GLOBAL PROPERTY TRIREME_COMPONENTS)
+install(TARGETS ${components} trireme EXPORT TriremeTargets FILE_SET HEADERS)
 set(TRIREME_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Trireme)
 install(EXPORT TriremeTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 string(REGEX MATCH "^[0-9]+[.][0-9]+" TRIREME_TORCH_MINOR "${Torch_VERSION}")
@@ -11,9 +11,13 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/TriremeConfigVersion.cmak
 install(FILES ${PROJECT_BINARY_DIR}/TriremeConfig.cmake ${PROJECT_BINARY_DIR}/TriremeConfigVersion.cmake
         DESTINATION ${TRIREME_CMAKE_DIR})
 
+# Messages name pages of the guide.
+install(DIRECTORY docs/guide docs/design docs/formats DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/trireme)
+install(FILES docs/operators.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/trireme)
+
 # What `make install` builds: no tests, examples or benchmarks.
 add_custom_target(install_parts)
-add_dependencies(install_parts ${rooms})
+add_dependencies(install_parts ${components})
 foreach(program trireme_program trireme_torch_module trireme_mpi_module)
   if(TARGET ${program})
     add_dependencies(install_parts ${program})
@@ -22,8 +26,8 @@ endforeach()
 
 if(TRIREME_TORCH)
   set(TRIREME_PC_LIBRARIES "")
-  foreach(room IN LISTS rooms)
-    string(APPEND TRIREME_PC_LIBRARIES " -l${room}")
+  foreach(component IN LISTS components)
+    string(APPEND TRIREME_PC_LIBRARIES " -l${component}")
   endforeach()
   get_property(objects GLOBAL PROPERTY TRIREME_SHARED_OBJECTS)
   list(REMOVE_DUPLICATES objects)

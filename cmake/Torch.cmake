@@ -1,4 +1,5 @@
-# Finds LibTorch and precompiles torch/torch.h once for every target that needs it.
+# Finds LibTorch and precompiles torch/torch.h once for every target that needs it (tests by Clang have their
+# own: cmake/Testing.cmake).
 if(NOT Torch_DIR AND EXISTS ${PROJECT_SOURCE_DIR}/build/torch-prefix)
   file(READ ${PROJECT_SOURCE_DIR}/build/torch-prefix torch_prefix)
   string(STRIP "${torch_prefix}" torch_prefix)

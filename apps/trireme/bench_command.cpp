@@ -129,12 +129,11 @@ void add_bench_command(CLI::App& app) {
                    "As trireme doctor lists them (default: TRIREME_ENGINE, or auto)")
       ->option_text("NAME");
   command->add_option("--dtype", arguments->benchmark.dtype, "Type of the elements")
-      ->check(CLI::IsMember({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
-                             "int8", "uint8"}))
+      ->check(one_of({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
+                      "int8", "uint8"}))
       ->capture_default_str();
   command->add_option("--collective", arguments->benchmark.collective, "What to time")
-      ->check(
-          CLI::IsMember({"all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"}))
+      ->check(one_of({"all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"}))
       ->capture_default_str();
   command->callback([arguments] { bench(*arguments); });
 }

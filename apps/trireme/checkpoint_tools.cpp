@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <apps/trireme/checkpoint_tools.h>
 
-#include <trireme/base/config/nearest.h>
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/checkpoint/convert.h>

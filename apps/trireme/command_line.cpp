@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <apps/trireme/command_line.h>
 
-#include <trireme/base/config/nearest.h>
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
 
 namespace trireme::apps {
 namespace {
@@ -19,8 +22,8 @@ std::string full_name(const CLI::App& command) {
 
 std::vector<std::string> commands_of(const CLI::App& command) {
   std::vector<std::string> names;
-  for (const CLI::App* its : command.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(its->get_name());
+  for (const CLI::App* subcommand : command.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(subcommand->get_name());
   }
   return names;
 }
@@ -60,6 +63,18 @@ std::string meant(const std::string& word, const std::vector<std::string>& candi
 }
 
 }  // namespace
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  std::string shown;
+  for (const std::string& word : words) shown += (shown.empty() ? "{" : ",") + word;
+  return {[words = std::move(words)](std::string& text) {
+            if (std::ranges::find(words, text) != words.end()) return std::string();
+            const std::string nearest = config::did_you_mean(text, words);
+            return join_message("'", text, "', expected one of ", listed(words),
+                                nearest.empty() ? "" : "; ", nearest);
+          },
+          shown + "}"};
+}
 
 CLI::Validator integer_from(std::int64_t minimum, std::int64_t maximum) {
   const bool is_open = maximum == std::numeric_limits<std::int64_t>::max();
@@ -113,6 +128,17 @@ void refuse_option(const CLI::App& command, const std::string& word, const std::
       join_message(meant(option, options_of(command)), "see ", name, " --help", more));
 }
 
+// CLI11 says "Could not convert: --nproc = two", also to somebody who typed `-n two`.
+std::string text_of(const CLI::ParseError& wrong) {
+  std::string text = wrong.what();
+  constexpr std::string_view kConversion = "Could not convert: ";
+  const std::size_t equals = text.find(" = ");
+  if (!text.starts_with(kConversion) || equals == std::string::npos) return text;
+  return join_message("'", text.substr(equals + 3), "', given for ",
+                      text.substr(kConversion.size(), equals - kConversion.size()),
+                      " or its short form, cannot be read as what that takes, such as a number");
+}
+
 void explain(const CLI::App& app, const CLI::ParseError& wrong) {
   const CLI::App* command = &app;
   for (auto below = app.get_subcommands(); !below.empty(); below = command->get_subcommands()) {
@@ -127,7 +153,7 @@ void explain(const CLI::App& app, const CLI::ParseError& wrong) {
       std::ranges::find_if(unknown, [](const std::string& word) { return word.starts_with('-'); });
   if (option != unknown.end()) refuse_option(*command, *option);
   if (!unknown.empty()) refuse_word(*command, unknown.front());
-  throw ConfigError(wrong.what(), join_message("see ", full_name(*command), " --help"));
+  throw ConfigError(text_of(wrong), join_message("see ", full_name(*command), " --help"));
 }
 
 }  // namespace trireme::apps

@@ -11,6 +11,9 @@
 
 namespace trireme::apps {
 
+/// Returns a check of an option: one of `words`. Its message names them and the nearest.
+CLI::Validator one_of(std::vector<std::string> words);
+
 /// Returns a check of an option: an integer from `minimum` to `maximum`.
 CLI::Validator integer_from(std::int64_t minimum,
                             std::int64_t maximum = std::numeric_limits<std::int64_t>::max());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data_command.h"
-#include <trireme/data/files/convert.h>
+#include <trireme/data/files/convert_dataset.h>
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/command_line.h>

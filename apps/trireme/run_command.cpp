@@ -68,12 +68,12 @@ void add_options(CLI::App& command, Arguments& arguments) {
   command
       .add_option("--bind", arguments.binding,
                   "Bind each rank to its share of the cores: core or none (default)")
-      ->check(CLI::IsMember({"core", "none"}))
+      ->check(one_of({"core", "none"}))
       ->option_text("core|none");
   command
       .add_option("--output", arguments.output,
                   "Ranks to show: first (default), all, each line marked, or none")
-      ->check(CLI::IsMember({"first", "all", "none"}))
+      ->check(one_of({"first", "all", "none"}))
       ->option_text("first|all|none");
   command
       .add_option(

@@ -7,9 +7,9 @@
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>
-#include <trireme/schedule/pictures/picture.h>
+#include <trireme/schedule/pictures/schedule_picture.h>
 #include <trireme/schedule/pictures/trace.h>
-#include <trireme/schedule/text.h>
+#include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/timeline.h>
 #include <trireme/schedule/verifier/verify.h>
 
@@ -308,7 +308,7 @@ void add_schedule_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand("schedule", kDescription);
   auto names = kinds();
   names.emplace_back(kAll);
-  command->add_option("kind", options->kind, "What to make")->check(CLI::IsMember(names));
+  command->add_option("kind", options->kind, "What to make")->check(one_of(names));
   command->add_option("--read", options->read, "Take the schedule from this file instead");
   command->add_option("--ranks", options->ranks, "How many ranks")
       ->check(integer_from(1, INT_MAX))

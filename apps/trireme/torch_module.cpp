@@ -7,7 +7,7 @@
 
 #include <memory>
 
-void trireme_open_store(trireme::launch::StorePlace& place,
+void trireme_open_store(trireme::launch::StoreAddress& place,
                         std::unique_ptr<trireme::launch::RunStore>& store) {
   store = std::make_unique<trireme::launch::StoreServer>(std::move(place));
 }

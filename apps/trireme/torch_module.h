@@ -11,7 +11,7 @@
 extern "C" {
 /// Fills `store`: see StoreOpener in launch/run/run.h.
 __attribute__((visibility("default"))) void trireme_open_store(
-    trireme::launch::StorePlace& place, std::unique_ptr<trireme::launch::RunStore>& store);
+    trireme::launch::StoreAddress& place, std::unique_ptr<trireme::launch::RunStore>& store);
 /// See doctor in torch_parts.h.
 __attribute__((visibility("default"))) int trireme_doctor(bool as_rank);
 /// See measure_collective in comm_benchmark.h.

@@ -60,7 +60,7 @@ Function* load(const char* name) {
 }  // namespace
 
 launch::StoreOpener store_opener() {
-  return [](launch::StorePlace place) {
+  return [](launch::StoreAddress place) {
     std::unique_ptr<launch::RunStore> store;
     load<decltype(trireme_open_store)>("trireme_open_store")(place, store);
     return store;

@@ -75,8 +75,8 @@ def sweep(pipeline, workers):
                 for name, command in commands(pipeline).items()}
     comparisons = []
     for name in list(programs)[1:]:
-        peer, _, by_hand = name.partition(" ")
-        case = f"{pipeline}, {workers} worker{'s' if workers > 1 else ''}" + (f", batches {by_hand}" if by_hand else "")
+        peer, _, manual = name.partition(" ")
+        case = f"{pipeline}, {workers} worker{'s' if workers > 1 else ''}" + (f", batches {manual}" if manual else "")
         comparisons += [Comparison(f"{case}, a core", "ours", name, peer, "core", "core", metric="sample_time"),
                         Comparison(case, "ours", name, peer, "clock", "clock", metric="sample_time")]
     return Sweep(f"{pipeline}, {workers}", programs, tuple(comparisons), SMOKE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallel training with every ZeRO stage, against DistributedDataParallel and fully_shard, with Adam, on one host.
+"""Data parallel training with every ZeRO level, against DistributedDataParallel and fully_shard, with Adam, on one host.
 
 Four models: `mlp` (10 M parameters, batch of 64 on each rank), `resnet18` (11 M, 28x28 images, 32), `gpt` (7 M, 128
 tokens, 4) and `large` (an MLP of 101 M, 16). Every rank has one thread. A program prints the median of its steps after
@@ -12,8 +12,8 @@ the same program without.
 `communication_time` is a step less the same step of a program that exchanges nothing, in the same round; where the
 optimizer steps a part of the parameters (ZeRO, fully_shard), it does so in that step too. It may be below zero, within
 noise: no ratio then. The peer `prediction` is parameters, gradients and two states of Adam, each divided by the ranks
-where the stage cuts it: what a step needs besides activations, temporaries and buffers. fully_shard is compared with
-stages 2 and 3; it frees parameters after forward, as stage 3 does.
+where the level cuts it: what a step needs besides activations, temporaries and buffers. fully_shard is compared with
+ZeRO levels 2 and 3; it frees parameters after forward, as ZeRO level 3 does.
 
 Parts: --only 'gpt', --only '^(mlp|large), 2 ranks', --only 'ZeRO [01]'.
 """
@@ -28,8 +28,8 @@ EQUAL_TERMS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES":
 SMALL_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
 SMOKE = ("--steps", "1", "--warm-up", "1")
 SMOKE_SWEEPS = ("resnet18, 2 ranks", "gpt, 2 ranks")  # and a world of one of each model
-STAGES = (0, 1, 2, 3)
-# Which peers a stage is compared with.
+LEVELS = (0, 1, 2, 3)
+# Which peers a level is compared with.
 PEERS = {0: ("ddp",), 1: ("ddp",), 2: ("ddp", "fsdp2"), 3: ("fsdp2",)}
 
 
@@ -53,16 +53,16 @@ def compared(case, ours_name, peer, key, peer_name=None, **others):
 
 
 def comparisons(case):
-    for stage in STAGES:
-        name, of_stage = f"zero{stage}", f"{case}, ZeRO {stage}"
-        local = ("local", "part_step_time" if stage else "step_time")
-        for peer in PEERS[stage]:
+    for level in LEVELS:
+        name, of_level = f"zero{level}", f"{case}, ZeRO {level}"
+        local = ("local", "part_step_time" if level else "step_time")
+        for peer in PEERS[level]:
             for key in ("step_time", "peak_memory", "step_memory"):
-                yield compared(of_stage, name, peer, key)
-            yield Comparison(of_stage, name, peer, peer, "step_time", "step_time", "communication_time", "ms", local,
+                yield compared(of_level, name, peer, key)
+            yield Comparison(of_level, name, peer, peer, "step_time", "step_time", "communication_time", "ms", local,
                              ("torch_local", "part_step_time" if peer == "fsdp2" else "step_time"))
-        yield Comparison(f"{of_stage}, in steps", name, name, "prediction", "step_memory", "formula", "peak_memory", "MiB")
-        yield compared(f"{of_stage}, against 1 process", name, "alone", "sample_time", "one_process")
+        yield Comparison(f"{of_level}, in steps", name, name, "prediction", "step_memory", "formula", "peak_memory", "MiB")
+        yield compared(f"{of_level}, against 1 process", name, "alone", "sample_time", "one_process")
     for key in ("step_time", "peak_memory"):
         yield compared(f"{case}, huge pages against small ones", "zero0", "small_pages", key, "plain")
     for key in ("step_time", "step_memory"):
@@ -74,8 +74,8 @@ def sweep(model, num_ranks):
         return Program((*torchrun(num_ranks, ROOT / "bench/peers/data_parallel.py"), "--model", model, "--mode", mode,
                         "--steps", STEPS[model]), figures, EQUAL_TERMS)
 
-    programs = {f"zero{stage}": Program(trireme_run(num_ranks, *ours(model, "--zero", stage)), figures, EQUAL_TERMS)
-                for stage in STAGES}
+    programs = {f"zero{level}": Program(trireme_run(num_ranks, *ours(model, "--zero", level)), figures, EQUAL_TERMS)
+                for level in LEVELS}
     programs |= {
         "ddp": peer("ddp"),
         "fsdp2": peer("fsdp2"),

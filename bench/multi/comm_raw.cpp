@@ -33,7 +33,7 @@ namespace {
 namespace shm = trireme::shm;
 
 /// A folder in which the ranks leave each other notes; removed at the end by who made it.
-class Folder final : public shm::Meeting {
+class Folder final : public shm::RendezvousStore {
  public:
   Folder() : is_mine_(true) {
     std::string name = (std::filesystem::temp_directory_path() / "bench_comm_XXXXXX").string();
@@ -79,8 +79,8 @@ class Folder final : public shm::Meeting {
 
 class ShmEngine final : public bench::Engine {
  public:
-  ShmEngine(int rank, int size, shm::Meeting& meeting)
-      : group_(shm::Communicator::connect(rank, size, meeting, {})),
+  ShmEngine(int rank, int size, shm::RendezvousStore& store)
+      : group_(shm::Communicator::connect(rank, size, store, {})),
         pieces_(static_cast<std::size_t>(size)),
         inputs_(pieces_.size()),
         outputs_(pieces_.size()) {}
@@ -151,9 +151,9 @@ class CopyEngine final : public bench::Engine {
 
 // Prints the microseconds that recording an operation and showing it to the others takes; what
 // comparing the heads of slots takes cannot be told from reading them.
-void measure_recorder(shm::Meeting& meeting) {
+void measure_recorder(shm::RendezvousStore& store) {
   constexpr int kOperations = 2'000'000;
-  const auto group = shm::Communicator::connect(0, 1, meeting, {});
+  const auto group = shm::Communicator::connect(0, 1, store, {});
   shm::Member& member = group->member();
   const auto began = std::chrono::steady_clock::now();
   for (int i = 0; i < kOperations; ++i) {
@@ -177,9 +177,9 @@ double processor_seconds() {
 
 // All ranks wait a second for rank 0, again and again; prints how many microseconds they waited and
 // how many of those the busiest used a core.
-void measure_waiting(int rank, int size, shm::Meeting& meeting) {
+void measure_waiting(int rank, int size, shm::RendezvousStore& store) {
   constexpr int kTimes = 3;
-  const auto group = shm::Communicator::connect(rank, size, meeting, {});
+  const auto group = shm::Communicator::connect(rank, size, store, {});
   group->barrier();
   const auto began = std::chrono::steady_clock::now();
   double used = -processor_seconds();

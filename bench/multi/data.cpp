@@ -3,8 +3,8 @@
 // it. bench/peers has the same pipelines for other libraries.
 #include <models/resnet.h>
 #include <trireme/data/cifar10.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/data/mnist.h>
-#include <trireme/data/pipeline.h>
 
 #include <CLI/CLI.hpp>
 #include <bench/multi/measured_time.h>
@@ -50,8 +50,8 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-data::Pipeline cifar10(const Options& options) {
-  data::Pipeline images(data::cifar10(options.folder, data::Split::kTrain));
+data::DataLoader cifar10(const Options& options) {
+  data::DataLoader images(data::cifar10(options.folder, data::Split::kTrain));
   if (!options.check) {
     images.shuffle(1)
         .map("image", data::random_crop(32, 32, 4))
@@ -64,15 +64,15 @@ data::Pipeline cifar10(const Options& options) {
       .prefetch(4, options.workers);
 }
 
-data::Pipeline fashion_mnist(const Options& options) {
-  data::Pipeline images(data::mnist(options.folder, data::Split::kTrain));
+data::DataLoader fashion_mnist(const Options& options) {
+  data::DataLoader images(data::mnist(options.folder, data::Split::kTrain));
   if (!options.check) images.shuffle(1);
   return images.map("image", data::normalize({72.94}, {90.02}))
       .batch(64, data::LastBatch::kDrop)
       .prefetch(4, options.workers);
 }
 
-nlohmann::json sums_of(const data::Pipeline& images) {
+nlohmann::json sums_of(const data::DataLoader& images) {
   std::vector<double> sums;
   std::vector<std::int64_t> labels;
   const auto stream = images.open(0);
@@ -85,7 +85,7 @@ nlohmann::json sums_of(const data::Pipeline& images) {
 }
 
 // Takes batches for so long, epoch after epoch, after a quarter of that to warm up.
-nlohmann::json throughput_of(const data::Pipeline& images, double seconds) {
+nlohmann::json throughput_of(const data::DataLoader& images, double seconds) {
   std::int64_t epoch = 0;
   auto stream = images.open(epoch);
   const auto take = [&](double duration) {
@@ -114,7 +114,7 @@ double median(std::vector<double> values) {
 
 // The longest time that next() took in a training loop, and the median of whole steps. The first
 // batch is not counted: nothing could be prepared before it.
-nlohmann::json waiting_of(const data::Pipeline& images, int steps) {
+nlohmann::json waiting_of(const data::DataLoader& images, int steps) {
   auto network = models::resnet50(/*classes=*/10);
   torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
   std::vector<double> waits;

@@ -170,8 +170,10 @@ std::int64_t formula(const Training& training, const Options& options, int size)
   for (const auto& parameter : training.module->parameters()) {
     bytes += static_cast<std::int64_t>(parameter.nbytes());
   }
-  const auto from_stage = [&](int stage) { return options.zero >= stage ? bytes / size : bytes; };
-  return from_stage(3) + from_stage(2) + 2 * from_stage(1);
+  const auto from_level = [&](int zero_level) {
+    return options.zero >= zero_level ? bytes / size : bytes;
+  };
+  return from_level(3) + from_level(2) + 2 * from_level(1);
 }
 
 // A rank that has unmapped shared memory leaves the others a greater share of it: all look at once.
@@ -191,7 +193,7 @@ nlohmann::json measure(const Options& options, const trireme::World& world) {
   std::optional<trireme::Parallelized> parallel;
   if (options.exchange) {
     parallel.emplace(
-        trireme::parallelize(*training.module, {.zero_stage = options.zero}, world.group));
+        trireme::parallelize(*training.module, {.zero_level = options.zero}, world.group));
   }
   torch::optim::Adam optimizer(training.module->parameters(), adam());
   if (options.exchange && options.zero > 0) parallel->shard(optimizer);

@@ -3,10 +3,10 @@
 // started with, validates it on the text's last tenth, and lets it write.
 #include <models/gpt.h>
 #include <trireme/checkpoint/checkpoint.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/data/text/character_tokenizer.h>
 #include <trireme/data/text/tokens.h>
-#include <trireme/optim/schedules.h>
+#include <trireme/optim/learning_rate_schedule.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/learning_rate.h>
 #include <trireme/train/loss_monitor.h>
@@ -119,12 +119,12 @@ void run(const Options& options) {
   const data::CharacterTokenizer characters(text);
   const auto tokens = data::encode_to_tensor(characters, text);
   const std::int64_t split = tokens.numel() * 9 / 10;
-  data::Pipeline training(sequences(tokens.narrow(0, 0, split), options.sequence));
+  data::DataLoader training(sequences(tokens.narrow(0, 0, split), options.sequence));
   training.shuffle(1)
       .shard({.index = part.index, .count = part.count})
       .batch(options.batch, data::LastBatch::kDrop)
       .prefetch(2);
-  data::Pipeline validation(
+  data::DataLoader validation(
       sequences(tokens.narrow(0, split, tokens.numel() - split), options.sequence));
   validation
       .shard({.index = part.index, .count = part.count, .remainder = data::Remainder::kUneven})
@@ -146,9 +146,9 @@ void run(const Options& options) {
 
   const std::int64_t steps_in_epoch = training.batches() / options.micro_batches;
   const std::int64_t steps = options.epochs * steps_in_epoch;
-  trireme::LearningRate rate(
-      optimizer,
-      trireme::Schedule::cosine(options.learning_rate, steps).after_warm_up(steps / 20 + 1));
+  trireme::LearningRate rate(optimizer,
+                             trireme::LearningRateSchedule::cosine(options.learning_rate, steps)
+                                 .after_warm_up(steps / 20 + 1));
   trireme::LossMonitor monitor(std::max<std::int64_t>(1, steps_in_epoch / 5));
   trireme::Callbacks callbacks{rate, monitor};
 

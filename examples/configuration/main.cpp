@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fits a line to noisy points, with settings from code, files and the command line.
 #include <trireme/base/config/configuration.h>
-#include <trireme/data/random.h>
+#include <trireme/data/philox.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/train/loss_monitor.h>
 #include <trireme/train/writers.h>
@@ -40,7 +40,8 @@ void train(const Settings& settings, const trireme::config::Configuration& confi
     std::filesystem::create_directories(settings.folder);
     configuration.save(settings.folder / "config.toml");
   }
-  auto points = trireme::data::Pipeline(trireme::data::generator(256, {"x", "y"}, point)).batch(16);
+  auto points =
+      trireme::data::DataLoader(trireme::data::generator(256, {"x", "y"}, point)).batch(16);
   torch::nn::Linear line(1, 1);
   torch::optim::SGD optimizer(line->parameters(), torch::optim::SGDOptions(settings.learning_rate));
   trireme::Model model(

@@ -9,7 +9,7 @@
 #include <trireme/report/number.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/learning_rate.h>
-#include <trireme/train/progress_bar.h>
+#include <trireme/train/progress_bar_callback.h>
 #include <trireme/trireme.h>
 
 #include <CLI/CLI.hpp>
@@ -47,9 +47,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--resume", options.resume, "Go on from the newest checkpoint")->needs(checkpoint);
 }
 
-data::Pipeline images(const Options& options, data::Split split) {
+data::DataLoader images(const Options& options, data::Split split) {
   const auto all = data::mnist(options.folder, split);
-  data::Pipeline pipeline(examples::first_samples(all, options.limit));
+  data::DataLoader pipeline(examples::first_samples(all, options.limit));
   if (split == data::Split::kTrain)
     pipeline.shuffle(1).map("image", data::random_horizontal_flip());
   pipeline.map("image", data::rescale(1 / 255.0)).map("image", data::normalize({0.2860}, {0.3530}));
@@ -115,9 +115,9 @@ void run(const Options& options) {
     std::cout << "It recognises " << trireme::report::fixed(result.accuracy.value_or(0) * 100, 2)
               << " % of " << with_thousands(result.samples)
               << " test images that it has never seen.\n"
-              << "Try next: --epochs 10 for a better network, trireme run -n 4 for more processes, "
-                 "--checkpoint FOLDER "
-                 "and --resume to stop and go on.\n";
+              << "Try next: more processes by 'build/release/bin/trireme run -n 4 -- "
+                 "build/release/bin/fashion_mnist', a better network by --epochs 10 behind it, or "
+                 "--checkpoint FOLDER and --resume to stop and go on.\n";
   }
 }
 

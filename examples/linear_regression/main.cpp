@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds a, b and c of z = a x^2 + b y^3 + c from 160 noisy points, over as many processes as it is
 // started with, and checks that all of them end with the same parameters.
-#include <trireme/data/random.h>
+#include <trireme/data/philox.h>
 #include <trireme/train/loss_monitor.h>
 #include <trireme/train/time_monitor.h>
 #include <trireme/trireme.h>
@@ -38,7 +38,7 @@ bool same_on_all_ranks(const at::Tensor& values, const trireme::comm::Group& gro
 bool run() {
   const auto world = trireme::init();
 
-  data::Pipeline points(data::generator(160, {"features", "z"}, point));
+  data::DataLoader points(data::generator(160, {"features", "z"}, point));
   points.batch(16).repeat(20).prefetch(4);
 
   torch::nn::Linear dense(2, 1);  // features [16, 2] to z [16, 1]

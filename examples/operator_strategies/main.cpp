@@ -26,23 +26,23 @@ struct Outcome {
 
 // On four devices: rows of the input, columns of the second matrix, and rows again for the loss.
 Outcome two_products(const torch::Tensor& x, const torch::Tensor& labels, const Network& network) {
-  Outcome its;
-  its.hidden = with_strategy({{4, 1}, {1, 1}}, [&] { return torch::matmul(x, network.first); });
-  its.scores =
-      with_strategy({{1, 1}, {1, 4}}, [&] { return torch::matmul(its.hidden, network.second); });
-  its.loss =
-      with_strategy({{4, 1}, {4}}, [&] { return torch::cross_entropy_loss(its.scores, labels); });
-  return its;
+  Outcome outcome;
+  outcome.hidden = with_strategy({{4, 1}, {1, 1}}, [&] { return torch::matmul(x, network.first); });
+  outcome.scores = with_strategy({{1, 1}, {1, 4}},
+                                 [&] { return torch::matmul(outcome.hidden, network.second); });
+  outcome.loss = with_strategy({{4, 1}, {4}},
+                               [&] { return torch::cross_entropy_loss(outcome.scores, labels); });
+  return outcome;
 }
 
 // On two devices, or twice on four: input [16, 32] and weight [32, 16] cut along the sum, whose
 // result is cut by rows.
 Outcome product_and_relu(const torch::Tensor& x, const torch::Tensor& weight) {
-  Outcome its;
-  its.hidden = with_strategy({{1, 2}, {2, 1}}, [&] { return torch::matmul(x, weight); });
-  its.scores = with_strategy({{2, 1}}, [&] { return torch::relu(its.hidden); });
-  its.loss = its.scores.mean();
-  return its;
+  Outcome outcome;
+  outcome.hidden = with_strategy({{1, 2}, {2, 1}}, [&] { return torch::matmul(x, weight); });
+  outcome.scores = with_strategy({{2, 1}}, [&] { return torch::relu(outcome.hidden); });
+  outcome.loss = outcome.scores.mean();
+  return outcome;
 }
 
 // Compares numbers, and prints them on rank 0.

@@ -37,8 +37,8 @@ int main(int argc, char** argv) try {
   const trireme::checkpoint::SaveOptions save{.folder = argc > 1 ? argv[1] : "runs/spiral"};
   const auto world = trireme::init();
   torch::manual_seed(1);
-  auto points = trireme::data::Pipeline(std::make_shared<Spiral>(0)).shuffle(1).batch(50);
-  auto others = trireme::data::Pipeline(std::make_shared<Spiral>(0.5)).batch(100);
+  auto points = trireme::data::DataLoader(std::make_shared<Spiral>(0)).shuffle(1).batch(50);
+  auto others = trireme::data::DataLoader(std::make_shared<Spiral>(0.5)).batch(100);
   torch::nn::Sequential network(torch::nn::Linear(2, 128), torch::nn::Tanh(),
                                 torch::nn::Linear(128, 128), torch::nn::Tanh(),
                                 torch::nn::Linear(128, 2));

@@ -34,12 +34,12 @@ std::shared_ptr<const data::Dataset> pictures(std::int64_t count, std::uint64_t 
   });
 }
 
-data::Pipeline images(const Options& options, data::Split split, const trireme::World& world) {
+data::DataLoader images(const Options& options, data::Split split, const trireme::World& world) {
   const bool is_training = split == data::Split::kTrain;
   const auto all = options.synthetic > 0 ? pictures(options.synthetic, is_training ? 1 : 2)
                                          : data::cifar10(options.folder, split);
   const std::int64_t most = options.steps * options.batch * world.size;
-  data::Pipeline pipeline(examples::first_samples(all, most));
+  data::DataLoader pipeline(examples::first_samples(all, most));
   if (is_training) {
     options.shuffle_buffer > 0 ? pipeline.shuffle_buffer(options.shuffle_buffer, /*seed=*/1)
                                : pipeline.shuffle(/*seed=*/1);
@@ -66,11 +66,11 @@ data::Pipeline images(const Options& options, data::Split split, const trireme::
       .prefetch(4);
 }
 
-trireme::Schedule rates(const Options& options, std::int64_t steps_in_epoch) {
+trireme::LearningRateSchedule rates(const Options& options, std::int64_t steps_in_epoch) {
   const auto rest = (options.epochs - options.warm_up) * steps_in_epoch;
   const auto schedule = options.schedule == examples::Rates::kCosine && rest > 0
-                            ? trireme::Schedule::cosine(options.learning_rate, rest)
-                            : trireme::Schedule::constant(options.learning_rate);
+                            ? trireme::LearningRateSchedule::cosine(options.learning_rate, rest)
+                            : trireme::LearningRateSchedule::constant(options.learning_rate);
   return options.warm_up > 0 ? schedule.after_warm_up(options.warm_up * steps_in_epoch) : schedule;
 }
 
@@ -84,8 +84,8 @@ void print(const trireme::Evaluation& result, const trireme::TopK& top) {
 void run(const Options& options) {
   const auto world = trireme::init();
   torch::manual_seed(1);
-  const data::Pipeline training = images(options, data::Split::kTrain, world);
-  const data::Pipeline test = images(options, data::Split::kTest, world);
+  const data::DataLoader training = images(options, data::Split::kTrain, world);
+  const data::DataLoader test = images(options, data::Split::kTest, world);
 
   auto network = options.network == examples::Network::kResNet50 ? models::resnet50(/*classes=*/10)
                                                                  : models::resnet20();

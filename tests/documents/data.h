@@ -13,9 +13,9 @@ namespace page_data {
 
 using namespace trireme::data;
 
-extern Pipeline train;
-extern Pipeline test;
-extern Pipeline evaluation;
+extern DataLoader train;
+extern DataLoader test;
+extern DataLoader evaluation;
 extern std::unique_ptr<BatchStream> stream;
 extern std::shared_ptr<const Dataset> sentences;
 extern std::int64_t rank;

@@ -32,7 +32,8 @@ extern at::Tensor noise;
 extern torch::nn::Linear body, head;
 extern std::vector<std::vector<at::Tensor>> micro_batches;
 extern std::int64_t step;
-std::vector<std::pair<std::string, at::Tensor>> named(const torch::nn::Module& module);
+std::vector<std::pair<std::string, at::Tensor>> named(const torch::nn::Module& module,
+                                                      const std::string& prefix);
 extern at::Tensor h, images, labels, more_images, more_labels, test_images, test_labels;
 extern std::vector<at::Tensor> batch;
 extern LossScale loss_scale;

@@ -5,13 +5,13 @@
 #include <trireme/base/config/value.h>
 #include <trireme/comm/monitor/dump.h>
 #include <trireme/data/files/idx.h>
-#include <trireme/data/files/npy.h>
+#include <trireme/data/files/npy_format.h>
 #include <trireme/data/text/bpe_tokenizer.h>
 #include <trireme/data/text/character_tokenizer.h>
 #include <trireme/data/text/word_piece_tokenizer.h>
 #include <trireme/launch/slurm_lists.h>
 #include <trireme/report/page/page.h>
-#include <trireme/schedule/text.h>
+#include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/verifier/verify.h>
 
 namespace trireme::fuzz {

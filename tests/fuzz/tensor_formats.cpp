@@ -16,8 +16,8 @@
 #include <trireme/data/npy.h>
 #include <trireme/data/stream_state.h>
 #include <trireme/data/token_file.h>
+#include <trireme/graph/show/graph_text.h>
 #include <trireme/graph/show/table.h>
-#include <trireme/graph/show/text.h>
 
 #include <ATen/ops/ones.h>
 #include <nlohmann/json.hpp>

@@ -21,7 +21,7 @@ const int is_set = ::setenv("TRIREME_CHECK", "values", 1);
 
 TEST(CheckedTraining, NamesAParameterThatARankChangesByItself) {
   ASSERT_EQ(is_set, 0);
-  for (const int stage : {0, 1, 3}) {
+  for (const int zero_level : {0, 1, 3}) {
     testing::run_ranks(2, [&](const comm::Group& group) {
       torch::nn::Linear first(4, 4);
       torch::nn::Linear second(4, 4);
@@ -29,7 +29,7 @@ TEST(CheckedTraining, NamesAParameterThatARankChangesByItself) {
       optimizer.add_param_group(torch::optim::OptimizerParamGroup(second->parameters()));
       Parallelized parallelized =
           parallelize({{"first", first}, {"second", second}},
-                      {.zero_stage = stage, .zero_stage_of = {{"first", 0}}}, group);
+                      {.zero_level = zero_level, .zero_level_of = {{"first", 0}}}, group);
       parallelized.shard(optimizer);
       const auto step = [&] {
         optimizer.zero_grad();
@@ -44,7 +44,7 @@ TEST(CheckedTraining, NamesAParameterThatARankChangesByItself) {
       EXPECT_THAT(test::usage_error(step),
                   AllOf(HasSubstr("parameters before step 101 differ"),
                         HasSubstr("first.weight [4, 4] Float: rank 1 differ")))
-          << stage;
+          << zero_level;
     });
   }
 }

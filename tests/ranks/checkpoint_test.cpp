@@ -5,15 +5,15 @@
 #include "tests/ranks/thread_ranks.h"
 #include "tests/unit/checkpoint/failing_files.h"
 #include <trireme/base/error.h>
-#include <trireme/checkpoint/agreement.h>
 #include <trireme/checkpoint/async_saver.h>
+#include <trireme/checkpoint/consensus.h>
 #include <trireme/checkpoint/convert.h>
 #include <trireme/checkpoint/inspect.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/checkpoint/reader.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/sharded_state.h>
-#include <trireme/parallel/state.h>
+#include <trireme/parallel/state_dict.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ using testing::run_ranks_catching;
 
 struct Cut {
   int ranks;
-  int stage;
+  int zero_level;
   std::int64_t shard_ranks = 0;
   std::int64_t tensor = 1;  // ranks that work together
   int dim_of_second = 1;    // along which they cut its weight
@@ -52,7 +52,7 @@ struct Cut {
 const std::vector<Cut> kCuts = {{1, 0}, {2, 0}, {2, 1}, {3, 2}, {2, 3}, {4, 3}};
 
 Plan plan_of(const Cut& cut) {
-  Plan plan{.bucket_bytes = 500, .zero_stage = cut.stage, .shard_ranks = cut.shard_ranks};
+  Plan plan{.bucket_bytes = 500, .zero_level = cut.zero_level, .shard_ranks = cut.shard_ranks};
   if (cut.tensor == 1) return plan;
   plan.mesh = {{"data", cut.ranks / cut.tensor}, {"tensor", cut.tensor}};
   plan.layouts = {{"first.*", {{"tensor", Shard{0}}}},
@@ -69,8 +69,8 @@ struct Rank {
         uses_all(use_all) {
     parallel.shard(adam);
   }
-  Rank(const Group& group, int stage, std::uint64_t seed, bool use_all = true)
-      : Rank(group, Cut{.ranks = group.size(), .stage = stage}, seed, use_all) {}
+  Rank(const Group& group, int zero_level, std::uint64_t seed, bool use_all = true)
+      : Rank(group, Cut{.ranks = group.size(), .zero_level = zero_level}, seed, use_all) {}
 
   void train(int first, int count) {
     for (int step = first; step < first + count; ++step) {
@@ -88,7 +88,7 @@ struct Rank {
 
 // Copies, on every rank.
 std::vector<torch::Tensor> whole_parameters(Rank& rank) {
-  rank.parallel.fetch();
+  rank.parallel.gather_parameters();
   std::vector<torch::Tensor> all;
   for (const torch::Tensor& parameter : rank.net->parameters()) {
     all.push_back(full(parameter.detach()).clone());
@@ -106,8 +106,8 @@ void expect_equal(const checkpoint::TensorMap& a, const checkpoint::TensorMap& b
 }
 
 std::string to_string(const Cut& cut) {
-  return join_message(cut.ranks, " ranks, stage ", cut.stage, ", cut among ", cut.shard_ranks,
-                      ", of which work together ", cut.tensor);
+  return join_message(cut.ranks, " ranks, ZeRO level ", cut.zero_level, ", cut among ",
+                      cut.shard_ranks, ", of which work together ", cut.tensor);
 }
 
 class Checkpoints : public ::testing::Test {
@@ -121,18 +121,18 @@ class Checkpoints : public ::testing::Test {
 
 void Checkpoints::expect_to_load(const std::vector<Cut>& saving, const std::vector<Cut>& loading) {
   for (const Cut& from : saving) {
-    WholeState saved;
+    FullState saved;
     std::vector<torch::Tensor> end;
     std::filesystem::path path;
     run_ranks(from.ranks, [&](const Group& group) {
       Rank rank(group, from, 1);
       rank.train(0, 3);
       const State state{.epoch = from.ranks,
-                        .step = from.stage,
+                        .step = from.zero_level,
                         .entries = {{"plan", "text"}},
                         .own = {{"rank", std::to_string(group.rank())}}};
       const auto written = save_checkpoint(options_, rank.parallel, *rank.net, &rank.adam, state);
-      WholeState whole = whole_state(rank.parallel, *rank.net, rank.adam);
+      FullState whole = full_state(rank.parallel, *rank.net, rank.adam);
       rank.train(3, 2);
       const auto after = whole_parameters(rank);
       if (group.rank() == 0) {
@@ -152,7 +152,7 @@ void Checkpoints::expect_to_load(const std::vector<Cut>& saving, const std::vect
         EXPECT_EQ(state.entries.at("plan"), "text");
         EXPECT_EQ(state.of_ranks.size(), static_cast<std::size_t>(from.ranks));
         EXPECT_EQ(state.own.contains("rank"), group.rank() < from.ranks);
-        const WholeState whole = whole_state(rank.parallel, *rank.net, rank.adam);
+        const FullState whole = full_state(rank.parallel, *rank.net, rank.adam);
         if (group.rank() == 0) {
           expect_equal(whole.module, saved.module, what);
           expect_equal(whole.optimizer.tensors, saved.optimizer.tensors, what);
@@ -185,17 +185,17 @@ void Checkpoints::expect_to_load(const std::vector<Cut>& saving, const std::vect
 TEST_F(Checkpoints, LoadIntoAnyNumberOfRanksAndAnyStageBitForBit) { expect_to_load(kCuts, kCuts); }
 
 TEST_F(Checkpoints, OfGroupsThatAreCopiesOfEachOtherLoadBitForBit) {
-  const Cut copies{.ranks = 4, .stage = 2, .shard_ranks = 2};
-  expect_to_load({copies}, {copies, {.ranks = 3, .stage = 1}});
-  expect_to_load({{.ranks = 3, .stage = 1}}, {copies});
+  const Cut copies{.ranks = 4, .zero_level = 2, .shard_ranks = 2};
+  expect_to_load({copies}, {copies, {.ranks = 3, .zero_level = 1}});
+  expect_to_load({{.ranks = 3, .zero_level = 1}}, {copies});
 }
 
 TEST_F(Checkpoints, OfDataAndTensorParallelRanksLoadBitForBit) {
-  const Cut whole{.ranks = 4, .stage = 0, .tensor = 2};
-  const Cut alone{.ranks = 3, .stage = 0, .tensor = 3};
-  const Cut optimizers{.ranks = 4, .stage = 1, .tensor = 2};
-  const Cut all{.ranks = 4, .stage = 3, .tensor = 2};
-  const Cut plain{.ranks = 3, .stage = 2};
+  const Cut whole{.ranks = 4, .zero_level = 0, .tensor = 2};
+  const Cut alone{.ranks = 3, .zero_level = 0, .tensor = 3};
+  const Cut optimizers{.ranks = 4, .zero_level = 1, .tensor = 2};
+  const Cut all{.ranks = 4, .zero_level = 3, .tensor = 2};
+  const Cut plain{.ranks = 3, .zero_level = 2};
   expect_to_load({whole}, {whole, alone, all});
   expect_to_load({alone}, {optimizers});
   expect_to_load({optimizers}, {optimizers, plain});
@@ -204,18 +204,18 @@ TEST_F(Checkpoints, OfDataAndTensorParallelRanksLoadBitForBit) {
 }
 
 TEST_F(Checkpoints, StatesOfDistributedModulesAreWholeOrOfTheSameLayouts) {
-  const Cut cut{.ranks = 4, .stage = 0, .tensor = 2};
-  const Cut turned{.ranks = 4, .stage = 0, .tensor = 2, .dim_of_second = 0};
-  WholeState saved;
+  const Cut cut{.ranks = 4, .zero_level = 0, .tensor = 2};
+  const Cut turned{.ranks = 4, .zero_level = 0, .tensor = 2, .dim_of_second = 0};
+  FullState saved;
   run_ranks(cut.ranks, [&](const Group& group) {
     Rank rank(group, cut, 1);
     rank.train(0, 2);
-    const WholeState whole = whole_state(rank.parallel, *rank.net, rank.adam);
+    const FullState whole = full_state(rank.parallel, *rank.net, rank.adam);
     const PartialState parts = partial_state(rank.parallel, *rank.net, rank.adam);
     EXPECT_EQ(parts.places.at("first.bias").layout, "[tensor: Shard(0)] on tensor=2");
     Rank same(group, cut, 2);
     load_partial_state(parts, same.parallel, *same.net, same.adam);
-    const WholeState loaded = whole_state(same.parallel, *same.net, same.adam);
+    const FullState loaded = full_state(same.parallel, *same.net, same.adam);
     Rank other(group, turned, 2);
     EXPECT_THAT(test::message_of<CheckpointError>(
                     [&] { load_partial_state(parts, other.parallel, *other.net, other.adam); }),
@@ -228,8 +228,8 @@ TEST_F(Checkpoints, StatesOfDistributedModulesAreWholeOrOfTheSameLayouts) {
   });
   run_ranks(turned.ranks, [&](const Group& group) {
     Rank rank(group, turned, 3);
-    load_whole_state(saved, rank.parallel, *rank.net, rank.adam);
-    const WholeState whole = whole_state(rank.parallel, *rank.net, rank.adam);
+    load_full_state(saved, rank.parallel, *rank.net, rank.adam);
+    const FullState whole = full_state(rank.parallel, *rank.net, rank.adam);
     if (group.rank() != 0) return;
     expect_equal(whole.module, saved.module, "whole");
     expect_equal(whole.optimizer.tensors, saved.optimizer.tensors, "whole");
@@ -279,18 +279,18 @@ struct Rotary : torch::nn::Module {
 };
 
 TEST_F(Checkpoints, ComplexTensorsAreSavedByAllRanksAndLoadedByOne) {
-  for (const int stage : {0, 2}) {
+  for (const int zero_level : {0, 2}) {
     std::filesystem::path path;
     checkpoint::TensorMap saved;
     run_ranks(2, [&](const Group& group) {
       const auto net = std::make_shared<Rotary>();
       torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-      Parallelized parallel = parallelize(*net, {.zero_stage = stage}, group);
+      Parallelized parallel = parallelize(*net, {.zero_level = zero_level}, group);
       parallel.shard(sgd);
       torch::view_as_real(net->weight).square().sum().backward();
       sgd.step();
-      const auto written = save_checkpoint(options_, parallel, *net, &sgd, {.epoch = stage});
-      parallel.fetch();
+      const auto written = save_checkpoint(options_, parallel, *net, &sgd, {.epoch = zero_level});
+      parallel.gather_parameters();
       if (group.rank() != 0) return;
       path = written;
       saved = {{"weight", net->weight.detach().clone()}, {"frequencies", net->frequencies.clone()}};
@@ -298,7 +298,7 @@ TEST_F(Checkpoints, ComplexTensorsAreSavedByAllRanksAndLoadedByOne) {
     const auto net = std::make_shared<Rotary>();
     torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     checkpoint::load(path, *net, &sgd);
-    expect_equal(checkpoint::module_tensors(*net), saved, join_message("stage ", stage));
+    expect_equal(checkpoint::module_tensors(*net), saved, join_message("ZeRO level ", zero_level));
     EXPECT_TRUE(dynamic_cast<const torch::optim::SGDParamState&>(
                     *sgd.state().at(net->weight.unsafeGetTensorImpl()))
                     .momentum_buffer()
@@ -420,11 +420,11 @@ TEST_F(Checkpoints, DamageThatOneRankSeesStopsAllBeforeAnythingChanges) {
   const auto thrown = run_ranks_catching(2, [&](const Group& group) {
     Rank rank(group, 3, 2);
     rank.train(0, 1);
-    const WholeState before = whole_state(rank.parallel, *rank.net, rank.adam);
+    const FullState before = full_state(rank.parallel, *rank.net, rank.adam);
     try {
       load_checkpoint(path, rank.parallel, *rank.net, &rank.adam);
     } catch (const CheckpointError&) {
-      const WholeState after = whole_state(rank.parallel, *rank.net, rank.adam);
+      const FullState after = full_state(rank.parallel, *rank.net, rank.adam);
       expect_equal(before.module, after.module, "after a failed load");
       expect_equal(before.optimizer.tensors, after.optimizer.tensors, "after a failed load");
       throw;
@@ -448,14 +448,14 @@ TEST_F(Checkpoints, OfAnotherModelOrOptimizerAreRefusedByAllRanks) {
   run_ranks(2, [&](const Group& group) {
     torch::nn::Linear other(3, 2);
     torch::optim::SGD sgd(other->parameters(), 0.1);
-    Parallelized parallel = parallelize(*other, plan_of({.ranks = 2, .stage = 3}), group);
+    Parallelized parallel = parallelize(*other, plan_of({.ranks = 2, .zero_level = 3}), group);
     parallel.shard(sgd);
     EXPECT_THAT(
         test::message_of<CheckpointError>([&] { load_checkpoint(path, parallel, *other, &sgd); }),
         HasSubstr("is of another model"));
     test::Net net = make_net(1);
     torch::optim::SGD of_net(net->parameters(), 0.1);
-    Parallelized same = parallelize(*net, plan_of({.ranks = 2, .stage = 2}), group);
+    Parallelized same = parallelize(*net, plan_of({.ranks = 2, .zero_level = 2}), group);
     same.shard(of_net);
     EXPECT_THAT(
         test::message_of<CheckpointError>([&] { load_checkpoint(path, same, *net, &of_net); }),
@@ -484,13 +484,13 @@ TEST_F(Checkpoints, GiveACutModelSomeWeightsUnderOtherNames) {
   run_ranks(3, [&](const Group& group) {
     Rank rank(group, 3, 1);
     rank.train(0, 1);
-    const WholeState before = whole_state(rank.parallel, *rank.net, rank.adam);
+    const FullState before = full_state(rank.parallel, *rank.net, rank.adam);
     const auto loaded = load_model(
         folder_ / "pretrained.safetensors", rank.parallel, *rank.net,
         {.rename = [](const std::string& name) { return "second." + name; }, .strict = false});
     EXPECT_TRUE(loaded.unexpected.empty());
     EXPECT_THAT(loaded.missing, ::testing::Contains("first.weight"));
-    const WholeState after = whole_state(rank.parallel, *rank.net, rank.adam);
+    const FullState after = full_state(rank.parallel, *rank.net, rank.adam);
     if (group.rank() != 0) return;
     EXPECT_TRUE(torch::equal(after.module.at("second.weight"), pretrained->weight));
     EXPECT_TRUE(torch::equal(after.module.at("first.weight"), before.module.at("first.weight")));
@@ -501,10 +501,10 @@ TEST_F(Checkpoints, AreSavedWhileTrainingGoesOn) {
   run_ranks(2, [&](const Group& group) {
     Rank rank(group, 2, 1);
     checkpoint::AsyncSaver saver(group);
-    std::vector<WholeState> expected;
+    std::vector<FullState> expected;
     for (int step = 0; step < 4; ++step) {
       rank.train(step, 1);
-      expected.push_back(whole_state(rank.parallel, *rank.net, rank.adam));
+      expected.push_back(full_state(rank.parallel, *rank.net, rank.adam));
       State state{.epoch = 1, .step = step};
       const auto parts = parts_to_save(rank.parallel, *rank.net, &rank.adam, state);
       EXPECT_TRUE(saver.save(options_, parts, state));
@@ -513,7 +513,7 @@ TEST_F(Checkpoints, AreSavedWhileTrainingGoesOn) {
     for (int step = 0; step < 4; ++step) {
       load_checkpoint(folder_ / checkpoint::checkpoint_name("demo", 1, step), rank.parallel,
                       *rank.net, &rank.adam);
-      const WholeState loaded = whole_state(rank.parallel, *rank.net, rank.adam);
+      const FullState loaded = full_state(rank.parallel, *rank.net, rank.adam);
       const auto& [module, optimizer] = expected[static_cast<std::size_t>(step)];
       expect_equal(loaded.module, module, "step");
       expect_equal(loaded.optimizer.tensors, optimizer.tensors, "step");

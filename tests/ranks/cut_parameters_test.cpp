@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 3 besides its bits, which parity_test.cpp compares: how much is whole at a time, what may
-// be done with a parameter that is not.
+// ZeRO level 3 besides its bits, which parity_test.cpp compares: how much is whole at a time, what
+// may be done with a parameter that is not.
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/data_parallel.h>
@@ -44,7 +44,7 @@ TEST(CutParameters, AreWholeAFewAtATime) {
         EXPECT_LE(num_whole(*net), gathered_buckets);
         optimizer.step();
       }
-      parallelized.fetch();
+      parallelized.gather_parameters();
       EXPECT_EQ(num_whole(*net), 8);
       net->forward(torch::ones({4, 32})).sum().backward();
       EXPECT_EQ(num_whole(*net), 8);  // until the next step
@@ -65,7 +65,7 @@ TEST(CutParameters, StayWholeFromForwardToBackwardWhereThePlanKeepsThem) {
     EXPECT_EQ(num_whole(*net), 6);
     optimizer.step();
     static_cast<void>(net->layers[5]->bias.sum());
-    EXPECT_LE(num_whole(*net), 2);  // it, and the one foretold
+    EXPECT_LE(num_whole(*net), 2);  // it, and the one predicted
   });
 }
 
@@ -121,11 +121,11 @@ TEST(CutParameters, KeepWhatIsWrittenIntoThem) {
 
 TEST(CutParameters, KeepWhatIsWrittenIntoThemWhereOptimizersStepInHostMemory) {
   run_ranks(2, [](const Group& group) {
-    for (const int stage : {1, 2, 3}) {
+    for (const int zero_level : {1, 2, 3}) {
       Stack net(4);
       torch::optim::SGD optimizer(net->parameters(), 0.5);
       Plan plan = cut(2);
-      plan.zero_stage = stage;
+      plan.zero_level = zero_level;
       plan.offload_optimizer = true;
       Parallelized parallelized = parallelize(*net, plan, group);
       parallelized.shard(optimizer);
@@ -144,7 +144,7 @@ TEST(CutParameters, KeepWhatIsWrittenIntoThemWhereOptimizersStepInHostMemory) {
 TEST(CutParameters, OfRecurrentNetworksTrain) {
   run_ranks(2, [](const Group& group) {
     std::vector<std::vector<torch::Tensor>> ends;
-    for (const int stage : {0, 3}) {
+    for (const int zero_level : {0, 3}) {
       torch::nn::LSTM net(torch::nn::LSTMOptions(6, 16).num_layers(3).bidirectional(true));
       {
         auto generator = at::detail::createCPUGenerator(4);
@@ -155,7 +155,7 @@ TEST(CutParameters, OfRecurrentNetworksTrain) {
       }
       torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
       Plan plan = cut(2);
-      plan.zero_stage = stage;
+      plan.zero_level = zero_level;
       plan.bucket_bytes = plan.first_bucket_bytes = 1000;
       Parallelized parallelized = parallelize(*net, plan, group);
       parallelized.shard(optimizer);
@@ -171,7 +171,7 @@ TEST(CutParameters, OfRecurrentNetworksTrain) {
   });
 }
 
-// What one rank does alone with what is whole must not make it foretell other buckets.
+// What one rank does alone with what is whole must not make it predict other buckets.
 TEST(CutParameters, MayBeLookedAtByOneRankWhileAllAreWhole) {
   run_ranks(2, [](const Group& group) {
     Stack net(6);
@@ -181,7 +181,7 @@ TEST(CutParameters, MayBeLookedAtByOneRankWhileAllAreWhole) {
     for (int step = 0; step < 3; ++step) {
       net->forward(torch::ones({4, 32})).sum().backward();
       optimizer.step();
-      parallelized.fetch();
+      parallelized.gather_parameters();
       if (group.rank() != 0) continue;
       for (const std::size_t layer : {3U, 0U, 5U, 1U}) {
         EXPECT_GT(net->layers[layer]->weight.norm().item<double>(), 0);
@@ -220,7 +220,7 @@ TEST(CutParameters, TellRanksThatNeedOthersThanTheRest) {
       EXPECT_THAT(testing::message_of<UsageError>(exception),
                   AllOf(HasSubstr("rank 0 needs layer1.bias, layer1.weight"),
                         HasSubstr("rank 1 needs layer4.bias, layer4.weight"),
-                        HasSubstr("plan.zero_stage_of"), HasSubstr("with no rows")))
+                        HasSubstr("plan.zero_level_of"), HasSubstr("with no rows")))
           << engine;
     }
   }
@@ -255,7 +255,7 @@ TEST(CutParameters, NameExpertsThatSomeRanksSkip) {
             net->forward(torch::ones({4, 32}), use_second, with_no_rows).sum().backward();
             optimizer.step();
           }
-          parallelized.fetch();
+          parallelized.gather_parameters();
           EXPECT_TRUE(torch::isfinite(net->second->weight).all().item<bool>());
         },
         std::chrono::seconds(20));
@@ -266,11 +266,11 @@ TEST(CutParameters, NameExpertsThatSomeRanksSkip) {
     plan.bucket_bytes = plan.first_bucket_bytes = bytes;
     for (const std::exception_ptr& exception : train(plan, false)) {
       EXPECT_THAT(testing::message_of<UsageError>(exception),
-                  AllOf(HasSubstr("second.weight"), HasSubstr("plan.zero_stage_of")))
+                  AllOf(HasSubstr("second.weight"), HasSubstr("plan.zero_level_of")))
           << bytes;
     }
     for (const std::exception_ptr& exception : train(plan, true)) EXPECT_EQ(exception, nullptr);
-    plan.zero_stage_of = {{"second", 2}};
+    plan.zero_level_of = {{"second", 2}};
     for (const std::exception_ptr& exception : train(plan, false)) EXPECT_EQ(exception, nullptr);
   }
 }
@@ -278,11 +278,11 @@ TEST(CutParameters, NameExpertsThatSomeRanksSkip) {
 TEST(CutParameters, WorkWithSynchronisedBatchNorm) {
   run_ranks(2, [](const Group& group) {
     std::vector<std::vector<torch::Tensor>> ends;
-    for (const int stage : {0, 3}) {
+    for (const int zero_level : {0, 3}) {
       test::Net net = make_net(1);
       torch::optim::SGD optimizer(net->parameters(), 0.1);
       Parallelized parallel = parallelize(
-          *net, {.bucket_bytes = 500, .zero_stage = stage, .sync_batch_norm = true}, group);
+          *net, {.bucket_bytes = 500, .zero_level = zero_level, .sync_batch_norm = true}, group);
       parallel.shard(optimizer);
       for (int step = 0; step < 2; ++step) {
         optimizer.zero_grad();

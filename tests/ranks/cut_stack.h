@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module whose parameters stage 3 cuts, and how many of them are whole.
+// A module whose parameters ZeRO level 3 cuts, and how many of them are whole.
 #pragma once
 
 #include <trireme/plan/plan.h>
@@ -34,7 +34,7 @@ inline constexpr std::int64_t kLayerBytes = 33L * 32 * 4;
 inline Plan cut(std::int64_t gathered_buckets = 3) {
   return {.bucket_bytes = kLayerBytes,
           .first_bucket_bytes = kLayerBytes,
-          .zero_stage = 3,
+          .zero_level = 3,
           .gathered_buckets = gathered_buckets};
 }
 

@@ -3,7 +3,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/data_parallel.h>
-#include <trireme/parallel/state.h>
+#include <trireme/parallel/state_dict.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/checks.h>
@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using testing::run_ranks;
 
 class StateOf : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Stages, StateOf, ::testing::Values(0, 1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, StateOf, ::testing::Values(0, 1, 2, 3));
 
 template <typename Map>
 void expect_equal_tensors(const Map& a, const Map& b) {
@@ -45,8 +45,9 @@ void train(test::Net& net, torch::optim::Optimizer& optimizer, int first, const 
 
 TEST_P(StateOf, CutThingsIsThatOfOneProcess) {
   run_ranks(3, [](const Group& group) {
-    const auto start = [&](test::Net& net, torch::optim::Optimizer& optimizer, int stage) {
-      Parallelized made = parallelize(*net, {.bucket_bytes = 3000, .zero_stage = stage}, group);
+    const auto start = [&](test::Net& net, torch::optim::Optimizer& optimizer, int zero_level) {
+      Parallelized made =
+          parallelize(*net, {.bucket_bytes = 3000, .zero_level = zero_level}, group);
       made.shard(optimizer);
       return made;
     };
@@ -57,13 +58,13 @@ TEST_P(StateOf, CutThingsIsThatOfOneProcess) {
     auto plain_adam = adam_of(plain);
     Parallelized plain_parallel = start(plain, plain_adam, 0);
     train(plain, plain_adam, 0, group);
-    const WholeState expected = whole_state(plain_parallel, *plain, plain_adam);
+    const FullState expected = full_state(plain_parallel, *plain, plain_adam);
 
     test::Net net = make_net(1);
     auto adam = adam_of(net);
     Parallelized parallel = start(net, adam, GetParam());
     train(net, adam, 0, group);
-    const WholeState whole = whole_state(parallel, *net, adam);
+    const FullState whole = full_state(parallel, *net, adam);
     if (group.rank() == 0) {
       expect_equal_tensors(whole.module, expected.module);
       expect_equal_tensors(whole.optimizer.tensors, expected.optimizer.tensors);
@@ -79,7 +80,7 @@ TEST_P(StateOf, CutThingsIsThatOfOneProcess) {
     for (auto& [name, tensor] : parts.optimizer.tensors) tensor = tensor.clone();
     train(net, adam, 5, group);
     load_partial_state(parts, parallel, *net, adam);
-    const WholeState again = whole_state(parallel, *net, adam);
+    const FullState again = full_state(parallel, *net, adam);
     if (group.rank() == 0) {
       expect_equal_tensors(again.module, expected.module);
       expect_equal_tensors(again.optimizer.tensors, expected.optimizer.tensors);
@@ -89,16 +90,16 @@ TEST_P(StateOf, CutThingsIsThatOfOneProcess) {
     EXPECT_TRUE(all_equal(copies(*net), copies(*plain)));
 
     // The whole state into another cut.
-    WholeState given;
+    FullState given;
     {
       test::Net source = make_net(1);
       auto source_adam = adam_of(source);
       train(source, source_adam, 0, Group::self());
       Parallelized alone = parallelize(*source, {}, Group::self());
-      given = whole_state(alone, *source, source_adam);
+      given = full_state(alone, *source, source_adam);
     }
-    load_whole_state(given, parallel, *net, adam);
-    const WholeState loaded = whole_state(parallel, *net, adam);
+    load_full_state(given, parallel, *net, adam);
+    const FullState loaded = full_state(parallel, *net, adam);
     if (group.rank() == 0) {
       expect_equal_tensors(loaded.module, given.module);
       expect_equal_tensors(loaded.optimizer.tensors, given.optimizer.tensors);
@@ -110,7 +111,7 @@ TEST(CutParameters, RefuseStateThatDoesNotFit) {
   run_ranks(2, [](const Group& group) {
     test::Net net = make_net(1);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
-    Parallelized parallel = parallelize(*net, {.zero_stage = 3}, group);
+    Parallelized parallel = parallelize(*net, {.zero_level = 3}, group);
     parallel.shard(optimizer);
     PartialState parts = partial_state(parallel, *net, optimizer);
     parts.places.at("first.weight").offset += 1;
@@ -120,7 +121,7 @@ TEST(CutParameters, RefuseStateThatDoesNotFit) {
     } catch (const CheckpointError& error) {
       EXPECT_THAT(error.what(), HasSubstr("first.weight"));
     }
-    EXPECT_THROW(static_cast<void>(whole_state(parallel, *net, optimizer, 2)), UsageError);
+    EXPECT_THROW(static_cast<void>(full_state(parallel, *net, optimizer, 2)), UsageError);
   });
 }
 

@@ -6,7 +6,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/data/exchanges/top_k.h>
+#include <trireme/parallel/data/comm_hooks/top_k.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/allocations.h>
@@ -29,12 +29,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 
-class EveryStage : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Stages, EveryStage, ::testing::Values(0, 1, 2, 3));
-class CutStage : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Stages, CutStage, ::testing::Values(1, 2, 3));
+class EveryZeroLevel : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, EveryZeroLevel, ::testing::Values(0, 1, 2, 3));
+class ShardedZeroLevel : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, ShardedZeroLevel, ::testing::Values(1, 2, 3));
 
-TEST_P(EveryStage, AccumulatesByNoSyncWhatMicroBatchesAccumulate) {
+TEST_P(EveryZeroLevel, AccumulatesByNoSyncWhatMicroBatchesAccumulate) {
   run_ranks(3, [](const Group& group) {
     std::vector<std::vector<torch::Tensor>> ends;
     for (const bool by_plan : {true, false}) {
@@ -43,7 +43,7 @@ TEST_P(EveryStage, AccumulatesByNoSyncWhatMicroBatchesAccumulate) {
       Parallelized parallelized = parallelize(*net,
                                               {.micro_batches = by_plan ? 2 : 1,
                                                .bucket_bytes = 1000,
-                                               .zero_stage = GetParam(),
+                                               .zero_level = GetParam(),
                                                .gradient_reduction = GradientReduction::kSum},
                                               group);
       parallelized.shard(optimizer);
@@ -64,7 +64,7 @@ TEST_P(EveryStage, AccumulatesByNoSyncWhatMicroBatchesAccumulate) {
   });
 }
 
-TEST_P(EveryStage, GivesTheSumWhereThePlanSaysSo) {
+TEST_P(EveryZeroLevel, GivesTheSumWhereThePlanSaysSo) {
   run_ranks(2, [](const Group& group) {
     std::vector<std::vector<torch::Tensor>> ends;
     for (const bool is_sum : {true, false}) {
@@ -74,7 +74,7 @@ TEST_P(EveryStage, GivesTheSumWhereThePlanSaysSo) {
       Parallelized parallelized = parallelize(
           *net,
           {.micro_batches = 2,
-           .zero_stage = GetParam(),
+           .zero_level = GetParam(),
            .gradient_reduction = is_sum ? GradientReduction::kSum : GradientReduction::kMean,
            .gradient_predivide = is_sum ? 1.0 : 2.0},
           group);
@@ -90,17 +90,17 @@ TEST_P(EveryStage, GivesTheSumWhereThePlanSaysSo) {
   });
 }
 
-TEST_P(CutStage, StepsSeveralModulesWithOneOptimizer) {
+TEST_P(ShardedZeroLevel, StepsSeveralModulesWithOneOptimizer) {
   run_ranks(3, [](const Group& group) {
     std::vector<std::vector<torch::Tensor>> ends;
-    for (const int stage : {0, GetParam()}) {
+    for (const int zero_level : {0, GetParam()}) {
       test::Net first = make_net(1);
       test::Net second = make_net(2);
       std::vector<torch::Tensor> parameters = first->parameters();
       for (const torch::Tensor& parameter : second->parameters()) parameters.push_back(parameter);
       torch::optim::Adam optimizer(parameters, torch::optim::AdamOptions(0.01));
-      Parallelized of_first = parallelize(*first, {.zero_stage = stage}, group);
-      Parallelized of_second = parallelize(*second, {.zero_stage = stage}, group);
+      Parallelized of_first = parallelize(*first, {.zero_level = zero_level}, group);
+      Parallelized of_second = parallelize(*second, {.zero_level = zero_level}, group);
       of_first.shard(optimizer);
       of_second.shard(optimizer);
       for (int step = 0; step < 3; ++step) {
@@ -140,14 +140,14 @@ struct WordsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Words);
 
-TEST_P(EveryStage, SumsSparseGradientsToTheBitsOfDenseOnes) {
+TEST_P(EveryZeroLevel, SumsSparseGradientsToTheBitsOfDenseOnes) {
   run_ranks(3, [](const Group& group) {
     std::vector<std::vector<torch::Tensor>> ends;
     for (const bool is_sparse : {false, true}) {
       Words net(is_sparse);
       torch::optim::SGD optimizer(net->parameters(), 0.1);
       Parallelized parallelized =
-          parallelize(*net, {.micro_batches = 2, .zero_stage = is_sparse ? GetParam() : 0}, group);
+          parallelize(*net, {.micro_batches = 2, .zero_level = is_sparse ? GetParam() : 0}, group);
       parallelized.shard(optimizer);
       for (int pass = 0; pass < 4; ++pass) {
         if (pass % 2 == 0) optimizer.zero_grad();
@@ -165,11 +165,11 @@ TEST_P(EveryStage, SumsSparseGradientsToTheBitsOfDenseOnes) {
   });
 }
 
-class StagesThatJoin : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Stages, StagesThatJoin, ::testing::Values(0, 1, 2));
+class ZeroLevelsThatJoin : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, ZeroLevelsThatJoin, ::testing::Values(0, 1, 2));
 
 // Rank r has 1 + r steps; each step's divisor is that of the ranks that are left.
-TEST_P(StagesThatJoin, GoesOnWithoutRanksWhoseDataHasEnded) {
+TEST_P(ZeroLevelsThatJoin, GoesOnWithoutRanksWhoseDataHasEnded) {
   constexpr int kRanks = 3;
   test::Net alone = make_net(1);
   torch::optim::Adam adam(alone->parameters(), torch::optim::AdamOptions(0.01));
@@ -195,7 +195,7 @@ TEST_P(StagesThatJoin, GoesOnWithoutRanksWhoseDataHasEnded) {
     test::Net net = make_net(1);
     torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
     Parallelized parallelized = parallelize(
-        *net, {.bucket_bytes = 1000, .zero_stage = GetParam(), .divide_by_active_ranks = true},
+        *net, {.bucket_bytes = 1000, .zero_level = GetParam(), .divide_by_active_ranks = true},
         group);
     parallelized.shard(optimizer);
     const auto step_and_zero = [&] {
@@ -216,18 +216,19 @@ TEST_P(StagesThatJoin, GoesOnWithoutRanksWhoseDataHasEnded) {
 TEST(DataParallel, JoinIsRefusedWhereForwardNeedsAllRanks) {
   run_ranks(2, [](const Group& group) {
     test::Net net = make_net(1);
-    Parallelized parallelized = parallelize(*net, {.zero_stage_of = {{"first", 3}}}, group);
-    EXPECT_THAT(usage_error([&] { parallelized.join([] {}); }), HasSubstr("stage 3"));
-    EXPECT_THAT(usage_error([&] { parallelized.finish_without_backward(); }), HasSubstr("stage 3"));
+    Parallelized parallelized = parallelize(*net, {.zero_level_of = {{"first", 3}}}, group);
+    EXPECT_THAT(usage_error([&] { parallelized.join([] {}); }), HasSubstr("ZeRO level 3"));
+    EXPECT_THAT(usage_error([&] { parallelized.finish_without_backward(); }),
+                HasSubstr("ZeRO level 3"));
   });
 }
 
-TEST_P(StagesThatJoin, TakesAStepWithARankThatHasNoGradients) {
+TEST_P(ZeroLevelsThatJoin, TakesAStepWithARankThatHasNoGradients) {
   run_ranks(3, [&](const Group& group) {
     test::Net net = make_net(1);
     torch::optim::SGD optimizer(net->parameters(), 1e-3);
     Parallelized parallelized =
-        parallelize(*net, {.bucket_bytes = 1000, .zero_stage = GetParam()}, group);
+        parallelize(*net, {.bucket_bytes = 1000, .zero_level = GetParam()}, group);
     parallelized.shard(optimizer);
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
@@ -249,15 +250,15 @@ TEST_P(StagesThatJoin, TakesAStepWithARankThatHasNoGradients) {
   });
 }
 
-TEST_P(EveryStage, RoundsToHalfPrecisionOnTheWireAlone) {
-  for (const GradientWire wire : {GradientWire::kFp16, GradientWire::kBf16}) {
+TEST_P(EveryZeroLevel, RoundsToHalfPrecisionOnTheWireAlone) {
+  for (const GradientCompression wire : {GradientCompression::kFp16, GradientCompression::kBf16}) {
     run_ranks(2, [&](const Group& group) {
       std::vector<std::vector<torch::Tensor>> gradients;
-      for (const GradientWire way : {GradientWire::kAsIs, wire}) {
+      for (const GradientCompression way : {GradientCompression::kNone, wire}) {
         test::Net net = make_net(1);
         torch::optim::SGD optimizer(net->parameters(), 1.0);
         Parallelized parallelized =
-            parallelize(*net, {.zero_stage = GetParam(), .wire = way}, group);
+            parallelize(*net, {.zero_level = GetParam(), .wire = way}, group);
         parallelized.shard(optimizer);
         loss_of(net, make_batch(0, group.rank())).backward();
         const auto before = copies(*net);
@@ -265,7 +266,7 @@ TEST_P(EveryStage, RoundsToHalfPrecisionOnTheWireAlone) {
         gradients.push_back(copies(*net));
         for (std::size_t p = 0; p < before.size(); ++p) gradients.back()[p] -= before[p];
       }
-      const double unit = wire == GradientWire::kFp16 ? 0x1p-11 : 0x1p-8;
+      const double unit = wire == GradientCompression::kFp16 ? 0x1p-11 : 0x1p-8;
       bool any_differs = false;
       for (std::size_t p = 0; p < gradients[0].size(); ++p) {
         const torch::Tensor& exact = gradients[0][p];
@@ -279,17 +280,18 @@ TEST_P(EveryStage, RoundsToHalfPrecisionOnTheWireAlone) {
   }
 }
 
-TEST_P(CutStage, RoundsAlikeInHalfPrecision) {
+TEST_P(ShardedZeroLevel, RoundsAlikeInHalfPrecision) {
   for (const std::string engine : {"shm", "gloo"}) {
     testing::engine_of_ranks = engine;
     run_ranks(3, [](const Group& group) {
-      for (const GradientWire wire : {GradientWire::kFp16, GradientWire::kBf16}) {
+      for (const GradientCompression wire :
+           {GradientCompression::kFp16, GradientCompression::kBf16}) {
         std::vector<std::vector<torch::Tensor>> ends;
-        for (const int stage : {0, GetParam()}) {
+        for (const int zero_level : {0, GetParam()}) {
           test::Net net = make_net(1);
           torch::optim::SGD optimizer(net->parameters(), 0.1);
-          Parallelized parallelized =
-              parallelize(*net, {.bucket_bytes = 600, .zero_stage = stage, .wire = wire}, group);
+          Parallelized parallelized = parallelize(
+              *net, {.bucket_bytes = 600, .zero_level = zero_level, .wire = wire}, group);
           parallelized.shard(optimizer);
           for (int step = 0; step < 2; ++step) {
             optimizer.zero_grad();
@@ -306,7 +308,7 @@ TEST_P(CutStage, RoundsAlikeInHalfPrecision) {
 }
 
 // The sum would overflow, the mean does not.
-TEST_P(EveryStage, StaysWithinTheRangeOfHalfPrecision) {
+TEST_P(EveryZeroLevel, StaysWithinTheRangeOfHalfPrecision) {
   run_ranks(2, [](const Group& group) {
     torch::nn::Linear net(torch::nn::LinearOptions(32, 32).bias(false));
     {
@@ -315,7 +317,7 @@ TEST_P(EveryStage, StaysWithinTheRangeOfHalfPrecision) {
     }
     torch::optim::SGD optimizer(net->parameters(), 1.0);
     Parallelized parallelized =
-        parallelize(*net, {.zero_stage = GetParam(), .wire = GradientWire::kFp16}, group);
+        parallelize(*net, {.zero_level = GetParam(), .wire = GradientCompression::kFp16}, group);
     parallelized.shard(optimizer);
     (net(torch::ones({1, 32})).sum() * 40000).backward();
     optimizer.step();
@@ -323,11 +325,11 @@ TEST_P(EveryStage, StaysWithinTheRangeOfHalfPrecision) {
   });
 }
 
-TEST_P(EveryStage, ForgetsGradientsThatWereThrownAway) {
+TEST_P(EveryZeroLevel, ForgetsGradientsThatWereThrownAway) {
   run_ranks(2, [](const Group& group) {
     test::Net net = make_net(1);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
-    Parallelized parallelized = parallelize(*net, {.zero_stage = GetParam()}, group);
+    Parallelized parallelized = parallelize(*net, {.zero_level = GetParam()}, group);
     parallelized.shard(optimizer);
     {
       const auto held_back = parallelized.no_sync();
@@ -347,7 +349,7 @@ TEST_P(EveryStage, ForgetsGradientsThatWereThrownAway) {
 }
 
 // Besides what forward, backward and the optimizer allocate anyhow.
-TEST_P(EveryStage, AllocatesNoMemoryInALaterStep) {
+TEST_P(EveryZeroLevel, AllocatesNoMemoryInALaterStep) {
   run_ranks(2, [](const Group& group) {
     const auto make = [] {
       return torch::nn::Sequential(torch::nn::Linear(40, 30), torch::nn::Tanh(),
@@ -363,7 +365,7 @@ TEST_P(EveryStage, AllocatesNoMemoryInALaterStep) {
     torch::nn::Sequential net = make();
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     Parallelized parallelized = parallelize(
-        *net, {.bucket_bytes = 1000, .first_bucket_bytes = 500, .zero_stage = GetParam()}, group);
+        *net, {.bucket_bytes = 1000, .first_bucket_bytes = 500, .zero_level = GetParam()}, group);
     parallelized.shard(optimizer);
     for (int number = 0; number < 3; ++number) {
       step(plain, plain_optimizer);
@@ -405,7 +407,7 @@ TEST(DataParallel, RefusesABackwardInsideABackward) {
   });
 }
 
-struct Doubling final : GradientExchange {
+struct Doubling final : CommHook {
   std::function<void()> start(GradientBucket& bucket, const Group& group) override {
     num_started += 1;
     auto work = std::make_shared<comm::Work>(comm::all_reduce_async(bucket.memory, group));
@@ -424,7 +426,7 @@ TEST(DataParallel, TakesAnExchangeOfTheUsers) {
     Parallelized parallelized = parallelize(*net, {.bucket_bytes = 1000}, group);
     const DataParallel parallel(*plain, group);
     const auto doubling = std::make_shared<Doubling>();
-    parallelized.exchange_by(doubling);
+    parallelized.register_comm_hook(doubling);
     for (int step = 0; step < 3; ++step) {  // buckets are filled anew after the first
       net->zero_grad();
       plain->zero_grad();
@@ -435,8 +437,9 @@ TEST(DataParallel, TakesAnExchangeOfTheUsers) {
     }
     EXPECT_GT(doubling->num_started, 3);
     test::Net cut = make_net(1);
-    Parallelized sharded = parallelize(*cut, {.zero_stage = 1}, group);
-    EXPECT_THAT(usage_error([&] { sharded.exchange_by(doubling); }), HasSubstr("zero_stage 0"));
+    Parallelized sharded = parallelize(*cut, {.zero_level = 1}, group);
+    EXPECT_THAT(usage_error([&] { sharded.register_comm_hook(doubling); }),
+                HasSubstr("zero_level 0"));
   });
 }
 
@@ -447,7 +450,7 @@ TEST(DataParallel, GivesWhatAnExchangeKeptToAParameterThatRests) {
     torch::nn::Linear once(torch::nn::LinearOptions(4, 1).bias(false));
     torch::nn::Sequential net(always, once);
     Parallelized parallelized = parallelize(*net, {}, group);
-    parallelized.exchange_by(std::make_shared<TopKExchange>(TopKOptions{.fraction = 0.5}));
+    parallelized.register_comm_hook(std::make_shared<TopKCommHook>(TopKOptions{.fraction = 0.5}));
     const torch::Tensor input = torch::tensor({{4.F, 3.F, 2.F, 1.F}});
     torch::Tensor sum = torch::zeros({1, 4});
     for (int step = 0; step < 3; ++step) {
@@ -498,9 +501,9 @@ TEST(DataParallel, KnowsTheNamesThatAPlanGives) {
   run_ranks(2, [](const Group& group) {
     test::Net net = make_net(1);
     EXPECT_THAT(usage_error([&] {
-                  static_cast<void>(parallelize(*net, {.zero_stage_of = {{"frist", 3}}}, group));
+                  static_cast<void>(parallelize(*net, {.zero_level_of = {{"frist", 3}}}, group));
                 }),
-                AllOf(HasSubstr("zero_stage_of"), HasSubstr("frist")));
+                AllOf(HasSubstr("zero_level_of"), HasSubstr("frist")));
     EXPECT_THAT(usage_error([&] {
                   static_cast<void>(parallelize(*net, {.sparse_gradients = {"second"}}, group));
                 }),

@@ -39,7 +39,7 @@ TEST(CutParameters, AreDrawnPartByPartWhereTheModuleWasDeferred) {
     Stack net(4);
     expected = copies(*net);
   }
-  for (const int stage : {0, 1, 3}) {
+  for (const int zero_level : {0, 1, 3}) {
     run_ranks(2, [&](const Group& group) {
       Stack net{nullptr};
       {
@@ -48,10 +48,10 @@ TEST(CutParameters, AreDrawnPartByPartWhereTheModuleWasDeferred) {
         net = deferred([] { return Stack(4); });
       }
       Plan plan = cut();
-      plan.zero_stage = stage;
+      plan.zero_level = zero_level;
       {
         Parallelized parallelized = parallelize(*net, plan, group);
-        if (stage == 3) {
+        if (zero_level == 3) {
           EXPECT_EQ(num_whole(*net), 0);
         }
         EXPECT_TRUE(all_equal(copies(*net), expected));
@@ -80,7 +80,7 @@ Stack deferred_stack(const Group& group, const std::function<void(Stack&)>& chan
 }
 
 TEST(CutParameters, AreRankZerosIfWholeWhateverTheConstructorDidThere) {
-  for (const int stage : {0, 1}) {
+  for (const int zero_level : {0, 1}) {
     run_ranks(2, [&](const Group& group) {
       Stack net = deferred_stack(group, [&](Stack& made) {
         const torch::Tensor scale = made->register_buffer("scale", torch::rand({32}));
@@ -89,7 +89,7 @@ TEST(CutParameters, AreRankZerosIfWholeWhateverTheConstructorDidThere) {
         scale.fill_(2);
       });
       Plan plan = cut();
-      plan.zero_stage = stage;
+      plan.zero_level = zero_level;
       const Parallelized parallelized = parallelize(*net, plan, group);
       EXPECT_TRUE(torch::equal(net->layers[1]->weight, torch::full({32, 32}, 0.5)));
       EXPECT_TRUE(torch::equal(net->buffers()[0], torch::full({32}, 2.0)));
@@ -134,14 +134,14 @@ TEST(CutParameters, AreRefusedWhereConstructorsGaveThemOtherValues) {
 }
 
 TEST(CutParameters, AreRefusedWhereConstructorsDrawFromOtherGenerators) {
-  for (const int stage : {0, 3}) {
+  for (const int zero_level : {0, 3}) {
     const auto thrown = run_ranks_catching(2, [&](const Group& group) {
       Stack net = deferred_stack(group, [&](Stack& made) {
         if (group.rank() == 1) torch::manual_seed(5);
         made->layers[3]->weight.normal_();
       });
       Plan plan = cut();
-      plan.zero_stage = stage;
+      plan.zero_level = zero_level;
       static_cast<void>(parallelize(*net, plan, group));
     });
     for (const std::exception_ptr& error : thrown) {

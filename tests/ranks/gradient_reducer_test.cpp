@@ -134,16 +134,16 @@ TEST(GradientReducer, GivesTheGradientsOfParallelize) {
   run_ranks(3, [](const Group& group) {
     test::Net parallel = test::make_net(1);
     const DataParallel data_parallel(*parallel, group);
-    test::Net by_hand = test::make_net(1);
-    GradientReducer reducer(*by_hand, group);
+    test::Net manual = test::make_net(1);
+    GradientReducer reducer(*manual, group);
     for (int step = 0; step < 2; ++step) {
-      for (test::Net* net : {&parallel, &by_hand}) {
+      for (test::Net* net : {&parallel, &manual}) {
         (*net)->zero_grad();
         test::loss_of(*net, test::make_batch(step, group.rank()), group.rank() == 2).backward();
       }
       reducer.reduce();
       const auto expected = parallel->parameters();
-      const auto parameters = by_hand->parameters();
+      const auto parameters = manual->parameters();
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         ASSERT_EQ(parameters[i].grad().defined(), expected[i].grad().defined()) << i;
         if (!expected[i].grad().defined()) continue;  // a layer whose weight another one's replaced
@@ -360,7 +360,7 @@ TEST(GradientReducer, RefusesAGradientThatDoesNotFitOnAnyRankAndChangesNothing) 
       {torch::ones({2, 3}, torch::kMeta), "meta"},
       {torch::ones({1, 3}).expand({2, 3}), "cannot be reduced"}};
   for (const auto& [gradient, expected] : cases) {
-    run_ranks(2, [&, gradient = gradient, expected = expected](const Group& group) {
+    run_ranks(2, [&](const Group& group) {
       Parameters parameters;
       add(parameters, "good", torch::ones({2, 3}));
       add(parameters, "bad", torch::ones({2, 3}));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a hierarchy refuses, and what it says when a stage of a collective fails.
+// What a hierarchy refuses, and what it says when a phase of a collective fails.
 #include <trireme/base/error.h>
 #include <trireme/comm/monitor/dump.h>
 
-#include <tests/ranks/pretended_hosts.h>
+#include <tests/ranks/fake_hosts.h>
 #include <tests/temporary_folder.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective over pretended hosts against a plain reference, with Gloo inside and across.
+// Every collective over fake hosts against a plain reference, with Gloo inside and across.
 #include <trireme/base/error.h>
 
-#include <tests/ranks/pretended_hosts.h>
+#include <tests/ranks/fake_hosts.h>
 
 #include <atomic>
 #include <numeric>

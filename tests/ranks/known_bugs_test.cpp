@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mistakes that data parallel training elsewhere has had, each under its name: what it must not be
-// here, in every stage. Of the same list, sharded_test.cpp has the overflow that one rank alone
-// sees, and tests/unit/train/metrics_test.cpp the mean of means of what is reported.
+// here, at every ZeRO level. Of the same list, sharded_test.cpp has the overflow that one rank
+// alone sees, and tests/unit/train/metrics_test.cpp the mean of means of what is reported.
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/parallelize.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/thread_ranks.h>
-#include <tests/stages.h>
+#include <tests/zero_levels.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -28,10 +28,10 @@ class KnownBug : public ::testing::TestWithParam<int> {
     return {.micro_batches = micro_batches,
             .bucket_bytes = 1,
             .first_bucket_bytes = 1,
-            .zero_stage = GetParam()};
+            .zero_level = GetParam()};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Stages, KnownBug, ::testing::Range(0, test::kHighestStage + 1));
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, KnownBug, ::testing::Range(0, test::kHighestZeroLevel + 1));
 
 constexpr std::int64_t kElements = 256;
 

@@ -4,7 +4,7 @@
 
 #include <trireme/base/error.h>
 
-#include <tests/ranks/exchange_buckets.h>
+#include <tests/ranks/comm_hook_buckets.h>
 #include <tests/ranks/small_net.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ std::vector<torch::Tensor> copies_of(test::Net& net) {
   return copies;
 }
 
-History train_by_hand(int ranks, const std::vector<int>& averaged_after) {
+History train_manually(int ranks, const std::vector<int>& averaged_after) {
   std::vector<test::Net> nets;
   std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, LocalSgdByHand,
 
 TEST_P(LocalSgdByHand, GivesTheSameBits) {
   const LocalCase& c = GetParam();
-  const History expected = train_by_hand(c.ranks, c.averaged_after);
+  const History expected = train_manually(c.ranks, c.averaged_after);
   testing::engine_of_ranks = c.engine;
   run_ranks(c.ranks, [&](const Group& group) {
     test::Net net =

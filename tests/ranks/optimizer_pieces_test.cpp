@@ -2,7 +2,7 @@
 // Parts so large that an optimizer steps them in pieces: training has the bits of one process, and
 // the state is that of the whole parameters.
 #include <trireme/parallel/data_parallel.h>
-#include <trireme/parallel/state.h>
+#include <trireme/parallel/state_dict.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/checks.h>
@@ -73,7 +73,7 @@ const std::vector<MakeOptimizer>& all_optimizers() {
   return all;
 }
 
-void expect_equal(const WholeState& a, const WholeState& b) {
+void expect_equal(const FullState& a, const FullState& b) {
   EXPECT_EQ(a.optimizer.scalars, b.optimizer.scalars);
   ASSERT_EQ(a.optimizer.tensors.size(), b.optimizer.tensors.size());
   for (const auto& [name, tensor] : a.optimizer.tensors) {
@@ -85,7 +85,7 @@ void expect_equal(const WholeState& a, const WholeState& b) {
 }
 
 class OptimizerPieces : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Stages, OptimizerPieces, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, OptimizerPieces, ::testing::Values(1, 2, 3));
 
 TEST_P(OptimizerPieces, AreSteppedAsTheWhole) {
   run_ranks(2, [](const Group& group) {
@@ -95,14 +95,14 @@ TEST_P(OptimizerPieces, AreSteppedAsTheWhole) {
       Parallelized plain_parallel = parallelize(*plain, {}, group);
       torch::nn::Sequential net = make_net();
       const auto optimizer = make(net->parameters());
-      Parallelized parallel = parallelize(*net, {.zero_stage = GetParam()}, group);
+      Parallelized parallel = parallelize(*net, {.zero_level = GetParam()}, group);
       parallel.shard(*optimizer);
       EXPECT_GT(optimizer->parameters().size(), net->parameters().size());
 
       train(plain, *plain_optimizer, 0, group);
       train(net, *optimizer, 0, group);
-      expect_equal(whole_state(parallel, *net, *optimizer),
-                   whole_state(plain_parallel, *plain, *plain_optimizer));
+      expect_equal(full_state(parallel, *net, *optimizer),
+                   full_state(plain_parallel, *plain, *plain_optimizer));
       // On with a state that was cut again.
       train(plain, *plain_optimizer, 2, group);
       train(net, *optimizer, 2, group);
@@ -118,7 +118,7 @@ TEST_P(OptimizerPieces, AreOnePartInAPartialState) {
   run_ranks(2, [](const Group& group) {
     torch::nn::Sequential net = make_net();
     optim::Adam optimizer(net->parameters(), optim::AdamOptions(0.01));
-    Parallelized parallel = parallelize(*net, {.zero_stage = GetParam()}, group);
+    Parallelized parallel = parallelize(*net, {.zero_level = GetParam()}, group);
     parallel.shard(optimizer);
     train(net, optimizer, 0, group);
     const auto stepped = optimizer.parameters();
@@ -138,7 +138,7 @@ TEST_P(OptimizerPieces, AreOnePartInAPartialState) {
     {
       torch::nn::Sequential other = make_net();
       optim::Adam adam(other->parameters(), optim::AdamOptions(0.01));
-      Parallelized made = parallelize(*other, {.zero_stage = GetParam()}, group);
+      Parallelized made = parallelize(*other, {.zero_level = GetParam()}, group);
       made.shard(adam);
       train(other, adam, 0, group);
       start = partial_state(made, *other, adam);

@@ -24,7 +24,7 @@ struct Case {
   int ranks = 2;
   std::int64_t micro_batches = 1;
   std::int64_t bucket_bytes = 4096;
-  int zero_stage = 0;
+  int zero_level = 0;
   std::string optimizer = "momentum";
   bool set_to_none = true;
   std::int64_t streams = 1;
@@ -32,7 +32,7 @@ struct Case {
   bool optimizer_first = true;  // it is made before the module is parallelized
   std::int64_t shard_ranks = 0;
   std::int64_t gathered_buckets = 3;
-  std::vector<std::pair<std::string, int>> zero_stage_of{};
+  std::vector<std::pair<std::string, int>> zero_level_of{};
   bool offload_optimizer = false;
 };
 
@@ -40,9 +40,10 @@ struct Case {
 // NOLINTNEXTLINE(readability-identifier-naming)
 inline void PrintTo(const Case& c, std::ostream* out) {
   *out << c.ranks << " ranks, " << c.micro_batches << " micro-batches, buckets of "
-       << c.bucket_bytes << ", stage " << c.zero_stage << ", " << c.optimizer << ", " << c.streams
-       << " streams" << (c.is_delayed ? ", delayed" : "") << ", cut in " << c.shard_ranks << ", "
-       << c.gathered_buckets << " gathered" << (c.offload_optimizer ? ", offloaded" : "");
+       << c.bucket_bytes << ", ZeRO level " << c.zero_level << ", " << c.optimizer << ", "
+       << c.streams << " streams" << (c.is_delayed ? ", delayed" : "") << ", cut in "
+       << c.shard_ranks << ", " << c.gathered_buckets << " gathered"
+       << (c.offload_optimizer ? ", offloaded" : "");
 }
 
 inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(
@@ -89,7 +90,7 @@ inline std::vector<torch::Tensor> train_alone(const Case& c, int steps) {
   const auto parameters = net->parameters();
   const auto optimizer = make_optimizer(c.optimizer, parameters);
   const int ranks_in_copy =
-      c.shard_ranks == 0 || c.zero_stage == 0 ? c.ranks : static_cast<int>(c.shard_ranks);
+      c.shard_ranks == 0 || c.zero_level == 0 ? c.ranks : static_cast<int>(c.shard_ranks);
   for (int step = 0; step < steps; ++step) {
     std::vector<torch::Tensor> total;
     for (int copy = 0; copy < c.ranks / ranks_in_copy; ++copy) {
@@ -125,8 +126,8 @@ inline std::vector<torch::Tensor> train_parallel(const Case& c, int steps,
                                            .bucket_bytes = c.bucket_bytes,
                                            .first_bucket_bytes = c.bucket_bytes,
                                            .allreduce_streams = c.streams,
-                                           .zero_stage = c.zero_stage,
-                                           .zero_stage_of = c.zero_stage_of,
+                                           .zero_level = c.zero_level,
+                                           .zero_level_of = c.zero_level_of,
                                            .shard_ranks = c.shard_ranks,
                                            .gathered_buckets = c.gathered_buckets,
                                            .offload_optimizer = c.offload_optimizer},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// parity_test.cpp over the whole grid of ranks, micro-batches, buckets, stages and optimizers.
+// parity_test.cpp over the whole grid of ranks, micro-batches, buckets, ZeRO levels and optimizers.
 #include <tests/ranks/parity.h>
 
 namespace trireme {
@@ -15,7 +15,7 @@ TEST_P(ParityGrid, GivesTheBitsOfOneProcessWithTheSameMicroBatches) {
 
 std::vector<Case> grid() {
   std::vector<Case> all;
-  for (const int stage : {0, 1, 2, 3}) {
+  for (const int zero_level : {0, 1, 2, 3}) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
       for (const std::int64_t micro_batches : {1, 2, 3}) {
         for (const std::int64_t bucket_bytes : {1, 4096, 1 << 20}) {
@@ -23,7 +23,7 @@ std::vector<Case> grid() {
             all.push_back({.ranks = ranks,
                            .micro_batches = micro_batches,
                            .bucket_bytes = bucket_bytes,
-                           .zero_stage = stage,
+                           .zero_level = zero_level,
                            .optimizer = optimizer,
                            .is_delayed = bucket_bytes == 4096});
           }

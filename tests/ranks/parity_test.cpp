@@ -19,44 +19,45 @@ TEST_P(Parity, GivesTheBitsOfOneProcessWithTheSameMicroBatches) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const int stage : {0, 1, 2, 3}) {
-    all.push_back({.ranks = 1, .micro_batches = 3, .zero_stage = stage});
+  for (const int zero_level : {0, 1, 2, 3}) {
+    all.push_back({.ranks = 1, .micro_batches = 3, .zero_level = zero_level});
     for (const int ranks : {2, 3}) {
       for (const std::int64_t bucket_bytes : {1, 4096, 1 << 20}) {
-        all.push_back({.ranks = ranks, .bucket_bytes = bucket_bytes, .zero_stage = stage});
+        all.push_back({.ranks = ranks, .bucket_bytes = bucket_bytes, .zero_level = zero_level});
       }
-      all.push_back({.ranks = ranks, .micro_batches = 2, .zero_stage = stage, .is_delayed = true});
+      all.push_back(
+          {.ranks = ranks, .micro_batches = 2, .zero_level = zero_level, .is_delayed = true});
     }
     for (const char* optimizer : {"sgd", "adam", "adamw", "rmsprop", "adagrad"}) {
-      all.push_back({.ranks = 3, .zero_stage = stage, .optimizer = optimizer});
+      all.push_back({.ranks = 3, .zero_level = zero_level, .optimizer = optimizer});
     }
-    all.push_back({.ranks = 2, .zero_stage = stage, .set_to_none = false});
-    all.push_back({.ranks = 3, .bucket_bytes = 1, .zero_stage = stage, .streams = 3});
-    all.push_back({.ranks = 2, .zero_stage = stage, .optimizer_first = false});
+    all.push_back({.ranks = 2, .zero_level = zero_level, .set_to_none = false});
+    all.push_back({.ranks = 3, .bucket_bytes = 1, .zero_level = zero_level, .streams = 3});
+    all.push_back({.ranks = 2, .zero_level = zero_level, .optimizer_first = false});
   }
   for (const std::int64_t gathered_buckets : {0, 2, 5}) {
     all.push_back({.ranks = 3,
                    .micro_batches = 2,
                    .bucket_bytes = 1,
-                   .zero_stage = 3,
+                   .zero_level = 3,
                    .gathered_buckets = gathered_buckets});
   }
-  for (const int stage : {1, 2, 3}) {
+  for (const int zero_level : {1, 2, 3}) {
     all.push_back(
-        {.ranks = 3, .zero_stage = stage, .optimizer = "adam", .offload_optimizer = true});
-    all.push_back({.ranks = 4, .zero_stage = stage, .is_delayed = true, .shard_ranks = 2});
+        {.ranks = 3, .zero_level = zero_level, .optimizer = "adam", .offload_optimizer = true});
+    all.push_back({.ranks = 4, .zero_level = zero_level, .is_delayed = true, .shard_ranks = 2});
     all.push_back({.ranks = 6,
                    .micro_batches = 2,
                    .bucket_bytes = 1,
-                   .zero_stage = stage,
+                   .zero_level = zero_level,
                    .streams = 2,
                    .shard_ranks = 3});
   }
   all.push_back({.ranks = 3,
                  .bucket_bytes = 512,
-                 .zero_stage = 2,
+                 .zero_level = 2,
                  .optimizer = "adam",
-                 .zero_stage_of = {{"first", 3}, {"second.weight", 0}, {"conv", 1}}});
+                 .zero_level_of = {{"first", 3}, {"second.weight", 0}, {"conv", 1}}});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Cases, Parity, ::testing::ValuesIn(cases()));

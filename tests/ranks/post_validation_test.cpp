@@ -65,13 +65,13 @@ std::vector<Case> cases() {
 
 // GoogleTest looks for this name.
 // NOLINTNEXTLINE(readability-identifier-naming)
-void PrintTo(const Case& its, std::ostream* out) { *out << its.name; }
+void PrintTo(const Case& test_case, std::ostream* out) { *out << test_case.name; }
 
 class PostValidationOf : public ::testing::TestWithParam<Case> {};
 
 struct Arrangement {
   int ranks = 2;
-  int zero_stage = 0;
+  int zero_level = 0;
   std::int64_t shard_ranks = 0;
 };
 
@@ -85,27 +85,27 @@ struct Trained {
 Plan plan_of(const Arrangement& arrangement) {
   return {.bucket_bytes = 2000,
           .first_bucket_bytes = 500,
-          .zero_stage = arrangement.zero_stage,
+          .zero_level = arrangement.zero_level,
           .shard_ranks = arrangement.shard_ranks};
 }
 
-Trained train(const Case& its, const Arrangement& arrangement, Stepping::Way way,
+Trained train(const Case& test_case, const Arrangement& arrangement, Stepping::Way way,
               const comm::Group& group) {
   test::Net net = make_net(1);
-  const auto optimizer = test::make_optimizer(its.optimizer, net->parameters());
+  const auto optimizer = test::make_optimizer(test_case.optimizer, net->parameters());
   Parallelized parallelized = parallelize(*net, plan_of(arrangement), group);
   parallelized.shard(*optimizer);
-  Stepping stepping(*optimizer, its.demands, way);
-  const bool may_skip = its.demands.skip_not_finite || its.demands.has_loss_scale;
+  Stepping stepping(*optimizer, test_case.demands, way);
+  const bool may_skip = test_case.demands.skip_not_finite || test_case.demands.has_loss_scale;
   Trained run;
   for (int step = 0; step < kSteps; ++step) {
     optimizer->zero_grad();
     (loss_of(net, make_batch(step, group.rank())) * stepping.scale()).backward();
-    test::resize_gradients(*optimizer, step, its.demands.max_norm.has_value());
+    test::resize_gradients(*optimizer, step, test_case.demands.max_norm.has_value());
     // Of one rank's part alone; without parts all ranks have it. After what no step skips
     // everything is lost.
     const bool spoils = may_skip ? step == 0 || step == 5 || step == 9 : step == kSteps - 2;
-    if (spoils && (arrangement.zero_stage == 0 || group.rank() % 2 == 1)) {
+    if (spoils && (arrangement.zero_level == 0 || group.rank() % 2 == 1)) {
       test::spoil_a_gradient(*optimizer, /*is_infinite=*/step == 5);
     }
     stepping.step(parallelized.sharing());
@@ -113,19 +113,19 @@ Trained train(const Case& its, const Arrangement& arrangement, Stepping::Way way
     if (step % 2 == 0) optimizer->zero_grad();
     run.steps.push_back(stepping.finish());
   }
-  parallelized.fetch();
+  parallelized.gather_parameters();
   run.parameters = test::copies(*net);
   run.num_taken_back = stepping.num_taken_back;
   run.num_skipped = stepping.num_skipped;
   return run;
 }
 
-void expect_same_bits(const Case& its, const Arrangement& arrangement) {
+void expect_same_bits(const Case& test_case, const Arrangement& arrangement) {
   run_ranks(arrangement.ranks, [&](const comm::Group& group) {
     SCOPED_TRACE(::testing::Message() << "rank " << group.rank() << " of " << group.size()
-                                      << ", ZeRO " << arrangement.zero_stage);
-    const Trained expected = train(its, arrangement, Stepping::Way::kWaits, group);
-    const Trained got = train(its, arrangement, Stepping::Way::kValidates, group);
+                                      << ", ZeRO " << arrangement.zero_level);
+    const Trained expected = train(test_case, arrangement, Stepping::Way::kWaits, group);
+    const Trained got = train(test_case, arrangement, Stepping::Way::kValidates, group);
     for (std::size_t step = 0; step < expected.steps.size(); ++step) {
       test::expect_same_bits(got.steps[step], expected.steps[step], "step " + std::to_string(step));
     }
@@ -133,13 +133,13 @@ void expect_same_bits(const Case& its, const Arrangement& arrangement) {
       EXPECT_TRUE(test::has_same_bits(got.parameters[i], expected.parameters[i])) << i;
     }
     EXPECT_EQ(got.num_skipped, expected.num_skipped);
-    if (arrangement.zero_stage == 0) {
+    if (arrangement.zero_level == 0) {
       EXPECT_EQ(got.num_taken_back, 0);  // every rank knows before it steps
       return;
     }
     // Those with large gradients, and those with spoiled ones.
-    const bool clips = its.demands.max_norm.has_value();
-    const bool skips = its.demands.skip_not_finite || its.demands.has_loss_scale;
+    const bool clips = test_case.demands.max_norm.has_value();
+    const bool skips = test_case.demands.skip_not_finite || test_case.demands.has_loss_scale;
     EXPECT_EQ(got.num_skipped, skips ? 3 : 0);
     EXPECT_GE(got.num_taken_back, clips ? 4 : 3);
     EXPECT_LE(got.num_taken_back, kSteps - 4);
@@ -147,28 +147,29 @@ void expect_same_bits(const Case& its, const Arrangement& arrangement) {
 }
 
 TEST_P(PostValidationOf, HasTheBitsOfALoopThatWaits) {
-  for (const int zero_stage : {0, 1, 2, 3}) expect_same_bits(GetParam(), {2, zero_stage});
+  for (const int zero_level : {0, 1, 2, 3}) expect_same_bits(GetParam(), {2, zero_level});
 }
 
 TEST_P(PostValidationOf, HasThemWhereSomeRanksHaveTheSameParts) {
-  expect_same_bits(GetParam(), {.ranks = 4, .zero_stage = 2, .shard_ranks = 2});
+  expect_same_bits(GetParam(), {.ranks = 4, .zero_level = 2, .shard_ranks = 2});
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, PostValidationOf, ::testing::ValuesIn(cases()),
-                         [](const auto& its) { return its.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 // There the sum goes by an engine that adds in an order of its own.
 TEST(PostValidation, HasTheBitsOfALoopThatWaitsOverGloo) {
   testing::engine_of_ranks = "gloo";
-  const Case its{"gloo", "adam", {.max_norm = 0.5, .skip_not_finite = true}};
-  for (const int zero_stage : {1, 3}) expect_same_bits(its, {.ranks = 3, .zero_stage = zero_stage});
+  const Case test_case{"gloo", "adam", {.max_norm = 0.5, .skip_not_finite = true}};
+  for (const int zero_level : {1, 3})
+    expect_same_bits(test_case, {.ranks = 3, .zero_level = zero_level});
   testing::engine_of_ranks = "shm";
 }
 
 // A module on ranks that cut it, and its loop.
 struct Loop {
-  explicit Loop(const comm::Group& ranks, int zero_stage = 2)
-      : group(ranks), parallelized(parallelize(*net, plan_of({.zero_stage = zero_stage}), ranks)) {
+  explicit Loop(const comm::Group& ranks, int zero_level = 2)
+      : group(ranks), parallelized(parallelize(*net, plan_of({.zero_level = zero_level}), ranks)) {
     parallelized.shard(optimizer);
   }
 
@@ -357,11 +358,11 @@ TEST(PostValidation, RefusesAStepBeforeTheLastIsValidated) {
   });
 }
 
-class PostValidationInStage : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Stages, PostValidationInStage, ::testing::Values(1, 2, 3));
+class PostValidationAtZeroLevel : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, PostValidationAtZeroLevel, ::testing::Values(1, 2, 3));
 
 // Those of the step are gone: their memory has those of the next.
-TEST_P(PostValidationInStage, RefusesToValidateAfterTheNextBackward) {
+TEST_P(PostValidationAtZeroLevel, RefusesToValidateAfterTheNextBackward) {
   for (const bool resets : {false, true}) {
     run_ranks(2, [&](const comm::Group& group) {
       Loop loop(group, GetParam());

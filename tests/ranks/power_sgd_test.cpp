@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that travel as products of thin matrices.
-#include <trireme/parallel/data/exchanges/power_sgd.h>
+#include <trireme/parallel/data/comm_hooks/power_sgd.h>
 
 #include <trireme/base/error.h>
 
-#include <tests/ranks/exchange_buckets.h>
+#include <tests/ranks/comm_hook_buckets.h>
 
 #include <cmath>
 
@@ -26,10 +26,10 @@ PowerSgdOptions always(std::int64_t rank) {
   return {.rank = rank, .start_iteration = 0, .min_compression_rate = 1e-6};
 }
 
-TEST(PowerSgdExchange, OfFullRankIsTheSum) {
+TEST(PowerSgdCommHook, OfFullRankIsTheSum) {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
     run_ranks(3, [&](const Group& group) {
-      PowerSgdExchange exchange(always(64));
+      PowerSgdCommHook hook(always(64));
       const std::vector<std::vector<std::int64_t>> shapes = {{8, 6},       {6, 8}, {7},
                                                              {5, 3, 2, 2}, {1, 9}, {}};
       for (int step = 0; step < 3; ++step) {
@@ -39,7 +39,7 @@ TEST(PowerSgdExchange, OfFullRankIsTheSum) {
               {join_message("p", gradients.size()), gradient_of(group.rank(), step, shape, dtype)});
         }
         gradients[3].tensor = gradients[3].tensor.contiguous(torch::MemoryFormat::ChannelsLast);
-        const auto sums = exchange_buckets(exchange, {gradients}, group);
+        const auto sums = exchange_buckets(hook, {gradients}, group);
         for (std::size_t i = 0; i < sums.size(); ++i) {
           const torch::Tensor expected = sum_of_gradients(3, step, shapes[i], dtype);
           if (shapes[i].size() < 2) {
@@ -56,7 +56,7 @@ TEST(PowerSgdExchange, OfFullRankIsTheSum) {
 }
 
 // The formulae of the paper, in the form of PyTorch's hook: the error is of the whole sum.
-TEST(PowerSgdExchange, FollowsTheFormulae) {
+TEST(PowerSgdCommHook, FollowsTheFormulae) {
   constexpr std::int64_t kRank = 3;
   const auto orthonormal = [](const torch::Tensor& matrix) {
     return std::get<0>(torch::linalg_qr(matrix));
@@ -74,10 +74,10 @@ TEST(PowerSgdExchange, FollowsTheFormulae) {
   run_ranks(4, [&](const Group& group) {
     PowerSgdOptions options = always(kRank);
     options.seed = 7;
-    PowerSgdExchange exchange(options);
+    PowerSgdCommHook hook(options);
     for (int step = 0; step < 4; ++step) {
       const torch::Tensor sum =
-          exchange_one(exchange, gradient_of(group.rank(), step, {20, 30}), group);
+          exchange_one(hook, gradient_of(group.rank(), step, {20, 30}), group);
       EXPECT_LT(relative_error(sum, expected[static_cast<std::size_t>(step)]), 1e-4)
           << "step " << step;
     }
@@ -88,7 +88,7 @@ TEST(PowerSgdExchange, FollowsTheFormulae) {
 double error_after(int steps, const PowerSgdOptions& options) {
   double error = 0;
   run_ranks(3, [&](const Group& group) {
-    PowerSgdExchange exchange(options);
+    PowerSgdCommHook hook(options);
     torch::Tensor got = torch::zeros({24, 16});
     torch::Tensor expected = torch::zeros({24, 16});
     for (int step = 0; step < steps; ++step) {
@@ -96,7 +96,7 @@ double error_after(int steps, const PowerSgdOptions& options) {
       const auto gradient = [&](int rank) {
         return gradient_of(rank, step, {24, 16}) + gradient_of(rank, 999, {24, 16});
       };
-      const torch::Tensor sum = exchange_one(exchange, gradient(group.rank()), group);
+      const torch::Tensor sum = exchange_one(hook, gradient(group.rank()), group);
       EXPECT_TRUE(is_same_on_all_ranks(sum, group));
       got += sum;
       for (int rank = 0; rank < 3; ++rank) expected += gradient(rank);
@@ -106,24 +106,24 @@ double error_after(int steps, const PowerSgdOptions& options) {
   return error;
 }
 
-TEST(PowerSgdExchange, GivesTheSumOfAllStepsInTheEnd) {
+TEST(PowerSgdCommHook, GivesTheSumOfAllStepsInTheEnd) {
   PowerSgdOptions options = always(2);
   EXPECT_LT(error_after(320, options), 1.5 * error_after(80, options));
   options.error_feedback = false;
   EXPECT_GT(error_after(320, options), 3 * error_after(80, options));
 }
 
-TEST(PowerSgdExchange, ApproachesTheBestApproximationWithAWarmStart) {
+TEST(PowerSgdCommHook, ApproachesTheBestApproximationWithAWarmStart) {
   const auto error_with = [](bool warm_start) {
     double error = 0;
     run_ranks(2, [&](const Group& group) {
       PowerSgdOptions options = always(2);
       options.error_feedback = false;
       options.warm_start = warm_start;
-      PowerSgdExchange exchange(options);
+      PowerSgdCommHook hook(options);
       torch::Tensor sum;
       for (int step = 0; step < 60; ++step) {
-        sum = exchange_one(exchange, gradient_of(group.rank(), 0, {12, 10}), group);
+        sum = exchange_one(hook, gradient_of(group.rank(), 0, {12, 10}), group);
       }
       if (group.rank() == 0) error = (sum - sum_of_gradients(2, 0, {12, 10})).norm().item<double>();
     });
@@ -135,9 +135,9 @@ TEST(PowerSgdExchange, ApproachesTheBestApproximationWithAWarmStart) {
   EXPECT_GT(error_with(false), 1.02 * least);
 }
 
-TEST(PowerSgdExchange, SumsAsTheyAreEarlyStepsAndWhatDoesNotPay) {
+TEST(PowerSgdCommHook, SumsAsTheyAreEarlyStepsAndWhatDoesNotPay) {
   run_ranks(2, [](const Group& group) {
-    PowerSgdExchange exchange({.rank = 1, .start_iteration = 2, .min_compression_rate = 4});
+    PowerSgdCommHook hook({.rank = 1, .start_iteration = 2, .min_compression_rate = 4});
     for (int step = 0; step < 4; ++step) {
       const std::vector<std::vector<std::int64_t>> shapes = {{8, 8}, {8, 7}, {64}};
       std::vector<test::NamedTensor> gradients;
@@ -145,7 +145,7 @@ TEST(PowerSgdExchange, SumsAsTheyAreEarlyStepsAndWhatDoesNotPay) {
         gradients.push_back(
             {join_message("p", gradients.size()), gradient_of(group.rank(), step, shape)});
       }
-      const auto sums = exchange_buckets(exchange, {gradients}, group);
+      const auto sums = exchange_buckets(hook, {gradients}, group);
       for (std::size_t i = 0; i < shapes.size(); ++i) {
         const bool is_compressed = i == 0 && step >= 2;
         EXPECT_EQ(torch::equal(sums[i], sum_of_gradients(2, step, shapes[i])), !is_compressed)
@@ -156,10 +156,10 @@ TEST(PowerSgdExchange, SumsAsTheyAreEarlyStepsAndWhatDoesNotPay) {
   });
 }
 
-TEST(PowerSgdExchange, GoesOnWhenBucketsAreFilledAnew) {
+TEST(PowerSgdCommHook, GoesOnWhenBucketsAreFilledAnew) {
   run_ranks(2, [](const Group& group) {
-    PowerSgdExchange together(always(2));
-    PowerSgdExchange apart(always(2));
+    PowerSgdCommHook together(always(2));
+    PowerSgdCommHook apart(always(2));
     for (int step = 0; step < 4; ++step) {
       const test::NamedTensor a = {"a", gradient_of(group.rank(), step, {9, 11})};
       const test::NamedTensor b = {"b", gradient_of(group.rank(), 100 + step, {13, 5})};
@@ -173,31 +173,30 @@ TEST(PowerSgdExchange, GoesOnWhenBucketsAreFilledAnew) {
   });
 }
 
-TEST(PowerSgdExchange, FindsWhatComesAfterZeros) {
+TEST(PowerSgdCommHook, FindsWhatComesAfterZeros) {
   run_ranks(2, [](const Group& group) {
-    PowerSgdExchange exchange(always(2));
+    PowerSgdCommHook hook(always(2));
     for (int step = 0; step < 3; ++step) {
       EXPECT_TRUE(
-          torch::equal(exchange_one(exchange, torch::zeros({6, 6}), group), torch::zeros({6, 6})));
+          torch::equal(exchange_one(hook, torch::zeros({6, 6}), group), torch::zeros({6, 6})));
     }
     // Its rank is 1, below the approximation's, and then 2, elsewhere.
     torch::Tensor gradient = torch::zeros({6, 6});
     gradient[4][3] = 5;
     for (int step = 0; step < 3; ++step) {
-      EXPECT_LT(relative_error(exchange_one(exchange, gradient, group), 2 * gradient), 1e-6);
+      EXPECT_LT(relative_error(exchange_one(hook, gradient, group), 2 * gradient), 1e-6);
     }
     gradient[2][1] = -3;
     for (int step = 0; step < 3; ++step) {
-      EXPECT_LT(relative_error(exchange_one(exchange, gradient, group), 2 * gradient), 1e-6)
-          << step;
+      EXPECT_LT(relative_error(exchange_one(hook, gradient, group), 2 * gradient), 1e-6) << step;
     }
   });
 }
 
-TEST(PowerSgdExchange, GoesOnAfterAGradientThatIsNotFinite) {
+TEST(PowerSgdCommHook, GoesOnAfterAGradientThatIsNotFinite) {
   run_ranks(3, [](const Group& group) {
-    PowerSgdExchange interrupted(always(2));
-    PowerSgdExchange undisturbed(always(2));
+    PowerSgdCommHook interrupted(always(2));
+    PowerSgdCommHook undisturbed(always(2));
     for (int step = 0; step < 6; ++step) {
       const torch::Tensor gradient = gradient_of(group.rank(), step, {10, 8});
       if (step % 3 == 0) {
@@ -215,31 +214,31 @@ TEST(PowerSgdExchange, GoesOnAfterAGradientThatIsNotFinite) {
   });
 }
 
-TEST(PowerSgdExchange, LeavesTheDefaultGeneratorAlone) {
+TEST(PowerSgdCommHook, LeavesTheDefaultGeneratorAlone) {
   torch::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const torch::Tensor before = generator.get_state();
   run_ranks(2, [](const Group& group) {
     PowerSgdOptions options = always(1);
     options.warm_start = false;
-    PowerSgdExchange exchange(options);
-    for (int step = 0; step < 2; ++step) exchange_one(exchange, torch::ones({4, 4}), group);
+    PowerSgdCommHook hook(options);
+    for (int step = 0; step < 2; ++step) exchange_one(hook, torch::ones({4, 4}), group);
   });
   EXPECT_TRUE(torch::equal(generator.get_state(), before));
 }
 
 // Ranks are threads here, and two exchanges of one rank know nothing of each other either.
-TEST(PowerSgdExchange, SharesNothingWithOthers) {
+TEST(PowerSgdCommHook, SharesNothingWithOthers) {
   const auto last_sum = [](bool has_another) {
     torch::Tensor last;
     run_ranks(2, [&](const Group& group) {
-      PowerSgdExchange exchange(always(1));
-      PowerSgdExchange another(always(1));
+      PowerSgdCommHook hook(always(1));
+      PowerSgdCommHook another(always(1));
       torch::Tensor sum;
       for (int step = 0; step < 5; ++step) {
         if (has_another) {
           exchange_one(another, gradient_of(group.rank(), 50 + step, {7, 7}), group);
         }
-        sum = exchange_one(exchange, gradient_of(group.rank(), step, {7, 7}), group);
+        sum = exchange_one(hook, gradient_of(group.rank(), step, {7, 7}), group);
       }
       if (group.rank() == 1) last = sum;
     });
@@ -248,22 +247,22 @@ TEST(PowerSgdExchange, SharesNothingWithOthers) {
   EXPECT_TRUE(have_same_bits(last_sum(true), last_sum(false)));
 }
 
-TEST(PowerSgdExchange, IsTheSameOnAllRanksOverGloo) {
+TEST(PowerSgdCommHook, IsTheSameOnAllRanksOverGloo) {
   testing::engine_of_ranks = "gloo";
   run_ranks(3, [](const Group& group) {
-    PowerSgdExchange exchange(always(2));
+    PowerSgdCommHook hook(always(2));
     for (int step = 0; step < 3; ++step) {
       EXPECT_TRUE(is_same_on_all_ranks(
-          exchange_one(exchange, gradient_of(group.rank(), step, {9, 9}), group), group));
+          exchange_one(hook, gradient_of(group.rank(), step, {9, 9}), group), group));
     }
   });
   testing::engine_of_ranks = "shm";
 }
 
-TEST(PowerSgdExchange, RefusesWhatCannotBe) {
+TEST(PowerSgdCommHook, RefusesWhatCannotBe) {
   const auto message = [](const PowerSgdOptions& options) -> std::string {
     try {
-      PowerSgdExchange exchange(options);
+      PowerSgdCommHook hook(options);
     } catch (const UsageError& error) {
       return error.what();
     }
@@ -281,16 +280,16 @@ TEST(PowerSgdExchange, RefusesWhatCannotBe) {
   test::expect_refused_on_all_ranks(
       3,
       [](const Group& group) {
-        PowerSgdExchange exchange({.seed = group.rank() == 1 ? 5U : 0U});
-        exchange_one(exchange, torch::ones({4, 4}), group);
+        PowerSgdCommHook hook({.seed = group.rank() == 1 ? 5U : 0U});
+        exchange_one(hook, torch::ones({4, 4}), group);
       },
       "seed 5");
   test::expect_refused_on_all_ranks(
       2,
       [](const Group& group) {
-        PowerSgdExchange exchange(always(1));
-        exchange_one(exchange, torch::ones({4, 6}), group);
-        exchange_one(exchange, torch::ones({6, 4}), group);
+        PowerSgdCommHook hook(always(1));
+        exchange_one(hook, torch::ones({4, 6}), group);
+        exchange_one(hook, torch::ones({6, 4}), group);
       },
       "parameter weight is a matrix [6, 4], and was [4, 6] in the step before");
 }

@@ -70,16 +70,16 @@ Tensors trained(const Plan& plan, const Group& group, bool is_recomputed) {
   return all;
 }
 
-class RecomputeStage : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Stages, RecomputeStage, ::testing::Values(0, 1, 2, 3));
+class RecomputeZeroLevel : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, RecomputeZeroLevel, ::testing::Values(0, 1, 2, 3));
 
-TEST_P(RecomputeStage, TrainsBitByBitAsWithout) {
+TEST_P(RecomputeZeroLevel, TrainsBitByBitAsWithout) {
   for (const std::int64_t micro_batches : {1, 2}) {
     for (const bool is_synchronized : {false, true}) {
       run_ranks(3, [&](const Group& group) {
         const Plan plan = {.micro_batches = micro_batches,
                            .bucket_bytes = 1000,
-                           .zero_stage = GetParam(),
+                           .zero_level = GetParam(),
                            .gathered_buckets = 2,
                            .sync_batch_norm = is_synchronized};
         EXPECT_TRUE(all_equal(trained(plan, group, false), trained(plan, group, true)))

@@ -27,26 +27,26 @@ Identity identity_of(int rank, int size) {
 }
 
 template <typename Expected>
-std::string message_of_meeting(c10d::Store& store, const Identity& identity, const Attendance& own,
+std::string message_of_meeting(c10d::Store& store, const Identity& identity, const PeerInfo& own,
                                milliseconds timeout) {
   try {
-    meet(store, identity, own, timeout);
+    rendezvous(store, identity, own, timeout);
   } catch (const Expected& error) {
     return error.what();
   }
   return "(they met)";
 }
 
-TEST(Meet, ReturnsEveryRanksEntryByRank) {
+TEST(Rendezvous, ReturnsEveryRanksEntryByRank) {
   c10d::HashStore store;
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < 5; ++rank) {
     threads.emplace_back([&, rank] {
       const Identity identity = identity_of(rank, 5);
-      Attendance own = own_attendance(identity);
+      PeerInfo own = own_peer_info(identity);
       own.process_id = 100 + rank;
       own.host = "host with spaces " + std::to_string(rank);
-      const auto all = meet(store, identity, own, std::chrono::seconds(60));
+      const auto all = rendezvous(store, identity, own, std::chrono::seconds(60));
       ASSERT_EQ(all.size(), 5U);
       EXPECT_EQ(all[3].process_id, 103);
       EXPECT_EQ(all[4].host, "host with spaces 4");
@@ -55,30 +55,30 @@ TEST(Meet, ReturnsEveryRanksEntryByRank) {
   }
 }
 
-TEST(Meet, ListsWhoCameAndWhoDidNotAfterTheDeadline) {
+TEST(Rendezvous, ListsWhoCameAndWhoDidNotAfterTheDeadline) {
   c10d::HashStore store;
   const Identity early = identity_of(1, 6);
   std::jthread other([&] {
-    message_of_meeting<CommError>(store, early, own_attendance(early), milliseconds(300));
+    message_of_meeting<CommError>(store, early, own_peer_info(early), milliseconds(300));
   });
   const Identity identity = identity_of(0, 6);
   const auto message =
-      message_of_meeting<CommError>(store, identity, own_attendance(identity), milliseconds(300));
+      message_of_meeting<CommError>(store, identity, own_peer_info(identity), milliseconds(300));
   EXPECT_THAT(message, AllOf(HasSubstr("0.3 s"), HasSubstr("came: 0-1"), HasSubstr("missing: 2-5"),
                              HasSubstr("--timeout")));
 }
 
-TEST(Meet, NamesARankThatEndedWithoutComing) {
+TEST(Rendezvous, NamesARankThatEndedWithoutComing) {
   c10d::HashStore store;
   static_cast<c10d::Store&>(store).set(exit_key(1), "exited with code 0");
   const Identity identity = identity_of(0, 2);
-  const auto message = message_of_meeting<CommError>(store, identity, own_attendance(identity),
+  const auto message = message_of_meeting<CommError>(store, identity, own_peer_info(identity),
                                                      std::chrono::hours(1));
   EXPECT_THAT(message, HasSubstr("rank 1 exited with code 0 without calling trireme::init()"));
 }
 
 // A file store signals "not yet" by another exception than the others.
-TEST(Meet, WaitsForALateRankOverAFileStore) {
+TEST(Rendezvous, WaitsForALateRankOverAFileStore) {
   const test::TemporaryFolder folder;
   const std::string file = (folder.path() / "store").string();
   std::jthread late([&] {
@@ -86,55 +86,56 @@ TEST(Meet, WaitsForALateRankOverAFileStore) {
         std::chrono::milliseconds(1500));  // longer than the store's own shortest wait
     c10d::FileStore store(file, 2);
     const Identity identity = identity_of(1, 2);
-    meet(store, identity, own_attendance(identity), std::chrono::seconds(60));
+    rendezvous(store, identity, own_peer_info(identity), std::chrono::seconds(60));
   });
   c10d::FileStore store(file, 2);
   const Identity identity = identity_of(0, 2);
-  EXPECT_EQ(meet(store, identity, own_attendance(identity), std::chrono::seconds(60)).size(), 2U);
+  EXPECT_EQ(rendezvous(store, identity, own_peer_info(identity), std::chrono::seconds(60)).size(),
+            2U);
 }
 
-TEST(Meet, ListsWhoIsMissingOverAFileStore) {
+TEST(Rendezvous, ListsWhoIsMissingOverAFileStore) {
   const test::TemporaryFolder folder;
   c10d::FileStore store((folder.path() / "store").string(), 2);
   const Identity identity = identity_of(0, 2);
   EXPECT_THAT(
-      message_of_meeting<CommError>(store, identity, own_attendance(identity), milliseconds(1200)),
+      message_of_meeting<CommError>(store, identity, own_peer_info(identity), milliseconds(1200)),
       AllOf(HasSubstr("came: 0"), HasSubstr("missing: 1")));
 }
 
-TEST(Meet, RefusesASecondProcessOfTheSameRank) {
+TEST(Rendezvous, RefusesASecondProcessOfTheSameRank) {
   c10d::HashStore store;
   const Identity identity = identity_of(0, 1);
-  meet(store, identity, own_attendance(identity), std::chrono::seconds(1));
-  const auto message = message_of_meeting<ConfigError>(store, identity, own_attendance(identity),
+  rendezvous(store, identity, own_peer_info(identity), std::chrono::seconds(1));
+  const auto message = message_of_meeting<ConfigError>(store, identity, own_peer_info(identity),
                                                        std::chrono::seconds(1));
   EXPECT_THAT(message, AllOf(HasSubstr("claims rank 0"), HasSubstr("RANK")));
 }
 
-TEST(Meet, NoticesWorldSizesThatDifferBeforeTheDeadline) {
+TEST(Rendezvous, NoticesWorldSizesThatDifferBeforeTheDeadline) {
   c10d::HashStore store;
   const Identity three = identity_of(1, 3);  // waits for rank 2, which rank 0 does not know of
   std::jthread other([&] {
     EXPECT_THAT(
-        message_of_meeting<ConfigError>(store, three, own_attendance(three), std::chrono::hours(1)),
+        message_of_meeting<ConfigError>(store, three, own_peer_info(three), std::chrono::hours(1)),
         HasSubstr("rank 0"));
   });
   const Identity two = identity_of(0, 2);
   const auto message =
-      message_of_meeting<ConfigError>(store, two, own_attendance(two), std::chrono::hours(1));
+      message_of_meeting<ConfigError>(store, two, own_peer_info(two), std::chrono::hours(1));
   EXPECT_THAT(message, AllOf(HasSubstr("rank 1"), HasSubstr("counts 3 ranks, rank 0 counts 2"),
                              HasSubstr("WORLD_SIZE")));
 }
 
-TEST(Meet, RefusesAnotherLibTorch) {
+TEST(Rendezvous, RefusesAnotherLibTorch) {
   c10d::HashStore store;
   const Identity first = identity_of(0, 2);
-  Attendance old = own_attendance(first);
+  PeerInfo old = own_peer_info(first);
   old.torch_version = "1.0";
   std::jthread other(
       [&] { message_of_meeting<ConfigError>(store, first, old, std::chrono::hours(1)); });
   const Identity identity = identity_of(1, 2);
-  const auto message = message_of_meeting<ConfigError>(store, identity, own_attendance(identity),
+  const auto message = message_of_meeting<ConfigError>(store, identity, own_peer_info(identity),
                                                        std::chrono::hours(1));
   EXPECT_THAT(message, AllOf(HasSubstr("rank 0"), HasSubstr("LibTorch 1.0")));
 }

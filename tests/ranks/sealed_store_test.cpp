@@ -145,7 +145,7 @@ TEST(MakeStore, SealsWhatIsReachedOverANetwork) {
               HasSubstr("TRIREME_SECRET has 5 characters, expected 16 or more"));
 }
 
-TEST(Meet, TellsThatSecretsDiffer) {
+TEST(Rendezvous, TellsThatSecretsDiffer) {
   for (const char* secret : {kOtherSecret, ""}) {
     c10::intrusive_ptr<c10d::Store> bare = c10::make_intrusive<c10d::HashStore>();
     std::vector<std::string> messages(2);
@@ -156,8 +156,9 @@ TEST(Meet, TellsThatSecretsDiffer) {
         Identity identity;
         identity.rank = rank;
         identity.world_size = 2;
-        messages[static_cast<std::size_t>(rank)] = message_of<Error>(
-            [&] { meet(*store, identity, own_attendance(identity), std::chrono::seconds(60)); });
+        messages[static_cast<std::size_t>(rank)] = message_of<Error>([&] {
+          rendezvous(*store, identity, own_peer_info(identity), std::chrono::seconds(60));
+        });
       });
     }
     threads.clear();

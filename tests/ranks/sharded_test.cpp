@@ -32,10 +32,10 @@ using testing::run_ranks;
 class Sharded : public ::testing::TestWithParam<int> {
  protected:
   static Plan plan() {
-    return {.bucket_bytes = 2000, .first_bucket_bytes = 500, .zero_stage = GetParam()};
+    return {.bucket_bytes = 2000, .first_bucket_bytes = 500, .zero_level = GetParam()};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Stages, Sharded, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, Sharded, ::testing::Values(1, 2, 3));
 
 TEST_P(Sharded, KeepsStateOfOnePartOnEachRank) {
   std::atomic<std::int64_t> in_all_parts = 0;
@@ -153,7 +153,7 @@ TEST_P(Sharded, HasTheNormOfAllPartsAndSeesAnOverflowOnAnyRank) {
       test::Net net = make_net(1);
       torch::optim::SGD optimizer(net->parameters(), 0.1);
       Plan own = plan();
-      if (!sharded) own.zero_stage = 0;
+      if (!sharded) own.zero_level = 0;
       Parallelized parallelized = parallelize(*net, own, group);
       parallelized.shard(optimizer);
       loss_of(net, make_batch(0, group.rank())).backward();
@@ -220,23 +220,23 @@ TEST_P(Sharded, MayBeLookedAtBetweenBackwardAndStep) {
 TEST_P(Sharded, IsTheSameWithAParameterThatOnlySomeStepsUseAndZeroGradOfTheModule) {
   run_ranks(2, [](const Group& group) {
     std::array<std::vector<torch::Tensor>, 2> ends;
-    for (const int stage : {0, GetParam()}) {
+    for (const int zero_level : {0, GetParam()}) {
       test::Net net = make_net(1);
       torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.1));
       Plan own = plan();
-      own.zero_stage = stage;
+      own.zero_level = zero_level;
       Parallelized parallelized = parallelize(*net, own, group);
       parallelized.shard(optimizer);
       for (int step = 0; step < 4; ++step) {
         net->zero_grad();
-        // In stage 3 all ranks must touch the same parameters.
+        // In ZeRO level 3 all ranks must touch the same parameters.
         const bool use_all = step % 2 == 1 && (group.rank() == 1 || GetParam() == 3);
         loss_of(net, make_batch(step, group.rank()), use_all).backward();
         optimizer.step();
       }
-      parallelized.fetch();
+      parallelized.gather_parameters();
       for (const torch::Tensor& parameter : net->parameters()) {
-        ends[stage == 0 ? 0 : 1].push_back(parameter.detach().clone());
+        ends[zero_level == 0 ? 0 : 1].push_back(parameter.detach().clone());
       }
     }
     for (std::size_t i = 0; i < ends[0].size(); ++i) {
@@ -284,7 +284,7 @@ TEST_P(Sharded, GoesBackwardTwiceThroughOneGraph) {
       const auto loss = loss_of(net, make_batch(0, group.rank()));
       for (int pass = 1; pass <= passes; ++pass) loss.backward({}, /*retain_graph=*/pass < passes);
       optimizer.step();
-      parallelized.fetch();
+      parallelized.gather_parameters();
       ends.push_back(test::copies(*net));
     }
     EXPECT_TRUE(test::all_equal(ends[0], ends[1]));  // the second replaces the first
@@ -416,7 +416,7 @@ TEST_P(Sharded, RefusesWhatCannotBe) {
     torch::optim::LBFGS whole(net->parameters(), torch::optim::LBFGSOptions(1));
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     EXPECT_THAT(usage_error([&] { parallelized.shard(whole); }),
-                AllOf(HasSubstr("LBFGS"), HasSubstr("inner products"), HasSubstr("zero_stage 0")));
+                AllOf(HasSubstr("LBFGS"), HasSubstr("inner products"), HasSubstr("zero_level 0")));
     EXPECT_THAT(usage_error([&] { loss_of(net, make_batch(0, 0)).backward(); }),
                 HasSubstr("call shard(optimizer)"));
     EXPECT_FALSE(net->first->weight.grad().defined());
@@ -442,8 +442,8 @@ TEST_P(Sharded, RefusesWhatCannotBe) {
   });
   test::Net net = make_net(1);
   EXPECT_THAT(
-      usage_error([&] { static_cast<void>(parallelize(*net, {.zero_stage = 4}, Group::self())); }),
-      HasSubstr("zero_stage is 4"));
+      usage_error([&] { static_cast<void>(parallelize(*net, {.zero_level = 4}, Group::self())); }),
+      HasSubstr("zero_level is 4"));
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine between threads, with a device for each rank: pretended ones, whose streams refuse
+// The engine between threads, with a device for each rank: fake ones, whose streams refuse
 // what would be a race.
 #include <trireme/comm/collectives.h>
 
 #include <gmock/gmock.h>
-#include <tests/pretended_device/device.h>
+#include <tests/fake_device/device.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/torch.h>
@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::IsEmpty;
 using trireme::testing::run_ranks;
-using namespace trireme::testing::pretended;  // NOLINT(google-build-using-namespace)
+using namespace trireme::testing::fake;  // NOLINT(google-build-using-namespace)
 
 class ThreadsOnDevices : public ::testing::Test {
  protected:

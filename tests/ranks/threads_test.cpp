@@ -363,8 +363,8 @@ TEST_F(ThreadsFailures, EndAllRanksWithTheFirstReason) {
     if (group.rank() == 2) {
       are_waiting.wait();
       auto& backend = dynamic_cast<ThreadsBackend&>(*group.backend());
-      backend.end_for_all("the loss is a banana");
-      backend.end_for_all("another reason");
+      backend.abort("the loss is a banana");
+      backend.abort("another reason");
       backend.abort();
       barrier(group);  // later calls too
       return;

@@ -58,6 +58,8 @@ class Flags:
 
     @staticmethod
     def kept(words):
+        """Those that matter without the precompiled header, which Clang takes by options behind `-Xclang`."""
+        words = [word for word in words if word not in ("-Xclang", "-fno-pch-timestamp")]
         flags, skip = [], False
         for word, following in zip(words, [*words[1:], ""]):
             if skip:

@@ -12,6 +12,9 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FOREIGN = re.compile(r"(torch|ATen|c10|gloo|gtest|mpi|build|your|my|path)(/|_)|mpi\.h$|/dev/|/sys/|/usr/|/proc/|/etc/")
 SOURCE = re.compile(r"[\w./*-]+\.(h|cpp|py|md|cmake)")
 
+# What `make bench-<name>` and `make example-<name>` are about.
+FILE_OF_TARGET = {"bench": "bench/cases/{}.py", "example": "examples/{}/main.cpp"}
+
 
 def anchor_of(heading):
     """The anchor that GitHub gives a heading."""
@@ -49,8 +52,10 @@ def code_verdict(tree, document, text):
     target = re.fullmatch(r"make ([a-z][a-z-]*[a-z])( .*)?", text)
     if target:
         name = target.group(1)
-        known = f"bench/cases/{name.removeprefix('bench-').replace('-', '_')}.py" in tree.known if name.startswith("bench-") else re.search(
-            rf"^{name}:", tree.text("Makefile"), re.MULTILINE)
+        kind, _, which = name.partition("-")
+        known = re.search(rf"^{name}:", tree.text("Makefile"), re.MULTILINE)
+        if which and kind in FILE_OF_TARGET and not known:  # bench-%, example-%
+            known = FILE_OF_TARGET[kind].format(which.replace("-", "_")) in tree.known
         return None if known else f"`{text}`: the Makefile has no such target"
     if FOREIGN.match(text) or not (SOURCE.fullmatch(text) or is_folder_of_ours(text)):
         return None

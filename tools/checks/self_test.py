@@ -5,7 +5,7 @@ from . import documents, structure
 from .tree import Result, Tree
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
-README = "# base\n\nWhat every room\nstands on.\nNo other room.\n"
+README = "# base\n\nWhat every component\nstands on.\nNo other component.\n"
 IN_ORDER = {
     "Makefile": "test: ## Run\n",
     "README.md": "# Ship\n\nSee [base](trireme/base/README.md#base), `trireme/base/*.h`, `error.h` and `make test`.\n",
@@ -21,8 +21,8 @@ PLANTED = [
     (structure.names, "trireme/base/string_utils.h", LICENCE, "not 'utils'"),
     (structure.names, "trireme/base/NewName.h", LICENCE, "expected snake_case"),
     (structure.size, "trireme/comm/long.cpp", LICENCE + "\n" * 600, "601 lines"),
-    (structure.rooms, "trireme/comm/README.md", "# comm\n", "1 lines, expected"),
-    (structure.rooms, "trireme/hold/README.md", README, "hold: not a room"),
+    (structure.components, "trireme/comm/README.md", "# comm\n", "1 lines, expected"),
+    (structure.components, "trireme/hold/README.md", README, "hold: not a component"),
     (structure.includes, "trireme/base/new.cpp", "#include <trireme/comm/group.h>\n", "comm stands below base"),
     (structure.includes, "trireme/comm/new.cpp", "#include <models/resnet.h>\n", "nothing outside trireme/"),
     (structure.includes, "trireme/comm/new.cpp", "#include <trireme/trireme.h>\n", "which is for programs"),

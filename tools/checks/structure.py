@@ -3,7 +3,7 @@
 import os
 import re
 
-from .tree import ROOMS, Result, line_of
+from .tree import COMPONENTS, Result, line_of
 
 LONG_FILES = {  # path: why it is longer than 600 lines
     "trireme/parallel/parallelize.cpp": "one handle with and without what is cut; one runtime for plans is to divide it",
@@ -41,20 +41,20 @@ def size(tree):
     return Result(f"{sum(count for count, _ in lines)} lines", findings, [f"largest: {largest}"])
 
 
-def rooms(tree):
-    """Every room is in the list and says what it is for."""
+def components(tree):
+    """Every component is in the list and says what it is for."""
     found = sorted({path.split("/")[1] for path in tree.having(".h", ".cpp", under="trireme/") if path.count("/") > 1})
-    findings = [f"trireme/{room}: not a room; the list is in CONTRIBUTING.md and tools/checks/tree.py"
-                for room in found if room not in ROOMS]
-    for room in found:
-        readme = f"trireme/{room}/README.md"
+    findings = [f"trireme/{component}: not a component; the list is in CONTRIBUTING.md and tools/checks/tree.py"
+                for component in found if component not in COMPONENTS]
+    for component in found:
+        readme = f"trireme/{component}/README.md"
         lines = tree.text(readme).count("\n") if readme in tree.known else 0
         if not 5 <= lines <= 40:
             findings.append(f"{readme}: {lines} lines, expected 10 to 30: purpose, key types, invariants")
-    return Result(f"{len(found)} rooms", findings)
+    return Result(f"{len(found)} components", findings)
 
 
-def room_of(path):
+def component_of(path):
     parts = path.split("/")
     return parts[1] if parts[0] == "trireme" and len(parts) > 2 else ""
 
@@ -71,19 +71,19 @@ def is_torch_free(path):
 
 
 def includes(tree):
-    """Includes point up the list of rooms, never down and never out of the library."""
+    """Includes point up the list of components, never down and never out of the library."""
     findings = []
     for path in tree.cpp:
-        room, top = room_of(path), path.split("/")[0]
+        component, top = component_of(path), path.split("/")[0]
         for include in tree.includes(path):
-            target_room = room_of(include)
-            if room in ROOMS and target_room in ROOMS and ROOMS.index(target_room) > ROOMS.index(room):
-                findings.append(f"{path}: includes {include}, but {target_room} stands below {room}")
+            target_component = component_of(include)
+            if component in COMPONENTS and target_component in COMPONENTS and COMPONENTS.index(target_component) > COMPONENTS.index(component):
+                findings.append(f"{path}: includes {include}, but {target_component} stands below {component}")
             if top == "trireme" and re.match(r"(models|apps|bench|tests|examples)/", include):
                 findings.append(f"{path}: includes {include}; the library knows nothing outside trireme/")
-            if room and include == "trireme/trireme.h":
+            if component and include == "trireme/trireme.h":
                 findings.append(f"{path}: includes trireme/trireme.h, which is for programs; include what is used")
-            if top == "models" and include.startswith("trireme/") and target_room != "tensor":
+            if top == "models" and include.startswith("trireme/") and target_component != "tensor":
                 findings.append(f"{path}: includes {include}; models are written as users write them: torch and "
                                 "trireme/tensor alone")
             if is_torch_free(path) and is_torch(include):

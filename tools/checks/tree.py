@@ -13,8 +13,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "check-cache"
-# Top to bottom: a room may include those before it and none after.
-ROOMS = ("base launch schedule report data comm mesh tensor graph optim checkpoint plan parallel simulate search "
+# Top to bottom: a component may include those before it and none after.
+COMPONENTS = ("base launch schedule report data comm mesh tensor graph optim checkpoint plan parallel simulate search "
          "train").split()
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
 

@@ -14,7 +14,7 @@
 namespace trireme {
 
 /// A file under construction: written beside its place under a hidden temporary name that nobody
-/// can foresee, flushed to the disk and renamed by `commit()`. Without a commit the destructor
+/// can predict, flushed to the disk and renamed by `commit()`. Without a commit the destructor
 /// removes it and the old file stays. Not thread-safe. Every method throws CheckpointError with
 /// path and cause where the file system refuses.
 ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only place that reads environment variables: a snapshot of them, and every variable of
-// Trireme's own as one documented field. Other rooms take an Environment, so that tests can hand
-// them any.
+// Trireme's own as one documented field. Other components take an Environment, so that tests can
+// hand them any.
 #pragma once
 
 #include <chrono>

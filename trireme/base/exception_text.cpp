@@ -5,10 +5,12 @@
 #include <trireme/base/error.h>
 
 #include <cxxabi.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -48,6 +50,7 @@ std::string type_of(const std::exception& error) {
 struct Link {
   std::string type;
   std::string message;
+  bool has_hidden_frames = false;
 };
 
 // The exception and those nested in it, outermost first, without those whose message one before
@@ -55,12 +58,15 @@ struct Link {
 std::vector<Link> chain_of(std::exception_ptr exception) {
   std::vector<Link> chain;
   while (exception) {
-    Link link{.type = {}, .message = "an exception that is no std::exception"};
+    Link link{.type = {},
+              .message = "an exception that is no std::exception",
+              .has_hidden_frames = false};
     std::exception_ptr inner;
     try {
       std::rethrow_exception(exception);
     } catch (const std::exception& error) {
-      link = {.type = type_of(error), .message = message_of(error)};
+      link = {.type = type_of(error), .message = message_of(error), .has_hidden_frames = false};
+      link.has_hidden_frames = link.message != error.what();
       inner = nested_in(error);
     } catch (...) {  // NOLINT(bugprone-empty-catch): said above
     }
@@ -84,16 +90,32 @@ void write_to_stderr(std::string_view text) {
   }
 }
 
+pid_t process_of_handler = 0;
+
+// What the program printed before it failed is not lost. Nothing is waited for: neither a thread
+// that is printing at this moment nor a reader that does not read; one that has gone raises no
+// signal. What a forked process holds was printed by its parent, which writes it itself.
+void flush_standard_output() {
+  pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  if (::getpid() != process_of_handler || ::poll(&output, 1, 0) != 1) return;
+  if ((output.revents & (POLLERR | POLLNVAL)) != 0 || ::ftrylockfile(stdout) != 0) return;
+  ::fflush_unlocked(stdout);
+  ::funlockfile(stdout);
+}
+
 // Returns whether it could.
 bool show(const std::exception_ptr& exception) noexcept {
   try {
     std::string text;
+    bool has_hidden_frames = false;
     for (const Link& link : chain_of(exception)) {
       if (link.type.empty()) return false;  // the handler of the C++ library names the type
       text += text.empty() ? std::string(program_invocation_short_name) + ": uncaught "
                            : std::string("  because of ");
       text += link.type + ": " + link.message + "\n";
+      has_hidden_frames = has_hidden_frames || link.has_hidden_frames;
     }
+    if (has_hidden_frames) text += "  hint: TRIREME_STACK=1 in the environment shows the stack\n";
     write_to_stderr(text);
     return true;
   } catch (...) {
@@ -108,6 +130,7 @@ bool show(const std::exception_ptr& exception) noexcept {
   if (is_here) std::abort();
   is_here = true;
   while (is_ending.test_and_set()) ::pause();
+  flush_standard_output();
   const std::exception_ptr exception = std::current_exception();
   const bool is_shown = exception && show(exception);
   const bool is_of_library = previous_handler == __gnu_cxx::__verbose_terminate_handler;
@@ -147,7 +170,10 @@ std::string message_of(const std::exception_ptr& exception) {
 
 void show_uncaught_exceptions() {
   static std::once_flag once;
-  std::call_once(once, [] { previous_handler = std::set_terminate(end_with_message); });
+  std::call_once(once, [] {
+    process_of_handler = ::getpid();
+    previous_handler = std::set_terminate(end_with_message);
+  });
 }
 
 }  // namespace trireme

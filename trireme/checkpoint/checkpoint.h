@@ -10,7 +10,7 @@
 
 #include <trireme/checkpoint/checkpoint_folder.h>
 #include <trireme/checkpoint/retention.h>
-#include <trireme/checkpoint/state.h>
+#include <trireme/checkpoint/run_state.h>
 #include <trireme/checkpoint/tensor_part.h>
 #include <trireme/comm/group.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CRC-32 as gzip computes it, by the processor's carry-less products where it has them. Internal to
-// this room.
+// this component.
 #pragma once
 
 #include <cstddef>

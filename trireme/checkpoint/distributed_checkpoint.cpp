@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/checkpoint/distributed_checkpoint.h>
 
-#include <trireme/checkpoint/agreement.h>
+#include <trireme/checkpoint/consensus.h>
 #include <trireme/checkpoint/distributed_part.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/load_steps.h>

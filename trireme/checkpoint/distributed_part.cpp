@@ -111,8 +111,9 @@ std::vector<int> holders_of(const std::string& name, const Layout& layout, const
   }
   std::vector<int> holders;
   for (int rank = 0; rank < ranks_of(grid); ++rank) {
-    const std::vector<std::int64_t> its = coordinate_in(grid, rank);
-    if (std::ranges::all_of(cutting, [&](std::size_t axis) { return its[axis] == own[axis]; })) {
+    const std::vector<std::int64_t> coordinate = coordinate_in(grid, rank);
+    if (std::ranges::all_of(cutting,
+                            [&](std::size_t axis) { return coordinate[axis] == own[axis]; })) {
       holders.push_back(rank);
     }
   }

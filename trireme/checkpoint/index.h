@@ -2,7 +2,7 @@
 // index.json: what a checkpoint has, and where. docs/formats/checkpoint.md describes it.
 #pragma once
 
-#include <trireme/checkpoint/state.h>
+#include <trireme/checkpoint/run_state.h>
 #include <trireme/checkpoint/tensor_part.h>
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the sources of index.h share. Internal to this room.
+// What the sources of index.h share. Internal to this component.
 #pragma once
 
 #include <trireme/checkpoint/index.h>

@@ -71,8 +71,9 @@ LoadPlan plan_load(const Reader& reader, const std::vector<WantedTensor>& wanted
                      missing.empty() ? "" : ", first '" + missing.front() + "'", ", ",
                      unexpected.size(), " unexpected",
                      unexpected.empty() ? "" : ", first '" + unexpected.front() + "'"),
-        "give names or rename for those that are called otherwise, or strict = false to pass over "
-        "the rest");
+        "build the model with the options of the saved one, or load it by load_checkpoint, whose "
+        "options `names` and `rename` are for tensors that are called otherwise, and `strict = "
+        "false` for passing over the rest");
   }
   return plan;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which tensor of a checkpoint goes to which of a module, and what else a load needs of a
-// checkpoint. For this room and for those that load into modules that are cut.
+// checkpoint. For this component and for those that load into modules that are cut.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>
@@ -41,7 +41,7 @@ std::string identify(const Reader& reader);
 void check_same(const std::vector<std::string>& by_rank, const std::filesystem::path& path);
 
 /// The state as a rank gets it: with what the rank of that number saved for itself, and without
-/// what this room had put in.
+/// what this component had put in.
 State state_for_rank(const Reader& reader, int rank);
 
 }  // namespace trireme::checkpoint

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two halves of loading: reading and verifying, which changes nothing, and putting in. Internal
-// to this room.
+// to this component.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes one file with parts of tensors, and says where they lie. Internal to this room.
+// Writes one file with parts of tensors, and says where they lie. Internal to this component.
 #pragma once
 
 #include <trireme/checkpoint/file_layer.h>

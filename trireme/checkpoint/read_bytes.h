@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading of runs of bytes from files, with or without their checksum. Internal to this room.
+// Reading of runs of bytes from files, with or without their checksum. Internal to this component.
 #pragma once
 
 #include <cstddef>

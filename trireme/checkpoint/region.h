@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slices of every kind in one form, and the copying of what two of them have in common. Internal to
-// this room.
+// this component.
 #pragma once
 
 #include <trireme/checkpoint/tensor_part.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What reading and writing of the safetensors format share: its names of dtypes, its limits, its
-// header. Internal to this room.
+// header. Internal to this component.
 #pragma once
 
 #include <trireme/checkpoint/safetensors.h>

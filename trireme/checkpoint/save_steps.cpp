@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
-#include <trireme/checkpoint/agreement.h>
+#include <trireme/checkpoint/consensus.h>
 #include <trireme/checkpoint/index.h>
 #include <trireme/checkpoint/part_file.h>
 #include <trireme/tensor/distributed_tensor.h>

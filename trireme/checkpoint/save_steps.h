@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two halves of save_parts: which parts this rank writes, and the writing of them. Internal to
-// this room.
+// this component.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>

@@ -3,7 +3,7 @@
 
 #include <trireme/base/environment.h>
 #include <trireme/base/error.h>
-#include <trireme/base/listed_ranks.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/comm/collectives.h>
 
 #include <ATen/core/grad_mode.h>
@@ -131,7 +131,7 @@ void check_equal_values(std::span<const NamedValue> values, const Group& group,
     const NamedValue& named = values[static_cast<std::size_t>(i)];
     const at::Tensor distance = at::full({1}, distance_to_first(named.value, group), at::kDouble);
     all_reduce(distance, group, ReduceOp::kMaximum, "TRIREME_CHECK");
-    lines += join_message("\n    ", describe(named), ": ", listed_ranks(different),
+    lines += join_message("\n    ", describe(named), ": ", format_ranks(different),
                           " differ from rank 0, by up to ", distance.item<double>());
   }
   if (num_different == 0) return;

@@ -3,15 +3,15 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
-#include <trireme/base/listed_ranks.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/gloo/gloo.h>
 #include <trireme/comm/hierarchy/hierarchy.h>
-#include <trireme/comm/monitor/watch.h>
+#include <trireme/comm/monitor/watchdog.h>
 #include <trireme/comm/mpi/mpi.h>
 #include <trireme/comm/nccl/nccl.h>
 #include <trireme/comm/shm_backend/shm.h>
-#include <trireme/launch/store/quiet_torch.h>
+#include <trireme/launch/store/torch_log_silencer.h>
 
 #include <ATen/ops/full.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -91,7 +91,7 @@ void check_engine_name(std::string_view name) {
 }
 
 Group connect(const Engine& engine, const EngineContext& context) {
-  const launch::QuietTorch quiet;
+  const launch::TorchLogSilencer quiet;
   // It answers those that are done before this rank; shared memory needs no answers.
   if (context.watch != nullptr && engine.scope != Scope::kOneHost) context.watch->start();
   c10::intrusive_ptr<c10d::Backend> backend;
@@ -106,11 +106,12 @@ Group connect(const Engine& engine, const EngineContext& context) {
     const std::string cause = message_of(failure);
     for (int rank = 0; context.watch != nullptr && rank < context.size; ++rank) {
       const Finding found = context.watch->look_at(context.world_rank_of(rank));
-      if (rank == context.rank || found.fate > Fate::kStopped) continue;
-      throw CommError(join_message(place, listed_ranks({&rank, 1}, context.world_ranks), " ",
+      if (rank == context.rank || found.fate > RankStatus::kStopped) continue;
+      throw CommError(join_message(place, format_ranks({&rank, 1}, context.world_ranks), " ",
                                    found.text, " (the engine says: ", cause, ")"),
-                      found.fate == Fate::kStopped ? "let it go on (kill -CONT), or end the run"
-                                                   : "its own log or exit status says why",
+                      found.fate == RankStatus::kStopped
+                          ? "let it go on (kill -CONT), or end the run"
+                          : "its own log or exit status says why",
                       {.rank = context.rank, .peer = rank, .operation = "connect"});
     }
     throw CommError(

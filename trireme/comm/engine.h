@@ -24,7 +24,7 @@ class Store;
 
 namespace trireme::comm {
 
-class Watch;
+class Watchdog;
 
 /// What an engine needs to connect the ranks of one group.
 struct EngineContext {
@@ -43,7 +43,7 @@ struct EngineContext {
   std::filesystem::path dump_folder = {};   ///< where a failing group writes; empty: nowhere
   std::filesystem::path cache_folder = {};  ///< where engines keep what they measured
   std::chrono::milliseconds timeout{};
-  std::shared_ptr<Watch> watch = {};  ///< of the run; null where nobody is to be watched
+  std::shared_ptr<Watchdog> watch = {};  ///< of the run; null where nobody is to be watched
 
   bool is_one_host() const;
   /// What a rank is in the world.

@@ -5,11 +5,12 @@
 #include <trireme/comm/engine.h>
 #include <trireme/comm/monitor/dump.h>
 #include <trireme/comm/monitor/failure_report.h>
-#include <trireme/comm/monitor/recorder.h>
+#include <trireme/comm/monitor/flight_recorder.h>
 #include <trireme/comm/monitor/termination.h>
-#include <trireme/comm/monitor/watch.h>
+#include <trireme/comm/monitor/watchdog.h>
 #include <trireme/comm/shm/communicator.h>
 #include <trireme/comm/shm_backend/shared_memory_backend.h>
+#include <trireme/comm/shm_backend/shm.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -25,6 +26,9 @@ namespace trireme::comm {
 
 struct Group::State {
   ~State();
+  FlightRecorder::Place place() const {
+    return shared_memory == nullptr ? recorder.place() : place_in(shared_memory->member());
+  }
 
   c10::intrusive_ptr<c10d::Backend> backend;
   shm::Communicator* shared_memory = nullptr;  // lives as long as the backend
@@ -37,9 +41,9 @@ struct Group::State {
   std::atomic<std::uint64_t> sequence_number{0};
   std::atomic<std::uint64_t> message_number{0};
   std::atomic<std::uint64_t> num_subgroups{0};
-  Recorder recorder;
-  std::optional<Watch::Group> watched;  // by context.watch
-  const pid_t process = ::getpid();     // that made it
+  FlightRecorder recorder;
+  std::optional<Watchdog::Group> watched;  // by context.watch
+  const pid_t process = ::getpid();        // that made it
 };
 
 namespace {
@@ -95,11 +99,14 @@ Group::Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
     state_->shared_memory = shared->communicator().get();
   }
   state_->backend = std::move(backend);
-  if (context.watch != nullptr && state_->shared_memory == nullptr) {
-    Watch::Group& watched = state_->watched.emplace(Watch::Group{.name = context.group_name,
-                                                                 .rank = context.rank,
-                                                                 .world_ranks = {},
-                                                                 .recorder = &state_->recorder});
+  if (context.watch != nullptr) {
+    const bool is_shared = state_->shared_memory != nullptr;
+    Watchdog::Group& watched = state_->watched.emplace(
+        Watchdog::Group{.name = context.group_name,
+                        .rank = context.rank,
+                        .world_ranks = {},
+                        .place = [state = state_.get()] { return state->place(); },
+                        .engine_names_late_ranks = is_shared});
     for (int rank = 0; rank < context.size; ++rank) {
       watched.world_ranks.push_back(context.world_rank_of(rank));
     }
@@ -130,9 +137,11 @@ std::uint64_t Group::next_message_number() const noexcept {
   return state_->message_number.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-Recorder& Group::recorder() const noexcept { return state_->recorder; }
+FlightRecorder& Group::recorder() const noexcept { return state_->recorder; }
 
-bool Group::is_watched() const noexcept { return state_->watched.has_value(); }
+bool Group::is_watched() const noexcept {
+  return state_->watched && !state_->watched->engine_names_late_ranks;
+}
 
 void Group::dump(const State& state, const std::string& error) {
   const EngineContext& context = state.context;
@@ -177,7 +186,7 @@ FailureReport Group::report_failure(const std::string& error, std::uint64_t numb
       kPatience, [&](int rank) {
         Finding found =
             state_->watched ? context.watch->look_at(*state_->watched, rank, number) : Finding();
-        if (peer >= 0 && rank != peer) found.fate = Fate::kArrived;
+        if (peer >= 0 && rank != peer) found.fate = RankStatus::kArrived;
         return found;
       });
 }

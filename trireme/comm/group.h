@@ -27,7 +27,7 @@ class Communicator;
 
 namespace trireme::comm {
 
-class Recorder;
+class FlightRecorder;
 struct FailureReport;
 struct Engine;
 struct EngineContext;
@@ -92,7 +92,7 @@ class [[nodiscard]] Group {
   bool is_watched() const noexcept;
 
   /// Of the operations that c10d engines carry; the shared-memory engine has its own.
-  Recorder& recorder() const noexcept;
+  FlightRecorder& recorder() const noexcept;
 
   /// Writes what this rank did over a c10d engine, and `error`, where the environment asks for a
   /// dump (TRIREME_DUMP). Never throws.

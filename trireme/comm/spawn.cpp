@@ -113,7 +113,7 @@ class ExitsAlone {
 };
 
 // Runs in a process of its own, below the launcher's second.
-std::unique_ptr<launch::RunStore> open_store(launch::StorePlace place) {
+std::unique_ptr<launch::RunStore> open_store(launch::StoreAddress place) {
   return std::make_unique<launch::StoreServer>(std::move(place));
 }
 

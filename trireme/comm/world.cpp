@@ -6,7 +6,7 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/base/machine.h>
 #include <trireme/comm/engine.h>
-#include <trireme/comm/monitor/watch.h>
+#include <trireme/comm/monitor/watchdog.h>
 #include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/torch_version.h>
 #include <trireme/launch/launcher_environment.h>
@@ -75,28 +75,28 @@ Run& join_run(const launch::Identity& identity, const Environment& environment,
   return run;
 }
 
-std::shared_ptr<comm::Watch> watch_over(const Run& run, const std::vector<launch::Attendance>& all,
-                                        int round) {
+std::shared_ptr<comm::Watchdog> watch_over(const Run& run, const std::vector<launch::PeerInfo>& all,
+                                           int round) {
   const launch::Identity& identity = run.identity;
-  const launch::Attendance& own = all[static_cast<std::size_t>(identity.rank)];
-  std::vector<comm::Watch::Rank> ranks;
-  for (const launch::Attendance& entry : all) {
+  const launch::PeerInfo& own = all[static_cast<std::size_t>(identity.rank)];
+  std::vector<comm::Watchdog::Rank> ranks;
+  for (const launch::PeerInfo& entry : all) {
     ranks.push_back({.process = entry.process_id,
                      .host = entry.host,
                      .is_near = entry.machine == own.machine && !own.process_space.empty() &&
                                 entry.process_space == own.process_space});
   }
   const bool rank_0_serves = identity.master_address && !identity.launcher_hosts_store;
-  return std::make_shared<comm::Watch>(run.store, identity.rank, std::move(ranks),
-                                       rank_0_serves ? 0 : -1, round);
+  return std::make_shared<comm::Watchdog>(run.store, identity.rank, std::move(ranks),
+                                          rank_0_serves ? 0 : -1, round);
 }
 
 comm::Group connect_world(const launch::Identity& identity, const Environment& environment,
                           const Settings& settings) {
   Run& run = join_run(identity, environment, settings);
   const int round = run.rounds++;
-  const auto all =
-      launch::meet(*run.store, identity, launch::own_attendance(identity), settings.timeout, round);
+  const auto all = launch::rendezvous(*run.store, identity, launch::own_peer_info(identity),
+                                      settings.timeout, round);
   comm::EngineContext context = {
       .store = c10::make_intrusive<c10d::PrefixStore>(join_message("world/", round), run.store),
       .rank = identity.rank,

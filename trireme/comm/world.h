@@ -17,7 +17,7 @@ namespace trireme {
 struct InitOptions {
   /// Engine by name, or `auto`.
   std::optional<std::string> engine;
-  /// Deadline of the meeting of all ranks, and of each collective afterwards.
+  /// Deadline of the rendezvous of all ranks, and of each collective afterwards.
   std::optional<std::chrono::milliseconds> timeout;
   /// From what tensors on the processor get their memory from then on: `auto`, `pool` or `libtorch`
   /// (comm/tensor_memory.h).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pipeline hands out: some rows of every column.
+// What a data loader hands out: some rows of every column.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,10 +11,10 @@
 
 namespace trireme::data {
 
-/// Columns by name, each a tensor [rows, ...] on the CPU, or on the device that Pipeline::to names.
-/// The tensors belong to the receiver alone: the pipeline keeps none of them. Their memory is used
-/// for later batches once the last tensor that shares it has ended; resize_() cannot make a large
-/// one larger.
+/// Columns by name, each a tensor [rows, ...] on the CPU, or on the device that DataLoader::to
+/// names. The tensors belong to the receiver alone: the data loader keeps none of them. Their
+/// memory is used for later batches once the last tensor that shares it has ended; resize_() cannot
+/// make a large one larger.
 struct Batch {
   std::vector<std::string> names;
   std::vector<at::Tensor> columns;

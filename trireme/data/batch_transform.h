@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pipeline does to whole batches: any function of the program, and the two usual ways of
+// What a data loader does to whole batches: any function of the program, and the two usual ways of
 // mixing images.
 #pragma once
 
 #include <trireme/data/batch.h>
-#include <trireme/data/random.h>
+#include <trireme/data/philox.h>
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,7 @@ class BatchTransform {
  public:
   /// It gets a batch of its own, which it may change and return, on the CPU, and the random numbers
   /// of this batch. It may add, drop and rename columns, but the rows stay as many. It is called
-  /// from the pipeline's workers, concurrently where there are several, without autograd.
+  /// from the data loader's workers, concurrently where there are several, without autograd.
   using Function = std::function<Batch(Batch batch, Random& random)>;
 
   /// @param name what error messages call it. Throws UsageError where there is no function.

@@ -2,7 +2,7 @@
 #include <trireme/data/iterable.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/checks.h>
+#include <trireme/data/detail/dataset_checks.h>
 
 #include <utility>
 

@@ -18,8 +18,8 @@ namespace trireme::data {
 /// a sample again for the next one.
 using SampleReader = std::function<std::optional<std::vector<at::Tensor>>()>;
 
-/// Samples with named columns and without numbers of their own: a pipeline counts them from 0 as it
-/// reads them.
+/// Samples with named columns and without numbers of their own: a data loader counts them from 0 as
+/// it reads them.
 class IterableDataset {
  public:
   virtual ~IterableDataset() = default;

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/data/detail/mapped_file.h>
-#include <trireme/data/files/npy.h>
+#include <trireme/data/files/npy_format.h>
 
 #include <bit>
 #include <map>

@@ -2,8 +2,8 @@
 #include <trireme/data/random_tensors.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/checks.h>
-#include <trireme/data/random.h>
+#include <trireme/data/detail/dataset_checks.h>
+#include <trireme/data/philox.h>
 
 #include <ATen/ops/empty.h>
 
@@ -82,7 +82,7 @@ std::shared_ptr<const Dataset> random_tensors(std::int64_t size, std::vector<Ran
       size, std::move(names), [columns = std::move(columns), seed](std::int64_t index) {
         std::vector<at::Tensor> sample;
         for (const RandomColumn& column : columns) {
-          // From the far end: the operations of a pipeline count up from 0.
+          // From the far end: the operations of a data loader count up from 0.
           const std::uint64_t operation = ~static_cast<std::uint64_t>(sample.size());
           sample.push_back(
               draw(column, Random(seed, 0, static_cast<std::uint64_t>(index), operation)));

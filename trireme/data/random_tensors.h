@@ -27,7 +27,7 @@ struct RandomColumn {
 
 /// Makes a data set of random tensors. Sample i depends on (seed, i) and its columns alone, never
 /// on the number of samples, on other ranks or on what was asked for before; it shares no numbers
-/// with the transforms of a pipeline of the same seed. Throws UsageError where the size is
+/// with the transforms of a data loader of the same seed. Throws UsageError where the size is
 /// negative, there is no column or names repeat, and for another dtype, a negative side or a bound
 /// that is not positive or that the dtype cannot hold.
 std::shared_ptr<const Dataset> random_tensors(std::int64_t size, std::vector<RandomColumn> columns,

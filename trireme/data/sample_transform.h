@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pipeline does to several columns of each sample at once.
+// What a data loader does to several columns of each sample at once.
 #pragma once
 
-#include <trireme/data/random.h>
+#include <trireme/data/philox.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -19,9 +19,9 @@ namespace trireme::data {
 class SampleTransform {
  public:
   /// It gets tensors of its own, which it may change and return, in the order in which
-  /// Pipeline::map_columns names them, and the random numbers of this sample; it returns one tensor
-  /// for each resulting column. It is called from the pipeline's workers, concurrently where there
-  /// are several, without autograd.
+  /// DataLoader::map_columns names them, and the random numbers of this sample; it returns one
+  /// tensor for each resulting column. It is called from the data loader's workers, concurrently
+  /// where there are several, without autograd.
   using Function =
       std::function<std::vector<at::Tensor>(std::vector<at::Tensor> sample, Random& random)>;
 

@@ -10,7 +10,7 @@
 
 namespace trireme::data {
 
-/// All that Pipeline::open needs to go on with the batches that a stream has not given yet. One
+/// All that DataLoader::open needs to go on with the batches that a stream has not given yet. One
 /// state serves all ranks that have taken as many batches: it says how many shards there are, not
 /// which one it is of.
 struct StreamState {

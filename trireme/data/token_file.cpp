@@ -2,7 +2,7 @@
 #include <trireme/data/token_file.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/checks.h>
+#include <trireme/data/detail/dataset_checks.h>
 #include <trireme/data/detail/mapped_file.h>
 
 #include <ATen/ops/empty.h>

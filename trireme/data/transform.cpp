@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/data/detail/operation.h>
-#include <trireme/data/detail/value.h>
+#include <trireme/data/detail/sample_value.h>
 
 #include <ATen/ops/empty.h>
 

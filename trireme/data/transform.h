@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pipeline does to a column of each sample before it goes into the batch: the usual
+// What a data loader does to a column of each sample before it goes into the batch: the usual
 // preparations of images, and any function of the program. The built-in ones are loops over the
 // sample's memory and use no threads of their own.
 #pragma once
 
-#include <trireme/data/random.h>
+#include <trireme/data/philox.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -26,7 +26,7 @@ class Operation;
 class Transform {
  public:
   /// A function of the program: it gets a tensor of its own, which it may change and return, and
-  /// the random numbers of this sample. It is called from the pipeline's workers, concurrently
+  /// the random numbers of this sample. It is called from the data loader's workers, concurrently
   /// where there are several, without autograd.
   using Function = std::function<at::Tensor(at::Tensor sample, Random& random)>;
 
@@ -51,10 +51,10 @@ class Transform {
 
   const std::string& name() const { return name_; }
 
-  /// Applies it to one sample outside a pipeline; the sample is not changed.
+  /// Applies it to one sample outside a data loader; the sample is not changed.
   at::Tensor operator()(const at::Tensor& sample, Random& random) const;
 
-  /// For the pipeline: the built-in operation, or null where this is a function of the program.
+  /// For the data loader: the built-in operation, or null where this is a function of the program.
   const detail::Operation* operation() const { return operation_.get(); }
   const Function& function() const { return function_; }
 

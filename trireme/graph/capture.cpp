@@ -7,10 +7,10 @@
 #include <trireme/graph/record/recorder.h>
 #include <trireme/graph/record/refusals.h>
 #include <trireme/mesh/device_mesh.h>
-#include <trireme/tensor/dispatch/held.h>
-#include <trireme/tensor/rehearsal/rehearsal.h>
-#include <trireme/tensor/rehearsal/results.h>
-#include <trireme/tensor/rehearsal/stand_in.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
+#include <trireme/tensor/dry_run/dry_run.h>
+#include <trireme/tensor/dry_run/fake_tensors.h>
+#include <trireme/tensor/dry_run/results.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -50,8 +50,8 @@ class KeptGenerator {
   at::Tensor state_;
 };
 
-tensor::StandIn stand_in_for(const std::vector<detail::ModuleTensor>& tensors,
-                             const Layout& replicated) {
+tensor::FakeTensors fake_tensors_for(const std::vector<detail::ModuleTensor>& tensors,
+                                     const Layout& replicated) {
   std::vector<at::Tensor> all;
   for (const detail::ModuleTensor& item : tensors) all.push_back(item.tensor);
   return {all, std::vector<Layout>(all.size(), replicated)};
@@ -70,7 +70,7 @@ at::Tensor without_values(const at::Tensor& like, const Layout& replicated) {
 // With one rank every layout is: what no rule knows is taken as it is where all are replicated.
 void replicate(c10::ArrayRef<c10::IValue> made, const Layout& replicated) {
   const auto change = [&](const at::Tensor& tensor) {
-    if (tensor::is_wrapper(tensor)) tensor::held(tensor).layout = replicated;
+    if (tensor::is_wrapper(tensor)) tensor::distributed_meta(tensor).layout = replicated;
   };
   for (const c10::IValue& value : made) {
     if (value.isTensor()) change(value.toTensor());
@@ -114,8 +114,8 @@ class HooksAside {
 };
 
 // From the first result alone: it is the loss.
-void rehearse_backward(const Graph& graph, const at::Tensor& loss,
-                       const std::vector<at::Tensor>& leaves, const Layout& replicated) {
+void record_backward(const Graph& graph, const at::Tensor& loss,
+                     const std::vector<at::Tensor>& leaves, const Layout& replicated) {
   std::vector<at::Tensor> inputs;
   for (const at::Tensor& leaf : leaves) {
     if (leaf.requires_grad() && leaf.is_leaf()) inputs.push_back(leaf);
@@ -142,18 +142,17 @@ Graph capture(torch::nn::Module& module, const Forward& forward,
   const detail::ModuleTree tree(module);
   const KeptGenerator kept;
   const Layout replicated = Layout::replicated(DeviceMesh::unconnected({{"capture", 1}}));
-  const tensor::StandIn stand_in = stand_in_for(tree.tensors, replicated);
+  const tensor::FakeTensors fake_tensors = fake_tensors_for(tree.tensors, replicated);
 
   Graph graph;
   graph.modules = tree.modules;
   detail::Recorder recorder(graph, replicated);
   detail::Costs costs(graph, recorder);
-  tensor::Rehearsal rehearsal(
-      tensor::Rehearsal::Mode::kInstead,
-      [&](const tensor::RehearsedCall& call, c10::ArrayRef<c10::IValue> made) {
-        costs.add(call);
-        replicate(made, replicated);
-      });
+  tensor::DryRun dry_run(tensor::DryRun::Mode::kInstead,
+                         [&](const tensor::DryRunCall& call, c10::ArrayRef<c10::IValue> made) {
+                           costs.add(call);
+                           replicate(made, replicated);
+                         });
   const at::AutoGradMode grad_mode(true);
 
   std::vector<at::Tensor> leaves;
@@ -161,14 +160,14 @@ Graph capture(torch::nn::Module& module, const Forward& forward,
     const ValueKind kind = item.is_parameter ? ValueKind::kParameter : ValueKind::kBuffer;
     (item.is_parameter ? graph.parameters : graph.buffers)
         .push_back(recorder.add(item.tensor, kind, item.names));
-    rehearsal.give_name(item.tensor, item.names.front());
+    dry_run.give_name(item.tensor, item.names.front());
     leaves.push_back(item.tensor);
   }
   std::vector<at::Tensor> given;
   for (const at::Tensor& input : inputs) {
     const std::string name = join_message("input ", given.size());
     given.push_back(without_values(input, replicated));
-    rehearsal.give_name(given.back(), name);
+    dry_run.give_name(given.back(), name);
     graph.inputs.push_back(recorder.add(given.back(), ValueKind::kInput, {name}));
     leaves.push_back(given.back());
   }
@@ -189,7 +188,7 @@ Graph capture(torch::nn::Module& module, const Forward& forward,
   });
   costs.begin_backward();
   if (options.backward && !results.empty()) {
-    rehearse_backward(graph, results[0], leaves, replicated);
+    record_backward(graph, results[0], leaves, replicated);
   }
   return graph;
 }

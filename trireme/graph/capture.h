@@ -20,7 +20,7 @@ namespace trireme::graph {
 using Forward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 struct CaptureOptions {
-  /// Whether backward from the first result is rehearsed too; without it backward_flops,
+  /// Whether backward from the first result is part of the dry run too; without it backward_flops,
   /// Value::is_saved and Node::saved_bytes stay empty.
   bool backward = true;
 };
@@ -39,7 +39,7 @@ struct CaptureOptions {
 /// What the code of a module decides (train() or eval(), numbers that it counts itself, branches on
 /// shapes) is recorded as it is now; capture_key and first_difference (guard.h) tell when it
 /// changed. Call it under the same autocast as forward is to have. What backward keeps is found by
-/// rehearsing it: a value counts as saved where an operator of backward reads it.
+/// running it: a value counts as saved where an operator of backward reads it.
 ///
 /// @param inputs shapes, strides, dtypes and requires_grad count, and values are not read; may be
 /// meta tensors. Other tensors that `forward` uses become constants of the graph, with the values

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/graph/cut.h>
 
-#include <trireme/base/config/nearest.h>
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
 #include <trireme/graph/boundaries.h>
 #include <trireme/graph/module_path.h>
@@ -74,7 +74,7 @@ std::vector<Listed> listed_in_order(const Graph& graph, std::span<const ModuleSt
     all.push_back(
         {.what = describe_place(graph, name), .stage = stage, .extent = extent_of(graph, name)});
   }
-  std::ranges::stable_sort(all, {}, [](const Listed& its) { return its.extent.first; });
+  std::ranges::stable_sort(all, {}, [](const Listed& listed) { return listed.extent.first; });
   return all;
 }
 
@@ -192,7 +192,7 @@ class Balance {
     best[0] = 0;
     for (int stage = 0; stage < num_stages_; ++stage) {
       std::vector<std::int64_t> next(num(), kNever);
-      std::vector<std::size_t>& its = from.emplace_back(num(), 0);
+      std::vector<std::size_t>& row = from.emplace_back(num(), 0);
       std::deque<std::size_t> window;  // of beginnings, the best in front
       std::size_t first = 0;
       for (std::size_t end = 1; end < num(); ++end) {
@@ -202,15 +202,15 @@ class Balance {
         while (cost(first, end) > bound && first < end) ++first;
         while (!window.empty() && window.front() < first) window.pop_front();
         if (window.empty() || best[window.front()] == kNever) continue;
-        its[end] = window.front();
+        row[end] = window.front();
         next[end] = best[window.front()] + bytes_at(end);
       }
       best = std::move(next);
     }
     std::vector<int> boundaries = {places_.back()};
     std::size_t at = num() - 1;
-    for (auto its = from.rbegin(); its != from.rend(); ++its) {
-      at = (*its)[at];
+    for (auto row = from.rbegin(); row != from.rend(); ++row) {
+      at = (*row)[at];
       boundaries.push_back(places_[at]);
     }
     std::ranges::reverse(boundaries);

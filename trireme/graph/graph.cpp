@@ -40,8 +40,10 @@ void AutocastState::set() const {
 }
 
 std::string Node::name() const {
-  const c10::OperatorName& its = op.operator_name();
-  return its.overload_name.empty() ? its.name : its.name + "." + its.overload_name;
+  const c10::OperatorName& operator_name = op.operator_name();
+  return operator_name.overload_name.empty()
+             ? operator_name.name
+             : operator_name.name + "." + operator_name.overload_name;
 }
 
 std::vector<ValueId> Graph::inputs_of(int index) const {
@@ -55,9 +57,9 @@ std::vector<ValueId> Graph::inputs_of(int index) const {
 }
 
 std::string Graph::describe(int index) const {
-  const Node& its = node(index);
-  std::string text = join_message("operator ", index, ", ", its.name());
-  if (!its.module.empty()) text += " of " + its.module;
+  const Node& this_node = node(index);
+  std::string text = join_message("operator ", index, ", ", this_node.name());
+  if (!this_node.module.empty()) text += " of " + this_node.module;
   return text;
 }
 

@@ -135,7 +135,8 @@ struct Graph {
   std::vector<ModuleState> modules;
   /// In the order in which forward came to them.
   std::vector<Mark> marks;
-  /// False where it was read from a file (show/text.h): to look at, balance and cut, not to run.
+  /// False where it was read from a file (show/graph_text.h): to look at, balance and cut, not to
+  /// run.
   bool can_run = true;
 
   int num_nodes() const noexcept { return static_cast<int>(nodes.size()); }

@@ -120,7 +120,7 @@ class Comparison {
 
 std::string capture_key(const torch::nn::Module& module, const std::vector<at::Tensor>& inputs) {
   TextWriter key;
-  module.apply([&](const torch::nn::Module& its) { key << (its.is_training() ? 't' : 'e'); });
+  module.apply([&](const torch::nn::Module& child) { key << (child.is_training() ? 't' : 'e'); });
   for (const at::Tensor& input : inputs) {
     key << ' ' << input.scalar_type() << input.sizes() << (input.requires_grad() ? 'g' : '-');
   }

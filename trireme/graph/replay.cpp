@@ -2,7 +2,7 @@
 #include <trireme/graph/replay.h>
 
 #include <trireme/base/error.h>
-#include <trireme/graph/run/program.h>
+#include <trireme/graph/run/piece_program.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>

@@ -202,13 +202,13 @@ class KnownMeshes {
   };
 
   static KnownMeshes& of_process() {
-    static KnownMeshes its;
-    return its;
+    static KnownMeshes known;
+    return known;
   }
 
   void add(const c10::intrusive_ptr<State>& state, std::int64_t serial) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(meshes_, [](const Known& its) { return its.state.expired(); });
+    std::erase_if(meshes_, [](const Known& known) { return known.state.expired(); });
     meshes_.push_back({c10::weak_intrusive_ptr<State>(state), serial});
     next_serial_ = std::max(next_serial_, serial + 1);
   }

@@ -66,13 +66,13 @@ Sharing complete_sharing(const Sharing& given, const torch::optim::Optimizer& op
   DeviceMesh mesh;
   for_each_trained(optimizer, [&](const at::Tensor& parameter) {
     if (!has_layout(parameter.grad())) return;
-    const DeviceMesh its = layout_of(parameter.grad()).mesh();
-    if (mesh.defined() && its != mesh) {
+    const DeviceMesh own_mesh = layout_of(parameter.grad()).mesh();
+    if (mesh.defined() && own_mesh != mesh) {
       throw UsageError(join_message("gradients of one optimizer are distributed on two meshes, [",
-                                    mesh.to_string(), "] and [", its.to_string(), "]"),
+                                    mesh.to_string(), "] and [", own_mesh.to_string(), "]"),
                        "take an optimizer for each, or give the Sharing of their Parallelized");
     }
-    mesh = its;
+    mesh = own_mesh;
   });
   if (!mesh.defined()) return given;
   return {.group = mesh.group(), .is_part = [](const at::Tensor& parameter) {

@@ -6,8 +6,8 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/optim/counted_gradients.h>
 #include <trireme/optim/exact_sum.h>
-#include <trireme/optim/kept_step.h>
 #include <trireme/optim/loss_scale.h>
+#include <trireme/optim/optimizer_snapshot.h>
 #include <trireme/optim/state_fields.h>
 
 #include <ATen/core/grad_mode.h>
@@ -39,7 +39,7 @@ struct PostValidation::Impl {
 
   torch::optim::Optimizer& optimizer;
   PostValidationOptions options;
-  detail::KeptStep kept;
+  detail::OptimizerSnapshot kept;
   bool is_pending = false;
   bool is_optimistic = false;  // the step was taken before everything was known
 
@@ -119,49 +119,49 @@ PostValidation::~PostValidation() {
 }
 
 void PostValidation::step(const Sharing& given) {
-  Impl& its = *impl_;
-  if (its.is_pending) {
+  Impl& impl = *impl_;
+  if (impl.is_pending) {
     throw UsageError("the step before this one has not been validated",
                      "call validate() after each step(), before the next forward pass: what is "
                      "computed before may be of parameters that have to be taken back");
   }
   const at::NoGradGuard no_grad;
-  const Sharing sharing = detail::complete_sharing(given, its.optimizer);
-  its.count(sharing);
-  its.is_optimistic = sharing.is_part && sharing.group.size() > 1;
-  if (its.is_optimistic) {
-    its.start_sum(sharing.group);
-    its.kept.step();
-  } else if (!its.decide().is_skipped) {
-    if (its.factor != 1) {
-      for_each_trained(its.optimizer, [&](const at::Tensor& parameter) {
-        parameter.mutable_grad().mul_(its.factor);
+  const Sharing sharing = detail::complete_sharing(given, impl.optimizer);
+  impl.count(sharing);
+  impl.is_optimistic = sharing.is_part && sharing.group.size() > 1;
+  if (impl.is_optimistic) {
+    impl.start_sum(sharing.group);
+    impl.kept.step();
+  } else if (!impl.decide().is_skipped) {
+    if (impl.factor != 1) {
+      for_each_trained(impl.optimizer, [&](const at::Tensor& parameter) {
+        parameter.mutable_grad().mul_(impl.factor);
       });
     }
-    its.optimizer.step();
+    impl.optimizer.step();
   }
-  its.is_pending = true;
+  impl.is_pending = true;
 }
 
 std::optional<ValidatedStep> PostValidation::validate() {
-  Impl& its = *impl_;
-  if (!std::exchange(its.is_pending, false)) return std::nullopt;
+  Impl& impl = *impl_;
+  if (!std::exchange(impl.is_pending, false)) return std::nullopt;
   const at::NoGradGuard no_grad;
-  if (its.is_optimistic) {
-    its.kept.check_unchanged();
+  if (impl.is_optimistic) {
+    impl.kept.check_unchanged();
     try {
-      its.finish_sum();
+      impl.finish_sum();
     } catch (...) {
-      its.kept.take_back();
+      impl.kept.roll_back();
       throw;
     }
   }
-  const ValidatedStep outcome = its.decide();
-  if (its.is_optimistic && !outcome.is_taken_back) its.kept.release();
+  const ValidatedStep outcome = impl.decide();
+  if (impl.is_optimistic && !outcome.is_taken_back) impl.kept.release();
   if (outcome.is_taken_back) {
-    outcome.is_skipped ? its.kept.take_back() : its.kept.take_again(its.factor);
+    outcome.is_skipped ? impl.kept.roll_back() : impl.kept.step_again(impl.factor);
   }
-  if (its.options.loss_scale != nullptr) its.options.loss_scale->adjust(!outcome.is_skipped);
+  if (impl.options.loss_scale != nullptr) impl.options.loss_scale->adjust(!outcome.is_skipped);
   return outcome;
 }
 

@@ -8,7 +8,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/shm/communicator.h>
 #include <trireme/comm/threads/threads_backend.h>
-#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
 
 #include <c10/util/hash.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -54,15 +54,16 @@ std::int64_t digest_of(const at::Tensor& tensor) {
   return comm::digest_of_values(tensor.detach().as_strided({tensor.numel()}, {1}));
 }
 
-void check_same_text(const std::string& what, const std::string& text, const comm::Group& group) {
+void check_same_text(const std::string& what, const std::string& text, const comm::Group& group,
+                     const std::string& hint) {
   const std::vector<std::string> all = comm::all_gather_text(text, group);
-  const auto other =
-      std::find_if(all.begin(), all.end(), [&](const auto& its) { return its != all.front(); });
+  const auto other = std::find_if(all.begin(), all.end(),
+                                  [&](const auto& digest) { return digest != all.front(); });
   if (other == all.end()) return;
   const auto [first, differing] = first_difference(all.front(), *other);
   throw UsageError(join_message("ranks differ in the ", what, ": rank 0 has '", first, "', rank ",
                                 other - all.begin(), " has '", differing, "'"),
-                   join_message("give every rank the same ", what));
+                   hint.empty() ? join_message("give every rank the same ", what) : hint);
 }
 
 void succeed_together(const comm::Group& group, const std::string& doing,
@@ -87,11 +88,11 @@ void succeed_together(const comm::Group& group, const std::string& doing,
       "do on that rank what its message says; this one only follows it");
 }
 
-void end_for_all(const comm::Group& group, const std::string& reason) {
+void abort(const comm::Group& group, const std::string& reason) {
   if (shm::Communicator* const shared = group.shared_memory()) {
-    shared->member().end_for_all(reason);
+    shared->member().abort(reason);
   } else if (auto* threads = dynamic_cast<comm::ThreadsBackend*>(group.backend().get())) {
-    threads->end_for_all(reason);
+    threads->abort(reason);
   } else if (group.backend()) {
     group.backend()->abort();
   }

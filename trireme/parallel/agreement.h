@@ -23,7 +23,9 @@ struct NamedTensor {
 /// Compares a text that says how something is to be done over all ranks. Collective and blocking.
 /// Throws the same UsageError on every rank, with both sides of the first difference.
 /// @param what is described, for the message: `plan`, `options of LocalSgd`.
-void check_same_text(const std::string& what, const std::string& text, const comm::Group& group);
+/// @param hint says what to do; by default to give every rank the same.
+void check_same_text(const std::string& what, const std::string& text, const comm::Group& group,
+                     const std::string& hint = {});
 
 /// Compares names, sizes, strides, dtypes, requires_grad and whether they have memory of `tensors`
 /// over all ranks; values may differ. Collective and blocking. Throws the same UsageError on every
@@ -41,7 +43,7 @@ void succeed_together(const comm::Group& group, const std::string& doing,
 /// Wakes all ranks of the group, now and for good: a call that waits, or comes later, throws
 /// CommError with `reason` where ranks share memory or a process, and says that the group has ended
 /// elsewhere. Not collective.
-void end_for_all(const comm::Group& group, const std::string& reason);
+void abort(const comm::Group& group, const std::string& reason);
 
 /// A number that follows from the bits of a dense tensor's elements and from their places in
 /// memory: other values, or the same in another order, have another one, but for chance. Needs

@@ -21,26 +21,26 @@ class [[nodiscard]] DataParallel : public Parallelized {
       : Parallelized(parallelize(module, {.micro_batches = micro_batches}, group)) {}
 };
 
-/// The same with the optimizer's state, gradients or parameters cut into one part a rank: `stage`
-/// as Plan::zero_stage says. The rest of a loop stays as it is.
+/// The same with the optimizer's state, gradients or parameters cut into one part a rank:
+/// `zero_level` as Plan::zero_level says. The rest of a loop stays as it is.
 ///
 ///     torch::optim::Adam optimizer(model->parameters(), 1e-3);
 ///     trireme::ShardedDataParallel parallel(*model, optimizer, world.group, 3);
 class [[nodiscard]] ShardedDataParallel : public Parallelized {
  public:
   [[nodiscard]] ShardedDataParallel(ModuleRef module, torch::optim::Optimizer& optimizer,
-                                    const comm::Group& group, int stage,
+                                    const comm::Group& group, int zero_level,
                                     std::int64_t micro_batches = 1)
-      : Parallelized(parallelize(module, plan_for(optimizer, stage, micro_batches), group)) {
+      : Parallelized(parallelize(module, plan_for(optimizer, zero_level, micro_batches), group)) {
     shard(optimizer);
   }
 
  private:
   // An optimizer that cannot be cut is refused before the module is.
-  static Plan plan_for(const torch::optim::Optimizer& optimizer, int stage,
+  static Plan plan_for(const torch::optim::Optimizer& optimizer, int zero_level,
                        std::int64_t micro_batches) {
-    if (stage > 0) check_can_shard(optimizer);
-    return {.micro_batches = micro_batches, .zero_stage = stage};
+    if (zero_level > 0) check_can_shard(optimizer);
+    return {.micro_batches = micro_batches, .zero_level = zero_level};
   }
 };
 

@@ -41,7 +41,7 @@ class DeferredScope {
 ///
 ///     torch::manual_seed(7);
 ///     auto model = trireme::deferred([] { return models::gpt(options); });
-///     auto parallel = trireme::parallelize(*model, {.data_parallel = true, .zero_stage = 3}, group);
+///     auto parallel = trireme::parallelize(*model, {.data_parallel = true, .zero_level = 3}, group);
 ///
 /// The random numbers: a generator that `make` draws from is left in a state of its own, so that
 /// two modules do not start from the same numbers. When the values are made it is put where
@@ -53,9 +53,9 @@ class DeferredScope {
 /// for nothing: drawing from it throws UsageError.
 ///
 /// On several ranks the random numbers are those of rank 0, and so are the values, whatever `make`
-/// did there, of parameters that stay whole. For those that the plan cuts (stage 3) it must give
-/// the same values on every rank, random numbers apart: `parallelize` throws UsageError naming the
-/// first that differs. All this with the plan's broadcast_parameters.
+/// did there, of parameters that stay whole. For those that the plan cuts (ZeRO level 3) it must
+/// give the same values on every rank, random numbers apart: `parallelize` throws UsageError naming
+/// the first that differs. All this with the plan's broadcast_parameters.
 ///
 /// Until then, an operator that needs the memory of such a tensor throws c10::Error saying so.
 /// Within `make`, code that needs values gets them if no random number went into them; else it
@@ -74,7 +74,7 @@ auto deferred(Make&& make) {
 }
 
 /// Gives the parameters and buffers of `module` that have no memory yet memory and their values, on
-/// this process alone: for stages below 3, or to look at a module. Does nothing to others.
+/// this process alone: for ZeRO levels below 3, or to look at a module. Does nothing to others.
 /// Thread-safe like deferred().
 void materialize(const torch::nn::Module& module);
 

@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
-#include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/data/bucket_layout.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/named_tensors.h>

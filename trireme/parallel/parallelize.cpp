@@ -4,16 +4,16 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/shm/communicator.h>
 #include <trireme/parallel/agreement.h>
-#include <trireme/parallel/by_hand.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
-#include <trireme/parallel/data/exchanges/half_precision.h>
+#include <trireme/parallel/data/comm_hooks/half_precision.h>
 #include <trireme/parallel/data/reducer.h>
 #include <trireme/parallel/data/sync_batch_norm.h>
+#include <trireme/parallel/manual.h>
 #include <trireme/parallel/named_tensors.h>
-#include <trireme/parallel/sharded/deferred.h>
-#include <trireme/parallel/sharded/touch.h>
-#include <trireme/parallel/tensor/arrangement.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/sharded/tensor_access.h>
+#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/tensor/plan_meshes.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <torch/csrc/autograd/variable.h>
@@ -40,8 +40,8 @@ struct Parallelized::Impl {
   bool is_of_other_stages(const torch::optim::Optimizer& optimizer) {
     if (uses == nullptr) return false;
     const detail::OptimizerSlices& slices = shards()->optimizers();
-    return std::ranges::none_of(optimizer.param_groups(), [&](const auto& its) {
-      return std::ranges::any_of(its.params(), [&](const at::Tensor& tensor) {
+    return std::ranges::none_of(optimizer.param_groups(), [&](const auto& group) {
+      return std::ranges::any_of(group.params(), [&](const at::Tensor& tensor) {
         return slices.is_part(tensor) || slices.find(tensor) != nullptr;
       });
     });
@@ -61,7 +61,7 @@ struct Parallelized::Impl {
   void check_forward_is_alone(const char* who, const char* hint) const {
     if (!cuts_parameters(plan) && !plan.sync_batch_norm) return;
     throw UsageError(join_message(who, " cannot stand in for a rank inside forward, which ",
-                                  cuts_parameters(plan) ? "stage 3 gathers parameters in"
+                                  cuts_parameters(plan) ? "ZeRO level 3 gathers parameters in"
                                                         : "sync_batch_norm communicates in"),
                      hint);
   }
@@ -149,13 +149,13 @@ void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
   if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
   shards->clear_gradients();
-  shards->fetch(/*also_cut=*/false);
+  shards->gather_parameters(/*also_cut=*/false);
   shards->optimizers().give_back(optimizer);
 }
 
-void Parallelized::fetch() {
+void Parallelized::gather_parameters() {
   detail::Shards* shards = impl_->shards();
-  if (shards != nullptr) shards->fetch(/*also_cut=*/true);
+  if (shards != nullptr) shards->gather_parameters(/*also_cut=*/true);
 }
 
 std::vector<Parallelized::Part> Parallelized::parts() const {
@@ -221,12 +221,12 @@ void Parallelized::join(const std::function<void()>& step) {
   if (!impl_->reducer || impl_->data_group.size() == 1) return;
   impl_->check_forward_is_alone("join",
                                 "give all ranks equally many batches: remainder kWrap or kDrop");
-  fetch();  // as those that go on do
+  gather_parameters();  // as those that go on do
   while (impl_->reducer->join_step()) {
     step();
-    fetch();
+    gather_parameters();
   }
-  fetch();  // nothing is left to be fetched when a rank goes on alone
+  gather_parameters();  // nothing is left to be gathered when a rank goes on alone
 }
 
 void Parallelized::finish_without_backward() {
@@ -235,15 +235,15 @@ void Parallelized::finish_without_backward() {
     throw UsageError(
         join_message("finish_without_backward cannot stand in for a rank inside forward, ",
                      "in which the ranks of [", impl_->mesh.to_string(), "] take part together"),
-        "end this process, or end_for_all");
+        "end this process, or abort");
   }
   if (!impl_->reducer || impl_->group.size() == 1) return;
-  impl_->check_forward_is_alone("finish_without_backward", "end this process, or end_for_all");
-  fetch();  // as forward does on the others
+  impl_->check_forward_is_alone("finish_without_backward", "end this process, or abort");
+  gather_parameters();  // as forward does on the others
   impl_->reducer->finish_without_backward();
 }
 
-void Parallelized::end_for_all(const std::string& reason) {
+void Parallelized::abort(const std::string& reason) {
   // Those first in which others may wait already.
   std::vector<comm::Group> groups;
   if (impl_->reducer) groups = impl_->reducer->groups();
@@ -254,15 +254,15 @@ void Parallelized::end_for_all(const std::string& reason) {
     groups.push_back(impl_->mesh.group());
   }
   groups.insert(groups.end(), {impl_->batch_norm_group, impl_->data_group, impl_->group});
-  for (const comm::Group& group : groups) detail::end_for_all(group, reason);
+  for (const comm::Group& group : groups) detail::abort(group, reason);
 }
 
-void Parallelized::exchange_by(std::shared_ptr<GradientExchange> exchange) {
+void Parallelized::register_comm_hook(std::shared_ptr<CommHook> hook) {
   if (impl_->shards() != nullptr) {
-    throw UsageError("the plan cuts gradients: an exchange of whole buckets has no part in it",
-                     "use a plan with zero_stage 0, or plan.wire for fp16 and bf16");
+    throw UsageError("the plan cuts gradients: a hook for whole buckets has no part in it",
+                     "use a plan with zero_level 0, or plan.wire for fp16 and bf16");
   }
-  if (impl_->reducer) impl_->reducer->exchange_by(std::move(exchange));
+  if (impl_->reducer) impl_->reducer->register_comm_hook(std::move(hook));
 }
 
 void Parallelized::abandon_step() {
@@ -353,8 +353,8 @@ void check_names(const Plan& plan, const std::vector<NamedTensor>& parameters) {
                                   ", which no parameter is called or begins with"),
                      "names are those of module.named_parameters()");
   };
-  for (const auto& [name, stage] : plan.zero_stage_of) {
-    check("zero_stage_of", name, [&, whole = name](const NamedTensor& item) {
+  for (const auto& [name, level] : plan.zero_level_of) {
+    check("zero_level_of", name, [&, whole = name](const NamedTensor& item) {
       return item.name == whole || item.name.starts_with(whole + ".");
     });
   }
@@ -378,7 +378,7 @@ std::vector<at::Tensor> give_values(const std::vector<NamedTensor>& tensors, con
     deferred.push_back(item.tensor);
     const std::int64_t cut_among = plan.shard_ranks == 0 ? data.size() : plan.shard_ranks;
     const bool is_cut = may_be_cut && item.tensor.requires_grad() && !item.has_sparse_gradient &&
-                        cut_among > 1 && zero_stage_of(plan, item.name) == 3;
+                        cut_among > 1 && zero_level_of(plan, item.name) == 3;
     if (!is_cut && is_own(item)) whole.push_back(item.tensor);
   }
   if (deferred.empty()) return whole;
@@ -463,10 +463,10 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   all.insert(all.end(), contents.buffers.begin(), contents.buffers.end());
   give_values(all, plan, group, group, [](const NamedTensor&) { return true; });
   if (plan.broadcast_parameters) detail::broadcast_all(all, group);
-  const detail::Arrangement arrangement = detail::arrange(plan, group, mesh);
-  impl->data_group = arrangement.data;
-  impl->mesh = arrangement.mesh;
-  impl->whole = arrangement.whole;
+  const detail::PlanMeshes meshes = detail::create_meshes(plan, group, mesh);
+  impl->data_group = meshes.data;
+  impl->mesh = meshes.mesh;
+  impl->whole = meshes.whole;
   if (impl->mesh.defined()) {
     detail::distribute(contents.module, contents.parameters, impl->mesh, plan.layouts);
   }
@@ -499,7 +499,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                              impl->reducer.emplace(trained, following, plan, impl->data_group,
                                                    std::move(contents.check));
                            });
-  impl->reducer->exchange_by(exchange_for(plan.wire));
+  impl->reducer->register_comm_hook(comm_hook_for(plan.wire));
   check_drawn(impl->shards(), impl->data_group);
   return impl;
 }
@@ -562,10 +562,10 @@ Parallelized parallelize(const std::vector<std::pair<std::string, at::Tensor>>& 
 
 namespace detail {
 
-Parallelized parallelize_by_hand(torch::nn::Module& module,
-                                 std::shared_ptr<const std::map<std::string, StageUse>> uses,
-                                 const Plan& plan, const comm::Group& group,
-                                 const comm::Group& data, const ModuleLayouts& layouts) {
+Parallelized parallelize_manual(torch::nn::Module& module,
+                                std::shared_ptr<const std::map<std::string, StageUse>> uses,
+                                const Plan& plan, const comm::Group& group, const comm::Group& data,
+                                const ModuleLayouts& layouts) {
   const auto is_own = [&all = *uses](const NamedTensor& item) { return all.at(item.name).is_own; };
   auto impl = std::make_unique<Parallelized::Impl>();
   impl->plan = plan;

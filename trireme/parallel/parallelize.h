@@ -5,7 +5,7 @@
 #include <trireme/comm/group.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/data/gradient_exchange.h>
+#include <trireme/parallel/data/comm_hook.h>
 #include <trireme/parallel/module_ref.h>
 #include <trireme/plan/plan.h>
 
@@ -39,8 +39,8 @@ StageUse use_of(const Parallelized& parallelized, const std::string& name);
 
 /// What `parallelize` put around a module's parameters. It must outlive the training; destroying it
 /// takes everything out again and leaves an ordinary module. Where an exception destroys it,
-/// parameters of stage 3 are left with this rank's parts and zeros, for it does not wait for the
-/// other ranks. Move-only, not thread-safe.
+/// parameters of ZeRO level 3 are left with this rank's parts and zeros, for it does not wait for
+/// the other ranks. Move-only, not thread-safe.
 class Parallelized {
  public:
   struct Impl;
@@ -60,7 +60,7 @@ class Parallelized {
   /// axes of plan.mesh but `data`. Not defined where the plan has no others.
   const DeviceMesh& mesh() const noexcept;
 
-  /// Makes `optimizer` step this rank's part of the parameters, which the plan's zero_stage asks
+  /// Makes `optimizer` step this rank's part of the parameters, which the plan's zero_level asks
   /// for before the first backward(), and keep state of that part alone. The optimizer may have
   /// been made, and have stepped, before or after parallelize; its groups keep their settings. From
   /// then on gradients are in the optimizer, and each step's replace those before: accumulate by
@@ -68,26 +68,27 @@ class Parallelized {
   /// no memory, and an operator on it, such as those of torch::nn::utils::clip_grad_norm_, throws
   /// UsageError (take clip_by_global_norm); else it is undefined.
   ///
-  /// The parts of other ranks are fetched when an operator first touches a parameter after a step,
-  /// so all ranks must do that alike. In stage 3 they are fetched whenever an operator touches one
-  /// that is not whole, so that all ranks must run the same operators on parameters in the same
-  /// order; UsageError names the parameters where they do not (experts that are skipped, say:
-  /// call them with no rows, or keep them whole by zero_stage_of). Parameters of stage 0 stay in
-  /// the optimizer as they are. Does nothing where nothing is cut. Not collective.
+  /// The parts of other ranks are gathered when an operator first touches a parameter after a step,
+  /// so all ranks must do that alike. In ZeRO level 3 they are gathered whenever an operator
+  /// touches one that is not whole, so that all ranks must run the same operators on parameters in
+  /// the same order; UsageError names the parameters where they do not (experts that are skipped,
+  /// say: call them with no rows, or keep them whole by zero_level_of). Parameters of ZeRO level 0
+  /// stay in the optimizer as they are. Does nothing where nothing is cut. Not collective.
   ///
   /// Throws UsageError for an optimizer that does not treat every element alone (SGD, Adam, AdamW,
   /// RMSprop and Adagrad do), and for one without any of the parameters. backward() throws one
-  /// where a parameter has no optimizer, was given other memory, or was fetched between two steps.
+  /// where a parameter has no optimizer, was given other memory, or was gathered between two steps.
   void shard(torch::optim::Optimizer& optimizer);
 
   /// The reverse: the optimizer has the parameters and their whole state on every rank, for a
-  /// checkpoint, say. Parameters of stage 3 stay cut; see fetch. Collective, blocking.
+  /// checkpoint, say. Parameters of ZeRO level 3 stay cut; see gather_parameters. Collective,
+  /// blocking.
   void unshard(torch::optim::Optimizer& optimizer);
 
   /// Makes parameters whole that optimizers stepped in parts, as an operator on one of them does;
-  /// in stage 3 all at once, until the next step. For code that reads their memory itself, such as
-  /// torch::save. Collective, blocking.
-  void fetch();
+  /// in ZeRO level 3 all at once, until the next step. For code that reads their memory itself,
+  /// such as torch::save. Collective, blocking.
+  void gather_parameters();
 
   /// What this rank has of a parameter: a flat part that an optimizer steps, or all of it.
   struct Part {
@@ -108,7 +109,7 @@ class Parallelized {
                         const std::function<void()>& call) const;
 
   /// For code that is about to write into parts, as an optimizer's step does: those of other ranks
-  /// are fetched again when a parameter is touched afterwards. All ranks must do this alike.
+  /// are gathered again when a parameter is touched afterwards. All ranks must do this alike.
   void expect_parts_to_change();
 
   /// For clip_by_global_norm and LossScale (trireme/optim): which ranks have what of the optimizers
@@ -128,14 +129,14 @@ class Parallelized {
   /// parameters and state stay equal to theirs. Returns when all ranks have come here. Collective,
   /// blocking; no step of the others may take longer than the group's deadline. Divides by all
   /// ranks or by those that go on as the plan says; buffers stay rank 0's. Throws UsageError where
-  /// the plan needs this rank inside forward (stage 3, sync_batch_norm). Ranks that work on one
-  /// part of the data come here together.
+  /// the plan needs this rank inside forward (ZeRO level 3, sync_batch_norm). Ranks that work on
+  /// one part of the data come here together.
   void join(const std::function<void()>& step);
 
-  /// Has buckets of gradients summed by `exchange` (PowerSGD, top-k, your own) instead of
+  /// Has buckets of gradients summed by `hook` (PowerSGD, top-k, your own) instead of
   /// all-reduce; null: by all-reduce again. Between steps; all ranks must do this alike. Throws
   /// UsageError where the plan cuts gradients, which takes sums of slices.
-  void exchange_by(std::shared_ptr<GradientExchange> exchange);
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
 
   /// Gives this rank's number for the step that is under way; call it before the step's last
   /// backward(). The sum over the ranks along `data` travels with the gradients and costs no
@@ -148,7 +149,7 @@ class Parallelized {
   /// exception, so that the others do not wait: what has not gone to them yet goes as zeros, and
   /// with it the number of add_to_step, by which this rank can say that it cannot go on. No rank
   /// should use the gradients of such a step. Collective with that backward() of the others,
-  /// blocking. Throws UsageError where the plan needs this rank inside forward (stage 3,
+  /// blocking. Throws UsageError where the plan needs this rank inside forward (ZeRO level 3,
   /// sync_batch_norm, other axes than `data`), and where the exchange itself has failed.
   void finish_without_backward();
 
@@ -156,7 +157,7 @@ class Parallelized {
   /// rank cannot go on: what other ranks wait for in them, and start later, throws CommError with
   /// `reason`. Over Gloo and MPI they learn that something has ended, and when this process ends or
   /// destroys its groups. Not collective.
-  void end_for_all(const std::string& reason);
+  void abort(const std::string& reason);
 
   /// Forgets a step that an exception interrupted, so that the next backward() begins a new one. A
   /// group of one goes on as if the step had not been; with several ranks the others have gone on
@@ -169,7 +170,7 @@ class Parallelized {
 
   /// Returns how long the thread that ran the step's last backward() was busy with the exchange of
   /// gradients: copying them, starting collectives, and waiting for other ranks at its end. What
-  /// stage 3 gathers is no part of it. 0 where nothing is exchanged.
+  /// ZeRO level 3 gathers is no part of it. 0 where nothing is exchanged.
   double seconds_of_exchange() const;
 
  private:
@@ -211,7 +212,7 @@ void check_can_shard(const torch::optim::Optimizer& optimizer);
 /// mean over the whole batch where the loss is a mean and parts are equal. Gradients travel while
 /// backward still runs. Call optimizer.zero_grad() between steps, in either form. The memory behind
 /// `.grad()` belongs to the plan and is written again in the next step. A parameter that no rank
-/// used in a step keeps its gradient as it was, unless an exchange brings what it had kept back;
+/// used in a step keeps its gradient as it was, unless a hook brings what it had kept back;
 /// one that some ranks used counts as zero on the others.
 ///
 /// Tensor parallel: where plan.mesh has other axes than `data`, parameters and buffers become

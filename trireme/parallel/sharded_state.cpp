@@ -2,17 +2,17 @@
 #include <trireme/parallel/sharded_state.h>
 
 #include <trireme/base/error.h>
-#include <trireme/checkpoint/agreement.h>
+#include <trireme/checkpoint/consensus.h>
 #include <trireme/checkpoint/distributed_part.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/checkpoint/optimizer_state.h>
 #include <trireme/checkpoint/reader.h>
-#include <trireme/parallel/by_hand.h>
-#include <trireme/parallel/sharded/deferred.h>
-#include <trireme/parallel/stage_places.h>
-#include <trireme/parallel/state.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/manual.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/stage_gatherer.h>
+#include <trireme/parallel/state_dict.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <torch/torch.h>
@@ -110,7 +110,7 @@ class Ranks {
 
   checkpoint::RankGrid grid_;
   std::int64_t size_ = 1;
-  detail::StagePlaces stages_;
+  detail::StageGatherer stages_;
   std::ptrdiff_t data_axis_ = -1;
   std::int64_t cut_among_ = 1;
 };

@@ -36,7 +36,7 @@ struct ParameterLayout {
   /// Whether it may fit nothing: the bias of layers that may have none.
   bool is_optional = false;
   /// Whether it stays a plain tensor, whole on every rank: of modules that are called within
-  /// run_whole.
+  /// run_replicated.
   bool is_plain = false;
 
   bool operator==(const ParameterLayout&) const = default;
@@ -61,7 +61,7 @@ ParameterLayouts vocabulary_parallel(const std::string& modules,
 
 /// Modules that stay as they are, with whole and plain parameters and buffers on every rank,
 /// because their operators read the memory of tensors (packed sequences) or have no rule. The model
-/// calls them within run_whole (tensor/run_whole.h).
+/// calls them within run_replicated (tensor/run_replicated.h).
 ParameterLayouts keep_whole(const std::string& modules);
 
 /// The lists one after the other.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/plan/plan.h>
 
-#include <trireme/base/config/nearest.h>
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
 #include <trireme/schedule/generators/generators.h>
-#include <trireme/schedule/text.h>
+#include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/verifier/verify.h>
 
 #include <algorithm>
@@ -55,11 +55,12 @@ void check_mesh(const Plan& plan, int ranks) {
 void check_axes(const Plan& plan) {
   const auto names = [](const ParameterLayout& layout, const std::string& axis) {
     return std::ranges::any_of(layout.placements,
-                               [&](const auto& its) { return its.first == axis; });
+                               [&](const auto& other) { return other.first == axis; });
   };
   for (const MeshAxis& axis : plan.mesh) {
     if (axis.name == kDataAxis || axis.name == kStageAxis) continue;
-    if (std::ranges::any_of(plan.layouts, [&](const auto& its) { return names(its, axis.name); })) {
+    if (std::ranges::any_of(plan.layouts,
+                            [&](const auto& rule) { return names(rule, axis.name); })) {
       continue;
     }
     const std::string meant = config::did_you_mean(axis.name, {kDataAxis, kStageAxis});
@@ -81,7 +82,7 @@ void check_layout(const ParameterLayout& layout, const Plan& plan) {
   for (const auto& [axis, placement] : layout.placements) {
     if (axis == kDataAxis) {
       refuse("layouts", to_string(layout),
-             "another axis than data: what is cut along that one says zero_stage");
+             "another axis than data: what is cut along that one says zero_level");
     }
     if (axis == kStageAxis) {
       refuse("layouts", to_string(layout),
@@ -89,12 +90,14 @@ void check_layout(const ParameterLayout& layout, const Plan& plan) {
     }
     if (std::ranges::find(plan.mesh, axis, &MeshAxis::name) == plan.mesh.end()) {
       std::vector<std::string> names;
-      for (const MeshAxis& its : plan.mesh) names.push_back(its.name);
+      for (const MeshAxis& each : plan.mesh) names.push_back(each.name);
       const std::string meant = config::did_you_mean(axis, names);
-      refuse("layouts", to_string(layout),
-             plan.mesh.empty() ? "a mesh that has the axis " + axis
-                               : join_message("an axis of the mesh ", describe(plan.mesh),
-                                              meant.empty() ? "" : "; ", meant));
+      refuse(
+          "layouts", to_string(layout),
+          plan.mesh.empty()
+              ? "a mesh that has the axis " + axis
+              : join_message("an axis of the mesh ", describe(plan.mesh), meant.empty() ? "" : "; ",
+                             meant, meant.empty() ? "" : " Or is the name in the mesh misspelt?"));
     }
     if (placement.is_partial() || placement.is_flat_shard()) {
       refuse("layouts", to_string(layout), "Shard or Replicate");
@@ -102,9 +105,9 @@ void check_layout(const ParameterLayout& layout, const Plan& plan) {
   }
 }
 
-void check_stage(const char* field, int stage, const Plan& plan) {
-  if (stage < 0 || stage > 3) refuse(field, stage, "0 to 3");
-  if (stage > 0 && !plan.data_parallel) refuse(field, stage, "0 where data_parallel is false");
+void check_zero_level(const char* field, int level, const Plan& plan) {
+  if (level < 0 || level > 3) refuse(field, level, "0 to 3");
+  if (level > 0 && !plan.data_parallel) refuse(field, level, "0 where data_parallel is false");
 }
 
 void check_own_schedule(const Plan& plan, const schedule::Schedule& own, int last_stage) {
@@ -175,13 +178,13 @@ void check_recomputation(const Plan& plan) {
 
 const char* yes_no(bool value) { return value ? "yes" : "no"; }
 
-const char* name_of(GradientWire wire) {
+const char* name_of(GradientCompression wire) {
   switch (wire) {
-    case GradientWire::kAsIs:
+    case GradientCompression::kNone:
       return "as they are";
-    case GradientWire::kFp16:
+    case GradientCompression::kFp16:
       return "fp16";
-    case GradientWire::kBf16:
+    case GradientCompression::kBf16:
       return "bf16";
   }
   return "unknown";
@@ -209,21 +212,21 @@ std::optional<schedule::Schedule> own_schedule(const Plan& plan) {
   return schedule::parse_schedule(plan.schedule, "plan.schedule");
 }
 
-int zero_stage_of(const Plan& plan, const std::string& name) {
-  const auto found = std::ranges::find_if(plan.zero_stage_of, [&](const auto& rule) {
+int zero_level_of(const Plan& plan, const std::string& name) {
+  const auto found = std::ranges::find_if(plan.zero_level_of, [&](const auto& rule) {
     return name == rule.first || name.starts_with(rule.first + ".");
   });
-  return found == plan.zero_stage_of.end() ? plan.zero_stage : found->second;
+  return found == plan.zero_level_of.end() ? plan.zero_level : found->second;
 }
 
 bool cuts_anything(const Plan& plan) {
-  return plan.zero_stage > 0 ||
-         std::ranges::any_of(plan.zero_stage_of, [](const auto& rule) { return rule.second > 0; });
+  return plan.zero_level > 0 ||
+         std::ranges::any_of(plan.zero_level_of, [](const auto& rule) { return rule.second > 0; });
 }
 
 bool cuts_parameters(const Plan& plan) {
-  return plan.zero_stage == 3 ||
-         std::ranges::any_of(plan.zero_stage_of, [](const auto& rule) { return rule.second == 3; });
+  return plan.zero_level == 3 ||
+         std::ranges::any_of(plan.zero_level_of, [](const auto& rule) { return rule.second == 3; });
 }
 
 int data_ranks(const Plan& plan, int ranks) {
@@ -241,9 +244,9 @@ bool shares_work(const Plan& plan) {
 std::string to_string(const Plan& plan) {
   std::string sparse;
   for (const std::string& name : plan.sparse_gradients) sparse += " " + name;
-  std::string stages;
-  for (const auto& [name, stage] : plan.zero_stage_of) {
-    stages += join_message(", ", stage, " for ", name);
+  std::string levels;
+  for (const auto& [name, level] : plan.zero_level_of) {
+    levels += join_message(", ", level, " for ", name);
   }
   std::string layouts;
   for (const ParameterLayout& layout : plan.layouts) {
@@ -271,7 +274,7 @@ std::string to_string(const Plan& plan) {
                       "bucket bytes         ", plan.bucket_bytes, "\n",           //
                       "first bucket bytes   ", plan.first_bucket_bytes, "\n",     //
                       "all-reduce streams   ", plan.allreduce_streams, "\n",      //
-                      "ZeRO stage           ", plan.zero_stage, stages, "\n",     //
+                      "ZeRO level           ", plan.zero_level, levels, "\n",     //
                       "shard ranks          ", plan.shard_ranks, "\n",            //
                       "gathered buckets     ", plan.gathered_buckets, "\n",       //
                       "offload optimizer    ", yes_no(plan.offload_optimizer), "\n",
@@ -301,9 +304,9 @@ void validate(const Plan& plan, int ranks) {
   check_at_least_one("micro_batches", plan.micro_batches);
   if (plan.bucket_bytes < 0) refuse("bucket_bytes", plan.bucket_bytes, "0 or more");
   check_at_least_one("first_bucket_bytes", plan.first_bucket_bytes);
-  check_stage("zero_stage", plan.zero_stage, plan);
-  for (const auto& [name, stage] : plan.zero_stage_of) {
-    check_stage(("zero_stage_of " + name).c_str(), stage, plan);
+  check_zero_level("zero_level", plan.zero_level, plan);
+  for (const auto& [name, level] : plan.zero_level_of) {
+    check_zero_level(("zero_level_of " + name).c_str(), level, plan);
   }
   const int along_data = data_ranks(plan, ranks);
   if (plan.shard_ranks < 0 || (plan.shard_ranks > 0 && along_data % plan.shard_ranks != 0)) {

@@ -21,8 +21,8 @@ enum class GradientReduction {
   kSum,
 };
 
-/// As what gradients travel; they are folded in fp32 in any case.
-enum class GradientWire { kAsIs, kFp16, kBf16 };
+/// how gradients are communicated; they are folded in fp32 in any case.
+enum class GradientCompression { kNone, kFp16, kBf16 };
 
 struct Plan {
   /// How the ranks are arranged: axes whose sizes multiply to their number, the last varying
@@ -80,8 +80,8 @@ struct Plan {
 
   /// Gradients travel in buckets of about this many bytes: large enough for the engine's best rate,
   /// small enough that the first are under way while backward still computes the rest, and that in
-  /// stages 2 and 3 little is whole at a time. 0: a sixteenth of the module, between 1 and 25 MiB,
-  /// which is what PyTorch's DistributedDataParallel takes.
+  /// ZeRO levels 2 and 3 little is whole at a time. 0: a sixteenth of the module, between 1 and 25
+  /// MiB, which is what PyTorch's DistributedDataParallel takes.
   std::int64_t bucket_bytes = 0;
 
   /// Size of the bucket that is ready first, at most that of the others; small, so that
@@ -93,29 +93,29 @@ struct Plan {
   std::int64_t allreduce_streams = 0;
 
   /// What is cut into one part a rank (ZeRO): 0 nothing, 1 the optimizer's state, 2 the gradients
-  /// too, 3 the parameters too. Stages above 0 need Parallelized::shard.
-  int zero_stage = 0;
+  /// too, 3 the parameters too. ZeRO levels above 0 need Parallelized::shard.
+  int zero_level = 0;
 
-  /// Stages of single modules: parameters whose name is the given one, or begins with it and a dot,
-  /// have that stage; the first that fits counts.
-  std::vector<std::pair<std::string, int>> zero_stage_of{};
+  /// ZeRO levels of single modules: parameters whose name is the given one, or begins with it and a
+  /// dot, have that level; the first that fits counts.
+  std::vector<std::pair<std::string, int>> zero_level_of{};
 
   /// Over how many consecutive ranks along `data` things are cut; each such group has everything,
   /// and the groups are copies of each other (hybrid sharding: the ranks of a host, say). Divides
   /// the number of ranks. 0: over all.
   std::int64_t shard_ranks = 0;
 
-  /// Stage 3: how many buckets of parameters may be whole at a time, the one in use and those
-  /// foretold; what was not used for longest makes place. An operator that needs more gets them. 0:
-  /// all, so that what forward gathered is kept for backward.
+  /// ZeRO level 3: how many buckets of parameters may be whole at a time, the one in use and those
+  /// predicted; what was not used for longest makes place. An operator that needs more gets them.
+  /// 0: all, so that what forward gathered is kept for backward.
   std::int64_t gathered_buckets = 2;
 
-  /// Stages above 0: what optimizers step, and with it their state, is in host memory, and they
-  /// step on the processor; slices travel to the device when they are gathered.
+  /// ZeRO levels above 0: what optimizers step, and with it their state, is in host memory, and
+  /// they step on the processor; slices travel to the device when they are gathered.
   bool offload_optimizer = false;
 
   /// Names of parameters whose gradients are sparse, besides those of torch::nn::Embedding and
-  /// EmbeddingBag made with `sparse`, which are found. They are summed whole, in every stage.
+  /// EmbeddingBag made with `sparse`, which are found. They are summed whole, at every ZeRO level.
   std::vector<std::string> sparse_gradients{};
 
   /// Mean or sum over ranks and micro-batches.
@@ -126,7 +126,7 @@ struct Plan {
   /// where it is not a power of two.
   double gradient_predivide = 1;
 
-  GradientWire wire = GradientWire::kAsIs;
+  GradientCompression wire = GradientCompression::kNone;
 
   /// A mean divides by the ranks that gave gradients in a step instead of all: by what remain while
   /// others are in Parallelized::join.
@@ -144,13 +144,13 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-/// The stage of a parameter of that name.
-int zero_stage_of(const Plan& plan, const std::string& name);
+/// The ZeRO level of a parameter of that name.
+int zero_level_of(const Plan& plan, const std::string& name);
 
-/// Whether anything is cut (stages above 0), so that optimizers step parts.
+/// Whether anything is cut (ZeRO levels above 0), so that optimizers step parts.
 bool cuts_anything(const Plan& plan);
 
-/// Whether some parameters are cut (stage 3), so that forward needs all ranks.
+/// Whether some parameters are cut (ZeRO level 3), so that forward needs all ranks.
 bool cuts_parameters(const Plan& plan);
 
 /// The name of the axis along which data is cut.

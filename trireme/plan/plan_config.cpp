@@ -44,7 +44,7 @@ struct Codec<ParameterLayout> {
 namespace trireme {
 namespace {
 
-bool are_stages(const std::vector<std::pair<std::string, int>>& rules) {
+bool are_zero_levels(const std::vector<std::pair<std::string, int>>& rules) {
   return std::ranges::all_of(rules,
                              [](const auto& rule) { return rule.second >= 0 && rule.second <= 3; });
 }
@@ -55,9 +55,10 @@ config::EnumNames<GradientReduction> enum_names(GradientReduction /*reduction*/)
   return {{GradientReduction::kMean, "mean"}, {GradientReduction::kSum, "sum"}};
 }
 
-config::EnumNames<GradientWire> enum_names(GradientWire /*wire*/) {
-  return {
-      {GradientWire::kAsIs, "as_is"}, {GradientWire::kFp16, "fp16"}, {GradientWire::kBf16, "bf16"}};
+config::EnumNames<GradientCompression> enum_names(GradientCompression /*wire*/) {
+  return {{GradientCompression::kNone, "as_is"},
+          {GradientCompression::kFp16, "fp16"},
+          {GradientCompression::kBf16, "bf16"}};
 }
 
 void describe(config::Fields& fields, Plan& plan) {
@@ -91,17 +92,17 @@ void describe(config::Fields& fields, Plan& plan) {
            "connections over which buckets travel at once; 0: TRIREME_ALLREDUCE_STREAMS, else 1")
       .between(0, 16);
   fields
-      .add("zero_stage", plan.zero_stage,
+      .add("zero_level", plan.zero_level,
            "what is cut over ranks: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 "
            "parameters too")
       .between(0, 3);
-  fields.add("zero_stage_of", plan.zero_stage_of, "stages of single modules, by name")
-      .check_that(are_stages, "stages from 0 to 3");
+  fields.add("zero_level_of", plan.zero_level_of, "ZeRO levels of single modules, by name")
+      .check_that(are_zero_levels, "ZeRO levels from 0 to 3");
   fields.add("shard_ranks", plan.shard_ranks, "over how many ranks things are cut; 0: over all")
       .at_least(0);
   fields
       .add("gathered_buckets", plan.gathered_buckets,
-           "buckets of parameters that are whole at a time in stage 3; 0: all")
+           "buckets of parameters that are whole at a time in ZeRO level 3; 0: all")
       .check_that([](std::int64_t buckets) { return buckets == 0 || buckets >= 2; },
                   "0 or at least 2");
   fields.add("offload_optimizer", plan.offload_optimizer,
@@ -114,7 +115,7 @@ void describe(config::Fields& fields, Plan& plan) {
       .add("gradient_predivide", plan.gradient_predivide,
            "gradients are divided by this before they travel")
       .above(0);
-  fields.add("wire", plan.wire, "as what gradients travel");
+  fields.add("wire", plan.wire, "how gradients are compressed for communication");
   fields.add("divide_by_active_ranks", plan.divide_by_active_ranks,
              "a mean divides by the ranks that gave gradients");
   fields.add("broadcast_parameters", plan.broadcast_parameters,
@@ -122,6 +123,8 @@ void describe(config::Fields& fields, Plan& plan) {
   fields.add("broadcast_buffers", plan.broadcast_buffers,
              "all ranks have rank 0's buffers in every step");
   fields.add("sync_batch_norm", plan.sync_batch_norm, "batch norm over the batches of all ranks");
+  fields.renamed("zero_stage", "zero_level");
+  fields.renamed("zero_stage_of", "zero_level_of");
 }
 
 }  // namespace trireme

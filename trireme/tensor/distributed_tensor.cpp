@@ -6,17 +6,18 @@
 #include <trireme/comm/check_values.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/dispatch/decision.h>
-#include <trireme/tensor/dispatch/held.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/kernel.h>
+#include <trireme/tensor/dry_run/dry_run.h>
+#include <trireme/tensor/dry_run/results.h>
 #include <trireme/tensor/redistribution/redistribution.h>
-#include <trireme/tensor/rehearsal/rehearsal.h>
-#include <trireme/tensor/rehearsal/results.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/strides.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <functional>
@@ -26,9 +27,8 @@
 namespace trireme {
 namespace {
 
-using tensor::contiguous_strides;
+using tensor::distributed_meta;
 using tensor::Geometry;
-using tensor::held;
 using tensor::is_wrapper;
 using tensor::Redistribution;
 using torch::autograd::AutogradContext;
@@ -82,14 +82,14 @@ at::Tensor in_order(const at::Tensor& local, c10::IntArrayRef strides) {
   return at::empty_strided(local.sizes(), wanted, local.options()).copy_(local);
 }
 
-bool is_rehearsal() {
-  const tensor::Rehearsal* const rehearsal = tensor::Rehearsal::of_thread();
-  return rehearsal != nullptr && rehearsal->mode() == tensor::Rehearsal::Mode::kInstead;
+bool is_dry_run() {
+  const tensor::DryRun* const dry_run = tensor::DryRun::of_thread();
+  return dry_run != nullptr && dry_run->mode() == tensor::DryRun::Mode::kInstead;
 }
 
 // This rank's part, in memory of its own.
 at::Tensor part_of_full(const at::Tensor& full, const Layout& layout) {
-  if (is_rehearsal()) return tensor::meta_part(full, layout);
+  if (is_dry_run()) return tensor::meta_part(full, layout);
   const Layout replicated = Layout::replicated(layout.mesh());
   const at::Tensor part =
       Redistribution(full.sizes(), full.scalar_type(), replicated, layout)(full);
@@ -103,35 +103,36 @@ at::Tensor wrapped(const at::Tensor& local, const Layout& layout, c10::IntArrayR
 }
 
 at::Tensor wrapped(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
-  return wrapped(local, layout, sizes, contiguous_strides(sizes));
+  return wrapped(local, layout, sizes, c10::contiguous_strides(sizes));
 }
 
 // What shares memory with a distributed tensor would change with it.
 at::Tensor in_own_memory(const at::Tensor& local, const at::Tensor& distributed) {
-  return local.is_alias_of(held(distributed).local) ? local.clone() : local;
+  return local.is_alias_of(distributed_meta(distributed).local) ? local.clone() : local;
 }
 
 at::Tensor local_in(const at::Tensor& tensor, const Layout& layout, std::string_view label) {
-  const auto& its = held(tensor);
-  if (its.layout == layout) return its.local;
-  if (auto* const rehearsal = tensor::Rehearsal::of_thread()) {
-    if (is_rehearsal() && layout.mesh() != its.layout.mesh()) {
+  const auto& meta = distributed_meta(tensor);
+  if (meta.layout == layout) return meta.local;
+  if (auto* const dry_run = tensor::DryRun::of_thread()) {
+    if (is_dry_run() && layout.mesh() != meta.layout.mesh()) {
       throw UsageError(
           join_message(label, " to ", layout.to_string(), " on ", layout.mesh().to_string(),
-                       ": what is rehearsed, or recorded, is on the mesh ",
-                       its.layout.mesh().to_string()),
+                       ": what a dry run or a capture has is on the mesh ",
+                       meta.layout.mesh().to_string()),
           "give explain the mesh that hints name; a record of a pipeline has no "
           "layouts: leave hints out of forward, plan.layouts says them");
     }
-    return rehearsal->moved(tensor, layout, label);
+    return dry_run->moved(tensor, layout, label);
   }
-  return Redistribution(tensor.sizes(), tensor.scalar_type(), its.layout, layout)(its.local, label);
+  return Redistribution(tensor.sizes(), tensor.scalar_type(), meta.layout, layout)(meta.local,
+                                                                                   label);
 }
 
 // In the check mode: what every rank of the mesh is to give alike.
 void check_equal_on(const DeviceMesh& mesh, const at::Tensor& value, const char* name,
                     const char* what) {
-  if (!comm::checks_values() || is_rehearsal() || !mesh.contains_this_rank()) return;
+  if (!comm::checks_values() || is_dry_run() || !mesh.contains_this_rank()) return;
   const comm::NamedValue named = {.name = name, .value = value};
   comm::check_equal_values({&named, 1}, mesh.group(), what);
 }
@@ -163,7 +164,7 @@ bool has_layout(const at::Tensor& tensor) { return is_wrapper(tensor); }
 
 Layout layout_of(const at::Tensor& tensor) {
   expect_distributed(tensor, "layout_of");
-  return held(tensor).layout;
+  return distributed_meta(tensor).layout;
 }
 
 at::Tensor distribute(const at::Tensor& full_tensor, const Layout& layout) {
@@ -217,7 +218,7 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout) {
     // Axes that cut the same dim each add up what the ones before them found.
     at::Tensor size = at::empty({1}, at::kLong);
     std::int64_t& dim_size = sizes[static_cast<std::size_t>(placement.dim())];
-    if (is_rehearsal()) {  // all parts as long as this one
+    if (is_dry_run()) {  // all parts as long as this one
       dim_size *= mesh.size(axis);
       continue;
     }
@@ -237,8 +238,8 @@ at::Tensor to_local(const at::Tensor& tensor) {
       tensor,
       [](const at::Tensor& distributed) {
         // Not one that may be replaced, which one rank alone would do.
-        const tensor::Held& its = held(distributed);
-        return its.is_own && its.layout.has_partial() ? its.local.clone() : its.local.detach();
+        const tensor::DistributedMeta& meta = distributed_meta(distributed);
+        return meta.is_own && meta.layout.has_partial() ? meta.local.clone() : meta.local.detach();
       },
       [of_gradient, sizes](const at::Tensor& gradient) {
         return from_local(gradient, of_gradient, sizes);
@@ -287,9 +288,9 @@ std::string describe(const at::Tensor& tensor) {
   TextWriter text;
   text << tensor.scalar_type() << " " << tensor.sizes();
   if (!has_layout(tensor)) return text.str() + ", plain";
-  const auto& its = held(tensor);
-  text << " on " << its.layout.mesh().to_string() << " as " << its.layout.to_string() << ", here "
-       << its.local.sizes();
+  const auto& meta = distributed_meta(tensor);
+  text << " on " << meta.layout.mesh().to_string() << " as " << meta.layout.to_string() << ", here "
+       << meta.local.sizes();
   return text.str();
 }
 

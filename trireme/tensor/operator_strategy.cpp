@@ -60,7 +60,7 @@ at::Tensor batch_of_slices(const at::Tensor& slice, const DeviceMesh& mesh) {
 
 struct StrategyOfNextOperator::Impl {
   explicit Impl(OperatorStrategy strategy) : waiting(std::move(strategy)) {}
-  tensor::WaitingStrategy waiting;
+  tensor::PendingStrategy waiting;
 };
 
 StrategyOfNextOperator::StrategyOfNextOperator(OperatorStrategy strategy)
@@ -69,7 +69,7 @@ StrategyOfNextOperator::StrategyOfNextOperator(OperatorStrategy strategy)
 StrategyOfNextOperator::~StrategyOfNextOperator() = default;
 
 void StrategyOfNextOperator::expect_taken() const {
-  if (impl_->waiting.is_taken || impl_->waiting.has_met_plain) return;
+  if (impl_->waiting.is_taken || impl_->waiting.has_seen_plain) return;
   throw UsageError(
       join_message("the strategy ", to_string(impl_->waiting.strategy()),
                    " was given to no operator: none with a tensor was called under it"),
@@ -77,7 +77,7 @@ void StrategyOfNextOperator::expect_taken() const {
 }
 
 struct DataParallelDefault::Impl {
-  tensor::BatchCutting cutting;
+  tensor::BatchSharding cutting;
 };
 
 DataParallelDefault::DataParallelDefault() : impl_(std::make_unique<Impl>()) {}

@@ -2,8 +2,8 @@
 // What Model tells others while it trains, and the base class of those who want to know.
 #pragma once
 
+#include <trireme/train/metric_accumulator.h>
 #include <trireme/train/step_times.h>
-#include <trireme/train/tally.h>
 
 #include <cstdint>
 #include <filesystem>

@@ -2,7 +2,7 @@
 // What a training returns.
 #pragma once
 
-#include <trireme/train/tally.h>
+#include <trireme/train/metric_accumulator.h>
 
 #include <cstdint>
 #include <optional>

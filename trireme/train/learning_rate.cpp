@@ -12,7 +12,7 @@ namespace trireme {
 LearningRate::LearningRate(torch::optim::Optimizer& optimizer, RateOf rate_of)
     : optimizer_(optimizer), rate_of_(std::move(rate_of)) {}
 
-LearningRate::LearningRate(torch::optim::Optimizer& optimizer, const Schedule& schedule)
+LearningRate::LearningRate(torch::optim::Optimizer& optimizer, const LearningRateSchedule& schedule)
     : LearningRate(optimizer,
                    [schedule](const StepContext& step) { return schedule(step.global_step); }) {}
 

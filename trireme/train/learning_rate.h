@@ -2,8 +2,8 @@
 // Sets learning rates: of each step, or when a score no longer improves.
 #pragma once
 
+#include <trireme/optim/learning_rate_schedule.h>
 #include <trireme/optim/plateau.h>
-#include <trireme/optim/schedules.h>
 #include <trireme/train/callback.h>
 
 #include <functional>
@@ -19,7 +19,7 @@ namespace trireme {
 /// about to begin. The schedule depends on the step's numbers only, so a resumed run goes on with
 /// the rates of an uninterrupted one.
 ///
-///     trireme::LearningRate rates(optimizer, trireme::Schedule::cosine(0.1, 5000));
+///     trireme::LearningRate rates(optimizer, trireme::LearningRateSchedule::cosine(0.1, 5000));
 ///     trireme::LearningRate rates(optimizer, [](const trireme::StepContext& step) {
 ///       return 0.1 * std::pow(0.5, step.epoch - 1);
 ///     });
@@ -30,7 +30,7 @@ class LearningRate final : public Callback {
   /// @param optimizer must outlive the callback.
   LearningRate(torch::optim::Optimizer& optimizer, RateOf rate_of);
   /// By the number of the step since the first epoch.
-  LearningRate(torch::optim::Optimizer& optimizer, const Schedule& schedule);
+  LearningRate(torch::optim::Optimizer& optimizer, const LearningRateSchedule& schedule);
 
   void on_step_begin(const StepContext& step) override;
 

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/tensor/distributed_tensor.h>
-#include <trireme/train/labels.h>
+#include <trireme/train/label_checks.h>
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>

@@ -4,9 +4,9 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/detail/model_impl.h>
 
@@ -181,7 +181,7 @@ Model::~Model() = default;
 
 void Model::gather_parameters() {
   Impl& impl = *impl_;
-  if (impl.in_whole) return impl.in_whole->fetch();
+  if (impl.in_whole) return impl.in_whole->gather_parameters();
   impl.parallelized();  // known with the first batch
   impl.load_later();
   impl.in_stages->gather_parameters();
@@ -201,14 +201,14 @@ Progress Model::progress() const {
   return {.epoch = position.epoch, .step = position.step, .global_step = position.global_step};
 }
 
-Evaluation Model::evaluate(const data::Pipeline& data) {
+Evaluation Model::evaluate(const data::DataLoader& data) {
   return impl_->evaluate(impl_->part_of(data, data::Remainder::kUneven),
                          std::numeric_limits<std::int64_t>::max());
 }
 
 // Counts what this rank sees of an evaluation.
-void Model::Impl::count(const data::Pipeline& data, std::int64_t num_batches, Tally& tally,
-                        std::string_view& doing) {
+void Model::Impl::count(const data::DataLoader& data, std::int64_t num_batches,
+                        MetricAccumulator& accumulator, std::string_view& doing) {
   for (Metric& metric : options.metrics) metric.clear();
   const auto batches = data.open(0);
   for (std::int64_t number = 0; number < num_batches; ++number) {
@@ -218,28 +218,28 @@ void Model::Impl::count(const data::Pipeline& data, std::int64_t num_batches, Ta
     doing = "computing forward";
     if (!forward) {
       const at::Tensor value = loss_of(*batch);
-      if (batch->valid_rows() > 0) tally.add_loss(value.item<double>(), batch->valid_rows());
+      if (batch->valid_rows() > 0) accumulator.add_loss(value.item<double>(), batch->valid_rows());
       continue;
     }
     const at::Tensor all_outputs = output_of(input_of(*batch));
     if (batch->valid_rows() == 0) continue;
     const at::Tensor output = valid_rows(all_outputs, *batch);
     const at::Tensor target = valid_rows(target_of(*batch), *batch);
-    tally.add_loss(full(loss(output, target)).item<double>(), batch->valid_rows());
+    accumulator.add_loss(full(loss(output, target)).item<double>(), batch->valid_rows());
     doing = "counting";
     const at::Tensor predictions = full(output);
-    tally.add_predictions(predictions, target);
+    accumulator.add_predictions(predictions, target);
     for (Metric& metric : options.metrics) metric.add(predictions, target);
   }
 }
 
-Tally Model::Impl::sum_over_ranks(const Tally& own) const {
+MetricAccumulator Model::Impl::sum_over_ranks(const MetricAccumulator& own) const {
   const bool counts =
       std::ranges::all_of(peers(), [](const comm::Group& group) { return group.rank() == 0; });
-  return all_reduce(counts ? own : Tally{.failures = own.failures}, options.group);
+  return all_reduce(counts ? own : MetricAccumulator{.failures = own.failures}, options.group);
 }
 
-Evaluation Model::Impl::evaluate(const data::Pipeline& data, std::int64_t num_batches) {
+Evaluation Model::Impl::evaluate(const data::DataLoader& data, std::int64_t num_batches) {
   const auto deterministic = determinism();
   find_device();
   if (in_stages) return evaluate_in_stages(data, num_batches);
@@ -260,16 +260,16 @@ Evaluation Model::Impl::evaluate(const data::Pipeline& data, std::int64_t num_ba
     failures.attempt(count_batches, who);
   }
   const bool is_together = is_cut && have_all_ranks_the_same(own_batches, options.group);
-  if (!is_together) in_whole->fetch();
-  Tally tally;
-  const auto count_all = [&] { count(data, num_batches, tally, doing); };
+  if (!is_together) in_whole->gather_parameters();
+  MetricAccumulator accumulator;
+  const auto count_all = [&] { count(data, num_batches, accumulator, doing); };
   if (!failures.has_failed()) {
     is_together || forward_is_shared() ? end_all_on_failure(count_all, who)
                                        : static_cast<void>(failures.attempt(count_all, who));
   }
   for (Metric& metric : options.metrics) metric.all_reduce(in_whole->data_group());
-  tally.failures = failures.has_failed() ? 1 : 0;
-  const Tally all = sum_over_ranks(tally);
+  accumulator.failures = failures.has_failed() ? 1 : 0;
+  const MetricAccumulator all = sum_over_ranks(accumulator);
   if (all.failures > 0) failures.throw_on_all("the evaluation");
   return all.evaluation();
 }
@@ -290,7 +290,7 @@ at::Tensor Model::predict(const at::Tensor& input) {
   return full(impl.output_of(input.to(impl.device)));
 }
 
-at::Tensor Model::predict(const data::Pipeline& data) {
+at::Tensor Model::predict(const data::DataLoader& data) {
   if (impl_->in_stages) {
     impl_->check_can_predict();
     const auto deterministic = impl_->determinism();

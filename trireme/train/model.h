@@ -12,8 +12,8 @@
 #include <trireme/train/callback.h>
 #include <trireme/train/history.h>
 #include <trireme/train/losses.h>
+#include <trireme/train/metric_accumulator.h>
 #include <trireme/train/metrics.h>
-#include <trireme/train/tally.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
@@ -34,7 +34,7 @@ namespace torch::optim {
 class Optimizer;
 }
 namespace trireme::data {
-class Pipeline;
+class DataLoader;
 }
 
 namespace trireme {
@@ -118,8 +118,8 @@ struct FitOptions {
 /// Trains, evaluates and predicts. Over several ranks the module is parallelized by the plan when
 /// the model is made, and restored when it is destroyed; where the plan has stages, each rank
 /// trains its own, and has the whole module when a call of the model returns, unless that is cut
-/// (stage 3) or was constructed without memory. Module and optimizer stay the caller's, and may be
-/// looked at and changed between calls; inputs are moved to the device of the module's first
+/// (ZeRO level 3) or was constructed without memory. Module and optimizer stay the caller's, and
+/// may be looked at and changed between calls; inputs are moved to the device of the module's first
 /// parameter. Not thread-safe. What is collective must be called by all ranks of the group in the
 /// same order.
 ///
@@ -182,7 +182,7 @@ class Model {
   ///   still be used. On the rank itself the exception is nested (std::rethrow_if_nested);
   /// - where a callback has thrown (Callback).
   /// In a group of one the exception itself comes out. With a plan that needs all ranks inside
-  /// forward (stage 3, sync_batch_norm) nothing can stand in for the one that fails in data,
+  /// forward (ZeRO level 3, sync_batch_norm) nothing can stand in for the one that fails in data,
   /// forward or backward: it throws the exception itself, and the others CommError with that text;
   /// the group is dead then. So it is where forward or backward fail in a stage. A forward that
   /// communicates by itself is on its own.
@@ -190,12 +190,12 @@ class Model {
   /// In stages the batches of a step are the micro-batches. The first call reads those of its first
   /// step once more, from which the stages follow. Throws UsageError for what a Pipeline refuses,
   /// and TrainingError for batches that were filled up.
-  History fit(const data::Pipeline& training, const data::Pipeline& validation,
+  History fit(const data::DataLoader& training, const data::DataLoader& validation,
               const FitOptions& options = {});
 
   /// The same without validation, or with one at the end of every epoch.
-  History train(std::int64_t epochs, const data::Pipeline& data, const Callbacks& callbacks = {},
-                const data::Pipeline* evaluate_with = nullptr);
+  History train(std::int64_t epochs, const data::DataLoader& data, const Callbacks& callbacks = {},
+                const data::DataLoader* evaluate_with = nullptr);
 
   /// Tries everything once, fast: one step, an evaluation of one batch, every hook of the callbacks
   /// (which see RunContext::is_dry_run; those of Trireme write nothing that stays: checkpoints are
@@ -203,7 +203,7 @@ class Model {
   /// position are afterwards what they were; gradients are cleared. Needs memory for a copy of this
   /// rank's parameters and optimizer state. Collective, blocking; throws as fit does, and after an
   /// exception over several ranks nothing is put back.
-  History dry_run(const data::Pipeline& training, const data::Pipeline* validation = nullptr,
+  History dry_run(const data::DataLoader& training, const data::DataLoader* validation = nullptr,
                   const Callbacks& callbacks = {});
 
   /// Makes fit() or train() return on all ranks, whichever asks: after the step that is running or
@@ -224,23 +224,23 @@ class Model {
   /// size. All ranks use rank 0's buffers (running statistics), which are also what a checkpoint
   /// holds. Collective, blocking. What data, network and metrics throw on any rank is thrown on
   /// all, as fit does.
-  Evaluation evaluate(const data::Pipeline& data);
+  Evaluation evaluate(const data::DataLoader& data);
 
   /// Returns the network's output for one input batch, in evaluation mode and without gradients.
-  /// Not collective, but with a plan that cuts parameters (stage 3) or has stages, and in callbacks
-  /// after a step with any that shards. Throws UsageError for a model made of a function.
+  /// Not collective, but with a plan that cuts parameters (ZeRO level 3) or has stages, and in
+  /// callbacks after a step with any that shards. Throws UsageError for a model made of a function.
   at::Tensor predict(const at::Tensor& input);
 
   /// Returns the outputs for the data as it is given, in its order, concatenated: for all of it,
   /// unless shard() was called. Not
   /// collective, but with a plan that cuts parameters, where all ranks need equally many batches,
   /// or has stages, whose ranks read the same ones.
-  at::Tensor predict(const data::Pipeline& data);
+  at::Tensor predict(const data::DataLoader& data);
 
   /// Gives every rank the values of all parameters and buffers, and memory to those that have none
   /// here: for code that reads the module itself after training in stages or with parameters that
-  /// are cut (stage 3), which stay whole until the next step. Not needed before save. Collective,
-  /// blocking. Throws UsageError in stages before the first batch.
+  /// are cut (ZeRO level 3), which stay whole until the next step. Not needed before save.
+  /// Collective, blocking. Throws UsageError in stages before the first batch.
   void gather_parameters();
 
   /// Saves module, optimizer, position, loss scale, random streams and the state of running

@@ -3,7 +3,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/train/detail/model_impl.h>
 
@@ -46,7 +46,7 @@ std::string describe(const data::Batch& batch) {
 }
 
 // Of a data set in its order; empty where that cannot be read, of which whoever reads it tells.
-std::string first_row_of(const data::Pipeline& data) {
+std::string first_row_of(const data::DataLoader& data) {
   // Transforms may draw from it, and the training goes on as if nobody had looked.
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const at::Tensor before = [&] {
@@ -58,7 +58,7 @@ std::string first_row_of(const data::Pipeline& data) {
     generator.set_state(before);
   });
   try {
-    data::Pipeline rows = data;
+    data::DataLoader rows = data;
     const auto batches = rows.batch(1).prefetch(0).open(0);
     const auto batch = batches->next();
     return batch ? describe(*batch) : std::string();
@@ -83,7 +83,8 @@ std::optional<std::pair<std::size_t, std::size_t>> find_two(const std::vector<st
 
 // Ranks with data sets of their own, or other orders of one, would each leave out what they are not
 // to read: shards of one order are what covers it.
-data::Pipeline Model::Impl::part_of(const data::Pipeline& data, data::Remainder remainder) const {
+data::DataLoader Model::Impl::part_of(const data::DataLoader& data,
+                                      data::Remainder remainder) const {
   const DataPart part = data_part(options.plan, options.group);
   if (!options.shards_data || part.count == 1) return data;
   const std::vector<std::string> all = comm::all_gather_text(
@@ -108,7 +109,7 @@ data::Pipeline Model::Impl::part_of(const data::Pipeline& data, data::Remainder 
         "its own, set ModelOptions::shards_data to false");
   }
   if (data.is_sharded()) return data;
-  data::Pipeline own = data;
+  data::DataLoader own = data;
   own.shard({.index = part.index, .count = part.count, .remainder = remainder});
   return own;
 }
@@ -118,12 +119,12 @@ data::Pipeline Model::Impl::part_of(const data::Pipeline& data, data::Remainder 
 void Model::Impl::check_same_batch(const data::Batch& batch) const {
   std::vector<std::string> all;
   for (const comm::Group& group : peers()) {
-    for (std::string& its : comm::all_gather_text(describe(batch), group)) {
-      all.push_back(std::move(its));
+    for (std::string& text : comm::all_gather_text(describe(batch), group)) {
+      all.push_back(std::move(text));
     }
   }
   const auto other =
-      std::ranges::find_if(all, [&](const std::string& its) { return its != all.front(); });
+      std::ranges::find_if(all, [&](const std::string& text) { return text != all.front(); });
   if (other == all.end()) return;
   throw UsageError(
       join_message("ranks that work on one part of the data together have read different batches: "
@@ -161,7 +162,7 @@ void Model::Impl::check_rows(const StepContext& step) {
                      kWhichPart);
   }
   // Of the parts that the model takes itself rows may be alike, as in data of ones.
-  if (!options.shards_data || !is_sharded_by_hand) return;
+  if (!options.shards_data || !is_sharded_manually) return;
   const auto same = find_two(all, [&](std::size_t a, std::size_t b) {
     return part_of_rank(a) != part_of_rank(b) && all[a] == all[b];
   });

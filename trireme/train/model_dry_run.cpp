@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training of one step, after which everything is as it was.
-#include <trireme/parallel/state.h>
+#include <trireme/parallel/state_dict.h>
 #include <trireme/train/detail/model_impl.h>
 
 #include <torch/torch.h>
@@ -57,18 +57,18 @@ struct Model::Snapshot {
   const bool is_stopped;
 };
 
-History Model::dry_run(const data::Pipeline& training, const data::Pipeline* validation,
+History Model::dry_run(const data::DataLoader& training, const data::DataLoader* validation,
                        const Callbacks& callbacks) {
   Impl& impl = *impl_;
-  const data::Pipeline own = impl.part_of(training, data::Remainder::kWrap);
+  const data::DataLoader own = impl.part_of(training, data::Remainder::kWrap);
   const auto own_validation =
       validation == nullptr ? std::nullopt
                             : std::optional(impl.part_of(*validation, data::Remainder::kUneven));
-  impl.is_sharded_by_hand = training.is_sharded();
+  impl.is_sharded_manually = training.is_sharded();
   impl.num_same_rows = 0;
   impl.steps_in_epoch(own);  // which must be at least one, and the same on all ranks
   impl.find_device();
-  if (impl.in_stages) impl.take_stages(own);
+  if (impl.in_stages) impl.assign_stages(own);
   Snapshot snapshot(impl);
   const std::int64_t epochs_done = impl.position.next_epoch() - 1;
   impl.position = {.epoch = epochs_done, .global_step = impl.position.global_step};

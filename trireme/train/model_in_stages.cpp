@@ -3,16 +3,16 @@
 // gives is a micro-batch, as it is without stages, so that the sums are the same.
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
-#include <trireme/checkpoint/agreement.h>
+#include <trireme/checkpoint/consensus.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/reader.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/data/pipeline.h>
-#include <trireme/parallel/by_hand.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
-#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/manual.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
 #include <trireme/parallel/sharded_state.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/detail/model_impl.h>
 
@@ -124,9 +124,10 @@ std::vector<comm::Group> Model::Impl::peers() const {
 
 void Model::Impl::complete() {
   if (cuts_parameters(options.plan)) return;
-  if (in_whole) return in_whole->fetch();
+  if (in_whole) return in_whole->gather_parameters();
   if (!in_stages->has_stages()) return;
-  stages.fits_whole ? in_stages->gather_parameters() : in_stages->parallelized().fetch();
+  stages.fits_whole ? in_stages->gather_parameters()
+                    : in_stages->parallelized().gather_parameters();
 }
 
 // What is captured: the loss, and the output where there is one. Of an input alone, which comes
@@ -172,19 +173,19 @@ MicroBatches Model::Impl::micro_batches_of(const std::vector<data::Batch>& round
   return micro_batches;
 }
 
-void Model::Impl::take_stages(const MicroBatches& micro_batches) {
+void Model::Impl::assign_stages(const MicroBatches& micro_batches) {
   {
     const detail::ModeGuard mode(*module);
     module->train();
     const torch::AutoGradMode as_in_training(true);
-    in_stages->take_stages(micro_batches);
+    in_stages->assign_stages(micro_batches);
   }
   load_later();
 }
 
 // Of batches that ranks do not have alike, the first rank's first one decides. Records need its
 // shapes alone.
-void Model::Impl::take_stages_of_any(const MicroBatches& micro_batches) {
+void Model::Impl::assign_stages_of_any(const MicroBatches& micro_batches) {
   const auto texts = comm::all_gather_text(
       micro_batches.empty() ? "" : describe(micro_batches.front(), stages.columns), options.group);
   const auto found = std::ranges::find_if(texts, [](const auto& text) { return !text.empty(); });
@@ -204,7 +205,7 @@ void Model::Impl::take_stages_of_any(const MicroBatches& micro_batches) {
     if (std::string name; std::getline(words >> std::ws, name)) names.push_back(name);
   }
   if (stages.columns.empty()) stages.columns = std::move(names);
-  take_stages(MicroBatches{tensors});
+  assign_stages(MicroBatches{tensors});
 }
 
 // Again where it has failed before.
@@ -215,7 +216,7 @@ void Model::Impl::load_later() {
   complete();
 }
 
-void Model::Impl::take_stages(const data::Pipeline& training) {
+void Model::Impl::assign_stages(const data::DataLoader& training) {
   if (in_stages->has_stages()) return load_later();
   detail::Failures failures(options.group);
   const auto attempt_together = [&](const auto& call) {
@@ -241,13 +242,13 @@ void Model::Impl::take_stages(const data::Pipeline& training) {
     micro_batches = micro_batches_of(round);
   });
   attempt_together([&] { check_same_batch(round.front()); });
-  take_stages(micro_batches);
+  assign_stages(micro_batches);
 }
 
 // A rank whose data fails, or ends before that of the others along `pipe`, ends the count of its
 // pipeline; the others go on without it.
-void Model::Impl::count_in_stages(const data::Pipeline& data, std::int64_t num_batches,
-                                  Tally& tally, detail::Failures& failures) {
+void Model::Impl::count_in_stages(const data::DataLoader& data, std::int64_t num_batches,
+                                  MetricAccumulator& accumulator, detail::Failures& failures) {
   std::string_view doing = "reading data";
   const auto who = [&] {
     return join_message("rank ", options.group.rank(), ", ", doing, " in an evaluation");
@@ -266,11 +267,11 @@ void Model::Impl::count_in_stages(const data::Pipeline& data, std::int64_t num_b
   if (!in_stages->has_stages()) {
     const at::Tensor failed = detail::all_counts(failures.has_failed() ? 1 : 0, options.group);
     if (failed.any().item<bool>()) return;
-    take_stages_of_any(micro_batches);
+    assign_stages_of_any(micro_batches);
     if (!in_stages->has_stages()) return;  // no rank has a batch
   }
   load_later();
-  in_stages->parallelized().fetch();
+  in_stages->parallelized().gather_parameters();
   broadcast_buffers(*module, *in_stages);
   const std::vector<comm::Group> together = peers();
   while (true) {
@@ -290,12 +291,12 @@ void Model::Impl::count_in_stages(const data::Pipeline& data, std::int64_t num_b
           for (std::size_t i = 0; i < round.size(); ++i) {
             if (counts_losses) {
               const at::Tensor value = results.losses[static_cast<std::int64_t>(i)];
-              tally.add_loss(value.item<double>(), round[i].rows());
+              accumulator.add_loss(value.item<double>(), round[i].rows());
             }
             if (!counts_outputs || results.results.empty()) continue;
             if (!results.results[0][i].defined()) continue;  // another stage makes it
             const at::Tensor output = full(results.results[0][i]);
-            tally.add_predictions(output, micro_batches[i][1]);
+            accumulator.add_predictions(output, micro_batches[i][1]);
             for (Metric& metric : options.metrics) metric.add(output, micro_batches[i][1]);
           }
         },
@@ -305,15 +306,15 @@ void Model::Impl::count_in_stages(const data::Pipeline& data, std::int64_t num_b
   }
 }
 
-Evaluation Model::Impl::evaluate_in_stages(const data::Pipeline& data, std::int64_t num_batches) {
+Evaluation Model::Impl::evaluate_in_stages(const data::DataLoader& data, std::int64_t num_batches) {
   detail::Failures failures(options.group);
   for (Metric& metric : options.metrics) metric.clear();
-  Tally tally;
-  count_in_stages(data, num_batches, tally, failures);
+  MetricAccumulator accumulator;
+  count_in_stages(data, num_batches, accumulator, failures);
   // On the rank that has the outputs; the others have nothing to add.
   for (Metric& metric : options.metrics) metric.all_reduce(options.group);
-  tally.failures = failures.has_failed() ? 1 : 0;
-  const Tally all = all_reduce(tally, options.group);
+  accumulator.failures = failures.has_failed() ? 1 : 0;
+  const MetricAccumulator all = all_reduce(accumulator, options.group);
   if (all.failures > 0) failures.throw_on_all("the evaluation");
   return all.evaluation();
 }
@@ -321,14 +322,14 @@ Evaluation Model::Impl::evaluate_in_stages(const data::Pipeline& data, std::int6
 std::vector<at::Tensor> Model::Impl::predict_in_stages(const std::vector<at::Tensor>& inputs) {
   MicroBatches micro_batches;
   for (const at::Tensor& input : inputs) micro_batches.push_back({input});
-  in_stages->has_stages() ? load_later() : take_stages_of_any(micro_batches);
-  in_stages->parallelized().fetch();
+  in_stages->has_stages() ? load_later() : assign_stages_of_any(micro_batches);
+  in_stages->parallelized().gather_parameters();
   MicroBatchResults results =
       in_stages->evaluate_micro_batches(micro_batches, {.share_results = true});
   return std::move(results.results.front());
 }
 
-at::Tensor Model::Impl::predict_in_stages(const data::Pipeline& data) {
+at::Tensor Model::Impl::predict_in_stages(const data::DataLoader& data) {
   std::vector<at::Tensor> outputs;
   detail::Failures failures(in_stages->stage_group());
   std::unique_ptr<data::BatchStream> batches;

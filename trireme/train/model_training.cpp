@@ -4,7 +4,7 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/train/detail/model_impl.h>
@@ -80,7 +80,7 @@ at::Tensor detail::all_counts(std::int64_t own, const comm::Group& group) {
   return all;
 }
 
-std::int64_t Model::Impl::steps_in_epoch(const data::Pipeline& data) const {
+std::int64_t Model::Impl::steps_in_epoch(const data::DataLoader& data) const {
   detail::Failures failures(options.group);
   std::int64_t batches = 0;
   failures.attempt(
@@ -310,7 +310,7 @@ void Model::Impl::train_epoch(Run& run) {
   run.calls.each("on_epoch_begin", [&](Callback& callback) { callback.on_epoch_begin(epoch); });
   run.timer.clear();
   const auto started = std::chrono::steady_clock::now();
-  Tally tally;
+  MetricAccumulator accumulator;
   while (!position.is_between_epochs()) {
     const StepContext step{.run = run.context,
                            .epoch = epoch.epoch,
@@ -324,21 +324,21 @@ void Model::Impl::train_epoch(Run& run) {
     StepEndContext end = train_step(run, batches.get(), step);
     ++position.step;
     ++position.global_step;
-    tally.add_loss(static_cast<double>(end.loss), end.samples);
+    accumulator.add_loss(static_cast<double>(end.loss), end.samples);
     end.all_samples = end.samples * data_ranks(options.plan, options.group.size());
     end.spans = run.timer.end_step();
     end.seconds = sum_of(end.spans);
     call_step_end(run, end);
     if (is_stopped && !position.is_between_epochs()) return;
   }
-  end_epoch(run, epoch, tally, Seconds(std::chrono::steady_clock::now() - started).count());
+  end_epoch(run, epoch, accumulator, Seconds(std::chrono::steady_clock::now() - started).count());
 }
 
-void Model::Impl::end_epoch(Run& run, const EpochContext& epoch, const Tally& tally,
-                            double seconds) {
+void Model::Impl::end_epoch(Run& run, const EpochContext& epoch,
+                            const MetricAccumulator& accumulator, double seconds) {
   agree_to_stop(run);  // a callback may have failed after the last step
   run.context.scalars->clear();
-  const Tally all = sum_over_ranks(tally);
+  const MetricAccumulator all = sum_over_ranks(accumulator);
   EpochEndContext end{epoch};
   end.global_step = position.global_step;
   end.mean_loss = all.evaluation().loss;
@@ -388,7 +388,7 @@ History Model::Impl::run(Run& run) {
   find_device();
   module->train();
   // Callbacks that hear of a failure have heard on_run_begin, where the stages are known.
-  if (in_stages) take_stages(run.training);
+  if (in_stages) assign_stages(run.training);
   requested_epochs += run.options.epochs;
   running = &run;
   try {
@@ -411,15 +411,15 @@ History Model::Impl::run(Run& run) {
   return std::move(run.history);
 }
 
-History Model::fit(const data::Pipeline& training, const data::Pipeline& validation,
+History Model::fit(const data::DataLoader& training, const data::DataLoader& validation,
                    const FitOptions& options) {
   check(options);
   Impl& impl = *impl_;
-  const data::Pipeline own = impl.part_of(training, data::Remainder::kWrap);
+  const data::DataLoader own = impl.part_of(training, data::Remainder::kWrap);
   const bool validates = options.validate_every_epochs > 0 || options.validate_every_steps > 0;
-  const data::Pipeline own_validation =
+  const data::DataLoader own_validation =
       validates ? impl.part_of(validation, data::Remainder::kUneven) : validation;
-  impl.is_sharded_by_hand = training.is_sharded();
+  impl.is_sharded_manually = training.is_sharded();
   impl.num_same_rows = 0;
   const std::int64_t steps = impl.steps_in_epoch(own);
   Run run({.model = *this,
@@ -431,8 +431,8 @@ History Model::fit(const data::Pipeline& training, const data::Pipeline& validat
   return impl.run(run);
 }
 
-History Model::train(std::int64_t epochs, const data::Pipeline& data, const Callbacks& callbacks,
-                     const data::Pipeline* evaluate_with) {
+History Model::train(std::int64_t epochs, const data::DataLoader& data, const Callbacks& callbacks,
+                     const data::DataLoader* evaluate_with) {
   const bool validates = evaluate_with != nullptr;
   return fit(data, validates ? *evaluate_with : data,
              {.epochs = epochs,

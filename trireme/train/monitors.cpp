@@ -114,7 +114,7 @@ void GradientNorms::on_run_begin(const RunContext& run) {
   if (!options_.of_parameters) return;
   if (cuts_anything(run.model.options().plan) && run.world_size > 1) {
     throw UsageError("the plan cuts gradients: no rank has those of a whole parameter",
-                     "leave of_parameters out, or train with zero_stage 0");
+                     "leave of_parameters out, or train with zero_level 0");
   }
   if (stage_ranks(run.model.options().plan) > 1) {
     throw UsageError("the plan has stages: no rank has the gradients of all parameters",

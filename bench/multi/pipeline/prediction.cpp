@@ -20,9 +20,9 @@ Times measured_times(const Schedule& schedule,
   Times times = trireme::pipeline::measured_times(schedule, reports);
   for (int stage = 0; stage < schedule.num_stages(); ++stage) {
     const int rank = schedule.rank_of(stage);
-    const std::vector<double>& its = item(optimizer_times, rank);
+    const std::vector<double>& seconds = item(optimizer_times, rank);
     const double mean =
-        std::accumulate(its.begin(), its.end(), 0.0) / static_cast<double>(its.size());
+        std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
     const auto on_rank = std::ranges::count(schedule.rank_of_stage, rank);
     item(times.stages, stage).step = mean / static_cast<double>(on_rank);
   }

@@ -11,7 +11,7 @@
 #include <trireme/comm/world.h>
 #include <trireme/parallel/parallelize.h>
 
-#include <tests/stages.h>
+#include <tests/zero_levels.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -80,7 +80,7 @@ torch::Tensor train(const Network& network, torch::optim::Optimizer& optimizer, 
                     const torch::Tensor& inputs, const torch::Tensor& targets,
                     const trireme::comm::Group& group) {
   trireme::Parallelized parallelized = trireme::parallelize(
-      *network.module, {.bucket_bytes = 16384, .first_bucket_bytes = 4096, .zero_stage = stage},
+      *network.module, {.bucket_bytes = 16384, .first_bucket_bytes = 4096, .zero_level = stage},
       group);
   parallelized.shard(optimizer);
   const std::int64_t steps = inputs.size(0);
@@ -106,7 +106,7 @@ void train_all(const std::string& in, const std::string& out) {
   TensorMap losses;
   for (const std::string name : {"mlp", "gpt"}) {
     for (const std::string optimizer_name : {"momentum", "adamw"}) {
-      for (int stage = 0; stage <= trireme::test::kHighestStage; ++stage) {
+      for (int stage = 0; stage <= trireme::test::kHighestZeroLevel; ++stage) {
         const Network network = load_network(name, given, in);
         const auto optimizer = make_optimizer(optimizer_name, *network.module);
         losses[name + "." + optimizer_name + ".stage" + std::to_string(stage)] =

@@ -141,7 +141,7 @@ def run_rank(rank, folder):
 
 
 def compare(ours, theirs):
-    """Every run of Trireme, one for each stage of ZeRO, with both of Python."""
+    """Every run of Trireme, one for each ZeRO level, with both of Python."""
     worst = 0.0
     for name, expected in theirs.items():
         assert expected[-1].mean() < 0.97 * expected[0].mean(), f"{name} learned nothing: {expected}"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prints the rates of schedules as JSON, for schedules_parity.py, and those that plateaus make of
 // the scores that it is given.
+#include <trireme/optim/learning_rate_schedule.h>
 #include <trireme/optim/plateau.h>
-#include <trireme/optim/schedules.h>
 
 #include <nlohmann/json.hpp>
 
@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+using trireme::LearningRateSchedule;
 using trireme::Plateau;
 using trireme::PlateauOptions;
-using trireme::Schedule;
 
 namespace {
 
@@ -34,18 +34,19 @@ std::vector<double> rates_of(const PlateauOptions& options, double rate,
 
 int main() {
   constexpr std::int64_t kSteps = 40;
-  const std::map<std::string, Schedule> schedules = {
-      {"constant", Schedule::constant(0.3)},
-      {"linear", Schedule::linear(0.2, 0.05, 25)},
-      {"steps", Schedule::steps(0.5, 7, 0.3)},
-      {"milestones", Schedule::milestones(0.5, {3, 11, 11, 30}, 0.2)},
-      {"exponential", Schedule::exponential(0.5, 0.9)},
-      {"polynomial", Schedule::polynomial(0.5, 20, 2)},
-      {"cosine", Schedule::cosine(0.5, kSteps - 1, 0.01)},
-      {"one_cycle", Schedule::one_cycle(0.5, kSteps)},
-      {"one_cycle_other",
-       Schedule::one_cycle(0.5, kSteps, {.up = 0.45, .start_divisor = 10, .end_divisor = 100})},
-      {"then", Schedule::linear(0.1, 0.5, 10).then(10, Schedule::cosine(0.5, 30))},
+  const std::map<std::string, LearningRateSchedule> schedules = {
+      {"constant", LearningRateSchedule::constant(0.3)},
+      {"linear", LearningRateSchedule::linear(0.2, 0.05, 25)},
+      {"steps", LearningRateSchedule::steps(0.5, 7, 0.3)},
+      {"milestones", LearningRateSchedule::milestones(0.5, {3, 11, 11, 30}, 0.2)},
+      {"exponential", LearningRateSchedule::exponential(0.5, 0.9)},
+      {"polynomial", LearningRateSchedule::polynomial(0.5, 20, 2)},
+      {"cosine", LearningRateSchedule::cosine(0.5, kSteps - 1, 0.01)},
+      {"one_cycle", LearningRateSchedule::one_cycle(0.5, kSteps)},
+      {"one_cycle_other", LearningRateSchedule::one_cycle(
+                              0.5, kSteps, {.up = 0.45, .start_divisor = 10, .end_divisor = 100})},
+      {"then",
+       LearningRateSchedule::linear(0.1, 0.5, 10).then(10, LearningRateSchedule::cosine(0.5, 30))},
   };
   nlohmann::json all;
   for (const auto& [name, schedule] : schedules) {

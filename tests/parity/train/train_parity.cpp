@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small training that writes its run folder, for tensorboard_parity.py.
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/model.h>
 #include <trireme/train/monitors.h>
@@ -16,7 +16,7 @@ namespace {
 void train(const std::string& folder) {
   torch::manual_seed(1);
   const auto features = torch::randn({48, 4});
-  trireme::data::Pipeline data(trireme::data::tensors(
+  trireme::data::DataLoader data(trireme::data::tensors(
       {{"features", features}, {"label", features.narrow(1, 0, 3).argmax(1)}}));
   data.batch(8);
   torch::nn::Linear network(4, 3);

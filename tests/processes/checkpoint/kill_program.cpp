@@ -27,7 +27,7 @@ void run(const std::string& folder, int victim, std::int64_t microseconds, bool 
   const trireme::World world = trireme::init();
   torch::nn::Sequential net(torch::nn::Linear(200, 100), torch::nn::Linear(100, 3));
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0).momentum(1));
-  auto parallel = trireme::parallelize(*net, {.zero_stage = 3}, world.group);
+  auto parallel = trireme::parallelize(*net, {.zero_level = 3}, world.group);
   parallel.shard(sgd);
   net->forward(torch::zeros({1, 200})).sum().backward();
   sgd.step();

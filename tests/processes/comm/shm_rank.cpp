@@ -13,7 +13,7 @@
 #include <trireme/comm/shm/communicator.h>
 
 #include <sys/prctl.h>
-#include <tests/processes/comm/file_meeting.h>
+#include <tests/processes/comm/file_rendezvous.h>
 #include <tests/ranks/shm/checked_operation.h>
 
 #include <array>
@@ -69,12 +69,12 @@ bool go_on(Communicator& group, const std::filesystem::path& folder) {
 }
 
 int run(const Arguments& arguments) {
-  test::FileMeeting meeting(arguments.folder, arguments.by_name);
+  test::FileRendezvousStore store(arguments.folder, arguments.by_name);
   Options options;
   options.name = "tested";
   options.timeout = arguments.timeout;
   options.cache_folder = arguments.folder.parent_path();
-  const auto group = Communicator::connect(arguments.rank, arguments.size, meeting, options);
+  const auto group = Communicator::connect(arguments.rank, arguments.size, store, options);
   test::Random random(arguments.seed);
   for (std::uint64_t number = 1; go_on(*group, arguments.folder); ++number) {
     test::Plan plan = test::random_plan(random, arguments.size, 30'000);

@@ -77,8 +77,8 @@ void run(std::int64_t bytes, int repeats) {
   const auto identity = trireme::launch::read_identity(environment);
   const auto settings = trireme::Settings::from(environment);
   const auto store = trireme::launch::make_store(identity, 0, settings.timeout);
-  const auto all = trireme::launch::meet(
-      *store, identity, trireme::launch::own_attendance(identity), settings.timeout);
+  const auto all = trireme::launch::rendezvous(
+      *store, identity, trireme::launch::own_peer_info(identity), settings.timeout);
   trireme::comm::EngineContext context = {
       .store = c10::make_intrusive<c10d::PrefixStore>("flat", store),
       .rank = identity.rank,

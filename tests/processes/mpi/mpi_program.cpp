@@ -89,8 +89,8 @@ Run join() {
   Run run;
   run.identity = launch::read_identity(Environment::of_process());
   run.store = launch::make_store(run.identity, 0, std::chrono::minutes(2));
-  launch::meet(*run.store, run.identity, launch::own_attendance(run.identity),
-               std::chrono::minutes(2));
+  launch::rendezvous(*run.store, run.identity, launch::own_peer_info(run.identity),
+                     std::chrono::minutes(2));
   return run;
 }
 

@@ -2,7 +2,7 @@
 // What each rank holds of a model of 20 million parameters that Adam trains, against the formula
 // of docs/guide/training.md, within 5 %.
 //
-//   parallel_memory_program <stage of the plan> <stage of the formula>
+//   parallel_memory_program <ZeRO level of the plan> <ZeRO level of the formula>
 //
 // Counted is what the kernel gave this process: anonymous pages and, of shared memory, a page that
 // n ranks have mapped as 1/n of a page, so that the ranks add up to what the machine gave. Held is
@@ -79,13 +79,13 @@ void warm_up(const trireme::comm::Group& group) {
 }
 
 // Bytes a rank keeps, of a model of `parameters` bytes.
-double formula(int stage, double parameters, int ranks) {
+double formula(int zero_level, double parameters, int ranks) {
   const double part = parameters / ranks;
   const double bucket = kBucketBytes;
   const double lent = 2 * bucket;  // in which gradients travel
   // In which parameters are whole.
   const double gathered = static_cast<double>(trireme::Plan{}.gathered_buckets) * bucket;
-  switch (stage) {
+  switch (zero_level) {
     case 0:
       return parameters + parameters + 2 * parameters;
     case 1:
@@ -95,7 +95,7 @@ double formula(int stage, double parameters, int ranks) {
     case 3:
       return part + part + lent + gathered + 2 * part;
     default:
-      throw std::invalid_argument("no stage " + std::to_string(stage));
+      throw std::invalid_argument("no ZeRO level " + std::to_string(zero_level));
   }
 }
 
@@ -114,12 +114,12 @@ struct Measured {
   double peak = 0;
 };
 
-Measured measure(int stage, const trireme::comm::Group& group) {
+Measured measure(int zero_level, const trireme::comm::Group& group) {
   const std::int64_t before = held_bytes();
   torch::nn::Sequential network = make_network(kLayers);
   trireme::Parallelized parallelized = trireme::parallelize(
       *network,
-      {.bucket_bytes = kBucketBytes, .first_bucket_bytes = kBucketBytes, .zero_stage = stage},
+      {.bucket_bytes = kBucketBytes, .first_bucket_bytes = kBucketBytes, .zero_level = zero_level},
       group);
   torch::optim::Adam optimizer(network->parameters());
   parallelized.shard(optimizer);
@@ -140,19 +140,20 @@ Measured measure(int stage, const trireme::comm::Group& group) {
   return measured;
 }
 
-int compare(int stage, int stage_of_formula) {
+int compare(int zero_level, int level_of_formula) {
   // Every tensor of the model has pages of its own, which are given back when it goes.
   ::mallopt(M_MMAP_THRESHOLD, 64 << 10);
   torch::set_num_threads(1);
   const trireme::World world =
       trireme::init({.engine = {}, .timeout = {}, .tensor_memory = "libtorch"});
   warm_up(world.group);
-  const Measured measured = measure(stage, world.group);
-  const double held = formula(stage_of_formula, measured.parameters, world.size);
+  const Measured measured = measure(zero_level, world.group);
+  const double held = formula(level_of_formula, measured.parameters, world.size);
   const double peak = held + kPassing;
-  std::printf("rank %d of %d, stage %d: held %.1f MB (formula %.1f), peak %.1f MB (at most %.1f)\n",
-              world.rank, world.size, stage, measured.held / kMegabyte, held / kMegabyte,
-              measured.peak / kMegabyte, peak / kMegabyte);
+  std::printf(
+      "rank %d of %d, ZeRO level %d: held %.1f MB (formula %.1f), peak %.1f MB (at most %.1f)\n",
+      world.rank, world.size, zero_level, measured.held / kMegabyte, held / kMegabyte,
+      measured.peak / kMegabyte, peak / kMegabyte);
   const double off = maximum_over(world.group, std::abs(measured.held / held - 1));
   const double above = maximum_over(world.group, measured.peak / peak - 1);
   if (world.is_first()) {
@@ -166,8 +167,9 @@ int compare(int stage, int stage_of_formula) {
 
 int main(int count, char** arguments) try {
   if (count != 3) {
-    std::fputs("usage: parallel_memory_program <stage of the plan> <stage of the formula>\n",
-               stderr);
+    std::fputs(
+        "usage: parallel_memory_program <ZeRO level of the plan> <ZeRO level of the formula>\n",
+        stderr);
     return 2;
   }
   return compare(std::stoi(arguments[1]), std::stoi(arguments[2]));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every rank holds with each stage of ZeRO, as the kernel counts it, is what the formula says.
+// What every rank holds with each ZeRO level, as the kernel counts it, is what the formula says.
 #include <gmock/gmock.h>
 #include <tests/processes/parallel/run_ranks.h>
-#include <tests/stages.h>
+#include <tests/zero_levels.h>
 
 #include <string>
 #include <tuple>
@@ -13,25 +13,25 @@ namespace {
 using test::Finished;
 using ::testing::HasSubstr;
 
-Finished run_memory(int ranks, int stage, int stage_of_formula) {
+Finished run_memory(int ranks, int zero_level, int level_of_formula) {
   return test::run_ranks(ranks, "PARALLEL_MEMORY_PROGRAM",
-                         std::to_string(stage) + " " + std::to_string(stage_of_formula));
+                         std::to_string(zero_level) + " " + std::to_string(level_of_formula));
 }
 
 class ParallelMemory : public ::testing::TestWithParam<std::tuple<int, int>> {};
 INSTANTIATE_TEST_SUITE_P(RanksAndStages, ParallelMemory,
                          ::testing::Combine(::testing::Values(2, 4),
-                                            ::testing::Range(0, test::kHighestStage + 1)));
+                                            ::testing::Range(0, test::kHighestZeroLevel + 1)));
 
 TEST_P(ParallelMemory, IsThatOfTheFormulaWithinFivePercent) {
-  const auto [ranks, stage] = GetParam();
-  const Finished finished = run_memory(ranks, stage, stage);
+  const auto [ranks, zero_level] = GetParam();
+  const Finished finished = run_memory(ranks, zero_level, zero_level);
   EXPECT_EQ(finished.code, 0) << finished.output;
 }
 
 TEST(ParallelMemory, OfOneStageIsNotThatOfTheNext) {
-  for (int stage = 1; stage <= test::kHighestStage; ++stage) {
-    const Finished finished = run_memory(2, stage - 1, stage);
+  for (int zero_level = 1; zero_level <= test::kHighestZeroLevel; ++zero_level) {
+    const Finished finished = run_memory(2, zero_level - 1, zero_level);
     EXPECT_EQ(finished.code, 1) << finished.output;
     EXPECT_THAT(finished.output, HasSubstr("held: off by"));
   }

@@ -4,7 +4,8 @@
 // compared with a plain LibTorch loop too.
 //
 //   parallel_models_program fast    a few cases
-//   parallel_models_program grid    every model, number of micro-batches, optimizer, stage and size
+//   parallel_models_program grid    every model, number of micro-batches, optimizer, ZeRO level and
+//   size
 //                                   of buckets
 //   parallel_models_program reverse a few cases against a process that adds the ranks the other way
 //                                   round: must fail from three ranks on
@@ -12,7 +13,7 @@
 #include <trireme/comm/world.h>
 
 #include <tests/processes/parallel/training.h>
-#include <tests/stages.h>
+#include <tests/zero_levels.h>
 
 #include <cstdint>
 #include <iostream>
@@ -29,7 +30,7 @@ struct Case {
   Variant variant;
 };
 
-// Each model with each size of buckets, and stages in turn.
+// Each model with each size of buckets, and ZeRO levels in turn.
 std::vector<Case> few_cases() {
   const std::vector<Case> kinds = {
       {{.optimizer = "adam", .micro_batches = 2}, {.bucket_bytes = 1}},
@@ -40,7 +41,7 @@ std::vector<Case> few_cases() {
     for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
       all.push_back(kinds[kind]);
       all.back().subject.model = kSmallModels[model];
-      all.back().variant.zero_stage = static_cast<int>(model + kind) % (kHighestStage + 1);
+      all.back().variant.zero_level = static_cast<int>(model + kind) % (kHighestZeroLevel + 1);
     }
   }
   return all;
@@ -55,13 +56,13 @@ std::vector<Case> grid(int ranks) {
   std::size_t turn = 0;
   for (const std::string& model : kSmallModels) {
     for (const std::int64_t micro_batches : {1, 2, 3}) {
-      for (int stage = 0; stage <= kHighestStage; ++stage) {
+      for (int zero_level = 0; zero_level <= kHighestZeroLevel; ++zero_level) {
         ++turn;
         for (std::size_t size = 0; size < bucket_bytes.size(); ++size) {
           for (std::size_t which = 0; which < optimizers.size(); ++which) {
             if (ranks > 4 && (turn + size) % optimizers.size() != which) continue;
             all.push_back({{model, optimizers[which], micro_batches},
-                           {.zero_stage = stage,
+                           {.zero_level = zero_level,
                             .bucket_bytes = bucket_bytes[size],
                             .is_delayed = bucket_bytes[size] == 4096}});
           }
@@ -137,7 +138,7 @@ int compare_all(const std::vector<Case>& cases, RankOrder order, const World& wo
   const std::int64_t count = failures.over(world.group);
   if (world.is_first()) {
     std::cout << world.size << " ranks, " << expected.size() << " references, " << cases.size()
-              << " cases, stages 0 to " << kHighestStage << ": " << count << " differences"
+              << " cases, ZeRO levels 0 to " << kHighestZeroLevel << ": " << count << " differences"
               << std::endl;
   }
   // A rank that fails ends the others: the first alone does, after it has said why.

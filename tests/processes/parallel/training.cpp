@@ -71,7 +71,7 @@ std::string to_string(const Subject& subject) {
 
 std::string to_string(const Variant& variant) {
   std::ostringstream text;
-  text << "stage " << variant.zero_stage << ", buckets of " << variant.bucket_bytes
+  text << "ZeRO level " << variant.zero_level << ", buckets of " << variant.bucket_bytes
        << (variant.is_delayed ? ", delayed" : "");
   return text.str();
 }
@@ -130,7 +130,7 @@ State train_parallel(const Subject& subject, const Variant& variant, const comm:
                                           {.micro_batches = subject.micro_batches,
                                            .bucket_bytes = variant.bucket_bytes,
                                            .first_bucket_bytes = variant.bucket_bytes,
-                                           .zero_stage = variant.zero_stage},
+                                           .zero_level = variant.zero_level},
                                           group);
   parallelized.shard(*optimizer);
   std::minstd_rand random(static_cast<unsigned>(group.rank()));

@@ -23,7 +23,7 @@ struct Subject {
 
 /// What must not.
 struct Variant {
-  int zero_stage = 0;
+  int zero_level = 0;
   std::int64_t bucket_bytes = 4096;
   bool is_delayed = false;  ///< ranks dawdle at random
 };

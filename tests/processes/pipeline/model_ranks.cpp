@@ -41,11 +41,11 @@ TEST(ModelOnProcesses, HasTheBitsOfDataParallelAloneWithAnyZeroStage) {
   plan.micro_batches = 2;
   const std::vector<Trained> all = test::without_stages(residual, kImage, program, plan, 2);
   const Trained& expected = all[static_cast<std::size_t>(data_part(plan, group).index)];
-  for (const int zero_stage : {0, 1, 2, 3}) {
-    SCOPED_TRACE(zero_stage);
-    plan.zero_stage = zero_stage;
+  for (const int zero_level : {0, 1, 2, 3}) {
+    SCOPED_TRACE(zero_level);
+    plan.zero_level = zero_level;
     Trained got = run_program(residual(), kImage, program, plan, group);
-    if (zero_stage == 3) {  // parameters are not whole at the end; what they predict is compared
+    if (zero_level == 3) {  // parameters are not whole at the end; what they predict is compared
       got.parameters = expected.parameters;
       got.buffers = expected.buffers;
     }

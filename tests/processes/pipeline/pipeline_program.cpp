@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of `trireme run`: trains a small network in stages, one on each rank along `pipe`.
 //   pipeline_program <schedule> <none|throw|die|stop|token> <rank that fails>
-//       [<ranks along data> <ZeRO stage>]
+//       [<ranks along data> <ZeRO level>]
 // In the backward pass of the third micro-batch of the second step that rank throws, is killed, or
 // stops; `token` is an input that the first stage refuses. Prints bits of the losses and of the
 // network, and what a rank learns of the failure.
@@ -91,7 +91,7 @@ struct Arguments {
   std::string failure;
   int victim = 0;
   int along_data = 1;
-  int zero_stage = 0;
+  int zero_level = 0;
 };
 
 void train(const Arguments& arguments) {
@@ -104,7 +104,7 @@ void train(const Arguments& arguments) {
   trireme::Plan plan{.mesh = {{"data", arguments.along_data}, {"pipe", num_stages}},
                      .schedule = arguments.schedule,
                      .micro_batches = kMicroBatches,
-                     .zero_stage = arguments.zero_stage};
+                     .zero_level = arguments.zero_level};
   for (int stage = 0; stage < num_stages; ++stage) {
     plan.stages.emplace_back(names[static_cast<std::size_t>(stage)], stage);
   }
@@ -155,7 +155,7 @@ int main(int count, char** arguments) {
            .failure = arguments[2],
            .victim = std::stoi(arguments[3]),
            .along_data = count == 6 ? std::stoi(arguments[4]) : 1,
-           .zero_stage = count == 6 ? std::stoi(arguments[5]) : 0});
+           .zero_level = count == 6 ? std::stoi(arguments[5]) : 0});
     return 0;
   } catch (const trireme::CommError& error) {
     say(own, "CommError", error.what());

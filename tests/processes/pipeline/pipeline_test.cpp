@@ -12,6 +12,7 @@ namespace {
 
 using test::Finished;
 using test::run_ranks;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -46,7 +47,7 @@ struct Case {
   int ranks = 2;
   int victim = 0;
   int along_data = 1;
-  int zero_stage = 0;
+  int zero_level = 0;
 };
 
 class FailingPipeline : public ::testing::TestWithParam<Case> {
@@ -54,7 +55,7 @@ class FailingPipeline : public ::testing::TestWithParam<Case> {
   static Finished run(const std::string& options = {}) {
     const Case& it = GetParam();
     std::string arguments = it.schedule + " " + it.failure;
-    for (const int number : {it.victim, it.along_data, it.zero_stage}) {
+    for (const int number : {it.victim, it.along_data, it.zero_level}) {
       arguments += " " + std::to_string(number);
     }
     return run_ranks(it.ranks, kProgram, arguments,
@@ -77,13 +78,14 @@ TEST_P(ThrowingPipeline, IsToldByNameOnAllRanks) {
   const Finished finished = run();
   EXPECT_NE(finished.code, 0) << finished.output;
   const std::string victim = "rank " + std::to_string(it.victim);
+  // Compilers disagree about which of the two summands is computed first.
   const char* const own = it.failure == "token"
-                              ? "operator 1, aten::embedding of words failed: index out of range"
+                              ? "operator [01], aten::embedding of words failed: index out of range"
                               : "mine";
   for (int rank = 0; rank < it.ranks; ++rank) {
     const std::string who = "rank " + std::to_string(rank);
     if (rank == it.victim) {
-      EXPECT_THAT(finished.output, HasSubstr(who + ": error: " + own));
+      EXPECT_THAT(finished.output, ContainsRegex(who + ": error: " + own));
     } else {
       EXPECT_THAT(finished.output, HasSubstr(who + ": CommError: "));
     }

@@ -26,8 +26,8 @@ TEST_P(ZeroOnProcesses, HasTheBitsOfAPlainLoop) {
   const Outcome expected = test::alone(GetParam(), arranged);
   const std::vector<std::pair<int, std::string>> kinds = {
       {1, "1f1b"}, {2, "zb-h1"}, {3, "zb-h1"}, {3, "gpipe"}};
-  for (const auto& [zero_stage, schedule] : kinds) {
-    arranged.zero_stage = zero_stage;
+  for (const auto& [zero_level, schedule] : kinds) {
+    arranged.zero_level = zero_level;
     arranged.schedule = schedule;
     SCOPED_TRACE(::testing::PrintToString(arranged));
     test::expect_same_bits(test::train(GetParam().make(), arranged, group), expected);
@@ -35,7 +35,7 @@ TEST_P(ZeroOnProcesses, HasTheBitsOfAPlainLoop) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, ZeroOnProcesses, ::testing::ValuesIn(test::network_cases()),
-                         [](const auto& its) { return its.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 }  // namespace
 }  // namespace trireme

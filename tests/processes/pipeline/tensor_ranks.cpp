@@ -18,11 +18,11 @@ class TensorAxisOnProcesses : public ::testing::TestWithParam<Shared> {};
 
 TEST_P(TensorAxisOnProcesses, TrainsLikeOneProcess) {
   const comm::Group group = init().group;
-  const Shared& its = GetParam();
-  ASSERT_EQ(group.size(), ranks_of(its));
+  const Shared& setting = GetParam();
+  ASSERT_EQ(group.size(), ranks_of(setting));
   const Outcome expected =
-      test::Alone(test::language_model_in_double(its.is_tied)).train(arranged_of(its));
-  const Outcome got = train(test::language_model_in_double(its.is_tied), its, group);
+      test::Alone(test::language_model_in_double(setting.is_tied)).train(arranged_of(setting));
+  const Outcome got = train(test::language_model_in_double(setting.is_tied), setting, group);
   test::expect_close(got.parameters, expected.parameters, "parameter");
   for (std::size_t rank = 0; rank < got.losses.size(); ++rank) {
     if (got.losses[rank].empty()) continue;
@@ -36,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, TensorAxisOnProcesses,
                                                   .schedule = "zb-h1",
                                                   .is_tied = true},
                                            Shared{.mesh = {{"pipe", 1}, {"data", 2}, {"tensor", 2}},
-                                                  .zero_stage = 3}));
+                                                  .zero_level = 3}));
 
 }  // namespace
 }  // namespace trireme

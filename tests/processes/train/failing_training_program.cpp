@@ -2,11 +2,11 @@
 // Trains a small network; rank 1 fails in the third step. Prints what each rank learns of it, and
 // trains on where the group is still alive.
 //
-//   failing_training_program data|forward|backward <stage of the plan>
+//   failing_training_program data|forward|backward <ZeRO level of the plan>
 //       [<ranks along pipe> throw|stop|die]
 #include <trireme/base/error.h>
 #include <trireme/comm/world.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/model.h>
@@ -25,7 +25,7 @@ namespace {
 
 struct Arguments {
   std::string place;
-  int zero_stage = 0;
+  int zero_level = 0;
   int along_pipe = 1;
   std::string failure = "throw";
 };
@@ -44,7 +44,7 @@ void fail(const std::string& failure) {
 }
 
 trireme::Plan plan_of(const Arguments& arguments, int ranks) {
-  trireme::Plan plan{.zero_stage = arguments.zero_stage};
+  trireme::Plan plan{.zero_level = arguments.zero_level};
   if (arguments.along_pipe == 1) return plan;
   plan.mesh = {{"data", ranks / arguments.along_pipe}, {"pipe", arguments.along_pipe}};
   plan.stages = {{"0", 0}, {"2", 1}};
@@ -70,7 +70,7 @@ int train(const Arguments& arguments) {
   }
   const trireme::Plan plan = plan_of(arguments, world.size);
   const trireme::DataPart part = trireme::data_part(plan, world.group);
-  trireme::data::Pipeline data(trireme::data::tensors(
+  trireme::data::DataLoader data(trireme::data::tensors(
       {{"features", features}, {"label", features.narrow(1, 0, 3).argmax(1)}}));
   data.shard({.index = part.index, .count = part.count}).batch(4);
   data.map("features", [&](at::Tensor sample) {
@@ -103,13 +103,13 @@ int train(const Arguments& arguments) {
 }  // namespace
 
 int main(int count, char** arguments) try {
-  if (count != 3 && count != 5) throw std::invalid_argument("give a place and a stage");
-  Arguments its{.place = arguments[1], .zero_stage = std::stoi(arguments[2])};
+  if (count != 3 && count != 5) throw std::invalid_argument("give a place and a ZeRO level");
+  Arguments parsed{.place = arguments[1], .zero_level = std::stoi(arguments[2])};
   if (count == 5) {
-    its.along_pipe = std::stoi(arguments[3]);
-    its.failure = arguments[4];
+    parsed.along_pipe = std::stoi(arguments[3]);
+    parsed.failure = arguments[4];
   }
-  return train(its);
+  return train(parsed);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

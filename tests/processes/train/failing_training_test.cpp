@@ -20,7 +20,7 @@ constexpr const char* kProgram = "FAILING_TRAINING_PROGRAM";
 struct Case {
   std::string engine;
   std::string place;
-  std::string stage;
+  std::string zero_level;
   std::string doing;
 };
 
@@ -32,9 +32,9 @@ INSTANTIATE_TEST_SUITE_P(Engines, FailingTraining,
                                            Case{"gloo", "forward", "0", "computing forward"}));
 
 TEST_P(FailingTraining, EndsOnAllRanksByNameAndTheyTrainOn) {
-  const auto& [engine, place, stage, doing] = GetParam();
+  const auto& [engine, place, zero_level, doing] = GetParam();
   const Finished finished =
-      run_ranks(3, kProgram, place + " " + stage, "--env TRIREME_ENGINE=" + engine);
+      run_ranks(3, kProgram, place + " " + zero_level, "--env TRIREME_ENGINE=" + engine);
   EXPECT_EQ(finished.code, 0) << finished.output;
   for (int rank = 0; rank < 3; ++rank) {
     const std::string who = "rank " + std::to_string(rank);

@@ -4,5 +4,7 @@
 
 // NOLINTBEGIN: names of the C library
 extern "C" void* __libc_malloc(std::size_t bytes);
-extern "C" void* malloc(std::size_t bytes) { return __libc_malloc(bytes); }
+extern "C" [[gnu::visibility("default")]] void* malloc(std::size_t bytes) {
+  return __libc_malloc(bytes);
+}
 // NOLINTEND

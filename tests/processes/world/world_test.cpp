@@ -138,8 +138,8 @@ TEST(Init, MeetsAgainWhenAllHandlesWereDropped) {
     EXPECT_EQ(horovod.code, 0) << horovod.output;
     EXPECT_THAT(horovod.output, HasSubstr(said));
     // Rank 0 serves the store itself, and the others may come to it before it has begun anew.
-    const std::string by_hand = "WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port();
-    const Finished hand = shell(choice + "for rank in 0 1 2; do RANK=$rank " + by_hand + " " +
+    const std::string manual = "WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port();
+    const Finished hand = shell(choice + "for rank in 0 1 2; do RANK=$rank " + manual + " " +
                                 kProgram + " --again || echo failed & done; wait");
     EXPECT_THAT(hand.output, AllOf(HasSubstr(said), Not(HasSubstr("failed")))) << engine;
   }

@@ -166,8 +166,7 @@ TEST(DirectCalls, ViewsAndVersionsFollow) {
     return std::pair(base, base._version());
   };
   const auto [expected, version] = written(sample({4, 3}));
-  on_cut([&, &expected = expected, &version = version](const torch::Tensor& cut,
-                                                       const Layout& /*layout*/) {
+  on_cut([&](const torch::Tensor& cut, const Layout& /*layout*/) {
     for (int call = 0; call < 3; ++call) {
       const auto [base, its_version] = written(cut);
       EXPECT_EQ(its_version, version);

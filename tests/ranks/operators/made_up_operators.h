@@ -124,9 +124,9 @@ inline Strategy strategy(std::initializer_list<Placement> inputs,
 }
 
 inline Rule rule(Strategies strategies, std::function<Shapes(const Call&)> shapes) {
-  return {.strategies = [its = std::move(strategies)](
+  return {.strategies = [list = std::move(strategies)](
                             const AxisCall&,
-                            Strategies& all) { all.insert(all.end(), its.begin(), its.end()); },
+                            Strategies& all) { all.insert(all.end(), list.begin(), list.end()); },
           .shapes = std::move(shapes)};
 }
 

@@ -3,7 +3,7 @@
 // that one mode uses, weights that several stages use.
 #include <trireme/base/error.h>
 #include <trireme/parallel/sharded_state.h>
-#include <trireme/parallel/state.h>
+#include <trireme/parallel/state_dict.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,8 +56,8 @@ std::vector<std::string> told(
 }
 
 TEST(Asymmetry, AllHearOfAParameterThatOneStageFroze) {
-  for (const int zero_stage : {0, 2}) {
-    const Arranged arranged{.pipe = 2, .data = 2, .zero_stage = zero_stage};
+  for (const int zero_level : {0, 2}) {
+    const Arranged arranged{.pipe = 2, .data = 2, .zero_level = zero_level};
     EXPECT_THAT(
         told(arranged,
              [](Pipeline& pipeline, torch::optim::SGD& optimizer, const Network& network) {
@@ -71,12 +71,13 @@ TEST(Asymmetry, AllHearOfAParameterThatOneStageFroze) {
 }
 
 TEST(Asymmetry, AllHearOfAnOptimizerThatOneStageForgot) {
-  EXPECT_THAT(told({.pipe = 2, .data = 2, .zero_stage = 1},
+  EXPECT_THAT(told({.pipe = 2, .data = 2, .zero_level = 1},
                    [](Pipeline& pipeline, torch::optim::SGD&, const Network& network) {
                      auto* const net = network.module->as<test::SkippingNetImpl>();
                      Tensors of_first;
                      for (const auto& part : {net->first, net->second, net->bottom}) {
-                       for (const auto& its : part->parameters()) of_first.push_back(its);
+                       for (const auto& parameter : part->parameters())
+                         of_first.push_back(parameter);
                      }
                      torch::optim::SGD optimizer(of_first, 0.1);
                      pipeline.shard(optimizer);
@@ -260,21 +261,21 @@ Network thrice_net() {
 // that is a loop over these ranks in one process.
 TEST(SharedWeights, HaveTheBitsOfOneBackwardForEachRankAlongData) {
   for (const int data : {1, 2}) {
-    for (const int zero_stage : {0, 1, 3}) {
+    for (const int zero_level : {0, 1, 3}) {
       const Network plain = thrice_net();
       const Tensors whole = plain.batch(4L * data, 0);
       torch::Tensor sum;
       for (int rank = 0; rank < data; ++rank) {
         plain.module->zero_grad();
         plain.forward(part_of(whole, rank, data))[0].backward();
-        const torch::Tensor& its = plain.module->as<ThriceNetImpl>()->shared.grad();
-        sum = sum.defined() ? sum + its : its.clone();
+        const torch::Tensor& gradient = plain.module->as<ThriceNetImpl>()->shared.grad();
+        sum = sum.defined() ? sum + gradient : gradient.clone();
       }
       const torch::Tensor expected =
           plain.module->as<ThriceNetImpl>()->shared.detach() - 0.5 * (sum / data);
       run_ranks(3 * data, [&](const comm::Group& group) {
         const Arranged arranged{
-            .pipe = 3, .data = data, .zero_stage = zero_stage, .micro_batches = 1};
+            .pipe = 3, .data = data, .zero_level = zero_level, .micro_batches = 1};
         SCOPED_TRACE(::testing::PrintToString(arranged));
         const Network network = thrice_net();
         torch::optim::SGD optimizer(network.module->parameters(), 0.5);
@@ -302,7 +303,7 @@ TEST(SeveralOptimizers, GiveTheirStateWholeOneByOne) {
                                torch::optim::SGDOptions(0.1).momentum(0.9));
     torch::optim::SGD of_rest(rest, 0.1);
     Pipeline pipeline(*net, network.forward,
-                      plan_of({.pipe = 2, .data = 2, .zero_stage = 1}, network), group);
+                      plan_of({.pipe = 2, .data = 2, .zero_level = 1}, network), group);
     pipeline.shard(of_first);
     pipeline.shard(of_rest);
     for (int step = 0; step < 2; ++step) {
@@ -310,14 +311,14 @@ TEST(SeveralOptimizers, GiveTheirStateWholeOneByOne) {
       of_first.step();
       of_rest.step();
     }
-    WholeState state;
+    FullState state;
     for (int root = 0; root < 4; ++root) {
-      WholeState its = whole_state(pipeline.parallelized(), *net, of_first, root);
-      if (root == group.rank()) state = std::move(its);
+      FullState full = full_state(pipeline.parallelized(), *net, of_first, root);
+      if (root == group.rank()) state = std::move(full);
     }
     EXPECT_EQ(state.optimizer.tensors.size(), 2);  // momentum of weight and bias
     EXPECT_EQ(state.module.size(), net->named_parameters().size());
-    load_whole_state(state, pipeline.parallelized(), *net, of_first);
+    load_full_state(state, pipeline.parallelized(), *net, of_first);
     static_cast<void>(pipeline.step(network.batch(4, 2)));  // goes on
     of_first.step();
   });

@@ -61,23 +61,23 @@ TORCH_MODULE(ChainStage);
 inline int skip_to(int num_stages) { return num_stages < 3 ? 0 : std::min(num_stages - 1, 3); }
 
 /// What crosses a chain. @param samples of a micro-batch, by variant.
-inline std::vector<Crossing> crossings_of_chain(int num_stages,
-                                                const std::vector<std::int64_t>& samples) {
+inline std::vector<BoundaryTensor> boundary_tensors_of_chain(
+    int num_stages, const std::vector<std::int64_t>& samples) {
   std::vector<Shape> shapes;
   for (const std::int64_t count : samples) shapes.push_back({.sizes = {count, kWidth}});
-  std::vector<Crossing> crossings;
+  std::vector<BoundaryTensor> boundary_tensors;
   for (int stage = 0; stage + 1 < num_stages; ++stage) {
-    crossings.push_back(
+    boundary_tensors.push_back(
         {.value = kFirstHidden + stage, .from = stage, .to = {stage + 1}, .shapes = shapes});
   }
-  for (int to = 2; to <= skip_to(num_stages); ++to) crossings.front().to.push_back(to);
-  crossings.push_back({.value = kMask,
-                       .from = 0,
-                       .to = {num_stages - 1},
-                       .dtype = at::kLong,
-                       .has_gradient = false,
-                       .shapes = shapes});
-  return crossings;
+  for (int to = 2; to <= skip_to(num_stages); ++to) boundary_tensors.front().to.push_back(to);
+  boundary_tensors.push_back({.value = kMask,
+                              .from = 0,
+                              .to = {num_stages - 1},
+                              .dtype = at::kLong,
+                              .has_gradient = false,
+                              .shapes = shapes});
+  return boundary_tensors;
 }
 
 /// The program of a chain. @param plan as a generator gives it, changed by passes but for messages.
@@ -88,7 +88,7 @@ inline Program program_of_chain(schedule::Schedule plan,
     if (to <= skip_to(num_stages) || to + 1 == num_stages) plan.edges.push_back({0, to});
   }
   return {.schedule = std::move(plan),
-          .crossings = crossings_of_chain(num_stages, samples),
+          .boundary_tensors = boundary_tensors_of_chain(num_stages, samples),
           .inputs = {kInput, kTarget},
           .loss = kLoss,
           .loss_stage = num_stages - 1};

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages on several devices of one process, the processor several times or pretended ones: every
+// Stages on several devices of one process, the processor several times or fake ones: every
 // bit as processes of one stage each, and no race.
 #include <trireme/base/error.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/parallel/deferred.h>
 #include <trireme/parallel/pipeline/devices/device_pipeline.h>
 #include <trireme/schedule/generators/generators.h>
-#include <trireme/schedule/text.h>
+#include <trireme/schedule/schedule_text.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <tests/pretended_device/device.h>
+#include <tests/fake_device/device.h>
 #include <tests/ranks/checks.h>
 #include <tests/ranks/pipeline/networks.h>
 #include <tests/ranks/thread_ranks.h>
@@ -88,10 +88,10 @@ using Devices = std::vector<at::Device>;
 
 Devices processors(int count) { return Devices(static_cast<std::size_t>(count), at::kCPU); }
 
-Devices pretended(int count) {
+Devices fake(int count) {
   Devices devices;
   for (int index = 0; index < count; ++index) {
-    devices.push_back(testing::pretended::device(index));
+    devices.push_back(testing::fake::device(index));
   }
   return devices;
 }
@@ -130,7 +130,9 @@ struct Way {
 struct Case {
   std::string name;
   std::function<Network()> make;
-  friend std::ostream& operator<<(std::ostream& out, const Case& its) { return out << its.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Case& test_case) {
+    return out << test_case.name;
+  }
 };
 
 class DevicePipelineOf : public ::testing::TestWithParam<Case> {};
@@ -164,21 +166,21 @@ TEST_P(DevicePipelineElsewhere, HasTheBitsOfTheProcessor) {
     if (stages == 4) {
       network.batch = [given = network.batch](std::int64_t rows, std::int64_t step) {
         auto batch = given(rows, step);
-        for (torch::Tensor& tensor : batch) tensor = tensor.to(testing::pretended::device(3));
+        for (torch::Tensor& tensor : batch) tensor = tensor.to(testing::fake::device(3));
         return batch;
       };
     }
-    const Outcome got = train_on_devices(network, plan, pretended(ranks));
+    const Outcome got = train_on_devices(network, plan, fake(ranks));
     expect_same_bits(got.losses, expected.losses, "loss");
     expect_same_bits(got.tensors, expected.tensors, "tensor");
   }
-  EXPECT_THAT(testing::pretended::take_races(), IsEmpty());
+  EXPECT_THAT(testing::fake::take_races(), IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, DevicePipelineElsewhere,
                          ::testing::Values(Case{"ResidualNet", test::residual_net},
                                            Case{"SkippingNet", test::skipping_net}),
-                         [](const auto& its) { return its.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
     Networks, DevicePipelineOf,
@@ -187,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"TiedEmbedding", [] { return test::language_model(0, true); }},
                       Case{"SkippingNet", test::skipping_net},
                       Case{"RecurrentNet", test::recurrent_net}),
-    [](const auto& its) { return its.param.name; });
+    [](const auto& param_info) { return param_info.param.name; });
 
 TEST(DevicePipeline, CutsByItselfAndRecomputes) {
   const Network network = test::language_model(0.2);
@@ -205,7 +207,7 @@ TEST(DevicePipeline, MovesTheModule) {
   const Network network = test::language_model(0, true);
   const auto before = network.module->parameters();
   DevicePipeline pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
-                          {at::kCPU, testing::pretended::device(1)});
+                          {at::kCPU, testing::fake::device(1)});
   pipeline.step(network.batch(6, 0));
   const auto after = network.module->named_parameters().pairs();
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -271,9 +273,9 @@ TEST(DevicePipeline, EvaluatesAndLeavesTheModuleAsItWas) {
 
 class DevicePipelineOn : public ::testing::TestWithParam<Devices> {};
 
-INSTANTIATE_TEST_SUITE_P(Kinds, DevicePipelineOn, ::testing::Values(processors(2), pretended(2)),
-                         [](const auto& its) {
-                           return its.param[0].is_cpu() ? "Processor" : "Pretended";
+INSTANTIATE_TEST_SUITE_P(Kinds, DevicePipelineOn, ::testing::Values(processors(2), fake(2)),
+                         [](const auto& param_info) {
+                           return param_info.param[0].is_cpu() ? "Processor" : "Fake";
                          });
 
 TEST_P(DevicePipelineOn, FindsMicroBatchesAndLeavesNoTrace) {
@@ -288,7 +290,8 @@ TEST_P(DevicePipelineOn, FindsMicroBatchesAndLeavesNoTrace) {
   Outcome after;
   take_tensors(network, after);
   expect_same_bits(after.tensors, before.tensors, "tensor");
-  EXPECT_TRUE(std::ranges::none_of(after.gradients, [](const auto& its) { return its.defined(); }));
+  EXPECT_TRUE(std::ranges::none_of(after.gradients,
+                                   [](const auto& gradient) { return gradient.defined(); }));
   ASSERT_GE(times.size(), 2U);
   EXPECT_EQ(times.front().micro_batches, 1);
   EXPECT_EQ(times.front().rows, 8);
@@ -303,7 +306,7 @@ TEST_P(DevicePipelineOn, FindsMicroBatchesAndLeavesNoTrace) {
   const Outcome named = train_on_devices(again, plan, GetParam());
   expect_same_bits(found.losses, named.losses, "loss");
   expect_same_bits(found.tensors, named.tensors, "tensor");
-  EXPECT_THAT(testing::pretended::take_races(), IsEmpty());
+  EXPECT_THAT(testing::fake::take_races(), IsEmpty());
 }
 
 // With a tied embedding, whose gradients come together from both devices.
@@ -313,13 +316,13 @@ TEST(DevicePipeline, TrainsALanguageModelElsewhere) {
   for (const char* const schedule : {"1f1b", "zb-h1"}) {
     const Plan plan = plan_of(network, schedule, 3);
     const Outcome expected = train_on_ranks(make, plan, 3);
-    const Outcome got = train_on_devices(make(), plan, pretended(3));
+    const Outcome got = train_on_devices(make(), plan, fake(3));
     for (std::size_t i = 0; i < got.tensors.size(); ++i) {
       EXPECT_TRUE(torch::allclose(got.tensors[i], expected.tensors[i], 1e-5, 1e-6))
           << schedule << ", tensor " << i;
     }
   }
-  EXPECT_THAT(testing::pretended::take_races(), IsEmpty());
+  EXPECT_THAT(testing::fake::take_races(), IsEmpty());
 }
 
 // Some stages on the processor, some elsewhere; the pipeline is moved between steps, and so is the
@@ -329,7 +332,7 @@ TEST(DevicePipeline, TrainsOnTheProcessorAndElsewhere) {
   const Plan plan = plan_of(network, "1f1b", 3);
   const Outcome expected = train_on_ranks(test::residual_net, plan, 3);
   DevicePipeline made(*network.module, network.forward, plan,
-                      {at::kCPU, testing::pretended::device(1), at::kCPU});
+                      {at::kCPU, testing::fake::device(1), at::kCPU});
   DevicePipeline pipeline = std::move(made);
   Outcome got;
   train(network, got, [&](const auto& batch) {
@@ -339,40 +342,39 @@ TEST(DevicePipeline, TrainsOnTheProcessorAndElsewhere) {
   take_tensors(network, got);
   expect_same_bits(got.losses, expected.losses, "loss");
   expect_same_bits(got.tensors, expected.tensors, "tensor");
-  EXPECT_THAT(testing::pretended::take_races(), IsEmpty());
+  EXPECT_THAT(testing::fake::take_races(), IsEmpty());
 }
 
 // The batch is made on a stream of the caller's, on a device that has no stage.
 TEST(DevicePipeline, WaitsForABatchOfAnotherStream) {
   const Network network = test::skipping_net();
-  DevicePipeline pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
-                          pretended(2));
+  DevicePipeline pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2), fake(2));
   const auto expected = pipeline.step(network.batch(6, 0)).loss.cpu();
   {
-    const testing::pretended::OnStream on_stream(testing::pretended::new_stream(3));
+    const testing::fake::OnStream on_stream(testing::fake::new_stream(3));
     auto batch = network.batch(6, 0);
     for (torch::Tensor& tensor : batch) {
-      tensor = tensor.to(testing::pretended::device(3)).mul_(2).div_(2);
+      tensor = tensor.to(testing::fake::device(3)).mul_(2).div_(2);
     }
     EXPECT_TRUE(torch::equal(pipeline.step(batch).loss.cpu(), expected));
   }
-  EXPECT_THAT(testing::pretended::take_races(), IsEmpty());
+  EXPECT_THAT(testing::fake::take_races(), IsEmpty());
 }
 
 // Gradients and deferred modules are there before anything has been measured.
 TEST(DevicePipeline, FindsMicroBatchesOfAModuleWithoutMemory) {
   const auto network = [] {
     auto net = deferred([] { return std::make_shared<test::ResidualNetImpl>(); });
-    Network its = test::residual_net();
-    its.module = net;
-    its.forward = [net = net.get()](const auto& in) -> std::vector<torch::Tensor> {
+    Network residual = test::residual_net();
+    residual.module = net;
+    residual.forward = [net = net.get()](const auto& in) -> std::vector<torch::Tensor> {
       return {torch::cross_entropy_loss(net->forward(in[0]), in[1])};
     };
-    return its;
+    return residual;
   }();
   Plan plan = plan_of(network, "1f1b", 2);
   plan.micro_batches = 0;
-  DevicePipeline pipeline(*network.module, network.forward, plan, pretended(2));
+  DevicePipeline pipeline(*network.module, network.forward, plan, fake(2));
   EXPECT_GE(pipeline.find_micro_batches(network.batch(4, 0)).size(), 2U);
   EXPECT_TRUE(torch::isfinite(pipeline.step(network.batch(4, 0)).loss).item<bool>());
 }
@@ -383,7 +385,7 @@ TEST(DevicePipeline, BringsGradientsAlong) {
   network.forward(batch)[0].backward();
   Plan plan = plan_of(network, "1f1b", 2);
   plan.micro_batches = 0;
-  DevicePipeline pipeline(*network.module, network.forward, plan, pretended(2));
+  DevicePipeline pipeline(*network.module, network.forward, plan, fake(2));
   pipeline.find_micro_batches(batch);
   for (const torch::Tensor& parameter : network.module->parameters()) {
     EXPECT_EQ(parameter.grad().device(), parameter.device());
@@ -407,7 +409,7 @@ TEST_P(DevicePipelineOn, DrawsTheSameNumbersAgain) {
   expect_same_bits(outcomes[1].losses, outcomes[0].losses, "loss");
   expect_same_bits(outcomes[1].tensors, outcomes[0].tensors, "tensor");
   EXPECT_FALSE(torch::equal(outcomes[0].losses[0], outcomes[0].losses[1]));
-  EXPECT_THAT(testing::pretended::take_races(), IsEmpty());
+  EXPECT_THAT(testing::fake::take_races(), IsEmpty());
 }
 
 // A batch that is shorter than the number that was found goes in as many as it has rows.
@@ -470,11 +472,11 @@ TEST(DevicePipeline, RefusesWhatItCannotHave) {
     EXPECT_THAT(error_of(plan, {at::kCPU, at::Device("cuda:1")}),
                 AllOf(HasSubstr("no device cuda:1"), HasSubstr("sees 0")));
   }
-  const at::Device pretended = testing::pretended::device(2);
-  EXPECT_THAT(error_of(plan, {pretended, pretended}),
-              AllOf(HasSubstr("pretended:2 is named twice"), HasSubstr("plan.chunks")));
-  EXPECT_THAT(error_of(plan, {pretended, testing::pretended::device(7)}),
-              AllOf(HasSubstr("no device pretended:7"), HasSubstr("sees 4")));
+  const at::Device fake = testing::fake::device(2);
+  EXPECT_THAT(error_of(plan, {fake, fake}),
+              AllOf(HasSubstr("fake:2 is named twice"), HasSubstr("plan.chunks")));
+  EXPECT_THAT(error_of(plan, {fake, testing::fake::device(7)}),
+              AllOf(HasSubstr("no device fake:7"), HasSubstr("sees 4")));
   Plan wrong = plan;
   wrong.mesh = {{kStageAxis, 2}};
   EXPECT_THAT(error_of(wrong, two), HasSubstr("a mesh"));
@@ -482,7 +484,7 @@ TEST(DevicePipeline, RefusesWhatItCannotHave) {
   wrong.offload_activations = true;
   EXPECT_THAT(error_of(wrong, two), HasSubstr("its memory is the host's"));
   wrong = plan;
-  wrong.zero_stage = 1;
+  wrong.zero_level = 1;
   EXPECT_THAT(error_of(wrong, two), HasSubstr("cut over ranks"));
   wrong = plan;
   wrong.micro_batches = -1;
@@ -512,12 +514,12 @@ TEST(DevicePipeline, RefusesWhatItCannotHave) {
 
 TEST(Pipeline, RefusesAModuleElsewhere) {
   const Network network = test::skipping_net();
-  network.module->to(testing::pretended::device(0));
+  network.module->to(testing::fake::device(0));
   EXPECT_THAT(usage_error([&] {
                 const Pipeline refused(*network.module, network.forward,
                                        plan_of(network, "1f1b", 1), comm::Group::self());
               }),
-              AllOf(HasSubstr("first.weight is on pretended:0"), HasSubstr("DevicePipeline")));
+              AllOf(HasSubstr("first.weight is on fake:0"), HasSubstr("DevicePipeline")));
 }
 
 // One writes what the other reads, at the same time.

@@ -50,7 +50,9 @@ Network with_output(Network network) {
 struct Case {
   std::string name;
   std::function<Network()> make;
-  friend std::ostream& operator<<(std::ostream& out, const Case& its) { return out << its.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Case& test_case) {
+    return out << test_case.name;
+  }
 };
 
 const std::vector<Case>& cases() {
@@ -114,9 +116,9 @@ TEST_P(EvaluationOf, HasTheBitsOfTheModuleByItself) {
 
 // Ranks along data have rows of their own, and cut parameters.
 TEST_P(EvaluationOf, HasTheBitsOfTheModuleWhereParametersAreCut) {
-  for (const int zero_stage : {1, 3}) {
+  for (const int zero_level : {1, 3}) {
     run_ranks(4, [&](const comm::Group& group) {
-      const Arranged arranged{.pipe = 2, .data = 2, .zero_stage = zero_stage, .micro_batches = 2};
+      const Arranged arranged{.pipe = 2, .data = 2, .zero_level = zero_level, .micro_batches = 2};
       const Network network = GetParam().make();
       Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
       torch::optim::SGD optimizer(network.module->parameters(), 0.1);
@@ -158,7 +160,7 @@ TEST_P(EvaluationOf, KeepsTheStagesOfTraining) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, EvaluationOf, ::testing::ValuesIn(cases()),
-                         [](const auto& its) { return its.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 Tensors trained(const Network& network, const comm::Group& group, bool evaluates) {
   const Arranged arranged{.pipe = 2, .micro_batches = 2};
@@ -179,11 +181,12 @@ Tensors trained(const Network& network, const comm::Group& group, bool evaluates
 
 // Dropout's masks, running statistics, gradients between backward and the optimizer.
 TEST(Evaluation, LeavesTrainingAsItIs) {
-  for (const Case& its : cases()) {
+  for (const Case& test_case : cases()) {
     run_ranks(2, [&](const comm::Group& group) {
-      SCOPED_TRACE(its.name);
-      const Tensors expected = trained(its.make(), group, /*evaluates=*/false);
-      test::expect_same_bits(trained(its.make(), group, /*evaluates=*/true), expected, "tensor");
+      SCOPED_TRACE(test_case.name);
+      const Tensors expected = trained(test_case.make(), group, /*evaluates=*/false);
+      test::expect_same_bits(trained(test_case.make(), group, /*evaluates=*/true), expected,
+                             "tensor");
     });
   }
 }
@@ -303,10 +306,10 @@ std::string error_of(const std::function<Tensors(const Network&, int rank)>& bat
     const Arranged arranged{.pipe = 2};
     Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
     static_cast<void>(pipeline.evaluate(network.batch(4, 0)));
-    const std::string its =
+    const std::string text =
         usage_error([&] { static_cast<void>(pipeline.evaluate(batch(network, group.rank()))); });
     EXPECT_TRUE(network.module->is_training());
-    if (group.rank() == 0) message = its;
+    if (group.rank() == 0) message = text;
   });
   return message;
 }

@@ -87,13 +87,13 @@ PipelineFunctions functions_of(Adversaries net) {
            }}};
 }
 
-Plan plan_of(int pipe, int data, int zero_stage = 0) {
+Plan plan_of(int pipe, int data, int zero_level = 0) {
   Plan plan;
   plan.mesh = {{kDataAxis, data}, {kStageAxis, pipe}};
   plan.stages = {{"generator", 0}};
   if (pipe > 1) plan.stages.emplace_back("discriminator", 1);
   plan.micro_batches = kMicroBatches;
-  plan.zero_stage = zero_stage;
+  plan.zero_level = zero_level;
   return plan;
 }
 
@@ -191,12 +191,12 @@ TEST(PipelineFunctions, TrainAdversariesAsOneProcessDoes) {
 TEST(PipelineFunctions, CutParametersAlongDataAlike) {
   std::vector<Tensor> whole;
   std::vector<Tensor> cut;
-  for (const int zero_stage : {0, 1, 3}) {
+  for (const int zero_level : {0, 1, 3}) {
     run_ranks(4, [&](const comm::Group& group) {
-      const Outcome got = in_stages(plan_of(2, 2, zero_stage), group);
-      if (group.rank() == 0) (zero_stage == 0 ? whole : cut) = got.tensors;
+      const Outcome got = in_stages(plan_of(2, 2, zero_level), group);
+      if (group.rank() == 0) (zero_level == 0 ? whole : cut) = got.tensors;
     });
-    if (zero_stage > 0) test::expect_same_bits(cut, whole, "tensor");
+    if (zero_level > 0) test::expect_same_bits(cut, whole, "tensor");
   }
 }
 

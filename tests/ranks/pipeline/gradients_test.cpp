@@ -216,10 +216,10 @@ Program tied_program(const schedule::Schedule& plan) {
   const int last = plan.num_stages() - 1;
   Program program{.schedule = plan, .inputs = {kInput, kTarget}, .loss = kLoss, .loss_stage = last};
   for (int stage = 0; stage < last; ++stage) {
-    program.crossings.push_back({.value = kFirstHidden + stage,
-                                 .from = stage,
-                                 .to = {stage + 1},
-                                 .shapes = {{.sizes = {kTokens, kWidth}}}});
+    program.boundary_tensors.push_back({.value = kFirstHidden + stage,
+                                        .from = stage,
+                                        .to = {stage + 1},
+                                        .shapes = {{.sizes = {kTokens, kWidth}}}});
   }
   return program;
 }
@@ -314,10 +314,10 @@ TEST(PipelineGradients, MemoryThatAParameterKeepsIsNoOnesElse) {
                       .loss_stage = 2,
                       .division = GradientDivision::kNone};
       for (int from = 0; from < 2; ++from) {
-        program.crossings.push_back({.value = kFirstHidden + from,
-                                     .from = from,
-                                     .to = {from + 1},
-                                     .shapes = {{.sizes = {1, 4, kWidth}}}});
+        program.boundary_tensors.push_back({.value = kFirstHidden + from,
+                                            .from = from,
+                                            .to = {from + 1},
+                                            .shapes = {{.sizes = {1, 4, kWidth}}}});
       }
       StageCode code{.stage = stage,
                      .inputs = {stage == 0 ? kInput : kFirstHidden + stage - 1},

@@ -26,7 +26,7 @@ namespace trireme::test {
 struct Arranged {
   int pipe = 2;
   int data = 1;
-  int zero_stage = 0;
+  int zero_level = 0;
   std::int64_t micro_batches = 2;
   std::string schedule = "1f1b";
   std::string optimizer = "momentum";
@@ -40,11 +40,12 @@ struct Arranged {
 
 // GoogleTest looks for this name.
 // NOLINTNEXTLINE(readability-identifier-naming)
-inline void PrintTo(const Arranged& its, std::ostream* out) {
-  *out << its.pipe << " stages, " << its.data << " along data, ZeRO " << its.zero_stage << ", "
-       << its.micro_batches << " micro-batches of " << its.rows << " rows, " << its.schedule << ", "
-       << its.optimizer << ", " << its.gathered_buckets << " gathered, " << its.chunks
-       << " stages a rank, " << (its.recompute.empty() ? "nothing" : its.recompute.front())
+inline void PrintTo(const Arranged& arranged, std::ostream* out) {
+  *out << arranged.pipe << " stages, " << arranged.data << " along data, ZeRO "
+       << arranged.zero_level << ", " << arranged.micro_batches << " micro-batches of "
+       << arranged.rows << " rows, " << arranged.schedule << ", " << arranged.optimizer << ", "
+       << arranged.gathered_buckets << " gathered, " << arranged.chunks << " stages a rank, "
+       << (arranged.recompute.empty() ? "nothing" : arranged.recompute.front())
        << " computed again";
 }
 
@@ -57,13 +58,13 @@ inline Plan plan_of(const Arranged& arranged, const Network& network) {
   // Of small networks some stages that are cut by cost have too few parameters to be cut on.
   const std::size_t num_stages =
       static_cast<std::size_t>(arranged.pipe) * static_cast<std::size_t>(arranged.chunks);
-  const bool can_name = arranged.zero_stage == 3 && num_stages <= network.modules.size();
+  const bool can_name = arranged.zero_level == 3 && num_stages <= network.modules.size();
   for (std::size_t stage = 0; stage < num_stages && (arranged.chunks == 1 || can_name); ++stage) {
     plan.stages.emplace_back(network.modules[stage], static_cast<int>(stage));
   }
   plan.schedule = arranged.schedule;
   plan.micro_batches = arranged.micro_batches;
-  plan.zero_stage = arranged.zero_stage;
+  plan.zero_level = arranged.zero_level;
   plan.shard_ranks = arranged.shard_ranks;
   plan.gathered_buckets = arranged.gathered_buckets;
   plan.bucket_bytes = plan.first_bucket_bytes = 512;
@@ -290,7 +291,9 @@ struct NetworkCase {
 
 // GoogleTest looks for this name.
 // NOLINTNEXTLINE(readability-identifier-naming)
-inline void PrintTo(const NetworkCase& its, std::ostream* out) { *out << its.name; }
+inline void PrintTo(const NetworkCase& network_case, std::ostream* out) {
+  *out << network_case.name;
+}
 
 inline std::vector<NetworkCase> network_cases() {
   const auto language = [] { return language_model(0); };
@@ -302,17 +305,17 @@ inline std::vector<NetworkCase> network_cases() {
           {"padded", padded_net, {}}};
 }
 
-inline Outcome alone(const NetworkCase& its, const Arranged& arranged) {
-  const bool has_twin = arranged.pipe > 1 && its.make_twin != nullptr;
-  const Network twin = has_twin ? its.make_twin() : its.make();
-  return Alone(its.make(), has_twin ? &twin : nullptr).train(arranged);
+inline Outcome alone(const NetworkCase& network_case, const Arranged& arranged) {
+  const bool has_twin = arranged.pipe > 1 && network_case.make_twin != nullptr;
+  const Network twin = has_twin ? network_case.make_twin() : network_case.make();
+  return Alone(network_case.make(), has_twin ? &twin : nullptr).train(arranged);
 }
 
-inline void expect_bits_of(const Outcome& expected, const NetworkCase& its,
+inline void expect_bits_of(const Outcome& expected, const NetworkCase& network_case,
                            const Arranged& arranged) {
   testing::run_ranks(arranged.pipe * arranged.data, [&](const comm::Group& group) {
     SCOPED_TRACE(::testing::PrintToString(arranged));
-    expect_same_bits(train(its.make(), arranged, group), expected);
+    expect_same_bits(train(network_case.make(), arranged, group), expected);
   });
 }
 

@@ -211,9 +211,9 @@ struct ExpertsImpl : nn::Module {
   std::tuple<Tensor, Tensor> forward(Tensor x) {
     Tensor balance = torch::zeros({});
     for (const auto& layer : *layers) {
-      const auto [h, its] = layer->as<LayerImpl>()->forward(x);
+      const auto [h, of_layer] = layer->as<LayerImpl>()->forward(x);
       x = h;
-      balance = balance + its;
+      balance = balance + of_layer;
     }
     return {head(x), balance};
   }
@@ -363,8 +363,8 @@ Network transformer() {
 struct ModelCase {
   std::string name;
   std::function<Network()> make;
-  friend std::ostream& operator<<(std::ostream& out, const ModelCase& its) {
-    return out << its.name;
+  friend std::ostream& operator<<(std::ostream& out, const ModelCase& test_case) {
+    return out << test_case.name;
   }
 };
 

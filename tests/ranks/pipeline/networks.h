@@ -102,7 +102,9 @@ inline Network language_model(double dropout, bool tied = false) {
   fill(*net);
   return {.module = net,
           .forward = [net = net.get()](const auto& in) -> std::vector<torch::Tensor> {
-            return {torch::cross_entropy_loss(net->forward(in[0]).flatten(0, 1), in[1].flatten())};
+            // Statements: which argument of a call is computed first depends on the compiler.
+            const torch::Tensor targets = in[1].flatten();
+            return {torch::cross_entropy_loss(net->forward(in[0]).flatten(0, 1), targets)};
           },
           .batch = [](std::int64_t rows, std::int64_t step) -> std::vector<torch::Tensor> {
             const auto tokens =

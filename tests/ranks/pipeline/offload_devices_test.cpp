@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages on pretended accelerators whose activations are in host memory for a while: the bits of
+// Stages on fake accelerators whose activations are in host memory for a while: the bits of
 // stages that keep them, no use of memory that a copy still needs, and the memory that is said.
 #include <trireme/parallel/pipeline/devices/device_pipeline.h>
 #include <trireme/schedule/verifier/memory.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <tests/pretended_device/device.h>
+#include <tests/fake_device/device.h>
 #include <tests/ranks/checks.h>
 #include <tests/ranks/pipeline/networks.h>
 #include <torch/torch.h>
@@ -26,7 +26,7 @@ namespace {
 using test::Network;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::pretended::take_races;
+using testing::fake::take_races;
 
 constexpr std::int64_t kMicroBatches = 6;
 constexpr std::int64_t kRows = 2 * kMicroBatches;
@@ -37,12 +37,12 @@ struct Case {
   std::function<Network()> make;
   std::vector<std::string> recompute{};  // in some of the plans
   std::size_t target = 1;                // the device that takes it
-  friend std::ostream& operator<<(std::ostream& out, const Case& its) { return out << its.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Case& test_case) {
+    return out << test_case.name;
+  }
 };
 
-std::vector<at::Device> devices() {
-  return {testing::pretended::device(0), testing::pretended::device(1)};
-}
+std::vector<at::Device> devices() { return {testing::fake::device(0), testing::fake::device(1)}; }
 
 Plan plan_of(const Network& network, const std::string& kind) {
   Plan plan{.schedule = kind, .micro_batches = kMicroBatches};
@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"Dropout", [] { return test::language_model(0.2); }, {"blocks.*"}, 0},
                       Case{"TiedEmbedding", [] { return test::language_model(0, true); }, {"*"}, 0},
                       Case{"SkippingNet", test::skipping_net, {"first"}}),
-    [](const auto& its) { return its.param.name; });
+    [](const auto& param_info) { return param_info.param.name; });
 
 TEST(OffloadedFromDevice, ButNotFromTheProcessor) {
   const Network network = test::residual_net();
@@ -151,7 +151,7 @@ TEST(OffloadedFromDevice, ButNotFromTheProcessor) {
   plan.offload_activations = true;
   EXPECT_THAT(test::usage_error([&] {
                 const DevicePipeline refused(*network.module, network.forward, plan,
-                                             {testing::pretended::device(0), at::kCPU});
+                                             {testing::fake::device(0), at::kCPU});
               }),
               HasSubstr("cannot have offload_activations where a stage is on the processor"));
 }

@@ -7,12 +7,12 @@
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/executor.h>
-#include <trireme/parallel/pipeline/offload/kept_memory.h>
+#include <trireme/parallel/pipeline/offload/saved_activations.h>
 #include <trireme/parallel/pipeline/pipeline.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 #include <trireme/parallel/recompute/effects.h>
 #include <trireme/parallel/tensor/distribute_module.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/verifier/memory.h>
 
@@ -40,8 +40,8 @@ namespace {
 
 using pipeline::Executor;
 using pipeline::HostCopies;
-using pipeline::KeptMemory;
 using pipeline::Program;
+using pipeline::SavedActivations;
 using pipeline::StagedGraph;
 using pipeline::StepReport;
 using schedule::ActionKind;
@@ -56,7 +56,9 @@ struct Case {
   std::string name;
   std::function<Network()> make;
   std::vector<std::vector<std::string>> recompute{{}};  ///< what is computed again, in turn
-  friend std::ostream& operator<<(std::ostream& out, const Case& its) { return out << its.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Case& test_case) {
+    return out << test_case.name;
+  }
 };
 
 const std::vector<Case>& cases() {
@@ -198,7 +200,7 @@ TEST_P(Offloaded, TakesMicroBatchesOfSeveralShapes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, Offloaded, ::testing::ValuesIn(cases()),
-                         [](const auto& its) { return its.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 TEST(OffloadedByPlan, LeavesLessToComputeAgainWithinABudget) {
   run_ranks(kRanks, [&](const comm::Group& group) {
@@ -257,13 +259,13 @@ TEST(OffloadedByPlan, IsRefusedOnTheProcessor) {
 void backward_after_offloading(const std::function<torch::Tensor()>& forward,
                                const std::vector<torch::Tensor>& lasting) {
   HostCopies copies(at::kCPU);
-  KeptMemory memory(copies, "the test");
+  SavedActivations memory(copies, "the test");
   torch::Tensor loss;
   {
-    const KeptMemory::Collecting collecting(memory);
+    const SavedActivations::Collecting collecting(memory);
     loss = forward();
   }
-  KeptMemory::Memories stays;
+  SavedActivations::Memories stays;
   for (const torch::Tensor& tensor : lasting) stays.insert(detail::memory_below(tensor));
   memory.sort(stays, {});
   memory.begin();
@@ -329,7 +331,7 @@ TEST(OffloadedTensors, LeaveParametersThatAreCut) {
         optimizer.step();
         optimizer.zero_grad();
       }
-      parallelized.fetch();
+      parallelized.gather_parameters();
       return test::clones(net->parameters());
     };
     test::expect_same_bits(train(true), train(false), "parameter");

@@ -79,8 +79,8 @@ class PipelineOffload : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Schedules, PipelineOffload,
                          ::testing::Values("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2",
                                            "zb-v"),
-                         [](const auto& its) {
-                           std::string name = its.param;
+                         [](const auto& param_info) {
+                           std::string name = param_info.param;
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });
@@ -187,7 +187,8 @@ TEST(PipelineOffloads, AnEvaluationMovesNothing) {
     const Schedule plan = offloaded(schedule::generate("gpipe", 2, kMicroBatches), 0);
     Program program = program_of_chain(plan);
     program.is_evaluation = true;
-    for (Crossing& crossing : program.crossings) crossing.has_gradient = false;
+    for (BoundaryTensor& boundary_tensor : program.boundary_tensors)
+      boundary_tensor.has_gradient = false;
     std::map<int, ChainStage> modules = modules_of({group.rank()});
     Executor executor(program, codes_of(modules, 2), group);
     const StepResult result = executor.step(inputs_of_chain(samples), 0, {.share_loss = true});
@@ -234,12 +235,12 @@ TEST(PipelineOffloads, FindAParameterThatWasWrittenToBeforeItsBackward) {
     std::map<int, ChainStage> modules = modules_of({group.rank()});
     std::vector<StageCode> codes = codes_of(modules, 2);
     codes[0].forward = [forward = codes[0].forward, scale = modules.at(group.rank())->scale](
-                           c10::ArrayRef<at::Tensor> inputs, const MicroBatch& its) {
-      if (its.number == 3) {
+                           c10::ArrayRef<at::Tensor> inputs, const MicroBatch& micro_batch) {
+      if (micro_batch.number == 3) {
         const torch::NoGradGuard no_grad;
         scale.add_(1);
       }
-      return forward(inputs, its);
+      return forward(inputs, micro_batch);
     };
     Executor(program_of_chain(plan), codes, group).step(inputs_of_chain({4, 4, 4, 4}), 0);
   });

@@ -8,7 +8,7 @@
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>
-#include <trireme/schedule/text.h>
+#include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/timeline.h>
 
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ Plan plan_of(const Schedule& schedule, int data = 1) {
 void expect_bits_of_one_process(const Schedule& own, int data = 1) {
   Arranged arranged{.pipe = own.num_ranks(),
                     .data = data,
-                    .zero_stage = data > 1 ? 3 : 0,
+                    .zero_level = data > 1 ? 3 : 0,
                     .micro_batches = own.micro_batches,
                     .schedule = schedule::to_text(own)};
   // Cut by cost, where it has not a stage for each rank.

@@ -127,7 +127,9 @@ Plan plan_of(const Network& network, int pipe, int data, int num_stages,
 struct Case {
   std::string name;
   std::function<Network()> make;
-  friend std::ostream& operator<<(std::ostream& out, const Case& its) { return out << its.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Case& test_case) {
+    return out << test_case.name;
+  }
 };
 
 class PipelineOf : public ::testing::TestWithParam<Case> {};
@@ -166,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Networks, PipelineOf,
                                            Case{"skipping", test::skipping_net},
                                            Case{"recurrent", test::recurrent_net},
                                            Case{"padded", test::padded_net}),
-                         [](const auto& its) { return its.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 TEST(Pipeline, DrawsTheSameNumbersForAnyNumberOfStagesAndRanksAlongData) {
   Outcome expected;
@@ -340,8 +342,8 @@ std::string error_of(const std::function<void(const Network&, const comm::Group&
   std::string message;
   run_ranks(2, [&](const comm::Group& group) {
     const Network network = test::skipping_net();
-    const std::string its = usage_error([&] { mistake(network, group); });
-    if (group.rank() == 0) message = its;
+    const std::string text = usage_error([&] { mistake(network, group); });
+    if (group.rank() == 0) message = text;
   });
   return message;
 }
@@ -387,7 +389,7 @@ TEST(Pipeline, RefusesPlansThatItCannotCarryOut) {
   };
   EXPECT_THAT(error_of_plan([](Plan& plan) { plan.mesh = {{"tensor", 2}}; }),
               HasSubstr("no layout names its axis tensor"));
-  EXPECT_THAT(error_of_plan([](Plan& plan) { plan.wire = GradientWire::kBf16; }),
+  EXPECT_THAT(error_of_plan([](Plan& plan) { plan.wire = GradientCompression::kBf16; }),
               HasSubstr("half precision"));
 }
 

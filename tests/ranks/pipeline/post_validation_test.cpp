@@ -75,13 +75,13 @@ Trained train(const Arranged& arranged, const test::Demands& demands, Stepping::
 }
 
 class PipelinePostValidation : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Stages, PipelinePostValidation, ::testing::Values(0, 1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(ZeroLevels, PipelinePostValidation, ::testing::Values(0, 1, 2, 3));
 
 TEST_P(PipelinePostValidation, HasTheBitsOfALoopThatWaits) {
   for (const std::string optimizer : {"momentum", "adam", "rmsprop"}) {
     for (const bool skips : {false, true}) {
       const Arranged arranged{
-          .pipe = 2, .data = 2, .zero_stage = GetParam(), .optimizer = optimizer, .rows = 4};
+          .pipe = 2, .data = 2, .zero_level = GetParam(), .optimizer = optimizer, .rows = 4};
       const test::Demands demands{.max_norm = 0.05, .skip_not_finite = skips};
       run_ranks(4, [&](const comm::Group& group) {
         SCOPED_TRACE(::testing::Message() << optimizer << ", rank " << group.rank());

@@ -45,7 +45,9 @@ struct Case {
   std::string name;
   std::function<Network()> make;
   std::vector<Patterns> patterns;
-  friend std::ostream& operator<<(std::ostream& out, const Case& its) { return out << its.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Case& test_case) {
+    return out << test_case.name;
+  }
 };
 
 const std::vector<Case>& cases() {
@@ -214,18 +216,18 @@ TEST_P(Recomputed, ByMemoryKeepsToItWithTheBitsOfAPlainLoop) {
       const Plan plan = plan_for(setup, network);
       const Trained without = train(network, setup, plan, group);
       expect_predicted(without, setup);
-      std::int64_t its = 1;  // the first rank that lacks some says how much, and then the next
+      std::int64_t bytes = 1;  // the first rank that lacks some says how much, and then the next
       for (int rank = 0; rank < 2; ++rank) {
-        Pipeline pipeline(*network.module, network.forward, with(plan, {}, its), group);
+        Pipeline pipeline(*network.module, network.forward, with(plan, {}, bytes), group);
         const std::string error =
             usage_error([&] { pipeline.prepare(batch_of(network, setup.rows, 0)); });
         std::smatch number;
         if (!std::regex_search(error, number, std::regex("at least (\\d+)"))) break;
-        its = std::stoll(number[1].str());
+        bytes = std::stoll(number[1].str());
       }
       if (group.rank() > 0) return;
       for (const auto& rank : without.predicted) most = std::max(most, rank.peak_bytes);
-      least = its;
+      least = bytes;
     });
     EXPECT_LT(least, most);
     for (const double share : {0.0, 0.3, 0.7}) {
@@ -246,7 +248,7 @@ TEST_P(Recomputed, ByMemoryKeepsToItWithTheBitsOfAPlainLoop) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, Recomputed, ::testing::ValuesIn(cases()),
-                         [](const auto& its) { return its.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 TEST(Recomputation, DrawsTheSameMasksAgain) {
   const auto make = [] { return test::language_model(0.2); };
@@ -262,11 +264,12 @@ TEST(Recomputation, DrawsTheSameMasksAgain) {
     for (const std::string schedule : {"1f1b", "zb-h2"}) {
       run_ranks(2, [&](const comm::Group& group) {
         SCOPED_TRACE(text_of(patterns) + schedule);
-        const Arranged its = setup_of(2, schedule);
+        const Arranged arranged = setup_of(2, schedule);
         const Network network = make();
-        const Trained trained = train(network, its, with(plan_for(its, network), patterns), group);
+        const Trained trained =
+            train(network, arranged, with(plan_for(arranged, network), patterns), group);
         test::expect_same_bits(trained.outcome, expected);
-        expect_predicted(trained, its, /*is_bound=*/true);
+        expect_predicted(trained, arranged, /*is_bound=*/true);
       });
     }
   }
@@ -288,7 +291,7 @@ TEST_P(RecomputedAlongData, HasTheBitsOfOneProcess) {
   Arranged setup = setup_of(2, "1f1b", 2);
   setup.data = 2;
   bool has_budget = false;
-  std::tie(setup.zero_stage, has_budget) = GetParam();
+  std::tie(setup.zero_level, has_budget) = GetParam();
   const Outcome expected = Alone(test::residual_net()).train(setup);
   run_ranks(4, [&](const comm::Group& group) {
     const Network network = test::residual_net();
@@ -469,13 +472,14 @@ TEST(Recomputation, RunsMoreAgainTheLessMemoryThereIs) {
       }
       Pipeline pipeline(*network.module, network.forward, plan, group);
       pipeline.prepare(network.batch(setup.rows, 0));
-      const Recomputation& its = pipeline.recomputation();
-      EXPECT_GE(its.flops, last);
-      EXPECT_LE(its.flops_at_least, its.flops);
-      EXPECT_LE(its.flops, 1.05 * its.flops_at_least);  // the search has room for so many choices
-      EXPECT_FALSE(its.parts.front().empty());
+      const Recomputation& recomputation = pipeline.recomputation();
+      EXPECT_GE(recomputation.flops, last);
+      EXPECT_LE(recomputation.flops_at_least, recomputation.flops);
+      EXPECT_LE(recomputation.flops,
+                1.05 * recomputation.flops_at_least);  // the search has room for so many choices
+      EXPECT_FALSE(recomputation.parts.front().empty());
       EXPECT_THAT(pipeline.to_string(), HasSubstr("and runs operators"));
-      last = its.flops;
+      last = recomputation.flops;
     }
     EXPECT_GT(last, 0);
   });
@@ -490,11 +494,11 @@ std::string error_of(const std::function<void(Plan&)>& change) {
     const Arranged setup = setup_of(2);
     Plan plan = plan_of(setup, network);
     change(plan);
-    const std::string its = usage_error([&] {
+    const std::string text = usage_error([&] {
       Pipeline pipeline(*network.module, network.forward, plan, group);
       pipeline.prepare(network.batch(setup.rows, 0));
     });
-    if (group.rank() == 0) message = its;
+    if (group.rank() == 0) message = text;
   });
   return message;
 }

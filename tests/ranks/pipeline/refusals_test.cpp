@@ -62,7 +62,7 @@ void expect_refused(const Change& change, const std::vector<std::string>& parts)
 TEST(PipelineRefusals, RanksThatDifferSayWhereAndWhich) {
   expect_refused(
       [](Given& given, int rank) {
-        if (rank == 1) given.program.crossings[0].shapes[0].sizes = {5, kWidth};
+        if (rank == 1) given.program.boundary_tensors[0].shapes[0].sizes = {5, kWidth};
       },
       {"ranks differ in the program of the pipeline", "[4, 6]", "rank 1 has", "[5, 6]"});
   expect_refused(
@@ -101,17 +101,18 @@ TEST(PipelineRefusals, AProgramThatContradictsItself) {
     expect_refused(change, {"rank 0: ", part});
   };
   refused([](Given& given, int) { given.program.schedule.ranks.pop_back(); }, "has 1 ranks");
-  refused([](Given& given, int) { given.program.crossings[0].to = {1, 1}; }, "ascending");
-  refused([](Given& given, int) { given.program.crossings[0].to = {}; }, "at least one");
-  refused([](Given& given, int) { given.program.crossings[0].from = 9; }, "names stage 9");
+  refused([](Given& given, int) { given.program.boundary_tensors[0].to = {1, 1}; }, "ascending");
+  refused([](Given& given, int) { given.program.boundary_tensors[0].to = {}; }, "at least one");
+  refused([](Given& given, int) { given.program.boundary_tensors[0].from = 9; }, "names stage 9");
   refused([](Given& given, int) { given.program.loss_stage = 9; }, "the loss names stage 9");
-  refused([](Given& given, int) { given.program.crossings[0].from = 1; }, "no edge 1>1");
-  refused([](Given& given, int) { given.program.crossings[0].shapes.clear(); }, "has 0 shapes");
-  refused([](Given& given, int) { given.program.crossings[0].shapes[0].strides = {1, 1}; },
+  refused([](Given& given, int) { given.program.boundary_tensors[0].from = 1; }, "no edge 1>1");
+  refused([](Given& given, int) { given.program.boundary_tensors[0].shapes.clear(); },
+          "has 0 shapes");
+  refused([](Given& given, int) { given.program.boundary_tensors[0].shapes[0].strides = {1, 1}; },
           "without gaps");
-  refused([](Given& given, int) { given.program.crossings[1].has_gradient = true; },
+  refused([](Given& given, int) { given.program.boundary_tensors[1].has_gradient = true; },
           "cannot have a gradient");
-  refused([](Given& given, int) { given.program.crossings[1].value = kFirstHidden; },
+  refused([](Given& given, int) { given.program.boundary_tensors[1].value = kFirstHidden; },
           "value 10 is there twice");
   refused([](Given& given, int) { given.program.inputs = {kInput, kInput}; },
           "value 0 is there twice");
@@ -223,7 +224,7 @@ TEST(PipelineFaults, ARankThatThrowsEndsTheStepForAllByName) {
           given.codes[0].forward = [forward = given.codes[0].forward](
                                        c10::ArrayRef<at::Tensor> inputs,
                                        const MicroBatch& micro_batch) {
-            if (micro_batch.number == 2) throw UsageError("the third is bad", "mend it");
+            if (micro_batch.number == 2) throw UsageError("the third is bad", "fix it");
             return forward(inputs, micro_batch);
           };
         },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every arrangement of stages, ranks along data, ZeRO stages, micro-batches, schedules and
+// Every arrangement of stages, ranks along data, ZeRO levels, micro-batches, schedules and
 // recomputation: every bit as one process.
 #include <gtest/gtest.h>
 #include <tests/ranks/pipeline/loops.h>
@@ -37,7 +37,7 @@ TEST_P(ShardedPipelineGrid, HasTheBitsOfAPlainLoop) {
         for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
           if (pipe == 1 && schedule != "1f1b") continue;
           arranged.schedule = schedule;
-          for (arranged.zero_stage = 0; arranged.zero_stage <= 3; ++arranged.zero_stage) {
+          for (arranged.zero_level = 0; arranged.zero_level <= 3; ++arranged.zero_level) {
             test::expect_bits_of(expected, GetParam(), arranged);
           }
         }
@@ -47,7 +47,7 @@ TEST_P(ShardedPipelineGrid, HasTheBitsOfAPlainLoop) {
 }
 
 // Everything else goes round: each of stages, micro-batches and ranks along data meets every
-// schedule, ZeRO stage and way of recomputation with some of the others.
+// schedule, ZeRO level and way of recomputation with some of the others.
 TEST_P(ShardedPipelineGrid, HasTheBitsOfAPlainLoopWhateverTheScheduleAndRecomputation) {
   const std::vector<std::pair<std::string, int>> schedules = {
       {"gpipe", 1}, {"zb-h2", 1}, {"interleaved", 2}, {"1f1b", 1}, {"zb-v", 2}, {"zb-h1", 1}};
@@ -63,7 +63,7 @@ TEST_P(ShardedPipelineGrid, HasTheBitsOfAPlainLoopWhateverTheScheduleAndRecomput
         for (int i = 0; i < 2; ++i, ++number) {
           std::tie(arranged.schedule, arranged.chunks) = schedules[number % schedules.size()];
           if (arranged.chunks > 1 && pipe > 2) continue;  // small networks have few places to cut
-          arranged.zero_stage = static_cast<int>(number / 3 % 4);
+          arranged.zero_level = static_cast<int>(number / 3 % 4);
           arranged.recompute = recomputed[number / 2 % recomputed.size()];
           try {
             test::expect_bits_of(expected, GetParam(), arranged);
@@ -77,7 +77,7 @@ TEST_P(ShardedPipelineGrid, HasTheBitsOfAPlainLoopWhateverTheScheduleAndRecomput
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, ShardedPipelineGrid, ::testing::ValuesIn(test::network_cases()),
-                         [](const auto& its) { return its.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 }  // namespace
 }  // namespace trireme

@@ -5,8 +5,8 @@
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/sharded/deferred.h>
-#include <trireme/parallel/state.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/state_dict.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,8 +41,8 @@ constexpr int kMore = 2;   // and after it was put in
 
 // A rank with a network, its optimizer and its place in a pipeline.
 struct Rank {
-  Rank(Network its, const Arranged& arranged, const comm::Group& group)
-      : network(std::move(its)),
+  Rank(Network given, const Arranged& arranged, const comm::Group& group)
+      : network(std::move(given)),
         adam(network.module->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true)),
         pipeline(*network.module, network.forward, plan_of(arranged, network), group),
         rows(8 / arranged.data) {
@@ -75,10 +75,10 @@ std::vector<Arranged> arrangements() {
   std::vector<Arranged> all;
   for (const int pipe : {1, 2}) {
     for (const int data : {1, 2}) {
-      for (const int zero_stage : {0, 1, 3}) {
-        if (data == 1 && zero_stage > 0) continue;
+      for (const int zero_level : {0, 1, 3}) {
+        if (data == 1 && zero_level > 0) continue;
         all.push_back(
-            {.pipe = pipe, .data = data, .zero_stage = zero_stage, .micro_batches = 4 / data});
+            {.pipe = pipe, .data = data, .zero_level = zero_level, .micro_batches = 4 / data});
       }
     }
   }
@@ -86,7 +86,7 @@ std::vector<Arranged> arrangements() {
 }
 
 struct Taken {
-  WholeState after_first;
+  FullState after_first;
   checkpoint::TensorMap after_more;  // the module's
   checkpoint::TensorMap of_optimizer;
 };
@@ -97,11 +97,11 @@ Taken take(Network (*make)(), const Arranged& arranged, int root) {
   run_ranks(arranged.pipe * arranged.data, [&](const comm::Group& group) {
     Rank rank(make(), arranged, group);
     rank.train(0, kFirst);
-    WholeState first =
-        whole_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam, root);
+    FullState first =
+        full_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam, root);
     rank.train(kFirst, kMore);
-    const WholeState more =
-        whole_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam, root);
+    const FullState more =
+        full_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam, root);
     EXPECT_EQ(first.module.empty(), group.rank() != root);
     if (group.rank() != root) return;
     taken = {.after_first = std::move(first),
@@ -129,21 +129,21 @@ TEST(PipelineState, IsWholeOnOneRankAndGoesIntoAnyOtherPlan) {
         if (arranged.data != data) continue;
         SCOPED_TRACE(::testing::PrintToString(arranged));
         const int last = make == tied_net ? arranged.pipe * data - 1 : arranged.pipe - 1;
-        const Taken its = take(make, arranged, last);
-        const auto [of_first, is_first] = taken.emplace(make == tied_net ? arranged.pipe : 1, its);
-        expect_equal(its.after_first.module, of_first->second.after_first.module);
-        expect_equal(its.after_more, of_first->second.after_more);
-        expect_equal(its.of_optimizer, of_first->second.of_optimizer);
+        const Taken got = take(make, arranged, last);
+        const auto [of_first, is_first] = taken.emplace(make == tied_net ? arranged.pipe : 1, got);
+        expect_equal(got.after_first.module, of_first->second.after_first.module);
+        expect_equal(got.after_more, of_first->second.after_more);
+        expect_equal(got.of_optimizer, of_first->second.of_optimizer);
         run_ranks(arranged.pipe * data, [&](const comm::Group& group) {
           Rank rank(make(), arranged, group);
           EXPECT_THAT(usage_error([&] { static_cast<void>(rank.pipeline.parallelized()); }),
                       HasSubstr("not known before the first batch"));
           rank.pipeline.prepare(rank.batch(0));
-          load_whole_state(of_first->second.after_first, rank.pipeline.parallelized(),
-                           *rank.network.module, rank.adam);
+          load_full_state(of_first->second.after_first, rank.pipeline.parallelized(),
+                          *rank.network.module, rank.adam);
           rank.train(kFirst, kMore);
-          const WholeState state =
-              whole_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam);
+          const FullState state =
+              full_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam);
           if (group.rank() > 0) return;
           expect_equal(state.module, of_first->second.after_more);
           expect_equal(state.optimizer.tensors, of_first->second.of_optimizer);
@@ -158,7 +158,7 @@ TEST(PipelineState, IsSavedByAllRanksAndLoadedByOthers) {
   int number = 0;
   for (Network (*const make)() : {test::residual_net, tied_net}) {
     for (const Arranged& saving : arrangements()) {
-      if (saving.data != 2 || saving.zero_stage == 0) continue;
+      if (saving.data != 2 || saving.zero_level == 0) continue;
       SCOPED_TRACE(::testing::PrintToString(saving));
       const Taken expected = take(make, saving, 0);
       const std::string prefix = join_message("pipeline", ++number);
@@ -173,7 +173,7 @@ TEST(PipelineState, IsSavedByAllRanksAndLoadedByOthers) {
       });
       for (const Arranged& loading : arrangements()) {
         const bool has_other_tree = make == tied_net && loading.pipe != saving.pipe;
-        if (loading.data != 2 || loading.zero_stage == 1 || has_other_tree) continue;
+        if (loading.data != 2 || loading.zero_level == 1 || has_other_tree) continue;
         SCOPED_TRACE(::testing::PrintToString(loading));
         run_ranks(loading.pipe * loading.data, [&](const comm::Group& group) {
           Rank rank(make(), loading, group);
@@ -182,8 +182,8 @@ TEST(PipelineState, IsSavedByAllRanksAndLoadedByOthers) {
               load_checkpoint(path, rank.pipeline.parallelized(), *rank.network.module, &rank.adam);
           EXPECT_EQ(state.step, kFirst);
           rank.train(kFirst, kMore);
-          const WholeState after =
-              whole_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam);
+          const FullState after =
+              full_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam);
           if (group.rank() == 0) expect_equal(after.module, expected.after_more);
         });
       }
@@ -201,7 +201,7 @@ TEST(PipelineState, IsSavedByAllRanksAndLoadedByOthers) {
 
 TEST(PipelineState, OfThisRankGoesBackIntoTheSameCut) {
   run_ranks(4, [](const comm::Group& group) {
-    const Arranged arranged{.pipe = 2, .data = 2, .zero_stage = 3};
+    const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 3};
     Rank rank(tied_net(), arranged, group);
     rank.train(0, kFirst);
     PartialState state =
@@ -249,8 +249,8 @@ std::set<std::string> names_without_memory(const torch::nn::Module& module) {
 }
 
 TEST(DeferredPipeline, HasTheValuesOfAnOrdinaryModule) {
-  for (const int zero_stage : {0, 1, 2, 3}) {
-    const Arranged arranged{.pipe = 2, .data = 2, .zero_stage = zero_stage};
+  for (const int zero_level : {0, 1, 2, 3}) {
+    const Arranged arranged{.pipe = 2, .data = 2, .zero_level = zero_level};
     std::vector<test::Outcome> expected(4);
     for (const bool is_deferred : {false, true}) {
       run_ranks(4, [&](const comm::Group& group) {

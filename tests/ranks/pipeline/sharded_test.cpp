@@ -50,24 +50,24 @@ TEST_P(ShardedPipelineOf, HasTheBitsOfAPlainLoop) {
                     .optimizer = "adamw",
                     .rows = 5};
   const Outcome expected = test::alone(GetParam(), arranged);
-  for (arranged.zero_stage = 0; arranged.zero_stage <= 3; ++arranged.zero_stage) {
+  for (arranged.zero_level = 0; arranged.zero_level <= 3; ++arranged.zero_level) {
     test::expect_bits_of(expected, GetParam(), arranged);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, ShardedPipelineOf, ::testing::ValuesIn(test::network_cases()),
-                         [](const auto& its) { return its.param.name; });
+                         [](const auto& param_info) { return param_info.param.name; });
 
 // Of four ranks along data two have the same slices as the other two, whose sums come second.
 TEST(ShardedPipeline, IsCutAmongSomeOfTheRanksAlongData) {
   Arranged arranged{.pipe = 1, .data = 4, .micro_batches = 2, .shard_ranks = 2};
   Outcome expected;
   run_ranks(4, [&](const comm::Group& group) {
-    arranged.zero_stage = 0;
-    const Outcome its = test::train(test::residual_net(), arranged, group);
-    if (group.rank() == 0) expected = its;
+    arranged.zero_level = 0;
+    const Outcome outcome = test::train(test::residual_net(), arranged, group);
+    if (group.rank() == 0) expected = outcome;
   });
-  arranged.zero_stage = 3;
+  arranged.zero_level = 3;
   run_ranks(4, [&](const comm::Group& group) {
     const Outcome got = test::train(test::residual_net(), arranged, group);
     for (std::size_t i = 0; i < got.parameters.size(); ++i) {
@@ -85,9 +85,9 @@ struct Stacked {
     test::fill(*net);
   }
 
-  Plan plan(int zero_stage, std::int64_t gathered_buckets) const {
+  Plan plan(int zero_level, std::int64_t gathered_buckets) const {
     Plan plan = test::cut(gathered_buckets);
-    plan.zero_stage = zero_stage;
+    plan.zero_level = zero_level;
     plan.mesh = {{kDataAxis, 2}, {kStageAxis, 2}};
     plan.stages = {{"layer0", 0}, {"layer4", 1}};
     plan.micro_batches = 3;
@@ -106,12 +106,14 @@ struct Kept {
   std::size_t num_whole = 0;    // buckets
 };
 
-Kept kept(int zero_stage, std::int64_t gathered_buckets) {
+Kept kept(int zero_level, std::int64_t gathered_buckets) {
   Kept all;
   run_ranks(4, [&](const comm::Group& group) {
-    Stacked its;
-    Pipeline pipeline(*its.net, its.forward, its.plan(zero_stage, gathered_buckets), group);
-    torch::optim::SGD optimizer(its.net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    Stacked stacked;
+    Pipeline pipeline(*stacked.net, stacked.forward, stacked.plan(zero_level, gathered_buckets),
+                      group);
+    torch::optim::SGD optimizer(stacked.net->parameters(),
+                                torch::optim::SGDOptions(0.1).momentum(0.9));
     pipeline.shard(optimizer);
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
@@ -128,7 +130,7 @@ Kept kept(int zero_stage, std::int64_t gathered_buckets) {
         all.parameters += static_cast<std::int64_t>(part.parameter.storage().nbytes());
       }
       // In stages 1 and 2 a part lies in the parameters' memory.
-      if (is_cut && zero_stage == 3) {
+      if (is_cut && zero_level == 3) {
         all.parameters += static_cast<std::int64_t>(part.tensor.nbytes());
       }
     }
@@ -154,11 +156,11 @@ TEST(ShardedPipeline, KeepsItsPartOfItsStages) {
   const Kept none = kept(0, 2);
   EXPECT_EQ(none.state, kStage);
   EXPECT_EQ(none.gradients, kStage);
-  for (const int zero_stage : {1, 2}) {
-    const Kept its = kept(zero_stage, 2);
-    EXPECT_THAT(its.parameters, about(kStage));
-    EXPECT_EQ(its.state, kStage / 2);
-    EXPECT_EQ(its.gradients, kStage / 2);
+  for (const int zero_level : {1, 2}) {
+    const Kept memory = kept(zero_level, 2);
+    EXPECT_THAT(memory.parameters, about(kStage));
+    EXPECT_EQ(memory.state, kStage / 2);
+    EXPECT_EQ(memory.gradients, kStage / 2);
   }
   const Kept cut = kept(3, 2);
   EXPECT_EQ(cut.num_whole, 2);
@@ -170,7 +172,7 @@ TEST(ShardedPipeline, KeepsItsPartOfItsStages) {
 TEST(ShardedPipeline, GathersOnceAStepWhereAllBucketsMayBeWhole) {
   EXPECT_EQ(kept(3, 2).num_whole, 2);
   EXPECT_EQ(kept(3, 0).num_whole, 4);
-  Arranged arranged{.pipe = 2, .data = 2, .zero_stage = 3, .micro_batches = 3, .rows = 6};
+  Arranged arranged{.pipe = 2, .data = 2, .zero_level = 3, .micro_batches = 3, .rows = 6};
   const Outcome expected = Alone(test::residual_net()).train(arranged);
   for (const std::int64_t gathered : {0, 2, 3}) {
     arranged.gathered_buckets = gathered;
@@ -208,11 +210,11 @@ TEST(ShardedPipeline, ClipsByTheNormOfAllStagesAndParts) {
   const Arranged whole{.pipe = 2, .data = 2};
   double expected = 0;
   std::vector<torch::Tensor> clipped;
-  for (const int zero_stage : {0, 1, 2, 3}) {
+  for (const int zero_level : {0, 1, 2, 3}) {
     run_ranks(4, [&](const comm::Group& group) {
       const Network network = test::language_model(0, /*tied=*/true);
       Arranged arranged = whole;
-      arranged.zero_stage = zero_stage;
+      arranged.zero_level = zero_level;
       Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
       torch::optim::SGD optimizer(network.module->parameters(), 0.1);
       pipeline.shard(optimizer);
@@ -223,10 +225,10 @@ TEST(ShardedPipeline, ClipsByTheNormOfAllStagesAndParts) {
       EXPECT_TRUE(all_finite(optimizer, sharing));
       optimizer.step();
       pipeline.gather_parameters();
-      if (zero_stage == 0 && group.rank() == 0) {
+      if (zero_level == 0 && group.rank() == 0) {
         expected = norm;
         clipped = test::copies(*network.module);
-      } else if (zero_stage > 0) {
+      } else if (zero_level > 0) {
         EXPECT_EQ(norm, expected);
         EXPECT_TRUE(test::all_equal(test::copies(*network.module), clipped));
       }
@@ -245,7 +247,7 @@ TEST(ShardedPipeline, AddsToGradientsOfWhatIsNotCut) {
     const Network network = test::skipping_net();
     const Network plain = test::skipping_net();
     Plan plan = plan_of({.pipe = 1, .data = 2}, network);
-    plan.zero_stage_of = {{"first", 2}};
+    plan.zero_level_of = {{"first", 2}};
     Pipeline pipeline(*network.module, network.forward, plan, group);
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
     pipeline.shard(optimizer);
@@ -270,7 +272,7 @@ TEST(ShardedPipeline, GivesOptimizersBack) {
     const Network network = test::residual_net();
     torch::optim::AdamW optimizer(network.module->parameters(), 0.01);
     {
-      const Arranged arranged{.pipe = 2, .data = 2, .zero_stage = 2};
+      const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 2};
       Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
       pipeline.shard(optimizer);
       static_cast<void>(pipeline.step(network.batch(4, 0)));
@@ -302,7 +304,7 @@ TEST(ShardedPipeline, TakesSeveralOptimizers) {
     }
     torch::optim::SGD of_first(net->first->parameters(), 0.1);
     torch::optim::SGD of_rest(rest, 0.1);
-    const Arranged arranged{.pipe = 2, .data = 2, .zero_stage = 1};
+    const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 1};
     Pipeline pipeline(*net, network.forward, plan_of(arranged, network), group);
     pipeline.shard(of_first);
     pipeline.prepare(network.batch(4, 0));
@@ -323,14 +325,14 @@ std::string error_of(const std::function<void(const Network&, const comm::Group&
   std::string message;
   run_ranks(4, [&](const comm::Group& group) {
     const Network network = test::skipping_net();
-    const std::string its = usage_error([&] { mistake(network, group); });
-    if (group.rank() == 3) message = its;
+    const std::string text = usage_error([&] { mistake(network, group); });
+    if (group.rank() == 3) message = text;
   });
   return message;
 }
 
 TEST(ShardedPipeline, RefusesOptimizersThatItCannotCut) {
-  const Arranged arranged{.pipe = 2, .data = 2, .zero_stage = 1};
+  const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 1};
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
                 Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
                                   group);
@@ -372,7 +374,7 @@ TEST(ShardedPipeline, RefusesOptimizersThatItCannotCut) {
 
 TEST(ShardedPipeline, RefusesStagesThatAreTooSmallToBeCut) {
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Plan plan = plan_of({.pipe = 2, .data = 2, .zero_stage = 1}, network);
+                Plan plan = plan_of({.pipe = 2, .data = 2, .zero_level = 1}, network);
                 const torch::NoGradGuard no_grad;
                 auto* const net = network.module->as<test::SkippingNetImpl>();
                 for (auto& parameter : net->first->parameters()) parameter.requires_grad_(false);
@@ -387,17 +389,17 @@ TEST(ShardedPipeline, RefusesStagesThatAreTooSmallToBeCut) {
 TEST(ShardedPipeline, RefusesNamesThatNoParameterHas) {
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
                 Plan plan = plan_of({.pipe = 2, .data = 2}, network);
-                plan.zero_stage_of = {{"botom", 3}};
+                plan.zero_level_of = {{"botom", 3}};
                 Pipeline pipeline(*network.module, network.forward, plan, group);
                 pipeline.prepare(network.batch(4, 0));
               }),
-              AllOf(HasSubstr("zero_stage_of"), HasSubstr("botom")));
+              AllOf(HasSubstr("zero_level_of"), HasSubstr("botom")));
 }
 
 TEST(ShardedPipeline, RefusesAStepThatNobodyWouldSee) {
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
                 Pipeline pipeline(*network.module, network.forward,
-                                  plan_of({.pipe = 2, .data = 2, .zero_stage = 2}, network), group);
+                                  plan_of({.pipe = 2, .data = 2, .zero_level = 2}, network), group);
                 torch::optim::SGD optimizer(network.module->parameters(), 0.1);
                 pipeline.shard(optimizer);
                 static_cast<void>(pipeline.step(network.batch(4, 0)));
@@ -406,7 +408,7 @@ TEST(ShardedPipeline, RefusesAStepThatNobodyWouldSee) {
                 optimizer.step();  // too late
                 static_cast<void>(pipeline.step(network.batch(4, 0)));
               }),
-              HasSubstr("an optimizer stepped after an operator had fetched the parameters"));
+              HasSubstr("an optimizer stepped after an operator had gathered the parameters"));
 }
 
 // Stage 3 needs the ranks along data inside forward.
@@ -414,7 +416,7 @@ TEST(ShardedPipeline, EndsOnAllRanksWhereOneFails) {
   const auto thrown = run_ranks_catching(4, [](const comm::Group& group) {
     const Network network = test::language_model(0);
     Pipeline pipeline(*network.module, network.forward,
-                      plan_of({.pipe = 2, .data = 2, .zero_stage = 3}, network), group);
+                      plan_of({.pipe = 2, .data = 2, .zero_level = 3}, network), group);
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
     pipeline.shard(optimizer);
     auto batch = network.batch(4, 0);

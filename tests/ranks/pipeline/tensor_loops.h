@@ -39,48 +39,49 @@ inline ParameterLayouts layouts_of_language_model(bool is_tied) {
 struct Shared {
   std::vector<MeshAxis> mesh{};
   std::string schedule = "1f1b";
-  int zero_stage = 0;
+  int zero_level = 0;
   bool is_tied = false;
   std::string optimizer = "adamw";
   std::int64_t rows = 5;  ///< of each rank along data, in three micro-batches
 };
 
-inline std::ostream& operator<<(std::ostream& out, const Shared& its) {
-  for (const MeshAxis& axis : its.mesh) out << axis.name << "=" << axis.size << " ";
-  return out << its.schedule << ", ZeRO " << its.zero_stage << (its.is_tied ? ", tied" : "");
+inline std::ostream& operator<<(std::ostream& out, const Shared& setting) {
+  for (const MeshAxis& axis : setting.mesh) out << axis.name << "=" << axis.size << " ";
+  return out << setting.schedule << ", ZeRO " << setting.zero_level
+             << (setting.is_tied ? ", tied" : "");
 }
 
-inline int ranks_of(const Shared& its) {
+inline int ranks_of(const Shared& setting) {
   std::int64_t ranks = 1;
-  for (const MeshAxis& axis : its.mesh) ranks *= axis.size;
+  for (const MeshAxis& axis : setting.mesh) ranks *= axis.size;
   return static_cast<int>(ranks);
 }
 
-inline Plan plan_of(const Shared& its, const Network& network) {
+inline Plan plan_of(const Shared& setting, const Network& network) {
   Plan plan;
-  plan.mesh = its.mesh;
-  plan.schedule = its.schedule;
-  const int chunks = its.schedule == "interleaved" || its.schedule == "zb-v" ? 2 : 1;
+  plan.mesh = setting.mesh;
+  plan.schedule = setting.schedule;
+  const int chunks = setting.schedule == "interleaved" || setting.schedule == "zb-v" ? 2 : 1;
   const int num_stages = stage_ranks(plan) * chunks;
   for (int stage = 0; stage < num_stages; ++stage) {
     const auto place = static_cast<std::size_t>(stage) * network.modules.size() /
                        static_cast<std::size_t>(num_stages);
     plan.stages.emplace_back(network.modules[place], stage);
   }
-  plan.layouts = layouts_of_language_model(its.is_tied);
+  plan.layouts = layouts_of_language_model(setting.is_tied);
   plan.micro_batches = 3;
-  plan.zero_stage = its.zero_stage;
+  plan.zero_level = setting.zero_level;
   plan.bucket_bytes = plan.first_bucket_bytes = 1024;
   return plan;
 }
 
-inline Arranged arranged_of(const Shared& its) {
+inline Arranged arranged_of(const Shared& setting) {
   Plan plan;
-  plan.mesh = its.mesh;
+  plan.mesh = setting.mesh;
   return {.data = data_ranks(plan, 1),
           .micro_batches = 3,
-          .optimizer = its.optimizer,
-          .rows = its.rows};
+          .optimizer = setting.optimizer,
+          .rows = setting.rows};
 }
 
 /// All of what is distributed, on every rank of its mesh.
@@ -99,17 +100,17 @@ inline void expect_close(const std::vector<torch::Tensor>& got,
   }
 }
 
-inline Outcome train(const Network& network, const Shared& its, const comm::Group& group) {
-  const Arranged arranged = arranged_of(its);
-  const auto optimizer = make_optimizer(its.optimizer, network.module->parameters());
-  Pipeline pipeline(*network.module, network.forward, plan_of(its, network), group);
+inline Outcome train(const Network& network, const Shared& setting, const comm::Group& group) {
+  const Arranged arranged = arranged_of(setting);
+  const auto optimizer = make_optimizer(setting.optimizer, network.module->parameters());
+  Pipeline pipeline(*network.module, network.forward, plan_of(setting, network), group);
   pipeline.shard(*optimizer);
   const comm::Group& data = pipeline.data_group();
   Outcome outcome;
   outcome.losses.resize(static_cast<std::size_t>(data.size()));
   for (int step = 0; step < arranged.steps; ++step) {
     optimizer->zero_grad();
-    const auto batch = network.batch(its.rows * data.size(), step);
+    const auto batch = network.batch(setting.rows * data.size(), step);
     outcome.losses[static_cast<std::size_t>(data.rank())].push_back(
         pipeline.step(part_of(batch, data.rank(), data.size())).loss.clone());
     optimizer->step();

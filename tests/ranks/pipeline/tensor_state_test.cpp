@@ -3,9 +3,9 @@
 // for any other mesh.
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
 #include <trireme/parallel/sharded_state.h>
-#include <trireme/parallel/state.h>
+#include <trireme/parallel/state_dict.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ Network tied_net() {
   return network;
 }
 
-Plan plan_of(std::vector<MeshAxis> mesh, const Network& network, int zero_stage) {
+Plan plan_of(std::vector<MeshAxis> mesh, const Network& network, int zero_level) {
   Plan plan;
   plan.mesh = std::move(mesh);
   plan.stages = {{network.modules[0], 0}, {network.modules[2], 1}};
@@ -55,17 +55,17 @@ Plan plan_of(std::vector<MeshAxis> mesh, const Network& network, int zero_stage)
                          column_parallel("*.mlp_input"), row_parallel("*.mlp_output")});
   }
   plan.micro_batches = 4 / data_ranks(plan, 1);
-  plan.zero_stage = zero_stage;
+  plan.zero_level = zero_level;
   plan.bucket_bytes = plan.first_bucket_bytes = 1024;
   return plan;
 }
 
 // A rank with a network, its optimizer and its place in a pipeline.
 struct Rank {
-  Rank(const std::vector<MeshAxis>& mesh, int zero_stage, const comm::Group& group)
+  Rank(const std::vector<MeshAxis>& mesh, int zero_level, const comm::Group& group)
       : network(tied_net()),
         adam(network.module->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true)),
-        pipeline(*network.module, network.forward, plan_of(mesh, network, zero_stage), group) {
+        pipeline(*network.module, network.forward, plan_of(mesh, network, zero_level), group) {
     pipeline.shard(adam);
   }
 
@@ -95,15 +95,15 @@ int ranks_of(const std::vector<MeshAxis>& mesh) {
 
 struct Arrangement {
   std::vector<MeshAxis> mesh;
-  int zero_stage = 0;
+  int zero_level = 0;
 };
 
 std::vector<Arrangement> arrangements() {
   return {{.mesh = {{"pipe", 1}}},
           {.mesh = {{"pipe", 2}, {"tensor", 2}}},
           {.mesh = {{"tensor", 2}, {"pipe", 1}}},
-          {.mesh = {{"tensor", 2}, {"data", 2}, {"pipe", 2}}, .zero_stage = 2},
-          {.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}}, .zero_stage = 3}};
+          {.mesh = {{"tensor", 2}, {"data", 2}, {"pipe", 2}}, .zero_level = 2},
+          {.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}}, .zero_level = 3}};
 }
 
 void expect_close(const checkpoint::TensorMap& got, const checkpoint::TensorMap& expected) {
@@ -117,8 +117,8 @@ void expect_close(const checkpoint::TensorMap& got, const checkpoint::TensorMap&
 
 // After the first steps, and after more.
 struct Taken {
-  WholeState first;
-  WholeState more;
+  FullState first;
+  FullState more;
 };
 
 // On the first rank, or the last.
@@ -127,14 +127,14 @@ Taken take(const Arrangement& arrangement, bool on_last) {
   const int ranks = ranks_of(arrangement.mesh);
   const int root = on_last ? ranks - 1 : 0;
   run_ranks(ranks, [&](const comm::Group& group) {
-    Rank rank(arrangement.mesh, arrangement.zero_stage, group);
+    Rank rank(arrangement.mesh, arrangement.zero_level, group);
     const auto state = [&] {
-      return whole_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam, root);
+      return full_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam, root);
     };
     rank.train(0, kFirst);
-    WholeState first = state();
+    FullState first = state();
     rank.train(kFirst, kMore);
-    WholeState more = state();
+    FullState more = state();
     EXPECT_EQ(first.module.empty(), group.rank() != root);
     if (group.rank() == root) taken = {.first = std::move(first), .more = std::move(more)};
   });
@@ -152,13 +152,13 @@ TEST(TensorPipelineState, IsWholeOnOneRankAndGoesIntoAnyOtherPlan) {
       expect_close(got.more.module, expected.more.module);
     }
     run_ranks(ranks_of(arrangement.mesh), [&](const comm::Group& group) {
-      Rank rank(arrangement.mesh, arrangement.zero_stage, group);
+      Rank rank(arrangement.mesh, arrangement.zero_level, group);
       rank.pipeline.prepare(rank.batch(0));
-      load_whole_state(expected.first, rank.pipeline.parallelized(), *rank.network.module,
-                       rank.adam);
+      load_full_state(expected.first, rank.pipeline.parallelized(), *rank.network.module,
+                      rank.adam);
       rank.train(kFirst, kMore);
-      const WholeState state =
-          whole_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam);
+      const FullState state =
+          full_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam);
       if (group.rank() > 0) return;
       expect_close(state.module, expected.more.module);
       expect_close(state.optimizer.tensors, expected.more.optimizer.tensors);
@@ -175,7 +175,7 @@ TEST(TensorPipelineState, IsSavedByAllRanksAndLoadedByOthers) {
     const std::string prefix = "shared" + std::to_string(++number);
     std::filesystem::path path;
     run_ranks(ranks_of(saving.mesh), [&](const comm::Group& group) {
-      Rank rank(saving.mesh, saving.zero_stage, group);
+      Rank rank(saving.mesh, saving.zero_level, group);
       rank.train(0, kFirst);
       const auto written =
           save_checkpoint({.folder = folder.path(), .prefix = prefix}, rank.pipeline.parallelized(),
@@ -184,14 +184,14 @@ TEST(TensorPipelineState, IsSavedByAllRanksAndLoadedByOthers) {
     });
     for (const Arrangement& loading : arrangements()) {
       run_ranks(ranks_of(loading.mesh), [&](const comm::Group& group) {
-        Rank rank(loading.mesh, loading.zero_stage, group);
+        Rank rank(loading.mesh, loading.zero_level, group);
         rank.pipeline.prepare(rank.batch(0));
         const auto state =
             load_checkpoint(path, rank.pipeline.parallelized(), *rank.network.module, &rank.adam);
         EXPECT_EQ(state.step, kFirst);
         rank.train(kFirst, kMore);
-        const WholeState after =
-            whole_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam);
+        const FullState after =
+            full_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam);
         if (group.rank() == 0) expect_close(after.module, expected.more.module);
       });
     }
@@ -208,7 +208,7 @@ TEST(TensorPipelineState, IsSavedByAllRanksAndLoadedByOthers) {
 
 TEST(TensorPipelineState, OfThisRankGoesBackIntoTheSameCut) {
   run_ranks(8, [](const comm::Group& group) {
-    Rank rank({{"pipe", 2}, {"data", 2}, {"tensor", 2}}, /*zero_stage=*/2, group);
+    Rank rank({{"pipe", 2}, {"data", 2}, {"tensor", 2}}, /*zero_level=*/2, group);
     rank.train(0, kFirst);
     PartialState state =
         partial_state(rank.pipeline.parallelized(), *rank.network.module, rank.adam);

@@ -5,7 +5,7 @@
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/tensor/distribute_module.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
@@ -52,10 +52,11 @@ constexpr double kDropout = 0.3;
 class TensorPipelineOn : public ::testing::TestWithParam<Shared> {};
 
 TEST_P(TensorPipelineOn, TrainsLikeOneProcess) {
-  const Shared& its = GetParam();
-  const Outcome expected = Alone(language_model_in_double(its.is_tied)).train(arranged_of(its));
-  run_ranks(ranks_of(its), [&](const comm::Group& group) {
-    const Outcome got = train(language_model_in_double(its.is_tied), its, group);
+  const Shared& setting = GetParam();
+  const Outcome expected =
+      Alone(language_model_in_double(setting.is_tied)).train(arranged_of(setting));
+  run_ranks(ranks_of(setting), [&](const comm::Group& group) {
+    const Outcome got = train(language_model_in_double(setting.is_tied), setting, group);
     expect_close(got.parameters, expected.parameters, "parameter");
     for (std::size_t rank = 0; rank < got.losses.size(); ++rank) {
       if (got.losses[rank].empty()) continue;
@@ -77,11 +78,11 @@ INSTANTIATE_TEST_SUITE_P(
         Shared{.mesh = {{"data", 2}, {"tensor", 2}, {"pipe", 2}},
                .schedule = "zb-h1",
                .is_tied = true},
-        Shared{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}}, .zero_stage = 1},
-        Shared{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}}, .zero_stage = 2, .is_tied = true},
+        Shared{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}}, .zero_level = 1},
+        Shared{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}}, .zero_level = 2, .is_tied = true},
         Shared{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}},
                .schedule = "zb-h1",
-               .zero_stage = 3,
+               .zero_level = 3,
                .is_tied = true}));
 
 // -- bits ---------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ Seen train_by_tensor_alone(const comm::Group& group, int steps) {
     seen.losses.push_back(sum / 2);
     const torch::NoGradGuard no_grad;
     for (const torch::Tensor& parameter : net->parameters()) {
-      detail::bring_gradient_to_layout(parameter);
+      detail::redistribute_gradient(parameter);
       const at::Tensor memory = detail::memory_of(parameter.grad());
       detail::divide(memory, memory, two);
     }
@@ -235,15 +236,15 @@ TEST(TensorPipeline, HasTheSameBitsWithRecomputation) {
 // What ZeRO cuts along data are parts, whose elements it steps alone.
 TEST(TensorPipeline, HasTheSameBitsWithZero) {
   std::vector<Outcome> expected(8);
-  for (const int zero_stage : {0, 1, 2, 3}) {
-    const Shared its{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}},
-                     .zero_stage = zero_stage,
-                     .is_tied = true,
-                     .rows = 3};
+  for (const int zero_level : {0, 1, 2, 3}) {
+    const Shared setting{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}},
+                         .zero_level = zero_level,
+                         .is_tied = true,
+                         .rows = 3};
     run_ranks(8, [&](const comm::Group& group) {
-      Outcome got = train(language_model_in_double(/*is_tied=*/true), its, group);
+      Outcome got = train(language_model_in_double(/*is_tied=*/true), setting, group);
       Outcome& known = expected[static_cast<std::size_t>(group.rank())];
-      if (zero_stage == 0) {
+      if (zero_level == 0) {
         known = std::move(got);
       } else {
         test::expect_same_bits(got, known);
@@ -279,9 +280,9 @@ TEST(TensorPipeline, GivesGradientsInTheirLayouts) {
   const Network plain = language_model_in_double(/*is_tied=*/true);
   plain.forward(plain.batch(6, 0))[0].backward();
   run_ranks(4, [&](const comm::Group& group) {
-    const Shared its{.mesh = {{"pipe", 2}, {"tensor", 2}}, .is_tied = true};
+    const Shared setting{.mesh = {{"pipe", 2}, {"tensor", 2}}, .is_tied = true};
     const Network network = language_model_in_double(/*is_tied=*/true);
-    Pipeline pipeline(*network.module, network.forward, plan_of(its, network), group);
+    Pipeline pipeline(*network.module, network.forward, plan_of(setting, network), group);
     const PipelineStep step = pipeline.step(network.batch(6, 0), {.report = true});
     EXPECT_TRUE(step.report.has_value());
     EXPECT_FALSE(has_layout(step.loss));
@@ -307,14 +308,14 @@ TEST(TensorPipeline, ClipsByTheNormOfAllStagesAndParts) {
   plain.forward(plain.batch(12, 0))[0].backward();
   const double expected = global_norm(plain_optimizer);
   const double largest = global_maximum(plain_optimizer);
-  for (const int zero_stage : {0, 2}) {
+  for (const int zero_level : {0, 2}) {
     run_ranks(8, [&](const comm::Group& group) {
-      const Shared its{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}},
-                       .zero_stage = zero_stage,
-                       .is_tied = true};
+      const Shared setting{.mesh = {{"pipe", 2}, {"data", 2}, {"tensor", 2}},
+                           .zero_level = zero_level,
+                           .is_tied = true};
       const Network network = language_model_in_double(/*is_tied=*/true);
       torch::optim::SGD optimizer(network.module->parameters(), 0.1);
-      Pipeline pipeline(*network.module, network.forward, plan_of(its, network), group);
+      Pipeline pipeline(*network.module, network.forward, plan_of(setting, network), group);
       pipeline.shard(optimizer);
       const auto batch = network.batch(12, 0);
       static_cast<void>(pipeline.step(part_of(batch, pipeline.data_group().rank(), 2)));

@@ -230,7 +230,7 @@ TEST(Collective, OfOneRankAfterAnotherNeedsNobodyToWait) {
 TEST(Groups, WorkSideBySide) {
   // Every rank has a thread in each of three groups; the groups do not wait for each other.
   constexpr int kSize = 3;
-  std::array<test::ThreadMeeting, 3> meetings;
+  std::array<test::ThreadRendezvousStore, 3> meetings;
   test::rethrow_first(test::run_threads(kSize * 3, [&](int thread) {
     const int group_number = thread % 3;
     const int rank = thread / 3;
@@ -253,11 +253,11 @@ TEST(Groups, MayBeMadeAndDroppedAgainAndAgain) {
 }
 
 TEST(Groups, HaveOneTo64Ranks) {
-  test::ThreadMeeting meeting;
+  test::ThreadRendezvousStore store;
   for (const auto& [rank, size] : {std::pair{0, 0}, {0, 65}, {-1, 2}, {2, 2}}) {
-    EXPECT_THAT(message_of<UsageError>(
-                    [&, r = rank, s = size] { Communicator::connect(r, s, meeting, {}); }),
-                HasSubstr(join_message("this is rank ", rank, " of ", size)));
+    EXPECT_THAT(
+        message_of<UsageError>([&, r = rank, s = size] { Communicator::connect(r, s, store, {}); }),
+        HasSubstr(join_message("this is rank ", rank, " of ", size)));
   }
   run_ranks(
       64,

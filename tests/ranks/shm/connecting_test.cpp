@@ -23,11 +23,11 @@ using trireme::test::message_of;
 using Thrown = std::vector<std::exception_ptr>;
 
 // Another user of the machine was faster than rank 0.
-class PoisonedMeeting : public test::ThreadMeeting {
+class PoisonedRendezvousStore : public test::ThreadRendezvousStore {
  public:
-  explicit PoisonedMeeting(std::string address) : address_(std::move(address)) {}
+  explicit PoisonedRendezvousStore(std::string address) : address_(std::move(address)) {}
   std::string get(const std::string& key) override {
-    const std::string value = ThreadMeeting::get(key);
+    const std::string value = ThreadRendezvousStore::get(key);
     return key == "memory" || key == "file" ? address_ : value;
   }
 
@@ -40,9 +40,9 @@ TEST(Connecting, MapsNoMemoryThatAnotherUserOffers) {
   if (::geteuid() != 0) GTEST_SKIP() << "giving a file to another user takes the rights of root";
   const Segment his = Segment::create(Segment::Kind::kNamed, std::size_t{1} << 22);
   ASSERT_EQ(::chown(his.path().c_str(), 65534, 65534), 0);
-  PoisonedMeeting meeting(his.address());
+  PoisonedRendezvousStore store(his.address());
   const Thrown thrown = test::run_threads(
-      2, [&](int rank) { Communicator::connect(rank, 2, meeting, test::options_with(true)); });
+      2, [&](int rank) { Communicator::connect(rank, 2, store, test::options_with(true)); });
   for (const std::exception_ptr& exception : thrown) {
     EXPECT_THAT(message_of<ConfigError>([&] {
                   if (exception) std::rethrow_exception(exception);
@@ -56,7 +56,7 @@ TEST(Connecting, MapsNoMemoryThatAnotherUserOffers) {
 TEST(Connecting, NamesTheRankThatDoesNotCome) {
   // The message named a key of the store and a network interface.
   for (const bool comes_to_the_first_question : {false, true}) {
-    test::ThreadMeeting meeting(milliseconds(2000));  // within which the others have come
+    test::ThreadRendezvousStore store(milliseconds(2000));  // within which the others have come
     Options options = test::options_with(true, "data");
     options.yields = {};
     options.timeout = milliseconds(2000);
@@ -65,9 +65,9 @@ TEST(Connecting, NamesTheRankThatDoesNotCome) {
     };
     const Thrown thrown = test::run_threads(3, [&](int rank) {
       if (rank != 2) {
-        Communicator::connect(rank, 3, meeting, options);
+        Communicator::connect(rank, 3, store, options);
       } else if (comes_to_the_first_question) {
-        RollCall(meeting, rank, 3, options).answer("cores", "1 0");
+        Rendezvous(store, rank, 3, options).answer("cores", "1 0");
       }
     });
     // Rank 1 waits for rank 0, which waits for rank 2.
@@ -76,7 +76,7 @@ TEST(Connecting, NamesTheRankThatDoesNotCome) {
         ASSERT_TRUE(thrown[rank]);
         std::rethrow_exception(thrown[rank]);
       } catch (const CommError& error) {
-        EXPECT_THAT(error.what(), HasSubstr("rank 2 did not come within 2 s to the meeting of "
+        EXPECT_THAT(error.what(), HasSubstr("rank 2 did not come within 2 s to the rendezvous of "
                                             "group 'data', which shares memory; "
                                             "rank 2 is stopped (process 102)"));
         EXPECT_EQ(error.failure().peer, 2);

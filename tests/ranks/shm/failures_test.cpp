@@ -302,8 +302,8 @@ TEST(Failure, OfARankThatCannotGoOnIsToldInItsWordsThoughItStays) {
   const Thrown thrown = run_ranks_catching(3, [&](Communicator& group) {
     group.barrier();
     if (group.rank() == 1) {
-      group.member().end_for_all("rank 1 cannot read its data");
-      group.member().end_for_all("nor anything else");
+      group.member().abort("rank 1 cannot read its data");
+      group.member().abort("nor anything else");
       have_failed.wait();
     }
     try {
@@ -325,9 +325,9 @@ TEST(Failure, IsNotWhatARankLeavesBehindThatDidItsPart) {
   // Ranks 1 and 2 have left before rank 0 looks at what they sent.
   for (int round = 0; round < 10; ++round) {
     std::latch is_gone(2);
-    test::ThreadMeeting meeting;
+    test::ThreadRendezvousStore store;
     test::rethrow_first(test::run_threads(3, [&](int rank) {
-      auto group = Communicator::connect(rank, 3, meeting, test::options_with(true));
+      auto group = Communicator::connect(rank, 3, store, test::options_with(true));
       std::int32_t value = rank;
       if (rank == 0) is_gone.wait();
       group->reduce(&value, &value, 1, DataType::kInt32, {}, 0);
@@ -376,7 +376,7 @@ TEST(Failure, AtTheDeadlineNamesWhoIsMissing) {
 TEST(Failure, AtTheDeadlineNamesTheRankThatOneWaitsForInAnotherGroup) {
   // Rank 0 waits for rank 1 in one group, which waits for rank 2 in another one: rank 1 used to be
   // named.
-  test::ThreadMeeting meetings[2];
+  test::ThreadRendezvousStore meetings[2];
   std::latch waits(1);
   std::latch have_failed(1);
   const Thrown thrown = test::run_threads(3, [&](int rank) {
@@ -410,7 +410,7 @@ TEST(Failure, AtTheDeadlineNamesTheRankThatOneWaitsForInAnotherGroup) {
 }
 
 TEST(Failure, OfTwoGroupsInAnotherOrderIsToldAsSuch) {
-  test::ThreadMeeting meetings[2];
+  test::ThreadRendezvousStore meetings[2];
   const Thrown thrown = test::run_threads(2, [&](int rank) {
     Options options = test::options_with(true, "one");
     options.timeout = milliseconds(4000);
@@ -461,8 +461,8 @@ TEST(Failure, IsRepeatedByEveryLaterCall) {
 
 TEST(Failure, IsNotWhatAForkedChildMakesOfAGroup) {
   // A group of one rank: the child of a process with threads may do little.
-  test::ThreadMeeting meeting;
-  auto group = Communicator::connect(0, 1, meeting, {});
+  test::ThreadRendezvousStore store;
+  auto group = Communicator::connect(0, 1, store, {});
   group->barrier();
   const pid_t child = ::fork();
   if (child == 0) {
@@ -481,10 +481,10 @@ TEST(Failure, IsNotWhatAForkedChildMakesOfAGroup) {
 }
 
 TEST(Failure, IsWhatEveryUseOfAGroupMeetsInAForkedChildAndItsParentDoesNot) {
-  test::ThreadMeeting meeting;
+  test::ThreadRendezvousStore store;
   std::latch was_forked(1);
   test::rethrow_first(test::run_threads(2, [&](int rank) {
-    auto group = Communicator::connect(rank, 2, meeting, test::options_with(true));
+    auto group = Communicator::connect(rank, 2, store, test::options_with(true));
     PointToPoint& mail = group->point_to_point();
     // A queue's thread is there, and not in the child; for rank 0 it is in the middle of something.
     std::latch is_busy(1);
@@ -534,7 +534,7 @@ TEST(Failure, IsWhatEveryUseOfAGroupMeetsInAForkedChildAndItsParentDoesNot) {
 }
 
 TEST(Failure, OfAGroupLeavesOthersAlone) {
-  std::array<test::ThreadMeeting, 3> meetings;
+  std::array<test::ThreadRendezvousStore, 3> meetings;
   test::rethrow_first(test::run_threads(2, [&](int rank) {
     const auto whole = Communicator::connect(rank, 2, meetings[0], test::options_with(true));
     {

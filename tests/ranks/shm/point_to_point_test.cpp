@@ -319,9 +319,9 @@ TEST(Messages, ThatDoNotComeAreAnErrorAtTheDeadline) {
 
 TEST(Messages, OfARankThatLeftStillArrive) {
   std::latch has_left(1);
-  test::ThreadMeeting meeting;
+  test::ThreadRendezvousStore store;
   test::rethrow_first(test::run_threads(2, [&](int rank) {
-    auto group = Communicator::connect(rank, 2, meeting, test::options_with(true));
+    auto group = Communicator::connect(rank, 2, store, test::options_with(true));
     const Bytes data = message(1, 9, 3000);
     if (rank == 1) {
       send(*group, data, 0, 9);
@@ -479,10 +479,10 @@ TEST(Messages, AtTheDeadlineNameTheirOwnPeer) {
 }
 
 TEST(Messages, FromAnyRankMayComeUntilTheLastHasLeft) {
-  test::ThreadMeeting meeting;
+  test::ThreadRendezvousStore store;
   std::latch has_left(1);
   test::rethrow_first(test::run_threads(3, [&](int rank) {
-    auto group = Communicator::connect(rank, 3, meeting, test::options_with(true));
+    auto group = Communicator::connect(rank, 3, store, test::options_with(true));
     if (rank == 1) {
       group.reset();
       has_left.count_down();

@@ -21,7 +21,7 @@ std::vector<std::string> descriptions(const std::vector<RecordedOperation>& reco
   return all;
 }
 
-TEST(Recorder, TellsEveryRankWhatEachHasDone) {
+TEST(FlightRecorder, TellsEveryRankWhatEachHasDone) {
   run_ranks(3, [](Communicator& group) {
     std::array<double, 4> data = {};
     const std::array<std::size_t, 3> counts = {1, 2, 1};
@@ -54,7 +54,7 @@ TEST(Recorder, TellsEveryRankWhatEachHasDone) {
   });
 }
 
-TEST(Recorder, KeepsTheLastOperationsOnly) {
+TEST(FlightRecorder, KeepsTheLastOperationsOnly) {
   run_ranks(2, [](Communicator& group) {
     for (int i = 0; i < 300; ++i) group.barrier(std::to_string(i));
     const std::vector<RecordedOperation> records = group.member().recorded(group.rank());
@@ -67,7 +67,7 @@ TEST(Recorder, KeepsTheLastOperationsOnly) {
   });
 }
 
-TEST(Recorder, CutsLongLabelsAndForgetsOldOnes) {
+TEST(FlightRecorder, CutsLongLabelsAndForgetsOldOnes) {
   run_ranks(1, [](Communicator& group) {
     const std::string most(Record::kLabelWords * sizeof(std::uint64_t), 'x');
     group.barrier(most + "and more");
@@ -81,7 +81,7 @@ TEST(Recorder, CutsLongLabelsAndForgetsOldOnes) {
   });
 }
 
-TEST(Recorder, ShowsAnOperationThatIsRunning) {
+TEST(FlightRecorder, ShowsAnOperationThatIsRunning) {
   std::atomic<bool> has_looked = false;
   run_ranks(2, [&](Communicator& group) {
     if (group.rank() == 0) {
@@ -101,7 +101,7 @@ TEST(Recorder, ShowsAnOperationThatIsRunning) {
   EXPECT_TRUE(has_looked);
 }
 
-TEST(Recorder, MayBeReadWhileItIsWritten) {
+TEST(FlightRecorder, MayBeReadWhileItIsWritten) {
   std::atomic<bool> is_done = false;
   run_ranks(2, [&](Communicator& group) {
     std::jthread reader;
@@ -120,7 +120,7 @@ TEST(Recorder, MayBeReadWhileItIsWritten) {
   });
 }
 
-TEST(Recorder, DoesNotTakeTheEndOfAnOldOperationForThatOfALaterOne) {
+TEST(FlightRecorder, DoesNotTakeTheEndOfAnOldOperationForThatOfALaterOne) {
   run_ranks(2, [](Communicator& group) {
     PointToPoint& mail = group.point_to_point();
     std::array<std::byte, 1> data = {};

@@ -189,9 +189,9 @@ TEST(RegisteredMemory, MayBeFreedAndMadeAnewInAnyOrder) {
 
 TEST(RegisteredMemory, OutlivesItsGroup) {
   std::latch are_gone(2);
-  test::ThreadMeeting meeting;
+  test::ThreadRendezvousStore store;
   test::rethrow_first(test::run_threads(2, [&](int rank) {
-    auto group = Communicator::connect(rank, 2, meeting, test::options_with(true));
+    auto group = Communicator::connect(rank, 2, store, test::options_with(true));
     const auto memory = group->allocate(kBytes);
     memory->data()[0] = static_cast<std::byte>(rank + 1);
     group.reset();

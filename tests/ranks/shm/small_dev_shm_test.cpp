@@ -26,10 +26,10 @@ using ::testing::StartsWith;
 
 // The first memory offered, a descriptor of rank 0, cannot be opened, as in containers with a
 // process namespace each.
-class MeetingByName : public test::ThreadMeeting {
+class RendezvousByName : public test::ThreadRendezvousStore {
  public:
   std::string get(const std::string& key) override {
-    const std::string value = ThreadMeeting::get(key);
+    const std::string value = ThreadRendezvousStore::get(key);
     return key == "memory" ? "/proc/1/fd/999999 0 0 0 0 0" : value;
   }
 };
@@ -81,11 +81,11 @@ class DevShm : public ::testing::Test {
   }
 };
 
-template <typename AnyMeeting>
+template <typename AnyRendezvousStore>
 void connect_and_add() {
-  AnyMeeting meeting;
+  AnyRendezvousStore store;
   test::rethrow_first(test::run_threads(2, [&](int rank) {
-    const auto group = Communicator::connect(rank, 2, meeting, test::options_with(true));
+    const auto group = Communicator::connect(rank, 2, store, test::options_with(true));
     std::int32_t sum = rank + 1;
     group->all_reduce(&sum, &sum, 1, DataType::kInt32);
     if (sum != 3) throw std::runtime_error("the sum is wrong");
@@ -100,15 +100,15 @@ TEST_F(DevShm, ThatIsTooSmallIsAnErrorThatSaysWhatToDo) {
 }
 
 TEST_F(DevShm, ThatIsTooSmallDoesNotMatterToMemoryWithoutAName) {
-  EXPECT_EQ(with_dev_shm("4k", connect_and_add<test::ThreadMeeting>), "ok");
+  EXPECT_EQ(with_dev_shm("4k", connect_and_add<test::ThreadRendezvousStore>), "ok");
 }
 
 TEST_F(DevShm, ThatIsLargeEnoughServesWhereDescriptorsCannotBeOpened) {
-  EXPECT_EQ(with_dev_shm("64m", connect_and_add<MeetingByName>), "ok");
+  EXPECT_EQ(with_dev_shm("64m", connect_and_add<RendezvousByName>), "ok");
 }
 
 TEST_F(DevShm, ThatIsTooSmallWhereDescriptorsCannotBeOpenedIsAnErrorWithBothReasons) {
-  EXPECT_THAT(with_dev_shm("1m", connect_and_add<MeetingByName>),
+  EXPECT_THAT(with_dev_shm("1m", connect_and_add<RendezvousByName>),
               AllOf(StartsWith("the ranks cannot share memory: cannot open shared memory "
                                "/proc/1/fd/999999: No such file or directory"),
                     HasSubstr("; then by name: /dev/shm has 1 MiB free, the shared-memory engine "

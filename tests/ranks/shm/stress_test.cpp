@@ -52,7 +52,7 @@ Round random_round(Random& random) {
   return round;
 }
 
-void run_rank(const Round& round, int rank, std::vector<test::ThreadMeeting>& meetings) {
+void run_rank(const Round& round, int rank, std::vector<test::ThreadRendezvousStore>& meetings) {
   std::vector<std::shared_ptr<Communicator>> groups;
   for (std::size_t group = 0; group < round.groups.size(); ++group) {
     const std::vector<int>& members = round.groups[group];
@@ -84,7 +84,7 @@ TEST(Stress, RandomCollectivesOverRandomGroupsGiveTheBitsOfTheReference) {
     SCOPED_TRACE(join_message("repeat with TRIREME_STRESS_SEED=", seed));
     Random random(seed);
     const Round round = random_round(random);
-    std::vector<test::ThreadMeeting> meetings(round.groups.size());
+    std::vector<test::ThreadRendezvousStore> meetings(round.groups.size());
     const auto thrown =
         test::run_threads(round.size, [&](int rank) { run_rank(round, rank, meetings); });
     for (const std::exception_ptr& exception : thrown) {

@@ -24,9 +24,10 @@ namespace trireme::shm::test {
 /// How long anything may take before a test gives up on it.
 inline constexpr std::chrono::seconds kDeadline{60};
 
-class ThreadMeeting : public Meeting {
+class ThreadRendezvousStore : public RendezvousStore {
  public:
-  explicit ThreadMeeting(std::chrono::milliseconds deadline = kDeadline) : deadline_(deadline) {}
+  explicit ThreadRendezvousStore(std::chrono::milliseconds deadline = kDeadline)
+      : deadline_(deadline) {}
 
   void set(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
@@ -90,9 +91,9 @@ inline Options options_with(bool yields, std::string name = "group") {
 inline std::vector<std::exception_ptr> run_ranks_catching(
     int size, const std::function<void(Communicator&)>& body,
     const Options& options = options_with(true)) {
-  ThreadMeeting meeting;
+  ThreadRendezvousStore store;
   return run_threads(size, [&](int rank) {
-    const auto group = Communicator::connect(rank, size, meeting, options);
+    const auto group = Communicator::connect(rank, size, store, options);
     body(*group);
   });
 }

@@ -2,7 +2,7 @@
 // A sum over ranks that an operator has completed stays complete, where nothing else has its
 // memory.
 #include <trireme/tensor/distributed_tensor.h>
-#include <trireme/tensor/rehearsal/rehearsal.h>
+#include <trireme/tensor/dry_run/dry_run.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/operators/operator_cases.h>
@@ -48,25 +48,25 @@ TEST(CompletedSums, StayComplete) {
 TEST(CompletedSums, TakeNoSecondCollective) {
   run_ranks(2, [](const comm::Group& group) {
     const Product product(group);
-    const tensor::Rehearsal rehearsal(tensor::Rehearsal::Mode::kBeside);
+    const tensor::DryRun dry_run(tensor::DryRun::Mode::kBeside);
     const auto first = torch::relu(product.distributed);
     const auto second = torch::tanh(product.distributed);
-    ASSERT_EQ(rehearsal.calls().size(), 2);
-    EXPECT_FALSE(rehearsal.calls()[0].inputs[0].exchanges.empty());
-    EXPECT_TRUE(rehearsal.calls()[1].inputs[0].exchanges.empty());
+    ASSERT_EQ(dry_run.calls().size(), 2);
+    EXPECT_FALSE(dry_run.calls()[0].inputs[0].exchanges.empty());
+    EXPECT_TRUE(dry_run.calls()[1].inputs[0].exchanges.empty());
     EXPECT_TRUE(torch::allclose(full(second), torch::tanh(product.plain)));
   });
 }
 
-TEST(CompletedSums, AreForetold) {
+TEST(CompletedSums, ArePredicted) {
   run_ranks(2, [](const comm::Group& group) {
     const Product product(group);
-    const tensor::Rehearsal rehearsal;
+    const tensor::DryRun dry_run;
     const auto again = distribute(product.left, Layout(product.mesh, {Shard{1}}))
                            .mm(distribute(product.right, Layout(product.mesh, {Shard{0}})));
     const auto first = torch::relu(again);
     const auto second = torch::tanh(again);
-    const auto& calls = rehearsal.calls();
+    const auto& calls = dry_run.calls();
     ASSERT_GE(calls.size(), 3);
     EXPECT_FALSE(calls[calls.size() - 2].inputs[0].exchanges.empty());
     EXPECT_TRUE(calls.back().inputs[0].exchanges.empty());

@@ -8,9 +8,9 @@
 #include <trireme/parallel/deferred.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/tensor/distribute_module.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
-#include <trireme/tensor/rehearsal/rehearsal.h>
+#include <trireme/tensor/dry_run/dry_run.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/checks.h>
@@ -28,7 +28,7 @@
 namespace trireme {
 namespace {
 
-using tensor::Rehearsal;
+using tensor::DryRun;
 using test::usage_error;
 using torch::Tensor;
 
@@ -104,16 +104,16 @@ Tensor tokens() { return (torch::arange(4 * 6) * 7 + 3).remainder(10).reshape({4
 // -- against a run -----------------------------------------------------------------------------
 
 // What autograd does with gradients that are done is no part of the explanation.
-std::vector<std::string> lines_of(const std::vector<tensor::RehearsedCall>& calls) {
+std::vector<std::string> lines_of(const std::vector<tensor::DryRunCall>& calls) {
   std::vector<std::string> lines;
-  for (const tensor::RehearsedCall& call : calls) {
+  for (const tensor::DryRunCall& call : calls) {
     if (call.node != "torch::autograd::AccumulateGrad") lines.push_back(test::line_of(call));
   }
   return lines;
 }
 
 std::vector<std::string> lines_of(const Explanation& explanation) {
-  std::vector<tensor::RehearsedCall> calls;
+  std::vector<tensor::DryRunCall> calls;
   for (const ExplainedOperator& op : explanation.operators) calls.push_back(op.call);
   return lines_of(calls);
 }
@@ -129,7 +129,7 @@ std::vector<std::string> gradients_of(const Explanation& explanation) {
   return lines;
 }
 
-// The same module on ranks: every operator has the layouts that were foretold and sends what was.
+// The same module on ranks: every operator has the layouts that were predicted and sends what was.
 template <typename Model>
 void expect_as_explained(const std::function<Model()>& make, const ParameterLayouts& layouts,
                          const std::function<Tensor(Model&)>& loss_of) {
@@ -151,9 +151,9 @@ void expect_as_explained(const std::function<Model()>& make, const ParameterLayo
       distribute_module(*model, mesh, layouts);
       test::SentCollectives sent(mesh);
       {
-        const Rehearsal beside(Rehearsal::Mode::kBeside, [&](const tensor::RehearsedCall& call,
-                                                             c10::ArrayRef<c10::IValue> results) {
-          EXPECT_EQ(sent.take(), test::foretold(call, mesh)) << test::line_of(call);
+        const DryRun beside(DryRun::Mode::kBeside, [&](const tensor::DryRunCall& call,
+                                                       c10::ArrayRef<c10::IValue> results) {
+          EXPECT_EQ(sent.take(), test::predicted(call, mesh)) << test::line_of(call);
           if (results.size() != 1 || !results[0].isTensor()) return;
           EXPECT_EQ(layout_of(results[0].toTensor()).to_string(),
                     call.outputs.front().layout.to_string());
@@ -164,7 +164,7 @@ void expect_as_explained(const std::function<Model()>& make, const ParameterLayo
         }
       }
       for (const auto& parameter : model->parameters()) {
-        detail::bring_gradient_to_layout(parameter);
+        detail::redistribute_gradient(parameter);
       }
       EXPECT_EQ(sent.take(), gradients_of(explanation));
     });
@@ -243,9 +243,9 @@ TEST(Explain, SaysWhatTravelsAlongData) {
   test::LanguageModel explained = test::seeded();
   const Explanation explanation =
       explain(*explained, plan, [&] { return test::loss_of(explained, tokens()); });
-  double foretold = 0;
+  double predicted = 0;
   for (const ExplainedCommunication& line : explanation.gradients) {
-    if (line.axis == "data") foretold += line.bytes;
+    if (line.axis == "data") predicted += line.bytes;
   }
   testing::run_ranks(4, [&](const comm::Group& group) {
     test::LanguageModel model = test::seeded();
@@ -259,8 +259,8 @@ TEST(Explain, SaysWhatTravelsAlongData) {
       if (!line.starts_with("all-reduce on data, ")) continue;
       bytes += std::stod(line.substr(std::string("all-reduce on data, ").size()));
     }
-    EXPECT_GE(bytes, foretold);
-    EXPECT_LE(bytes, foretold + (num_parameters + 2) * 8 + 64);
+    EXPECT_GE(bytes, predicted);
+    EXPECT_LE(bytes, predicted + (num_parameters + 2) * 8 + 64);
   });
 }
 
@@ -416,14 +416,14 @@ TEST(Explain, DividesAlongDataByZero) {
   const double bytes = 4 * (2 * 16 * 64 + 64 + 16);
   using Expected = std::vector<std::pair<std::string, double>>;
   EXPECT_EQ(collectives(), (Expected{{"all-reduce", bytes * 6 / 4}}));
-  plan.zero_stage = 2;
+  plan.zero_level = 2;
   EXPECT_EQ(collectives(),
             (Expected{{"reduce-scatter", bytes * 3 / 4}, {"all-gather", bytes * 3 / 4}}));
-  plan.zero_stage = 3;
+  plan.zero_level = 3;
   EXPECT_EQ(collectives(), (Expected{{"reduce-scatter", bytes * 3 / 4},
                                      {"all-gather", bytes * 3 / 4},
                                      {"all-gather", bytes * 3 / 4}}));
-  plan.zero_stage = 0;
+  plan.zero_level = 0;
   plan.data_parallel = false;
   EXPECT_EQ(collectives(), Expected());
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Model with a plan whose mesh has other axes than data: the same training as with data alone.
 #include <trireme/base/error.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/lambda_callback.h>
@@ -36,10 +36,10 @@ Plan on_mesh(std::vector<MeshAxis> mesh) {
   return plan;
 }
 
-data::Pipeline pipeline_for(const DataPart& part) {
+data::DataLoader pipeline_for(const DataPart& part) {
   const auto tokens = (torch::arange(16 * 6).reshape({16, 6}) * 7).remainder(10);
-  data::Pipeline pipeline(data::tensors({{"input", tokens.narrow(1, 0, 5).contiguous()},
-                                         {"target", tokens.narrow(1, 1, 5).contiguous()}}));
+  data::DataLoader pipeline(data::tensors({{"input", tokens.narrow(1, 0, 5).contiguous()},
+                                           {"target", tokens.narrow(1, 1, 5).contiguous()}}));
   pipeline.shard({.index = part.index, .count = part.count}).batch(4);
   return pipeline;
 }
@@ -76,10 +76,10 @@ TEST(ModelOnMesh, TrainsEvaluatesAndPredictsAsWithDataAlone) {
       const Outcome outcome = train({}, group);
       if (group.rank() == 0) expected = outcome;
     });
-    for (const int zero_stage : {0, 2}) {
+    for (const int zero_level : {0, 2}) {
       run_ranks(2 * along_data, [&](const comm::Group& group) {
         Plan plan = on_mesh({{"data", along_data}, {"tensor", 2}});
-        plan.zero_stage = zero_stage;
+        plan.zero_level = zero_level;
         const Outcome outcome = train(plan, group);
         ASSERT_EQ(outcome.history.epochs.size(), 3);
         for (std::size_t epoch = 0; epoch < 3; ++epoch) {
@@ -144,8 +144,8 @@ TEST(ModelOnMesh, NoticesRanksThatReadDifferentData) {
     Model model(network, loss, optimizer, {.group = group, .plan = on_mesh({{"tensor", 2}})});
     model.train(1, pipeline_for({.index = group.rank(), .count = 2}));
   });
-  for (const std::exception_ptr& its : thrown) {
-    EXPECT_THAT(testing::message_of<UsageError>(its),
+  for (const std::exception_ptr& error : thrown) {
+    EXPECT_THAT(testing::message_of<UsageError>(error),
                 AllOf(HasSubstr("have read different batches"), HasSubstr("data_part")));
   }
 }

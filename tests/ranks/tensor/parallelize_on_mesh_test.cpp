@@ -3,7 +3,7 @@
 // ZeRO, against one process on the same work.
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/parallel/state.h>
+#include <trireme/parallel/state_dict.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
@@ -35,33 +35,33 @@ using testing::run_ranks;
 
 struct Case {
   std::vector<MeshAxis> mesh;
-  int zero_stage = 0;
+  int zero_level = 0;
   std::int64_t micro_batches = 1;
   std::int64_t shard_ranks = 0;
 
-  friend std::ostream& operator<<(std::ostream& out, const Case& its) {
-    for (const MeshAxis& axis : its.mesh) out << axis.name << "_" << axis.size << "_";
-    return out << "stage_" << its.zero_stage << "_micro_" << its.micro_batches << "_among_"
-               << its.shard_ranks;
+  friend std::ostream& operator<<(std::ostream& out, const Case& test_case) {
+    for (const MeshAxis& axis : test_case.mesh) out << axis.name << "_" << axis.size << "_";
+    return out << "stage_" << test_case.zero_level << "_micro_" << test_case.micro_batches
+               << "_among_" << test_case.shard_ranks;
   }
 };
 
-int ranks_of(const Case& its) {
+int ranks_of(const Case& test_case) {
   std::int64_t ranks = 1;
-  for (const MeshAxis& axis : its.mesh) ranks *= axis.size;
+  for (const MeshAxis& axis : test_case.mesh) ranks *= axis.size;
   return static_cast<int>(ranks);
 }
 
-Plan plan_of(const Case& its) {
+Plan plan_of(const Case& test_case) {
   Plan plan;
-  plan.mesh = its.mesh;
+  plan.mesh = test_case.mesh;
   if (shares_work(plan)) plan.layouts = megatron();
   if (std::ranges::find(plan.mesh, "other", &MeshAxis::name) != plan.mesh.end()) {
     plan.layouts.push_back({"*", {"other", Replicate{}}});
   }
-  plan.zero_stage = its.zero_stage;
-  plan.micro_batches = its.micro_batches;
-  plan.shard_ranks = its.shard_ranks;
+  plan.zero_level = test_case.zero_level;
+  plan.micro_batches = test_case.micro_batches;
+  plan.shard_ranks = test_case.shard_ranks;
   plan.bucket_bytes = 1200;  // several
   plan.first_bucket_bytes = 400;
   return plan;
@@ -76,11 +76,11 @@ torch::Tensor tokens_of(int step) {
 class OnMesh : public ::testing::TestWithParam<Case> {};
 
 TEST_P(OnMesh, TrainsLikeOneProcess) {
-  const Case& its = GetParam();
-  run_ranks(ranks_of(its), [&its](const comm::Group& group) {
+  const Case& test_case = GetParam();
+  run_ranks(ranks_of(test_case), [&test_case](const comm::Group& group) {
     auto plain = seeded();
     auto model = seeded();
-    const Plan plan = plan_of(its);
+    const Plan plan = plan_of(test_case);
     Parallelized parallelized = parallelize(*model, plan, group);
     const comm::Group& data = parallelized.data_group();
     EXPECT_EQ(data.size(), data_ranks(plan, group.size()));
@@ -116,12 +116,12 @@ TEST_P(OnMesh, TrainsLikeOneProcess) {
       plain_optimizer.step();
       optimizer.step();
     }
-    parallelized.fetch();
+    parallelized.gather_parameters();
     for (const auto& item : plain->named_parameters()) {
       const auto parameter = model->named_parameters()[item.key()];
       EXPECT_TRUE(torch::allclose(full(parameter.detach()), item.value(), 1e-9, 1e-9))
           << item.key();
-      if (!shares_work(plan) || its.zero_stage > 0) continue;
+      if (!shares_work(plan) || test_case.zero_level > 0) continue;
       EXPECT_EQ(layout_of(parameter.grad()), layout_of(parameter)) << item.key();
     }
   });
@@ -198,8 +198,8 @@ TEST(OnMesh, TellsEachRankItsPartOfTheData) {
       Plan plan;
       plan.mesh = std::move(mesh);
       if (shares_work(plan)) plan.layouts = kWhole;
-      const DataPart its = data_part(plan, group);
-      return std::pair(its.index, its.count);
+      const DataPart own = data_part(plan, group);
+      return std::pair(own.index, own.count);
     };
     const std::int64_t rank = group.rank();
     using Part = std::pair<std::int64_t, std::int64_t>;
@@ -283,7 +283,7 @@ TEST(OnMesh, RefusesOnAllRanksAModuleThatIsTooSmallOnSome) {
     Plan plan;
     plan.mesh = {{"data", 2}, {"tensor", 2}};
     plan.layouts = {{"weight", {{"tensor", Shard(0)}}}};
-    plan.zero_stage = 1;
+    plan.zero_level = 1;
     const std::string message = usage_error([&] { auto all = parallelize(*narrow, plan, group); });
     EXPECT_THAT(message, HasSubstr("too small to be cut for 2 ranks: rank 0 would have nothing"));
     if (group.rank() % 2 == 0) {

@@ -20,14 +20,14 @@ using test::Stepping;
 
 // Parts of the layouts alone, or cut once more along data.
 TEST(PostValidationOnMesh, HasTheBitsOfALoopThatWaits) {
-  for (const int zero_stage : {0, 2}) {
+  for (const int zero_level : {0, 2}) {
     testing::run_ranks(4, [&](const comm::Group& group) {
       const auto train = [&](Stepping::Way way) {
         test::LanguageModel model = test::seeded();
         Plan plan;
         plan.mesh = {{"data", 2}, {"tensor", 2}};
         plan.layouts = test::megatron();
-        plan.zero_stage = zero_stage;
+        plan.zero_level = zero_level;
         Parallelized parallelized = parallelize(*model, plan, group);
         torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
         parallelized.shard(optimizer);
@@ -39,7 +39,7 @@ TEST(PostValidationOnMesh, HasTheBitsOfALoopThatWaits) {
           loss_of(model, tokens.narrow(0, 2L * parallelized.data_group().rank(), 2)).backward();
           test::resize_gradients(optimizer, step, /*clips=*/true);
           // What is distributed says itself which rank has what.
-          stepping.step(zero_stage == 0 ? Sharing() : parallelized.sharing());
+          stepping.step(zero_level == 0 ? Sharing() : parallelized.sharing());
           test::set_rates(optimizer, step);
           optimizer.zero_grad();
           steps.push_back(stepping.finish());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is foretold of calls, and what really travels, as text to compare.
+// What is predicted of calls, and what really travels, as text to compare.
 #pragma once
 
-#include <trireme/comm/monitor/recorder.h>
+#include <trireme/comm/monitor/flight_recorder.h>
 #include <trireme/mesh/collective_cost.h>
 #include <trireme/mesh/device_mesh.h>
-#include <trireme/tensor/rehearsal/record.h>
+#include <trireme/tensor/dry_run/dry_run_record.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -41,9 +41,8 @@ inline std::vector<std::string> as_text(const std::vector<tensor::Exchange>& exc
   return all;
 }
 
-/// Every collective that a call was foretold to make, in its order.
-inline std::vector<std::string> foretold(const tensor::RehearsedCall& call,
-                                         const DeviceMesh& mesh) {
+/// Every collective that a call was predicted to make, in its order.
+inline std::vector<std::string> predicted(const tensor::DryRunCall& call, const DeviceMesh& mesh) {
   std::vector<tensor::Exchange> all;
   const auto add = [&](const std::vector<tensor::Exchange>& exchanges) {
     all.insert(all.end(), exchanges.begin(), exchanges.end());
@@ -56,7 +55,7 @@ inline std::vector<std::string> foretold(const tensor::RehearsedCall& call,
 }
 
 /// Layouts, shapes and communication of a call, in one line.
-inline std::string line_of(const tensor::RehearsedCall& call) {
+inline std::string line_of(const tensor::DryRunCall& call) {
   std::ostringstream text;
   text << call.name;
   for (const auto& input : call.inputs) {
@@ -69,7 +68,7 @@ inline std::string line_of(const tensor::RehearsedCall& call) {
   }
   const auto& some = call.inputs.empty() ? call.outputs : call.inputs;
   if (!some.empty()) {
-    for (const std::string& line : foretold(call, some.front().given.mesh())) text << "; " << line;
+    for (const std::string& line : predicted(call, some.front().given.mesh())) text << "; " << line;
   }
   return text.str();
 }

@@ -2,7 +2,7 @@
 // Checkpoints of a model in stages go on in any number of stages, and without.
 #include <trireme/base/error.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/train/in_stages.h>
@@ -31,9 +31,9 @@ using testing::run_ranks;
 const std::vector<std::int64_t> kImage = {3, 6, 6};
 const std::vector<std::int64_t> kRow = {6};
 
-Plan with(Plan plan, int zero_stage) {
+Plan with(Plan plan, int zero_level) {
   plan.micro_batches = 2;
-  plan.zero_stage = zero_stage;
+  plan.zero_level = zero_level;
   return plan;
 }
 
@@ -88,9 +88,9 @@ TEST(CheckpointsInStages, GoOnWithAnotherZeroStage) {
   });
   Program rest;
   rest.resume = folder / "checkpoint-2_1";  // within the second epoch
-  for (const int zero_stage : {0, 1, 3}) {
+  for (const int zero_level : {0, 1, 3}) {
     run_ranks(4, [&](const comm::Group& group) {
-      const Plan plan = with(in_stages(2, 2, kResidualStages), zero_stage);
+      const Plan plan = with(in_stages(2, 2, kResidualStages), zero_level);
       const Trained got = run_program(residual(), kImage, rest, plan, group);
       if (group.rank() != 0) return;
       EXPECT_EQ(got.losses, std::vector<float>(expected.losses.begin() + 4, expected.losses.end()));
@@ -184,8 +184,8 @@ TEST(CheckpointsInStages, AreEvaluatedFirstOnUnevenParts) {
       Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = plan});
       model.train(1, part_of(32, group));
       if (rows == 17) model.save({.folder = folder.path()});
-      const Evaluation its = model.evaluate(part_of(rows, group));
-      if (group.rank() == 0) expected = its;
+      const Evaluation evaluation = model.evaluate(part_of(rows, group));
+      if (group.rank() == 0) expected = evaluation;
     });
     run_ranks(4, [&](const comm::Group& group) {
       SCOPED_TRACE(rows);
@@ -193,10 +193,10 @@ TEST(CheckpointsInStages, AreEvaluatedFirstOnUnevenParts) {
       torch::optim::SGD optimizer(network->parameters(), 0.1);
       Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = plan});
       model.resume(folder / "checkpoint-1_1");
-      const Evaluation its = model.evaluate(part_of(rows, group));
-      EXPECT_EQ(its.loss, expected.loss);
-      EXPECT_EQ(its.samples, rows);
-      EXPECT_EQ(its.accuracy, expected.accuracy);
+      const Evaluation evaluation = model.evaluate(part_of(rows, group));
+      EXPECT_EQ(evaluation.loss, expected.loss);
+      EXPECT_EQ(evaluation.samples, rows);
+      EXPECT_EQ(evaluation.accuracy, expected.accuracy);
       model.train(2, part_of(32, group));  // of which one epoch is done
       EXPECT_EQ(model.progress().global_step, 2);
     });
@@ -212,8 +212,8 @@ TEST(CheckpointsInStages, NeedTheFirstBatchToBeWritten) {
                 {.group = group, .plan = in_stages(2, 1, kPerceptronStages)});
     model.save({.folder = folder.path()});
   });
-  for (const auto& its : thrown) {
-    EXPECT_THAT(testing::message_of<CheckpointError>(its),
+  for (const auto& error : thrown) {
+    EXPECT_THAT(testing::message_of<CheckpointError>(error),
                 AllOf(HasSubstr("not known before its first batch"), HasSubstr("train, evaluate")));
   }
 }
@@ -227,8 +227,8 @@ TEST(CheckpointsInStages, AreLookedAtAtOnce) {
                 {.group = group, .plan = in_stages(2, 1, kPerceptronStages)});
     model.resume(folder / "checkpoint-1_3");
   });
-  for (const auto& its : thrown) {
-    EXPECT_THAT(testing::message_of<CheckpointError>(its), HasSubstr("cannot load"));
+  for (const auto& error : thrown) {
+    EXPECT_THAT(testing::message_of<CheckpointError>(error), HasSubstr("cannot load"));
   }
 }
 

@@ -2,7 +2,7 @@
 // One program that trains with Model under any plan, and what comes of it.
 #pragma once
 
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/checkpoints.h>
@@ -64,9 +64,9 @@ inline const std::vector<std::string> kResidualStages = {"head", "blocks.0", "bl
                                                          "blocks.2"};
 
 /// Rows of numbers and class numbers of five classes.
-inline data::Pipeline rows_of(std::int64_t rows, std::vector<std::int64_t> sizes) {
+inline data::DataLoader rows_of(std::int64_t rows, std::vector<std::int64_t> sizes) {
   sizes.insert(sizes.begin(), rows);
-  return data::Pipeline(data::tensors(
+  return data::DataLoader(data::tensors(
       {{"input", numbers(sizes, 3)}, {"label", (torch::arange(rows) * 3).remainder(5)}}));
 }
 

@@ -32,8 +32,8 @@ struct Parts {
   torch::optim::SGD optimizer{network->parameters(), 0.1};
 };
 
-data::Pipeline part_for(const Plan& plan, const comm::Group& group,
-                        data::LastBatch last = data::LastBatch::kKeep) {
+data::DataLoader part_for(const Plan& plan, const comm::Group& group,
+                          data::LastBatch last = data::LastBatch::kKeep) {
   const DataPart part = data_part(plan, group);
   auto data = test::rows_of(22, kRow);
   data.shard({.index = part.index, .count = part.count}).batch(4, last);
@@ -52,9 +52,9 @@ TEST(ModelInStagesRefuses, RanksOfOnePipelineThatReadDifferentRows) {
   expect_on_all<TrainingError>(
       run_ranks_catching(2,
                          [](const comm::Group& group) {
-                           Parts its;
+                           Parts parts;
                            Model model(
-                               its.network, CrossEntropy(), its.optimizer,
+                               parts.network, CrossEntropy(), parts.optimizer,
                                {.group = group, .plan = in_stages(2, 1, kPerceptronStages)});
                            model.train(1, part_for({}, group));  // each its own
                          }),
@@ -64,8 +64,8 @@ TEST(ModelInStagesRefuses, RanksOfOnePipelineThatReadDifferentRows) {
 TEST(ModelInStagesRefuses, BatchesThatAreFilledUp) {
   const Plan plan = in_stages(2, 1, kPerceptronStages);
   const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
-    Parts its;
-    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    Parts parts;
+    Model model(parts.network, CrossEntropy(), parts.optimizer, {.group = group, .plan = plan});
     model.train(1, part_for(plan, group, data::LastBatch::kPad));
   });
   expect_on_all<TrainingError>(
@@ -87,8 +87,8 @@ TEST(ModelInStagesRefuses, ALossThatLooksAtValues) {
     return value.item<float>() > 1 ? value : value * 2;
   };
   const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
-    Parts its;
-    Model model(its.network, loss, its.optimizer, {.group = group, .plan = plan});
+    Parts parts;
+    Model model(parts.network, loss, parts.optimizer, {.group = group, .plan = plan});
     Listener listener;
     EXPECT_THROW(model.train(1, part_for(plan, group), {listener}), UsageError);
     EXPECT_THAT(listener.heard, IsEmpty());
@@ -101,8 +101,8 @@ TEST(ModelInStagesRefuses, ALossThatLooksAtValues) {
 TEST(ModelInStagesRefuses, NormsOfEachParameter) {
   const Plan plan = in_stages(2, 1, kPerceptronStages);
   const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
-    Parts its;
-    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    Parts parts;
+    Model model(parts.network, CrossEntropy(), parts.optimizer, {.group = group, .plan = plan});
     GradientNorms norms({.of_parameters = true});
     model.train(1, part_for(plan, group), {norms});
   });
@@ -111,10 +111,10 @@ TEST(ModelInStagesRefuses, NormsOfEachParameter) {
 
 TEST(ModelInStagesRefuses, PlansThatPipelinesDoNotHave) {
   Plan plan = in_stages(2, 1, kPerceptronStages);
-  plan.wire = GradientWire::kBf16;
+  plan.wire = GradientCompression::kBf16;
   const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
-    Parts its;
-    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    Parts parts;
+    Model model(parts.network, CrossEntropy(), parts.optimizer, {.group = group, .plan = plan});
   });
   expect_on_all<UsageError>(thrown, HasSubstr("a pipeline cannot have gradients"));
 }
@@ -122,19 +122,19 @@ TEST(ModelInStagesRefuses, PlansThatPipelinesDoNotHave) {
 TEST(ModelInStagesRefuses, ALossThatIsNoNumberBeforeTheOptimizerHasUsedIt) {
   const Plan plan = in_stages(2, 2, kPerceptronStages);
   const auto thrown = run_ranks_catching(4, [&](const comm::Group& group) {
-    Parts its;
+    Parts parts;
     const auto input = test::numbers({16, 6}, 1);
     if (data_part(plan, group).index == 1) input[0][0] = std::numeric_limits<float>::infinity();
-    data::Pipeline data(data::tensors({{"input", input}, {"label", torch::arange(16) % 5}}));
+    data::DataLoader data(data::tensors({{"input", input}, {"label", torch::arange(16) % 5}}));
     data.batch(4);
-    Model model(its.network, CrossEntropy(), its.optimizer,
+    Model model(parts.network, CrossEntropy(), parts.optimizer,
                 {.group = group, .plan = plan, .shards_data = false});
     try {
       model.train(1, data);
     } catch (const TrainingError&) {
-      for (std::size_t i = 0; i < its.network->parameters().size(); ++i) {
-        if (test::is_trained_elsewhere(its.network->parameters()[i])) continue;
-        EXPECT_TRUE(torch::equal(its.network->parameters()[i], perceptron()->parameters()[i]));
+      for (std::size_t i = 0; i < parts.network->parameters().size(); ++i) {
+        if (test::is_trained_elsewhere(parts.network->parameters()[i])) continue;
+        EXPECT_TRUE(torch::equal(parts.network->parameters()[i], perceptron()->parameters()[i]));
       }
       throw;
     }
@@ -147,14 +147,14 @@ TEST(ModelInStagesRefuses, ALossThatIsNoNumberBeforeTheOptimizerHasUsedIt) {
 TEST(ModelInStagesRefuses, StopsOnAllRanksWhereDataFailsOnOne) {
   const Plan plan = in_stages(2, 2, kPerceptronStages);
   run_ranks(4, [&](const comm::Group& group) {
-    Parts its;
+    Parts parts;
     auto failing = part_for(plan, group);
     int batches = 0;
     failing.map_batch([&](data::Batch batch) {
       if (group.rank() == 2 && ++batches > 3) throw std::runtime_error("no such file today");
       return batch;
     });
-    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    Model model(parts.network, CrossEntropy(), parts.optimizer, {.group = group, .plan = plan});
     std::string message;
     try {
       model.train(1, failing);
@@ -189,18 +189,18 @@ TEST(ModelInStagesRefuses, StopsOnAllRanksWhereDataFailsOnOne) {
 TEST(ModelInStagesRefuses, EndsOnAllRanksWhereAStageFails) {
   const Plan plan = in_stages(2, 2, kPerceptronStages);
   const auto thrown = run_ranks_catching(4, [&](const comm::Group& group) {
-    Parts its;
+    Parts parts;
     const auto label = torch::arange(16) % 5;
     if (data_part(plan, group).index == 1) label[9] = 77;
-    data::Pipeline data(data::tensors({{"input", test::numbers({16, 6}, 1)}, {"label", label}}));
+    data::DataLoader data(data::tensors({{"input", test::numbers({16, 6}, 1)}, {"label", label}}));
     data.batch(4);
-    Model model(its.network, CrossEntropy(), its.optimizer, {.group = group, .plan = plan});
+    Model model(parts.network, CrossEntropy(), parts.optimizer, {.group = group, .plan = plan});
     model.train(1, data);
   });
-  for (const std::exception_ptr& its : thrown) {
-    ASSERT_TRUE(its);
+  for (const std::exception_ptr& exception : thrown) {
+    ASSERT_TRUE(exception);
     try {
-      std::rethrow_exception(its);
+      std::rethrow_exception(exception);
     } catch (const std::exception& error) {
       EXPECT_THAT(error.what(), HasSubstr("out of bounds"));
     }

@@ -40,24 +40,24 @@ TEST(ModelInStages, HasTheBitsOfOneProcess) {
 
 TEST(ModelInStages, HasTheBitsOfDataParallelAloneWithAnyZeroStage) {
   const Program program{.rows = 22};
-  for (const int zero_stage : {0, 1, 2, 3}) {
+  for (const int zero_level : {0, 1, 2, 3}) {
     Plan plan = in_stages(2, 2, kResidualStages);
     plan.micro_batches = 2;
-    plan.zero_stage = zero_stage;
-    if (zero_stage < 3) {
+    plan.zero_level = zero_level;
+    if (zero_level < 3) {
       expect_as_without_stages(residual, kImage, program, plan);
       continue;
     }
     // Parameters are not whole at the end.
     Plan whole = plan;
-    whole.zero_stage = 0;
+    whole.zero_level = 0;
     const auto expected = test::without_stages(residual, kImage, program, whole, 2);
     run_ranks(4, [&](const comm::Group& group) {
       Trained got = run_program(residual(), kImage, program, plan, group);
-      const Trained& its = expected[static_cast<std::size_t>(data_part(plan, group).index)];
-      got.parameters = its.parameters;
-      got.buffers = its.buffers;
-      expect_same(got, its);
+      const Trained& trained = expected[static_cast<std::size_t>(data_part(plan, group).index)];
+      got.parameters = trained.parameters;
+      got.buffers = trained.buffers;
+      expect_same(got, trained);
     });
   }
 }
@@ -71,10 +71,10 @@ TEST(ModelInStages, ComputesInHalfPrecisionWithALossScale) {
   // The first steps overflow.
   const LossScaleOptions scale{.initial = 1 << 22, .growth_interval = 3};
   Program program{.autocast = at::kHalf, .loss_scale = scale};
-  for (const int zero_stage : {0, 2}) {
+  for (const int zero_level : {0, 2}) {
     Plan plan = in_stages(2, 2, kPerceptronStages);
     plan.micro_batches = 2;
-    plan.zero_stage = zero_stage;
+    plan.zero_level = zero_level;
     expect_as_without_stages(perceptron, kRow, program, plan);
     run_ranks(4, [&](const comm::Group& group) {
       const Trained got = run_program(perceptron(), kRow, program, plan, group);
@@ -135,15 +135,15 @@ TEST(ModelInStages, SharesTheWorkOfAStage) {
   const auto expected = test::without_stages(perceptron, kRow, program, {.micro_batches = 2}, 2);
   run_ranks(8, [&](const comm::Group& group) {
     const Trained got = run_program(perceptron(), kRow, program, plan, group);
-    const Trained& its = expected[static_cast<std::size_t>(data_part(plan, group).index)];
-    EXPECT_EQ(got.evaluation.samples, its.evaluation.samples);
-    EXPECT_NEAR(got.evaluation.loss, its.evaluation.loss, 1e-5);
-    EXPECT_EQ(got.history.epochs[1].samples, its.history.epochs[1].samples);
-    EXPECT_NEAR(got.history.epochs[1].loss, its.history.epochs[1].loss, 1e-5);
-    EXPECT_TRUE(torch::equal(got.confusion, its.confusion));
-    EXPECT_TRUE(torch::allclose(got.predicted, its.predicted, 1e-4, 1e-5));
-    for (std::size_t i = 0; i < its.parameters.size(); ++i) {
-      EXPECT_TRUE(torch::allclose(got.parameters[i], its.parameters[i], 1e-4, 1e-5)) << i;
+    const Trained& trained = expected[static_cast<std::size_t>(data_part(plan, group).index)];
+    EXPECT_EQ(got.evaluation.samples, trained.evaluation.samples);
+    EXPECT_NEAR(got.evaluation.loss, trained.evaluation.loss, 1e-5);
+    EXPECT_EQ(got.history.epochs[1].samples, trained.history.epochs[1].samples);
+    EXPECT_NEAR(got.history.epochs[1].loss, trained.history.epochs[1].loss, 1e-5);
+    EXPECT_TRUE(torch::equal(got.confusion, trained.confusion));
+    EXPECT_TRUE(torch::allclose(got.predicted, trained.predicted, 1e-4, 1e-5));
+    for (std::size_t i = 0; i < trained.parameters.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(got.parameters[i], trained.parameters[i], 1e-4, 1e-5)) << i;
     }
   });
 }
@@ -155,9 +155,9 @@ TEST(ModelInStages, TrainsAFunctionOfTheBatch) {
     const auto network = perceptron();
     torch::optim::AdamW optimizer(network->parameters(), 1e-2);
     const auto rows = test::numbers({24, 6}, 2);
-    data::Pipeline data(data::tensors({{"weight", torch::arange(24).remainder(3) + 1.0},
-                                       {"label", torch::arange(24).remainder(5)},
-                                       {"input", rows}}));
+    data::DataLoader data(data::tensors({{"weight", torch::arange(24).remainder(3) + 1.0},
+                                         {"label", torch::arange(24).remainder(5)},
+                                         {"input", rows}}));
     data.batch(4);
     const auto loss = [&](const data::Batch& batch) {
       const auto each = torch::cross_entropy_loss(network->forward(batch["input"]), batch["label"],
@@ -175,9 +175,10 @@ TEST(ModelInStages, TrainsAFunctionOfTheBatch) {
   run_ranks(2, [&](const comm::Group& group) {
     Plan plan = in_stages(2, 1, kPerceptronStages);
     plan.micro_batches = 2;
-    const auto [got, its] = train(plan, group);
+    const auto [got, trained] = train(plan, group);
     EXPECT_EQ(got, numbers);
-    for (std::size_t i = 0; i < its.size(); ++i) EXPECT_TRUE(torch::equal(its[i], parameters[i]));
+    for (std::size_t i = 0; i < trained.size(); ++i)
+      EXPECT_TRUE(torch::equal(trained[i], parameters[i]));
   });
 }
 
@@ -216,7 +217,7 @@ TEST(ModelInStages, EvaluatesAndPredictsBeforeItHasTrained) {
 TEST(ModelInStages, ADryRunLeavesEverythingAsItWas) {
   const Program program{.epochs = 1};
   Plan plan = in_stages(2, 2, kResidualStages);
-  plan.zero_stage = 2;
+  plan.zero_level = 2;
   run_ranks(4, [&](const comm::Group& group) {
     const auto network = residual();
     const auto before = residual();

@@ -4,7 +4,10 @@
 #include <trireme/base/error.h>
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -76,19 +79,46 @@ TEST(MessageOf, SaysOnceWhatIsNested) {
 }
 
 TEST(UncaughtException, IsShownAsItIsMeant) {
-  const auto error = nested(DataError("sample 3: no file", "mend it"), std::runtime_error("other"));
-  EXPECT_EXIT(throw_uncaught(error), testing::KilledBySignal(SIGABRT),
-              AllOf(ContainsRegex(
-                        "^[^ ]+: uncaught trireme::DataError: sample 3: no file\n  hint: mend it\n"
-                        "  because of std::runtime_error: other\n$"),
-                    Not(HasSubstr("_Nested_exception"))));
+  const auto error = nested(DataError("sample 3: no file", "fix it"), std::runtime_error("other"));
+  EXPECT_EXIT(
+      throw_uncaught(error), testing::KilledBySignal(SIGABRT),
+      AllOf(ContainsRegex("^[^ ]+: uncaught trireme::DataError: sample 3: no file\n  hint: fix it\n"
+                          "  because of std::runtime_error: other\n$"),
+            Not(HasSubstr("_Nested_exception"))));
 }
 
 TEST(UncaughtException, HasNoStackFrames) {
-  EXPECT_EXIT(
-      throw_uncaught(std::make_exception_ptr(std::runtime_error(kWithFrames))),
-      testing::KilledBySignal(SIGABRT),
-      AllOf(HasSubstr("std::runtime_error: mat1 and mat2 shapes"), Not(HasSubstr("frame"))));
+  EXPECT_EXIT(throw_uncaught(std::make_exception_ptr(std::runtime_error(kWithFrames))),
+              testing::KilledBySignal(SIGABRT),
+              AllOf(ContainsRegex(
+                        "std::runtime_error: mat1 and mat2 shapes[^\n]*\n  hint: TRIREME_STACK=1 "),
+                    Not(HasSubstr("frame"))));
+}
+
+TEST(UncaughtException, LeavesWhatWasPrintedBefore) {
+  const auto print_and_fail = [] {
+    if (::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) std::_Exit(2);
+    std::setvbuf(stdout, nullptr, _IOFBF, 4096);
+    std::printf("the line before; ");
+    throw_uncaught(std::make_exception_ptr(UsageError("wrong", "")));
+  };
+  EXPECT_EXIT(print_and_fail(), testing::KilledBySignal(SIGABRT),
+              ContainsRegex("the line before; [^ ]+: uncaught trireme::UsageError: wrong"));
+}
+
+TEST(UncaughtException, IsShownWhereNobodyReadsTheOutput) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "std::abort() of the thread sanitizer writes what stdout holds";
+#endif
+  const auto fail_without_reader = [] {
+    std::array<int, 2> ends{};
+    if (::pipe(ends.data()) != 0 || ::dup2(ends[1], STDOUT_FILENO) < 0) std::_Exit(2);
+    ::close(ends[0]);
+    std::printf("the line before");
+    throw_uncaught(std::make_exception_ptr(UsageError("wrong", "")));
+  };
+  EXPECT_EXIT(fail_without_reader(), testing::KilledBySignal(SIGABRT),
+              HasSubstr("uncaught trireme::UsageError: wrong"));
 }
 
 TEST(UncaughtException, OfAnUnknownTypeIsLeftToTheHandlerBefore) {

@@ -2,7 +2,7 @@
 #include <trireme/comm/monitor/dump.h>
 
 #include <trireme/base/error.h>
-#include <trireme/comm/monitor/recorder.h>
+#include <trireme/comm/monitor/flight_recorder.h>
 #include <trireme/comm/monitor/termination.h>
 
 #include <gmock/gmock.h>
@@ -156,8 +156,8 @@ TEST(Termination, IsNotHeldUpByALastWordThatDoesNotEnd) {
   EXPECT_EXIT(terminate_twice(), testing::KilledBySignal(SIGTERM), "");
 }
 
-TEST(Recorder, KnowsWhatIsWaitedForLongest) {
-  Recorder recorder;
+TEST(FlightRecorder, KnowsWhatIsWaitedForLongest) {
+  FlightRecorder recorder;
   const auto first = recorder.begin({.number = 1, .name = "all-reduce"});
   const auto message = recorder.begin({.number = 1, .name = "receive", .peer = 2});
   const auto last = recorder.begin({.number = 2, .name = "barrier"});
@@ -174,10 +174,10 @@ TEST(Recorder, KnowsWhatIsWaitedForLongest) {
   EXPECT_FALSE(recorder.place().waiting);
 }
 
-TEST(Recorder, KeepsTheLastOperationsInOrder) {
-  Recorder recorder;
+TEST(FlightRecorder, KeepsTheLastOperationsInOrder) {
+  FlightRecorder recorder;
   EXPECT_TRUE(recorder.records().empty());
-  for (std::uint64_t number = 1; number <= Recorder::kRecords + 2; ++number) {
+  for (std::uint64_t number = 1; number <= FlightRecorder::kRecords + 2; ++number) {
     const bool is_send = number % 2 == 0;
     const auto serial = recorder.begin({.number = number,
                                         .name = is_send ? "send" : "all-reduce",
@@ -185,10 +185,10 @@ TEST(Recorder, KeepsTheLastOperationsInOrder) {
                                         .count = 8,
                                         .label = "bucket",
                                         .peer = is_send ? 1 : -1});
-    if (number <= Recorder::kRecords + 1) recorder.end(serial);
+    if (number <= FlightRecorder::kRecords + 1) recorder.end(serial);
   }
   const auto records = recorder.records();
-  ASSERT_THAT(records, SizeIs(Recorder::kRecords));
+  ASSERT_THAT(records, SizeIs(FlightRecorder::kRecords));
   EXPECT_EQ(records.front().number, 3U);
   EXPECT_TRUE(records.front().is_collective);
   EXPECT_EQ(describe(records.front()), "all-reduce of 8 Float, number 3 ('bucket')");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes out of a pipeline, as numbers, with and without workers.
+// What comes out of a data loader, as numbers, with and without workers.
 #pragma once
 
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -31,12 +31,12 @@ inline Numbers numbers_of(const at::Tensor& tensor) {
 /// Tests that run with and without workers: GetParam() of them.
 class WithWorkers : public ::testing::TestWithParam<int> {
  protected:
-  static Pipeline over(Pipeline pipeline) {
-    if (GetParam() > 0) pipeline.prefetch(3, GetParam());
-    return pipeline;
+  static DataLoader over(DataLoader loader) {
+    if (GetParam() > 0) loader.prefetch(3, GetParam());
+    return loader;
   }
-  static Pipeline over(std::shared_ptr<const Dataset> dataset) {
-    return over(Pipeline(std::move(dataset)));
+  static DataLoader over(std::shared_ptr<const Dataset> dataset) {
+    return over(DataLoader(std::move(dataset)));
   }
 };
 
@@ -50,15 +50,15 @@ inline std::vector<Numbers> batches_of(BatchStream& stream) {
   return batches;
 }
 
-inline std::vector<Numbers> batches_of(const Pipeline& pipeline, std::int64_t epoch = 0,
+inline std::vector<Numbers> batches_of(const DataLoader& loader, std::int64_t epoch = 0,
                                        std::int64_t first_batch = 0) {
-  return batches_of(*pipeline.open(epoch, first_batch));
+  return batches_of(*loader.open(epoch, first_batch));
 }
 
 /// Column `x` of an epoch.
-inline Numbers rows_of(const Pipeline& pipeline, std::int64_t epoch = 0) {
+inline Numbers rows_of(const DataLoader& loader, std::int64_t epoch = 0) {
   Numbers rows;
-  for (const Numbers& batch : batches_of(pipeline, epoch))
+  for (const Numbers& batch : batches_of(loader, epoch))
     rows.insert(rows.end(), batch.begin(), batch.end());
   return rows;
 }
@@ -81,19 +81,19 @@ inline bool is_same(const Batch& a, const Batch& b) {
 
 /// Expects the same batches from every number of workers, and from every batch on as from the
 /// first.
-inline void expect_same_for_workers_and_resumed(const Pipeline& pipeline, std::int64_t epoch) {
-  const std::vector<Batch> all = all_of(*pipeline.open(epoch));
-  ASSERT_EQ(std::ssize(all), pipeline.batches());
+inline void expect_same_for_workers_and_resumed(const DataLoader& loader, std::int64_t epoch) {
+  const std::vector<Batch> all = all_of(*loader.open(epoch));
+  ASSERT_EQ(std::ssize(all), loader.batches());
   std::int64_t rows = 0;
   for (const Batch& batch : all) rows += batch.valid_rows();
-  EXPECT_EQ(rows, pipeline.samples());
+  EXPECT_EQ(rows, loader.samples());
   for (const int workers : {0, 1, 3}) {
-    Pipeline other = pipeline;
+    DataLoader other = loader;
     if (workers > 0) other.prefetch(4, workers);
     const auto stream = other.open(epoch);
     for (std::size_t first = 0; first <= all.size(); ++first) {
       const StreamState state = StreamState::from_text(stream->state().to_text());
-      const std::vector<Batch> rest = all_of(*pipeline.open(state));
+      const std::vector<Batch> rest = all_of(*loader.open(state));
       ASSERT_EQ(rest.size(), all.size() - first) << workers << " workers";
       for (std::size_t i = 0; i < rest.size(); ++i) {
         EXPECT_TRUE(is_same(rest[i], all[first + i])) << "batch " << first + i;

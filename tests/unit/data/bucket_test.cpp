@@ -25,8 +25,8 @@ using testing::numbers_of;
 const Numbers kLengths{1, 4, 2, 6, 1, 4, 9};
 const Buckets kBuckets{.boundaries = {3, 5}, .rows = {2, 2, 1}};  // samples 0 2 4, 1 5 and 3 6
 
-Pipeline bucketed(LastBatch last = LastBatch::kKeep, Shard shard = {}) {
-  return Pipeline(count_to(7)).bucket(kLengths, kBuckets, last).shard(shard);
+DataLoader bucketed(LastBatch last = LastBatch::kKeep, Shard shard = {}) {
+  return DataLoader(count_to(7)).bucket(kLengths, kBuckets, last).shard(shard);
 }
 
 TEST(Bucket, MakesABatchWhereABucketIsFull) {
@@ -72,8 +72,8 @@ class SharedBuckets : public ::testing::TestWithParam<LastBatch> {
     for (std::int64_t i = 0; i < kSamples; ++i) lengths.push_back(i * 37 % 11);
     return lengths;
   }
-  static Pipeline part(Shard shard) {
-    return Pipeline(count_to(kSamples))
+  static DataLoader part(Shard shard) {
+    return DataLoader(count_to(kSamples))
         .shuffle(3)
         .bucket(lengths(), {.boundaries = {3, 5}, .rows = {4, 3, 2}}, GetParam())
         .shard(shard);
@@ -89,9 +89,9 @@ TEST_P(SharedBuckets, GiveAllRanksABatchOfTheSameBucketInEveryStep) {
     for (const std::int64_t count : {1, 2, 3, 8}) {
       std::vector<std::vector<std::size_t>> buckets;
       for (std::int64_t index = 0; index < count; ++index) {
-        const Pipeline pipeline = part({index, count, remainder});
-        const auto batches = batches_of(pipeline, 2);
-        EXPECT_EQ(std::ssize(batches), pipeline.batches());
+        const DataLoader loader = part({index, count, remainder});
+        const auto batches = batches_of(loader, 2);
+        EXPECT_EQ(std::ssize(batches), loader.batches());
         auto& own = buckets.emplace_back();
         for (const Numbers& batch : batches) {
           own.push_back(bucket_of(batch[0] * 37 % 11));
@@ -109,9 +109,9 @@ TEST_P(SharedBuckets, CountEachSampleAtMostOnceWhereShardsAreUneven) {
     std::map<std::int64_t, int> times;
     std::int64_t samples = 0;
     for (std::int64_t index = 0; index < count; ++index) {
-      const Pipeline pipeline = part({index, count, Remainder::kUneven});
-      samples += pipeline.samples();
-      for (const Batch& batch : all_of(*pipeline.open(0))) {
+      const DataLoader loader = part({index, count, Remainder::kUneven});
+      samples += loader.samples();
+      for (const Batch& batch : all_of(*loader.open(0))) {
         for (const std::int64_t sample : numbers_of(batch.without_padding()["x"]))
           EXPECT_EQ(++times[sample], 1);
       }
@@ -133,7 +133,7 @@ TEST(Bucket, IsReplacedByTheLaterBatch) {
 
 TEST(Bucket, RefusesSettingsThatDoNotFit) {
   const auto refusal = [](const Numbers& lengths, const Buckets& buckets) {
-    return message_of<UsageError>([&] { Pipeline(count_to(7)).bucket(lengths, buckets); });
+    return message_of<UsageError>([&] { DataLoader(count_to(7)).bucket(lengths, buckets); });
   };
   EXPECT_THAT(refusal({1, 2}, kBuckets), HasSubstr("buckets by 2 lengths of 7 samples"));
   EXPECT_THAT(refusal(kLengths, {{5, 5}, {1, 1, 1}}), HasSubstr("do not ascend"));
@@ -142,8 +142,8 @@ TEST(Bucket, RefusesSettingsThatDoNotFit) {
 }
 
 TEST(Bucket, RefusesBatchesThatNoBucketFills) {
-  const auto pipeline = Pipeline(count_to(7)).bucket(kLengths, {{5}, {8, 9}}, LastBatch::kDrop);
-  EXPECT_THAT(message_of<UsageError>([&] { (void)pipeline.batches(); }),
+  const auto loader = DataLoader(count_to(7)).bucket(kLengths, {{5}, {8, 9}}, LastBatch::kDrop);
+  EXPECT_THAT(message_of<UsageError>([&] { (void)loader.batches(); }),
               HasSubstr("not one batch: the batches of the buckets have 8, 9 rows, but shard 0 of "
                         "1 has 7 of the 7 samples"));
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/data/files/convert.h>
-
 #include "files.h"
 #include <trireme/base/error.h>
+#include <trireme/data/files/convert_dataset.h>
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/data_command.h>

@@ -23,19 +23,19 @@ std::vector<at::Device> devices_with_values() {
 }
 
 TEST(ToDevice, GivesTheSameValuesOnEveryDevice) {
-  const auto pipeline = Pipeline(count_to(11))
-                            .shuffle(1)
-                            .map("x", rescale(2))
-                            .map_batch([](Batch batch) {
-                              batch.names.emplace_back("y");
-                              batch.columns.push_back(batch["x"].clone());
-                              return batch;
-                            })
-                            .batch(3, LastBatch::kPad);
-  const auto expected = all_of(*pipeline.open(0));
+  const auto loader = DataLoader(count_to(11))
+                          .shuffle(1)
+                          .map("x", rescale(2))
+                          .map_batch([](Batch batch) {
+                            batch.names.emplace_back("y");
+                            batch.columns.push_back(batch["x"].clone());
+                            return batch;
+                          })
+                          .batch(3, LastBatch::kPad);
+  const auto expected = all_of(*loader.open(0));
   for (const at::Device device : devices_with_values()) {
     for (const int workers : {0, 2}) {
-      Pipeline other = Pipeline(pipeline).to(device);
+      DataLoader other = DataLoader(loader).to(device);
       if (workers > 0) other.prefetch(3, workers);
       const auto batches = all_of(*other.open(0));
       ASSERT_EQ(batches.size(), expected.size());
@@ -54,9 +54,9 @@ TEST(ToDevice, GivesTheSameValuesOnEveryDevice) {
 
 TEST(ToDevice, MovesEveryColumn) {
   for (const int workers : {0, 2}) {
-    Pipeline pipeline = Pipeline(count_to(5)).batch(2).to(at::Device(at::kMeta));
-    if (workers > 0) pipeline.prefetch(2, workers);
-    const auto batches = all_of(*pipeline.open(0));
+    DataLoader loader = DataLoader(count_to(5)).batch(2).to(at::Device(at::kMeta));
+    if (workers > 0) loader.prefetch(2, workers);
+    const auto batches = all_of(*loader.open(0));
     ASSERT_EQ(batches.size(), 3U);
     EXPECT_TRUE(batches[0]["x"].is_meta());
     EXPECT_EQ(batches[2].rows(), 1);
@@ -65,13 +65,13 @@ TEST(ToDevice, MovesEveryColumn) {
 }
 
 TEST(ToDevice, IsUndoneByTheCpu) {
-  const auto pipeline =
-      Pipeline(count_to(2)).to(at::Device(at::kMeta)).to(at::Device(at::kCPU)).batch(2);
-  EXPECT_EQ(testing::rows_of(pipeline), (Numbers{0, 1}));
+  const auto loader =
+      DataLoader(count_to(2)).to(at::Device(at::kMeta)).to(at::Device(at::kCPU)).batch(2);
+  EXPECT_EQ(testing::rows_of(loader), (Numbers{0, 1}));
 }
 
 TEST(ToDevice, RefusesOneThatIsNotThere) {
-  EXPECT_THAT(message_of<UsageError>([] { Pipeline(count_to(2)).to(at::Device(at::kCUDA, 99)); }),
+  EXPECT_THAT(message_of<UsageError>([] { DataLoader(count_to(2)).to(at::Device(at::kCUDA, 99)); }),
               HasSubstr("batches cannot go to cuda:99, which is not there"));
 }
 

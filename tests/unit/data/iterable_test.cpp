@@ -41,7 +41,7 @@ std::shared_ptr<const IterableDataset> read_to(std::int64_t size, bool says_size
 }
 
 TEST(Iterable, GivesItsSamplesInOrder) {
-  EXPECT_THAT(batches_of(Pipeline(read_to(5)).batch(2)),
+  EXPECT_THAT(batches_of(DataLoader(read_to(5)).batch(2)),
               ElementsAre(Numbers{0, 1}, Numbers{2, 3}, Numbers{4}));
 }
 
@@ -54,15 +54,15 @@ TEST(Iterable, GivesWhatNumberedSamplesGive) {
         for (const Remainder remainder : {Remainder::kWrap, Remainder::kDrop, Remainder::kUneven}) {
           for (const LastBatch last : {LastBatch::kKeep, LastBatch::kDrop, LastBatch::kPad}) {
             for (std::int64_t index = 0; index < count; ++index) {
-              const auto finish = [&](Pipeline pipeline) {
-                if (buffer > 0) pipeline.shuffle_buffer(buffer, 3);
-                return pipeline.shard({index, count, remainder})
+              const auto finish = [&](DataLoader loader) {
+                if (buffer > 0) loader.shuffle_buffer(buffer, 3);
+                return loader.shard({index, count, remainder})
                     .map("x", noisy)
                     .batch(2, last)
                     .repeat(2);
               };
-              const Pipeline read = finish(Pipeline(read_to(size)));
-              const Pipeline numbered = finish(Pipeline(count_to(size)));
+              const DataLoader read = finish(DataLoader(read_to(size)));
+              const DataLoader numbered = finish(DataLoader(count_to(size)));
               std::vector<Batch> expected;
               try {
                 expected = all_of(*numbered.open(1));
@@ -83,7 +83,7 @@ TEST(Iterable, GivesWhatNumberedSamplesGive) {
 }
 
 TEST(Iterable, GivesTheSameWithAnyNumberOfWorkersAndResumed) {
-  testing::expect_same_for_workers_and_resumed(Pipeline(read_to(17, true))
+  testing::expect_same_for_workers_and_resumed(DataLoader(read_to(17, true))
                                                    .shuffle_buffer(5, 3)
                                                    .shard({1, 2, Remainder::kUneven})
                                                    .batch(3, LastBatch::kPad)
@@ -98,14 +98,14 @@ TEST(Iterable, IsOpenedForEveryPassWithItsNumber) {
       return std::vector<at::Tensor>{at::scalar_tensor(pass)};
     };
   });
-  EXPECT_EQ(testing::rows_of(Pipeline(set).repeat(3), 2), (Numbers{6, 7, 8}));
+  EXPECT_EQ(testing::rows_of(DataLoader(set).repeat(3), 2), (Numbers{6, 7, 8}));
 }
 
 TEST(Iterable, HasNoBatchesWithoutSamples) {
   for (const int workers : {0, 2}) {
-    Pipeline pipeline = Pipeline(read_to(0)).batch(2, LastBatch::kPad);
-    if (workers > 0) pipeline.prefetch(2, workers);
-    const auto stream = pipeline.open(0);
+    DataLoader loader = DataLoader(read_to(0)).batch(2, LastBatch::kPad);
+    if (workers > 0) loader.prefetch(2, workers);
+    const auto stream = loader.open(0);
     EXPECT_FALSE(stream->next());
     EXPECT_FALSE(stream->next());
   }
@@ -113,11 +113,11 @@ TEST(Iterable, HasNoBatchesWithoutSamples) {
 
 TEST(Iterable, IsReadByOneThreadAtATimeAndMappedByAll) {
   std::latch both(2);  // passes only when two samples are mapped at once
-  const auto pipeline = Pipeline(read_to(2)).prefetch(2, 2).map("x", [&](at::Tensor x) {
+  const auto loader = DataLoader(read_to(2)).prefetch(2, 2).map("x", [&](at::Tensor x) {
     both.arrive_and_wait();
     return x;
   });
-  EXPECT_THAT(batches_of(pipeline), ElementsAre(Numbers{0}, Numbers{1}));
+  EXPECT_THAT(batches_of(loader), ElementsAre(Numbers{0}, Numbers{1}));
 }
 
 // All rows of a batch were those of its last sample.
@@ -133,31 +133,31 @@ TEST(Iterable, MayUseTheMemoryOfASampleAgain) {
     });
   };
   for (const bool as_view : {false, true}) {
-    const Pipeline pipeline(with_memory(as_view));
-    EXPECT_THAT(batches_of(Pipeline(pipeline).batch(2)), ElementsAre(Numbers{0, 1}, Numbers{2, 3}));
-    Numbers shuffled = testing::rows_of(Pipeline(pipeline).shuffle_buffer(4, 1));
+    const DataLoader loader(with_memory(as_view));
+    EXPECT_THAT(batches_of(DataLoader(loader).batch(2)), ElementsAre(Numbers{0, 1}, Numbers{2, 3}));
+    Numbers shuffled = testing::rows_of(DataLoader(loader).shuffle_buffer(4, 1));
     std::ranges::sort(shuffled);
     EXPECT_EQ(shuffled, (Numbers{0, 1, 2, 3}));
   }
 }
 
 TEST(Iterable, KnowsItsBatchesWhereItsSizeIsSaid) {
-  const auto pipeline = Pipeline(read_to(5, true)).batch(2);
-  EXPECT_EQ(pipeline.batches(), 3);
-  EXPECT_EQ(pipeline.samples(), 5);
-  EXPECT_THAT(message_of<UsageError>([&] { pipeline.open(0, 4); }),
+  const auto loader = DataLoader(read_to(5, true)).batch(2);
+  EXPECT_EQ(loader.batches(), 3);
+  EXPECT_EQ(loader.samples(), 5);
+  EXPECT_THAT(message_of<UsageError>([&] { loader.open(0, 4); }),
               HasSubstr("an epoch has 3 batches"));
-  EXPECT_THAT(message_of<UsageError>([] { (void)Pipeline(read_to(5)).batches(); }),
+  EXPECT_THAT(message_of<UsageError>([] { (void)DataLoader(read_to(5)).batches(); }),
               HasSubstr("the number of samples is not known"));
-  EXPECT_FALSE(Pipeline(read_to(5)).open(0, 9)->next());
+  EXPECT_FALSE(DataLoader(read_to(5)).open(0, 9)->next());
 }
 
 TEST(Iterable, SkipsWithinABatch) {
-  const auto pipeline = Pipeline(read_to(5)).batch(2).skip_failed(3).map("x", [](at::Tensor x) {
+  const auto loader = DataLoader(read_to(5)).batch(2).skip_failed(3).map("x", [](at::Tensor x) {
     if (x.item<std::int64_t>() % 4 == 1) throw std::runtime_error("damaged");
     return x;
   });
-  const auto stream = pipeline.open(0);
+  const auto stream = loader.open(0);
   EXPECT_THAT(batches_of(*stream), ElementsAre(Numbers{0, 0}, Numbers{2, 3}, Numbers{4}));
   ASSERT_EQ(stream->skipped().size(), 1U);
   EXPECT_EQ(stream->skipped()[0].sample, 1);
@@ -167,8 +167,8 @@ class IterableErrors : public testing::WithWorkers {
  protected:
   // What ends the stream.
   template <typename E>
-  static std::string error_of(const Pipeline& pipeline) {
-    const auto stream = over(pipeline).open(0);
+  static std::string error_of(const DataLoader& loader) {
+    const auto stream = over(loader).open(0);
     const std::string message = message_of<E>([&] {
       while (stream->next()) {
       }
@@ -187,21 +187,21 @@ TEST_P(IterableErrors, NameTheSampleThatCannotBeRead) {
       return reader();
     };
   });
-  EXPECT_THAT(error_of<DataError>(Pipeline(set).batch(3).skip_failed(9)),
+  EXPECT_THAT(error_of<DataError>(DataLoader(set).batch(3).skip_failed(9)),
               HasSubstr("pass 0, sample 4: the connection broke"));
 }
 
 TEST_P(IterableErrors, NameThePassThatCannotBeOpened) {
   const auto fails = iterable(
       {"x"}, [](std::int64_t) -> SampleReader { throw std::runtime_error("no such host"); });
-  EXPECT_THAT(error_of<DataError>(Pipeline(fails)), HasSubstr("pass 0: no such host"));
+  EXPECT_THAT(error_of<DataError>(DataLoader(fails)), HasSubstr("pass 0: no such host"));
   const auto nothing = iterable({"x"}, [](std::int64_t) { return SampleReader(); });
-  EXPECT_THAT(error_of<UsageError>(Pipeline(nothing)), HasSubstr("has opened no reader"));
+  EXPECT_THAT(error_of<UsageError>(DataLoader(nothing)), HasSubstr("has opened no reader"));
 }
 
 TEST_P(IterableErrors, NameASizeThatIsNotTrue) {
   const auto of = [](std::int64_t size, std::int64_t said) {
-    return Pipeline(iterable({"x"}, [size](std::int64_t) { return counting(size); }, said));
+    return DataLoader(iterable({"x"}, [size](std::int64_t) { return counting(size); }, said));
   };
   EXPECT_THAT(error_of<DataError>(of(3, 5)),
               HasSubstr("the data set has only 3 samples, but said 5"));
@@ -211,27 +211,27 @@ TEST_P(IterableErrors, NameASizeThatIsNotTrue) {
 
 TEST_P(IterableErrors, NameTheColumnsThatAreMissing) {
   const auto set = iterable({"x", "y"}, [](std::int64_t) { return counting(3); });
-  EXPECT_THAT(error_of<UsageError>(Pipeline(set)),
+  EXPECT_THAT(error_of<UsageError>(DataLoader(set)),
               HasSubstr("sample 0: the data set gave 1 tensors, expected 2: 'x', 'y'"));
 }
 
 TEST(Iterable, RefusesWhatNeedsNumberedSamples) {
-  const Pipeline pipeline(read_to(3));
-  EXPECT_THAT(message_of<UsageError>([&] { Pipeline(pipeline).shuffle(); }),
+  const DataLoader loader(read_to(3));
+  EXPECT_THAT(message_of<UsageError>([&] { DataLoader(loader).shuffle(); }),
               HasSubstr("shuffle of a data set that can only be read to its end"));
-  EXPECT_THAT(message_of<UsageError>([&] { Pipeline(pipeline).bucket({1}, {{}, {1}}); }),
+  EXPECT_THAT(message_of<UsageError>([&] { DataLoader(loader).bucket({1}, {{}, {1}}); }),
               HasSubstr("bucket of a data set"));
   EXPECT_THAT(message_of<UsageError>([&] {
-                Pipeline(pipeline).shard({0, 2, Remainder::kWrap, Partition::kContiguous});
+                DataLoader(loader).shard({0, 2, Remainder::kWrap, Partition::kContiguous});
               }),
               HasSubstr("contiguous shards of a data set"));
 }
 
 TEST(Iterable, RefusesNothing) {
   const auto open = [](std::int64_t) { return counting(1); };
-  EXPECT_THAT(message_of<UsageError>([] { Pipeline{std::shared_ptr<const IterableDataset>()}; }),
+  EXPECT_THAT(message_of<UsageError>([] { DataLoader{std::shared_ptr<const IterableDataset>()}; }),
               HasSubstr("without samples"));
-  EXPECT_THAT(message_of<UsageError>([] { Pipeline{read_to(0, true)}; }),
+  EXPECT_THAT(message_of<UsageError>([] { DataLoader{read_to(0, true)}; }),
               HasSubstr("without samples"));
   EXPECT_THAT(message_of<UsageError>([&] { iterable({}, open); }), HasSubstr("without columns"));
   EXPECT_THAT(message_of<UsageError>([&] { iterable({"x", "x"}, open); }),
@@ -243,10 +243,10 @@ TEST(Iterable, RefusesNothing) {
 }
 
 TEST(Iterable, SaysInItsStateWhatIsKnown) {
-  const auto state = [](const Pipeline& pipeline) { return pipeline.open(0)->state(); };
-  const Pipeline unknown(read_to(5));
+  const auto state = [](const DataLoader& loader) { return loader.open(0)->state(); };
+  const DataLoader unknown(read_to(5));
   EXPECT_NO_THROW(unknown.open(state(unknown)));
-  EXPECT_THAT(message_of<UsageError>([&] { Pipeline(read_to(5, true)).open(state(unknown)); }),
+  EXPECT_THAT(message_of<UsageError>([&] { DataLoader(read_to(5, true)).open(state(unknown)); }),
               HasSubstr("data set: an unknown number of samples of 'x' in the state, 5 samples of "
                         "'x' here"));
 }

@@ -26,32 +26,32 @@ using testing::numbers_of;
 TEST(MapBatch, ComesAfterSamplesArePadded) {
   const auto set = generator(
       3, {"x"}, [](std::int64_t index) { return std::vector<at::Tensor>{at::arange(index + 1)}; });
-  const auto pipeline = Pipeline(set)
-                            .map_batch([](Batch batch) {
-                              batch.names.emplace_back("sum");
-                              batch.columns.push_back(batch["x"].sum(1) + batch["n"]);
-                              return batch;
-                            })
-                            .pad("x", {.value = 100, .lengths = "n"})
-                            .batch(2);
-  const auto batch = pipeline.open(0)->next();
+  const auto loader = DataLoader(set)
+                          .map_batch([](Batch batch) {
+                            batch.names.emplace_back("sum");
+                            batch.columns.push_back(batch["x"].sum(1) + batch["n"]);
+                            return batch;
+                          })
+                          .pad("x", {.value = 100, .lengths = "n"})
+                          .batch(2);
+  const auto batch = loader.open(0)->next();
   EXPECT_THAT(batch->names, ElementsAre("x", "n", "sum"));
   EXPECT_EQ(numbers_of((*batch)["sum"]), (Numbers{101, 3}));
 }
 
 TEST(MapBatch, AppliesOperationsInTheOrderOfTheCallsWithoutAutograd) {
-  const auto pipeline = Pipeline(count_to(3))
-                            .batch(3)
-                            .map_batch([](Batch batch) {
-                              EXPECT_FALSE(c10::GradMode::is_enabled());
-                              batch.columns[0] = batch.columns[0] * 10;
-                              return batch;
-                            })
-                            .map_batch([](Batch batch) {
-                              batch.columns[0].add_(1);
-                              return batch;
-                            });
-  EXPECT_EQ(testing::rows_of(pipeline), (Numbers{1, 11, 21}));
+  const auto loader = DataLoader(count_to(3))
+                          .batch(3)
+                          .map_batch([](Batch batch) {
+                            EXPECT_FALSE(c10::GradMode::is_enabled());
+                            batch.columns[0] = batch.columns[0] * 10;
+                            return batch;
+                          })
+                          .map_batch([](Batch batch) {
+                            batch.columns[0].add_(1);
+                            return batch;
+                          });
+  EXPECT_EQ(testing::rows_of(loader), (Numbers{1, 11, 21}));
 }
 
 Batch draw(const Batch& batch, Random& random) {
@@ -68,13 +68,13 @@ TEST(MapBatch, DrawsOtherRandomNumbersForOtherSeedsEpochsBatchesShardsAndOperati
   for (const std::uint64_t seed : {0U, 1U}) {
     for (const std::int64_t epoch : {0, 1}) {
       for (const std::int64_t rank : {0, 1}) {
-        const auto pipeline = Pipeline(count_to(8))
-                                  .shard({.index = rank, .count = 2})
-                                  .batch(2)
-                                  .seed(seed)
-                                  .map_batch(draw)
-                                  .map_batch(second);
-        const auto stream = pipeline.open(epoch);
+        const auto loader = DataLoader(count_to(8))
+                                .shard({.index = rank, .count = 2})
+                                .batch(2)
+                                .seed(seed)
+                                .map_batch(draw)
+                                .map_batch(second);
+        const auto stream = loader.open(epoch);
         while (const auto batch = stream->next()) {
           drawn.insert((*batch)["x"][0].item<std::int64_t>());
           drawn.insert((*batch)["y"][0].item<std::int64_t>());
@@ -87,17 +87,17 @@ TEST(MapBatch, DrawsOtherRandomNumbersForOtherSeedsEpochsBatchesShardsAndOperati
 
 TEST(MapBatch, GivesTheSameWithAnyNumberOfWorkersAndResumed) {
   testing::expect_same_for_workers_and_resumed(
-      Pipeline(count_to(11)).shuffle(2).batch(3).map_batch(draw).repeat(2), 1);
+      DataLoader(count_to(11)).shuffle(2).batch(3).map_batch(draw).repeat(2), 1);
 }
 
 template <typename Callable>
 std::string refusal_of(const Callable& function) {
-  const auto pipeline = Pipeline(count_to(4))
-                            .batch(2)
-                            .map_batch(BatchTransform("change", [=](const Batch& batch, Random&) {
-                              return function(batch);
-                            }));
-  const auto stream = pipeline.open(0, 1);
+  const auto loader = DataLoader(count_to(4))
+                          .batch(2)
+                          .map_batch(BatchTransform("change", [=](const Batch& batch, Random&) {
+                            return function(batch);
+                          }));
+  const auto stream = loader.open(0, 1);
   return message_of<UsageError>([&] { stream->next(); });
 }
 
@@ -125,13 +125,13 @@ TEST(MapBatch, RefusesResultsThatAreNoBatchOfTheseRows) {
 }
 
 TEST(MapBatch, SaysWhereAFunctionFails) {
-  const auto pipeline =
-      Pipeline(count_to(4))
+  const auto loader =
+      DataLoader(count_to(4))
           .map("x", rescale(1))
           .batch(2)
           .repeat(2)
           .map_batch([](const Batch&) -> Batch { throw std::runtime_error("not this one"); });
-  const auto stream = pipeline.open(2, 3);
+  const auto stream = loader.open(2, 3);
   EXPECT_THAT(
       message_of<DataError>([&] { stream->next(); }),
       HasSubstr("batch 1 of pass 5, operation 2 (a function of the program): not this one"));

@@ -33,7 +33,7 @@ std::shared_ptr<const Dataset> plain_images(at::ScalarType dtype = at::kFloat) {
 
 Batch mixed(const BatchTransform& transform, std::int64_t epoch = 0,
             const std::shared_ptr<const Dataset>& set = plain_images()) {
-  return *Pipeline(set).batch(kRows).map_batch(transform).open(epoch)->next();
+  return *DataLoader(set).batch(kRows).map_batch(transform).open(epoch)->next();
 }
 
 // The part of its own class in every row of the label.
@@ -68,8 +68,8 @@ TEST(Mixup, KeepsFloat64) {
 TEST(Mixup, DrawsFromTheBetaDistribution) {
   const auto set = tensors({{"image", at::zeros({2, 1})}, {"label", at::arange(2)}});
   for (const double alpha : {0.2, 1.0, 4.0}) {
-    const auto pipeline = Pipeline(set).batch(2).map_batch(mixup(2, alpha)).repeat(4000);
-    const auto stream = pipeline.open(0);
+    const auto loader = DataLoader(set).batch(2).map_batch(mixup(2, alpha)).repeat(4000);
+    const auto stream = loader.open(0);
     double sum = 0;
     double squares = 0;
     while (const auto batch = stream->next()) {
@@ -112,14 +112,14 @@ TEST(Cutmix, PutsOneRectangleOfTheRowBeforeIntoEveryImage) {
 TEST(Cutmix, TakesBytesAndImagesMixedBefore) {
   EXPECT_EQ(mixed(cutmix(kRows), 0, plain_images(at::kByte))["image"].scalar_type(), at::kByte);
   const auto twice =
-      Pipeline(plain_images()).batch(kRows).map_batch(mixup(kRows)).map_batch(cutmix(kRows));
+      DataLoader(plain_images()).batch(kRows).map_batch(mixup(kRows)).map_batch(cutmix(kRows));
   const auto batch = twice.open(1)->next();
   EXPECT_TRUE(at::allclose((*batch)["label"].sum(1), at::full({kRows}, 1.0, at::kFloat)));
 }
 
 TEST(Mixing, GivesTheSameWithAnyNumberOfWorkersAndResumed) {
   const auto set = tensors({{"image", at::rand({11, 3, 6, 6})}, {"label", at::arange(11)}});
-  testing::expect_same_for_workers_and_resumed(Pipeline(set)
+  testing::expect_same_for_workers_and_resumed(DataLoader(set)
                                                    .shuffle(1)
                                                    .shard({.index = 1, .count = 2})
                                                    .batch(2)
@@ -131,14 +131,14 @@ TEST(Mixing, GivesTheSameWithAnyNumberOfWorkersAndResumed) {
 
 TEST(Mixing, TakesColumnsOfOtherNames) {
   const auto set = tensors({{"x", at::zeros({2, 1, 2, 2})}, {"y", at::arange(2)}});
-  const auto pipeline = Pipeline(set).batch(2).map_batch(mixup(2, 1, {.image = "x", .label = "y"}));
-  EXPECT_EQ((*pipeline.open(0)->next())["y"].sizes(), (Numbers{2, 2}));
+  const auto loader = DataLoader(set).batch(2).map_batch(mixup(2, 1, {.image = "x", .label = "y"}));
+  EXPECT_EQ((*loader.open(0)->next())["y"].sizes(), (Numbers{2, 2}));
 }
 
 std::string refusal_of(const BatchTransform& transform,
                        std::vector<std::pair<std::string, at::Tensor>> columns) {
-  const auto pipeline = Pipeline(tensors(std::move(columns))).batch(3).map_batch(transform);
-  return message_of<UsageError>([&] { pipeline.open(0)->next(); });
+  const auto loader = DataLoader(tensors(std::move(columns))).batch(3).map_batch(transform);
+  return message_of<UsageError>([&] { loader.open(0)->next(); });
 }
 
 TEST(Mixing, RefusesColumnsThatCannotBeMixed) {

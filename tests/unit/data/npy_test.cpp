@@ -2,7 +2,7 @@
 #include <trireme/data/npy.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/views.h>
+#include <trireme/data/dataset_views.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>

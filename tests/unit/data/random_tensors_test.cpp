@@ -2,8 +2,8 @@
 #include <trireme/data/random_tensors.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/pipeline.h>
-#include <trireme/data/random.h>
+#include <trireme/data/data_loader.h>
+#include <trireme/data/philox.h>
 
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -36,11 +36,9 @@ TEST(RandomTensors, DependOnSeedAndIndexAlone) {
 }
 
 TEST(RandomTensors, AreTheSameWithAnyNumberOfWorkers) {
-  const auto batch_of = [](Pipeline pipeline) {
-    return (*pipeline.batch(64).open(0)->next())["x"];
-  };
-  EXPECT_TRUE(at::equal(batch_of(Pipeline(numbers(64, 1))),
-                        batch_of(Pipeline(numbers(64, 1)).prefetch(2, 3))));
+  const auto batch_of = [](DataLoader loader) { return (*loader.batch(64).open(0)->next())["x"]; };
+  EXPECT_TRUE(at::equal(batch_of(DataLoader(numbers(64, 1))),
+                        batch_of(DataLoader(numbers(64, 1)).prefetch(2, 3))));
 }
 
 // They must not change from release to release, for measurements are compared.

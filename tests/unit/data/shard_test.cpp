@@ -41,9 +41,9 @@ TEST(ContiguousShard, TakesOnePieceOfTheOrder) {
 }
 
 TEST(ContiguousShard, IsAPieceOfTheShuffledOrder) {
-  const auto all = Pipeline(count_to(7)).shuffle(5);
+  const auto all = DataLoader(count_to(7)).shuffle(5);
   const Numbers order = rows_of(all, 2);
-  const auto second = Pipeline(all).shard({1, 2, Remainder::kUneven, Partition::kContiguous});
+  const auto second = DataLoader(all).shard({1, 2, Remainder::kUneven, Partition::kContiguous});
   EXPECT_EQ(rows_of(second, 2), Numbers(order.begin() + 4, order.end()));
 }
 

@@ -40,8 +40,8 @@ Numbers skipped_of(const BatchStream& stream) {
 
 class SkipFailed : public testing::WithWorkers {
  protected:
-  static Pipeline failing_at(const std::set<std::int64_t>& bad, std::int64_t size = 10) {
-    return over(Pipeline(count_to(size)).map("x", fail_at(bad)));
+  static DataLoader failing_at(const std::set<std::int64_t>& bad, std::int64_t size = 10) {
+    return over(DataLoader(count_to(size)).map("x", fail_at(bad)));
   }
 };
 
@@ -114,7 +114,7 @@ TEST_P(SkipFailed, SkipsWhatTheDataSetCannotLoad) {
     if (index == 2) throw DataError("photos/2.jpeg: offset 17: not a JPEG file", "");
     return {at::scalar_tensor(index)};
   });
-  const auto stream = over(Pipeline(set).batch(3).skip_failed(1)).open(0);
+  const auto stream = over(DataLoader(set).batch(3).skip_failed(1)).open(0);
   EXPECT_THAT(batches_of(*stream), ElementsAre(Numbers{0, 1, 3}, Numbers{3, 4, 5}));
   EXPECT_THAT(stream->skipped()[0].message,
               HasSubstr("sample 2: photos/2.jpeg: offset 17: not a JPEG file"));
@@ -126,7 +126,7 @@ TEST_P(SkipFailed, SkipsWhatSeveralColumnsCannotMake) {
     return sample;
   };
   const auto stream =
-      over(Pipeline(count_to(4)).map_columns({"x"}, check).batch(2).skip_failed(1)).open(0);
+      over(DataLoader(count_to(4)).map_columns({"x"}, check).batch(2).skip_failed(1)).open(0);
   EXPECT_THAT(batches_of(*stream), ElementsAre(Numbers{0, 2}, Numbers{2, 3}));
 }
 
@@ -137,9 +137,9 @@ TEST_P(SkipFailed, DoesNotCountPaddedRows) {
 }
 
 TEST_P(SkipFailed, StaysInTheBatchWhereThereAreBuckets) {
-  const auto pipeline =
+  const auto loader =
       failing_at({2, 5}, 6).bucket({1, 9, 1, 9, 1, 9}, {{5}, {3, 3}}).skip_failed(2);
-  EXPECT_THAT(batches_of(pipeline), ElementsAre(Numbers{0, 4, 4}, Numbers{1, 3, 1}));
+  EXPECT_THAT(batches_of(loader), ElementsAre(Numbers{0, 4, 4}, Numbers{1, 3, 1}));
 }
 
 TEST_P(SkipFailed, PutsPaddedSamplesInTheRightRow) {
@@ -148,7 +148,7 @@ TEST_P(SkipFailed, PutsPaddedSamplesInTheRightRow) {
     return {at::arange(index)};
   });
   const auto stream =
-      over(Pipeline(set).pad("x", {.value = -1, .lengths = "n"}).batch(3).skip_failed(1)).open(0);
+      over(DataLoader(set).pad("x", {.value = -1, .lengths = "n"}).batch(3).skip_failed(1)).open(0);
   const auto batch = stream->next();
   EXPECT_EQ(testing::numbers_of((*batch)["x"]), (Numbers{-1, -1, 0, 1, 0, 1}));
   EXPECT_EQ(testing::numbers_of((*batch)["n"]), (Numbers{0, 2, 2}));
@@ -158,7 +158,7 @@ TEST_P(SkipFailed, NeverSkipsSamplesThatDoNotGoTogether) {
   const auto set = generator(3, {"x"}, [](std::int64_t index) {
     return std::vector<at::Tensor>{at::zeros({index < 2 ? 1 : 2})};
   });
-  const auto stream = over(Pipeline(set).batch(3).skip_failed(5)).open(0);
+  const auto stream = over(DataLoader(set).batch(3).skip_failed(5)).open(0);
   EXPECT_THAT(message_of<UsageError>([&] { stream->next(); }),
               HasSubstr("sample 2 is Float [2], but sample 0 of the same batch is Float [1]"));
 }
@@ -168,8 +168,8 @@ TEST_P(SkipFailed, DoesNotTakeTheFormOfASampleThatFailed) {
   const auto set = generator(4, {"image", "x"}, [](std::int64_t index) {
     return std::vector<at::Tensor>{at::zeros({index == 0 ? 7 : 2}), at::scalar_tensor(index)};
   });
-  for (Pipeline pipeline : {Pipeline(set), Pipeline(set).pad("image", {.length = 3})}) {
-    const auto stream = over(pipeline.map("x", fail_at({0})).batch(2).skip_failed(1)).open(0);
+  for (DataLoader loader : {DataLoader(set), DataLoader(set).pad("image", {.length = 3})}) {
+    const auto stream = over(loader.map("x", fail_at({0})).batch(2).skip_failed(1)).open(0);
     const auto batch = stream->next();
     ASSERT_TRUE(batch);
     EXPECT_EQ(testing::numbers_of((*batch)["x"]), (Numbers{1, 1}));
@@ -186,16 +186,16 @@ TEST_P(SkipFailed, AllowsAnyNumber) {
 }
 
 TEST_P(SkipFailed, NeverSkipsABatch) {
-  const auto pipeline =
-      over(Pipeline(count_to(3)).skip_failed(5).map_batch([](const Batch&) -> Batch {
+  const auto loader =
+      over(DataLoader(count_to(3)).skip_failed(5).map_batch([](const Batch&) -> Batch {
         throw std::runtime_error("not this one");
       }));
-  EXPECT_THAT(message_of<DataError>([&] { pipeline.open(0)->next(); }),
+  EXPECT_THAT(message_of<DataError>([&] { loader.open(0)->next(); }),
               HasSubstr("batch 0 of pass 0"));
 }
 
 TEST(SkippedSamples, GivesTheSameWithAnyNumberOfWorkersAndResumed) {
-  testing::expect_same_for_workers_and_resumed(Pipeline(count_to(17))
+  testing::expect_same_for_workers_and_resumed(DataLoader(count_to(17))
                                                    .map("x", fail_at({3, 4, 12}))
                                                    .shuffle(6)
                                                    .shard({.index = 1, .count = 2})
@@ -206,12 +206,12 @@ TEST(SkippedSamples, GivesTheSameWithAnyNumberOfWorkersAndResumed) {
 }
 
 TEST(SkippedSamples, ThrowsTheFirstErrorByDefault) {
-  const auto pipeline = Pipeline(count_to(3)).map("x", fail_at({1})).batch(3);
-  for (const auto& same : {pipeline, Pipeline(pipeline).skip_failed(2).skip_failed(0)}) {
+  const auto loader = DataLoader(count_to(3)).map("x", fail_at({1})).batch(3);
+  for (const auto& same : {loader, DataLoader(loader).skip_failed(2).skip_failed(0)}) {
     EXPECT_THAT(message_of<DataError>([&] { same.open(0)->next(); }),
                 ::testing::StartsWith("column 'x', operation 1 (check), sample 1: damaged"));
   }
-  EXPECT_THAT(message_of<UsageError>([&] { Pipeline(pipeline).skip_failed(-1); }),
+  EXPECT_THAT(message_of<UsageError>([&] { DataLoader(loader).skip_failed(-1); }),
               HasSubstr("number of samples to skip is -1"));
 }
 

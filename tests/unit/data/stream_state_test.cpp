@@ -4,7 +4,7 @@
 
 #include "batches.h"
 #include <trireme/base/error.h>
-#include <trireme/data/views.h>
+#include <trireme/data/dataset_views.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -26,18 +26,18 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Numbers;
 
-Pipeline usual() {
-  return Pipeline(count_to(20)).shuffle(3).map("x", type_cast(at::kLong)).batch(3).seed(5);
+DataLoader usual() {
+  return DataLoader(count_to(20)).shuffle(3).map("x", type_cast(at::kLong)).batch(3).seed(5);
 }
 
-StreamState state_after(const Pipeline& pipeline, int batches, std::int64_t epoch = 2) {
-  const auto stream = pipeline.open(epoch);
+StreamState state_after(const DataLoader& loader, int batches, std::int64_t epoch = 2) {
+  const auto stream = loader.open(epoch);
   for (int i = 0; i < batches; ++i) stream->next();
   return stream->state();
 }
 
 TEST(StreamState, HoldsWhatWasTakenAndNotWhatWasPrefetched) {
-  const StreamState state = state_after(Pipeline(usual()).prefetch(6, 2), 2);
+  const StreamState state = state_after(DataLoader(usual()).prefetch(6, 2), 2);
   EXPECT_EQ(state.epoch, 2);
   EXPECT_EQ(state.next_batch, 2);
   EXPECT_EQ(state, state_after(usual(), 2));
@@ -45,9 +45,9 @@ TEST(StreamState, HoldsWhatWasTakenAndNotWhatWasPrefetched) {
 
 TEST(StreamState, GoesOnWithAnyNumberOfWorkers) {
   const auto all = batches_of(usual(), 2);
-  const StreamState state = state_after(Pipeline(usual()).prefetch(6, 2), 4);
+  const StreamState state = state_after(DataLoader(usual()).prefetch(6, 2), 4);
   for (const int workers : {1, 4}) {
-    const auto rest = Pipeline(usual()).prefetch(2, workers).open(state);
+    const auto rest = DataLoader(usual()).prefetch(2, workers).open(state);
     EXPECT_EQ(batches_of(*rest), std::vector<Numbers>(all.begin() + 4, all.end()));
   }
 }
@@ -60,7 +60,7 @@ TEST(StreamState, IsAnEmptyRestAfterTheLastBatch) {
 
 TEST(StreamState, OfOneRankServesAll) {
   const auto part = [](std::int64_t rank) {
-    return Pipeline(usual()).shard({.index = rank, .count = 2});
+    return DataLoader(usual()).shard({.index = rank, .count = 2});
   };
   const StreamState state = state_after(part(0), 1);
   const auto all = batches_of(part(1), 2);
@@ -78,7 +78,7 @@ TEST(StreamState, GoesOnWithAllOperationsTogether) {
   const auto labels = tensors({{"label", at::arange(23) % 4}});
   for (const Partition partition : {Partition::kStrided, Partition::kContiguous}) {
     testing::expect_same_for_workers_and_resumed(
-        Pipeline(zip(images, labels))
+        DataLoader(zip(images, labels))
             .shuffle_buffer(7, 3)
             .shard(
                 {.index = 1, .count = 3, .remainder = Remainder::kUneven, .partition = partition})
@@ -95,52 +95,53 @@ TEST(StreamState, GoesOnWithAllOperationsTogether) {
 
 TEST(StreamState, IsReadBackFromItsText) {
   const auto names = tensors({{"a = b\\n", at::zeros({4})}, {"two\nlines\\", at::zeros({4})}});
-  for (const Pipeline& pipeline : {usual(), Pipeline(names).batch(2)}) {
-    const StreamState state = state_after(pipeline, 1);
+  for (const DataLoader& loader : {usual(), DataLoader(names).batch(2)}) {
+    const StreamState state = state_after(loader, 1);
     EXPECT_EQ(StreamState::from_text(state.to_text()), state);
   }
 }
 
 TEST(StreamState, IsRefusedByAnotherPipeline) {
   const StreamState state = state_after(usual(), 1);
-  const auto refusal = [&](const Pipeline& other) {
+  const auto refusal = [&](const DataLoader& other) {
     return message_of<UsageError>([&] { other.open(state); });
   };
   EXPECT_THAT(
-      refusal(Pipeline(count_to(21)).shuffle(3).map("x", type_cast(at::kLong)).batch(3).seed(5)),
-      AllOf(HasSubstr("the state is of another pipeline: data set: 20 samples of 'x' in "
+      refusal(DataLoader(count_to(21)).shuffle(3).map("x", type_cast(at::kLong)).batch(3).seed(5)),
+      AllOf(HasSubstr("the state is of another data loader: data set: 20 samples of 'x' in "
                       "the state, 21 samples of 'x' here"),
             Not(HasSubstr("batch:"))));
-  EXPECT_THAT(refusal(Pipeline(usual()).batch(4).seed(6)),
+  EXPECT_THAT(refusal(DataLoader(usual()).batch(4).seed(6)),
               AllOf(HasSubstr("batch: 3 rows, the last one kept in the state, 4 rows, the last one "
                               "kept here"),
                     HasSubstr("seed: 5 in the state, 6 here")));
-  EXPECT_THAT(refusal(Pipeline(usual()).shuffle(4)),
+  EXPECT_THAT(refusal(DataLoader(usual()).shuffle(4)),
               HasSubstr("shuffle: whole, seed 3 in the state, whole, seed 4 here"));
-  EXPECT_THAT(refusal(Pipeline(usual()).shuffle_buffer(8, 3)),
+  EXPECT_THAT(refusal(DataLoader(usual()).shuffle_buffer(8, 3)),
               HasSubstr("buffer of 8, seed 3 here"));
-  EXPECT_THAT(refusal(Pipeline(usual()).batch(3, LastBatch::kPad)),
+  EXPECT_THAT(refusal(DataLoader(usual()).batch(3, LastBatch::kPad)),
               HasSubstr("the last one padded here"));
-  EXPECT_THAT(refusal(Pipeline(usual()).shard({0, 2, Remainder::kUneven, Partition::kContiguous})),
-              HasSubstr("shards: 1, strided, rest wrapped in the state, 2, contiguous, rest "
-                        "uneven here"));
-  EXPECT_THAT(refusal(Pipeline(usual()).repeat(2)),
+  EXPECT_THAT(
+      refusal(DataLoader(usual()).shard({0, 2, Remainder::kUneven, Partition::kContiguous})),
+      HasSubstr("shards: 1, strided, rest wrapped in the state, 2, contiguous, rest "
+                "uneven here"));
+  EXPECT_THAT(refusal(DataLoader(usual()).repeat(2)),
               HasSubstr("repetitions: 1 in the state, 2 here"));
-  EXPECT_THAT(refusal(Pipeline(usual())
+  EXPECT_THAT(refusal(DataLoader(usual())
                           .map("x", rescale(2))
                           .map_columns({"x"}, {"y"}, [](std::vector<at::Tensor> x) { return x; })
                           .map_batch([](Batch batch) { return batch; })),
               HasSubstr("operations: 1 x: type_cast in the state, 1 x: type_cast; 2 x: rescale; 3 "
                         "'y': a function of the program; 4 batch: a function of the program here"));
   EXPECT_THAT(
-      refusal(Pipeline(usual()).pad("x", {.value = 2, .multiple = 8})),
+      refusal(DataLoader(usual()).pad("x", {.value = 2, .multiple = 8})),
       HasSubstr("padding: none in the state, x: dimensions 0, value 2, multiple of 8 here"));
-  EXPECT_THAT(refusal(Pipeline(usual()).pad("x", {.length = 8})), HasSubstr("length 8 here"));
+  EXPECT_THAT(refusal(DataLoader(usual()).pad("x", {.length = 8})), HasSubstr("length 8 here"));
 }
 
 TEST(StreamState, IsRefusedWhereTheLengthsOfBucketsDiffer) {
   const auto with_lengths = [](std::int64_t last) {
-    return Pipeline(count_to(3)).bucket({1, 2, last}, {{5}, {2, 2}}, LastBatch::kDrop);
+    return DataLoader(count_to(3)).bucket({1, 2, last}, {{5}, {2, 2}}, LastBatch::kDrop);
   };
   const StreamState state = state_after(with_lengths(3), 0);
   EXPECT_NO_THROW(with_lengths(3).open(state));

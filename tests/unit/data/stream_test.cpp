@@ -158,14 +158,14 @@ TEST_P(Stream, RefusesAFunctionWithoutAResult) {
 // LibTorch only notes that elements are to be conjugated or negated.
 TEST_P(Stream, TakesElementsThatAreConjugatedLater) {
   const at::Tensor x = at::complex(at::ones({2}), at::ones({2}));
-  const auto of = [](const Pipeline& pipeline) { return (*over(pipeline).open(0)->next())["x"]; };
+  const auto of = [](const DataLoader& loader) { return (*over(loader).open(0)->next())["x"]; };
   const at::Tensor expected = at::conj(x).resolve_conj().narrow(0, 0, 1);
-  EXPECT_TRUE(at::equal(of(Pipeline(tensors({{"x", at::conj(x)}}))), expected));
-  const Pipeline mapped = Pipeline(tensors({{"x", x}})).map("x", [](const at::Tensor& sample) {
+  EXPECT_TRUE(at::equal(of(DataLoader(tensors({{"x", at::conj(x)}}))), expected));
+  const DataLoader mapped = DataLoader(tensors({{"x", x}})).map("x", [](const at::Tensor& sample) {
     return sample.conj();
   });
   EXPECT_TRUE(at::equal(of(mapped), expected));
-  const Pipeline negated = Pipeline(tensors({{"x", x}})).map("x", [](const at::Tensor& sample) {
+  const DataLoader negated = DataLoader(tensors({{"x", x}})).map("x", [](const at::Tensor& sample) {
     return at::imag(sample.conj());
   });
   EXPECT_TRUE(at::equal(of(negated), at::full({1}, -1.F)));
@@ -188,14 +188,14 @@ TEST_P(Stream, ThrowsWhatTheDataSetSaysOfItselfWhereItIsOpened) {
     std::vector<at::Tensor> none_;
     mutable std::atomic<int> calls_{0};
   };
-  const Pipeline pipeline = over(std::make_shared<Fails>());
-  EXPECT_EQ(message_of<std::runtime_error>([&] { pipeline.open(0); }), "the disk is gone");
+  const DataLoader loader = over(std::make_shared<Fails>());
+  EXPECT_EQ(message_of<std::runtime_error>([&] { loader.open(0); }), "the disk is gone");
 }
 
 TEST_P(Stream, NamesTheBatchThatCannotBeMade) {
-  const auto pipeline = over(tensors({{"x", at::zeros({1, 1, 1})}}))
-                            .pad("x", {.length = std::int64_t{1} << 40, .dimensions = {0, 1}});
-  EXPECT_THAT(message_of<DataError>([&] { pipeline.open(0)->next(); }),
+  const auto loader = over(tensors({{"x", at::zeros({1, 1, 1})}}))
+                          .pad("x", {.length = std::int64_t{1} << 40, .dimensions = {0, 1}});
+  EXPECT_THAT(message_of<DataError>([&] { loader.open(0)->next(); }),
               ::testing::StartsWith("batch 0 of pass 0: "));
 }
 
@@ -222,9 +222,9 @@ TEST_P(Stream, RunsFunctionsWithoutAutograd) {
 TEST_P(Stream, OutlivesItsPipeline) {
   std::unique_ptr<BatchStream> stream;
   {
-    Pipeline pipeline = over(count_to(4)).batch(2);
-    stream = pipeline.open(0);
-    pipeline.map("x", rescale(100));
+    DataLoader loader = over(count_to(4)).batch(2);
+    stream = loader.open(0);
+    loader.map("x", rescale(100));
   }
   EXPECT_EQ((*stream->next())["x"][1].item<std::int64_t>(), 1);
   EXPECT_EQ((*stream->next())["x"][1].item<std::int64_t>(), 3);
@@ -246,7 +246,7 @@ TEST(PrefetchStream, UsesItsWorkersAtTheSameTime) {
     both.arrive_and_wait();
     return std::vector<at::Tensor>{at::scalar_tensor(index)};
   });
-  const auto stream = Pipeline(set).prefetch(2, 2).open(0);
+  const auto stream = DataLoader(set).prefetch(2, 2).open(0);
   EXPECT_EQ((*stream->next())["x"].item<int>(), 0);
   EXPECT_EQ((*stream->next())["x"].item<int>(), 1);
 }
@@ -264,7 +264,7 @@ TEST(PrefetchStream, GoesNoFurtherAheadThanAsked) {
     return std::vector<at::Tensor>{at::scalar_tensor(index)};
   });
   {
-    const auto stream = Pipeline(set).prefetch(3, 2).open(0);
+    const auto stream = DataLoader(set).prefetch(3, 2).open(0);
     three.wait();
   }
   EXPECT_THAT(loaded, ::testing::ElementsAre(0, 1, 2));
@@ -280,7 +280,7 @@ TEST(PrefetchStream, StopsItsThreadsInTheMiddleOfABatchWhenAbandoned) {
     while (!is_abandoned) std::this_thread::yield();
     return std::vector<at::Tensor>{at::scalar_tensor(index)};
   });
-  auto stream = Pipeline(set).batch(kRows).prefetch(1).open(0);
+  auto stream = DataLoader(set).batch(kRows).prefetch(1).open(0);
   started.wait();
   is_abandoned = true;
   stream.reset();

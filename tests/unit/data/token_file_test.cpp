@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/unique_fd.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 
 #include <gmock/gmock.h>
 #include <sys/mman.h>
@@ -116,7 +116,7 @@ TEST_F(TokenFile, MapsAFileLargerThanTheMemory) {
 TEST_F(TokenFile, FeedsAPipelineOfSeveralWorkers) {
   Numbers tokens;
   for (std::int64_t i = 0; i < 101; ++i) tokens.push_back(i);
-  const auto stream = Pipeline(token_file(write(tokens), 10)).batch(5).prefetch(2, 2).open(0);
+  const auto stream = DataLoader(token_file(write(tokens), 10)).batch(5).prefetch(2, 2).open(0);
   const auto first = stream->next();
   EXPECT_EQ((*first)["input"].sizes(), (Numbers{5, 10}));
   const auto second = stream->next();

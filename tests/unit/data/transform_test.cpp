@@ -3,7 +3,7 @@
 
 #include "files.h"
 #include <trireme/base/error.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
@@ -73,7 +73,7 @@ TEST(Transform, RefusesResultsThatNoMemoryHolds) {
       "a sample of Float [1, 2147483648, 2147483648] has more bytes than any memory";
   EXPECT_THAT(message_of<UsageError>([&] { apply(huge, sample); }), HasSubstr(expected));
   const auto set = tensors({{"x", sample.unsqueeze(0)}});
-  EXPECT_THAT(message_of<UsageError>([&] { Pipeline(set).map("x", huge).open(0)->next(); }),
+  EXPECT_THAT(message_of<UsageError>([&] { DataLoader(set).map("x", huge).open(0)->next(); }),
               HasSubstr("column 'x', operation 1 (resize), sample 0: " + expected));
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   EXPECT_THAT(message_of<UsageError>([] { pad(kLargest, 0, kLargest, 0); }),

@@ -196,9 +196,9 @@ TEST(CaptureRecord, NamesModulesThatShareAParameter) {
   const Graph graph =
       captured({net,
                 [=](const Tensors& x) mutable -> Tensors {
-                  const at::Tensor its = net->named_parameters()["embedding.weight"];
-                  const at::Tensor h = between->forward(torch::embedding(its, x[0]));
-                  return {torch::linear(h, its).sum()};
+                  const at::Tensor embedding = net->named_parameters()["embedding.weight"];
+                  const at::Tensor h = between->forward(torch::embedding(embedding, x[0]));
+                  return {torch::linear(h, embedding).sum()};
                 },
                 {torch::randint(10, {4})}});
   EXPECT_EQ(graph.parameters.size(), 3U);

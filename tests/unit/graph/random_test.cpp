@@ -109,15 +109,15 @@ TEST_F(NumberedRandom, DoesNotDependOnStagesOrThreads) {
 
 TEST_F(NumberedRandom, DiffersBySeedStepMicroBatchAndOperator) {
   const RandomStream base = {.seed = 3, .step = 2, .micro_batch = 5};
-  const Tensors its = drawn(base, 1);
+  const Tensors numbers = drawn(base, 1);
   for (const RandomStream& other : {RandomStream{.seed = 4, .step = 2, .micro_batch = 5},
                                     RandomStream{.seed = 3, .step = 3, .micro_batch = 5},
                                     RandomStream{.seed = 3, .step = 2, .micro_batch = 6},
                                     RandomStream{.seed = 3, .step = 5, .micro_batch = 2}}) {
     const Tensors others = drawn(other, 1);
     // torch::rand and torch::exponential_ do not depend on what came before.
-    EXPECT_FALSE(torch::equal(its.back(), others.back()));
-    EXPECT_FALSE(torch::equal(its[0], others[0]));
+    EXPECT_FALSE(torch::equal(numbers.back(), others.back()));
+    EXPECT_FALSE(torch::equal(numbers[0], others[0]));
   }
   const Subject two = {
       std::make_shared<nn::Module>(),

@@ -3,7 +3,7 @@
 // results, gradients and buffers are the same bit for bit.
 #include <models/gpt.h>
 #include <models/resnet.h>
-#include <trireme/graph/show/text.h>
+#include <trireme/graph/show/graph_text.h>
 #include <trireme/optim/autocast.h>
 
 #include <tests/unit/graph/replays.h>
@@ -36,8 +36,8 @@ Subject subject_of(std::shared_ptr<nn::Module> module, Tensors inputs,
                    const std::function<at::Tensor(const Tensors&)>& outputs) {
   return {std::move(module),
           [outputs](const Tensors& given) -> Tensors {
-            const at::Tensor its = outputs(given);
-            return {loss_of(its), its};
+            const at::Tensor result = outputs(given);
+            return {loss_of(result), result};
           },
           std::move(inputs)};
 }

@@ -37,12 +37,12 @@ class Notes : public RunStore {
 };
 
 StoreOpener opener_of_notes(const std::filesystem::path& path, bool is_used) {
-  return [=](StorePlace) { return std::make_unique<Notes>(path, is_used); };
+  return [=](StoreAddress) { return std::make_unique<Notes>(path, is_used); };
 }
 
 // A place to serve: any descriptor stands for the socket.
-StorePlace place() {
-  StorePlace served;
+StoreAddress place() {
+  StoreAddress served;
   served.listening_socket.reset(::dup(0));
   return served;
 }
@@ -90,7 +90,9 @@ TEST(StoreProcess, PublishesExitsThatCameBeforeItWasOpenAndSaysWhetherItWasUsed)
 
 TEST(StoreProcess, SaysWhyItCouldNotBeOpened) {
   StoreUnderTest store(
-      [](StorePlace) -> std::unique_ptr<RunStore> { throw ConfigError("no network", "make one"); },
+      [](StoreAddress) -> std::unique_ptr<RunStore> {
+        throw ConfigError("no network", "make one");
+      },
       place());
   const auto failure = store.await();
   EXPECT_EQ(failure->kind, Kind::kFailed);
@@ -100,7 +102,7 @@ TEST(StoreProcess, SaysWhyItCouldNotBeOpened) {
 
 TEST(StoreProcess, NeverBlocksItsOwnerWhileItIsOpened) {
   StoreUnderTest store(
-      [](StorePlace) -> std::unique_ptr<RunStore> {
+      [](StoreAddress) -> std::unique_ptr<RunStore> {
         while (true) ::pause();
       },
       place());
@@ -132,7 +134,7 @@ TEST(StoreProcess, TakesOnlyAPartOfTheMemoryWhateverClientsSend) {
   // 129 values of 8 MiB used to take 1.1 GB, and so on until the machine had none.
   const TemporaryFolder folder;
   const auto path = folder / "memory";
-  StoreUnderTest store([=](StorePlace) { return std::make_unique<Greedy>(path); }, place());
+  StoreUnderTest store([=](StoreAddress) { return std::make_unique<Greedy>(path); }, place());
   store.publish_exit(0, "exited with code 1");
   store.finish(0);
   while (store.await()) {
@@ -171,7 +173,7 @@ int run_with(const StoreOpener& open, const std::string& script, std::string& te
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-std::unique_ptr<RunStore> open_for_ever(StorePlace /*place*/) {
+std::unique_ptr<RunStore> open_for_ever(StoreAddress /*place*/) {
   while (true) ::pause();
 }
 
@@ -190,7 +192,7 @@ TEST(Run, EndsOnASignalWhileTheStoreIsOpened) {
 
 TEST(Run, SaysWhyTheStoreCouldNotBeOpenedAndEndsTheRanks) {
   std::string text;
-  const auto open = [](StorePlace) -> std::unique_ptr<RunStore> {
+  const auto open = [](StoreAddress) -> std::unique_ptr<RunStore> {
     throw ConfigError("no network", "make one");
   };
   EXPECT_EQ(run_with(open, "exec sleep 1000", text), 2);
@@ -200,7 +202,7 @@ TEST(Run, SaysWhyTheStoreCouldNotBeOpenedAndEndsTheRanks) {
 TEST(Run, KeepsWhatRanksHavePrintedWhereTheStoreCouldNotBeOpened) {
   const TemporaryFolder folder;
   const std::filesystem::path said = folder / "said";
-  const auto open = [=](StorePlace) -> std::unique_ptr<RunStore> {
+  const auto open = [=](StoreAddress) -> std::unique_ptr<RunStore> {
     while (!std::filesystem::exists(said)) {
     }
     throw ConfigError("no network", "");
@@ -219,7 +221,7 @@ TEST(Run, KeepsWhatRanksHavePrintedWhereTheStoreCouldNotBeOpened) {
 
 TEST(Run, EndsTheRanksWhenTheStoreBreaks) {
   std::string text;
-  const auto open = [](StorePlace) -> std::unique_ptr<RunStore> {
+  const auto open = [](StoreAddress) -> std::unique_ptr<RunStore> {
     return std::make_unique<Notes>("", true);
   };
   // The rank kills the store's process, a child of its own parent.

@@ -5,7 +5,7 @@
 #include <models/gpt.h>
 #include <models/resnet.h>
 #include <trireme/base/error.h>
-#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
 
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/Allocator.h>

@@ -28,8 +28,8 @@ micro_batches = 4
 bucket_bytes = 1000
 first_bucket_bytes = 10
 allreduce_streams = 2
-zero_stage = 1
-zero_stage_of = [["embedding", 3], ["head", 0]]
+zero_level = 1
+zero_level_of = [["embedding", 3], ["head", 0]]
 shard_ranks = 2
 gathered_buckets = 0
 offload_optimizer = true
@@ -56,7 +56,7 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   // A field that plan_config.cpp lacks would still have its default.
   const auto& [mesh, layouts, stages, schedule, chunks, recompute, activation_bytes,
                offload_activations, data_parallel, micro_batches, bucket_bytes, first_bucket_bytes,
-               allreduce_streams, zero_stage, zero_stage_of, shard_ranks, gathered_buckets,
+               allreduce_streams, zero_level, zero_level_of, shard_ranks, gathered_buckets,
                offload_optimizer, sparse_gradients, gradient_reduction, gradient_predivide, wire,
                divide_by_active_ranks, broadcast_parameters, broadcast_buffers, sync_batch_norm] =
       plan;
@@ -75,8 +75,8 @@ TEST(PlanConfig, HasEveryFieldAndReadsBackAsTheSamePlan) {
   differ(bucket_bytes, usual.bucket_bytes);
   differ(first_bucket_bytes, usual.first_bucket_bytes);
   differ(allreduce_streams, usual.allreduce_streams);
-  differ(zero_stage, usual.zero_stage);
-  differ(zero_stage_of, usual.zero_stage_of);
+  differ(zero_level, usual.zero_level);
+  differ(zero_level_of, usual.zero_level_of);
   differ(shard_ranks, usual.shard_ranks);
   differ(gathered_buckets, usual.gathered_buckets);
   differ(offload_optimizer, usual.offload_optimizer);
@@ -103,16 +103,23 @@ TEST(PlanConfig, TheDefaultIsADefaultPlan) {
 }
 
 TEST(PlanConfig, RefusesWhatNoNumberOfRanksCanCarryOut) {
-  EXPECT_THAT(error_of("zero_stage = 4"),
-              HasSubstr("plan.toml:1:14: zero_stage is 4, expected an integer, 0 to 3"));
-  EXPECT_THAT(error_of("zero_stage_of = [[\"a\", 4]]"), HasSubstr("stages from 0 to 3"));
+  EXPECT_THAT(error_of("zero_level = 4"),
+              HasSubstr("plan.toml:1:14: zero_level is 4, expected an integer, 0 to 3"));
+  EXPECT_THAT(error_of("zero_level_of = [[\"a\", 4]]"), HasSubstr("ZeRO levels from 0 to 3"));
   EXPECT_THAT(error_of("micro_batches = 0"), HasSubstr("1 or more"));
   EXPECT_THAT(error_of("activation_bytes = -1"), HasSubstr("0 or more"));
   EXPECT_THAT(error_of("gathered_buckets = 1"), HasSubstr("0 or at least 2"));
   EXPECT_THAT(error_of("allreduce_streams = 17"), HasSubstr("0 to 16"));
   EXPECT_THAT(error_of("gradient_predivide = 0"), HasSubstr("above 0"));
   EXPECT_THAT(error_of("wire = \"bf61\""), HasSubstr("did you mean 'bf16'?"));
-  EXPECT_THAT(error_of("zero_stge = 1"), HasSubstr("did you mean 'zero_stage'?"));
+  EXPECT_THAT(error_of("zero_levl = 1"), HasSubstr("did you mean 'zero_level'?"));
+}
+
+// Plans of older versions: the keys are refused, and the error says what they are called now.
+TEST(PlanConfig, NamesTheNewKeysWhereOldOnesAreGiven) {
+  EXPECT_THAT(error_of("zero_stage = 1"), HasSubstr("there is no setting 'zero_stage'"));
+  EXPECT_THAT(error_of("zero_stage = 1"), HasSubstr("it is 'zero_level' now"));
+  EXPECT_THAT(error_of("zero_stage_of = [[\"a\", 1]]"), HasSubstr("it is 'zero_level_of' now"));
 }
 
 }  // namespace

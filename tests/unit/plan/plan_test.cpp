@@ -55,7 +55,7 @@ TEST(Plan, RefusesLayoutsThatItsMeshCannotHave) {
   EXPECT_THAT(error_of(plan, 4), AllOf(HasSubstr("*.weight -> Shard(0) on model"),
                                        HasSubstr("an axis of the mesh data=2, tensor=2")));
   plan.layouts = {{"*.weight", {{"data", Shard{0}}}}};
-  EXPECT_THAT(error_of(plan, 4), HasSubstr("zero_stage"));
+  EXPECT_THAT(error_of(plan, 4), HasSubstr("zero_level"));
   plan.layouts = {{"*.weight", {{"tensor", Partial{}}}}};
   EXPECT_THAT(error_of(plan, 4), HasSubstr("Shard or Replicate"));
   plan = {};

@@ -3,7 +3,7 @@
 #include <trireme/base/error.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/passes.h>
-#include <trireme/schedule/text.h>
+#include <trireme/schedule/schedule_text.h>
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/schedule_command.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <trireme/schedule/schedule.h>
-#include <trireme/schedule/text.h>
+#include <trireme/schedule/schedule_text.h>
 #include <trireme/schedule/times.h>
 
 #include <algorithm>

@@ -33,17 +33,17 @@ class CallbackFailures : public ::testing::Test {
 
   // Trains 2 epochs of 4 steps over three ranks, where each gives its callbacks.
   std::vector<std::exception_ptr> train(
-      const std::function<Callbacks(const comm::Group&)>& callbacks_of, int zero_stage = 0) {
+      const std::function<Callbacks(const comm::Group&)>& callbacks_of, int zero_level = 0) {
     steps_ = {};
     return testing::run_ranks_catching(3, [&](const comm::Group& group) {
       const auto rank = static_cast<std::size_t>(group.rank());
       auto optimizer = testing::momentum(*networks_.at(rank));
       Model model(networks_.at(rank), CrossEntropy(), optimizer,
-                  {.group = group, .plan = {.zero_stage = zero_stage}});
+                  {.group = group, .plan = {.zero_level = zero_level}});
       LambdaCallback count({.step_end = [&](const StepEndContext&) { ++steps_.at(rank); }});
       Callbacks callbacks = callbacks_of(group);
       callbacks.emplace_back(count);
-      data::Pipeline data = points_;
+      data::DataLoader data = points_;
       data.shard({.index = group.rank(), .count = 3}).batch(4);
       model.train(2, data, callbacks, &data);
     });
@@ -59,7 +59,7 @@ class CallbackFailures : public ::testing::Test {
     }
   }
 
-  data::Pipeline points_ = testing::points(48);
+  data::DataLoader points_ = testing::points(48);
   std::array<torch::nn::Sequential, 3> networks_{nullptr, nullptr, nullptr};
   std::array<std::int64_t, 3> steps_{};
 };
@@ -144,7 +144,7 @@ TEST_F(CallbackFailures, NamesTypeEpochAndStep) {
 TEST_F(CallbackFailures, CallsThoseBehindSinceOtherRanksMayWaitForThem) {
   std::array<std::unique_ptr<LambdaCallback>, 3> throwers;
   std::array<std::unique_ptr<LambdaCallback>, 3> collectives;
-  for (int stage = 0; stage < 3; ++stage) {
+  for (int zero_level = 0; zero_level < 3; ++zero_level) {
     const auto thrown = train(
         [&](const comm::Group& group) {
           const auto rank = static_cast<std::size_t>(group.rank());
@@ -156,7 +156,7 @@ TEST_F(CallbackFailures, CallsThoseBehindSinceOtherRanksMayWaitForThem) {
               .step_end = [group](const StepEndContext&) { comm::barrier(group); }});
           return Callbacks{*throwers.at(rank), *collectives.at(rank)};
         },
-        stage);
+        zero_level);
     for (const auto& exception : thrown) {
       EXPECT_THAT(message_of<TrainingError>(exception), HasSubstr("Per-rank thrower on rank 2"));
     }
@@ -184,7 +184,7 @@ TEST_F(CallbackFailures, TrainingMayBeginAgain) {
     LambdaCallback thrower({.step_end = [&](const StepEndContext& step) {
       if (step.run.rank == 1 && step.global_step == 2) throw std::runtime_error("mine");
     }});
-    data::Pipeline data = points_;
+    data::DataLoader data = points_;
     data.shard({.index = group.rank(), .count = 2}).batch(4);
     EXPECT_THROW(model.train(1, data, {thrower}), TrainingError);
     EXPECT_EQ(model.progress().global_step, 2);

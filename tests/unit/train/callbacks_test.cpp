@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/loss_monitor.h>
-#include <trireme/train/progress_bar.h>
+#include <trireme/train/progress_bar_callback.h>
 #include <trireme/train/time_monitor.h>
 
 #include <gmock/gmock.h>

@@ -111,7 +111,7 @@ TEST_F(CheckpointsBesideTraining, OfRanksThatCutEverythingGoOnWithTheSameBits) {
     const auto train = [&](torch::nn::Sequential& network, const Callbacks& callbacks,
                            bool is_resumed) {
       auto optimizer = testing::momentum(*network);
-      Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = {.zero_stage = 3}});
+      Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = {.zero_level = 3}});
       if (is_resumed) model.resume(folder_ / "test-2_1");
       model.train(2, batches(group), callbacks);
     };
@@ -211,7 +211,7 @@ TEST_F(CheckpointsBesideTraining, AFailureOfOneRankEndsTrainingOnAll) {
     const auto thrown = testing::run_ranks_catching(2, [&](const comm::Group& group) {
       auto& network = networks.at(static_cast<std::size_t>(group.rank()));
       auto optimizer = testing::momentum(*network);
-      Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = {.zero_stage = 1}});
+      Model model(network, CrossEntropy(), optimizer, {.group = group, .plan = {.zero_level = 1}});
       CheckpointOptions own = options(every);
       if (group.rank() == 0) own.save.files = nullptr;
       Checkpoint checkpoint(own);

@@ -72,15 +72,15 @@ TEST_F(Checkpoints, AreSavedAgainWhereAResumedModelComesToTheSameStep) {
 }
 
 TEST_F(Checkpoints, AreSavedOnRequestOfAnyRankByAllThatTakePart) {
-  for (int stage = 0; stage <= 2; ++stage) {
+  for (int zero_level = 0; zero_level <= 2; ++zero_level) {
     std::array<torch::nn::Sequential, 2> networks{testing::small_network(),
                                                   testing::small_network()};
     testing::run_ranks(2, [&](const comm::Group& group) {
       auto& network = networks.at(static_cast<std::size_t>(group.rank()));
       auto optimizer = testing::momentum(*network);
       Model model(network, CrossEntropy(), optimizer,
-                  {.group = group, .plan = {.zero_stage = stage}});
-      Checkpoint checkpoint({.save = {.folder = folder_ / std::to_string(stage)},
+                  {.group = group, .plan = {.zero_level = zero_level}});
+      Checkpoint checkpoint({.save = {.folder = folder_ / std::to_string(zero_level)},
                              .every_steps = 0,
                              .every_epochs = 100});
       LambdaCallback ask({.step_begin = [&](const StepContext& step) {
@@ -88,8 +88,8 @@ TEST_F(Checkpoints, AreSavedOnRequestOfAnyRankByAllThatTakePart) {
       }});
       model.train(2, batches(group), {ask, checkpoint});
     });
-    EXPECT_THAT(checkpoint::list_checkpoints(folder_ / std::to_string(stage), "checkpoint"),
-                ElementsAre(folder_.path() / std::to_string(stage) / "checkpoint-2_1"));
+    EXPECT_THAT(checkpoint::list_checkpoints(folder_ / std::to_string(zero_level), "checkpoint"),
+                ElementsAre(folder_.path() / std::to_string(zero_level) / "checkpoint-2_1"));
   }
 }
 
@@ -111,7 +111,7 @@ TEST_F(Checkpoints, TheBestOnesAreKept) {
   BestCheckpoint best({.save = {.folder = folder_.path(), .prefix = "best"},
                        .keep = 2,
                        .score = scores({5, 4, 6, std::nan(""), 3, 4, 3})});
-  const data::Pipeline data = batches();
+  const data::DataLoader data = batches();
   std::vector<std::vector<std::string>> after;
   LambdaCallback look(
       {.epoch_end = [&](const EpochEndContext&) { after.push_back(saved("best")); }});
@@ -149,7 +149,7 @@ TEST_F(Checkpoints, AnOldOneThatCannotBeRemovedIsAWarning) {
   BestCheckpoint best({.save = {.folder = folder_.path(), .prefix = "best", .files = &files},
                        .keep = 1,
                        .score = scores({5, 4, 3})});
-  const data::Pipeline data = batches();
+  const data::DataLoader data = batches();
   ::testing::internal::CaptureStderr();
   const History history = run.model.fit(data, data, {.epochs = 3, .callbacks = {best}});
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
@@ -159,7 +159,7 @@ TEST_F(Checkpoints, AnOldOneThatCannotBeRemovedIsAWarning) {
 }
 
 TEST_F(Checkpoints, TheBestIsJudgedByTheLossAndGoesOnInAResumedRun) {
-  const data::Pipeline data = batches();
+  const data::DataLoader data = batches();
   const auto make = [&] {
     return BestCheckpoint({.save = {.folder = folder_.path(), .prefix = "best"}});
   };
@@ -185,7 +185,7 @@ TEST_F(Checkpoints, TheBestMayHaveAnInfiniteScore) {
   BestCheckpoint best({.save = {.folder = folder_.path(), .prefix = "best"},
                        .keep = 2,
                        .score = scores({infinite, -infinite, 3})});
-  const data::Pipeline data = batches();
+  const data::DataLoader data = batches();
   Trained run;
   run.model.fit(data, data, {.epochs = 2, .callbacks = {best}});
   ASSERT_THAT(best.best(), SizeIs(2));
@@ -213,7 +213,7 @@ TEST_F(Checkpoints, TheBestNeedSomethingToBeJudgedBy) {
 }
 
 TEST_F(Checkpoints, CallbacksGoOnFromTheStateTheyWereSavedWith) {
-  const data::Pipeline data = batches();
+  const data::DataLoader data = batches();
   const auto train = [&](Trained& run, std::int64_t epochs, std::int64_t last_step) {
     PlateauLearningRate plateau(
         run.optimizer, {{.factor = 0.5, .patience = 1},

@@ -26,7 +26,7 @@ class DataParts : public ::testing::Test {
   // What training by `ranks` ranks throws on each, as text; empty where it ends well.
   std::vector<std::string> errors_of(
       int ranks, const ModelOptions& options,
-      const std::function<data::Pipeline(const comm::Group&)>& data_of) {
+      const std::function<data::DataLoader(const comm::Group&)>& data_of) {
     std::vector<torch::nn::Sequential> networks;
     for (int rank = 0; rank < ranks; ++rank) networks.push_back(testing::small_network());
     std::vector<std::string> errors;
@@ -44,25 +44,27 @@ class DataParts : public ::testing::Test {
     return errors;
   }
 
-  data::Pipeline points_ = data::Pipeline(testing::points(32)).batch(4);
+  // Made once: threads that draw from one generator at a time would get different values.
+  data::DataLoader points_ = data::DataLoader(testing::points(32)).batch(4);
+  data::DataLoader nine_points_ = data::DataLoader(testing::points(9)).batch(4);
 };
 
 TEST_F(DataParts, AreTakenByTheModelItself) {
   std::array<torch::nn::Sequential, 4> networks{testing::small_network(), testing::small_network(),
                                                 testing::small_network(), testing::small_network()};
-  for (const bool by_hand : {false, true}) {
+  for (const bool manual : {false, true}) {
     testing::run_ranks(2, [&](const comm::Group& group) {
-      auto& network = networks.at(static_cast<std::size_t>(group.rank() + (by_hand ? 2 : 0)));
+      auto& network = networks.at(static_cast<std::size_t>(group.rank() + (manual ? 2 : 0)));
       auto optimizer = testing::momentum(*network);
       Model model(network, CrossEntropy(), optimizer, {.group = group});
-      data::Pipeline data = points_;
+      data::DataLoader data = points_;
       data.shuffle(3);
-      if (by_hand) data.shard({.index = group.rank(), .count = 2});
+      if (manual) data.shard({.index = group.rank(), .count = 2});
       const History history = model.train(2, data);
       EXPECT_EQ(history.epochs.back().samples, 32);
       EXPECT_EQ(model.progress().global_step, 8);
-      EXPECT_EQ(model.evaluate(data::Pipeline(testing::points(9)).batch(4)).samples, 9);
-      EXPECT_EQ(model.predict(data).size(0), by_hand ? 16 : 32);
+      EXPECT_EQ(model.evaluate(nine_points_).samples, 9);
+      EXPECT_EQ(model.predict(data).size(0), manual ? 16 : 32);
     });
   }
   EXPECT_TRUE(testing::same_parameters(*networks[0], *networks[1]));
@@ -72,7 +74,7 @@ TEST_F(DataParts, AreTakenByTheModelItself) {
 // Two ranks that train on the same rows take twice the time for the same steps.
 TEST_F(DataParts, MustDifferAlongData) {
   const auto whole = [&](const comm::Group& /*group*/) {
-    data::Pipeline data = points_;
+    data::DataLoader data = points_;
     return data.shard({.index = 0, .count = 1});
   };
   for (const std::string& error : errors_of(2, {}, whole)) {
@@ -89,7 +91,7 @@ TEST_F(DataParts, MustBeTheSameWhereRanksWorkTogether) {
   Plan plan{.mesh = {{"tensor", 2}}};
   plan.layouts = {{"0.*", {{"tensor", Shard{0}}}}, {"3.weight", {{"tensor", Shard{1}}}}};
   const auto by_rank = [&](const comm::Group& group) {
-    data::Pipeline data = points_;
+    data::DataLoader data = points_;
     return data.shard({.index = group.rank(), .count = 2});
   };
   for (const std::string& error : errors_of(2, {.plan = plan}, by_rank)) {
@@ -97,7 +99,7 @@ TEST_F(DataParts, MustBeTheSameWhereRanksWorkTogether) {
   }
   // From the second batch on.
   const auto later = [&](const comm::Group& group) {
-    data::Pipeline data = points_;
+    data::DataLoader data = points_;
     const auto calls = std::make_shared<int>(0);
     return data.map_batch(
         [calls, rank = group.rank()](data::Batch batch, data::Random& /*random*/) {
@@ -113,7 +115,7 @@ TEST_F(DataParts, MustBeTheSameWhereRanksWorkTogether) {
 }
 
 TEST_F(DataParts, ComeOfOneDataSet) {
-  std::vector<data::Pipeline> sets;
+  std::vector<data::DataLoader> sets;
   for (int rank = 0; rank < 2; ++rank) {
     const auto features = torch::randn({16, 4});
     sets.emplace_back(
@@ -130,7 +132,7 @@ TEST_F(DataParts, ComeOfOneDataSet) {
   for (const std::string& error : errors_of(2, {.shards_data = false}, own)) EXPECT_EQ(error, "");
   // The shuffle of each rank would be another, and parts of it no parts.
   const auto other_seeds = [&](const comm::Group& group) {
-    data::Pipeline data = points_;
+    data::DataLoader data = points_;
     return data.shuffle(static_cast<std::uint64_t>(group.rank()));
   };
   for (const std::string& error : errors_of(2, {}, other_seeds)) {
@@ -141,8 +143,8 @@ TEST_F(DataParts, ComeOfOneDataSet) {
 // Data of ones, as programs that measure speed make it.
 TEST_F(DataParts, MayHaveTheSameRowsWhereTheModelTakesThem) {
   const auto ones = [](const comm::Group& /*group*/) {
-    return data::Pipeline(data::tensors({{"features", torch::ones({16, 4})},
-                                         {"label", torch::ones({16}, torch::kLong)}}))
+    return data::DataLoader(data::tensors({{"features", torch::ones({16, 4})},
+                                           {"label", torch::ones({16}, torch::kLong)}}))
         .batch(4);
   };
   for (const std::string& error : errors_of(2, {}, ones)) EXPECT_EQ(error, "");
@@ -150,7 +152,7 @@ TEST_F(DataParts, MayHaveTheSameRowsWhereTheModelTakesThem) {
 
 TEST_F(DataParts, AreShardedOnAllRanksOrNone) {
   const auto one = [&](const comm::Group& group) {
-    data::Pipeline data = points_;
+    data::DataLoader data = points_;
     if (group.rank() == 1) data.shard({.index = 1, .count = 2});
     return data;
   };
@@ -161,7 +163,8 @@ TEST_F(DataParts, AreShardedOnAllRanksOrNone) {
 }
 
 TEST_F(DataParts, NeedABatchSize) {
-  const auto rows = [](const comm::Group& /*group*/) { return data::Pipeline(testing::points(8)); };
+  const data::DataLoader whole(testing::points(8));
+  const auto rows = [&](const comm::Group& /*group*/) { return whole; };
   for (const int ranks : {1, 2}) {
     for (const std::string& error : errors_of(ranks, {}, rows)) {
       EXPECT_THAT(error, AllOf(HasSubstr("has no batch size"), HasSubstr("call batch()")));

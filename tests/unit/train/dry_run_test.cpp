@@ -24,8 +24,8 @@ using ::testing::SizeIs;
 using testing::small_network;
 using ::testing::ThrowsMessage;
 
-data::Pipeline part(const data::Pipeline& points, const comm::Group& group = {}) {
-  data::Pipeline data = points;
+data::DataLoader part(const data::DataLoader& points, const comm::Group& group = {}) {
+  data::DataLoader data = points;
   data.shuffle(5).shard({.index = group.rank(), .count = group.size()}).batch(4);
   return data;
 }
@@ -46,7 +46,7 @@ bool same_buffers(const torch::nn::Module& a, const torch::nn::Module& b) {
 }
 
 TEST(DryRun, DoesOneOfEverything) {
-  const data::Pipeline data = part(testing::points(40));
+  const data::DataLoader data = part(testing::points(40));
   auto network = small_network();
   auto optimizer = testing::momentum(*network);
   Model model(network, CrossEntropy(), optimizer);
@@ -76,7 +76,7 @@ TEST(DryRun, DoesOneOfEverything) {
 }
 
 TEST(DryRun, ChangesNothing) {
-  const data::Pipeline points = testing::points(40);
+  const data::DataLoader points = testing::points(40);
   const auto train = [&](bool tries) {
     auto network = with_dropout();
     auto optimizer = testing::momentum(*network);
@@ -84,7 +84,7 @@ TEST(DryRun, ChangesNothing) {
     network[1]->eval();
     PlateauLearningRate plateau(optimizer, {{.factor = 0.5, .patience = 0}});
     EarlyStopping stopping;
-    LearningRate rates(optimizer, Schedule::linear(0.2, 0.1, 30));
+    LearningRate rates(optimizer, LearningRateSchedule::linear(0.2, 0.1, 30));
     const Callbacks callbacks{rates, stopping, plateau};
     torch::manual_seed(7);
     if (tries) model.dry_run(part(points), nullptr, callbacks);
@@ -104,7 +104,7 @@ TEST(DryRun, ChangesNothing) {
 }
 
 TEST(DryRun, ChangesNothingInTheMiddleOfAnEpoch) {
-  const data::Pipeline points = testing::points(40);
+  const data::DataLoader points = testing::points(40);
   const auto train = [&](bool tries) {
     auto network = small_network();
     auto optimizer = testing::momentum(*network);
@@ -121,8 +121,8 @@ TEST(DryRun, ChangesNothingInTheMiddleOfAnEpoch) {
 }
 
 TEST(DryRun, ChangesNothingWhateverThePlanCuts) {
-  const data::Pipeline points = testing::points(48);
-  for (int stage = 0; stage <= 3; ++stage) {
+  const data::DataLoader points = testing::points(48);
+  for (int zero_level = 0; zero_level <= 3; ++zero_level) {
     std::array<torch::nn::Sequential, 4> networks{small_network(), small_network(), small_network(),
                                                   small_network()};
     testing::run_ranks(2, [&](const comm::Group& group) {
@@ -130,22 +130,22 @@ TEST(DryRun, ChangesNothingWhateverThePlanCuts) {
         auto& network = networks.at(2 * tries + static_cast<std::size_t>(group.rank()));
         auto optimizer = testing::momentum(*network);
         Model model(network, CrossEntropy(), optimizer,
-                    {.group = group, .plan = {.zero_stage = stage}, .clip_norm = 0.5});
-        const data::Pipeline data = part(points, group);
+                    {.group = group, .plan = {.zero_level = zero_level}, .clip_norm = 0.5});
+        const data::DataLoader data = part(points, group);
         if (tries == 1) model.dry_run(data, &data);
         model.train(1, data);
         if (tries == 1) model.dry_run(data, &data);
         model.train(1, data);
       }
     });
-    EXPECT_TRUE(same_parameters(*networks[0], *networks[2])) << "stage " << stage;
-    EXPECT_TRUE(same_parameters(*networks[1], *networks[3])) << "stage " << stage;
+    EXPECT_TRUE(same_parameters(*networks[0], *networks[2])) << "ZeRO level " << zero_level;
+    EXPECT_TRUE(same_parameters(*networks[1], *networks[3])) << "ZeRO level " << zero_level;
   }
 }
 
 TEST(DryRun, TriesFilesAndLeavesNone) {
   const test::TemporaryFolder folder;
-  const data::Pipeline data = part(testing::points(40));
+  const data::DataLoader data = part(testing::points(40));
   auto network = small_network();
   auto optimizer = testing::momentum(*network);
   Model model(network, CrossEntropy(), optimizer);
@@ -170,7 +170,7 @@ TEST(DryRun, TriesFilesAndLeavesNone) {
 }
 
 TEST(DryRun, PutsEverythingBackWhereItFails) {
-  const data::Pipeline points = testing::points(40);
+  const data::DataLoader points = testing::points(40);
   auto network = small_network();
   auto optimizer = testing::momentum(*network);
   Model model(network, CrossEntropy(), optimizer);

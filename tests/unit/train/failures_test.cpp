@@ -136,8 +136,8 @@ struct Rank {
   }
 
   // Two epochs of 4 steps, if two batches are one step.
-  data::Pipeline data(const data::Pipeline& points) {
-    data::Pipeline data = points;
+  data::DataLoader data(const data::DataLoader& points) {
+    data::DataLoader data = points;
     const Trap read = trap(Place::kData);
     data.shard({.index = group.rank(), .count = kRanks}).batch(2);
     data.map("features", [read](at::Tensor features) {
@@ -147,11 +147,11 @@ struct Rank {
     return data;
   }
 
-  void train(const data::Pipeline& points) {
+  void train(const data::DataLoader& points) {
     LambdaCallback count({.step_begin = [&](const StepContext& next) { step = next.global_step; },
                           .step_end = [&](const StepEndContext&) { ++num_steps; },
                           .evaluation_begin = [&](const auto&) { is_evaluating = true; }});
-    const data::Pipeline own = data(points);
+    const data::DataLoader own = data(points);
     model.train(2, own, {count}, &own);
   }
 
@@ -189,17 +189,17 @@ class Failures : public ::testing::Test {
     for (const auto& network : networks_) EXPECT_TRUE(same_parameters(*network, *networks_[0]));
   }
 
-  data::Pipeline points_ = testing::points(48);
+  data::DataLoader points_ = testing::points(48);
   std::array<std::shared_ptr<Network>, kRanks> networks_;
 };
 
-Plan plan_of(int stage) {
+Plan plan_of(int zero_level) {
   // A bucket for each parameter: some have gone when backward fails.
-  return {.micro_batches = 2, .bucket_bytes = 1, .first_bucket_bytes = 1, .zero_stage = stage};
+  return {.micro_batches = 2, .bucket_bytes = 1, .first_bucket_bytes = 1, .zero_level = zero_level};
 }
 
-std::vector<Case> cases(int stage) {
-  const Plan plan = plan_of(stage);
+std::vector<Case> cases(int zero_level) {
+  const Plan plan = plan_of(zero_level);
   return {
       {Place::kData, 3, 0, "reading data in epoch 1, step 3 of all: ", plan},
       {Place::kData, 2, 3, "reading data in epoch 1, step 2 of all: ", plan},
@@ -213,9 +213,9 @@ std::vector<Case> cases(int stage) {
 }
 
 TEST_F(Failures, InAStepStopAllRanksInItAndTheGroupLivesOn) {
-  for (int stage = 0; stage <= 2; ++stage) {
-    for (const Case& item : cases(stage)) {
-      SCOPED_TRACE(join_message("stage ", stage, ", ", item.text));
+  for (int zero_level = 0; zero_level <= 2; ++zero_level) {
+    for (const Case& item : cases(zero_level)) {
+      SCOPED_TRACE(join_message("ZeRO level ", zero_level, ", ", item.text));
       clear();
       std::array<std::string, kRanks> messages;
       testing::run_ranks(kRanks, [&](const comm::Group& group) {
@@ -250,11 +250,11 @@ TEST_F(Failures, InAStepStopAllRanksInItAndTheGroupLivesOn) {
 }
 
 TEST_F(Failures, OfTheOptimizerStopAllRanksBeforeTheNextStep) {
-  for (int stage = 0; stage <= 3; ++stage) {
+  for (int zero_level = 0; zero_level <= 3; ++zero_level) {
     for (const std::int64_t step : {2, 4, 8}) {
-      SCOPED_TRACE(join_message("stage ", stage, ", step ", step));
+      SCOPED_TRACE(join_message("ZeRO level ", zero_level, ", step ", step));
       clear();
-      const Case item{.place = Place::kOptimizer, .step = step, .plan = plan_of(stage)};
+      const Case item{.place = Place::kOptimizer, .step = step, .plan = plan_of(zero_level)};
       std::array<std::int64_t, kRanks> steps{};
       const auto thrown = testing::run_ranks_catching(kRanks, [&](const comm::Group& group) {
         Rank rank(item, group, network(group));
@@ -281,7 +281,7 @@ TEST_F(Failures, OfEveryRankAreToldTogether) {
     auto optimizer = testing::momentum(*network(group));
     Model model(network(group), CrossEntropy(), optimizer, {.group = group});
     const std::int64_t columns = 2 + group.rank();
-    data::Pipeline data(data::tensors(
+    data::DataLoader data(data::tensors(
         {{"features", torch::zeros({8, 4})}, {"label", torch::zeros({8, columns}, torch::kLong)}}));
     data.shard({.index = group.rank(), .count = 2}).batch(4);
     model.train(1, data);
@@ -297,10 +297,10 @@ TEST_F(Failures, InAnEvaluationStopAllRanks) {
   for (const auto& [place, doing] :
        {std::pair{Place::kData, "reading data"}, std::pair{Place::kForward, "computing forward"},
         std::pair{Place::kLoss, "computing forward"}, std::pair{Place::kMetric, "counting"}}) {
-    for (const int stage : {0, 2}) {
-      SCOPED_TRACE(join_message(doing, ", stage ", stage));
+    for (const int zero_level : {0, 2}) {
+      SCOPED_TRACE(join_message(doing, ", ZeRO level ", zero_level));
       clear();
-      const Case item{.place = place, .text = doing, .plan = plan_of(stage)};
+      const Case item{.place = place, .text = doing, .plan = plan_of(zero_level)};
       testing::run_ranks(kRanks, [&](const comm::Group& group) {
         Rank rank(item, group, network(group));
         EXPECT_THAT(
@@ -322,7 +322,7 @@ TEST_F(Failures, OfDataThatCannotBeCountedStopAllRanksBeforeTheFirstStep) {
   const auto thrown = testing::run_ranks_catching(2, [&](const comm::Group& group) {
     auto optimizer = testing::momentum(*network(group));
     Model model(network(group), CrossEntropy(), optimizer, {.group = group});
-    data::Pipeline data = points_;
+    data::DataLoader data = points_;
     data.batch(group.rank() == 1 ? 100 : 4, data::LastBatch::kDrop);
     model.train(1, data);
   });
@@ -373,7 +373,7 @@ TEST_F(Failures, OfAllRanksAreToldOnceAndWithoutStackFrames) {
     torch::nn::Linear linear(7, 3);
     torch::optim::SGD optimizer(linear->parameters(), 0.1);
     Model model(linear, CrossEntropy(), optimizer, {.group = group});
-    data::Pipeline data = points_;
+    data::DataLoader data = points_;
     data.batch(4, data::LastBatch::kDrop);
     model.train(1, data);
   });
@@ -393,7 +393,7 @@ TEST_F(Failures, InAGroupOfOneComeOutAsTheyAre) {
       linear,
       [](const at::Tensor&, const at::Tensor&) -> at::Tensor { throw std::out_of_range("mine"); },
       optimizer);
-  data::Pipeline data = points_;
+  data::DataLoader data = points_;
   data.batch(4);
   EXPECT_THROW(model.train(1, data), std::out_of_range);
   EXPECT_THROW(model.evaluate(data), std::out_of_range);

@@ -21,7 +21,7 @@ struct Fitted {
   torch::nn::Sequential network = testing::small_network();
   torch::optim::SGD optimizer = testing::momentum(*network);
   Model model;
-  data::Pipeline data = testing::points(32);  // 4 steps
+  data::DataLoader data = testing::points(32);  // 4 steps
 
   explicit Fitted(ModelOptions options = {})
       : model(network, CrossEntropy(), optimizer, std::move(options)) {
@@ -146,7 +146,7 @@ TEST(Fit, StepsTellWhereTheirTimeWent) {
 
 TEST(Fit, SeveralRanksKnowHowLongTheyExchanged) {
   std::array<torch::nn::Sequential, 2> networks{testing::small_network(), testing::small_network()};
-  const data::Pipeline points = testing::points(32);
+  const data::DataLoader points = testing::points(32);
   testing::run_ranks(2, [&](const comm::Group& group) {
     const auto& network = networks.at(static_cast<std::size_t>(group.rank()));
     auto optimizer = testing::momentum(*network);
@@ -155,7 +155,7 @@ TEST(Fit, SeveralRanksKnowHowLongTheyExchanged) {
       EXPECT_GT(step.seconds.communication, 0);
       EXPECT_GE(step.seconds.backward, 0);
     }});
-    data::Pipeline data = points;
+    data::DataLoader data = points;
     data.shard({.index = group.rank(), .count = 2}).batch(4);
     model.train(1, data, {check});
   });

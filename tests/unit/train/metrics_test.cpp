@@ -3,7 +3,7 @@
 
 #include "tests/ranks/thread_ranks.h"
 #include <trireme/base/error.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/train/model.h>
 
 #include <gmock/gmock.h>
@@ -160,7 +160,7 @@ TEST(Metrics, AreThoseOfAllRanks) {
       torch::randn({47, kClasses}, at::detail::createCPUGenerator(9), torch::kFloat);
   const torch::Tensor labels = random_labels(10, {47});
   const torch::Tensor weight = torch::eye(kClasses) + 0.125;
-  const auto evaluate = [&](const comm::Group& group, const data::Pipeline& data) {
+  const auto evaluate = [&](const comm::Group& group, const data::DataLoader& data) {
     torch::nn::Linear net(torch::nn::LinearOptions(kClasses, kClasses).bias(false));
     net->weight.data().copy_(weight);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
@@ -175,11 +175,11 @@ TEST(Metrics, AreThoseOfAllRanks) {
     EXPECT_DOUBLE_EQ(again.accuracy.value(), matrix.accuracy());
     return std::tuple(matrix.counts().clone(), top.value(), perplexity.value());
   };
-  data::Pipeline all(data::tensors({{"x", inputs}, {"y", labels}}));
+  data::DataLoader all(data::tensors({{"x", inputs}, {"y", labels}}));
   all.batch(10);
   const auto [counts, top, perplexity] = evaluate(comm::Group::self(), all);
   testing::run_ranks(3, [&](const comm::Group& group) {
-    data::Pipeline part = all;
+    data::DataLoader part = all;
     part.shard({.index = group.rank(), .count = 3, .remainder = data::Remainder::kUneven});
     const auto [own_counts, own_top, own_perplexity] = evaluate(group, part);
     EXPECT_TRUE(torch::equal(own_counts, counts));

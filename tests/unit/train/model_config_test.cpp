@@ -24,7 +24,7 @@ clip_norm = 1
 autocast = "bfloat16"
 deterministic = 7
 loss_scale.initial = 1024
-plan.zero_stage = 2
+plan.zero_level = 2
 )",
                           "model.toml");
   EXPECT_EQ(options.input_column, "image");
@@ -33,7 +33,7 @@ plan.zero_stage = 2
   EXPECT_EQ(options.autocast, at::kBFloat16);
   EXPECT_EQ(options.deterministic, 7U);
   EXPECT_EQ(options.loss_scale.initial, 1024.0);
-  EXPECT_EQ(options.plan.zero_stage, 2);
+  EXPECT_EQ(options.plan.zero_level, 2);
   configuration.set("autocast=float16");
   EXPECT_EQ(options.autocast, at::kHalf);
 

@@ -28,8 +28,8 @@ class ModelParallel : public ::testing::Test {
     for (auto& network : networks_) network = small_network();
   }
 
-  data::Pipeline part(const comm::Group& group,
-                      data::Remainder remainder = data::Remainder::kWrap) const {
+  data::DataLoader part(const comm::Group& group,
+                        data::Remainder remainder = data::Remainder::kWrap) const {
     auto data = points_;
     data.shuffle(5)
         .shard({.index = group.rank(), .count = group.size(), .remainder = remainder})
@@ -41,7 +41,7 @@ class ModelParallel : public ::testing::Test {
     return networks_[static_cast<std::size_t>(group.rank())];
   }
 
-  data::Pipeline points_ = testing::points(45);
+  data::DataLoader points_ = testing::points(45);
   std::array<torch::nn::Sequential, 3> networks_{nullptr, nullptr, nullptr};
 };
 

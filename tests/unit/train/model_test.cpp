@@ -29,15 +29,15 @@ TEST(Model, DoesWhatALoopWrittenByHandDoes) {
   auto data = points(40);
   data.shuffle(5).batch(8);
 
-  auto by_hand = small_network();
-  auto hand_optimizer = momentum(*by_hand);
-  by_hand->train();
+  auto manual = small_network();
+  auto manual_optimizer = momentum(*manual);
+  manual->train();
   for (int epoch = 0; epoch < 2; ++epoch) {
     const auto batches = data.open(epoch);
     while (const auto batch = batches->next()) {
-      hand_optimizer.zero_grad();
-      CrossEntropy()(by_hand->forward((*batch)["features"]), (*batch)["label"]).backward();
-      hand_optimizer.step();
+      manual_optimizer.zero_grad();
+      CrossEntropy()(manual->forward((*batch)["features"]), (*batch)["label"]).backward();
+      manual_optimizer.step();
     }
   }
 
@@ -45,7 +45,7 @@ TEST(Model, DoesWhatALoopWrittenByHandDoes) {
   auto optimizer = momentum(*network);
   Model model(network, CrossEntropy(), optimizer);
   model.train(2, data);
-  EXPECT_TRUE(same_parameters(*network, *by_hand));
+  EXPECT_TRUE(same_parameters(*network, *manual));
 }
 
 TEST(Model, TrainsAFunctionOfTheBatch) {
@@ -89,7 +89,7 @@ TEST(Model, TakesModulesInEveryFormOfLibTorch) {
 
 TEST(Model, MicroBatchesMakeOneStepOfTheMeanGradientAndTheRestIsLeftOut) {
   const auto x = torch::tensor({1.0F, 2.0F, 3.0F, 4.0F, 100.0F}).unsqueeze(1);
-  data::Pipeline data(data::tensors({{"x", x}, {"y", torch::zeros({5, 1})}}));
+  data::DataLoader data(data::tensors({{"x", x}, {"y", torch::zeros({5, 1})}}));
   data.batch(1);
   auto module = std::make_shared<Doubler>();
   torch::optim::SGD optimizer(module->parameters(), 0.01);
@@ -111,7 +111,7 @@ TEST(Model, MicroBatchesMakeOneStepOfTheMeanGradientAndTheRestIsLeftOut) {
 TEST(Model, ALossIsTheMeanOfAllRowsThatCountInMicroBatchesOfDifferentLength) {
   const auto x = torch::tensor({1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F, 7.0F}).unsqueeze(1);
   for (const auto last : {data::LastBatch::kKeep, data::LastBatch::kPad}) {
-    data::Pipeline data(data::tensors({{"x", x}, {"y", torch::zeros({7, 1})}}));
+    data::DataLoader data(data::tensors({{"x", x}, {"y", torch::zeros({7, 1})}}));
     data.batch(4, last);
     auto module = std::make_shared<Doubler>();
     torch::optim::SGD optimizer(module->parameters(), 0.0);
@@ -212,7 +212,7 @@ TEST(Model, SetsTheLearningRateOfEachStep) {
   EXPECT_THAT(rates, ElementsAre(0.5, 0.25));
 
   rates.clear();
-  LearningRate by_number(optimizer, Schedule::milestones(0.5, {3}));
+  LearningRate by_number(optimizer, LearningRateSchedule::milestones(0.5, {3}));
   model.train(1, data, {by_number, record});  // steps 3 and 4
   EXPECT_THAT(rates, ElementsAre(0.5, 0.05));
 }
@@ -277,7 +277,7 @@ TEST(Model, RefusesOptionsThatCannotBe) {
 
 TEST(Model, ChoosesColumnsByNameAndListsThemWhereOneIsMissing) {
   const auto y = torch::zeros({2, 1});
-  const data::Pipeline data(data::tensors({{"y", y}, {"x", torch::ones({2, 1})}}));
+  const data::DataLoader data(data::tensors({{"y", y}, {"x", torch::ones({2, 1})}}));
   auto module = std::make_shared<Doubler>();
   torch::optim::SGD optimizer(module->parameters(), 0.1);
   Model named(module, MeanSquaredError(), optimizer, {.input_column = "x", .target_column = "y"});
@@ -287,7 +287,7 @@ TEST(Model, ChoosesColumnsByNameAndListsThemWhereOneIsMissing) {
   Model wrong(module, MeanSquaredError(), optimizer, {.input_column = "z"});
   EXPECT_THAT([&] { wrong.evaluate(data); },
               ThrowsMessage<UsageError>(AllOf(HasSubstr("z"), HasSubstr("x"))));
-  const data::Pipeline one_column(data::tensors({{"x", y}}));
+  const data::DataLoader one_column(data::tensors({{"x", y}}));
   EXPECT_THAT([&] { in_order.evaluate(one_column); },
               ThrowsMessage<UsageError>(HasSubstr("the batch has 1")));
 }
@@ -295,7 +295,7 @@ TEST(Model, ChoosesColumnsByNameAndListsThemWhereOneIsMissing) {
 TEST(Model, StopsAtALossThatIsNotANumberBeforeTheOptimizerUsesIt) {
   auto x = torch::ones({4, 1});
   x[2][0] = std::numeric_limits<float>::quiet_NaN();
-  data::Pipeline data(data::tensors({{"x", x}, {"y", torch::zeros({4, 1})}}));
+  data::DataLoader data(data::tensors({{"x", x}, {"y", torch::zeros({4, 1})}}));
   data.batch(1);
   auto module = std::make_shared<Doubler>();
   torch::optim::SGD optimizer(module->parameters(), 0.01);
@@ -307,7 +307,7 @@ TEST(Model, StopsAtALossThatIsNotANumberBeforeTheOptimizerUsesIt) {
 }
 
 TEST(Model, RefusesALossThatIsNotOneNumber) {
-  const data::Pipeline data(
+  const data::DataLoader data(
       data::tensors({{"x", torch::ones({4, 1})}, {"y", torch::zeros({4, 1})}}));
   auto module = std::make_shared<Doubler>();
   torch::optim::SGD optimizer(module->parameters(), 0.01);

@@ -34,7 +34,7 @@ class Monitors : public ::testing::Test {
     return all;
   }
 
-  data::Pipeline data_ = testing::points(32).batch(8);
+  data::DataLoader data_ = testing::points(32).batch(8);
   torch::nn::Sequential network_ = testing::small_network();
   torch::optim::SGD optimizer_ = testing::momentum(*network_);
   Model model_{network_, CrossEntropy(), optimizer_, {.clip_norm = 0.1}};
@@ -112,29 +112,29 @@ TEST_F(Monitors, GiveNormsOfGradientsBeforeTheyAreClipped) {
 
 TEST_F(Monitors, GiveTheSameNormWhateverThePlanCuts) {
   std::array<std::vector<double>, 4> norms;
-  for (int stage = 0; stage <= 3; ++stage) {
+  for (int zero_level = 0; zero_level <= 3; ++zero_level) {
     std::array<torch::nn::Sequential, 2> networks{testing::small_network(),
                                                   testing::small_network()};
     testing::run_ranks(2, [&](const comm::Group& group) {
       const auto& network = networks.at(static_cast<std::size_t>(group.rank()));
       auto optimizer = testing::momentum(*network);
       Model model(network, CrossEntropy(), optimizer,
-                  {.group = group, .plan = {.zero_stage = stage}});
+                  {.group = group, .plan = {.zero_level = zero_level}});
       GradientNorms monitor({.every_steps = 1});
       LambdaCallback read({.step_end = [&](const StepEndContext& step) {
         if (group.rank() == 0) {
-          norms.at(static_cast<std::size_t>(stage))
+          norms.at(static_cast<std::size_t>(zero_level))
               .push_back(step.run.scalars->at("gradient_norm/all"));
         }
       }});
-      data::Pipeline data = data_;
+      data::DataLoader data = data_;
       data.shard({.index = group.rank(), .count = 2}).batch(4);
       model.train(1, data, {monitor, read});
-      if (stage == 0) return;
+      if (zero_level == 0) return;
       GradientNorms of_parameters({.of_parameters = true});
       EXPECT_THROW(model.train(1, data, {of_parameters}), TrainingError);
     });
-    EXPECT_EQ(norms.at(static_cast<std::size_t>(stage)), norms[0]);
+    EXPECT_EQ(norms.at(static_cast<std::size_t>(zero_level)), norms[0]);
   }
   EXPECT_EQ(norms[0].size(), 4U);
 }

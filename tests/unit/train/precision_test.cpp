@@ -22,14 +22,14 @@ using testing::momentum;
 using testing::same_parameters;
 using testing::small_network;
 
-data::Pipeline batches(std::int64_t size, const comm::Group& group = {}) {
-  data::Pipeline data = testing::points(size);
+data::DataLoader batches(std::int64_t size, const comm::Group& group = {}) {
+  data::DataLoader data = testing::points(size);
   data.shard({.index = group.rank(), .count = group.size()}).batch(8);
   return data;
 }
 
 TEST(Fp16, LearnsWithMasterWeightsInFp32) {
-  const data::Pipeline data = batches(64);
+  const data::DataLoader data = batches(64);
   auto network = small_network();
   auto optimizer = momentum(*network, 0.05);
   Model model(network, CrossEntropy(), optimizer,
@@ -51,34 +51,34 @@ TEST(Fp16, LearnsWithMasterWeightsInFp32) {
 
 // A scale of a power of two is exact: the loop by hand has the same bits.
 TEST(Fp16, DoesWhatALoopWrittenByHandDoes) {
-  const data::Pipeline data = batches(32);
-  auto by_hand = small_network();
-  auto hand_optimizer = momentum(*by_hand);
+  const data::DataLoader data = batches(32);
+  auto manual = small_network();
+  auto manual_optimizer = momentum(*manual);
   LossScale scale({.initial = 256});
   const auto stream = data.open(0);
-  by_hand->train();
+  manual->train();
   while (const auto batch = stream->next()) {
-    hand_optimizer.zero_grad();
+    manual_optimizer.zero_grad();
     at::Tensor output;
     {
       const Autocast autocast(at::kCPU, at::kHalf);
-      output = by_hand->forward((*batch)["features"]);
+      output = manual->forward((*batch)["features"]);
     }
     scale.scale(CrossEntropy()(output.to(at::kFloat), (*batch)["label"])).backward();
-    if (scale.unscale(hand_optimizer)) hand_optimizer.step();
+    if (scale.unscale(manual_optimizer)) manual_optimizer.step();
   }
   auto network = small_network();
   auto optimizer = momentum(*network);
   Model model(network, CrossEntropy(), optimizer,
               {.autocast = at::kHalf, .loss_scale = {.initial = 256}});
   model.train(1, data);
-  EXPECT_TRUE(same_parameters(*network, *by_hand));
+  EXPECT_TRUE(same_parameters(*network, *manual));
 }
 
 // What overflows on one rank is skipped by all, whatever the plan cuts.
 TEST(Fp16, AnOverflowOnOneRankSkipsTheStepOnAll) {
-  const data::Pipeline points = testing::points(48);
-  for (int stage = 0; stage <= 2; ++stage) {
+  const data::DataLoader points = testing::points(48);
+  for (int zero_level = 0; zero_level <= 2; ++zero_level) {
     std::array<torch::nn::Sequential, 2> networks{small_network(), small_network()};
     std::array<std::vector<bool>, 2> skipped;
     std::array<std::vector<double>, 2> scales;
@@ -94,18 +94,18 @@ TEST(Fp16, AnOverflowOnOneRankSkipsTheStepOnAll) {
       };
       Model model(networks.at(rank), loss, optimizer,
                   {.group = group,
-                   .plan = {.zero_stage = stage},
+                   .plan = {.zero_level = zero_level},
                    .autocast = at::kHalf,
                    .loss_scale = {.initial = 64}});
       LambdaCallback record({.step_end = [&](const StepEndContext& step) {
         skipped.at(rank).push_back(step.is_skipped);
         scales.at(rank).push_back(step.loss_scale.value());
       }});
-      data::Pipeline data = points;
+      data::DataLoader data = points;
       data.shard({.index = group.rank(), .count = 2}).batch(8);
       model.train(1, data, {record});
     });
-    EXPECT_THAT(skipped[0], ElementsAre(false, true, false)) << "stage " << stage;
+    EXPECT_THAT(skipped[0], ElementsAre(false, true, false)) << "ZeRO level " << zero_level;
     EXPECT_EQ(skipped[0], skipped[1]);
     EXPECT_THAT(scales[0], ElementsAre(64, 64, 32));
     EXPECT_EQ(scales[0], scales[1]);
@@ -118,7 +118,7 @@ TEST(Fp16, AnOverflowOnOneRankSkipsTheStepOnAll) {
 
 TEST(Fp16, CheckpointsHaveTheScale) {
   const test::TemporaryFolder folder;
-  const data::Pipeline data = batches(40);  // 5 steps
+  const data::DataLoader data = batches(40);  // 5 steps
   const ModelOptions options{.autocast = at::kHalf,
                              .loss_scale = {.initial = 4, .growth_interval = 3}};
   auto network = small_network();
@@ -149,7 +149,7 @@ torch::nn::Sequential with_dropout() {
 }
 
 TEST(Deterministic, RepeatsItselfWhateverWasDrawnBefore) {
-  const data::Pipeline data = batches(40);
+  const data::DataLoader data = batches(40);
   const auto train = [&](std::uint64_t seed) {
     auto network = with_dropout();
     auto optimizer = momentum(*network);
@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, Dropout, ::testing::Values(std::nullopt, 5));
 
 TEST_P(Dropout, IsResumedBitByBit) {
   const test::TemporaryFolder folder;
-  const data::Pipeline data = batches(40);
+  const data::DataLoader data = batches(40);
   const ModelOptions options{.deterministic = GetParam()};
   auto straight = with_dropout();
   auto optimizer = momentum(*straight);

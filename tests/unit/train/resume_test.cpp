@@ -27,7 +27,7 @@ struct Interruption : std::exception {};
 
 class Resume : public ::testing::Test {
  protected:
-  data::Pipeline part(const comm::Group& group = {}) const {
+  data::DataLoader part(const comm::Group& group = {}) const {
     auto data = points_;
     data.shuffle(5)
         .shard({.index = group.rank(), .count = group.size()})
@@ -48,7 +48,7 @@ class Resume : public ::testing::Test {
 
   test::TemporaryFolder temporary_;
   std::filesystem::path folder_ = temporary_.path();
-  data::Pipeline points_ = testing::points(40);  // 10 steps alone, 5 over two ranks
+  data::DataLoader points_ = testing::points(40);  // 10 steps alone, 5 over two ranks
 };
 
 TEST_F(Resume, CheckpointsAreNamedByEpochAndStepAndTheLastAreKept) {
@@ -149,11 +149,11 @@ TEST_F(Resume, TheStateOfAShardedOptimizerIsSavedWholeAndCutForOtherRanks) {
   std::array<torch::nn::Sequential, 6> networks{nullptr, nullptr, nullptr,
                                                 nullptr, nullptr, nullptr};
   for (auto& network : networks) network = small_network();
-  const auto train = [&](torch::nn::Sequential& network, const comm::Group& group, int stage,
+  const auto train = [&](torch::nn::Sequential& network, const comm::Group& group, int zero_level,
                          const Callbacks& callbacks, bool resumes) {
     auto optimizer = momentum(*network);
     Model model(network, CrossEntropy(), optimizer,
-                {.group = group, .plan = {.zero_stage = stage}});
+                {.group = group, .plan = {.zero_level = zero_level}});
     if (resumes) model.resume(folder_ / "test-1_3");
     model.train(resumes ? 2 : 1, part(group), callbacks);
   };

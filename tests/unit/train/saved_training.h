@@ -22,8 +22,8 @@ class SavedTraining : public ::testing::Test {
     Model model{network, CrossEntropy(), optimizer};
   };
 
-  data::Pipeline batches(const comm::Group& group = {}) const {
-    data::Pipeline data = points_;
+  data::DataLoader batches(const comm::Group& group = {}) const {
+    data::DataLoader data = points_;
     data.shard({.index = group.rank(), .count = group.size()}).batch(4);
     return data;
   }
@@ -38,7 +38,7 @@ class SavedTraining : public ::testing::Test {
   }
 
   test::TemporaryFolder folder_;
-  data::Pipeline points_ = points(16);  // 4 steps alone
+  data::DataLoader points_ = points(16);  // 4 steps alone
 };
 
 }  // namespace trireme::testing

@@ -2,7 +2,7 @@
 // A small problem for tests of training: a network with batch norm, and points of three classes.
 #pragma once
 
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/train/model.h>
 
 #include <torch/torch.h>
@@ -19,11 +19,11 @@ inline torch::nn::Sequential small_network() {
 }
 
 /// `size` points of 4 features; the class is the place of the largest of the first three.
-inline data::Pipeline points(std::int64_t size) {
+inline data::DataLoader points(std::int64_t size) {
   torch::manual_seed(12);
   const auto features = torch::randn({size, 4});
   const auto labels = features.narrow(1, 0, 3).argmax(1);
-  return data::Pipeline(data::tensors({{"features", features}, {"label", labels}}));
+  return data::DataLoader(data::tensors({{"features", features}, {"label", labels}}));
 }
 
 inline torch::optim::SGD momentum(const torch::nn::Module& module, double rate = 0.1) {

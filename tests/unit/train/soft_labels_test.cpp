@@ -16,14 +16,14 @@ using testing::points;
 using testing::same_parameters;
 using testing::small_network;
 
-data::Pipeline mixed_points() {
-  data::Pipeline data = points(48);
+data::DataLoader mixed_points() {
+  data::DataLoader data = points(48);
   data.shuffle(1).batch(8).map_batch(data::mixup(3, 0.4, {.image = "features", .label = "label"}));
   return data;
 }
 
 TEST(SoftLabels, OfMixupTrainBitByBitAsALoopOverLibTorchDoes) {
-  const data::Pipeline data = mixed_points();
+  const data::DataLoader data = mixed_points();
   auto network = small_network();
   auto optimizer = momentum(*network);
   Model model(network, CrossEntropy{.label_smoothing = 0.1}, optimizer);
@@ -52,7 +52,7 @@ TEST(SoftLabels, HaveALossAndNoAccuracyAndCountAsTheirMostLikelyClassInMetrics) 
   ConfusionMatrix matrix(3);
   TopK top(2);
   Model model(network, CrossEntropy(), optimizer, {.metrics = {matrix, top}});
-  const data::Pipeline data = mixed_points();
+  const data::DataLoader data = mixed_points();
   const Evaluation result = model.evaluate(data);
   EXPECT_FALSE(result.accuracy.has_value());
   EXPECT_EQ(result.samples, 48);

@@ -20,8 +20,8 @@ using testing::momentum;
 using testing::same_parameters;
 using testing::small_network;
 
-data::Pipeline part(const comm::Group& group = {}) {
-  data::Pipeline data = testing::points(40);
+data::DataLoader part(const comm::Group& group = {}) {
+  data::DataLoader data = testing::points(40);
   data.shuffle(5).shard({.index = group.rank(), .count = group.size()}).batch(4);
   return data;
 }
@@ -132,7 +132,7 @@ TEST(EarlyStopping, WaitsForAnImprovement) {
 TEST(EarlyStopping, LooksAtTheLossByItself) {
   EarlyStopping stopping({.patience = 1});
   Trained run;
-  const data::Pipeline data = part();
+  const data::DataLoader data = part();
   double evaluated = 0;
   LambdaCallback record({.epoch_end = [&](const EpochEndContext& epoch) {
     evaluated = epoch.evaluation.value().loss;

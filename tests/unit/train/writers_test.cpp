@@ -54,7 +54,7 @@ std::vector<std::string> kinds_of(const std::vector<Json>& records) {
 class Writers : public ::testing::Test {
  protected:
   test::TemporaryFolder folder_;
-  data::Pipeline data_ = testing::points(20).batch(4);  // 5 steps
+  data::DataLoader data_ = testing::points(20).batch(4);  // 5 steps
   torch::nn::Sequential network_ = testing::small_network();
   torch::optim::SGD optimizer_ = testing::momentum(*network_);
   Model model_{network_, CrossEntropy(), optimizer_, {.clip_norm = 1}};
@@ -204,7 +204,7 @@ TEST_F(Writers, EveryRankWritesItsOwnAndTracesAreOnOneClock) {
     CsvWriter csv({.folder = folder_.path()});
     TensorBoardWriter scalars({.folder = folder_.path()});
     TraceWriter trace({.folder = folder_.path()});
-    data::Pipeline data = data_;
+    data::DataLoader data = data_;
     data.shard({.index = group.rank(), .count = 2}).batch(2);
     model.train(1, data, {jsonl, csv, scalars, trace});
   });

@@ -14,7 +14,7 @@
 #pragma once
 
 #include <trireme/base/config/duration.h>
-#include <trireme/base/config/nearest.h>
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/config/value.h>
 
 #include <array>
@@ -285,7 +285,7 @@ struct Codec<std::array<T, N>> {
   }
 };
 
-/// A list of two, as in `zero_stage_of = [["embedding", 3]]`.
+/// A list of two, as in `zero_level_of = [["embedding", 3]]`.
 template <typename A, typename B>
 struct Codec<std::pair<A, B>> {
   static std::string expected() {

@@ -2,7 +2,7 @@
 #include <trireme/base/config/configuration.h>
 
 #include <trireme/base/atomic_file.h>
-#include <trireme/base/config/nearest.h>
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/config/toml.h>
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
@@ -140,7 +140,7 @@ void Configuration::set(std::string_view assignment) {
                          .argument = "--set " + std::string(assignment)};
   if (mark == std::string_view::npos || mark == 0) {
     throw ConfigError(join_message(to_string(origin), ": expected KEY=VALUE"),
-                      "write it without spaces, as in --set plan.zero_stage=2");
+                      "write it without spaces, as in --set plan.zero_level=2");
   }
   const std::string key(assignment.substr(0, mark));
   read(typed_value(std::string(assignment.substr(mark + 1)), origin), &key);

@@ -50,7 +50,7 @@ class Configuration {
   /// Reads TOML; `name` stands for the file in messages.
   void read_text(std::string_view text, const std::string& name);
 
-  /// Reads `key=value`, as in `--set plan.zero_stage=2`. The value is TOML; texts need no quotes,
+  /// Reads `key=value`, as in `--set plan.zero_level=2`. The value is TOML; texts need no quotes,
   /// lists no brackets (`30,60`). A key may lead into a list or a table (`layers.0.width`).
   void set(std::string_view assignment);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/config/fields.h>
 
-#include <trireme/base/config/nearest.h>
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 
@@ -18,11 +18,11 @@ std::string without_spaces(const std::string& text) {
 
 // The key that was meant: one spelled alike, or one of the same name in another table.
 std::optional<std::string> meant(const std::string& key, const std::vector<std::string>& keys) {
-  if (auto found = nearest(key, keys)) return found;
+  if (auto found = closest_match(key, keys)) return found;
   std::vector<std::string> last;
   last.reserve(keys.size());
   for (const std::string& candidate : keys) last.push_back(last_part(candidate));
-  const auto found = nearest(last_part(key), last);
+  const auto found = closest_match(last_part(key), last);
   if (!found) return std::nullopt;
   return keys[static_cast<std::size_t>(std::ranges::find(last, *found) - last.begin())];
 }
@@ -85,6 +85,11 @@ std::string Fields::key_of(std::string_view name) const {
 
 Problem Fields::unknown(const std::string& key, const Origin& origin, const Value& value,
                         const std::string& name) const {
+  const std::string what = join_message(to_string(origin), ": there is no setting '", name, key,
+                                        "' (", shown(value), ")");
+  for (const auto& [old_key, new_key] : renamed_) {
+    if (old_key == key) return {origin, what, join_message("it is '", name, new_key, "' now")};
+  }
   std::vector<std::string> keys;
   for (const auto& field : fields_) keys.push_back(field->key());
   for (const auto& section : sections_) keys.push_back(section.key);
@@ -93,9 +98,7 @@ Problem Fields::unknown(const std::string& key, const Origin& origin, const Valu
   std::string table = table_of(key);
   while (!table.empty() && listed(table, keys).empty()) table = table_of(table);
   const std::string where = table.empty() ? name.substr(0, name.rfind('.')) : name + table;
-  return {origin,
-          join_message(to_string(origin), ": there is no setting '", name, key, "' (", shown(value),
-                       ")"),
+  return {origin, what,
           suggestion ? join_message("did you mean '", name, *suggestion, "'?")
                      : join_message("the settings", where.empty() ? "" : " of " + where, " are ",
                                     listed(table, keys))};

@@ -41,7 +41,7 @@ class AnyField {
   AnyField& operator=(const AnyField&) = delete;
   virtual ~AnyField() = default;
 
-  /// From the root of its tree: `plan.zero_stage`.
+  /// From the root of its tree: `plan.zero_level`.
   const std::string& key() const { return key_; }
   const std::string& description() const { return description_; }
 
@@ -239,6 +239,11 @@ class Fields {
     }
   }
 
+  /// Says that the setting `name` had another name once: the error for the old one names the new.
+  void renamed(std::string_view old_name, std::string_view name) {
+    renamed_.emplace_back(prefix_ + std::string(old_name), prefix_ + std::string(name));
+  }
+
   const std::vector<std::unique_ptr<AnyField>>& all() const { return fields_; }
   const std::vector<Section>& sections() const { return sections_; }
 
@@ -275,6 +280,7 @@ class Fields {
   std::string prefix_;
   std::vector<std::unique_ptr<AnyField>> fields_;
   std::vector<Section> sections_;
+  std::vector<std::pair<std::string, std::string>> renamed_;  // old keys and new ones
 };
 
 /// A described struct as one value: in lists and optionals.

@@ -62,10 +62,10 @@ struct Value {
 
 using Entry = Named<Value>;
 
-/// Returns `zero_stage` of `plan.zero_stage`.
+/// Returns `zero_level` of `plan.zero_level`.
 std::string last_part(std::string_view key);
 
-/// Returns `plan` of `plan.zero_stage`; nothing where there is no dot.
+/// Returns `plan` of `plan.zero_level`; nothing where there is no dot.
 std::string table_of(std::string_view key);
 
 /// Returns the value that `text` means on the command line: TOML where it is, else a text.

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/monitor/failure_report.h>
-#include <trireme/comm/monitor/recorder.h>
+#include <trireme/comm/monitor/flight_recorder.h>
 #include <trireme/comm/shm/communicator.h>
 
 #include <c10/util/Exception.h>
@@ -19,21 +19,21 @@ namespace {
 std::string first_line(const char* text) { return std::string(text, std::strcspn(text, "\n")); }
 
 // How to go on where that rank is to blame.
-std::string hint_about(Fate fate, const Group& group) {
+std::string hint_about(RankStatus fate, const Group& group) {
   const std::string deadline = join_message(static_cast<double>(group.timeout().count()) / 1000,
                                             " s (TRIREME_TIMEOUT, in seconds)");
   switch (fate) {
-    case Fate::kEnded:
+    case RankStatus::kEnded:
       return "its own log or exit status says why: a signal, an exception, an early return";
-    case Fate::kStopped:
+    case RankStatus::kStopped:
       return "let it go on (kill -CONT), or end the run";
-    case Fate::kSilent:
+    case RankStatus::kSilent:
       return "look at that process and its host";
-    case Fate::kIdle:
+    case RankStatus::kIdle:
       return "a debugger attached to that process shows what it waits for";
-    case Fate::kComputes:
+    case RankStatus::kComputes:
       return "a rank that computes for long needs a longer deadline than " + deadline;
-    case Fate::kWaits:
+    case RankStatus::kWaits:
       return "every rank of a group must make the same calls in the same order";
     default:
       return "another rank ended, made another call, or did not make this one within " + deadline +
@@ -44,7 +44,7 @@ std::string hint_about(Fate fate, const Group& group) {
 struct Failed {
   const char* operation;
   std::uint64_t number;
-  Recorder::Serial serial;
+  FlightRecorder::Serial serial;
   int peer;
   std::chrono::steady_clock::time_point started;
 };
@@ -85,7 +85,7 @@ struct Work::Pending {
   Group group;
   const char* operation = "";
   std::uint64_t sequence_number = 0;
-  Recorder::Serial serial = 0;
+  FlightRecorder::Serial serial = 0;
   int peer = -1;
   std::chrono::steady_clock::time_point started;
   std::vector<at::Tensor> keep_alive;
@@ -143,7 +143,7 @@ Work Starter::start(const Group& group, const char* operation, std::vector<at::T
   const std::uint64_t sequence_number =
       peer < 0 ? group.next_sequence_number() : group.next_message_number();
   const bool has_tensor = !keep_alive.empty();
-  const Recorder::Serial serial = group.recorder().begin(
+  const FlightRecorder::Serial serial = group.recorder().begin(
       {.number = sequence_number,
        .name = operation,
        .type = has_tensor ? c10::toString(keep_alive.front().scalar_type()) : std::string_view(),

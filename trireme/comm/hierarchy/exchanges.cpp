@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives that move bytes over a hierarchy: each byte crosses to each host once.
-#include <trireme/comm/hierarchy/stages.h>
+#include <trireme/comm/hierarchy/phases.h>
 
 #include <utility>
 
@@ -27,7 +27,7 @@ std::vector<at::Tensor> rows(const at::Tensor& bytes, int count) {
 
 }  // namespace
 
-void Stages::broadcast(const at::Tensor& bytes, int root) {
+void Phases::broadcast(const at::Tensor& bytes, int root) {
   if (bytes.numel() == 0) return;
   const int root_host = hosts_.host_of(root);
   if (host_ == root_host) broadcast_inside(bytes, hosts_.local_of(root));
@@ -37,7 +37,7 @@ void Stages::broadcast(const at::Tensor& bytes, int root) {
   if (leads(slices.count())) {
     slice = bytes.narrow(0, slices.begin(local_), slices.length(local_));
     if (slice.numel() > 0) {
-      run(Stage::kAcross, [&](c10d::Backend& across, milliseconds timeout, Works& works) {
+      run(Phase::kAcross, [&](c10d::Backend& across, milliseconds timeout, Works& works) {
         std::vector<at::Tensor> tensors = {slice};
         works.push_back(across.broadcast(
             tensors, {.rootRank = root_host, .timeout = timeout, .asyncOp = false}));
@@ -47,7 +47,7 @@ void Stages::broadcast(const at::Tensor& bytes, int root) {
   if (host_ != root_host) share(bytes, slices, slice);
 }
 
-void Stages::all_gather(const at::Tensor& input, std::span<const at::Tensor> outputs) {
+void Phases::all_gather(const at::Tensor& input, std::span<const at::Tensor> outputs) {
   const HostBlocks blocks(hosts_, lengths_of(outputs));
   if (blocks.longest() == 0) return;
 
@@ -68,7 +68,7 @@ void Stages::all_gather(const at::Tensor& input, std::span<const at::Tensor> out
       copy_bytes(own.narrow(0, 0, input.numel()), input);
       gathered = scratch_.take(Scratch::kUnpacked, at::kByte, longest * local_size_);
     }
-    run(Stage::kInside, [&](c10d::Backend& inside, milliseconds timeout, Works& works) {
+    run(Phase::kInside, [&](c10d::Backend& inside, milliseconds timeout, Works& works) {
       works.push_back(
           inside._allgather_base(gathered, own, {.timeout = timeout, .asyncOp = false}));
     });
@@ -87,7 +87,7 @@ void Stages::all_gather(const at::Tensor& input, std::span<const at::Tensor> out
     if (leads(leaders)) {
       stripes = leaders == 1 ? all : scratch_.take(Scratch::kParts, at::kByte, stripe * num_hosts_);
       at::Tensor own = block.narrow(0, stripe * local_, stripe);
-      run(Stage::kAcross, [&](c10d::Backend& across, milliseconds timeout, Works& works) {
+      run(Phase::kAcross, [&](c10d::Backend& across, milliseconds timeout, Works& works) {
         works.push_back(
             across._allgather_base(stripes, own, {.timeout = timeout, .asyncOp = false}));
       });
@@ -105,7 +105,7 @@ void Stages::all_gather(const at::Tensor& input, std::span<const at::Tensor> out
   }
 }
 
-void Stages::gather(const at::Tensor& input, std::span<const at::Tensor> outputs, int root) {
+void Phases::gather(const at::Tensor& input, std::span<const at::Tensor> outputs, int root) {
   const std::int64_t length = input.numel();
   if (length == 0) return;
   const int root_host = hosts_.host_of(root);
@@ -117,7 +117,7 @@ void Stages::gather(const at::Tensor& input, std::span<const at::Tensor> outputs
   } else {
     std::vector<std::vector<at::Tensor>> into;
     if (local_ == leader) into = {rows(block.narrow(0, 0, length * local_size_), local_size_)};
-    run(Stage::kInside, [&](c10d::Backend& inside, milliseconds timeout, Works& works) {
+    run(Phase::kInside, [&](c10d::Backend& inside, milliseconds timeout, Works& works) {
       std::vector<at::Tensor> own = {input};
       works.push_back(
           inside.gather(into, own, {.rootRank = leader, .timeout = timeout, .asyncOp = false}));
@@ -131,7 +131,7 @@ void Stages::gather(const at::Tensor& input, std::span<const at::Tensor> outputs
       into = {rows(all, num_hosts_)};
     }
     if (local_ == leader) {
-      run(Stage::kAcross, [&](c10d::Backend& across, milliseconds timeout, Works& works) {
+      run(Phase::kAcross, [&](c10d::Backend& across, milliseconds timeout, Works& works) {
         std::vector<at::Tensor> own = {block};
         works.push_back(across.gather(
             into, own, {.rootRank = root_host, .timeout = timeout, .asyncOp = false}));
@@ -146,7 +146,7 @@ void Stages::gather(const at::Tensor& input, std::span<const at::Tensor> outputs
   }
 }
 
-void Stages::scatter(std::span<const at::Tensor> inputs, const at::Tensor& output, int root) {
+void Phases::scatter(std::span<const at::Tensor> inputs, const at::Tensor& output, int root) {
   const std::int64_t length = output.numel();
   if (length == 0) return;
   const int root_host = hosts_.host_of(root);
@@ -168,7 +168,7 @@ void Stages::scatter(std::span<const at::Tensor> inputs, const at::Tensor& outpu
     if (local_ == leader) {
       std::vector<std::vector<at::Tensor>> from;
       if (host_ == root_host) from = {rows(all, num_hosts_)};
-      run(Stage::kAcross, [&](c10d::Backend& across, milliseconds timeout, Works& works) {
+      run(Phase::kAcross, [&](c10d::Backend& across, milliseconds timeout, Works& works) {
         std::vector<at::Tensor> into = {block};
         works.push_back(across.scatter(
             into, from, {.rootRank = root_host, .timeout = timeout, .asyncOp = false}));
@@ -178,7 +178,7 @@ void Stages::scatter(std::span<const at::Tensor> inputs, const at::Tensor& outpu
   if (local_size_ == 1) return copy_bytes(output, block.narrow(0, 0, length));
   std::vector<std::vector<at::Tensor>> from;
   if (local_ == leader) from = {rows(block.narrow(0, 0, length * local_size_), local_size_)};
-  run(Stage::kInside, [&](c10d::Backend& inside, milliseconds timeout, Works& works) {
+  run(Phase::kInside, [&](c10d::Backend& inside, milliseconds timeout, Works& works) {
     std::vector<at::Tensor> into = {output};
     works.push_back(
         inside.scatter(into, from, {.rootRank = leader, .timeout = timeout, .asyncOp = false}));
@@ -240,7 +240,7 @@ class PackedExchange {
 
 }  // namespace
 
-void Stages::all_to_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor> outputs) {
+void Phases::all_to_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor> outputs) {
   std::vector<int> others;
   for (int rank = 0; rank < hosts_.num_ranks(); ++rank) {
     others.push_back(hosts_.host_of(rank) == host_ ? -1 : rank);
@@ -251,35 +251,35 @@ void Stages::all_to_all(std::span<const at::Tensor> inputs, std::span<const at::
                       Scratch::kUnpacked);
   Works far_works;
   if (num_hosts_ > 1) {
-    far_works = begin(Stage::kFlat, [&](c10d::Backend& flat, milliseconds timeout, Works& works) {
+    far_works = begin(Phase::kFlat, [&](c10d::Backend& flat, milliseconds timeout, Works& works) {
       works.push_back(far.start(flat, timeout, true));
     });
   }
   if (local_size_ > 1) {
-    run(Stage::kInside, [&](c10d::Backend& inside, milliseconds timeout, Works& works) {
+    run(Phase::kInside, [&](c10d::Backend& inside, milliseconds timeout, Works& works) {
       works.push_back(near.start(inside, timeout, false));
     });
     near.unpack();
   } else {
     copy_bytes(outputs[static_cast<std::size_t>(rank_)], inputs[static_cast<std::size_t>(rank_)]);
   }
-  finish(Stage::kFlat, far_works);
+  finish(Phase::kFlat, far_works);
   if (num_hosts_ > 1) far.unpack();
 }
 
-void Stages::barrier() {
+void Phases::barrier() {
   c10d::BarrierOptions options;
-  const auto wait = [&](Stage stage) {
-    run(stage, [&](c10d::Backend& backend, milliseconds timeout, Works& works) {
+  const auto wait = [&](Phase phase) {
+    run(phase, [&](c10d::Backend& backend, milliseconds timeout, Works& works) {
       options.timeout = timeout;
       options.asyncOp = false;
       works.push_back(backend.barrier(options));
     });
   };
-  if (local_size_ > 1) wait(Stage::kInside);
+  if (local_size_ > 1) wait(Phase::kInside);
   if (num_hosts_ == 1) return;
-  if (local_ == 0) wait(Stage::kAcross);
-  if (local_size_ > 1) wait(Stage::kInside);
+  if (local_ == 0) wait(Phase::kAcross);
+  if (local_size_ > 1) wait(Phase::kInside);
 }
 
 }  // namespace trireme::comm

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
-#include <trireme/base/listed_ranks.h>
+#include <trireme/base/format_ranks.h>
 
 #include <ATen/ops/cat.h>
 
@@ -16,7 +16,7 @@ using c10d::OpType;
 using Tensors = HierarchicalBackend::Tensors;
 using WorkPtr = HierarchicalBackend::WorkPtr;
 
-// A tensor as stages see it: flat, contiguous, without autograd.
+// A tensor as phases see it: flat, contiguous, without autograd.
 struct Flat {
   at::Tensor original;
   at::Tensor flat;
@@ -247,22 +247,22 @@ HierarchyConnections HierarchicalBackend::connections_or_throw() {
                   "make a new group, or end the process");
 }
 
-std::string HierarchicalBackend::describe(Stage stage) const {
+std::string HierarchicalBackend::describe(Phase phase) const {
   const int host = hosts_.host_of(rank_);
   const int local = hosts_.local_of(rank_);
-  switch (stage) {
-    case Stage::kQueue:
+  switch (phase) {
+    case Phase::kQueue:
       return "waiting for earlier collectives of the group";
-    case Stage::kInside:
-      return join_message("inside host ", host, " (", listed_ranks(hosts_.members(host)), " by ",
+    case Phase::kInside:
+      return join_message("inside host ", host, " (", format_ranks(hosts_.members(host)), " by ",
                           inside_name_, ")");
-    case Stage::kAcross:
-      return join_message("across hosts (", listed_ranks(hosts_.leaders(local)), " by ",
+    case Phase::kAcross:
+      return join_message("across hosts (", format_ranks(hosts_.leaders(local)), " by ",
                           across_name_, ")");
-    case Stage::kFlat:
+    case Phase::kFlat:
       return join_message("between all ranks (by ", flat_name_, ")");
   }
-  throw InternalError("unknown stage", "this is a defect in Trireme; please report it");
+  throw InternalError("unknown phase", "this is a defect in Trireme; please report it");
 }
 
 WorkPtr HierarchicalBackend::submit(OpType type, const char* operation, Tensors outputs,
@@ -270,21 +270,21 @@ WorkPtr HierarchicalBackend::submit(OpType type, const char* operation, Tensors 
   connections_or_throw();
   // The order of numbers is the order in which the worker runs them.
   const std::lock_guard lock(mutex_);
-  auto work = c10::make_intrusive<StagedWork>(
+  auto work = c10::make_intrusive<PhasedWork>(
       rank_, type, operation, ++sequence_number_,
       timeout <= std::chrono::milliseconds::zero() ? timeout_ : timeout, std::move(outputs),
-      [this](Stage stage) { return describe(stage); });
+      [this](Phase phase) { return describe(phase); });
   worker_->submit([this, work, body = std::move(body)] { run(work, body); });
   return work;
 }
 
-void HierarchicalBackend::run(const c10::intrusive_ptr<StagedWork>& work, const Body& body) {
+void HierarchicalBackend::run(const c10::intrusive_ptr<PhasedWork>& work, const Body& body) {
   std::exception_ptr failure;
   HierarchyConnections closing;  // after the news is out, for an engine may take its time
   try {
-    Stages stages(hosts_, rank_, connections_or_throw(), options_.one_leader_below, scratch_,
+    Phases phases(hosts_, rank_, connections_or_throw(), options_.one_leader_below, scratch_,
                   *work);
-    body(stages);
+    body(phases);
   } catch (const UsageError&) {  // an engine refused its arguments, on every rank alike
     failure = std::current_exception();
   } catch (const std::exception& cause) {
@@ -313,8 +313,8 @@ int HierarchicalBackend::check_root(std::int64_t root, const char* operation) co
 WorkPtr HierarchicalBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   check_count(tensors.size(), 1, "all-reduce", "tensors");
   return submit(OpType::ALLREDUCE, "all-reduce", tensors, options.timeout,
-                [tensor = Flat(tensors[0], "all-reduce"), op = options.reduceOp](Stages& stages) {
-                  stages.all_reduce(tensor.flat, op);
+                [tensor = Flat(tensors[0], "all-reduce"), op = options.reduceOp](Phases& phases) {
+                  phases.all_reduce(tensor.flat, op);
                   tensor.write_back();
                 });
 }
@@ -323,8 +323,8 @@ WorkPtr HierarchicalBackend::allreduce_coalesced(Tensors& tensors,
                                                  const c10d::AllreduceCoalescedOptions& options) {
   return submit(
       OpType::ALLREDUCE_COALESCED, "coalesced all-reduce", tensors, options.timeout,
-      [list = flatten(tensors, "coalesced all-reduce"), op = options.reduceOp](Stages& stages) {
-        for (const Flat& tensor : list) stages.all_reduce(tensor.flat, op);
+      [list = flatten(tensors, "coalesced all-reduce"), op = options.reduceOp](Phases& phases) {
+        for (const Flat& tensor : list) phases.all_reduce(tensor.flat, op);
         write_back(list);
       });
 }
@@ -333,8 +333,8 @@ WorkPtr HierarchicalBackend::reduce(Tensors& tensors, const c10d::ReduceOptions&
   check_count(tensors.size(), 1, "reduce", "tensors");
   return submit(OpType::REDUCE, "reduce", tensors, options.timeout,
                 [tensor = Flat(tensors[0], "reduce"), op = options.reduceOp,
-                 root = check_root(options.rootRank, "reduce")](Stages& stages) {
-                  stages.reduce(tensor.flat, root, op);
+                 root = check_root(options.rootRank, "reduce")](Phases& phases) {
+                  phases.reduce(tensor.flat, root, op);
                   tensor.write_back();
                 });
 }
@@ -352,8 +352,8 @@ WorkPtr HierarchicalBackend::reduce_scatter(Tensors& outputs, std::vector<Tensor
               static_cast<std::size_t>(output.flat.numel()), operation,
               "elements in this rank's input");
   return submit(OpType::REDUCE_SCATTER, operation, outputs, options.timeout,
-                [output, list = std::move(list), op = options.reduceOp](Stages& stages) {
-                  stages.reduce_scatter(list, output.flat, op);
+                [output, list = std::move(list), op = options.reduceOp](Phases& phases) {
+                  phases.reduce_scatter(list, output.flat, op);
                   output.write_back();
                 });
 }
@@ -378,9 +378,9 @@ WorkPtr HierarchicalBackend::reduce_scatter_tensor_coalesced(
   }
   return submit(
       OpType::_REDUCE_SCATTER_BASE, operation, outputs, options.timeout,
-      [list = std::move(list), parts = std::move(parts), op = options.reduceOp](Stages& stages) {
+      [list = std::move(list), parts = std::move(parts), op = options.reduceOp](Phases& phases) {
         for (std::size_t i = 0; i < list.size(); ++i) {
-          stages.reduce_scatter(parts[i], list[i].flat, op);
+          phases.reduce_scatter(parts[i], list[i].flat, op);
         }
         write_back(list);
       });
@@ -392,8 +392,8 @@ WorkPtr HierarchicalBackend::broadcast(Tensors& tensors, const c10d::BroadcastOp
   check_count(tensors.size(), 1, "broadcast", "tensors");
   return submit(OpType::BROADCAST, "broadcast", tensors, options.timeout,
                 [tensor = Flat(tensors[0], "broadcast"),
-                 root = check_root(options.rootRank, "broadcast")](Stages& stages) {
-                  stages.broadcast(tensor.bytes(), root);
+                 root = check_root(options.rootRank, "broadcast")](Phases& phases) {
+                  phases.broadcast(tensor.bytes(), root);
                   tensor.write_back();
                 });
 }
@@ -419,9 +419,9 @@ WorkPtr HierarchicalBackend::allgather_coalesced(std::vector<Tensors>& outputs, 
     all.insert(all.end(), outputs[i].begin(), outputs[i].end());
   }
   return submit(OpType::ALLGATHER, operation, std::move(all), options.timeout,
-                [list = flatten(inputs, operation), lists = std::move(lists)](Stages& stages) {
+                [list = flatten(inputs, operation), lists = std::move(lists)](Phases& phases) {
                   for (std::size_t i = 0; i < list.size(); ++i) {
-                    stages.all_gather(list[i].bytes(), bytes_of_all(lists[i]));
+                    phases.all_gather(list[i].bytes(), bytes_of_all(lists[i]));
                     write_back(lists[i]);
                   }
                 });
@@ -446,9 +446,9 @@ WorkPtr HierarchicalBackend::allgather_into_tensor_coalesced(
   }
   return submit(
       OpType::_ALLGATHER_BASE, operation, outputs, options.timeout,
-      [into = std::move(into), from = std::move(from), parts = std::move(parts)](Stages& stages) {
+      [into = std::move(into), from = std::move(from), parts = std::move(parts)](Phases& phases) {
         for (std::size_t i = 0; i < into.size(); ++i) {
-          stages.all_gather(from[i], parts[i]);
+          phases.all_gather(from[i], parts[i]);
         }
         write_back(into);
       });
@@ -468,8 +468,8 @@ WorkPtr HierarchicalBackend::gather(std::vector<Tensors>& outputs, Tensors& inpu
     check_lengths(bytes_of_all(list), input, operation);
   }
   return submit(OpType::GATHER, operation, rank_ == root ? outputs[0] : Tensors(), options.timeout,
-                [input, root, list = std::move(list)](Stages& stages) {
-                  stages.gather(input, bytes_of_all(list), root);
+                [input, root, list = std::move(list)](Phases& phases) {
+                  phases.gather(input, bytes_of_all(list), root);
                   write_back(list);
                 });
 }
@@ -488,8 +488,8 @@ WorkPtr HierarchicalBackend::scatter(Tensors& outputs, std::vector<Tensors>& inp
     check_lengths(list, output.bytes(), operation);
   }
   return submit(OpType::SCATTER, operation, outputs, options.timeout,
-                [output, root, list = std::move(list)](Stages& stages) {
-                  stages.scatter(list, output.bytes(), root);
+                [output, root, list = std::move(list)](Phases& phases) {
+                  phases.scatter(list, output.bytes(), root);
                   output.write_back();
                 });
 }
@@ -504,8 +504,8 @@ WorkPtr HierarchicalBackend::alltoall_base(at::Tensor& output, at::Tensor& input
   check_lengths({outputs[static_cast<std::size_t>(rank_)]}, inputs[static_cast<std::size_t>(rank_)],
                 "all-to-all");
   return submit(OpType::ALLTOALL_BASE, "all-to-all", {output}, options.timeout,
-                [to, inputs = std::move(inputs), outputs = std::move(outputs)](Stages& stages) {
-                  stages.all_to_all(inputs, outputs);
+                [to, inputs = std::move(inputs), outputs = std::move(outputs)](Phases& phases) {
+                  phases.all_to_all(inputs, outputs);
                   to.write_back();
                 });
 }
@@ -520,15 +520,15 @@ WorkPtr HierarchicalBackend::alltoall(Tensors& outputs, Tensors& inputs,
   check_lengths({to[static_cast<std::size_t>(rank_)].bytes()},
                 from[static_cast<std::size_t>(rank_)], operation);
   return submit(OpType::ALLTOALL, operation, outputs, options.timeout,
-                [to = std::move(to), from = std::move(from)](Stages& stages) {
-                  stages.all_to_all(from, bytes_of_all(to));
+                [to = std::move(to), from = std::move(from)](Phases& phases) {
+                  phases.all_to_all(from, bytes_of_all(to));
                   write_back(to);
                 });
 }
 
 WorkPtr HierarchicalBackend::barrier(const c10d::BarrierOptions& options) {
   return submit(OpType::BARRIER, "barrier", {}, options.timeout,
-                [](Stages& stages) { stages.barrier(); });
+                [](Phases& phases) { phases.barrier(); });
 }
 
 // ---- From one rank to another

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/comm/hierarchy/host_map.h>
-#include <trireme/comm/hierarchy/stages.h>
+#include <trireme/comm/hierarchy/phases.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -18,7 +18,7 @@ namespace trireme::comm {
 
 /// Composes backends over hosts. Collectives run in the order of the calls on a thread of this
 /// backend, so a call returns at once; send and receive go straight to the backend that joins the
-/// two ranks. CPU tensors of any strides. When a stage fails, the collective's error names it,
+/// two ranks. CPU tensors of any strides. When a phase fails, the collective's error names it,
 /// every later call fails at once, and the connections are closed, so that ranks which wait for
 /// this one learn it if their engine notices closed connections.
 ///
@@ -88,14 +88,14 @@ class HierarchicalBackend : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
  private:
-  using Body = std::function<void(Stages&)>;
+  using Body = std::function<void(Phases&)>;
 
   WorkPtr submit(c10d::OpType type, const char* operation, Tensors outputs,
                  std::chrono::milliseconds timeout, Body body);
-  void run(const c10::intrusive_ptr<StagedWork>& work, const Body& body);
+  void run(const c10::intrusive_ptr<PhasedWork>& work, const Body& body);
   HierarchyConnections connections_or_throw();
   HierarchyConnections break_down(const std::string& reason);
-  std::string describe(Stage stage) const;
+  std::string describe(Phase phase) const;
   int check_peer(int peer, const char* operation) const;
   int check_root(std::int64_t root, const char* operation) const;
   void check_connection(const char* which, const c10::intrusive_ptr<c10d::Backend>& connection,

@@ -3,8 +3,8 @@
 
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/base/input_file.h>
-#include <trireme/base/listed_ranks.h>
 #include <trireme/base/text.h>
 
 #include <nlohmann/json.hpp>
@@ -121,7 +121,7 @@ std::string compare_group(const std::vector<Dump>& ranks) {
     if (!present.contains(rank)) missing.push_back(rank);
   }
   if (!missing.empty()) {
-    text << "  no dump of " << listed_ranks(missing)
+    text << "  no dump of " << format_ranks(missing)
          << ": it was killed, or never saw the failure\n";
   }
   std::uint64_t first = 1;          // from here on every rank's records reach

@@ -3,7 +3,7 @@
 // where the ranks went different ways. One JSON file per rank and group.
 #pragma once
 
-#include <trireme/comm/monitor/record.h>
+#include <trireme/comm/monitor/operation_record.h>
 
 #include <filesystem>
 #include <string>

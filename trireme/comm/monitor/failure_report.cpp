@@ -2,9 +2,9 @@
 #include <trireme/comm/monitor/failure_report.h>
 
 #include <trireme/base/error.h>
-#include <trireme/base/listed_ranks.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/base/text.h>
-#include <trireme/launch/store/quiet_torch.h>
+#include <trireme/launch/store/torch_log_silencer.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -21,7 +21,7 @@ FailureReport exchange_last_operations(c10d::Store* store, int rank, int size,
                                        std::span<const int> world_ranks, const std::string& own,
                                        std::chrono::milliseconds patience,
                                        const std::function<Finding(int rank)>& look) {
-  const launch::QuietTorch quiet;
+  const launch::TorchLogSilencer quiet;
   const auto give_up = std::chrono::steady_clock::now() + patience;
   FailureReport report;
   try {
@@ -35,20 +35,21 @@ FailureReport exchange_last_operations(c10d::Store* store, int rank, int size,
           text = printable(store->get_to_str(key_of(other)));
           break;
         }
-        const bool is_known = found.fate <= Fate::kStopped || store == nullptr;
+        const bool is_known = found.fate <= RankStatus::kStopped || store == nullptr;
         if (is_known || std::chrono::steady_clock::now() >= give_up) {
           text = found.text.empty() ? "does not answer: it ended, is stopped or still computes"
                                     : found.text;
-          if (found.fate != Fate::kArrived && (report.culprit < 0 || found.fate < report.fate)) {
+          if (found.fate != RankStatus::kArrived &&
+              (report.culprit < 0 || found.fate < report.fate)) {
             report.culprit = other;
             report.fate = found.fate;
-            report.what = listed_ranks({&other, 1}, world_ranks) + " " + text;
+            report.what = format_ranks({&other, 1}, world_ranks) + " " + text;
           }
           break;
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
-      report.lines += join_message("\n  ", listed_ranks({&other, 1}, world_ranks), ": ", text);
+      report.lines += join_message("\n  ", format_ranks({&other, 1}, world_ranks), ": ", text);
     }
   } catch (const std::exception&) {
     report.lines += "\n  (the store that could tell of the others is gone)";

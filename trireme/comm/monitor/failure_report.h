@@ -3,7 +3,7 @@
 // failed.
 #pragma once
 
-#include <trireme/comm/monitor/watch.h>
+#include <trireme/comm/monitor/watchdog.h>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -21,7 +21,7 @@ namespace trireme::comm {
 struct FailureReport {
   std::string lines;  ///< one for each rank, each with a line break before it
   int culprit = -1;   ///< the rank that held the others up, where one can be told
-  Fate fate = Fate::kUnknown;
+  RankStatus fate = RankStatus::kUnknown;
   std::string what;  ///< `rank 1 is stopped by a signal`
 };
 

@@ -447,7 +447,7 @@ class MpiModule final : public Module {
 
   bool must_end() const override { return begun_here_ && !is_ended(); }
 
-  std::unique_ptr<Request> meet_world() override {
+  std::unique_ptr<Request> rendezvous_world() override {
     auto started = std::make_unique<Requests>();
     check(MPI_Ibarrier(MPI_COMM_WORLD, started->add()), "MPI_Ibarrier");
     return started;

@@ -107,7 +107,7 @@ class Module {
   /// Whether `begin` initialised MPI and nobody has ended it, so that `end` must be called.
   virtual bool must_end() const = 0;
   /// Starts a barrier of the world, so that waiting for the others at the end can be watched.
-  virtual std::unique_ptr<Request> meet_world() = 0;
+  virtual std::unique_ptr<Request> rendezvous_world() = 0;
   virtual void end() = 0;
 };
 

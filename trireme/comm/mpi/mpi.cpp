@@ -16,7 +16,7 @@ namespace {
 
 // Returns when all ranks of the group are about to connect: from there on MPI blocks without a
 // deadline.
-void meet(const EngineContext& context) {
+void rendezvous(const EngineContext& context) {
   if (context.store->add("here", 1) == context.size) context.store->set("all here", "");
   context.store->wait({"all here"}, context.timeout);
 }
@@ -36,7 +36,7 @@ c10::intrusive_ptr<c10d::Backend> connect_mpi(const EngineContext& context) {
   mpi::Module& module = mpi::load_module();
   mpi::check_launcher(module.family(), Environment::of_process());
   const std::vector<int>& world_ranks = context.world_ranks;
-  meet(context);
+  rendezvous(context);
   mpi::Progress& progress = mpi::Progress::of(module);
   auto communicator = progress.exclusively([&] {
     module.begin();

@@ -295,7 +295,7 @@ void Progress::end_mpi() {
 
 void Progress::wait_for_world() {
   constexpr std::chrono::seconds kTellAfter{30};
-  const std::unique_ptr<Request> all_are_here = module_.meet_world();
+  const std::unique_ptr<Request> all_are_here = module_.rendezvous_world();
   const Clock::time_point since = Clock::now();
   bool told = false;
   for (Pause pause; !all_are_here->test(); pause()) {

@@ -2,7 +2,7 @@
 // Finds out which algorithm is the faster one for which message size on this machine.
 #pragma once
 
-#include <trireme/comm/shm/collectives.h>
+#include <trireme/comm/shm/shm_collectives.h>
 #include <trireme/comm/shm/steps.h>
 
 #include <filesystem>

@@ -76,21 +76,21 @@ void Communicator::run(Operation operation, std::string_view label, const Body& 
   });
 }
 
-std::shared_ptr<Communicator> Communicator::connect(int rank, int size, Meeting& meeting,
+std::shared_ptr<Communicator> Communicator::connect(int rank, int size, RendezvousStore& store,
                                                     Options options) {
   if (size < 1 || size > kMaximumRanks || rank < 0 || rank >= size) {
     throw UsageError(join_message("a shared-memory group has 1 to ", kMaximumRanks,
                                   " ranks; this is rank ", rank, " of ", size),
                      "use another engine for more ranks on one host");
   }
-  RollCall call(meeting, rank, size, options);
+  Rendezvous call(store, rank, size, options);
   if (!options.yields) options.yields = have_more_ranks_than_cores(call);
   const Layout layout = make_layout(size);
   Segment segment = share_memory(call, layout.bytes());
   std::shared_ptr<Communicator> communicator(
       new Communicator(std::move(segment), layout, rank, options));
   // Only when all have joined may one take another's silence for an end.
-  call.answer_and_hear("joined", "yes");
+  call.exchange_answers("joined", "yes");
   if (size > 1) {
     // Number 0, and not in the recorder: nobody called it.
     const Call first{{.kind = Kind::kBarrier}, std::chrono::steady_clock::now(), nullptr};
@@ -111,9 +111,9 @@ Communicator::~Communicator() {
   // What is under way may need ranks that wait for this one's next call, which does not come.
   if (std::uncaught_exceptions() > num_exceptions_ &&
       (point_to_point_.is_busy() || collectives_.is_busy())) {
-    member_.end_for_all(join_message(member_.name_of_rank(rank()),
-                                     " left the group by an exception, before what it had started "
-                                     "there was done"));
+    member_.abort(join_message(member_.name_of_rank(rank()),
+                               " left the group by an exception, before what it had started "
+                               "there was done"));
   }
 }
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared-memory engine: collectives between processes, or threads, of one host.
 //
-//     auto group = shm::Communicator::connect(rank, size, meeting, {.name = "world"});
+//     auto group = shm::Communicator::connect(rank, size, store, {.name = "world"});
 //     group->all_reduce(data, data, 1000, shm::DataType::kFloat32);
 //
 // This folder knows nothing of LibTorch; comm/shm_backend makes a c10d::Backend of it.
 #pragma once
 
 #include <trireme/comm/shm/allocation.h>
-#include <trireme/comm/shm/collectives.h>
-#include <trireme/comm/shm/meeting.h>
 #include <trireme/comm/shm/member.h>
 #include <trireme/comm/shm/point_to_point.h>
 #include <trireme/comm/shm/queue.h>
+#include <trireme/comm/shm/shm_collectives.h>
+#include <trireme/comm/shm/shm_rendezvous.h>
 #include <trireme/comm/shm/steps.h>
 
 #include <cstddef>
@@ -46,7 +46,7 @@ class Communicator {
  public:
   /// Collective and blocking. Throws ConfigError where memory cannot be shared, and CommError that
   /// names the ranks that did not come.
-  static std::shared_ptr<Communicator> connect(int rank, int size, Meeting& meeting,
+  static std::shared_ptr<Communicator> connect(int rank, int size, RendezvousStore& store,
                                                Options options);
   /// Ends what was started: collectives and sends are done first, receives that nobody waits for
   /// are given up. While an exception leaves the scope, ends the group for all ranks instead.

@@ -2,7 +2,7 @@
 #include <trireme/comm/shm/member.h>
 
 #include <trireme/base/error.h>
-#include <trireme/base/listed_ranks.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/comm/shm/memberships.h>
 #include <trireme/comm/shm/queue.h>
 
@@ -406,7 +406,7 @@ void Member::fail(int peer, const Call& call, const std::string& message, const 
   throw_failure(call);
 }
 
-void Member::end_for_all(const std::string& message) {
+void Member::abort(const std::string& message) {
   if (!is_fork()) tell_failure(rank_, message, "fix what is said there");
 }
 
@@ -453,7 +453,7 @@ void Member::throw_failure(const Call& call) {
 std::string Member::names_of(std::uint64_t ranks) const {
   std::vector<int> listed;
   for_each_rank(ranks, [&](int rank) { listed.push_back(rank); });
-  return listed_ranks(listed, options_.world_ranks);
+  return format_ranks(listed, options_.world_ranks);
 }
 
 void Member::report(const std::string& line) const {

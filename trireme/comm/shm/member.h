@@ -3,8 +3,8 @@
 // failing together.
 #pragma once
 
-#include <trireme/comm/shm/layout.h>
 #include <trireme/comm/shm/segment.h>
+#include <trireme/comm/shm/segment_layout.h>
 
 #include <chrono>
 #include <filesystem>
@@ -68,7 +68,7 @@ std::string describe(const Operation& operation);
 std::string describe(const RecordedOperation& recorded);
 
 /// Not thread-safe but for begin, end, wait_for and wake, which several threads of the rank may
-/// call at once, each for a call of its own, and end_for_all.
+/// call at once, each for a call of its own, and abort.
 class Member {
  public:
   Member(Segment segment, const Layout& layout, int rank, Options options);
@@ -140,7 +140,7 @@ class Member {
   /// Ends the group for all ranks, because this one cannot go on: what they wait for in it, and
   /// what they start later, throws CommError with this message. Does nothing where the group has
   /// failed before, and in a forked child. May be called beside everything else.
-  void end_for_all(const std::string& message);
+  void abort(const std::string& message);
 
   /// Says that this rank starts no more operations, to those who wait for one of them. Its sends go
   /// on.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collectives that move bytes and do not compute.
 #include <trireme/base/error.h>
-#include <trireme/comm/shm/collectives.h>
+#include <trireme/comm/shm/shm_collectives.h>
 #include <trireme/comm/shm/streaming_copy.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks have recorded of their operations, read and put into words.
 #include <trireme/base/error.h>
-#include <trireme/base/listed_ranks.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/shm/member.h>
 
@@ -99,7 +99,7 @@ std::string Member::last_operations() const {
   TextWriter text;
   for (int rank = 0; rank < size(); ++rank) {
     const std::vector<RecordedOperation> records = recorded(rank);
-    text << (rank == 0 ? "" : "\n") << "  " << listed_ranks({&rank, 1}, options_.world_ranks)
+    text << (rank == 0 ? "" : "\n") << "  " << format_ranks({&rank, 1}, options_.world_ranks)
          << ": ";
     if (records.empty()) {
       text << "nothing yet";

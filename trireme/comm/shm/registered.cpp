@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives that read and write registered memory of all ranks in place.
-#include <trireme/comm/shm/collectives.h>
 #include <trireme/comm/shm/fold.h>
+#include <trireme/comm/shm/shm_collectives.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@ namespace trireme::shm {
 namespace {
 
 // All ranks have come here, and have read and written what they wanted.
-void meet(Steps& steps, const Call& call) {
+void synchronize(Steps& steps, const Call& call) {
   const std::uint64_t step = steps.take(1);
   steps.begin_write(step, 0, call);
   steps.publish(step, call);
@@ -58,7 +58,7 @@ void all_reduce_registered(Steps& steps, const Call& call, const RegisteredBuffe
   for (std::byte* buffer : buffers) to.push_back(buffer + begin);
   const std::vector<const void*> from(to.begin(), to.end());
   fold(to, from, length / size_of(type), type, reduction);
-  meet(steps, call);
+  synchronize(steps, call);
 }
 
 void reduce_scatter_registered(Steps& steps, const Call& call, const RegisteredBuffers& inputs,
@@ -69,7 +69,7 @@ void reduce_scatter_registered(Steps& steps, const Call& call, const RegisteredB
   std::vector<const void*> from;
   for (const std::byte* input : inputs) from.push_back(input + begin * size_of(type));
   fold({&output, 1}, from, counts[static_cast<std::size_t>(steps.rank())], type, reduction);
-  meet(steps, call);
+  synchronize(steps, call);
 }
 
 }  // namespace trireme::shm

@@ -2,7 +2,7 @@
 #include <trireme/comm/shm_backend/shm.h>
 
 #include <trireme/comm/monitor/dump.h>
-#include <trireme/comm/monitor/watch.h>
+#include <trireme/comm/monitor/watchdog.h>
 #include <trireme/comm/shm_backend/shared_memory_backend.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -10,9 +10,9 @@
 namespace trireme::comm {
 namespace {
 
-class StoreMeeting final : public shm::Meeting {
+class C10dRendezvousStore final : public shm::RendezvousStore {
  public:
-  StoreMeeting(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout)
+  C10dRendezvousStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout)
       : store_(std::move(store)), timeout_(timeout) {}
   void set(const std::string& key, const std::string& value) override {
     store_->set("shm/" + key, value);
@@ -43,7 +43,7 @@ std::vector<OperationRecord> records_of(const shm::Member& member, int rank) {
 }
 
 c10::intrusive_ptr<c10d::Backend> connect_shm(const EngineContext& context) {
-  StoreMeeting meeting(context.store, context.timeout);
+  C10dRendezvousStore store(context.store, context.timeout);
   shm::Options options;
   options.name = context.group_name;
   options.world_ranks = context.world_ranks;
@@ -52,7 +52,7 @@ c10::intrusive_ptr<c10d::Backend> connect_shm(const EngineContext& context) {
   if (context.watch) {
     options.look_at = [context](int rank) {
       const Finding found = context.watch->look_at(context.world_rank_of(rank));
-      return found.fate <= Fate::kStopped ? found.text : std::string();
+      return found.fate <= RankStatus::kStopped ? found.text : std::string();
     };
   }
   if (!context.dump_folder.empty()) {
@@ -70,10 +70,21 @@ c10::intrusive_ptr<c10d::Backend> connect_shm(const EngineContext& context) {
     };
   }
   return c10::make_intrusive<SharedMemoryBackend>(
-      shm::Communicator::connect(context.rank, context.size, meeting, std::move(options)));
+      shm::Communicator::connect(context.rank, context.size, store, std::move(options)));
 }
 
 }  // namespace
+
+FlightRecorder::Place place_in(const shm::Member& member) {
+  FlightRecorder::Place place;
+  for (OperationRecord& record : records_of(member, member.rank())) {
+    if (record.is_collective) place.last_collective = record.number;
+    place.last = describe(record);
+    if (place.waiting || record.finished.count() != 0) continue;
+    place.waiting = {.operation = std::move(record), .peer = -1, .serial = 0, .since = {}};
+  }
+  return place;
+}
 
 Engine shm_engine() {
   return {.name = "shm",

@@ -4,9 +4,15 @@
 #pragma once
 
 #include <trireme/comm/engine.h>
+#include <trireme/comm/monitor/flight_recorder.h>
+#include <trireme/comm/shm/member.h>
 
 namespace trireme::comm {
 
 Engine shm_engine();
+
+/// Returns where this rank is in the calls of a group in shared memory. An operation that was
+/// started and has not ended counts as waited for.
+FlightRecorder::Place place_in(const shm::Member& member);
 
 }  // namespace trireme::comm

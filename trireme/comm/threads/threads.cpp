@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
-#include <trireme/comm/threads/room.h>
+#include <trireme/comm/threads/group_state.h>
 #include <trireme/comm/threads/threads_backend.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -20,32 +20,32 @@
 namespace trireme::comm {
 namespace {
 
-using threads::Room;
+using threads::GroupState;
 
-// The rooms of this process, by the number that rank 0 writes into the store.
-class Rooms {
+// The groups of this process, by the number that rank 0 writes into the store.
+class GroupStates {
  public:
-  std::uint64_t add(const std::shared_ptr<Room>& room) {
+  std::uint64_t add(const std::shared_ptr<GroupState>& state) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(rooms_, [](const auto& entry) { return entry.second.expired(); });
-    rooms_[++last_] = room;
+    std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
+    groups_[++last_] = state;
     return last_;
   }
-  std::shared_ptr<Room> find(std::uint64_t number) {
+  std::shared_ptr<GroupState> find(std::uint64_t number) {
     const std::lock_guard lock(mutex_);
-    const auto found = rooms_.find(number);
-    return found == rooms_.end() ? nullptr : found->second.lock();
+    const auto found = groups_.find(number);
+    return found == groups_.end() ? nullptr : found->second.lock();
   }
 
  private:
   std::mutex mutex_;
-  std::map<std::uint64_t, std::weak_ptr<Room>> rooms_;
+  std::map<std::uint64_t, std::weak_ptr<GroupState>> groups_;
   std::uint64_t last_ = 0;
 };
 
-Rooms& rooms_of_process() {
-  static Rooms rooms;
-  return rooms;
+GroupStates& groups_of_process() {
+  static GroupStates groups;
+  return groups;
 }
 
 // Process identifiers are those of a host or container; two with the same one differ by chance.
@@ -78,22 +78,22 @@ void check_processes(const EngineContext& context) {
 
 c10::intrusive_ptr<c10d::Backend> connect_threads(const EngineContext& context) {
   check_processes(context);
-  const std::string key = "threads/room";
-  std::shared_ptr<Room> room;
+  const std::string key = "threads/group";
+  std::shared_ptr<GroupState> state;
   if (context.rank == 0) {
-    room = std::make_shared<Room>(context.group_name, context.size, context.world_ranks);
-    context.store->set(key, std::to_string(rooms_of_process().add(room)));
+    state = std::make_shared<GroupState>(context.group_name, context.size, context.world_ranks);
+    context.store->set(key, std::to_string(groups_of_process().add(state)));
   } else {
     context.store->wait({key}, context.timeout);
-    room = rooms_of_process().find(
+    state = groups_of_process().find(
         parse_number<std::uint64_t>(context.store->get_to_str(key)).value());
   }
-  if (!room) {
+  if (!state) {
     throw CommError(join_message("rank 0 of '", context.group_name, "' has left before rank ",
                                  context.rank, " could connect"),
                     "its own message says why");
   }
-  return c10::make_intrusive<ThreadsBackend>(std::move(room), context.rank, context.size,
+  return c10::make_intrusive<ThreadsBackend>(std::move(state), context.rank, context.size,
                                              context.timeout);
 }
 

@@ -92,21 +92,21 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor, const std::vector<std
 
 }  // namespace
 
-ThreadsBackend::ThreadsBackend(std::shared_ptr<threads::Room> room, int rank, int size,
+ThreadsBackend::ThreadsBackend(std::shared_ptr<threads::GroupState> state, int rank, int size,
                                std::chrono::milliseconds timeout)
-    : Backend(rank, size), room_(std::move(room)), timeout_(timeout) {
-  room_->enter(rank);
+    : Backend(rank, size), state_(std::move(state)), timeout_(timeout) {
+  state_->enter(rank);
   init();
 }
 
-ThreadsBackend::~ThreadsBackend() { room_->leave(getRank()); }
+ThreadsBackend::~ThreadsBackend() { state_->leave(getRank()); }
 
 ThreadsBackend::WorkPointer ThreadsBackend::start(OpType type, Call call, Tensors inputs,
                                                   Tensors outputs, bool is_async,
                                                   std::chrono::milliseconds timeout) {
   call.rank = getRank();
   auto work = c10::make_intrusive<threads::ThreadsWork>(
-      room_, room_->start(call, std::move(inputs), std::move(outputs)), type,
+      state_, state_->start(call, std::move(inputs), std::move(outputs)), type,
       timeout > kNoTimeout ? timeout : timeout_.load());
   if (!is_async) work->wait(kNoTimeout);
   return work;
@@ -249,12 +249,8 @@ ThreadsBackend::WorkPointer ThreadsBackend::barrier(const c10d::BarrierOptions& 
   return start(OpType::BARRIER, {.kind = Kind::kBarrier}, {}, {}, options.asyncOp, options.timeout);
 }
 
-void ThreadsBackend::end_for_all(const std::string& reason) {
-  room_->end_for_all(getRank(), reason);
-}
+void ThreadsBackend::abort(const std::string& reason) { state_->abort(getRank(), reason); }
 
-void ThreadsBackend::abort() {
-  end_for_all(join_message("rank ", getRank(), " aborted the group"));
-}
+void ThreadsBackend::abort() { abort(join_message("rank ", getRank(), " aborted the group")); }
 
 }  // namespace trireme::comm

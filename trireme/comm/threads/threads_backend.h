@@ -2,7 +2,7 @@
 // The engine between threads of one process as LibTorch knows engines: a c10d::Backend.
 #pragma once
 
-#include <trireme/comm/threads/room.h>
+#include <trireme/comm/threads/group_state.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -25,7 +25,7 @@ namespace trireme::comm {
 /// Thread-safety: safe, with one backend for each rank; collectives of a rank in one order.
 class ThreadsBackend final : public c10d::Backend {
  public:
-  ThreadsBackend(std::shared_ptr<threads::Room> room, int rank, int size,
+  ThreadsBackend(std::shared_ptr<threads::GroupState> state, int rank, int size,
                  std::chrono::milliseconds timeout);
   ~ThreadsBackend() override;
 
@@ -58,7 +58,7 @@ class ThreadsBackend final : public c10d::Backend {
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
 
   /// Wakes all ranks, now and for good, with a CommError that says `reason`. The first one counts.
-  void end_for_all(const std::string& reason);
+  void abort(const std::string& reason);
   void abort() override;
 
  private:
@@ -66,7 +66,7 @@ class ThreadsBackend final : public c10d::Backend {
                     bool is_async, std::chrono::milliseconds timeout);
   void check_rank(std::int64_t rank, const char* operation) const;
 
-  std::shared_ptr<threads::Room> room_;
+  std::shared_ptr<threads::GroupState> state_;
   std::atomic<std::chrono::milliseconds> timeout_;
 };
 

@@ -5,26 +5,26 @@
 
 namespace trireme::comm::threads {
 
-ThreadsWork::ThreadsWork(std::shared_ptr<Room> room, std::shared_ptr<Party> party,
+ThreadsWork::ThreadsWork(std::shared_ptr<GroupState> state, std::shared_ptr<PendingOp> pending,
                          c10d::OpType type, std::chrono::milliseconds timeout)
-    : Work(party->call.rank, type),
-      room_(std::move(room)),
-      party_(std::move(party)),
+    : Work(pending->call.rank, type),
+      state_(std::move(state)),
+      pending_(std::move(pending)),
       timeout_(timeout) {}
 
-bool ThreadsWork::isCompleted() { return party_->has_ended() || exception() != nullptr; }
+bool ThreadsWork::isCompleted() { return pending_->has_ended() || exception() != nullptr; }
 
-bool ThreadsWork::isSuccess() const { return party_->is_done(); }
+bool ThreadsWork::isSuccess() const { return pending_->is_done(); }
 
-std::exception_ptr ThreadsWork::exception() const { return room_->error_of(*party_); }
+std::exception_ptr ThreadsWork::exception() const { return state_->error_of(*pending_); }
 
 bool ThreadsWork::wait(std::chrono::milliseconds timeout) {
-  room_->wait(*party_, timeout > kNoTimeout ? timeout : timeout_);
+  state_->wait(*pending_, timeout > kNoTimeout ? timeout : timeout_);
   return true;
 }
 
 void ThreadsWork::synchronize() {
-  if (party_->is_done()) party_->let_follow();
+  if (pending_->is_done()) pending_->wait_on_stream();
 }
 
 }  // namespace trireme::comm::threads

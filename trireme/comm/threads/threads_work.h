@@ -2,7 +2,7 @@
 // Operations between threads under way, as c10d knows them.
 #pragma once
 
-#include <trireme/comm/threads/room.h>
+#include <trireme/comm/threads/group_state.h>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -18,8 +18,8 @@ namespace trireme::comm::threads {
 class ThreadsWork final : public c10d::Work {
  public:
   /// @param timeout holds where `wait` is given none.
-  ThreadsWork(std::shared_ptr<Room> room, std::shared_ptr<Party> party, c10d::OpType type,
-              std::chrono::milliseconds timeout);
+  ThreadsWork(std::shared_ptr<GroupState> state, std::shared_ptr<PendingOp> pending,
+              c10d::OpType type, std::chrono::milliseconds timeout);
 
   /// Whether the copies are done on the device, or it has failed. Does not block.
   bool isCompleted() override;
@@ -27,13 +27,13 @@ class ThreadsWork final : public c10d::Work {
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override;
-  std::vector<at::Tensor> result() override { return party_->outputs; }
-  std::uint64_t getSequencenumber() const override { return party_->call.number; }
-  int sourceRank() const override { return party_->call.peer; }
+  std::vector<at::Tensor> result() override { return pending_->outputs; }
+  std::uint64_t getSequencenumber() const override { return pending_->call.number; }
+  int sourceRank() const override { return pending_->call.peer; }
 
  private:
-  std::shared_ptr<Room> room_;
-  std::shared_ptr<Party> party_;
+  std::shared_ptr<GroupState> state_;
+  std::shared_ptr<PendingOp> pending_;
   std::chrono::milliseconds timeout_;
 };
 

@@ -31,7 +31,7 @@ struct AudioFolderOptions {
 /// Sound of different lengths has to be brought to one before it makes a batch:
 ///
 ///     const auto words = audio_folder("speech", {.sample_rate = 16000, .is_mono = true});
-///     Pipeline(words).map("audio", fix_length(16000)).map("audio", mel_spectrogram()).batch(32);
+///     DataLoader(words).map("audio", fix_length(16000)).map("audio", mel_spectrogram()).batch(32);
 ///
 /// Throws as class_folders() and, in get(), read_audio() and resample() do; UsageError where the
 /// sample rate is none, ConfigError where Trireme was built without libsndfile.

@@ -35,16 +35,16 @@ struct SpectrogramOptions {
 
 /// [..., frames] to [..., fft_size / 2 + 1, steps], float32 and float64, complex without a power;
 /// steps are 1 + (frames + 2 padding) / hop rounded down, or with the fft_size taken from the
-/// frames where they are not centred. Both sides have fft_size frequencies. In a pipeline it is as
-/// a function of the program: ATen may start OpenMP threads for long samples (see
-/// Pipeline::prefetch).
+/// frames where they are not centred. Both sides have fft_size frequencies. In a data loader it is
+/// as a function of the program: ATen may start OpenMP threads for long samples (see
+/// DataLoader::prefetch).
 ///
 /// Throws UsageError unless 1 <= window_size <= fft_size, hop >= 1 and padding >= 0, and where the
 /// window is another size; refuses other dtypes, and sound too short for one transform (for
 /// PadMode::kReflect: up to fft_size / 2 frames).
 Transform spectrogram(const SpectrogramOptions& options = {});
 
-/// The same outside a pipeline; autograd goes through it.
+/// The same outside a data loader; autograd goes through it.
 at::Tensor spectrogram(const at::Tensor& waveform, const SpectrogramOptions& options = {});
 
 /// How mel relates to Hz.
@@ -72,7 +72,7 @@ at::Tensor mel_filters(std::int64_t num_frequencies, const MelOptions& options =
 /// num_mels, steps]. Throws UsageError as both do, and without a power or one side.
 Transform mel_spectrogram(const MelOptions& mel = {}, const SpectrogramOptions& options = {});
 
-/// The same outside a pipeline; autograd goes through it.
+/// The same outside a data loader; autograd goes through it.
 at::Tensor mel_spectrogram(const at::Tensor& waveform, const MelOptions& mel = {},
                            const SpectrogramOptions& options = {});
 
@@ -89,7 +89,7 @@ enum class DecibelOf {
 Transform amplitude_to_decibel(DecibelOf of = DecibelOf::kPower,
                                std::optional<double> range = std::nullopt);
 
-/// The same outside a pipeline; without autograd.
+/// The same outside a data loader; without autograd.
 at::Tensor amplitude_to_decibel(const at::Tensor& spectrogram, DecibelOf of = DecibelOf::kPower,
                                 std::optional<double> range = std::nullopt);
 

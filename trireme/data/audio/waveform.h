@@ -33,7 +33,7 @@ struct ResampleOptions {
 Transform resample(std::int64_t from_rate, std::int64_t to_rate,
                    const ResampleOptions& options = {});
 
-/// The same outside a pipeline; without autograd.
+/// The same outside a data loader; without autograd.
 at::Tensor resample(const at::Tensor& waveform, std::int64_t from_rate, std::int64_t to_rate,
                     const ResampleOptions& options = {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says where in a pipeline something failed.
+// Says where in a data loader something failed.
 #pragma once
 
 #include <string>

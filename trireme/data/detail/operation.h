@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The built-in transforms as the pipeline sees them: from memory to memory, so that the last one of
-// a column writes straight into the batch and none makes a tensor.
+// The built-in transforms as the data loader sees them: from memory to memory, so that the last one
+// of a column writes straight into the batch and none makes a tensor.
 #pragma once
 
-#include <trireme/data/random.h>
+#include <trireme/data/philox.h>
 
 #include <ATen/core/DimVector.h>
 #include <ATen/core/Tensor.h>
@@ -66,7 +66,7 @@ class Operation {
   virtual void run(const Form& from, const std::byte* input, std::byte* output,
                    Random& random) const = 0;
 
-  /// This operation where it is one of detail/pointwise.h, else null.
+  /// This operation where it is one of detail/pointwise_transforms.h, else null.
   virtual const Pointwise* pointwise() const { return nullptr; }
 };
 

@@ -2,7 +2,7 @@
 #include <trireme/data/detail/pass.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/order.h>
+#include <trireme/data/detail/shuffle_order.h>
 
 #include <algorithm>
 #include <numeric>
@@ -10,28 +10,28 @@
 
 namespace trireme::data::detail {
 
-Pass::Pass(std::shared_ptr<const Recipe> recipe, std::uint64_t number)
-    : recipe_(std::move(recipe)),
+Pass::Pass(std::shared_ptr<const LoaderSpec> spec, std::uint64_t number)
+    : spec_(std::move(spec)),
       number_(number),
-      own_(std::max<std::int64_t>(shard_size(recipe_->dataset->size(), recipe_->shard), 1)),
-      kept_(recipe_->samples_per_pass()) {
-  if (recipe_->buckets) {
+      own_(std::max<std::int64_t>(shard_size(spec_->dataset->size(), spec_->shard), 1)),
+      kept_(spec_->samples_per_pass()) {
+  if (spec_->buckets) {
     plan_buckets();
-  } else if (recipe_->whole_shuffle || recipe_->buffer_shuffle) {
+  } else if (spec_->whole_shuffle || spec_->buffer_shuffle) {
     const std::vector<std::int64_t> order = order_of_all();
     samples_.resize(static_cast<std::size_t>(own_));
     for (std::int64_t i = 0; i < own_; ++i) {
-      const std::int64_t place = shard_place(recipe_->dataset->size(), recipe_->shard, i);
+      const std::int64_t place = shard_place(spec_->dataset->size(), spec_->shard, i);
       samples_[static_cast<std::size_t>(i)] = order[static_cast<std::size_t>(place)];
     }
   }
 }
 
 std::vector<std::int64_t> Pass::order_of_all() const {
-  const std::int64_t size = recipe_->dataset->size();
-  if (recipe_->whole_shuffle) return permutation(size, recipe_->whole_shuffle->seed, number_);
-  if (recipe_->buffer_shuffle) {
-    return buffered_order(size, recipe_->buffer_shuffle->samples, recipe_->buffer_shuffle->seed,
+  const std::int64_t size = spec_->dataset->size();
+  if (spec_->whole_shuffle) return permutation(size, spec_->whole_shuffle->seed, number_);
+  if (spec_->buffer_shuffle) {
+    return buffered_order(size, spec_->buffer_shuffle->samples, spec_->buffer_shuffle->seed,
                           number_);
   }
   std::vector<std::int64_t> order(static_cast<std::size_t>(size));
@@ -42,13 +42,13 @@ std::vector<std::int64_t> Pass::order_of_all() const {
 // All shards fill the same buckets with the samples of all and each takes its part of a full one,
 // so that in every step all have a batch out of the same bucket.
 void Pass::plan_buckets() {
-  const BucketPlan& plan = *recipe_->buckets;
+  const BucketPlan& plan = *spec_->buckets;
   std::vector<std::vector<std::int64_t>> filling(plan.counts.size());
   for (const std::int64_t sample : order_of_all()) {
     const std::size_t bucket = plan.bucket_of[static_cast<std::size_t>(sample)];
     const std::int64_t batch_rows = plan.buckets.rows[bucket];
     filling[bucket].push_back(sample);
-    if (std::ssize(filling[bucket]) < batch_rows * recipe_->shard.count) continue;
+    if (std::ssize(filling[bucket]) < batch_rows * spec_->shard.count) continue;
     add_batch(filling[bucket], batch_rows);
     filling[bucket].clear();
   }
@@ -60,24 +60,24 @@ void Pass::plan_buckets() {
 
 void Pass::add_batch(const std::vector<std::int64_t>& samples, std::int64_t batch_rows) {
   const auto size = static_cast<std::int64_t>(samples.size());
-  const Recipe::Part part = recipe_->part_of(size, batch_rows);
+  const LoaderSpec::Part part = spec_->part_of(size, batch_rows);
   if (part.rows == 0) return;
   begins_.push_back(samples_.size());
   padded_.push_back(part.rows - part.valid);
   const std::int64_t own = std::max<std::int64_t>(part.valid, 1);
   for (std::int64_t i = 0; i < part.rows; ++i) {
-    const std::int64_t place = shard_place(size, recipe_->shard, i % own);
+    const std::int64_t place = shard_place(size, spec_->shard, i % own);
     samples_.push_back(samples[static_cast<std::size_t>(place)]);
   }
 }
 
 std::int64_t Pass::sample(std::int64_t i) const {
   if (!samples_.empty()) return samples_[static_cast<std::size_t>(i)];
-  return shard_place(recipe_->dataset->size(), recipe_->shard, i);
+  return shard_place(spec_->dataset->size(), spec_->shard, i);
 }
 
 Rows Pass::rows(std::int64_t batch) const {
-  if (recipe_->buckets) {
+  if (spec_->buckets) {
     const auto number = static_cast<std::size_t>(batch);
     const auto first = samples_.begin();
     return {{first + static_cast<std::ptrdiff_t>(begins_[number]),
@@ -85,9 +85,9 @@ Rows Pass::rows(std::int64_t batch) const {
             padded_[number]};
   }
   Rows rows;
-  const std::int64_t begin = batch * recipe_->rows;
-  const std::int64_t valid = std::clamp<std::int64_t>(kept_ - begin, 0, recipe_->rows);
-  const std::int64_t all = recipe_->last == LastBatch::kPad ? recipe_->rows : valid;
+  const std::int64_t begin = batch * spec_->rows;
+  const std::int64_t valid = std::clamp<std::int64_t>(kept_ - begin, 0, spec_->rows);
+  const std::int64_t all = spec_->last == LastBatch::kPad ? spec_->rows : valid;
   rows.padded = all - valid;
   for (std::int64_t i = begin; i < begin + all; ++i) rows.samples.push_back(sample(i % own_));
   return rows;
@@ -95,7 +95,7 @@ Rows Pass::rows(std::int64_t batch) const {
 
 std::optional<std::int64_t> Pass::replacement(std::int64_t batch, std::int64_t row,
                                               std::int64_t attempt) const {
-  if (recipe_->buckets) {
+  if (spec_->buckets) {
     const std::size_t begin = begins_[static_cast<std::size_t>(batch)];
     const auto size =
         static_cast<std::int64_t>(begins_[static_cast<std::size_t>(batch) + 1] - begin);
@@ -103,7 +103,7 @@ std::optional<std::int64_t> Pass::replacement(std::int64_t batch, std::int64_t r
     return samples_[begin + static_cast<std::size_t>((row + attempt) % size)];
   }
   if (attempt >= own_) return std::nullopt;
-  return sample((batch * recipe_->rows + row + attempt) % own_);
+  return sample((batch * spec_->rows + row + attempt) % own_);
 }
 
 }  // namespace trireme::data::detail

@@ -2,7 +2,7 @@
 // Which samples are in which batch of one pass: the order of samples, before any of them is loaded.
 #pragma once
 
-#include <trireme/data/detail/recipe.h>
+#include <trireme/data/detail/loader_spec.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Rows {
 /// The batches of this shard in one pass. Never changes, so that threads share it.
 class Pass {
  public:
-  Pass(std::shared_ptr<const Recipe> recipe, std::uint64_t number);
+  Pass(std::shared_ptr<const LoaderSpec> spec, std::uint64_t number);
 
   std::uint64_t number() const { return number_; }
 
@@ -39,7 +39,7 @@ class Pass {
   void add_batch(const std::vector<std::int64_t>& samples, std::int64_t batch_rows);
   std::int64_t sample(std::int64_t i) const;
 
-  std::shared_ptr<const Recipe> recipe_;
+  std::shared_ptr<const LoaderSpec> spec_;
   std::uint64_t number_;
   std::int64_t own_;   // samples of this shard; without any, one of another to pad with
   std::int64_t kept_;  // rows that count

@@ -2,7 +2,7 @@
 // A batch's column of samples that are not equally long.
 #pragma once
 
-#include <trireme/data/detail/value.h>
+#include <trireme/data/detail/sample_value.h>
 #include <trireme/data/padding.h>
 
 #include <ATen/core/Tensor.h>

@@ -2,8 +2,8 @@
 #include <trireme/data/detail/stream.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/detail/assembler.h>
-#include <trireme/data/detail/cursor.h>
+#include <trireme/data/detail/batch_sampler.h>
+#include <trireme/data/detail/collator.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -25,13 +25,13 @@ class Stream : public BatchStream {
     if (is_over_) return std::nullopt;
     is_over_ = true;
     try {
-      std::optional<Assembled> made = take();
+      std::optional<CollatedBatch> made = take();
       if (!made) return std::nullopt;
       record(*made);
       Batch batch = std::move(made->batch);
-      if (recipe_->device) {
+      if (spec_->device) {
         for (at::Tensor& column : batch.columns) {
-          column = column.to(*recipe_->device, /*non_blocking=*/true);
+          column = column.to(*spec_->device, /*non_blocking=*/true);
         }
       }
       ++state_.next_batch;
@@ -47,20 +47,20 @@ class Stream : public BatchStream {
   const std::vector<SkippedSample>& skipped() const final { return skipped_; }
 
  protected:
-  Stream(std::shared_ptr<const Recipe> recipe, std::int64_t epoch, std::int64_t first_batch)
-      : recipe_(std::move(recipe)),
-        state_{.epoch = epoch, .next_batch = first_batch, .settings = recipe_->settings()} {}
+  Stream(std::shared_ptr<const LoaderSpec> spec, std::int64_t epoch, std::int64_t first_batch)
+      : spec_(std::move(spec)),
+        state_{.epoch = epoch, .next_batch = first_batch, .settings = spec_->settings()} {}
 
  private:
   // Returns the next batch, nothing after the last.
-  virtual std::optional<Assembled> take() = 0;
+  virtual std::optional<CollatedBatch> take() = 0;
 
   // Nothing is taken any more.
   virtual void end() {}
 
-  void record(const Assembled& made) {
+  void record(const CollatedBatch& made) {
     for (const auto& [sample, error] : made.failures) {
-      if (std::ssize(skipped_) == *recipe_->skip_limit) fail_too_many(error);
+      if (std::ssize(skipped_) == *spec_->skip_limit) fail_too_many(error);
       skipped_.push_back(sample);
     }
   }
@@ -70,13 +70,13 @@ class Stream : public BatchStream {
       std::rethrow_exception(error);
     } catch (const Error& failure) {
       std::throw_with_nested(DataError(
-          join_message("skip_failed allows ", *recipe_->skip_limit,
+          join_message("skip_failed allows ", *spec_->skip_limit,
                        " failed samples in an epoch, and one more failed: ", failure.what()),
           "fix the data set, or allow more"));
     }
   }
 
-  std::shared_ptr<const Recipe> recipe_;
+  std::shared_ptr<const LoaderSpec> spec_;
   StreamState state_;
   std::vector<SkippedSample> skipped_;
   bool is_over_ = false;  // at the end and after an error
@@ -84,21 +84,21 @@ class Stream : public BatchStream {
 
 class DirectStream final : public Stream {
  public:
-  DirectStream(const std::shared_ptr<const Recipe>& recipe, std::int64_t epoch,
+  DirectStream(const std::shared_ptr<const LoaderSpec>& spec, std::int64_t epoch,
                std::int64_t first_batch)
-      : Stream(recipe, epoch, first_batch),
-        assembler_(recipe),
-        cursor_(make_cursor(recipe, epoch, first_batch)) {}
+      : Stream(spec, epoch, first_batch),
+        assembler_(spec),
+        sampler_(make_batch_sampler(spec, epoch, first_batch)) {}
 
  private:
-  std::optional<Assembled> take() override {
-    std::optional<Ticket> ticket = cursor_->next();
-    if (!ticket) return std::nullopt;
-    return assembler_.assemble(std::move(*ticket), {});
+  std::optional<CollatedBatch> take() override {
+    std::optional<BatchRequest> request = sampler_->next();
+    if (!request) return std::nullopt;
+    return assembler_.collate(std::move(*request), {});
   }
 
-  Assembler assembler_;
-  std::unique_ptr<Cursor> cursor_;
+  Collator assembler_;
+  std::unique_ptr<BatchSampler> sampler_;
 };
 
 // Batch number n goes through slot n % slots: a worker takes number n only once the consumer has
@@ -106,16 +106,16 @@ class DirectStream final : public Stream {
 // worker is first.
 class PrefetchStream final : public Stream {
  public:
-  PrefetchStream(const std::shared_ptr<const Recipe>& recipe, std::int64_t epoch,
+  PrefetchStream(const std::shared_ptr<const LoaderSpec>& spec, std::int64_t epoch,
                  std::int64_t first_batch)
-      : Stream(recipe, epoch, first_batch),
-        cursor_(make_cursor(recipe, epoch, first_batch)),
-        slots_(num_slots(*recipe, first_batch)) {
+      : Stream(spec, epoch, first_batch),
+        sampler_(make_batch_sampler(spec, epoch, first_batch)),
+        slots_(num_slots(*spec, first_batch)) {
     const std::size_t num_workers =
-        std::min(static_cast<std::size_t>(recipe->workers), slots_.size());
+        std::min(static_cast<std::size_t>(spec->workers), slots_.size());
     for (std::size_t i = 0; i < num_workers; ++i) {
       // Made here, so that what it throws is open()'s.
-      auto assembler = std::make_unique<Assembler>(recipe);
+      auto assembler = std::make_unique<Collator>(spec);
       workers_.emplace_back([this, assembler = std::move(assembler)](const std::stop_token& stop) {
         work(*assembler, stop);
       });
@@ -126,20 +126,20 @@ class PrefetchStream final : public Stream {
 
  private:
   struct Slot {
-    std::optional<Assembled> made;
+    std::optional<CollatedBatch> made;
     std::exception_ptr error;
   };
 
   // No more than there are batches, where that is known.
-  static std::size_t num_slots(const Recipe& recipe, std::int64_t first_batch) {
-    std::int64_t slots = recipe.prefetch;
-    if (recipe.dataset) {
-      slots = std::min(slots, recipe.batches_per_pass() * recipe.times - first_batch);
+  static std::size_t num_slots(const LoaderSpec& spec, std::int64_t first_batch) {
+    std::int64_t slots = spec.prefetch;
+    if (spec.dataset) {
+      slots = std::min(slots, spec.batches_per_pass() * spec.times - first_batch);
     }
     return static_cast<std::size_t>(std::max<std::int64_t>(slots, 1));
   }
 
-  std::optional<Assembled> take() override {
+  std::optional<CollatedBatch> take() override {
     std::unique_lock lock(mutex_);
     Slot& slot = slots_[next_ % slots_.size()];
     ready_.wait(lock, [&] { return slot.made || slot.error || next_ == end_; });
@@ -160,7 +160,7 @@ class PrefetchStream final : public Stream {
     workers_.clear();
   }
 
-  void work(Assembler& assembler, const std::stop_token& stop) {
+  void work(Collator& assembler, const std::stop_token& stop) {
     for (;;) {
       // One worker at a time: numbers and batches stay together.
       std::unique_lock turn(turn_mutex_);
@@ -168,11 +168,11 @@ class PrefetchStream final : public Stream {
       const std::size_t number = taken_;
       Slot result;
       try {
-        std::optional<Ticket> ticket = cursor_->next();
-        if (!ticket) return end_at(number);
+        std::optional<BatchRequest> request = sampler_->next();
+        if (!request) return end_at(number);
         ++taken_;
         turn.unlock();
-        result.made = assembler.assemble(std::move(*ticket), stop);
+        result.made = assembler.collate(std::move(*request), stop);
         if (!result.made) return;
       } catch (...) {
         result.error = std::current_exception();
@@ -198,7 +198,7 @@ class PrefetchStream final : public Stream {
   }
 
   std::mutex turn_mutex_;  // guards the two below; taken before mutex_
-  std::unique_ptr<Cursor> cursor_;
+  std::unique_ptr<BatchSampler> sampler_;
   std::size_t taken_ = 0;  // batches that workers have taken on
 
   std::mutex mutex_;                   // guards the three below
@@ -213,12 +213,12 @@ class PrefetchStream final : public Stream {
 
 }  // namespace
 
-std::unique_ptr<BatchStream> open_stream(const std::shared_ptr<const Recipe>& recipe,
+std::unique_ptr<BatchStream> open_stream(const std::shared_ptr<const LoaderSpec>& spec,
                                          std::int64_t epoch, std::int64_t first_batch) {
-  if (recipe->prefetch > 0) {
-    return std::make_unique<PrefetchStream>(recipe, epoch, first_batch);
+  if (spec->prefetch > 0) {
+    return std::make_unique<PrefetchStream>(spec, epoch, first_batch);
   }
-  return std::make_unique<DirectStream>(recipe, epoch, first_batch);
+  return std::make_unique<DirectStream>(spec, epoch, first_batch);
 }
 
 }  // namespace trireme::data::detail

@@ -20,7 +20,7 @@ namespace trireme::data {
 /// Images of different sizes have to be brought to one before they make a batch:
 ///
 ///     const auto photos = image_folder("photos/train");
-///     Pipeline(photos).map("image", random_resized_crop(224, 224)).batch(32).prefetch(4, 2);
+///     DataLoader(photos).map("image", random_resized_crop(224, 224)).batch(32).prefetch(4, 2);
 ///
 /// Throws as class_folders() and, in get(), read_image() do; ConfigError where Trireme was built
 /// without libjpeg and libpng.

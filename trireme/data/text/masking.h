@@ -3,7 +3,7 @@
 // section 3.1).
 #pragma once
 
-#include <trireme/data/random.h>
+#include <trireme/data/philox.h>
 #include <trireme/data/sample_transform.h>
 
 #include <ATen/core/Tensor.h>
@@ -55,7 +55,7 @@ class BertMasking {
 /// BertMasking of one column, which makes two. Throws as its constructor does; refuses another
 /// number of columns.
 ///
-///     pipeline.map_columns({"tokens"}, {"input", "labels"},
+///     loader.map_columns({"tokens"}, {"input", "labels"},
 ///                          bert_masking({.mask_token = 103,
 ///                                        .vocabulary_size = 30522,
 ///                                        .special_tokens = {0, 100, 101, 102, 103}}));

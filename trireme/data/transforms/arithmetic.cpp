@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transforms that compute with each element: rescale, normalize, type_cast.
 #include <trireme/base/error.h>
-#include <trireme/data/detail/pointwise.h>
+#include <trireme/data/detail/pointwise_transforms.h>
 #include <trireme/data/transform.h>
 #include <trireme/data/transforms/elements.h>
 #include <trireme/data/transforms/kernels.h>

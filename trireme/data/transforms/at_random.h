@@ -10,7 +10,7 @@
 namespace trireme::data::detail {
 
 /// Draws one `uniform`: below the probability the sample is changed, else copied.
-class AtRandom : public Operation {
+class RandomApply : public Operation {
  public:
   std::string_view name() const final { return name_; }
 
@@ -23,7 +23,7 @@ class AtRandom : public Operation {
  protected:
   /// Throws UsageError where the probability is not in [0, 1].
   /// @param name a literal.
-  AtRandom(std::string_view name, double probability) : name_(name), probability_(probability) {
+  RandomApply(std::string_view name, double probability) : name_(name), probability_(probability) {
     check_probability(name, probability);
   }
 

@@ -313,9 +313,9 @@ class ToGrayscale final : public detail::Operation {
   std::int64_t channels_;
 };
 
-class RandomGrayscale final : public detail::AtRandom {
+class RandomGrayscale final : public detail::RandomApply {
  public:
-  explicit RandomGrayscale(double probability) : AtRandom("random_grayscale", probability) {}
+  explicit RandomGrayscale(double probability) : RandomApply("random_grayscale", probability) {}
 
   Form result(const Form& input) const override {
     check_colors("random_grayscale", input);

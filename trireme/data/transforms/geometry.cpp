@@ -20,10 +20,10 @@ namespace {
 
 using detail::Form;
 
-class RandomHorizontalFlip final : public detail::AtRandom {
+class RandomHorizontalFlip final : public detail::RandomApply {
  public:
   explicit RandomHorizontalFlip(double probability)
-      : AtRandom("random_horizontal_flip", probability) {}
+      : RandomApply("random_horizontal_flip", probability) {}
 
   Form result(const Form& input) const override {
     detail::planes_of(input);
@@ -43,9 +43,10 @@ class RandomHorizontalFlip final : public detail::AtRandom {
   }
 };
 
-class RandomVerticalFlip final : public detail::AtRandom {
+class RandomVerticalFlip final : public detail::RandomApply {
  public:
-  explicit RandomVerticalFlip(double probability) : AtRandom("random_vertical_flip", probability) {}
+  explicit RandomVerticalFlip(double probability)
+      : RandomApply("random_vertical_flip", probability) {}
 
   Form result(const Form& input) const override {
     detail::planes_of(input);

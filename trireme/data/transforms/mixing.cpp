@@ -2,7 +2,7 @@
 // Mixing the rows of a batch: mixup, cutmix. Loops over memory, so that no OpenMP threads start.
 #include <trireme/base/error.h>
 #include <trireme/data/batch_transform.h>
-#include <trireme/data/detail/names.h>
+#include <trireme/data/detail/column_names.h>
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>

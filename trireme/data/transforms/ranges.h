@@ -3,7 +3,7 @@
 #pragma once
 
 #include <trireme/base/error.h>
-#include <trireme/data/random.h>
+#include <trireme/data/philox.h>
 
 #include <algorithm>
 #include <cmath>

@@ -23,14 +23,14 @@ class Branching {
     look_at(0, most_kept());
     for (int searches = 1; searches < kMostSearches && !open_.empty(); ++searches) {
       const auto cheapest = std::ranges::min_element(open_, {}, &Between::at_least);
-      const Between its = *cheapest;
+      const Between open = *cheapest;
       open_.erase(cheapest);
-      look_at(its.low, its.kept - 1);
-      look_at(its.kept, its.high);
+      look_at(open.low, open.kept - 1);
+      look_at(open.kept, open.high);
       std::erase_if(open_, [&](const Between& other) { return !(other.at_least < best_cost()); });
     }
     found_.at_least = best_cost();
-    for (const Between& its : open_) found_.at_least = std::min(found_.at_least, its.at_least);
+    for (const Between& open : open_) found_.at_least = std::min(found_.at_least, open.at_least);
     if (!is_exact_) found_.at_least = std::min(found_.at_least, at_least_);
     return found_;
   }
@@ -42,27 +42,28 @@ class Branching {
     std::int64_t low = 0;
     std::int64_t high = 0;
     std::int64_t kept = 0;  // of the cheapest
-    RunAgainCost at_least{};
+    RecomputeCost at_least{};
   };
 
-  RunAgainCost best_cost() const {
+  RecomputeCost best_cost() const {
     return found_.choice ? found_.choice->cost : ChoiceLimits().below;
   }
 
   std::int64_t most_kept() const {
     std::int64_t most = ChoiceLimits().kept;
-    for (const MemoryConstraint& its : constraints_) {
+    for (const MemoryConstraint& constraint : constraints_) {
       // The peak is never below what is kept.
-      const std::int64_t times = its.times + (its.has_peak ? 1 : 0);
-      if (times > 0) most = std::min(most, its.limit / times);
+      const std::int64_t times = constraint.times + (constraint.has_peak ? 1 : 0);
+      if (times > 0) most = std::min(most, constraint.limit / times);
     }
     return most;
   }
 
   std::int64_t highest_peak(std::int64_t kept) const {
     std::int64_t highest = ChoiceLimits().peak;
-    for (const MemoryConstraint& its : constraints_) {
-      if (its.has_peak) highest = std::min(highest, its.limit - its.times * kept);
+    for (const MemoryConstraint& constraint : constraints_) {
+      if (constraint.has_peak)
+        highest = std::min(highest, constraint.limit - constraint.times * kept);
     }
     return highest;
   }
@@ -72,7 +73,8 @@ class Branching {
     const Choices choices =
         best_choices(line_, {.kept = high, .peak = highest_peak(low), .below = best_cost()}, room_);
     const auto fits = [&](const Choice& choice) {
-      return std::ranges::all_of(constraints_, [&](const auto& its) { return its.allows(choice); });
+      return std::ranges::all_of(constraints_,
+                                 [&](const auto& constraint) { return constraint.allows(choice); });
     };
     const auto fitting = std::ranges::find_if(choices.best, fits);
     if (!choices.is_exact) {
@@ -94,7 +96,7 @@ class Branching {
   std::vector<Between> open_;
   CheapestChoice found_;
   bool is_exact_ = true;
-  RunAgainCost at_least_ = ChoiceLimits().below;
+  RecomputeCost at_least_ = ChoiceLimits().below;
 };
 
 }  // namespace

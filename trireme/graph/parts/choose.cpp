@@ -79,9 +79,9 @@ class Search {
   }
 
   Label run_again(Label label, int unit) const {
-    const Unit& its = line_.units[element(unit)];
-    label.kept += its.run_again_bytes;
-    label.rebuilt += its.own_bytes + its.rebuilt_bytes;
+    const Unit& line_unit = line_.units[element(unit)];
+    label.kept += line_unit.run_again_bytes;
+    label.rebuilt += line_unit.own_bytes + line_unit.rebuilt_bytes;
     for (const Slots::Use& use : slots_.uses(unit)) {
       if (use.is_made) label.inside.add(use.slot);
       if (!label.inside.has(use.slot)) {
@@ -90,11 +90,11 @@ class Search {
         label.rebuilt += slots_.bytes(use.slot);
       }
     }
-    if (its.keeps) {
+    if (line_unit.keeps) {
       label.cost = label.through;
-      label.cost += its.cost_to_last;
+      label.cost += line_unit.cost_to_last;
     }
-    label.through += its.cost;
+    label.through += line_unit.cost;
     return label;
   }
 
@@ -136,16 +136,16 @@ std::vector<int> range_of_units(const std::vector<UnitRange>& ranges, std::size_
   return own;
 }
 
-RunAgainCost cost_of(const Line& line, const UnitRange& range) {
-  RunAgainCost through;
-  RunAgainCost cost;
+RecomputeCost cost_of(const Line& line, const UnitRange& range) {
+  RecomputeCost through;
+  RecomputeCost cost;
   for (int unit = range.begin; unit < range.end; ++unit) {
-    const Unit& its = line.units[element(unit)];
-    if (its.keeps) {
+    const Unit& line_unit = line.units[element(unit)];
+    if (line_unit.keeps) {
       cost = through;
-      cost += its.cost_to_last;
+      cost += line_unit.cost_to_last;
     }
-    through += its.cost;
+    through += line_unit.cost;
   }
   return cost;
 }
@@ -173,8 +173,8 @@ Choice evaluate(const Line& line, std::vector<UnitRange> ranges) {
       if (range_of[element(unit)] < 0) from = std::min(from, unit);
     }
     for (const int unit : tensor.readers) {
-      const int its = range_of[element(unit)];
-      if (its >= 0 && its != own) from = std::min(from, ranges[element(its)].begin);
+      const int range = range_of[element(unit)];
+      if (range >= 0 && range != own) from = std::min(from, ranges[element(range)].begin);
     }
     if (from < std::ssize(line.units)) kept_from[element(from)] += tensor.bytes;
     const auto is_inside = [&](int unit) { return range_of[element(unit)] == own; };
@@ -198,8 +198,9 @@ namespace {
 
 // Where there was no room for all, a search leaves them by what they keep.
 void sort_by_cost(std::vector<Choice>& choices) {
-  std::ranges::stable_sort(
-      choices, {}, [](const Choice& its) { return std::tuple(its.cost, its.kept, its.peak); });
+  std::ranges::stable_sort(choices, {}, [](const Choice& candidate) {
+    return std::tuple(candidate.cost, candidate.kept, candidate.peak);
+  });
 }
 
 }  // namespace

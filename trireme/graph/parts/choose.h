@@ -18,12 +18,12 @@
 namespace trireme::graph {
 
 /// The less the better: floating-point operations, and where these are equal bytes of results.
-struct RunAgainCost {
+struct RecomputeCost {
   double flops = 0;
   double bytes = 0;
 
-  auto operator<=>(const RunAgainCost&) const = default;
-  RunAgainCost& operator+=(const RunAgainCost& other) {
+  auto operator<=>(const RecomputeCost&) const = default;
+  RecomputeCost& operator+=(const RecomputeCost& other) {
     flops += other.flops;
     bytes += other.bytes;
     return *this;
@@ -32,10 +32,10 @@ struct RunAgainCost {
 
 /// What runs as one.
 struct Unit {
-  RunAgainCost cost{};  ///< of running it
+  RecomputeCost cost{};  ///< of running it
   /// Of running it up to the last tensor that it keeps; a second run that needs nothing after it
   /// ends there.
-  RunAgainCost cost_to_last{};
+  RecomputeCost cost_to_last{};
   bool keeps = false;                ///< anything, so that a second run has to come here
   std::int64_t own_bytes = 0;        ///< kept for its backward alone
   std::int64_t rebuilt_bytes = 0;    ///< what a second run makes beside what was kept
@@ -68,7 +68,7 @@ struct Choice {
   std::vector<UnitRange> ranges{};  ///< that are run again, in order
   std::int64_t kept = 0;
   std::int64_t peak = 0;  ///< at least `kept`
-  RunAgainCost cost{};
+  RecomputeCost cost{};
 };
 
 /// What a choice of ranges keeps and costs. A unit that is not run again keeps own_bytes and what
@@ -81,7 +81,7 @@ struct ChoiceLimits {
   std::int64_t kept = std::numeric_limits<std::int64_t>::max();
   std::int64_t peak = std::numeric_limits<std::int64_t>::max();
   /// Only choices that cost less are looked for.
-  RunAgainCost below = {.flops = std::numeric_limits<double>::infinity(), .bytes = 0};
+  RecomputeCost below = {.flops = std::numeric_limits<double>::infinity(), .bytes = 0};
 };
 
 struct Choices {
@@ -114,7 +114,7 @@ struct MemoryConstraint {
 struct CheapestChoice {
   std::optional<Choice> choice{};  ///< none where none fits
   /// No choice that fits costs less; the cost of `choice` unless too many had to be looked at.
-  RunAgainCost at_least{};
+  RecomputeCost at_least{};
 };
 
 /// The choice that costs least of those that fit all constraints.

@@ -18,7 +18,7 @@ bool is_of_module(const Value& value) {
 bool keeps(const Node& node) { return !node.saved.empty() || node.saved_bytes > 0; }
 
 // Views cost nothing, though they count as an operation for each element in a record.
-RunAgainCost cost_of(const Node& node) {
+RecomputeCost cost_of(const Node& node) {
   if (node.bytes == 0 && node.writes.empty()) return {};
   return {.flops = node.flops, .bytes = static_cast<double>(node.bytes)};
 }
@@ -108,13 +108,13 @@ class Memories {
 
 // Up to the last tensor that the operator keeps: what it has computed itself is there only once it
 // has run.
-RunAgainCost cost_to_last(const Memories& memories, int index) {
+RecomputeCost cost_to_last(const Memories& memories, int index) {
   const Node& node = memories.graph().node(index);
   const bool keeps_own =
       node.saved_bytes > 0 || std::ranges::any_of(node.saved, [&](const ValueId id) {
         return memories.graph().value(id).node == index;
       });
-  return keeps_own ? cost_of(node) : RunAgainCost();
+  return keeps_own ? cost_of(node) : RecomputeCost();
 }
 
 bool keeps_anything(const Graph& graph, const Part& part) {
@@ -130,9 +130,9 @@ const Part* part_at(const std::vector<Part>& parts, int node) {
 }
 
 // Of a second run, which ends with the last that is kept; parts within keep their inputs.
-RunAgainCost cost_of(const Memories& memories, const Part& part) {
-  RunAgainCost cost;
-  RunAgainCost through;
+RecomputeCost cost_of(const Memories& memories, const Part& part) {
+  RecomputeCost cost;
+  RecomputeCost through;
   for (int node = part.begin; node < part.end;) {
     const Part* const inner = part_at(part.parts, node);
     const int end = inner == nullptr ? node + 1 : inner->end;
@@ -213,7 +213,7 @@ class Keeping {
 
 // An operator that costs, keeps and changes nothing goes with the one before it.
 bool is_nothing(const Node& node) {
-  return cost_of(node) == RunAgainCost() && !keeps(node) && node.writes.empty();
+  return cost_of(node) == RecomputeCost() && !keeps(node) && node.writes.empty();
 }
 
 std::vector<int> boundaries_of_units(const Graph& graph, int begin, int end) {

@@ -21,7 +21,7 @@ struct KeptBytes {
   /// so is what comes before it; 0 without parts. Gradients do not count.
   std::int64_t rebuilding = 0;
   /// Of what runs again.
-  RunAgainCost cost{};
+  RecomputeCost cost{};
 };
 
 /// Of operators `begin` to `end - 1` with these parts. What LibTorch keeps and backward never reads

@@ -44,14 +44,14 @@ class NumberSet {
 struct Label {
   std::int64_t kept = 0;
   std::int64_t peak = 0;  ///< of ranges that have ended
-  RunAgainCost cost{};
+  RecomputeCost cost{};
   NumberSet counted;  ///< slots of tensors that are in `kept`
   int link = -1;      ///< the last range
 
   // Of a range that has not ended:
   int begin = -1;
   std::int64_t rebuilt = 0;
-  RunAgainCost through{};   ///< of running it to here, whether or not anything is kept here
+  RecomputeCost through{};  ///< of running it to here, whether or not anything is kept here
   NumberSet inside;         ///< slots of tensors that it has made
   NumberSet rebuilt_slots;  ///< of these what is in `rebuilt`
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/graph/parts/patterns.h>
 
-#include <trireme/base/config/nearest.h>
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
 #include <trireme/graph/record/modules.h>
 
@@ -117,7 +117,7 @@ void join_overlapping(std::vector<Part>& all) {
   };
   for (std::size_t i = 0; i < all.size();) {
     const auto other =
-        std::ranges::find_if(all, [&](const Part& its) { return overlap(all[i], its); });
+        std::ranges::find_if(all, [&](const Part& part) { return overlap(all[i], part); });
     if (other == all.end()) {
       ++i;
       continue;

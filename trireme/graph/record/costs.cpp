@@ -13,7 +13,7 @@
 namespace trireme::graph::detail {
 namespace {
 
-std::int64_t bytes_of(const tensor::RehearsedTensor& tensor) {
+std::int64_t bytes_of(const tensor::DryRunTensor& tensor) {
   auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
   for (const std::int64_t size : tensor.sizes) bytes *= size;
   return bytes;
@@ -55,37 +55,37 @@ void Costs::begin_backward() {
   }
 }
 
-void Costs::add(const tensor::RehearsedCall& call) {
+void Costs::add(const tensor::DryRunCall& call) {
   if (is_backward_) {
     add_backward(call);
     return;
   }
-  const Known& its = known(call.name);
+  const Known& facts = known(call.name);
   recorder_->add_flops(call.flops);
-  if (its.is_random) recorder_->notice_random();
-  Made made = {.node = recorder_->current_node(), .is_view = its.is_view};
-  if (its.is_view && !call.inputs.empty()) {
+  if (facts.is_random) recorder_->notice_random();
+  Made made = {.node = recorder_->current_node(), .is_view = facts.is_view};
+  if (facts.is_view && !call.inputs.empty()) {
     made.viewed = call.inputs[0].made_by;
     made.name = call.inputs[0].name;
   }
-  for (const tensor::RehearsedTensor& output : call.outputs) made.bytes.push_back(bytes_of(output));
+  for (const tensor::DryRunTensor& output : call.outputs) made.bytes.push_back(bytes_of(output));
   forward_.push_back(std::move(made));
 }
 
-void Costs::add_backward(const tensor::RehearsedCall& call) {
+void Costs::add_backward(const tensor::DryRunCall& call) {
   const auto running = torch::autograd::get_current_node();
   const int node = running ? recorder_->node_of_sequence(running->sequence_nr()) : -1;
   if (node >= 0) {
-    Node& its = graph_->nodes[static_cast<std::size_t>(node)];
-    its.backward_flops += call.flops;
-    its.saved_bytes += workspaces_.bytes(call);
+    Node& this_node = graph_->nodes[static_cast<std::size_t>(node)];
+    this_node.backward_flops += call.flops;
+    this_node.saved_bytes += workspaces_.bytes(call);
   }
   read_.clear();
-  const std::optional<KeptFactors> factors = kept_factors(call);
+  const std::optional<SavedFactors> factors = saved_factors(call);
   if (factors && node >= 0) {
     graph_->nodes[static_cast<std::size_t>(node)].saved_bytes += factors->copied_bytes;
   }
-  for (const tensor::RehearsedTensor& input : call.inputs) {
+  for (const tensor::DryRunTensor& input : call.inputs) {
     const bool is_first = input.argument == "self";
     const bool is_second = input.argument == "other" || input.argument == "weight";
     if (factors && ((is_first && !factors->has_first) || (is_second && !factors->has_second))) {
@@ -106,7 +106,7 @@ int Costs::root_of(int call) const {
 }
 
 // What a call made, or its one result where a view of it is read: a view keeps all of it.
-std::int64_t Costs::bytes_of_root(int call, const tensor::RehearsedTensor& view) const {
+std::int64_t Costs::bytes_of_root(int call, const tensor::DryRunTensor& view) const {
   const Made& made = forward_[static_cast<std::size_t>(call)];
   return made.bytes.size() == 1 ? made.bytes.front() : bytes_of(view);
 }
@@ -131,15 +131,16 @@ void Costs::save_result(int call, std::int64_t bytes, int reader) {
 }
 
 void Costs::note(ValueId value, int reader) {
-  Value& its = graph_->values[static_cast<std::size_t>(value)];
-  its.is_saved = its.is_saved || its.node >= 0 || its.kind == ValueKind::kInput;
+  Value& kept_value = graph_->values[static_cast<std::size_t>(value)];
+  kept_value.is_saved =
+      kept_value.is_saved || kept_value.node >= 0 || kept_value.kind == ValueKind::kInput;
   if (reader < 0) return;
   std::vector<ValueId>& saved = graph_->nodes[static_cast<std::size_t>(reader)].saved;
   if (std::ranges::find(saved, value) == saved.end()) saved.push_back(value);
 }
 
 // A tensor that forward made and backward reads has been kept for it.
-void Costs::save(const tensor::RehearsedTensor& tensor, int reader) {
+void Costs::save(const tensor::DryRunTensor& tensor, int reader) {
   int call = tensor.made_by;
   if (call >= static_cast<int>(forward_.size())) return;
   std::string name = tensor.name;
@@ -164,9 +165,8 @@ void Costs::save(const tensor::RehearsedTensor& tensor, int reader) {
   save_before(tensor, name, reader);
 }
 
-// What no rehearsed call has made: it has a name, or has values, and is told by its memory.
-void Costs::save_before(const tensor::RehearsedTensor& tensor, const std::string& name,
-                        int reader) {
+// What no recorded call has made: it has a name, or has values, and is told by its memory.
+void Costs::save_before(const tensor::DryRunTensor& tensor, const std::string& name, int reader) {
   if (const auto found = named_.find(name); found != named_.end()) {
     note(found->second, reader);
     return;

@@ -5,7 +5,7 @@
 #include <trireme/graph/graph.h>
 #include <trireme/graph/record/recorder.h>
 #include <trireme/graph/record/workspace.h>
-#include <trireme/tensor/rehearsal/record.h>
+#include <trireme/tensor/dry_run/dry_run_record.h>
 
 #include <cstdint>
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace trireme::graph::detail {
 
-/// Is told of every rehearsed call, in their order.
+/// Is told of every recorded call, in their order.
 class Costs {
  public:
   Costs(Graph& graph, Recorder& recorder) : graph_(&graph), recorder_(&recorder) {}
@@ -24,7 +24,7 @@ class Costs {
   /// Forward is recorded; what comes now is backward.
   void begin_backward();
 
-  void add(const tensor::RehearsedCall& call);
+  void add(const tensor::DryRunCall& call);
 
  private:
   struct Made {
@@ -41,11 +41,11 @@ class Costs {
 
   const Known& known(const std::string& name);
   int root_of(int call) const;
-  std::int64_t bytes_of_root(int call, const tensor::RehearsedTensor& view) const;
-  void add_backward(const tensor::RehearsedCall& call);
-  void save(const tensor::RehearsedTensor& tensor, int reader);
+  std::int64_t bytes_of_root(int call, const tensor::DryRunTensor& view) const;
+  void add_backward(const tensor::DryRunCall& call);
+  void save(const tensor::DryRunTensor& tensor, int reader);
   void save_result(int call, std::int64_t bytes, int reader);
-  void save_before(const tensor::RehearsedTensor& tensor, const std::string& name, int reader);
+  void save_before(const tensor::DryRunTensor& tensor, const std::string& name, int reader);
   void note(ValueId value, int reader);
 
   Graph* graph_;

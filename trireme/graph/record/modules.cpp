@@ -46,9 +46,9 @@ std::string module_between(const std::string& before, const std::string& after,
 }  // namespace
 
 ModuleTree::ModuleTree(const torch::nn::Module& module) {
-  module.apply([this](const std::string& path, const torch::nn::Module& its) {
-    modules.push_back({.path = path, .type = its.name(), .is_training = its.is_training()});
-    if (is_list(its.name())) lists.insert(path);
+  module.apply([this](const std::string& path, const torch::nn::Module& child) {
+    modules.push_back({.path = path, .type = child.name(), .is_training = child.is_training()});
+    if (is_list(child.name())) lists.insert(path);
   });
   std::unordered_map<const c10::TensorImpl*, std::size_t> seen;
   add_tensors(module.named_parameters(), true, tensors, seen);
@@ -73,11 +73,11 @@ void assign_modules(Graph& graph, const ModuleTree& tree) {
   }
   std::string before;
   for (std::size_t i = 0; i < touched.size(); ++i) {
-    std::string& its = graph.nodes[i].module;
+    std::string& module = graph.nodes[i].module;
     if (touched[i]) {
-      before = its = *touched[i];
+      before = module = *touched[i];
     } else if (after[i] != nullptr) {
-      its = module_between(before, *after[i], tree);
+      module = module_between(before, *after[i], tree);
     }
   }
   for (Mark& mark : graph.marks) {

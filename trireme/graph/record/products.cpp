@@ -17,7 +17,7 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 
-at::Tensor without_memory(const tensor::RehearsedTensor& like) {
+at::Tensor without_memory(const tensor::DryRunTensor& like) {
   at::Tensor made = at::empty_strided(like.sizes, like.strides,
                                       at::TensorOptions().dtype(like.dtype).device(at::kMeta));
   return made.requires_grad_(like.requires_grad);
@@ -55,11 +55,11 @@ std::vector<at::Tensor> saved_for(const at::Tensor& result) {
 
 }  // namespace
 
-std::optional<KeptFactors> kept_factors(const tensor::RehearsedCall& backward) {
+std::optional<SavedFactors> saved_factors(const tensor::DryRunCall& backward) {
   const bool is_linear = backward.name == "aten::linear_backward";
   if (!is_linear && backward.name != "aten::matmul_backward") return std::nullopt;
   const auto input = [&](std::string_view name) {
-    return std::ranges::find(backward.inputs, name, &tensor::RehearsedTensor::argument);
+    return std::ranges::find(backward.inputs, name, &tensor::DryRunTensor::argument);
   };
   const auto first = input("self");
   const auto second = input(is_linear ? "weight" : "other");
@@ -71,7 +71,7 @@ std::optional<KeptFactors> kept_factors(const tensor::RehearsedCall& backward) {
   const at::AutoGradMode with_graph(true);
   const at::Tensor left = without_memory(*first);
   const at::Tensor right = without_memory(*second);
-  KeptFactors kept;
+  SavedFactors kept;
   for (const at::Tensor& saved : saved_for(at::matmul(left, is_linear ? right.t() : right))) {
     if (!saved.defined()) continue;
     const c10::Storage& memory = saved.storage();

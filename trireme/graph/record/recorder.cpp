@@ -5,9 +5,9 @@
 #include <trireme/graph/record/arguments.h>
 #include <trireme/graph/record/modules.h>
 #include <trireme/graph/record/refusals.h>
-#include <trireme/tensor/dispatch/held.h>
-#include <trireme/tensor/rehearsal/rehearsal.h>
-#include <trireme/tensor/rehearsal/results.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
+#include <trireme/tensor/dry_run/dry_run.h>
+#include <trireme/tensor/dry_run/results.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/SequenceNumber.h>
@@ -73,9 +73,9 @@ void Recorder::mark(const at::Tensor& tensor, std::string_view name) {
                graph_->modules.end() ||
            std::ranges::find(graph_->marks, wanted, &Mark::name) != graph_->marks.end();
   };
-  std::string its(name);
-  for (int number = 1; is_taken(its); ++number) its = join_message(name, ".", number);
-  graph_->marks.push_back({.name = std::move(its),
+  std::string path(name);
+  for (int number = 1; is_taken(path); ++number) path = join_message(name, ".", number);
+  graph_->marks.push_back({.name = std::move(path),
                            .node = graph_->num_nodes(),
                            .value = tensor.defined() ? find(tensor) : kNoValue,
                            .module = {}});
@@ -100,9 +100,9 @@ ValueId Recorder::add_value(const at::Tensor& tensor, Value value) {
   if (value.object == kNoValue) value.object = id;
   if (value.memory == kNoValue) value.memory = id;
   graph_->values.push_back(std::move(value));
-  const tensor::Rehearsal* const rehearsal = tensor::Rehearsal::of_thread();
-  const bool is_rehearsed = rehearsal != nullptr && tensor::is_wrapper(tensor);
-  call_.push_back(is_rehearsed ? rehearsal->describe(tensor).made_by : -1);
+  const tensor::DryRun* const dry_run = tensor::DryRun::of_thread();
+  const bool is_in_dry_run = dry_run != nullptr && tensor::is_wrapper(tensor);
+  call_.push_back(is_in_dry_run ? dry_run->describe(tensor).made_by : -1);
   depends_on_random_.push_back(false);
   if (!tensor::is_wrapper(tensor) && tensor.has_storage()) {
     const c10::Storage& storage = tensor.storage();

@@ -73,7 +73,7 @@ class Recorder {
   /// The value that took the memory of a tensor with values; kNoValue where none did.
   ValueId value_of_memory(const void* memory) const;
 
-  /// The rehearsed call that made a value; -1 where none did.
+  /// The recorded call that made a value; -1 where none did.
   int call_of(ValueId value) const { return call_.at(static_cast<std::size_t>(value)); }
 
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack);

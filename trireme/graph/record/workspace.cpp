@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/graph/record/workspace.h>
 
-#include <trireme/tensor/rehearsal/interception.h>
+#include <trireme/tensor/dry_run/interception.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -44,13 +44,13 @@ std::int64_t bytes_of_layer(at::ScalarType dtype,
 
 }  // namespace
 
-std::int64_t Workspaces::bytes(const tensor::RehearsedCall& backward) {
+std::int64_t Workspaces::bytes(const tensor::DryRunCall& backward) {
   if (backward.name != "aten::mkldnn_rnn_layer_backward") return 0;
   Sizes sizes;
   at::ScalarType dtype = at::kFloat;
   for (const std::string_view argument : kArguments) {
     const auto found =
-        std::ranges::find(backward.inputs, argument, &tensor::RehearsedTensor::argument);
+        std::ranges::find(backward.inputs, argument, &tensor::DryRunTensor::argument);
     if (found == backward.inputs.end()) return 0;
     sizes.push_back(found->sizes);
     dtype = found->dtype;

@@ -2,7 +2,7 @@
 // What kernels keep for their backward and only they know the size of.
 #pragma once
 
-#include <trireme/tensor/rehearsal/record.h>
+#include <trireme/tensor/dry_run/dry_run_record.h>
 
 #include <cstdint>
 #include <map>
@@ -15,7 +15,7 @@ namespace trireme::graph::detail {
 class Workspaces {
  public:
   /// Bytes that a call of backward was handed; 0 for operators without a workspace.
-  std::int64_t bytes(const tensor::RehearsedCall& backward);
+  std::int64_t bytes(const tensor::DryRunCall& backward);
 
  private:
   using Sizes = std::vector<std::vector<std::int64_t>>;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/graph/run/random_stream.h>
 
-#include <trireme/tensor/rehearsal/interception.h>
+#include <trireme/tensor/dry_run/interception.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -75,9 +75,9 @@ at::mt19937 engine_of(std::uint64_t key) {
 }
 
 at::Generator generator_of(std::uint64_t key) {
-  auto its = c10::make_intrusive<at::CPUGeneratorImpl>();
-  its->set_engine(engine_of(key));
-  return at::Generator(std::move(its));
+  auto generator = c10::make_intrusive<at::CPUGeneratorImpl>();
+  generator->set_engine(engine_of(key));
+  return at::Generator(std::move(generator));
 }
 
 }  // namespace

@@ -19,14 +19,15 @@ bool takes_tensors(const c10::Type& type) {
   if (type.kind() == c10::TypeKind::TensorType) return true;
   const auto contained = type.containedTypes();
   return std::ranges::any_of(contained,
-                             [](const c10::TypePtr& its) { return takes_tensors(*its); });
+                             [](const c10::TypePtr& element) { return takes_tensors(*element); });
 }
 
 bool is_list(const c10::Type& type) {
   if (type.kind() == c10::TypeKind::ListType) return true;
   if (type.kind() != c10::TypeKind::OptionalType) return false;
   const auto contained = type.containedTypes();
-  return std::ranges::any_of(contained, [](const c10::TypePtr& its) { return is_list(*its); });
+  return std::ranges::any_of(contained,
+                             [](const c10::TypePtr& element) { return is_list(*element); });
 }
 
 class Check {

@@ -3,7 +3,7 @@
 #include <trireme/base/text.h>
 #include <trireme/graph/module_path.h>
 #include <trireme/graph/show/detail/json_reader.h>
-#include <trireme/graph/show/text.h>
+#include <trireme/graph/show/graph_text.h>
 #include <trireme/graph/show/text_format.h>
 
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/graph/show/table.h>
 
-#include <trireme/graph/show/fold.h>
+#include <trireme/graph/show/aggregate.h>
 #include <trireme/graph/show/names.h>
 #include <trireme/report/number.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
+#include <trireme/graph/show/graph_text.h>
 #include <trireme/graph/show/names.h>
-#include <trireme/graph/show/text.h>
 #include <trireme/graph/show/text_format.h>
 
 #include <nlohmann/json.hpp>

@@ -5,8 +5,8 @@
 #pragma once
 
 #include <trireme/base/unique_fd.h>
-#include <trireme/launch/run/console.h>
 #include <trireme/launch/run/run.h>
+#include <trireme/launch/run/supervisor_console.h>
 
 #include <filesystem>
 #include <string>

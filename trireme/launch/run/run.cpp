@@ -39,8 +39,8 @@ void open_standard_streams() {
 }
 
 // Host 0 of several listens on all its interfaces, and need not know its own name.
-StorePlace place_of(const RunPlan& plan, const RunOptions& options, ListeningSocket socket,
-                    const std::string& secret) {
+StoreAddress place_of(const RunPlan& plan, const RunOptions& options, ListeningSocket socket,
+                      const std::string& secret) {
   const bool is_named = !plan.hosts_store || options.nodes == 1;
   return {.listening_socket = std::move(socket.fd),
           .address = is_named ? options.master_address.value_or("127.0.0.1") : "127.0.0.1",
@@ -146,7 +146,7 @@ int run(const RunOptions& options) {
   } else {
     add_variable(plan, kSecretVariable, secret);
   }
-  StorePlace place = place_of(plan, options, std::move(socket), secret);
+  StoreAddress place = place_of(plan, options, std::move(socket), secret);
   try {
     return run_in_two_processes([&](SupervisorSetting setting) {
       return Supervisor(plan, options, log_folder, std::move(place), std::move(setting)).run();

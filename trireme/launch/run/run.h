@@ -32,7 +32,7 @@ enum class Binding {
 };
 
 /// Where the store of a run is.
-struct StorePlace {
+struct StoreAddress {
   /// Listens already and is to be served; none where the launcher of another host serves the store.
   UniqueFd listening_socket;
   /// Where this process reaches it.
@@ -62,7 +62,7 @@ class RunStore {
 
 /// Serves the store at a place, or joins it, for as long as what it returns lives. Blocking up to
 /// the place's timeout; throws ConfigError where that fails.
-using StoreOpener = std::function<std::unique_ptr<RunStore>(StorePlace)>;
+using StoreOpener = std::function<std::unique_ptr<RunStore>(StoreAddress)>;
 
 /// What to run, and how.
 struct RunOptions {

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
-#include <trireme/launch/run/program.h>
+#include <trireme/launch/run/start_process.h>
 #include <trireme/launch/secret.h>
 
 #include <algorithm>

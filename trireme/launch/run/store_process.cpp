@@ -64,7 +64,7 @@ void bound_memory() {
 // The other side of StoreProcess, from its start to its end.
 class Server {
  public:
-  Server(UniqueFd channel, const StoreOpener& open, StorePlace place)
+  Server(UniqueFd channel, const StoreOpener& open, StoreAddress place)
       : channel_(std::move(channel)), serves_(static_cast<bool>(place.listening_socket)) {
     using Kind = StoreProcess::Report::Kind;
     try {
@@ -127,7 +127,7 @@ class Server {
   std::unique_ptr<RunStore> store_;
 };
 
-[[noreturn]] void be_store(UniqueFd channel, const StoreOpener& open, StorePlace place,
+[[noreturn]] void be_store(UniqueFd channel, const StoreOpener& open, StoreAddress place,
                            pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(0);
@@ -139,7 +139,7 @@ class Server {
 
 }  // namespace
 
-StoreProcess::StoreProcess(const StoreOpener& open, StorePlace place) {
+StoreProcess::StoreProcess(const StoreOpener& open, StoreAddress place) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw ConfigError(join_message("cannot make a pair of sockets: ", describe_errno(errno)),

@@ -34,7 +34,7 @@ class StoreProcess {
 
   /// Forks; the caller must have one thread. The new process closes the place's socket here, opens
   /// the store there, and is killed when the calling thread ends. Throws ConfigError.
-  StoreProcess(const StoreOpener& open, StorePlace place);
+  StoreProcess(const StoreOpener& open, StoreAddress place);
 
   pid_t id() const { return process_; }
   /// Readable when there is a report, or the process has ended; to be watched for writing too while

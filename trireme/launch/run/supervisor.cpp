@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/launch/run/exit_report.h>
-#include <trireme/launch/run/program.h>
+#include <trireme/launch/run/start_process.h>
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -48,7 +48,7 @@ void try_to_look(const std::function<void()>& look) {
 }  // namespace
 
 Supervisor::Supervisor(const RunPlan& plan, const RunOptions& options,
-                       std::filesystem::path log_folder, StorePlace place,
+                       std::filesystem::path log_folder, StoreAddress place,
                        SupervisorSetting setting)
     : plan_(plan),
       options_(options),

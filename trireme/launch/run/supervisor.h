@@ -33,7 +33,7 @@ class Supervisor {
  public:
   /// @param place where the store is to be served, or another host does.
   Supervisor(const RunPlan& plan, const RunOptions& options, std::filesystem::path log_folder,
-             StorePlace place, SupervisorSetting setting);
+             StoreAddress place, SupervisorSetting setting);
 
   /// Returns the exit code of the run; removes logs that nobody asked for where all went well.
   /// Throws ConfigError where a rank or the store cannot be started; nothing is left running then
@@ -108,7 +108,7 @@ class Supervisor {
   const RunPlan& plan_;
   const RunOptions& options_;
   std::filesystem::path log_folder_;
-  StorePlace place_;
+  StoreAddress place_;
   SupervisorSetting setting_;
   rlimit rank_open_files_{};
   UniqueFd epoll_;

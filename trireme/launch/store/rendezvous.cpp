@@ -6,8 +6,8 @@
 #include <trireme/base/machine.h>
 #include <trireme/base/text.h>
 #include <trireme/launch/run/exit_report.h>
-#include <trireme/launch/store/quiet_torch.h>
 #include <trireme/launch/store/sealed_store.h>
+#include <trireme/launch/store/torch_log_silencer.h>
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -29,18 +29,18 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookAround{200};
 
 std::string attendance_key(int rank, int round) {
-  return join_message("attendance/", round, "/", rank);
+  return join_message("peer_info/", round, "/", rank);
 }
 
 // One field a line; host names and versions hold no line breaks.
-std::string encode(const Attendance& entry) {
+std::string encode(const PeerInfo& entry) {
   return join_message(entry.world_size, '\n', entry.process_id, '\n', entry.host, '\n',
                       entry.machine, '\n', entry.process_space, '\n', entry.torch_version);
 }
 
-Attendance decode(const std::string& text) {
+PeerInfo decode(const std::string& text) {
   TextReader lines(text);
-  Attendance entry;
+  PeerInfo entry;
   lines >> entry.world_size >> entry.process_id >> std::ws;
   std::getline(lines, entry.host);
   std::getline(lines, entry.machine);
@@ -49,7 +49,7 @@ Attendance decode(const std::string& text) {
   return entry;
 }
 
-void claim_rank(c10d::Store& store, const Identity& identity, const Attendance& own, int round) {
+void claim_rank(c10d::Store& store, const Identity& identity, const PeerInfo& own, int round) {
   if (store.add(join_message("claim/", round, "/", identity.rank), 1) > 1) {
     throw ConfigError(
         join_message("process ", own.process_id, " on ", own.host, " claims rank ", identity.rank,
@@ -84,8 +84,8 @@ void check_nobody_left(c10d::Store& store, const std::vector<int>& missing, int 
                   "TRIREME_TIMEOUT or `trireme run --timeout` sets the deadline in seconds");
 }
 
-void check_agreement(int rank, const Attendance& entry, const Identity& identity,
-                     const Attendance& own) {
+void check_agreement(int rank, const PeerInfo& entry, const Identity& identity,
+                     const PeerInfo& own) {
   const auto who =
       join_message("rank ", rank, " (process ", entry.process_id, " on ", entry.host, ")");
   if (entry.world_size != own.world_size) {
@@ -102,10 +102,10 @@ void check_agreement(int rank, const Attendance& entry, const Identity& identity
 
 // Waits for every entry and checks each as it comes, so that a disagreement is not mistaken for an
 // absence.
-std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity,
-                                  const Attendance& own, milliseconds timeout, int round) {
+std::vector<PeerInfo> await_all(c10d::Store& store, const Identity& identity, const PeerInfo& own,
+                                milliseconds timeout, int round) {
   const auto deadline = Clock::now() + timeout;
-  std::vector<Attendance> entries(static_cast<std::size_t>(identity.world_size));
+  std::vector<PeerInfo> entries(static_cast<std::size_t>(identity.world_size));
   std::vector<int> missing(entries.size());
   std::iota(missing.begin(), missing.end(), 0);
   while (!missing.empty()) {
@@ -119,7 +119,7 @@ std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity,
     }
     std::erase_if(missing, [&](int rank) {
       if (!store.check({attendance_key(rank, round)})) return false;
-      Attendance& entry = entries[static_cast<std::size_t>(rank)];
+      PeerInfo& entry = entries[static_cast<std::size_t>(rank)];
       const std::string text = store.get_to_str(attendance_key(rank, round));
       if (is_sealed(text)) {
         throw ConfigError(join_message("rank ", rank, " has a secret (TRIREME_SECRET) and rank ",
@@ -136,7 +136,8 @@ std::vector<Attendance> await_all(c10d::Store& store, const Identity& identity,
   return entries;
 }
 
-// A file store's file goes with the last of all ranks; of a meeting that failed nobody is the last.
+// A file store's file goes with the last of all ranks; of a rendezvous that failed nobody is the
+// last.
 void remove_file_of(c10d::Store& store) {
   auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
   if (prefixed == nullptr) return;
@@ -151,7 +152,7 @@ void remove_file_of(c10d::Store& store) {
 
 std::string exit_key(int rank) { return join_message("exit/", rank); }
 
-Attendance own_attendance(const Identity& identity) {
+PeerInfo own_peer_info(const Identity& identity) {
   std::ifstream boot_file("/proc/sys/kernel/random/boot_id");
   std::string boot;
   std::getline(boot_file, boot);
@@ -166,9 +167,9 @@ Attendance own_attendance(const Identity& identity) {
           .torch_version = TORCH_VERSION};
 }
 
-std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const Attendance& own,
-                             milliseconds timeout, int round) {
-  const QuietTorch quiet;
+std::vector<PeerInfo> rendezvous(c10d::Store& store, const Identity& identity, const PeerInfo& own,
+                                 milliseconds timeout, int round) {
+  const TorchLogSilencer quiet;
   try {
     claim_rank(store, identity, own, round);
     try {

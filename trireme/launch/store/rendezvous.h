@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The meeting of all ranks over a store: everybody comes or everybody learns who did not.
+// The rendezvous of all ranks over a store: everybody comes or everybody learns who did not.
 #pragma once
 
 #include <trireme/launch/launcher_environment.h>
@@ -17,7 +17,7 @@ class Store;
 namespace trireme::launch {
 
 /// What a rank tells the others about itself.
-struct Attendance {
+struct PeerInfo {
   int world_size = 1;
   std::int64_t process_id = 0;
   std::string host;
@@ -31,7 +31,7 @@ struct Attendance {
 };
 
 /// This process's own entry.
-Attendance own_attendance(const Identity& identity);
+PeerInfo own_peer_info(const Identity& identity);
 
 /// Writes this rank's entry and waits until every rank's is there; returns them by rank.
 /// Collective, blocking up to `timeout`. Throws CommError that lists the ranks that came and those
@@ -39,8 +39,8 @@ Attendance own_attendance(const Identity& identity);
 /// claim one rank, or ranks disagree about the world size or LibTorch. The file of a file store
 /// that `make_store` made is gone then.
 /// @param round how often these processes have met before over this store.
-std::vector<Attendance> meet(c10d::Store& store, const Identity& identity, const Attendance& own,
-                             std::chrono::milliseconds timeout, int round = 0);
+std::vector<PeerInfo> rendezvous(c10d::Store& store, const Identity& identity, const PeerInfo& own,
+                                 std::chrono::milliseconds timeout, int round = 0);
 
 /// Key under which a launcher publishes that a rank of it ended.
 std::string exit_key(int rank);

@@ -5,8 +5,8 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/launch/port_owner.h>
-#include <trireme/launch/store/quiet_torch.h>
 #include <trireme/launch/store/sealed_store.h>
+#include <trireme/launch/store/torch_log_silencer.h>
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -58,7 +58,7 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
   options.timeout = timeout;
   const std::string place = join_message(*identity.master_address, ":", *identity.master_port);
   wait_for_name(*identity.master_address, timeout);
-  const QuietTorch quiet;
+  const TorchLogSilencer quiet;
   try {
     return c10::make_intrusive<c10d::TCPStore>(*identity.master_address, options);
   } catch (const std::exception& failure) {

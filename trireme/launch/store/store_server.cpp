@@ -3,10 +3,10 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
-#include <trireme/launch/store/quiet_torch.h>
 #include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/sealed_store.h>
 #include <trireme/launch/store/store.h>
+#include <trireme/launch/store/torch_log_silencer.h>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -14,7 +14,7 @@
 
 namespace trireme::launch {
 
-StoreServer::StoreServer(StorePlace place) : secret_(std::move(place.secret)) {
+StoreServer::StoreServer(StoreAddress place) : secret_(std::move(place.secret)) {
   const bool serves = static_cast<bool>(place.listening_socket);
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(place.port);
@@ -22,7 +22,7 @@ StoreServer::StoreServer(StorePlace place) : secret_(std::move(place.secret)) {
   options.waitWorkers = false;
   options.timeout = place.timeout;
   if (serves) options.masterListenFd = place.listening_socket.get();
-  const QuietTorch quiet;
+  const TorchLogSilencer quiet;
   try {
     store_ = c10::make_intrusive<c10d::TCPStore>(place.address, options);
   } catch (const std::exception& failure) {

@@ -22,11 +22,11 @@ class StoreServer : public RunStore {
  public:
   /// Serves on a socket that listens already; clients that came early wait in its backlog. Without
   /// a socket, connects. Throws ConfigError where that fails within the place's timeout.
-  explicit StoreServer(StorePlace place);
+  explicit StoreServer(StoreAddress place);
   ~StoreServer() override;
 
-  /// Tells ranks that wait in `meet` that `rank` is gone and how, so that they need not wait for
-  /// the deadline.
+  /// Tells ranks that wait in `rendezvous` that `rank` is gone and how, so that they need not wait
+  /// for the deadline.
   void publish_exit(int rank, std::string_view how) override;
 
   bool is_used() override;

@@ -14,13 +14,13 @@
 namespace trireme::detail {
 namespace {
 
-// As HalfPrecisionExchange does it: fp32 alone is rounded.
-at::ScalarType type_of(GradientWire wire, at::ScalarType own) {
+// As HalfPrecisionCommHook does it: fp32 alone is rounded.
+at::ScalarType type_of(GradientCompression wire, at::ScalarType own) {
   if (own != at::kFloat) return own;
   switch (wire) {
-    case GradientWire::kFp16:
+    case GradientCompression::kFp16:
       return at::kHalf;
-    case GradientWire::kBf16:
+    case GradientCompression::kBf16:
       return at::kBFloat16;
     default:
       return own;
@@ -38,13 +38,14 @@ at::Tensor fold(const at::Tensor& all) {
 }  // namespace
 
 GradientBuckets::GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan,
-                                 const Lanes& lanes, Shards* shards)
-    : parameters_(parameters), plan_(plan), lanes_(lanes), shards_(shards) {}
+                                 const DataGroups& data_groups, Shards* shards)
+    : parameters_(parameters), plan_(plan), data_groups_(data_groups), shards_(shards) {}
 
 bool GradientBuckets::can_carry_tail(const std::vector<NamedTensor>& parameters,
                                      const std::vector<BucketLayout>& layouts, const Plan& plan) {
   const auto is_narrow = [](const NamedTensor& item) { return item.tensor.element_size() < 4; };
-  return !layouts.empty() && plan.wire == GradientWire::kAsIs && plan.gradient_predivide == 1 &&
+  return !layouts.empty() && plan.wire == GradientCompression::kNone &&
+         plan.gradient_predivide == 1 &&
          std::ranges::all_of(layouts, [](const auto& layout) { return layout.kind == 0; }) &&
          std::ranges::none_of(parameters, is_narrow);
 }
@@ -57,12 +58,12 @@ void GradientBuckets::fill(const std::vector<BucketLayout>& layouts, std::int64_
   std::map<std::string, std::vector<std::size_t>> borrowers;  // by device
   for (std::size_t number = 0; number < layouts.size(); ++number) {
     Bucket& bucket = buckets_[number];
-    bucket.stage = layouts[number].kind;
-    if (bucket.stage > 0) bucket.shard = num_sharded++;
+    bucket.zero_level = layouts[number].kind;
+    if (bucket.zero_level > 0) bucket.shard = num_sharded++;
     for (const BucketLayout::Place& place : layouts[number].places) {
       bucket.members.push_back(place.tensor);
     }
-    if (bucket.stage >= 2) {
+    if (bucket.zero_level >= 2) {
       borrowers[options_of(number).device().str()].push_back(number);
     } else {
       const bool is_last = number + 1 == layouts.size();
@@ -85,24 +86,24 @@ std::int64_t GradientBuckets::bytes_of(std::size_t bucket) const {
 // Memory of its own; this rank's slice of the sum replaces its summand.
 void GradientBuckets::allocate(std::size_t number, std::int64_t elements, std::int64_t tail) {
   Bucket& bucket = buckets_[number];
-  if (bucket.stage > 0) elements = shards_->elements(bucket.shard);
+  if (bucket.zero_level > 0) elements = shards_->elements(bucket.shard);
   bucket.memory = comm::zeros_registered({elements + tail}, options_of(number), stream_of(number));
   bucket.gradients = bucket.memory.narrow(0, 0, elements);
   if (tail > 0) {
     tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
   }
-  if (bucket.stage == 0) return;
+  if (bucket.zero_level == 0) return;
   const std::int64_t slice = shards_->slice_elements(bucket.shard);
   // Other engines than shared memory refuse input and output that overlap.
-  bucket.own = lanes_.shard.shared_memory() != nullptr
-                   ? bucket.memory.narrow(0, lanes_.shard.rank() * slice, slice)
+  bucket.own = data_groups_.shard.shared_memory() != nullptr
+                   ? bucket.memory.narrow(0, data_groups_.shard.rank() * slice, slice)
                    : at::zeros({slice}, options_of(number));
 }
 
 // Memory that buckets of a device use in turn: while it is filled, what was in it before has
 // travelled, and two of each stream are under way.
 void GradientBuckets::lend(const std::vector<std::size_t>& borrowers) {
-  const std::size_t period = 2 * lanes_.shard_streams.size();
+  const std::size_t period = 2 * data_groups_.shard_streams.size();
   for (std::size_t first = 0; first < std::min(period, borrowers.size()); ++first) {
     std::int64_t longest = 0;
     for (std::size_t i = first; i < borrowers.size(); i += period) {
@@ -111,7 +112,7 @@ void GradientBuckets::lend(const std::vector<std::size_t>& borrowers) {
     const std::size_t number = borrowers[first];
     lent_.push_back(
         comm::zeros_registered({longest}, options_of(number).dtype(at::kByte), stream_of(number)));
-    const bool is_rounded = plan_.wire != GradientWire::kAsIs;
+    const bool is_rounded = plan_.wire != GradientCompression::kNone;
     const at::Tensor rounded =
         at::empty({is_rounded ? longest / 2 : 0}, options_of(number).dtype(at::kByte));
     for (std::size_t i = first; i < borrowers.size(); i += period) {
@@ -148,16 +149,16 @@ void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
   const at::ScalarType own = options.dtype().toScalarType();
   bucket.divisor = divisor_for(options, 1);
   const at::ScalarType sent = type_of(plan_.wire, own);
-  if (bucket.stage > 0 && sent != own) {
+  if (bucket.zero_level > 0 && sent != own) {
     if (!bucket.sent.defined()) {
       bucket.sent = at::empty({bucket.gradients.numel()}, options.dtype(sent));
     }
-    const bool is_ordered = lanes_.shard.summation_order() == comm::SummationOrder::kRank;
-    bucket.received =
-        at::empty({is_ordered ? 1 : lanes_.shard.size(), bucket.own.numel()}, options.dtype(sent));
+    const bool is_ordered = data_groups_.shard.summation_order() == comm::SummationOrder::kRank;
+    bucket.received = at::empty({is_ordered ? 1 : data_groups_.shard.size(), bucket.own.numel()},
+                                options.dtype(sent));
     // fp16 travels divided by the power of two that is not below the number of ranks.
     if (sent == at::kHalf) {
-      bucket.scale = std::bit_ceil(static_cast<unsigned>(lanes_.shard.size()));
+      bucket.scale = std::bit_ceil(static_cast<unsigned>(data_groups_.shard.size()));
     }
   }
 }
@@ -170,11 +171,11 @@ bool GradientBuckets::is_averaged(const Bucket& bucket) const {
       plan_.micro_batches != 1 || plan_.gradient_predivide != 1) {
     return false;
   }
-  const bool is_exchanged = bucket.stage == 0 && exchange_ != nullptr;
-  const bool is_summed_twice = bucket.stage > 0 && lanes_.replicas.size() > 1;
+  const bool is_exchanged = bucket.zero_level == 0 && hook_ != nullptr;
+  const bool is_summed_twice = bucket.zero_level > 0 && data_groups_.replicas.size() > 1;
   const bool carries_counts = bucket.memory.numel() != bucket.gradients.numel();
   const at::ScalarType type = bucket.gradients.scalar_type();
-  const auto& streams = bucket.stage > 0 ? lanes_.shard_streams : lanes_.streams;
+  const auto& streams = bucket.zero_level > 0 ? data_groups_.shard_streams : data_groups_.streams;
   return streams.front().shared_memory() != nullptr && !is_exchanged && !is_summed_twice &&
          !carries_counts && !bucket.sent.defined() && (type == at::kFloat || type == at::kDouble);
 }
@@ -191,9 +192,9 @@ void GradientBuckets::launch(std::size_t number) {
   }
   const comm::Group& stream = stream_of(number);
   const comm::ReduceOp op = is_averaged(bucket) ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum;
-  if (bucket.stage == 0 && exchange_) {
-    bucket.finish_exchange = exchange_->start(bucket.exchanged, stream);
-  } else if (bucket.stage == 0) {
+  if (bucket.zero_level == 0 && hook_) {
+    bucket.finish_exchange = hook_->start(bucket.exchanged, stream);
+  } else if (bucket.zero_level == 0) {
     bucket.work = comm::all_reduce_async(bucket.memory, stream, op, bucket.label);
   } else if (bucket.sent.defined()) {
     bucket.sent.copy_(bucket.scale == 1 ? bucket.gradients : bucket.gradients.div_(bucket.scale));
@@ -219,9 +220,9 @@ void GradientBuckets::complete(Bucket& bucket) {
     bucket.own.copy_(is_summed ? bucket.received[0] : fold(bucket.received));
     if (bucket.scale != 1) bucket.own.mul_(bucket.scale);
   }
-  if (bucket.stage > 0 && lanes_.replicas.size() > 1) {
-    bucket.replica_work =
-        comm::all_reduce_async(bucket.own, lanes_.replicas, comm::ReduceOp::kSum, bucket.label);
+  if (bucket.zero_level > 0 && data_groups_.replicas.size() > 1) {
+    bucket.replica_work = comm::all_reduce_async(bucket.own, data_groups_.replicas,
+                                                 comm::ReduceOp::kSum, bucket.label);
   }
 }
 
@@ -232,7 +233,7 @@ void GradientBuckets::finish(double divisor) {
     bucket.replica_work.wait();
     if (divisor == 1 || is_averaged(bucket)) continue;
     bucket.divisor.fill_(divisor);
-    const at::Tensor& sum = bucket.stage > 0 ? bucket.own : bucket.gradients;
+    const at::Tensor& sum = bucket.zero_level > 0 ? bucket.own : bucket.gradients;
     divide(sum, sum, bucket.divisor);
   }
 }

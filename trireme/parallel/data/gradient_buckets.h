@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory in which gradients travel, and how each bucket of them does:
 //
-//     stage 0       all-reduce, or the exchange that was set; .grad = slices of the sum
-//     stages 1..3   reduce-scatter: each rank has the sum of its slice; over replicas that is
-//                   all-reduced
+//     ZeRO level 0       all-reduce, or the hook that was registered; .grad = slices of the sum
+//     ZeRO levels 1..3   reduce-scatter: each rank has the sum of its slice; over replicas that is
+//                        all-reduced
 //
-// In stages 2 and 3 buckets take turns in little memory.
+// In ZeRO levels 2 and 3 buckets take turns in little memory.
 #pragma once
 
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
-#include <trireme/parallel/data/buckets.h>
-#include <trireme/parallel/data/gradient_exchange.h>
-#include <trireme/parallel/data/lanes.h>
+#include <trireme/parallel/data/bucket_layout.h>
+#include <trireme/parallel/data/comm_hook.h>
+#include <trireme/parallel/data/data_groups.h>
 #include <trireme/parallel/sharded/shards.h>
 #include <trireme/plan/plan.h>
 
@@ -30,9 +30,9 @@ namespace trireme::detail {
 /// Thread-safety: none. Buckets must be launched and completed in the order of their numbers.
 class GradientBuckets {
  public:
-  /// @param shards of the buckets of stages above 0, in their order; may be null.
-  GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan, const Lanes& lanes,
-                  Shards* shards);
+  /// @param shards of the buckets of ZeRO levels above 0, in their order; may be null.
+  GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan,
+                  const DataGroups& data_groups, Shards* shards);
 
   /// Makes the memory anew. Collective.
   /// @param tail elements that travel with the last bucket, behind its gradients; 0 or what
@@ -43,15 +43,15 @@ class GradientBuckets {
   static bool can_carry_tail(const std::vector<NamedTensor>& parameters,
                              const std::vector<BucketLayout>& layouts, const Plan& plan);
 
-  /// Sums buckets of stage 0 by that; null: by all-reduce.
-  void exchange_by(std::shared_ptr<GradientExchange> exchange) { exchange_ = std::move(exchange); }
+  /// Sums buckets of ZeRO level 0 by that; null: by all-reduce.
+  void register_comm_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
 
   std::size_t size() const noexcept { return buckets_.size(); }
   /// The parameters in a bucket.
   const std::vector<std::size_t>& members(std::size_t bucket) const {
     return buckets_[bucket].members;
   }
-  int stage(std::size_t bucket) const { return buckets_[bucket].stage; }
+  int zero_level(std::size_t bucket) const { return buckets_[bucket].zero_level; }
   /// Whether the memory is another bucket's too, so that gradients are stored when it is launched.
   bool is_lent(std::size_t bucket) const { return buckets_[bucket].is_lent; }
   /// Where the gradient of a parameter lies, in its shape.
@@ -66,9 +66,9 @@ class GradientBuckets {
   void wait(std::size_t bucket) { complete(buckets_[bucket]); }
   /// Waits for all sums, and divides them.
   void finish(double divisor);
-  /// This rank's slice of a sum, for stages above 0.
+  /// This rank's slice of a sum, for ZeRO levels above 0.
   const at::Tensor& own(std::size_t bucket) const { return buckets_[bucket].own; }
-  /// Which of the shards' buckets it is, for stages above 0.
+  /// Which of the shards' buckets it is, for ZeRO levels above 0.
   std::size_t shard(std::size_t bucket) const { return buckets_[bucket].shard; }
 
   /// Forgets sums that were started.
@@ -76,7 +76,7 @@ class GradientBuckets {
 
  private:
   struct Bucket {
-    int stage = 0;
+    int zero_level = 0;
     std::size_t shard = 0;
     std::vector<std::size_t> members;
     at::Tensor memory;     // [elements], and behind them the tail where it has that
@@ -97,7 +97,8 @@ class GradientBuckets {
   };
 
   const comm::Group& stream_of(std::size_t bucket) const {
-    const auto& streams = buckets_[bucket].stage > 0 ? lanes_.shard_streams : lanes_.streams;
+    const auto& streams =
+        buckets_[bucket].zero_level > 0 ? data_groups_.shard_streams : data_groups_.streams;
     return streams[bucket % streams.size()];
   }
   std::int64_t bytes_of(std::size_t bucket) const;
@@ -110,9 +111,9 @@ class GradientBuckets {
 
   const std::vector<NamedTensor> parameters_;
   const Plan plan_;
-  const Lanes lanes_;
+  const DataGroups data_groups_;
   Shards* shards_;
-  std::shared_ptr<GradientExchange> exchange_;
+  std::shared_ptr<CommHook> hook_;
   std::vector<Bucket> buckets_;
   std::vector<at::Tensor> places_;  // by parameter
   std::vector<at::Tensor> lent_;

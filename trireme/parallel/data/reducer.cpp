@@ -5,7 +5,7 @@
 #include <trireme/comm/check_values.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/data/sparse_sum.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
@@ -60,7 +60,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
                  const Plan& plan, const comm::Group& group, std::function<void()> check_module,
                  GradientsCome come)
     : plan_(plan),
-      lanes_(connect_lanes(plan, group)),
+      data_groups_(connect_data_groups(plan, group)),
       memories_(memories_of(parameters)),
       summands_(static_cast<double>(plan.micro_batches)),
       buffers_(buffers, group),
@@ -68,8 +68,8 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   const at::NoGradGuard no_grad;
   for (const NamedTensor& item : parameters) {
     slots_.push_back({item, item.tensor.scalar_type(), item.tensor.device()});
-    const bool is_cut = lanes_.shard.size() > 1 && !item.has_sparse_gradient;
-    stages_.push_back(is_cut ? zero_stage_of(plan, item.name) : 0);
+    const bool is_cut = data_groups_.shard.size() > 1 && !item.has_sparse_gradient;
+    zero_levels_.push_back(is_cut ? zero_level_of(plan, item.name) : 0);
   }
   std::vector<std::size_t> reversed(parameters.size());
   std::iota(reversed.rbegin(), reversed.rend(), 0);
@@ -79,8 +79,8 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
                        [](const BucketLayout& layout) { return layout.kind > 0; });
   // What each rank owns follows the buckets.
   knows_order_ = !cut.empty();
-  if (!cut.empty()) shards_.emplace(parameters, cut, plan_, lanes_.shard);
-  buckets_.emplace(memories_, plan_, lanes_, shards());
+  if (!cut.empty()) shards_.emplace(parameters, cut, plan_, data_groups_.shard);
+  buckets_.emplace(memories_, plan_, data_groups_, shards());
   make_buckets(layouts);
   has_hooks_ = come == GradientsCome::kByHooks;
   if (has_hooks_) install_hooks();
@@ -100,7 +100,7 @@ std::vector<BucketLayout> Reducer::assign(const std::vector<std::size_t>& order)
                        [&](std::size_t index) { return !memories_[index].has_sparse_gradient; });
   const std::int64_t bytes = bucket_bytes();
   return assign_buckets(memories_, dense, std::min(plan_.first_bucket_bytes, bytes), bytes,
-                        stages_);
+                        zero_levels_);
 }
 
 std::int64_t Reducer::bucket_bytes() const {
@@ -131,18 +131,18 @@ void Reducer::install_hooks() {
   for (std::size_t index = 0; index < slots_.size(); ++index) {
     const at::Tensor& parameter = slots_[index].parameter.tensor;
     autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, index));
-    if (stages_[index] == 0) continue;
+    if (zero_levels_[index] == 0) continue;
     // Before autograd accumulates into what stands for a gradient that is cut.
     slots_[index].early_hook = parameter.register_hook(
         [this, index](const at::Tensor& /*gradient*/) { shards_->clear_gradient(index); });
   }
 }
 
-void Reducer::exchange_by(std::shared_ptr<GradientExchange> exchange) {
+void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
   const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
-  has_exchange_ = exchange != nullptr;
-  buckets_->exchange_by(std::move(exchange));
+  has_exchange_ = hook != nullptr;
+  buckets_->register_comm_hook(std::move(hook));
   if (has_exchange_ && !tail_is_apart_) {
     tail_is_apart_ = true;
     tail_ = at::zeros(tail_.sizes(), tail_.options().dtype(at::kFloat));
@@ -174,8 +174,8 @@ void Reducer::check_before_step() {
   shards_->check_without_waiting();
 }
 
-void Reducer::begin_by_hand() {
-  if (std::exchange(has_begun_by_hand_, true)) return;
+void Reducer::begin_manual() {
+  if (std::exchange(has_begun_manually_, true)) return;
   if (shards_) shards_->check();
   begin_step(/*is_active=*/true);
 }
@@ -183,7 +183,7 @@ void Reducer::begin_by_hand() {
 void Reducer::add_complete(const at::Tensor& parameter) {
   const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
-  begin_by_hand();
+  begin_manual();
   const auto found = std::ranges::find_if(
       slots_, [&](const Slot& slot) { return slot.parameter.tensor.is_same(parameter); });
   if (found == slots_.end() || found->is_ready) return;
@@ -193,16 +193,16 @@ void Reducer::add_complete(const at::Tensor& parameter) {
   launch_ready_buckets();
 }
 
-void Reducer::finish_by_hand(double summands) {
+void Reducer::finish_manual(double summands) {
   const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
-  begin_by_hand();
+  begin_manual();
   for (Slot& slot : slots_) {
     if (!slot.is_ready) slot.is_used = slot.parameter.tensor.grad().defined();
   }
   summands_ = summands;
   finish_step();
-  has_begun_by_hand_ = false;
+  has_begun_manually_ = false;
 }
 
 void Reducer::begin_pass() {
@@ -261,10 +261,11 @@ void Reducer::check_slots() {
 void Reducer::check_values() const {
   std::vector<comm::NamedValue> values;
   for (std::size_t index = 0; index < slots_.size(); ++index) {
-    if (stages_[index] > 0) continue;
+    if (zero_levels_[index] > 0) continue;
     values.push_back({slots_[index].parameter.name, memories_[index].tensor});
   }
-  comm::check_equal_values(values, lanes_.all, join_message("parameters before step ", num_steps_));
+  comm::check_equal_values(values, data_groups_.all,
+                           join_message("parameters before step ", num_steps_));
 }
 
 // What no optimizer steps would silently stay as it is.
@@ -353,9 +354,9 @@ void Reducer::forget_unsent() {
 }
 
 std::vector<comm::Group> Reducer::groups() const {
-  std::vector<comm::Group> groups = lanes_.streams;
-  groups.insert(groups.end(), lanes_.shard_streams.begin(), lanes_.shard_streams.end());
-  groups.insert(groups.end(), {lanes_.all, lanes_.shard, lanes_.replicas});
+  std::vector<comm::Group> groups = data_groups_.streams;
+  groups.insert(groups.end(), data_groups_.shard_streams.begin(), data_groups_.shard_streams.end());
+  groups.insert(groups.end(), {data_groups_.all, data_groups_.shard, data_groups_.replicas});
   if (shards_) groups.push_back(shards_->gathers());
   return groups;
 }
@@ -372,7 +373,7 @@ void Reducer::abandon_step(bool others_take_part) {
   buckets_->abandon();
   for (Slot& slot : slots_) {
     // What passes of the step have accumulated; the optimizer does not zero it.
-    if (stages_[static_cast<std::size_t>(&slot - slots_.data())] > 0) {
+    if (zero_levels_[static_cast<std::size_t>(&slot - slots_.data())] > 0) {
       slot.parameter.tensor.mutable_grad().reset();
     }
     slot.is_used = slot.is_ready = false;
@@ -401,7 +402,7 @@ void Reducer::make_ready(Slot& slot) {
                     "name the parameter in Plan::sparse_gradients");
   }
   if (is_sparse) return;
-  if (slot.is_used) bring_gradient_to_layout(slot.parameter.tensor);
+  if (slot.is_used) redistribute_gradient(slot.parameter.tensor);
   if (!buckets_->is_lent(slot.bucket)) store_gradient(slot);
   --num_pending_[slot.bucket];
 }
@@ -423,7 +424,7 @@ void Reducer::store_gradient(Slot& slot) {
   } else if (!is_in_place) {
     place.copy_(memory_of(gradient));
     // Autograd's memory is free again. Where it is cut, the optimizer finds its slice elsewhere.
-    gradient = buckets_->stage(slot.bucket) > 0 ? at::Tensor() : gradient_at(index);
+    gradient = buckets_->zero_level(slot.bucket) > 0 ? at::Tensor() : gradient_at(index);
   }
 }
 
@@ -450,7 +451,8 @@ void Reducer::finish_step() {
   }
   launch_ready_buckets();
   if (tail_is_apart_) {
-    tail_work_ = comm::all_reduce_async(tail_, lanes_.all, comm::ReduceOp::kSum, "used parameters");
+    tail_work_ =
+        comm::all_reduce_async(tail_, data_groups_.all, comm::ReduceOp::kSum, "used parameters");
     tail_work_.wait();
   }
   if (!tail_is_apart_) buckets_->wait(buckets_->size() - 1);
@@ -475,18 +477,20 @@ void Reducer::finish_step() {
 // the same code would fail.
 void Reducer::check_same_use() const {
   const double* num_ranks_using = counts_.const_data_ptr<double>();
-  const double ranks = lanes_.all.size();
+  const double ranks = data_groups_.all.size();
   std::string names;
   for (std::size_t index = 0; index < slots_.size(); ++index) {
-    if (stages_[index] != 3 || num_ranks_using[index] == 0 || num_ranks_using[index] == ranks) {
+    if (zero_levels_[index] != 3 || num_ranks_using[index] == 0 ||
+        num_ranks_using[index] == ranks) {
       continue;
     }
     names += join_message(names.empty() ? "" : ", ", slots_[index].parameter.name, " on ",
                           num_ranks_using[index], " of ", ranks, " ranks");
   }
   if (names.empty()) return;
-  throw UsageError("parameters that are cut (stage 3) got gradients on some ranks alone: " + names,
-                   kSameOperators);
+  throw UsageError(
+      "parameters that are cut (ZeRO level 3) got gradients on some ranks alone: " + names,
+      kSameOperators);
 }
 
 double Reducer::divisor() const {
@@ -494,7 +498,7 @@ double Reducer::divisor() const {
   const double* counts = counts_.const_data_ptr<double>();
   const double ranks = plan_.divide_by_active_ranks
                            ? std::max(1.0, counts[slots_.size() + kActiveRanks])
-                           : lanes_.all.size();
+                           : data_groups_.all.size();
   return ranks * summands_;
 }
 
@@ -504,7 +508,7 @@ void Reducer::sum_sparse_gradients(double divisor) {
     if (!has_sparse_gradient) continue;
     at::Tensor& gradient = parameter.mutable_grad();
     const at::Tensor sum = sum_sparse(slot.is_used ? gradient : at::Tensor(), parameter.sizes(),
-                                      parameter.options().requires_grad(false), lanes_.all);
+                                      parameter.options().requires_grad(false), data_groups_.all);
     if (!sum.defined()) continue;
     gradient = sum;
     if (divisor == 1) continue;
@@ -528,12 +532,12 @@ void Reducer::hand_out() {
   const double* num_ranks_using = counts_.const_data_ptr<double>();
   const auto is_used = [&](std::size_t index) { return num_ranks_using[index] > 0; };
   for (std::size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
-    if (buckets_->stage(bucket) > 0) {
+    if (buckets_->zero_level(bucket) > 0) {
       shards_->set_gradients(buckets_->shard(bucket), buckets_->own(bucket), is_used);
       continue;
     }
     for (const std::size_t slot : buckets_->members(bucket)) {
-      // What an exchange kept of earlier steps may have come for a parameter that none used now.
+      // What a hook kept of earlier steps may have come for a parameter that none used now.
       if (is_used(slot) || (has_exchange_ && has_come(slot))) {
         slots_[slot].parameter.tensor.mutable_grad() = gradient_at(slot);
       }
@@ -553,7 +557,7 @@ void Reducer::learn_order() {
   }
   const std::vector<std::int64_t> own(arrivals_.begin(), arrivals_.end());
   const at::Tensor order = at::tensor(own);
-  comm::broadcast(order, 0, lanes_.all);
+  comm::broadcast(order, 0, data_groups_.all);
   const auto* learned = order.const_data_ptr<std::int64_t>();
   arrivals_ = {};
   std::vector<std::size_t> present;

@@ -18,8 +18,8 @@
 
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
+#include <trireme/parallel/data/data_groups.h>
 #include <trireme/parallel/data/gradient_buckets.h>
-#include <trireme/parallel/data/lanes.h>
 #include <trireme/parallel/sharded/shards.h>
 #include <trireme/plan/plan.h>
 
@@ -57,7 +57,7 @@ class Reducer {
   double seconds_of_exchange() const { return exchanges_.last_step; }
   /// @param others_take_part in forward or in the exchange: they have gone on without this rank.
   void abandon_step(bool others_take_part);
-  void exchange_by(std::shared_ptr<GradientExchange> exchange);
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
   /// While it is on, backward passes only accumulate.
   void hold_back(bool on);
   /// Takes part in a step without a backward pass of its own, and returns whether any rank had one.
@@ -78,7 +78,7 @@ class Reducer {
   void add_complete(const at::Tensor& parameter);
   /// Exchanges those that were not added too, as they are. Blocks until all sums are there, and
   /// divides them by the ranks times `summands` where the plan has a mean.
-  void finish_by_hand(double summands);
+  void finish_manual(double summands);
 
   /// Null where the plan does not shard.
   Shards* shards() noexcept { return shards_ ? &*shards_ : nullptr; }
@@ -110,7 +110,7 @@ class Reducer {
   void on_gradient(std::size_t slot);
   void begin_pass();
   void begin_step(bool is_active);
-  void begin_by_hand();
+  void begin_manual();
   void end_pass();
   void finish_step();
   void forget_unsent();
@@ -126,9 +126,9 @@ class Reducer {
   void hand_out();
 
   const Plan plan_;
-  const Lanes lanes_;
+  const DataGroups data_groups_;
   const std::vector<NamedTensor> memories_;  // of the parameters on this rank
-  std::vector<int> stages_;                  // of the parameters
+  std::vector<int> zero_levels_;             // of the parameters
   std::optional<Shards> shards_;
   std::optional<GradientBuckets> buckets_;
   std::vector<Slot> slots_;
@@ -157,7 +157,7 @@ class Reducer {
   int num_holding_back_ = 0;
   bool is_held_back_ = false;  // the running pass
   bool has_hooks_ = false;
-  bool has_begun_by_hand_ = false;
+  bool has_begun_manually_ = false;
   std::size_t next_bucket_ = 0;
   bool is_broken_ = false;  // out of step with the other ranks for good
   static constexpr int kNoPass = -1;

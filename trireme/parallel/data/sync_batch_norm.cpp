@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
-#include <trireme/parallel/sharded/touch.h>
+#include <trireme/parallel/sharded/tensor_access.h>
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -328,7 +328,7 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
                       const std::optional<at::Tensor>& running_mean,
                       const std::optional<at::Tensor>& running_var, bool training, double momentum,
                       double eps, bool cudnn_enabled) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kTouchKey);
+  const c10::impl::ExcludeDispatchKeyGuard below(kAccessKey);
   if (const BeforeBatchNorm before = before_batch_norm) {
     if (weight) before(*weight);
     if (bias) before(*bias);
@@ -348,7 +348,7 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
 
 void register_kernel() {
   static const torch::Library library = [] {
-    torch::Library made(torch::Library::IMPL, "aten", kTouchKey, __FILE__, __LINE__);
+    torch::Library made(torch::Library::IMPL, "aten", kAccessKey, __FILE__, __LINE__);
     made.impl("batch_norm", &batch_norm);
     return made;
   }();
@@ -434,7 +434,7 @@ SyncBatchNorm::~SyncBatchNorm() {
 
 void SyncBatchNorm::check() const {
   for (const auto& [name, marked] : layers_) {
-    if (marked.key_set().has(kTouchKey)) continue;
+    if (marked.key_set().has(kAccessKey)) continue;
     throw UsageError(join_message("batch norm '", name, "' is not synchronized any more: its ",
                                   "tensors were given other memory"),
                      "move the module to its device and type before it is synchronized");

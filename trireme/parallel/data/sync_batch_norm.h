@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch norm over the batches of all ranks, for modules that know nothing of it. The forward of
 // LibTorch's BatchNorm modules is not virtual, so `aten::batch_norm` itself is taken over, on a
-// dispatch key above autograd that one tensor of each module carries; touch.h lets every other
-// operator on such a tensor through.
+// dispatch key above autograd that one tensor of each module carries; tensor_access.h lets every
+// other operator on such a tensor through.
 //
 //     forward    rank r: count, mean, squares about the mean  --all-gather-->  mean, variance
 //     backward   rank r: sum of dy, sum of dy * normalized    --all-reduce-->  gradient of the

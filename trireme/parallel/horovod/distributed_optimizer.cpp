@@ -144,13 +144,13 @@ Plan plan_of(const DistributedOptimizerOptions& options) {
   plan.gradient_predivide = options.gradient_predivide_factor;
   switch (options.compression) {
     case Compression::kNone:
-      plan.wire = GradientWire::kAsIs;
+      plan.wire = GradientCompression::kNone;
       break;
     case Compression::kFp16:
-      plan.wire = GradientWire::kFp16;
+      plan.wire = GradientCompression::kFp16;
       break;
     case Compression::kBf16:
-      plan.wire = GradientWire::kBf16;
+      plan.wire = GradientCompression::kBf16;
       break;
   }
   return plan;

@@ -6,7 +6,8 @@
 namespace trireme::pipeline {
 
 EvaluationMode::EvaluationMode(torch::nn::Module& module) {
-  module.apply([this](torch::nn::Module& its) { modes_.emplace_back(&its, its.is_training()); });
+  module.apply(
+      [this](torch::nn::Module& child) { modes_.emplace_back(&child, child.is_training()); });
   module.eval();
 }
 

@@ -6,11 +6,11 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/divide.h>
-#include <trireme/parallel/pipeline/execution/agree.h>
 #include <trireme/parallel/pipeline/execution/gradient_sums.h>
 #include <trireme/parallel/pipeline/execution/in_transit.h>
 #include <trireme/parallel/pipeline/execution/inputs.h>
 #include <trireme/parallel/pipeline/execution/stage_run.h>
+#include <trireme/parallel/pipeline/execution/validate_program.h>
 #include <trireme/parallel/pipeline/offload/host_copies.h>
 
 #include <ATen/core/grad_mode.h>
@@ -51,8 +51,8 @@ struct Executor::Impl {
         activations(program),
         gradients(program) {
     for (const Result& result : program.results) results[result.value] = {};
-    for (std::size_t index = 0; index < program.crossings.size(); ++index) {
-      crossing_of[program.crossings[index].value] = index;
+    for (std::size_t index = 0; index < program.boundary_tensors.size(); ++index) {
+      boundary_tensor_of[program.boundary_tensors[index].value] = index;
     }
     if (!program.is_evaluation && std::ranges::any_of(actions(), [](const Action& action) {
           return action.kind == ActionKind::kOffload;
@@ -99,8 +99,8 @@ struct Executor::Impl {
   Inputs inputs;
   InTransit activations;
   InTransit gradients;
-  std::map<int, std::size_t> crossing_of;  // by value
-  std::unique_ptr<HostCopies> copies;      // null where the rank offloads nothing
+  std::map<int, std::size_t> boundary_tensor_of;  // by value
+  std::unique_ptr<HostCopies> copies;             // null where the rank offloads nothing
   std::map<int, std::unique_ptr<StageRun>> runs;
   // Of the step under way:
   std::int64_t step_number = 0;
@@ -125,14 +125,14 @@ void Executor::Impl::forward(const Action& action) {
   std::vector<bool> are_callers;
   std::int64_t bytes = 0;
   for (const int value : run.code().inputs) {
-    const auto crossing = crossing_of.find(value);
-    if (crossing == crossing_of.end()) {
+    const auto boundary_tensor = boundary_tensor_of.find(value);
+    if (boundary_tensor == boundary_tensor_of.end()) {
       Inputs::Taken input = inputs.take(value, action.micro_batch, action.stage);
       taken.push_back(std::move(input.tensor));
       are_callers.push_back(!input.is_copy);
     } else {
       are_callers.push_back(false);
-      taken.push_back(activations.take(crossing->second, action.stage, action.micro_batch));
+      taken.push_back(activations.take(boundary_tensor->second, action.stage, action.micro_batch));
       bytes += static_cast<std::int64_t>(taken.back().nbytes());
     }
   }
@@ -149,10 +149,10 @@ void Executor::Impl::forward(const Action& action) {
       item(kept->second, action.micro_batch) = given[i];
     }
     if (value == program.loss) item(losses, action.micro_batch) = given[i];
-    const auto crossing = crossing_of.find(value);
-    if (crossing == crossing_of.end()) continue;
-    for (const int to : program.crossings[crossing->second].to) {
-      activations.at(crossing->second, to, action.micro_batch) = given[i];
+    const auto boundary_tensor = boundary_tensor_of.find(value);
+    if (boundary_tensor == boundary_tensor_of.end()) continue;
+    for (const int to : program.boundary_tensors[boundary_tensor->second].to) {
+      activations.at(boundary_tensor->second, to, action.micro_batch) = given[i];
     }
   }
 }
@@ -173,13 +173,13 @@ void Executor::Impl::load(const Action& action) {
 
 // Later stages first, as autograd meets them in one process.
 at::Tensor Executor::Impl::gradient_of(int value, int micro_batch) {
-  const auto found = crossing_of.find(value);
-  if (found == crossing_of.end()) {
+  const auto found = boundary_tensor_of.find(value);
+  if (found == boundary_tensor_of.end()) {
     return at::full_like(item(losses, micro_batch), program.weight_of(micro_batch) * scale);
   }
-  const Crossing& crossing = program.crossings[found->second];
+  const BoundaryTensor& boundary_tensor = program.boundary_tensors[found->second];
   at::Tensor sum;
-  for (auto to = crossing.to.rbegin(); to != crossing.to.rend(); ++to) {
+  for (auto to = boundary_tensor.to.rbegin(); to != boundary_tensor.to.rend(); ++to) {
     at::Tensor gradient = gradients.take(found->second, *to, micro_batch);
     if (!gradient.defined()) continue;
     sum = sum.defined() ? at::add(sum, gradient) : std::move(gradient);
@@ -201,9 +201,10 @@ void Executor::Impl::backward(const Action& action) {
   }
   if (recorder) recorder->give(of_inputs);
   for (std::size_t i = 0; i < of_inputs.size(); ++i) {
-    const auto crossing = crossing_of.find(run.code().inputs[i]);
-    if (crossing == crossing_of.end()) continue;
-    gradients.at(crossing->second, action.stage, action.micro_batch) = std::move(of_inputs[i]);
+    const auto boundary_tensor = boundary_tensor_of.find(run.code().inputs[i]);
+    if (boundary_tensor == boundary_tensor_of.end()) continue;
+    gradients.at(boundary_tensor->second, action.stage, action.micro_batch) =
+        std::move(of_inputs[i]);
   }
 }
 
@@ -224,13 +225,13 @@ void Executor::Impl::leave_out_gradients(int stage) {
 void Executor::Impl::send(const Action& action) {
   const bool are_gradients = carries_gradients(action);
   std::vector<at::Tensor> tensors;
-  for (const std::size_t index : messenger.crossings_of(action)) {
-    const Crossing& crossing = program.crossings[index];
+  for (const std::size_t index : messenger.boundary_tensors_of(action)) {
+    const BoundaryTensor& boundary_tensor = program.boundary_tensors[index];
     at::Tensor tensor = are_gradients ? gradients.take(index, action.stage, action.micro_batch)
                                       : activations.take(index, action.peer, action.micro_batch);
     if (!tensor.defined()) {  // a gradient that nothing in the stage gives
-      tensor = at::zeros(item(crossing.shapes, program.variant_of(action.micro_batch)).sizes,
-                         at::TensorOptions(crossing.dtype).device(options.device));
+      tensor = at::zeros(item(boundary_tensor.shapes, program.variant_of(action.micro_batch)).sizes,
+                         at::TensorOptions(boundary_tensor.dtype).device(options.device));
     }
     tensors.push_back(std::move(tensor));
   }
@@ -239,12 +240,12 @@ void Executor::Impl::send(const Action& action) {
 
 void Executor::Impl::receive(const Action& action) {
   const bool are_gradients = carries_gradients(action);
-  const std::vector<std::size_t>& crossings = messenger.crossings_of(action);
+  const std::vector<std::size_t>& boundary_tensors = messenger.boundary_tensors_of(action);
   std::vector<at::Tensor> tensors = messenger.receive(action);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     at::Tensor& place = are_gradients
-                            ? gradients.at(crossings[i], action.peer, action.micro_batch)
-                            : activations.at(crossings[i], action.stage, action.micro_batch);
+                            ? gradients.at(boundary_tensors[i], action.peer, action.micro_batch)
+                            : activations.at(boundary_tensors[i], action.stage, action.micro_batch);
     place = std::move(tensors[i]);
   }
 }
@@ -378,13 +379,13 @@ void Executor::Impl::fail(const std::exception_ptr& error) {
           ? std::string()
           : join_message(", at ", to_text(*current), " (", schedule::describe(*current), ")"),
       ": ", message_of(error));
-  detail::end_for_all(group, reason);
+  detail::abort(group, reason);
   std::rethrow_exception(error);
 }
 
 Executor::Executor(Program program, const std::vector<StageCode>& stages, const comm::Group& group,
                    const ExecutorOptions& options) {
-  Program agreed = agree(std::move(program), stages, group, options);
+  Program agreed = validate_program(std::move(program), stages, group, options);
   impl_ = std::make_unique<Impl>(std::move(agreed), stages, group, options);
 }
 

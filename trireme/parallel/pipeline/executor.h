@@ -4,7 +4,7 @@
 
 #include <trireme/comm/group.h>
 #include <trireme/parallel/pipeline/executor_options.h>
-#include <trireme/parallel/pipeline/program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 #include <trireme/parallel/pipeline/step_report.h>
 
 #include <ATen/core/Tensor.h>

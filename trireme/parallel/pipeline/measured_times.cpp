@@ -138,22 +138,22 @@ Times measured_times(const Schedule& schedule, const std::vector<StepReport>& re
   times.stages.clear();
   for (Means& stage : means) {
     const auto time_of = [&](ActionKind kind) { return mean_of(stage, kind).value(); };
-    StageTimes& its = times.stages.emplace_back();
-    its.forward = time_of(ActionKind::kForward);
-    its.backward_input = time_of(ActionKind::kBackwardInput);
-    its.backward_weight = time_of(ActionKind::kBackwardWeight);
+    StageTimes& stage_times = times.stages.emplace_back();
+    stage_times.forward = time_of(ActionKind::kForward);
+    stage_times.backward_input = time_of(ActionKind::kBackwardInput);
+    stage_times.backward_weight = time_of(ActionKind::kBackwardWeight);
     if (mean_of(stage, ActionKind::kBackward).is_there()) {
-      its.backward = time_of(ActionKind::kBackward);
+      stage_times.backward = time_of(ActionKind::kBackward);
       if (!mean_of(stage, ActionKind::kBackwardInput).is_there()) {
-        its.backward_input = its.backward_weight = *its.backward / 2;
+        stage_times.backward_input = stage_times.backward_weight = *stage_times.backward / 2;
       }
     }
     if (mean_of(stage, ActionKind::kRecompute).is_there()) {
-      its.recompute = time_of(ActionKind::kRecompute);
+      stage_times.recompute = time_of(ActionKind::kRecompute);
     }
-    its.offload = time_of(ActionKind::kOffload);
-    its.load = time_of(ActionKind::kLoad);
-    its.reduce = time_of(ActionKind::kReduce);
+    stage_times.offload = time_of(ActionKind::kOffload);
+    stage_times.load = time_of(ActionKind::kLoad);
+    stage_times.reduce = time_of(ActionKind::kReduce);
   }
   set_message_times(schedule, reports, times);
   return times;

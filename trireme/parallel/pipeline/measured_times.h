@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From what steps really did to what a schedule can be searched for and foretold by.
+// From what steps really did to what a schedule can be searched for and predicted by.
 #pragma once
 
 #include <trireme/parallel/pipeline/step_report.h>

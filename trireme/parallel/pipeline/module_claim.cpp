@@ -2,8 +2,8 @@
 #include <trireme/parallel/pipeline/module_claim.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/sharded/deferred.h>
-#include <trireme/parallel/sharded/touch.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/sharded/tensor_access.h>
 
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
@@ -22,7 +22,7 @@ namespace trireme::pipeline {
 namespace {
 
 // Parameters and buffers of this process that other ranks train, by their memory. Thread-safe.
-class Outdated final : public detail::Toucher {
+class Outdated final : public detail::AccessObserver {
  public:
   /// Returns whether it can be watched: not where it shares its memory with other tensors, as what
   /// is cut over ranks does.
@@ -65,19 +65,19 @@ class Outdated final : public detail::Toucher {
 
   std::uint64_t num_writes() const noexcept { return num_writes_; }
 
-  void touch(std::span<const detail::Touched> all) override {
-    const std::string_view name = detail::operator_touching();
-    for (const detail::Touched& touched : all) {
-      if (touched.is_viewed) continue;
-      if (touched.is_written) {
+  void on_access(std::span<const detail::TensorAccess> all) override {
+    const std::string_view name = detail::operator_accessing();
+    for (const detail::TensorAccess& access : all) {
+      if (access.is_viewed) continue;
+      if (access.is_written) {
         ++num_writes_;
-        forget(touched.storage);
+        forget(access.storage);
         continue;
       }
       // Such as zeros_like, which reads its sizes alone.
       if (name.ends_with("_like") || name.starts_with("aten::new_")) continue;
       const std::lock_guard lock(mutex_);
-      const auto found = names_.find(touched.storage);
+      const auto found = names_.find(access.storage);
       if (found == names_.end()) continue;
       throw UsageError(
           join_message(found->second.name,
@@ -104,7 +104,7 @@ class Outdated final : public detail::Toucher {
 
   void set_expecting() {
     if (std::exchange(is_expecting_, !names_.empty()) == names_.empty()) {
-      detail::expect_touches(!names_.empty());
+      detail::expect_accesses(!names_.empty());
     }
   }
 

@@ -5,15 +5,15 @@
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/mesh/device_mesh.h>
-#include <trireme/parallel/by_hand.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/deferred.h>
+#include <trireme/parallel/manual.h>
 #include <trireme/parallel/named_tensors.h>
 #include <trireme/parallel/pipeline/evaluation_mode.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 #include <trireme/parallel/pipeline/pipeline_impl.h>
-#include <trireme/parallel/sharded/deferred.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/tensor/local_memory.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -36,7 +36,7 @@ using detail::NamedTensor;
 
 void check_plan(const Plan& plan) {
   pipeline::check_shared_work(plan);
-  if (plan.wire != GradientWire::kAsIs || plan.gradient_predivide != 1) {
+  if (plan.wire != GradientCompression::kNone || plan.gradient_predivide != 1) {
     refuse("gradients that travel in half precision or divided before",
            "set wire to as_is and "
            "gradient_predivide to 1");
@@ -104,7 +104,8 @@ std::uint64_t shared_seed(const comm::Group& group) {
 bool steps_any(const torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& own) {
   return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
     return std::ranges::any_of(group.params(), [&](const at::Tensor& stepped) {
-      return std::ranges::any_of(own, [&](const at::Tensor& its) { return its.is_same(stepped); });
+      return std::ranges::any_of(own,
+                                 [&](const at::Tensor& tensor) { return tensor.is_same(stepped); });
     });
   });
 }
@@ -195,43 +196,43 @@ Pipeline::~Pipeline() = default;
 
 PipelineStep Pipeline::step(const std::vector<at::Tensor>& batch,
                             const PipelineStepOptions& options) {
-  Impl& its = *impl_;
-  const pipeline::CutBatch cut =
-      pipeline::cut_batch(batch, its.of_step(options.function), its.module, its.group);
-  Impl::Prepared& prepared = its.begin_step(cut);
-  pipeline::StepResult result = its.ending_for_all([&] {
-    its.follow_buffers(prepared);
+  Impl& impl = *impl_;
+  const pipeline::SplitBatch cut =
+      pipeline::split_batch(batch, impl.of_step(options.function), impl.module, impl.group);
+  Impl::Prepared& prepared = impl.begin_step(cut);
+  pipeline::StepResult result = impl.abort_on_error([&] {
+    impl.follow_buffers(prepared);
     pipeline::StepResult of_step = prepared.executor.step(
-        cut.micro_batches, its.steps, {.share_loss = true, .report = options.report});
-    its.parameters->finish_step(prepared.staged.program().sum_of_weights());
+        cut.micro_batches, impl.steps, {.share_loss = true, .report = options.report});
+    impl.parameters->finish_step(prepared.staged.program().sum_of_weights());
     return of_step;
   });
-  its.count_step(prepared);
+  impl.count_step(prepared);
   return {.loss = std::move(result.loss), .report = std::move(result.report)};
 }
 
 PipelineEvaluation Pipeline::evaluate(const std::vector<at::Tensor>& batch,
                                       const EvaluateOptions& options) {
-  Impl& its = *impl_;
-  if (!its.parameters) {
-    its.take_stages(
-        pipeline::cut_batch(batch, its.of_evaluation(options.function), its.module, its.group));
+  Impl& impl = *impl_;
+  if (!impl.parameters) {
+    impl.assign_stages(pipeline::split_batch(batch, impl.of_evaluation(options.function),
+                                             impl.module, impl.group));
   }
-  const pipeline::EvaluationMode mode(its.module);
-  const pipeline::CutBatch cut =
-      pipeline::cut_batch(batch, its.of_evaluation(options.function), its.module, its.group);
-  Impl::Prepared& prepared = its.evaluation_for(cut, its.group);
+  const pipeline::EvaluationMode mode(impl.module);
+  const pipeline::SplitBatch cut =
+      pipeline::split_batch(batch, impl.of_evaluation(options.function), impl.module, impl.group);
+  Impl::Prepared& prepared = impl.evaluation_for(cut, impl.group);
   prepared.staged.check_results_join();
   PipelineEvaluation evaluation;
-  its.ending_for_all([&] {
-    its.follow_buffers(prepared);
-    pipeline::StepResult result =
-        prepared.executor.step(cut.micro_batches, its.steps, {.share_loss = true, .report = false});
+  impl.abort_on_error([&] {
+    impl.follow_buffers(prepared);
+    pipeline::StepResult result = prepared.executor.step(cut.micro_batches, impl.steps,
+                                                         {.share_loss = true, .report = false});
     evaluation.loss = std::move(result.loss);
     for (const std::vector<at::Tensor>& parts : result.results) {
       evaluation.results.push_back(parts.empty() ? at::Tensor() : pipeline::joined(parts));
     }
-    if (options.share_results) share(evaluation.results, its.stages);
+    if (options.share_results) share(evaluation.results, impl.stages);
   });
   ++prepared.num_uses;
   return evaluation;
@@ -239,55 +240,55 @@ PipelineEvaluation Pipeline::evaluate(const std::vector<at::Tensor>& batch,
 
 MicroBatchResults Pipeline::step_micro_batches(const MicroBatches& micro_batches,
                                                const MicroBatchStepOptions& options) {
-  Impl& its = *impl_;
-  const pipeline::CutBatch batch =
-      pipeline::take_batch(micro_batches, its.of_step(options.function), its.module, its.group);
-  Impl::Prepared& prepared = its.begin_step(batch);
+  Impl& impl = *impl_;
+  const pipeline::SplitBatch batch =
+      pipeline::take_batch(micro_batches, impl.of_step(options.function), impl.module, impl.group);
+  Impl::Prepared& prepared = impl.begin_step(batch);
   const pipeline::Program& program = prepared.staged.program();
   MicroBatchResults results;
-  its.ending_for_all([&] {
-    its.follow_buffers(prepared);
+  impl.abort_on_error([&] {
+    impl.follow_buffers(prepared);
     const pipeline::StepResult result =
-        prepared.executor.step(micro_batches, options.number < 0 ? its.steps : options.number,
+        prepared.executor.step(micro_batches, options.number < 0 ? impl.steps : options.number,
                                {.share_loss = false, .report = false, .scale = options.scale});
-    its.parameters->finish_step(program.sum_of_weights());
-    results.losses = share_losses(result, program, its.stages);
+    impl.parameters->finish_step(program.sum_of_weights());
+    results.losses = share_losses(result, program, impl.stages);
   });
-  its.count_step(prepared);
+  impl.count_step(prepared);
   return results;
 }
 
 MicroBatchResults Pipeline::evaluate_micro_batches(const MicroBatches& micro_batches,
                                                    const EvaluateOptions& options) {
-  Impl& its = *impl_;
-  its.own();
-  const pipeline::EvaluationMode mode(its.module);
+  Impl& impl = *impl_;
+  impl.own();
+  const pipeline::EvaluationMode mode(impl.module);
   MicroBatchResults all;
-  its.ending_for_all([&] {
-    const pipeline::CutBatch batch = pipeline::take_batch(
-        micro_batches, its.of_evaluation(options.function), its.module, its.stages);
-    Impl::Prepared& prepared = its.evaluation_for(batch, its.stages);
+  impl.abort_on_error([&] {
+    const pipeline::SplitBatch batch = pipeline::take_batch(
+        micro_batches, impl.of_evaluation(options.function), impl.module, impl.stages);
+    Impl::Prepared& prepared = impl.evaluation_for(batch, impl.stages);
     pipeline::StepResult result =
-        prepared.executor.step(micro_batches, its.steps, {.share_loss = false, .report = false});
-    all.losses = share_losses(result, prepared.staged.program(), its.stages);
+        prepared.executor.step(micro_batches, impl.steps, {.share_loss = false, .report = false});
+    all.losses = share_losses(result, prepared.staged.program(), impl.stages);
     all.results = std::move(result.results);
     for (std::vector<at::Tensor>& parts : all.results) {
       parts.resize(micro_batches.size());
-      if (options.share_results) share(parts, its.stages);
+      if (options.share_results) share(parts, impl.stages);
     }
     ++prepared.num_uses;
   });
   return all;
 }
 
-void Pipeline::take_stages(const MicroBatches& micro_batches) {
-  Impl& its = *impl_;
-  if (its.parameters) return;
-  const pipeline::CutBatch batch =
-      pipeline::take_batch(micro_batches, its.of_evaluation(""), its.module, its.group);
-  detail::succeed_together(its.group, "read its batch",
-                           [&] { its.check_same_values(batch.micro_batches); });
-  its.take_stages(batch);
+void Pipeline::assign_stages(const MicroBatches& micro_batches) {
+  Impl& impl = *impl_;
+  if (impl.parameters) return;
+  const pipeline::SplitBatch batch =
+      pipeline::take_batch(micro_batches, impl.of_evaluation(""), impl.module, impl.group);
+  detail::succeed_together(impl.group, "read its batch",
+                           [&] { impl.check_same_values(batch.micro_batches); });
+  impl.assign_stages(batch);
 }
 
 bool Pipeline::has_stages() const noexcept { return impl_->parameters.has_value(); }
@@ -302,21 +303,21 @@ void Pipeline::set_seed(std::uint64_t seed) {
 }
 
 void Pipeline::prepare(const std::vector<at::Tensor>& batch, const std::string& function) {
-  Impl& its = *impl_;
-  its.prepared_for(pipeline::cut_batch(batch,
-                                       {.count = its.plan.micro_batches,
-                                        .function = its.name_of(function),
-                                        .check = [&] { its.check_function(function); }},
-                                       its.module, its.group));
+  Impl& impl = *impl_;
+  impl.prepared_for(pipeline::split_batch(batch,
+                                          {.count = impl.plan.micro_batches,
+                                           .function = impl.name_of(function),
+                                           .check = [&] { impl.check_function(function); }},
+                                          impl.module, impl.group));
 }
 
 void Pipeline::shard(torch::optim::Optimizer& optimizer) {
-  Impl& its = *impl_;
-  if (!cuts_anything(its.plan) || its.data.size() == 1) return;
+  Impl& impl = *impl_;
+  if (!cuts_anything(impl.plan) || impl.data.size() == 1) return;
   check_can_shard(optimizer);
-  std::vector<at::Tensor> trained = its.module.parameters();
-  if (its.parameters) {
-    for (const Parallelized::Part& part : its.parameters->parallelized().parts()) {
+  std::vector<at::Tensor> trained = impl.module.parameters();
+  if (impl.parameters) {
+    for (const Parallelized::Part& part : impl.parameters->parallelized().parts()) {
       trained.push_back(part.tensor);
     }
   }
@@ -324,9 +325,9 @@ void Pipeline::shard(torch::optim::Optimizer& optimizer) {
     throw UsageError("this optimizer has none of the module's parameters",
                      "give shard an optimizer of the parameters that the pipeline trains");
   }
-  if (its.parameters) return its.parameters->parallelized().shard(optimizer);
-  if (std::ranges::find(its.waiting, &optimizer) == its.waiting.end()) {
-    its.waiting.push_back(&optimizer);
+  if (impl.parameters) return impl.parameters->parallelized().shard(optimizer);
+  if (std::ranges::find(impl.waiting, &optimizer) == impl.waiting.end()) {
+    impl.waiting.push_back(&optimizer);
   }
 }
 
@@ -337,22 +338,22 @@ void Pipeline::unshard(torch::optim::Optimizer& optimizer) {
 
 void Pipeline::gather_parameters() {
   const at::NoGradGuard no_grad;
-  Impl& its = *impl_;
-  pipeline::StageParameters& own = its.own();
-  own.parallelized().fetch();
-  its.claim.set_current();  // from here on they are written to
-  its.outdated_at.reset();
-  std::vector<NamedTensor> all = detail::named_tensors(its.module.named_parameters());
-  const std::vector<NamedTensor> buffers = detail::named_tensors(its.module.named_buffers());
+  Impl& impl = *impl_;
+  pipeline::StageParameters& own = impl.own();
+  own.parallelized().gather_parameters();
+  impl.claim.set_current();  // from here on they are written to
+  impl.outdated_at.reset();
+  std::vector<NamedTensor> all = detail::named_tensors(impl.module.named_parameters());
+  const std::vector<NamedTensor> buffers = detail::named_tensors(impl.module.named_buffers());
   all.insert(all.end(), buffers.begin(), buffers.end());
   for (NamedTensor& item : all) {
     at::Tensor& tensor = item.tensor;
     if (detail::is_deferred(tensor)) {
       tensor.set_data(at::empty_strided(tensor.sizes(), tensor.strides(),
                                         tensor.options().requires_grad(false)));
-      its.layouts.distribute({tensor});
+      impl.layouts.distribute({tensor});
     }
-    detail::broadcast_strided(detail::memory_of(tensor), own.first_rank_of(tensor), its.stages,
+    detail::broadcast_strided(detail::memory_of(tensor), own.first_rank_of(tensor), impl.stages,
                               item.name);
   }
 }

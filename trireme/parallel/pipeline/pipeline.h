@@ -9,7 +9,7 @@
 #include <trireme/parallel/module_ref.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/step_report.h>
-#include <trireme/parallel/recompute/by_plan.h>
+#include <trireme/parallel/recompute/plan_recomputation.h>
 #include <trireme/plan/plan.h>
 #include <trireme/schedule/schedule.h>
 
@@ -110,7 +110,7 @@ struct MicroBatchResults {
 /// A parameter that several stages use (tied embeddings) has the sum of its gradients on each rank
 /// that uses it.
 ///
-/// With plan.zero_stage the ranks along `data`, which have the same stages, cut parameters,
+/// With plan.zero_level the ranks along `data`, which have the same stages, cut parameters,
 /// gradients and optimizer state as parallelize does (`shard`); gradients are added up over them
 /// once a step, and begin to travel when those of a stage are complete.
 ///
@@ -200,14 +200,15 @@ class Pipeline {
 
   /// evaluate() for as many, or fewer, by the ranks along `pipe` alone: those along `data` may do
   /// so with other shapes, and not equally often. They have the same buffers before, by
-  /// take_stages or a step, and parameters that are cut are whole (parallelized().fetch()).
-  /// Collective along `pipe`, blocking; where it throws, all ranks of the group are told.
+  /// assign_stages or a step, and parameters that are cut are whole
+  /// (parallelized().gather_parameters()). Collective along `pipe`, blocking; where it throws, all
+  /// ranks of the group are told.
   MicroBatchResults evaluate_micro_batches(const MicroBatches& micro_batches,
                                            const EvaluateOptions& options = {});
 
   /// Decides which rank has what of the module, as the first step or evaluation would, unless that
   /// is known. Collective and blocking; throws as step().
-  void take_stages(const MicroBatches& micro_batches);
+  void assign_stages(const MicroBatches& micro_batches);
   /// Whether that is known, and with it parallelized() and sharing().
   bool has_stages() const noexcept;
 
@@ -221,7 +222,7 @@ class Pipeline {
   /// as step().
   void prepare(const std::vector<at::Tensor>& batch, const std::string& function = "");
 
-  /// Makes `optimizer` step this rank's parts of the parameters that plan.zero_stage cuts, as
+  /// Makes `optimizer` step this rank's parts of the parameters that plan.zero_level cuts, as
   /// Parallelized::shard does, and with the same errors. Of an optimizer of all parameters those of
   /// other stages stay as they are. Before the first batch it is remembered, and must live until
   /// then. Not collective.
@@ -237,9 +238,9 @@ class Pipeline {
   /// UsageError before the first batch.
   void gather_parameters();
 
-  /// The module's parameters as this rank has them: for parts(), fetch() and what takes a
-  /// Parallelized of trireme/parallel/state.h and sharded_state.h. Its groups are all ranks and
-  /// those along `data`; backward, and so no_sync() and join(), are not its. Throws UsageError
+  /// The module's parameters as this rank has them: for parts(), gather_parameters() and what takes
+  /// a Parallelized of trireme/parallel/state_dict.h and sharded_state.h. Its groups are all ranks
+  /// and those along `data`; backward, and so no_sync() and join(), are not its. Throws UsageError
   /// before the first batch.
   Parallelized& parallelized();
   const Parallelized& parallelized() const;

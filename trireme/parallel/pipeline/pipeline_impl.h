@@ -6,11 +6,11 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/parallel/agreement.h>
-#include <trireme/parallel/pipeline/batch.h>
 #include <trireme/parallel/pipeline/executor.h>
+#include <trireme/parallel/pipeline/lru_cache.h>
+#include <trireme/parallel/pipeline/micro_batches.h>
 #include <trireme/parallel/pipeline/module_claim.h>
 #include <trireme/parallel/pipeline/pipeline.h>
-#include <trireme/parallel/pipeline/recently_used.h>
 #include <trireme/parallel/pipeline/stage_parameters.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 #include <trireme/parallel/tensor/module_layouts.h>
@@ -26,37 +26,37 @@ namespace trireme {
 struct Pipeline::Impl {
   // What is made for batches of one shape.
   struct Prepared {
-    Prepared(Impl& its, pipeline::StagedGraph made);
+    Prepared(Impl& impl, pipeline::StagedGraph made);
 
     pipeline::StagedGraph staged;
     std::vector<pipeline::StagedGraph::NamedTensors> alone;  // parameters, by stage
     pipeline::Executor executor;
     std::int64_t num_uses = 0;  // steps or evaluations that it was for
   };
-  using ByKey = pipeline::RecentlyUsed<Prepared>;
+  using ByKey = pipeline::LruCache<Prepared>;
 
   pipeline::Program program_of(const pipeline::StagedGraph& staged) const;
-  pipeline::ExecutorOptions options_of(const Prepared& its);
+  pipeline::ExecutorOptions options_of(const Prepared& ready);
   template <typename Make>
-  pipeline::StagedGraph made_together(const comm::Group& among, const pipeline::CutBatch& batch,
+  pipeline::StagedGraph made_together(const comm::Group& among, const pipeline::SplitBatch& batch,
                                       const Make& make) const;
-  void take_stages(const pipeline::CutBatch& batch);
-  Prepared& prepared_for(const pipeline::CutBatch& batch);
-  Prepared& begin_step(const pipeline::CutBatch& batch);
-  Prepared& evaluation_for(const pipeline::CutBatch& batch, const comm::Group& among);
+  void assign_stages(const pipeline::SplitBatch& batch);
+  Prepared& prepared_for(const pipeline::SplitBatch& batch);
+  Prepared& begin_step(const pipeline::SplitBatch& batch);
+  Prepared& evaluation_for(const pipeline::SplitBatch& batch, const comm::Group& among);
   template <typename Make>
-  Prepared& find(ByKey& all, const pipeline::CutBatch& batch, const comm::Group& among,
+  Prepared& find(ByKey& all, const pipeline::SplitBatch& batch, const comm::Group& among,
                  const Make& make);
-  pipeline::CutOptions of_step(const std::string& function);
-  pipeline::CutOptions of_evaluation(const std::string& function) const;
+  pipeline::SplitOptions of_step(const std::string& function);
+  pipeline::SplitOptions of_evaluation(const std::string& function) const;
   const std::string& name_of(const std::string& function) const;
   void check_function(const std::string& name) const;
-  const graph::Forward& forward(const pipeline::CutBatch& batch) const;
-  void count_step(Prepared& its);
+  const graph::Forward& forward(const pipeline::SplitBatch& batch) const;
+  void count_step(Prepared& ready);
   void check_same_values(const pipeline::MicroBatches& micro_batches) const;
-  void follow_buffers(const Prepared& its) const;
+  void follow_buffers(const Prepared& ready) const;
   template <typename Call>
-  auto ending_for_all(const Call& call) -> decltype(call());
+  auto abort_on_error(const Call& call) -> decltype(call());
   const Prepared& last() const;
   pipeline::StageParameters& own();
 
@@ -86,14 +86,14 @@ struct Pipeline::Impl {
 // Others would wait for one that fails: those with the other stages, which the executor tells only
 // of what fails in it, those along data, and those that share its work.
 template <typename Call>
-auto Pipeline::Impl::ending_for_all(const Call& call) -> decltype(call()) {
+auto Pipeline::Impl::abort_on_error(const Call& call) -> decltype(call()) {
   try {
     return call();
   } catch (const std::exception& error) {
     const std::string reason =
         join_message("rank ", group.rank(), " of the pipelines failed: ", message_of(error));
-    detail::end_for_all(stages, reason);
-    parameters->parallelized().end_for_all(reason);
+    detail::abort(stages, reason);
+    parameters->parallelized().abort(reason);
     throw;
   }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/base/config/nearest.h>
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/graph/guard.h>
-#include <trireme/graph/show/text.h>
+#include <trireme/graph/show/graph_text.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 #include <trireme/parallel/pipeline/pipeline_impl.h>
-#include <trireme/parallel/sharded/deferred.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/schedule/passes.h>
 
 #include <torch/nn/module.h>
@@ -54,24 +54,24 @@ pipeline::Program Pipeline::Impl::program_of(const pipeline::StagedGraph& staged
   return program;
 }
 
-pipeline::ExecutorOptions Pipeline::Impl::options_of(const Prepared& its) {
+pipeline::ExecutorOptions Pipeline::Impl::options_of(const Prepared& ready) {
   pipeline::ExecutorOptions options;
   options.name = join_message("rank ", group.rank());
-  options.callbacks.reduce = [this, &its](int stage, int /*micro_batch*/) {
-    parameters->add_complete(schedule::item(its.alone, stage));
+  options.callbacks.reduce = [this, &ready](int stage, int /*micro_batch*/) {
+    parameters->add_complete(schedule::item(ready.alone, stage));
   };
   return options;
 }
 
-Pipeline::Impl::Prepared::Prepared(Impl& its, pipeline::StagedGraph made)
+Pipeline::Impl::Prepared::Prepared(Impl& impl, pipeline::StagedGraph made)
     : staged(std::move(made)),
-      executor(its.program_of(staged),
-               pipeline::on_mesh(
-                   staged.code_of(its.stages.rank(),
-                                  {.seed = its.seed,
-                                   .first_micro_batch = its.data.rank() * its.plan.micro_batches}),
-                   its.layouts.mesh()),
-               its.stages, its.options_of(*this)) {
+      executor(impl.program_of(staged),
+               pipeline::on_mesh(staged.code_of(impl.stages.rank(),
+                                                {.seed = impl.seed,
+                                                 .first_micro_batch =
+                                                     impl.data.rank() * impl.plan.micro_batches}),
+                                 impl.layouts.mesh()),
+               impl.stages, impl.options_of(*this)) {
   for (int stage = 0; stage < staged.program().schedule.num_stages(); ++stage) {
     alone.push_back(staged.parameters_of_stage_alone(stage));
   }
@@ -81,7 +81,7 @@ Pipeline::Impl::Prepared::Prepared(Impl& its, pipeline::StagedGraph made)
 // @param among which others.
 template <typename Make>
 pipeline::StagedGraph Pipeline::Impl::made_together(const comm::Group& among,
-                                                    const pipeline::CutBatch& batch,
+                                                    const pipeline::SplitBatch& batch,
                                                     const Make& make) const {
   std::optional<pipeline::StagedGraph> staged;
   std::vector<std::string> texts;
@@ -96,7 +96,7 @@ pipeline::StagedGraph Pipeline::Impl::made_together(const comm::Group& among,
 }
 
 // Once: which rank has which parameters does not change any more.
-void Pipeline::Impl::take_stages(const pipeline::CutBatch& batch) {
+void Pipeline::Impl::assign_stages(const pipeline::SplitBatch& batch) {
   if (parameters) return;
   pipeline::StagedGraph staged = made_together(group, batch, [&] {
     return pipeline::StagedGraph(module, forward(batch), batch.micro_batches, plan);
@@ -113,7 +113,7 @@ void Pipeline::Impl::take_stages(const pipeline::CutBatch& batch) {
 }
 
 template <typename Make>
-Pipeline::Impl::Prepared& Pipeline::Impl::find(ByKey& all, const pipeline::CutBatch& batch,
+Pipeline::Impl::Prepared& Pipeline::Impl::find(ByKey& all, const pipeline::SplitBatch& batch,
                                                const comm::Group& among, const Make& make) {
   Prepared* const found = all.find(batch.key);
   if (found == nullptr) {
@@ -130,10 +130,10 @@ Pipeline::Impl::Prepared& Pipeline::Impl::find(ByKey& all, const pipeline::CutBa
   return *found;
 }
 
-Pipeline::Impl::Prepared& Pipeline::Impl::prepared_for(const pipeline::CutBatch& batch) {
+Pipeline::Impl::Prepared& Pipeline::Impl::prepared_for(const pipeline::SplitBatch& batch) {
   Prepared& found = find(prepared, batch, group, [&] {
     const bool is_first = !parameters;
-    take_stages(batch);
+    assign_stages(batch);
     if (is_first) return *first;
     pipeline::StagedGraph staged = made_together(group, batch, [&] {
       return pipeline::StagedGraph(module, forward(batch), batch.micro_batches, plan, *first);
@@ -147,7 +147,7 @@ Pipeline::Impl::Prepared& Pipeline::Impl::prepared_for(const pipeline::CutBatch&
   return found;
 }
 
-Pipeline::Impl::Prepared& Pipeline::Impl::begin_step(const pipeline::CutBatch& batch) {
+Pipeline::Impl::Prepared& Pipeline::Impl::begin_step(const pipeline::SplitBatch& batch) {
   const bool was_checked = parameters.has_value();
   Prepared& found = prepared_for(batch);
   if (!was_checked) {
@@ -157,7 +157,7 @@ Pipeline::Impl::Prepared& Pipeline::Impl::begin_step(const pipeline::CutBatch& b
   return found;
 }
 
-Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::CutBatch& batch,
+Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::SplitBatch& batch,
                                                          const comm::Group& among) {
   ByKey& all = batch.counts_alike ? evaluated_by_pipeline : evaluated;
   return find(all, batch, among, [&] {
@@ -178,14 +178,14 @@ Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::CutBatc
 }
 
 // A mistake of one rank is told to all with the batch. Before the first there is none.
-pipeline::CutOptions Pipeline::Impl::of_step(const std::string& function) {
+pipeline::SplitOptions Pipeline::Impl::of_step(const std::string& function) {
   return {.count = plan.micro_batches, .function = name_of(function), .check = [this, function] {
             check_function(function);
             if (parameters) parameters->check_before_step();
           }};
 }
 
-pipeline::CutOptions Pipeline::Impl::of_evaluation(const std::string& function) const {
+pipeline::SplitOptions Pipeline::Impl::of_evaluation(const std::string& function) const {
   return {.count = plan.micro_batches,
           .may_be_fewer = true,
           .function = name_of(function),
@@ -198,7 +198,7 @@ const std::string& Pipeline::Impl::name_of(const std::string& function) const {
 
 void Pipeline::Impl::check_function(const std::string& name) const {
   std::vector<std::string> names;
-  for (const auto& [its, forward] : functions) names.push_back(its);
+  for (const auto& [function, forward] : functions) names.push_back(function);
   if (std::ranges::find(names, name_of(name)) != names.end()) return;
   const std::string hint = config::did_you_mean(name, names);
   throw UsageError(
@@ -206,14 +206,14 @@ void Pipeline::Impl::check_function(const std::string& name) const {
       hint.empty() ? "name one of those that the pipeline was constructed with" : hint);
 }
 
-const graph::Forward& Pipeline::Impl::forward(const pipeline::CutBatch& batch) const {
+const graph::Forward& Pipeline::Impl::forward(const pipeline::SplitBatch& batch) const {
   return std::ranges::find(functions, batch.function, &PipelineFunctions::value_type::first)
       ->second;
 }
 
-void Pipeline::Impl::count_step(Prepared& its) {
+void Pipeline::Impl::count_step(Prepared& ready) {
   ++steps;
-  ++its.num_uses;
+  ++ready.num_uses;
   const std::uint64_t num_writes = pipeline::ModuleClaim::num_writes();
   if (std::exchange(outdated_at, num_writes) == num_writes) return;
   claim.set_outdated(parameters->trained_elsewhere());
@@ -226,9 +226,9 @@ void Pipeline::Impl::check_same_values(const pipeline::MicroBatches& micro_batch
   }
 }
 
-void Pipeline::Impl::follow_buffers(const Prepared& its) const {
+void Pipeline::Impl::follow_buffers(const Prepared& ready) const {
   if (!plan.broadcast_buffers || data.size() == 1) return;
-  for (const auto& [name, buffer] : its.staged.buffers_of(stages.rank())) {
+  for (const auto& [name, buffer] : ready.staged.buffers_of(stages.rank())) {
     detail::broadcast_strided(detail::memory_of(buffer), 0, data, name);
   }
 }

@@ -2,8 +2,8 @@
 #include <trireme/parallel/pipeline/stage_parameters.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/by_hand.h>
 #include <trireme/parallel/data/reducer.h>
+#include <trireme/parallel/manual.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
@@ -49,10 +49,10 @@ std::shared_ptr<Uses> uses_of(const torch::nn::Module& module, const StagedGraph
   }
   auto uses = std::make_shared<Uses>();
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    const c10::TensorImpl* const its = tensor.unsafeGetTensorImpl();
-    (*uses)[name] = {.is_own = own.contains(its) || !used.contains(its),
-                     .first_rank = first.at(its),
-                     .is_first = first.at(its) == rank};
+    const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    (*uses)[name] = {.is_own = own.contains(impl) || !used.contains(impl),
+                     .first_rank = first.at(impl),
+                     .is_first = first.at(impl) == rank};
   };
   for (const auto& item : module.named_parameters()) add(item.key(), item.value());
   for (const auto& item : module.named_buffers()) add(item.key(), item.value());
@@ -88,7 +88,7 @@ StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& s
       used_(used_in(staged)),
       first_ranks_(first_ranks_of(module, staged, stages.size())),
       uses_(uses_of(module, staged, first_ranks_, stages.rank())),
-      parallelized_(detail::parallelize_by_hand(module, uses_, plan, group, data, layouts)) {
+      parallelized_(detail::parallelize_manual(module, uses_, plan, group, data, layouts)) {
   for (const auto& item : module.named_parameters()) {
     names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
   }
@@ -109,10 +109,10 @@ StageParameters::UsedByName StageParameters::used_in(const StagedGraph& staged) 
   UsedByName used;
   for (int rank = 0; rank < staged.program().schedule.num_ranks(); ++rank) {
     for (const auto& [name, tensor] : staged.tensors_of(rank)) {
-      Used& its = used[name];
-      its.tensor = tensor;
-      its.ranks.insert(rank);
-      its.changes = its.changes || tensor.requires_grad();
+      Used& use = used[name];
+      use.tensor = tensor;
+      use.ranks.insert(rank);
+      use.changes = use.changes || tensor.requires_grad();
     }
     for (const auto& [name, tensor] : staged.written_buffers_of(rank)) used[name].changes = true;
   }
@@ -121,17 +121,17 @@ StageParameters::UsedByName StageParameters::used_in(const StagedGraph& staged) 
 
 void StageParameters::add_record(const StagedGraph& staged) {
   const UsedByName now = used_in(staged);
-  for (const auto& [name, its] : now) {
+  for (const auto& [name, use] : now) {
     const auto before = used_.find(name);
-    if (before == used_.end() || before->second.ranks == its.ranks) continue;
-    if (!its.changes && !before->second.changes) continue;  // alike everywhere
-    refuse(name, before->second.ranks, its.ranks,
+    if (before == used_.end() || before->second.ranks == use.ranks) continue;
+    if (!use.changes && !before->second.changes) continue;  // alike everywhere
+    refuse(name, before->second.ranks, use.ranks,
            "for a batch of other shapes, in another mode or another function");
   }
-  for (const auto& [name, its] : now) {
-    const auto [place, is_new] = used_.try_emplace(name, its);
-    if (is_new) set_use(its);
-    place->second.changes = place->second.changes || its.changes;
+  for (const auto& [name, use] : now) {
+    const auto [place, is_new] = used_.try_emplace(name, use);
+    if (is_new) set_use(use);
+    place->second.changes = place->second.changes || use.changes;
   }
 }
 
@@ -147,19 +147,19 @@ void StageParameters::set_use(const Used& used) {
 }
 
 void StageParameters::check_evaluation(const StagedGraph& staged) const {
-  for (const auto& [name, its] : used_in(staged)) {
+  for (const auto& [name, use] : used_in(staged)) {
     const auto trained = used_.find(name);
-    if (trained == used_.end() || std::ranges::includes(trained->second.ranks, its.ranks)) {
+    if (trained == used_.end() || std::ranges::includes(trained->second.ranks, use.ranks)) {
       continue;
     }
-    refuse(name, trained->second.ranks, its.ranks, "in evaluation");
+    refuse(name, trained->second.ranks, use.ranks, "in evaluation");
   }
 }
 
 std::vector<detail::NamedTensor> StageParameters::trained_elsewhere() const {
   std::vector<detail::NamedTensor> all;
-  for (const auto& [name, its] : used_) {
-    if (its.changes && !its.ranks.contains(stages_.rank())) all.push_back({name, its.tensor});
+  for (const auto& [name, use] : used_) {
+    if (use.changes && !use.ranks.contains(stages_.rank())) all.push_back({name, use.tensor});
   }
   return all;
 }
@@ -190,7 +190,7 @@ void StageParameters::add_complete(const StagedGraph::NamedTensors& parameters) 
 void StageParameters::finish_step(double summands) {
   detail::Reducer* const reducer = detail::reducer_of(parallelized_);
   if (reducer == nullptr) return;
-  reducer->finish_by_hand(summands);
+  reducer->finish_manual(summands);
   const at::NoGradGuard no_grad;
   for (Own& own : exchanged_) {
     if (!own.before.defined()) continue;

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <trireme/comm/group.h>
-#include <trireme/parallel/by_hand.h>
+#include <trireme/parallel/manual.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 #include <trireme/parallel/tensor/module_layouts.h>
@@ -32,7 +32,7 @@ namespace trireme::pipeline {
 /// Not thread-safe. What is said to be alike is so on the ranks along `data`.
 class StageParameters {
  public:
-  /// See parallelize_by_hand, whose errors it throws. Collective over `group`, blocking.
+  /// See parallelize_manual, whose errors it throws. Collective over `group`, blocking.
   /// @param stages,data the ranks of `group` along `pipe` and `data` of this one.
   StageParameters(torch::nn::Module& module, const StagedGraph& staged, const Plan& plan,
                   const comm::Group& group, const comm::Group& stages, const comm::Group& data,

@@ -56,9 +56,9 @@ void check_same_operators(const Graph& first, const Graph& other, std::int64_t r
   const auto takes = [](const graph::Node& node) {
     return std::pair(node.name(), std::pair(node.inputs, node.outputs));
   };
-  const auto [its, others] = std::ranges::mismatch(first.nodes, other.nodes, {}, takes, takes);
-  if (its == first.nodes.end() && others == other.nodes.end()) return;
-  const auto index = static_cast<int>(its - first.nodes.begin());
+  const auto [own, others] = std::ranges::mismatch(first.nodes, other.nodes, {}, takes, takes);
+  if (own == first.nodes.end() && others == other.nodes.end()) return;
+  const auto index = static_cast<int>(own - first.nodes.begin());
   throw UsageError(
       join_message("a micro-batch of ", rows, " rows takes other operators than the first one: ",
                    index < first.num_nodes() ? first.describe(index) : "it has more of them",
@@ -157,12 +157,12 @@ StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forwar
   set_schedule(plan, micro_batches.size());
   recomputation_.parts.resize(boundaries_.size() - 1);
   if (!is_evaluation) {
-    recomputation_ = recomputation_of(graph(), boundaries_, program_.schedule, plan);
+    recomputation_ = plan_recomputation(graph(), boundaries_, program_.schedule, plan);
   }
-  for (const auto& its : graphs_) {
+  for (const auto& one : graphs_) {
     std::vector<Piece>& pieces = pieces_.emplace_back();
     for (std::size_t stage = 0; stage + 1 < boundaries_.size(); ++stage) {
-      pieces.emplace_back(its, boundaries_[stage], boundaries_[stage + 1], module,
+      pieces.emplace_back(one, boundaries_[stage], boundaries_[stage + 1], module,
                           recomputation_.parts[stage]);
     }
   }
@@ -248,11 +248,11 @@ void StagedGraph::set_program(const Plan& plan,
     program_.results.push_back(
         {.value = graph().results[i], .stage = node < 0 ? last_stage : stage_of(node)});
   }
-  add_crossings();
+  add_boundary_tensors();
 }
 
 // What a stage takes that another made, however many stages lie between.
-void StagedGraph::add_crossings() {
+void StagedGraph::add_boundary_tensors() {
   std::map<ValueId, std::set<int>> takers;
   for (std::size_t stage = 0; stage < pieces_.front().size(); ++stage) {
     for (const ValueId id : pieces_.front()[stage].inputs()) {
@@ -262,18 +262,18 @@ void StagedGraph::add_crossings() {
   program_.schedule.edges.clear();
   for (const auto& [id, stages] : takers) {
     const Value& value = graph().value(id);
-    Crossing& crossing = program_.crossings.emplace_back();
-    crossing = {.value = id,
-                .from = stage_of(value.node),
-                .to = {stages.begin(), stages.end()},
-                .dtype = value.dtype,
-                .has_gradient = value.requires_grad && !program_.is_evaluation,
-                .shapes = {}};
-    for (const auto& its : graphs_) {
-      crossing.shapes.push_back(shape_of(its->value(id)));
+    BoundaryTensor& boundary_tensor = program_.boundary_tensors.emplace_back();
+    boundary_tensor = {.value = id,
+                       .from = stage_of(value.node),
+                       .to = {stages.begin(), stages.end()},
+                       .dtype = value.dtype,
+                       .has_gradient = value.requires_grad && !program_.is_evaluation,
+                       .shapes = {}};
+    for (const auto& variant : graphs_) {
+      boundary_tensor.shapes.push_back(shape_of(variant->value(id)));
     }
-    for (const int to : crossing.to) {
-      const schedule::Edge edge = {.from = crossing.from, .to = to};
+    for (const int to : boundary_tensor.to) {
+      const schedule::Edge edge = {.from = boundary_tensor.from, .to = to};
       auto& edges = program_.schedule.edges;
       if (std::ranges::find(edges, edge) == edges.end()) edges.push_back(edge);
     }
@@ -300,8 +300,8 @@ StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering,
   std::vector<std::size_t> given;  // which of the piece's outputs
   for (std::size_t i = 0; i < first.outputs().size(); ++i) {
     const ValueId id = first.outputs()[i];
-    const bool crosses =
-        std::ranges::find(program_.crossings, id, &Crossing::value) != program_.crossings.end();
+    const bool crosses = std::ranges::find(program_.boundary_tensors, id, &BoundaryTensor::value) !=
+                         program_.boundary_tensors.end();
     if (!crosses && id != program_.loss && !program_.is_result(id)) continue;
     code.outputs.push_back(id);
     given.push_back(i);
@@ -363,8 +363,8 @@ StagedGraph::NamedTensors StagedGraph::tensors_of(int rank,
   std::set<ValueId> ids;
   for (int stage = 0; stage < program_.schedule.num_stages(); ++stage) {
     if (program_.schedule.rank_of(stage) != rank) continue;
-    const auto& its = (pieces_.front()[static_cast<std::size_t>(stage)].*which)();
-    ids.insert(its.begin(), its.end());
+    const auto& values = (pieces_.front()[static_cast<std::size_t>(stage)].*which)();
+    ids.insert(values.begin(), values.end());
   }
   NamedTensors all;
   for (const ValueId id : ids) all.push_back(tensor_of(id));
@@ -424,8 +424,8 @@ void StagedGraph::check_results_join() const {
   };
   for (std::size_t i = 1; i < graph().results.size(); ++i) {
     const Value& first = graph().value(graph().results[i]);
-    for (const auto& its : graphs_) {
-      const Value& other = its->value(its->results[i]);
+    for (const auto& variant : graphs_) {
+      const Value& other = variant->value(variant->results[i]);
       if (rest(first) == rest(other)) continue;
       throw UsageError(
           join_message("result ", i, " of forward is of ", at::IntArrayRef(first.sizes),
@@ -463,8 +463,8 @@ std::string StagedGraph::to_string() const {
       flops += graph().node(node).flops + graph().node(node).backward_flops;
     }
     std::int64_t sent = 0;
-    for (const Crossing& crossing : program_.crossings) {
-      if (crossing.from == stage) sent += graph().value(crossing.value).bytes();
+    for (const BoundaryTensor& boundary_tensor : program_.boundary_tensors) {
+      if (boundary_tensor.from == stage) sent += graph().value(boundary_tensor.value).bytes();
     }
     // Code around the modules has operators of its own.
     std::string first = "the module";

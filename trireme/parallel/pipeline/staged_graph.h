@@ -4,8 +4,8 @@
 
 #include <trireme/graph/capture.h>
 #include <trireme/graph/replay.h>
-#include <trireme/parallel/pipeline/program.h>
-#include <trireme/parallel/recompute/by_plan.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
+#include <trireme/parallel/recompute/plan_recomputation.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
@@ -106,7 +106,7 @@ class StagedGraph {
   void cut(const Plan& plan);
   void set_schedule(const Plan& plan, std::size_t micro_batches);
   void set_program(const Plan& plan, const std::vector<std::vector<at::Tensor>>& micro_batches);
-  void add_crossings();
+  void add_boundary_tensors();
   int stage_of(int node) const;
   const NamedTensors::value_type& tensor_of(graph::ValueId id) const;
   StageCode code_of_stage(int stage, const Numbering& numbering, const Place* place) const;

@@ -3,7 +3,7 @@
 
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/tensor/local_memory.h>
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -30,16 +30,16 @@ namespace {
 bool hold_alone(const std::vector<at::Tensor>& tensors, const at::Tensor& tensor) {
   std::unordered_set<const c10::TensorImpl*> holders;
   std::unordered_map<const c10::TensorImpl*, std::size_t> views;  // by base
-  for (const at::Tensor& its : tensors) {
-    if (!its.defined() || !its.has_storage() || !its.is_alias_of(tensor)) continue;
-    if (holders.insert(its.unsafeGetTensorImpl()).second && its.is_view()) {
-      ++views[its._base().unsafeGetTensorImpl()];
+  for (const at::Tensor& one : tensors) {
+    if (!one.defined() || !one.has_storage() || !one.is_alias_of(tensor)) continue;
+    if (holders.insert(one.unsafeGetTensorImpl()).second && one.is_view()) {
+      ++views[one._base().unsafeGetTensorImpl()];
     }
   }
-  for (const at::Tensor& its : tensors) {
-    if (!its.defined() || !its.has_storage() || !its.is_view()) continue;
-    if (!its.is_alias_of(tensor)) continue;
-    const auto& base = its._base();
+  for (const at::Tensor& one : tensors) {
+    if (!one.defined() || !one.has_storage() || !one.is_view()) continue;
+    if (!one.is_alias_of(tensor)) continue;
+    const auto& base = one._base();
     const bool is_new = holders.insert(base.unsafeGetTensorImpl()).second;
     if (is_new && base.use_count() != views[base.unsafeGetTensorImpl()]) return false;
   }

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/parallel/recompute/observed_call.h>
-#include <trireme/tensor/dispatch/held.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
@@ -42,7 +42,7 @@ void set_state(at::Generator generator, const at::Tensor& state) {
 
 const c10::StorageImpl* memory_below(const at::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
-  if (tensor::is_wrapper(tensor)) return memory_below(tensor::held(tensor).local);
+  if (tensor::is_wrapper(tensor)) return memory_below(tensor::distributed_meta(tensor).local);
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 

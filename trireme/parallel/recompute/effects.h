@@ -7,7 +7,7 @@
 //   second run, Replaying:  operators that are given such memory      -> get a copy of the copy
 //                           streams                                   -> start there, and go back
 //
-// Both look at operators between autograd and their kernels (trireme/tensor/rehearsal/
+// Both look at operators between autograd and their kernels (trireme/tensor/dry_run/
 // interception.h), so what writes without an operator (a data pointer) goes unseen.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/recompute/observed_call.h>
 
-#include <trireme/tensor/dispatch/held.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>

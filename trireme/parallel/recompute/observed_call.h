@@ -3,7 +3,7 @@
 #pragma once
 
 #include <trireme/parallel/recompute/effects.h>
-#include <trireme/tensor/rehearsal/interception.h>
+#include <trireme/tensor/dry_run/interception.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>

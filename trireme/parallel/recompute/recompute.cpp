@@ -2,7 +2,7 @@
 #include <trireme/parallel/recompute/recompute.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/recompute/region.h>
+#include <trireme/parallel/recompute/recomputed_region.h>
 
 #include <ATen/core/grad_mode.h>
 

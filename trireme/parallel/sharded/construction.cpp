@@ -384,7 +384,7 @@ std::vector<Construction::Step> Construction::plan(const std::vector<bool>& sele
   return steps;
 }
 
-// Whatever happens, no stand-in keeps memory.
+// Whatever happens, no placeholder keeps memory.
 class Construction::Loan {
  public:
   explicit Loan(Construction& construction) : construction_(construction) {}

@@ -4,7 +4,7 @@
 // no tensor of the module alive; tensors of the module keep the record.
 #pragma once
 
-#include <trireme/tensor/rehearsal/interception.h>
+#include <trireme/tensor/dry_run/interception.h>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>

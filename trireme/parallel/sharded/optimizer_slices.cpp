@@ -4,8 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/optim/state_fields.h>
-#include <trireme/parallel/data/buckets.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/data/bucket_layout.h>
+#include <trireme/parallel/tensor/local_memory.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -76,7 +76,7 @@ void check_elementwise(const optim::Optimizer& optimizer) {
                        ? "LBFGS takes inner products over all of them"
                        : "only SGD, Adam, AdamW, RMSprop and Adagrad are known to treat every "
                          "element alone"),
-      "use one of those, or a plan with zero_stage 0");
+      "use one of those, or a plan with zero_level 0");
 }
 
 OptimizerSlices::OptimizerSlices(std::vector<SlicedParameter> parameters,

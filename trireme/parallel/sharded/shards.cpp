@@ -2,9 +2,9 @@
 #include <trireme/parallel/sharded/shards.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/data/lanes.h>
-#include <trireme/parallel/sharded/deferred.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/data/data_groups.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/tensor/local_memory.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -101,7 +101,7 @@ void Shards::check_shares() const {
     if (has_any) continue;
     throw UsageError(join_message("the module is too small to be cut for ", group_.size(),
                                   " ranks: rank ", rank, " would have nothing of it"),
-                     "use a plan with a lower zero_stage, or larger buckets");
+                     "use a plan with a lower zero_level, or larger buckets");
   }
 }
 
@@ -128,7 +128,7 @@ Shards::~Shards() {
 }
 
 void Shards::make_ordinary(Bucket& bucket) {
-  if (bucket.is_stage_3()) {
+  if (bucket.is_level_3()) {
     const bool with_others = std::uncaught_exceptions() == 0 && !failure_;
     try {
       whole_.restore(bucket.whole, with_others);
@@ -152,14 +152,14 @@ void Shards::allocate(Bucket& bucket) {
   const at::Tensor& first = parameters_[bucket.layout.places.front().tensor].tensor;
   const std::int64_t length = lengths_[static_cast<std::size_t>(&bucket - buckets_.data())];
   const at::TensorOptions options = first.options().requires_grad(false);
-  if (!bucket.is_stage_3()) bucket.memory = comm::zeros_registered({length}, options, gathers_);
+  if (!bucket.is_level_3()) bucket.memory = comm::zeros_registered({length}, options, gathers_);
   const std::int64_t slice = length / group_.size();
   if (is_offloaded_) {
     const at::TensorOptions host = options.device(at::kCPU).pinned_memory(first.is_cuda());
     bucket.own = at::zeros({slice}, host);
     bucket.gradient = at::zeros({slice}, host);
   } else {
-    bucket.own = bucket.is_stage_3() ? at::zeros({slice}, options) : place_of_slice(bucket);
+    bucket.own = bucket.is_level_3() ? at::zeros({slice}, options) : place_of_slice(bucket);
   }
 }
 
@@ -200,7 +200,7 @@ void Shards::load_deferred(bool with_digests) {
 
 // Moves the parameters into the bucket, with their values.
 void Shards::load(Bucket& bucket) {
-  if (bucket.is_stage_3()) {
+  if (bucket.is_level_3()) {
     const at::Tensor& first = parameters_[bucket.layout.places.front().tensor].tensor;
     bucket.memory =
         at::empty({bucket.own.numel() * group_.size()}, first.options().requires_grad(false));
@@ -210,11 +210,11 @@ void Shards::load(Bucket& bucket) {
     const at::Tensor part =
         slice_of(bucket.memory, place.offset, parameter.sizes(), parameter.strides());
     const bool has_values = parameter.numel() == 0 || parameter.storage().nbytes() > 0;
-    if (!bucket.is_stage_3()) part.copy_(parameter);
+    if (!bucket.is_level_3()) part.copy_(parameter);
     if (has_values) copy_part(bucket, place, parameter);
     parameter.set_data(part);
   }
-  if (!bucket.is_stage_3()) return;
+  if (!bucket.is_level_3()) return;
   std::string names;
   for (const BucketLayout::Place& place : bucket.layout.places) {
     names += join_message(names.empty() ? "" : ", ", parameters_[place.tensor].name);
@@ -280,7 +280,7 @@ void Shards::set_gradient(Shard& shard, const at::Tensor& slice) {
 }
 
 void Shards::watch_on(bool on) {
-  if (std::exchange(is_watching_, on) != on) expect_touches(on);
+  if (std::exchange(is_watching_, on) != on) expect_accesses(on);
 }
 
 void Shards::check() {
@@ -302,7 +302,7 @@ void Shards::check_locked() {
   start_gathers_if_stepped();
   if (is_fetched_ && steps_.have_been) {
     throw UsageError(
-        "an optimizer stepped after an operator had fetched the parameters that "
+        "an optimizer stepped after an operator had gathered the parameters that "
         "another step had changed",
         "call step() of all optimizers before anything touches the parameters");
   }
@@ -342,8 +342,8 @@ void Shards::expect_step(bool all_ranks_see_it) {
   watch_on(true);
 }
 
-void Shards::Steps::touch(std::span<const Touched> all) {
-  const bool is_step = std::ranges::any_of(all, &Touched::is_written);
+void Shards::Steps::on_access(std::span<const TensorAccess> all) {
+  const bool is_step = std::ranges::any_of(all, &TensorAccess::is_written);
   if (is_step) have_been = true;
   const std::lock_guard lock(shards.mutex_);
   if (is_step) shards.cut_gradients_.clear();
@@ -366,29 +366,29 @@ void Shards::end_step() {
   remembering_failure([&] { whole_.end_step(); });
 }
 
-void Shards::touch(std::span<const Touched> all) {
+void Shards::on_access(std::span<const TensorAccess> all) {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   start_gathers_if_stepped();
   c10::SmallVector<std::size_t, 8> needed;
-  for (const Touched& touched : all) {
-    Bucket& bucket = buckets_[bucket_of_.at(touched.storage)];
-    if (bucket.is_stage_3()) {
+  for (const TensorAccess& access : all) {
+    Bucket& bucket = buckets_[bucket_of_.at(access.storage)];
+    if (bucket.is_level_3()) {
       needed.push_back(bucket.whole);
       continue;
     }
     finish_gather(bucket);
-    bucket.is_written = bucket.is_written || touched.is_written;
+    bucket.is_written = bucket.is_written || access.is_written;
   }
   if (needed.empty()) return;
   remembering_failure([&] { whole_.need({needed.data(), needed.size()}); });
-  for (const Touched& touched : all) {
-    const Bucket& bucket = buckets_[bucket_of_.at(touched.storage)];
-    if (bucket.is_stage_3() && touched.is_written) whole_.expect_write(bucket.whole);
+  for (const TensorAccess& access : all) {
+    const Bucket& bucket = buckets_[bucket_of_.at(access.storage)];
+    if (bucket.is_level_3() && access.is_written) whole_.expect_write(bucket.whole);
   }
 }
 
-void Shards::fetch(bool also_cut) {
+void Shards::gather_parameters(bool also_cut) {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   start_gathers_if_stepped();
@@ -406,7 +406,7 @@ void Shards::start_gathers_if_stepped() {
   remembering_failure([&] { whole_.drop(); });
   remembering_failure([&] {
     for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
-      if (!bucket->is_stage_3()) start_gather(*bucket);
+      if (!bucket->is_level_3()) start_gather(*bucket);
     }
   });
 }

@@ -6,18 +6,18 @@
 //     belongs to         |      rank 0      |      rank 1      |     rank 2      |
 //
 // Each rank's optimizer steps the slices that belong to it, which it takes for whole, flat
-// parameters. In stages 1 and 2 every rank keeps all of the memory, and the other slices are
-// gathered when an operator first touches a parameter afterwards (touch.h). In stage 3 it keeps its
-// slices, and few buckets are whole at a time (whole_buckets.h).
+// parameters. In ZeRO levels 1 and 2 every rank keeps all of the memory, and the other slices are
+// gathered when an operator first touches a parameter afterwards (tensor_access.h). In ZeRO level 3
+// it keeps its slices, and few buckets are whole at a time (gathered_buckets.h).
 #pragma once
 
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/agreement.h>
-#include <trireme/parallel/data/buckets.h>
-#include <trireme/parallel/sharded/cut_gradients.h>
+#include <trireme/parallel/data/bucket_layout.h>
+#include <trireme/parallel/sharded/gathered_buckets.h>
+#include <trireme/parallel/sharded/gradient_placeholders.h>
 #include <trireme/parallel/sharded/optimizer_slices.h>
-#include <trireme/parallel/sharded/touch.h>
-#include <trireme/parallel/sharded/whole_buckets.h>
+#include <trireme/parallel/sharded/tensor_access.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
@@ -35,20 +35,20 @@
 
 namespace trireme::detail {
 
-/// Thread-safety: operators may touch parameters on any thread, those of stage 3 from one at a
+/// Thread-safety: operators may touch parameters on any thread, those of ZeRO level 3 from one at a
 /// time; the rest from one at a time.
-class Shards final : public Toucher {
+class Shards final : public AccessObserver {
  public:
-  /// Moves the parameters that lie in `buckets` into flat memory, with their values; those of stage
-  /// 3 may be deferred: they get their values one by one, which the plan may want to be the same on
-  /// all ranks: see drawn(). Of distributed parameters it is this rank's part that is moved and
-  /// cut. Collective.
-  /// @param buckets whose kind is the stage.
+  /// Moves the parameters that lie in `buckets` into flat memory, with their values; those of ZeRO
+  /// level 3 may be deferred: they get their values one by one, which the plan may want to be the
+  /// same on all ranks: see drawn(). Of distributed parameters it is this rank's part that is moved
+  /// and cut. Collective.
+  /// @param buckets whose kind is the ZeRO level.
   Shards(const std::vector<NamedTensor>& parameters, const std::vector<BucketLayout>& buckets,
          const Plan& plan, comm::Group group);
   /// Parameters are whole, ordinary and in memory of their own afterwards. Collective where
   /// something is to be gathered; a rank that an exception ends does not wait for the others, and
-  /// has its slices of stage 3 alone.
+  /// has its slices of ZeRO level 3 alone.
   ~Shards() override;
   Shards(const Shards&) = delete;
   Shards& operator=(const Shards&) = delete;
@@ -85,8 +85,8 @@ class Shards final : public Toucher {
   void clear_gradients() { cut_gradients_.clear(); }
   void clear_gradient(std::size_t parameter) { cut_gradients_.clear(parameter); }
 
-  /// Says that this rank's step needs no more parameters of stage 3. Throws UsageError on all ranks
-  /// where another needs one. Collective, blocking; nothing where there are none.
+  /// Says that this rank's step needs no more parameters of ZeRO level 3. Throws UsageError on all
+  /// ranks where another needs one. Collective, blocking; nothing where there are none.
   void end_step();
 
   /// Says that the optimizer may step from now on the parameters for which `is_used(index)`, alike
@@ -114,16 +114,16 @@ class Shards final : public Toucher {
   }
 
   /// To be called before backward. Throws UsageError naming the parameter where one was given other
-  /// memory, or where an optimizer stepped after the parts of the others were fetched: this rank's
+  /// memory, or where an optimizer stepped after the parts of the others were gathered: this rank's
   /// would never reach them.
   void check();
   /// The same, but does not wait for parameters that operators wait for anyway: before forward.
   void check_without_waiting();
 
-  void touch(std::span<const Touched> all) override;
-  /// Makes parameters whole that were stepped in parts, and with `also_cut` those of stage 3, until
-  /// the next step. Collective.
-  void fetch(bool also_cut);
+  void on_access(std::span<const TensorAccess> all) override;
+  /// Makes parameters whole that were stepped in parts, and with `also_cut` those of ZeRO level 3,
+  /// until the next step. Collective.
+  void gather_parameters(bool also_cut);
 
  private:
   // The part of a parameter that lies in this rank's slice of its bucket, or a piece of it.
@@ -139,17 +139,17 @@ class Shards final : public Toucher {
     at::Tensor own;       // [elements / ranks]: this rank's slice, which optimizers step
     at::Tensor gradient;  // [elements / ranks], beside `own` where that is offloaded
     std::vector<Shard> shards;
-    std::size_t whole = 0;  // its number in whole_, stage 3
+    std::size_t whole = 0;  // its number in whole_, ZeRO level 3
     comm::Work gather;
     bool is_gathering = false;
-    bool is_written = false;  // while it was whole, in stages 1 and 2
-    bool is_stage_3() const { return layout.kind == 3; }
+    bool is_written = false;  // while it was whole, in ZeRO levels 1 and 2
+    bool is_level_3() const { return layout.kind == 3; }
   };
 
   // Sees when an optimizer comes to this rank's parts.
-  struct Steps final : Toucher {
+  struct Steps final : AccessObserver {
     explicit Steps(Shards& the_shards) : shards(the_shards) {}
-    void touch(std::span<const Touched> all) override;
+    void on_access(std::span<const TensorAccess> all) override;
     Shards& shards;
     std::atomic<bool> have_been = false;
   };
@@ -193,9 +193,9 @@ class Shards final : public Toucher {
   std::vector<std::int64_t> lengths_;  // of the buckets, in elements
   std::vector<Bucket> buckets_;
   std::unordered_map<const c10::StorageImpl*, std::size_t> bucket_of_;
-  WholeBuckets whole_;
+  GatheredBuckets whole_;
   std::optional<OptimizerSlices> optimizers_;
-  CutGradients cut_gradients_;
+  GradientPlaceholders cut_gradients_;
   Steps steps_{*this};
 
   std::mutex mutex_;

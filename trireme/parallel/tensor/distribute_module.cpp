@@ -91,8 +91,8 @@ DistributedParameter layout_for(const Item& item, const DeviceMesh& mesh,
     if (found == nullptr) continue;
     const Layout layout(mesh, found->placements);
     check_placements(item, layout, *found);
-    const auto described = [](const Layout& its, bool stays_plain) {
-      return stays_plain ? std::string("plain") : its.to_string();
+    const auto described = [](const Layout& each, bool stays_plain) {
+      return stays_plain ? std::string("plain") : each.to_string();
     };
     if (chosen_by != nullptr && (layout != chosen || found->is_plain != is_plain)) {
       throw UsageError(join_message(item.kind, " ", *chosen_by, ", which is ", name, " too, is as ",

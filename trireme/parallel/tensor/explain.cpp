@@ -3,14 +3,14 @@
 
 #include <trireme/base/error.h>
 #include <trireme/mesh/collective_cost.h>
-#include <trireme/parallel/data/buckets.h>
+#include <trireme/parallel/data/bucket_layout.h>
 #include <trireme/parallel/named_tensors.h>
 #include <trireme/parallel/tensor/distribute_module.h>
 #include <trireme/parallel/tensor/explain_reasons.h>
-#include <trireme/tensor/dispatch/held.h>
-#include <trireme/tensor/rehearsal/rehearsal.h>
-#include <trireme/tensor/rehearsal/results.h>
-#include <trireme/tensor/rehearsal/stand_in.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
+#include <trireme/tensor/dry_run/dry_run.h>
+#include <trireme/tensor/dry_run/fake_tensors.h>
+#include <trireme/tensor/dry_run/results.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -25,8 +25,8 @@ namespace trireme {
 namespace {
 
 using detail::NamedTensor;
-using tensor::RehearsedCall;
-using tensor::RehearsedTensor;
+using tensor::DryRunCall;
+using tensor::DryRunTensor;
 
 std::vector<MeshAxis> axes_without_data(const Plan& plan) {
   std::vector<MeshAxis> axes;
@@ -96,7 +96,7 @@ Layout without_partial(Layout layout) {
 // What backward begins with; a loss of one number needs nothing.
 at::Tensor gradient_of_result(const at::Tensor& result) {
   if (result.numel() == 1 || !tensor::is_wrapper(result)) return {};
-  const Layout layout = without_partial(tensor::held(result).layout);
+  const Layout layout = without_partial(tensor::distributed_meta(result).layout);
   const at::Tensor global =
       at::empty_strided(result.sizes(), result.strides(),
                         at::TensorOptions().dtype(result.dtype()).device(at::kMeta));
@@ -127,11 +127,12 @@ class DataAxis {
     if (ranks_ == 1 || !plan_.data_parallel || gradients.empty()) return;
     std::vector<std::size_t> order(gradients.size());
     std::iota(order.begin(), order.end(), 0);
-    std::vector<int> stages;
-    for (const NamedTensor& item : gradients) stages.push_back(zero_stage_of(plan_, item.name));
+    std::vector<int> zero_levels;
+    for (const NamedTensor& item : gradients)
+      zero_levels.push_back(zero_level_of(plan_, item.name));
     const std::int64_t bytes = bucket_bytes(gradients);
     for (const detail::BucketLayout& bucket : detail::assign_buckets(
-             gradients, order, std::min(plan_.first_bucket_bytes, bytes), bytes, stages)) {
+             gradients, order, std::min(plan_.first_bucket_bytes, bytes), bytes, zero_levels)) {
       std::vector<std::string> names;
       for (const auto& place : bucket.places) names.push_back(gradients[place.tensor].name);
       const at::Tensor& first = gradients[bucket.places.front().tensor].tensor;
@@ -152,7 +153,8 @@ class DataAxis {
                       const at::Tensor& first) {
     const auto elements = static_cast<double>(bucket.elements);
     const double bytes = elements * static_cast<double>(first.element_size());
-    const bool is_halved = plan_.wire != GradientWire::kAsIs && first.scalar_type() == at::kFloat;
+    const bool is_halved =
+        plan_.wire != GradientCompression::kNone && first.scalar_type() == at::kFloat;
     const std::string what =
         join_message("gradients of ", names.front(),
                      names.size() > 1 ? join_message(" and ", names.size() - 1, " more") : "");
@@ -170,8 +172,8 @@ class DataAxis {
     for (int i = 0; i < times; ++i) {
       add(Collective::kAllGather, bytes, cut, parameters,
           bucket.kind < 3 ? "each rank steps a part of them (ZeRO)"
-          : i == 0        ? "forward needs them whole (ZeRO, stage 3)"
-                          : "backward needs them whole (ZeRO, stage 3)");
+          : i == 0        ? "forward needs them whole (ZeRO level 3)"
+                          : "backward needs them whole (ZeRO level 3)");
     }
   }
 
@@ -195,35 +197,36 @@ class DataAxis {
 
 struct Gradient {
   std::size_t parameter;
-  RehearsedTensor its;
+  DryRunTensor recorded_tensor;
 };
 
-struct Rehearsed {
-  std::vector<RehearsedCall> calls;
+struct DryRunResult {
+  std::vector<DryRunCall> calls;
   std::size_t num_forward = 0;
   std::vector<Gradient> gradients;
 };
 
-Rehearsed rehearse(const std::function<at::Tensor()>& forward,
-                   const std::vector<NamedTensor>& tensors, const std::vector<Layout>& layouts) {
-  Rehearsed all;
-  const tensor::StandIn stand_in(checked(tensors), layouts);
-  tensor::Rehearsal rehearsal;
+DryRunResult record_dry_run(const std::function<at::Tensor()>& forward,
+                            const std::vector<NamedTensor>& tensors,
+                            const std::vector<Layout>& layouts) {
+  DryRunResult all;
+  const tensor::FakeTensors fake_tensors(checked(tensors), layouts);
+  tensor::DryRun dry_run;
   std::vector<at::Tensor> inputs;
   std::vector<std::size_t> parameters;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    rehearsal.give_name(tensors[i].tensor, tensors[i].name);
+    dry_run.give_name(tensors[i].tensor, tensors[i].name);
     if (!tensors[i].tensor.requires_grad()) continue;
     inputs.push_back(tensors[i].tensor);
     parameters.push_back(i);
   }
   const at::Tensor result = forward();
-  all.num_forward = rehearsal.calls().size();
+  all.num_forward = dry_run.calls().size();
   const std::vector<at::Tensor> found = backward(result, inputs);
   for (std::size_t i = 0; i < found.size(); ++i) {
-    if (found[i].defined()) all.gradients.push_back({parameters[i], rehearsal.describe(found[i])});
+    if (found[i].defined()) all.gradients.push_back({parameters[i], dry_run.describe(found[i])});
   }
-  all.calls = rehearsal.calls();
+  all.calls = dry_run.calls();
   return all;
 }
 
@@ -235,13 +238,15 @@ void add_gradients(Explanation& explanation, const Plan& plan,
   for (const Gradient& gradient : gradients) {
     const NamedTensor& parameter = parameters[gradient.parameter];
     const Layout& layout = given[gradient.parameter].layout;
-    for (ExplainedCommunication& line : reasons.of_gradient(gradient.its, layout)) {
+    for (ExplainedCommunication& line : reasons.of_gradient(gradient.recorded_tensor, layout)) {
       line.tensor = "gradient of " + parameter.name;
       explanation.gradients.push_back(std::move(line));
     }
-    const auto options = at::TensorOptions().dtype(gradient.its.dtype).device(at::kMeta);
+    const auto options =
+        at::TensorOptions().dtype(gradient.recorded_tensor.dtype).device(at::kMeta);
     parts.push_back(
-        {parameter.name, tensor::meta_part(at::empty(gradient.its.sizes, options), layout)});
+        {parameter.name,
+         tensor::meta_part(at::empty(gradient.recorded_tensor.sizes, options), layout)});
   }
   // Backward makes those of the last layers first.
   std::ranges::reverse(parts);
@@ -281,13 +286,13 @@ Explanation explain(torch::nn::Module& module, const Plan& plan,
   for (const DistributedParameter& item : given) layouts.push_back(item.layout);
   add_memory(explanation, tensors, given);
 
-  const Rehearsed rehearsed = rehearse(forward, tensors, layouts);
-  const detail::Reasons reasons(rehearsed.calls, plan);
-  add_gradients(explanation, plan, tensors, given, rehearsed.gradients, reasons);
-  for (std::size_t i = 0; i < rehearsed.calls.size(); ++i) {
-    explanation.operators.push_back({.call = rehearsed.calls[i],
+  const DryRunResult recorded = record_dry_run(forward, tensors, layouts);
+  const detail::Reasons reasons(recorded.calls, plan);
+  add_gradients(explanation, plan, tensors, given, recorded.gradients, reasons);
+  for (std::size_t i = 0; i < recorded.calls.size(); ++i) {
+    explanation.operators.push_back({.call = recorded.calls[i],
                                      .communication = reasons.of_call(static_cast<int>(i)),
-                                     .is_backward = i >= rehearsed.num_forward});
+                                     .is_backward = i >= recorded.num_forward});
   }
   return explanation;
 }

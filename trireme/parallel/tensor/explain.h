@@ -5,7 +5,7 @@
 
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/plan/plan.h>
-#include <trireme/tensor/rehearsal/record.h>
+#include <trireme/tensor/dry_run/dry_run_record.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -33,7 +33,7 @@ struct ExplainedCommunication {
 
 /// One operator of forward or backward.
 struct ExplainedOperator {
-  tensor::RehearsedCall call;
+  tensor::DryRunCall call;
   std::vector<ExplainedCommunication> communication;  ///< in its order
   bool is_backward = false;
 
@@ -54,15 +54,15 @@ struct Explanation {
   std::int64_t bytes_of_rank = 0;
 };
 
-/// Rehearses `forward` and, where its result requires a gradient, a backward pass through it, with
-/// the module's parameters and buffers cut as the plan says. Nothing of the module runs, nothing is
-/// sent, and no memory is taken for values: the module may be larger than the memory
+/// Makes a dry run of `forward` and, where its result requires a gradient, a backward pass through
+/// it, with the module's parameters and buffers cut as the plan says. Nothing of the module runs,
+/// nothing is sent, and no memory is taken for values: the module may be larger than the memory
 /// (trireme::deferred), and there are no ranks. The module stays as it was: while `forward` runs
 /// its tensors are distributed ones over meta tensors, and they are turned back also where
 /// something throws.
 ///
 /// Along `data` what is explained is one rank's part of a step: its own data in forward, the
-/// gradients along `data` in buckets as the plan says. With ZeRO (zero_stage) these are divided and
+/// gradients along `data` in buckets as the plan says. With ZeRO (zero_level) these are divided and
 /// parameters gathered. Buffers that follow rank 0, sparse gradients and the few numbers that a
 /// step carries besides are not listed.
 ///

@@ -11,9 +11,9 @@
 namespace trireme::detail {
 namespace {
 
+using tensor::DryRunCall;
+using tensor::DryRunTensor;
 using tensor::Exchange;
-using tensor::RehearsedCall;
-using tensor::RehearsedTensor;
 
 ExplainedCommunication line_of(const Exchange& exchange, const DeviceMesh& mesh, std::string tensor,
                                std::string asked_by) {
@@ -25,23 +25,23 @@ ExplainedCommunication line_of(const Exchange& exchange, const DeviceMesh& mesh,
           .asked_by = std::move(asked_by)};
 }
 
-std::int64_t elements_of(const RehearsedTensor& tensor) {
+std::int64_t elements_of(const DryRunTensor& tensor) {
   std::int64_t elements = 1;
   for (const std::int64_t size : tensor.sizes) elements *= size;
   return elements;
 }
 
 // The largest parameter among the inputs that is cut along the axis; null where there is none.
-const RehearsedTensor* named_cut(const RehearsedCall& call, int axis) {
-  const RehearsedTensor* found = nullptr;
-  for (const RehearsedTensor& input : call.inputs) {
+const DryRunTensor* named_cut(const DryRunCall& call, int axis) {
+  const DryRunTensor* found = nullptr;
+  for (const DryRunTensor& input : call.inputs) {
     if (input.name.empty() || !input.layout[axis].is_shard()) continue;
     if (found == nullptr || elements_of(input) > elements_of(*found)) found = &input;
   }
   return found;
 }
 
-std::string title_of(const RehearsedTensor& tensor) {
+std::string title_of(const DryRunTensor& tensor) {
   return tensor.name.empty() ? tensor.argument : tensor.name;
 }
 
@@ -76,18 +76,18 @@ std::string Reasons::of_pattern(const std::string& name) const {
 std::string Reasons::of_parameter(const std::string& name) const { return name + of_pattern(name); }
 
 // What was cut is handed on from operator to operator: where did it begin?
-std::string Reasons::of_cut(const RehearsedTensor& cut, int axis) const {
-  const RehearsedTensor* tensor = &cut;
+std::string Reasons::of_cut(const DryRunTensor& cut, int axis) const {
+  const DryRunTensor* tensor = &cut;
   while (tensor->name.empty() && tensor->made_by >= 0) {
     const int number = tensor->made_by;
-    const RehearsedCall& maker = calls_[static_cast<std::size_t>(number)];
+    const DryRunCall& maker = calls_[static_cast<std::size_t>(number)];
     if (maker.is_asked_for) return short_name(maker.name) + " in the model's code";
-    const auto before = std::ranges::find_if(maker.inputs, [&](const RehearsedTensor& input) {
+    const auto before = std::ranges::find_if(maker.inputs, [&](const DryRunTensor& input) {
       return input.name.empty() && input.made_by >= 0 && input.made_by < number &&
              input.given[axis].is_shard() && input.layout[axis].is_shard();
     });
     if (before == maker.inputs.end()) {
-      const RehearsedTensor* const parameter = named_cut(maker, axis);
+      const DryRunTensor* const parameter = named_cut(maker, axis);
       return parameter == nullptr ? short_name(maker.name) : of_parameter(parameter->name);
     }
     tensor = &*before;
@@ -96,12 +96,12 @@ std::string Reasons::of_cut(const RehearsedTensor& cut, int axis) const {
 }
 
 // The operator that began a sum, and what it was over.
-std::string Reasons::of_sum(const RehearsedTensor& partial, int axis) const {
+std::string Reasons::of_sum(const DryRunTensor& partial, int axis) const {
   const std::string op = to_string(partial.given[axis].op());
   int number = partial.made_by;
   while (number >= 0) {
-    const RehearsedCall& maker = calls_[static_cast<std::size_t>(number)];
-    const auto before = std::ranges::find_if(maker.inputs, [&](const RehearsedTensor& input) {
+    const DryRunCall& maker = calls_[static_cast<std::size_t>(number)];
+    const auto before = std::ranges::find_if(maker.inputs, [&](const DryRunTensor& input) {
       return input.layout[axis].is_partial() && input.made_by >= 0 && input.made_by < number;
     });
     if (before != maker.inputs.end()) {
@@ -109,18 +109,17 @@ std::string Reasons::of_sum(const RehearsedTensor& partial, int axis) const {
       continue;
     }
     const std::string made = join_message("the ", op, " of ", short_name(maker.name));
-    if (const RehearsedTensor* const parameter = named_cut(maker, axis)) {
+    if (const DryRunTensor* const parameter = named_cut(maker, axis)) {
       return join_message(made, " over ", of_parameter(parameter->name));
     }
-    const auto cut = std::ranges::find_if(maker.inputs, [axis](const RehearsedTensor& input) {
-      return input.layout[axis].is_shard();
-    });
+    const auto cut = std::ranges::find_if(
+        maker.inputs, [axis](const DryRunTensor& input) { return input.layout[axis].is_shard(); });
     return cut == maker.inputs.end() ? made : join_message(made, ", cut by ", of_cut(*cut, axis));
   }
   return "a " + op;
 }
 
-std::string Reasons::of_layout(const RehearsedTensor& tensor, int axis) const {
+std::string Reasons::of_layout(const DryRunTensor& tensor, int axis) const {
   const std::string placement = tensor.layout[axis].to_string();
   if (!tensor.name.empty()) return placement + of_pattern(tensor.name);
   return tensor.given[axis].is_partial()
@@ -128,8 +127,8 @@ std::string Reasons::of_layout(const RehearsedTensor& tensor, int axis) const {
              : join_message(placement, ", cut by ", of_cut(tensor, axis));
 }
 
-std::string Reasons::of_input(const RehearsedCall& call, std::size_t input, int axis) const {
-  const RehearsedTensor& moved = call.inputs[input];
+std::string Reasons::of_input(const DryRunCall& call, std::size_t input, int axis) const {
+  const DryRunTensor& moved = call.inputs[input];
   const std::string name = short_name(call.name);
   if (call.is_asked_for) return name + " in the model's code";
   if (call.gathers_view && input == 0) {
@@ -137,7 +136,7 @@ std::string Reasons::of_input(const RehearsedCall& call, std::size_t input, int 
                         moved.given[axis].to_string(), ", cut by ", of_cut(moved, axis));
   }
   if (moved.given[axis].is_partial()) return "completes " + of_sum(moved, axis);
-  for (const RehearsedTensor& other : call.inputs) {
+  for (const DryRunTensor& other : call.inputs) {
     const Placement& placement = other.layout[axis];
     const bool stays = &other != &moved && other.given[axis] == placement;
     if (!stays || placement.is_replicate()) continue;
@@ -148,18 +147,18 @@ std::string Reasons::of_input(const RehearsedCall& call, std::size_t input, int 
 }
 
 std::vector<ExplainedCommunication> Reasons::of_call(int index) const {
-  const RehearsedCall& call = calls_[static_cast<std::size_t>(index)];
+  const DryRunCall& call = calls_[static_cast<std::size_t>(index)];
   std::vector<ExplainedCommunication> lines;
   for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-    const RehearsedTensor& input = call.inputs[i];
+    const DryRunTensor& input = call.inputs[i];
     for (const Exchange& exchange : input.exchanges) {
       lines.push_back(
           line_of(exchange, input.given.mesh(), title_of(input), of_input(call, i, exchange.axis)));
     }
   }
   for (const Exchange& exchange : call.inside) {
-    const RehearsedTensor* cut = nullptr;
-    for (const RehearsedTensor& input : call.inputs) {
+    const DryRunTensor* cut = nullptr;
+    for (const DryRunTensor& input : call.inputs) {
       const Placement& placement = input.layout[exchange.axis];
       if (cut == nullptr && !placement.is_replicate()) cut = &input;
     }
@@ -168,13 +167,13 @@ std::vector<ExplainedCommunication> Reasons::of_call(int index) const {
         cut == nullptr ? short_name(call.name)
                        : join_message(title_of(*cut), " is ", of_layout(*cut, exchange.axis))));
   }
-  for (const RehearsedTensor& input : call.inputs) {
+  for (const DryRunTensor& input : call.inputs) {
     for (const Exchange& exchange : input.back) {
       lines.push_back(line_of(exchange, input.given.mesh(), title_of(input),
                               short_name(call.name) + " writes to it, and it keeps its layout"));
     }
   }
-  for (const RehearsedTensor& output : call.outputs) {
+  for (const DryRunTensor& output : call.outputs) {
     for (const Exchange& exchange : output.exchanges) {
       lines.push_back(line_of(exchange, output.given.mesh(), "out",
                               "what " + short_name(call.name) + " writes to keeps its layout"));
@@ -183,7 +182,7 @@ std::vector<ExplainedCommunication> Reasons::of_call(int index) const {
   return lines;
 }
 
-std::vector<ExplainedCommunication> Reasons::of_gradient(const RehearsedTensor& gradient,
+std::vector<ExplainedCommunication> Reasons::of_gradient(const DryRunTensor& gradient,
                                                          const Layout& layout) const {
   std::vector<ExplainedCommunication> lines;
   if (gradient.is_plain || gradient.given == layout) return lines;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a rehearsed call communicates.
+// Why a recorded call communicates.
 #pragma once
 
 #include <trireme/parallel/tensor/explain.h>
@@ -19,25 +19,25 @@ std::string short_name(const std::string& name);
 class Reasons {
  public:
   /// Both must outlive it.
-  Reasons(const std::vector<tensor::RehearsedCall>& calls, const Plan& plan)
+  Reasons(const std::vector<tensor::DryRunCall>& calls, const Plan& plan)
       : calls_(calls), plan_(plan) {}
 
   /// What a call communicates, in its order.
   std::vector<ExplainedCommunication> of_call(int call) const;
 
   /// What brings the gradient of a parameter to the parameter's layout.
-  std::vector<ExplainedCommunication> of_gradient(const tensor::RehearsedTensor& gradient,
+  std::vector<ExplainedCommunication> of_gradient(const tensor::DryRunTensor& gradient,
                                                   const Layout& layout) const;
 
  private:
-  std::string of_input(const tensor::RehearsedCall& call, std::size_t input, int axis) const;
-  std::string of_sum(const tensor::RehearsedTensor& partial, int axis) const;
-  std::string of_cut(const tensor::RehearsedTensor& cut, int axis) const;
-  std::string of_layout(const tensor::RehearsedTensor& tensor, int axis) const;
+  std::string of_input(const tensor::DryRunCall& call, std::size_t input, int axis) const;
+  std::string of_sum(const tensor::DryRunTensor& partial, int axis) const;
+  std::string of_cut(const tensor::DryRunTensor& cut, int axis) const;
+  std::string of_layout(const tensor::DryRunTensor& tensor, int axis) const;
   std::string of_pattern(const std::string& name) const;
   std::string of_parameter(const std::string& name) const;
 
-  const std::vector<tensor::RehearsedCall>& calls_;
+  const std::vector<tensor::DryRunCall>& calls_;
   const Plan& plan_;
 };
 

@@ -18,7 +18,7 @@ namespace trireme {
 namespace {
 
 using report::bytes_as_text;
-using tensor::RehearsedTensor;
+using tensor::DryRunTensor;
 
 std::string seconds_as_text(double seconds) {
   TextWriter text;
@@ -58,7 +58,7 @@ std::string short_form(const Layout& layout) {
   return text;
 }
 
-std::string short_form(const RehearsedTensor& tensor) {
+std::string short_form(const DryRunTensor& tensor) {
   TextWriter text;
   if (!tensor.name.empty()) text << tensor.name << " ";
   const bool moves = tensor.given != tensor.layout;
@@ -67,7 +67,7 @@ std::string short_form(const RehearsedTensor& tensor) {
   return text.str();
 }
 
-std::string short_form(const std::vector<RehearsedTensor>& tensors) {
+std::string short_form(const std::vector<DryRunTensor>& tensors) {
   constexpr std::size_t kShown = 6;
   std::string text;
   for (std::size_t i = 0; i < std::min(tensors.size(), kShown); ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/tensor/module_layouts.h>
 
-#include <trireme/parallel/sharded/deferred.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
 #include <trireme/parallel/tensor/distribute_module.h>
 #include <trireme/tensor/distributed_tensor.h>
 

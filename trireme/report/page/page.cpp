@@ -2,7 +2,7 @@
 #include <trireme/report/page/page.h>
 
 #include <trireme/base/atomic_file.h>
-#include <trireme/base/listed_ranks.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/report/number.h>
 #include <trireme/report/page/assets.h>
 #include <trireme/report/page/comparison.h>
@@ -87,7 +87,7 @@ std::string failures_of(const RunLog& run) {
   std::string html;
   for (std::size_t index = 0; index < std::min(failures.size(), kMostFailures); ++index) {
     const auto& [record, ranks] = failures[index];
-    std::string who = listed_ranks(ranks);
+    std::string who = format_ranks(ranks);
     who.front() = 'R';
     html += "<section class=\"card failure\" aria-label=\"Failure\">\n<b class=\"bad\">" + who +
             " failed</b> <small>epoch " + std::to_string(record.moment.epoch) + ", step " +
@@ -221,7 +221,7 @@ std::string checkpoints_section(const RunLog& run) {
     if (++shown > kMostCheckpoints) break;
     const std::string who = row.ranks.size() == run.ranks.size() && row.ranks.size() > 1
                                 ? "all ranks"
-                                : listed_ranks(row.ranks);
+                                : format_ranks(row.ranks);
     html += "<tr><td class=\"n\">" + with_thousands(key.first) + "</td><td>" + who +
             "</td><td class=\"n\">" + fixed(row.seconds, 2) + " s</td><td>" + escaped(key.second) +
             "</td></tr>\n";
@@ -261,7 +261,7 @@ std::vector<std::pair<std::string, std::string>> rows_of(const RunLog& run,
         break;
       }
       text += text.empty() ? "" : "\n";
-      text += listed_ranks(who) + ": " + value;
+      text += format_ranks(who) + ": " + value;
     }
     rows.emplace_back(name, text);
   }

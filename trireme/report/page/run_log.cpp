@@ -2,9 +2,9 @@
 #include <trireme/report/page/run_log.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/base/input_file.h>
 #include <trireme/base/json_depth.h>
-#include <trireme/base/listed_ranks.h>
 #include <trireme/base/text.h>
 
 #include <nlohmann/json.hpp>
@@ -303,7 +303,7 @@ void drop_replaced(RunLog& run) {
     return rank.rank >= run.world_size && latest.moment.global_step == 0;
   });
   if (!earlier.empty()) {
-    run.notes.push_back(join_message(listed_ranks(earlier),
+    run.notes.push_back(join_message(format_ranks(earlier),
                                      " took part in an earlier run only; the last one had ",
                                      run.world_size, run.world_size == 1 ? " rank" : " ranks"));
   }
@@ -318,7 +318,7 @@ void note_missing(RunLog& run) {
   }
   if (missing.empty()) return;
   run.notes.push_back(
-      join_message("of ", run.world_size, " ranks, ", listed_ranks(missing), " left no file"));
+      join_message("of ", run.world_size, " ranks, ", format_ranks(missing), " left no file"));
 }
 
 void note_short(RunLog& run) {

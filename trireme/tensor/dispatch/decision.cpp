@@ -28,7 +28,7 @@ std::string describe_layouts(const InputSlots& inputs) {
   for (const InputSlot& input : inputs) {
     text += text.empty() ? "" : ", ";
     text += join_message(input.tensor->sizes(), " ",
-                         input.held == nullptr ? "plain" : input.held->layout.to_string());
+                         input.meta == nullptr ? "plain" : input.meta->layout.to_string());
   }
   return text;
 }
@@ -175,9 +175,9 @@ struct Choice {
 // FlatShard is the only placement that may cut a tensor, on whichever axis.
 bool cuts_beside_flat(const Layout& layout, int axis, const Placement& placement) {
   for (int other = 0; other < static_cast<int>(layout.placements().size()); ++other) {
-    const Placement& its = layout[other];
-    if (other == axis || (!its.is_shard() && !its.is_flat_shard())) continue;
-    if (placement.is_flat_shard() || (its.is_flat_shard() && placement.is_shard())) return true;
+    const Placement& given = layout[other];
+    if (other == axis || (!given.is_shard() && !given.is_flat_shard())) continue;
+    if (placement.is_flat_shard() || (given.is_flat_shard() && placement.is_shard())) return true;
   }
   return false;
 }
@@ -240,18 +240,18 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
                    "trireme::tensor::allow_replication(\"",
                    facts.name,
                    "\"), or run that part of the model on whole tensors with "
-                   "trireme::run_whole (docs/guide/tensor-parallel.md)"));
+                   "trireme::run_replicated (docs/guide/tensor-parallel.md)"));
 }
 
 DeviceMesh mesh_of(const OperatorFacts& facts, const InputSlots& inputs) {
-  const Held* first = nullptr;
+  const DistributedMeta* first = nullptr;
   for (const InputSlot& input : inputs) {
-    if (input.held == nullptr) continue;
-    if (first == nullptr) first = input.held;
-    if (input.held->layout.mesh_state() != first->layout.mesh_state()) {
+    if (input.meta == nullptr) continue;
+    if (first == nullptr) first = input.meta;
+    if (input.meta->layout.mesh_state() != first->layout.mesh_state()) {
       throw UsageError(join_message("operator ", facts.name, " was given tensors of two meshes: [",
                                     first->layout.mesh().to_string(), "] and [",
-                                    input.held->layout.mesh().to_string(), "]"),
+                                    input.meta->layout.mesh().to_string(), "]"),
                        "arrange ranks that work together on one mesh: give it to distribute_module "
                        "or parallelize for every module; or bring one of the tensors to the "
                        "other's mesh with trireme::redistribute");
@@ -412,7 +412,7 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
   const Layout replicated = Layout::replicated(decision->mesh);
   std::vector<Layout> current;
   for (const InputSlot& input : inputs) {
-    current.push_back(input.held == nullptr ? replicated : input.held->layout);
+    current.push_back(input.meta == nullptr ? replicated : input.meta->layout);
   }
   decision->call.emplace(make_meta_call(op, facts, inputs, arguments));
   Call& call = *decision->call;

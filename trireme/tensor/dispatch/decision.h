@@ -3,7 +3,7 @@
 // operator's rule, kept per thread, and used for every further call like it.
 #pragma once
 
-#include <trireme/tensor/dispatch/held.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/operator_facts.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/rules/rule.h>
@@ -21,7 +21,7 @@ namespace trireme::tensor {
 /// A tensor among the arguments of a call: by itself or in a list.
 struct InputSlot {
   const at::Tensor* tensor;
-  const Held* held;  ///< null: a plain tensor, which counts as replicated
+  const DistributedMeta* meta;  ///< null: a plain tensor, which counts as replicated
   int argument;
   int element;  ///< in a list; -1 by itself
 };
@@ -64,7 +64,7 @@ struct Decision {
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,
                                  const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments);
 
-/// This rank's coordinate; in a mesh that it is not in (one without ranks, in a rehearsal), the
+/// This rank's coordinate; in a mesh that it is not in (one without ranks, in a dry run), the
 /// first, whose parts are the longest.
 c10::SmallVector<std::int64_t, 4> coordinate_here(const DeviceMesh& mesh);
 

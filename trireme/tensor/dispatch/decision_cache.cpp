@@ -83,7 +83,7 @@ void DecisionKey::visit(Take take) const {
     const c10::IntArrayRef sizes = impl.sizes();
     const auto dtype = static_cast<std::uint64_t>(input.tensor->scalar_type());
     const std::uint64_t is_number = impl.is_wrapped_number() ? 1 : 0;
-    take(input.held == nullptr ? 0 : input.held->layout.hash());
+    take(input.meta == nullptr ? 0 : input.meta->layout.hash());
     take(dtype | sizes.size() << 8 | is_number << 16 |
          static_cast<std::uint64_t>(input.argument) << 24 |
          static_cast<std::uint64_t>(input.element + 1) << 40);
@@ -131,17 +131,17 @@ bool DecisionKey::has(const std::vector<std::uint64_t>& words) const {
 }
 
 const Decision* find_decision(const DecisionKey& key) {
-  Cache& its = cache();
-  if (its.version_of_rules != rules_version() && its.calls_in_progress <= 1) {
+  Cache& own_cache = cache();
+  if (own_cache.version_of_rules != rules_version() && own_cache.calls_in_progress <= 1) {
     forget_decisions();
-    its.version_of_rules = rules_version();
+    own_cache.version_of_rules = rules_version();
   }
   const auto index = static_cast<std::size_t>(key.facts().index);
-  if (index >= its.latest.size()) its.latest.resize(index + 1, nullptr);
-  const Entry*& latest = its.latest[index];
+  if (index >= own_cache.latest.size()) own_cache.latest.resize(index + 1, nullptr);
+  const Entry*& latest = own_cache.latest[index];
   if (latest != nullptr && key.has(latest->words)) return latest->decision.get();
-  const auto found = its.entries.find(key.hash());
-  if (found == its.entries.end()) return nullptr;
+  const auto found = own_cache.entries.find(key.hash());
+  if (found == own_cache.entries.end()) return nullptr;
   for (const Entry& entry : found->second) {
     if (!key.has(entry.words)) continue;
     latest = &entry;
@@ -151,11 +151,11 @@ const Decision* find_decision(const DecisionKey& key) {
 }
 
 const Decision& keep_decision(const DecisionKey& key, std::unique_ptr<Decision> decision) {
-  Cache& its = cache();
-  if (its.num_entries >= kLargest && its.calls_in_progress <= 1) forget_decisions();
-  its.num_entries += 1;
-  its.num_made += 1;
-  auto& bucket = its.entries[key.hash()];
+  Cache& own_cache = cache();
+  if (own_cache.num_entries >= kLargest && own_cache.calls_in_progress <= 1) forget_decisions();
+  own_cache.num_entries += 1;
+  own_cache.num_made += 1;
+  auto& bucket = own_cache.entries[key.hash()];
   bucket.push_back({key.words(), std::move(decision)});
   return *bucket.back().decision;
 }

@@ -2,10 +2,10 @@
 #include <trireme/tensor/dispatch/kernel.h>
 
 #include <trireme/base/error.h>
+#include <trireme/tensor/dispatch/call_steps.h>
 #include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/dispatch/decision_cache.h>
-#include <trireme/tensor/dispatch/held.h>
-#include <trireme/tensor/dispatch/steps.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -13,6 +13,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 
@@ -25,7 +26,7 @@ namespace {
                    slot.tensor->sizes(), " that requires a gradient"),
       "make it distributed too (parallelize converts all parameters of a module; "
       "trireme::distribute one tensor), or detach() it; a module that plan.layouts keep whole is "
-      "called within trireme::run_whole");
+      "called within trireme::run_replicated");
 }
 
 [[noreturn]] void refuse_plain_write(const OperatorFacts& facts, const InputSlot& slot) {
@@ -53,29 +54,31 @@ namespace {
 
 // Whether two sets of strides mean the same order of a tensor's elements.
 bool is_laid_out(const at::Tensor& local, c10::IntArrayRef strides) {
-  const c10::IntArrayRef its = local.strides();
-  if (its == strides) return true;
+  const c10::IntArrayRef local_strides = local.strides();
+  if (local_strides == strides) return true;
   const c10::IntArrayRef sizes = local.sizes();
   for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
-    if (sizes[dim] > 1 && its[dim] != strides[dim]) return false;
+    if (sizes[dim] > 1 && local_strides[dim] != strides[dim]) return false;
   }
   return true;
 }
 
-bool has_held(const at::Tensor& tensor) { return is_wrapper(tensor.unsafeGetTensorImpl()); }
+bool has_distributed_meta(const at::Tensor& tensor) {
+  return is_wrapper(tensor.unsafeGetTensorImpl());
+}
 
 }  // namespace
 
 void add_input(Scan& scan, const at::Tensor& tensor, int argument, int element) {
   if (!tensor.defined()) return;
-  const Held* its = has_held(tensor) ? &held(tensor) : nullptr;
-  if (its != nullptr) {
-    if (scan.first == nullptr) scan.first = its;
+  const DistributedMeta* meta = has_distributed_meta(tensor) ? &distributed_meta(tensor) : nullptr;
+  if (meta != nullptr) {
+    if (scan.first == nullptr) scan.first = meta;
     // Those of two meshes are not: the decision refuses them.
-    const bool is_of_one_mesh = its->layout.mesh_state() == scan.first->layout.mesh_state();
-    scan.is_replicated = scan.is_replicated && is_of_one_mesh && its->layout.is_replicated();
+    const bool is_of_one_mesh = meta->layout.mesh_state() == scan.first->layout.mesh_state();
+    scan.is_replicated = scan.is_replicated && is_of_one_mesh && meta->layout.is_replicated();
   }
-  scan.inputs.push_back({&tensor, its, argument, element});
+  scan.inputs.push_back({&tensor, meta, argument, element});
 }
 
 Scan scan_arguments(const OperatorFacts& facts, const c10::IValue* arguments) {
@@ -101,16 +104,17 @@ void check_outs(const OperatorFacts& facts, const c10::IValue* arguments) {
     if (!facts.is_out[static_cast<std::size_t>(argument)] || !arguments[argument].isTensor())
       continue;
     const at::Tensor& out = arguments[argument].toTensor();
-    const InputSlot slot = {&out, has_held(out) ? &held(out) : nullptr, argument, -1};
-    if (slot.held == nullptr) refuse_plain_write(facts, slot);
-    if (slot.held->is_copy_of_view) refuse_write_to_copy(facts, slot);
+    const InputSlot slot = {&out, has_distributed_meta(out) ? &distributed_meta(out) : nullptr,
+                            argument, -1};
+    if (slot.meta == nullptr) refuse_plain_write(facts, slot);
+    if (slot.meta->is_copy_of_view) refuse_write_to_copy(facts, slot);
   }
 }
 
 void check_tensors(const OperatorFacts& facts, const Scan& scan) {
   for (const InputSlot& slot : scan.inputs) {
-    if (slot.held != nullptr) {
-      const bool is_lost = slot.held->is_copy_of_view && !facts.written.empty() &&
+    if (slot.meta != nullptr) {
+      const bool is_lost = slot.meta->is_copy_of_view && !facts.written.empty() &&
                            std::ranges::find(facts.written, slot.argument) != facts.written.end();
       if (is_lost) refuse_write_to_copy(facts, slot);
       continue;
@@ -128,8 +132,8 @@ bool stays_complete(const OperatorFacts& facts, const Decision& decision, const 
                     std::size_t input) {
   const InputSlot& slot = scan.inputs[input];
   const InputDecision& decided = decision.inputs[input];
-  if (slot.held == nullptr || !decided.path || !slot.held->is_own) return false;
-  const Layout& from = slot.held->layout;
+  if (slot.meta == nullptr || !decided.path || !slot.meta->is_own) return false;
+  const Layout& from = slot.meta->layout;
   const Layout& to = decided.target;
   if (!from.has_partial() || to.has_partial()) return false;
   for (int axis = 0; axis < static_cast<int>(from.placements().size()); ++axis) {
@@ -138,7 +142,7 @@ bool stays_complete(const OperatorFacts& facts, const Decision& decision, const 
   // What the call wrote to, or may have given back, is no longer the value. The tensor may be among
   // the arguments twice, once to be written to.
   const auto is_written = [&](const InputSlot& other) {
-    return other.held == slot.held &&
+    return other.meta == slot.meta &&
            std::ranges::find(facts.written, other.argument) != facts.written.end();
   };
   return decision.kernel == nullptr && !facts.returns_view && !facts.may_return_input &&
@@ -146,12 +150,12 @@ bool stays_complete(const OperatorFacts& facts, const Decision& decision, const 
 }
 
 void keep_complete(const at::Tensor& wrapper, const at::Tensor& part, const Layout& layout) {
-  Held& its = held(wrapper);
+  DistributedMeta& meta = distributed_meta(wrapper);
   const auto strides = dense_strides(wrapper.strides(), part.sizes());
-  its.local = is_laid_out(part, strides)
-                  ? part
-                  : at::empty_strided(part.sizes(), strides, part.options()).copy_(part);
-  its.layout = layout;
+  meta.local = is_laid_out(part, strides)
+                   ? part
+                   : at::empty_strided(part.sizes(), strides, part.options()).copy_(part);
+  meta.layout = layout;
 }
 
 namespace {
@@ -172,7 +176,7 @@ class Unwrapping {
     locals_.reserve(scan.inputs.size());
     for (std::size_t i = 0; i < scan.inputs.size(); ++i) {
       const InputSlot& slot = scan.inputs[i];
-      const at::Tensor& local = slot.held == nullptr ? *slot.tensor : slot.held->local;
+      const at::Tensor& local = slot.meta == nullptr ? *slot.tensor : slot.meta->local;
       const bool moves = decision != nullptr && decision->inputs[i].path.has_value();
       locals_.push_back(moves ? (*decision->inputs[i].path)(local, facts.name) : local);
       if (moves && decision->inputs[i].back) returning_.push_back({i, local});
@@ -197,7 +201,7 @@ class Unwrapping {
   // Sums that were completed for the call are so from now on.
   void keep_completed(const Decision& decision) const {
     for (const auto& [index, wrapper] : completed_) {
-      if (!held(wrapper).layout.has_partial()) continue;  // it was given twice
+      if (!distributed_meta(wrapper).layout.has_partial()) continue;  // it was given twice
       keep_complete(wrapper, locals_[index], decision.inputs[index].target);
     }
   }
@@ -209,8 +213,9 @@ class Unwrapping {
 
   // Whether a written tensor was redistributed for the call: it has kept layout and shape.
   bool returned(const at::Tensor& wrapper) const {
-    return std::ranges::any_of(
-        returning_, [&](const auto& entry) { return entry.second.is_same(held(wrapper).local); });
+    return std::ranges::any_of(returning_, [&](const auto& entry) {
+      return entry.second.is_same(distributed_meta(wrapper).local);
+    });
   }
 
   const c10::SmallVector<Out, 2>& outs() const { return outs_; }
@@ -329,23 +334,23 @@ at::Tensor wrap_output(const OperatorFacts& facts, at::Tensor local,
   }
   if (decided.is_view) return wrap(std::move(local), decided.layout, decided.geometry);
   at::Tensor result = wrap_new(std::move(local), decided);
-  held(result).is_own = true;
+  distributed_meta(result).is_own = true;
   return result;
 }
 
 void follow_local(const at::Tensor& wrapper, const OutputDecision* decided) {
-  Held& its = held(wrapper);
+  DistributedMeta& meta = distributed_meta(wrapper);
   if (decided == nullptr || decided->is_from_local) {
-    if (wrapper.sizes() != its.local.sizes() || wrapper.strides() != its.local.strides()) {
-      const Geometry geometry = geometry_of(its.local);
-      replace_local(wrapper, its.local, its.layout, geometry);
+    if (wrapper.sizes() != meta.local.sizes() || wrapper.strides() != meta.local.strides()) {
+      const Geometry geometry = geometry_of(meta.local);
+      replace_local(wrapper, meta.local, meta.layout, geometry);
     }
     return;
   }
   const bool has_same_shape = wrapper.sizes() == c10::IntArrayRef(decided->geometry.sizes) &&
                               wrapper.strides() == c10::IntArrayRef(decided->geometry.strides);
-  if (!has_same_shape || its.layout != decided->layout) {
-    replace_local(wrapper, its.local, decided->layout, decided->geometry);
+  if (!has_same_shape || meta.layout != decided->layout) {
+    replace_local(wrapper, meta.local, decided->layout, decided->geometry);
   }
 }
 
@@ -357,16 +362,16 @@ void finish_out(const Out& out, const at::Tensor& local, const OutputDecision* d
   const c10::IntArrayRef sizes = decided == nullptr || decided->is_from_local
                                      ? local.sizes()
                                      : c10::IntArrayRef(decided->geometry.sizes);
-  Held& its = held(out.wrapper);
+  DistributedMeta& meta = distributed_meta(out.wrapper);
   if (out.wrapper.sizes() != sizes) {
     Geometry geometry;
     geometry.sizes.assign(sizes.begin(), sizes.end());
-    geometry.strides = contiguous_strides(sizes);
+    geometry.strides = c10::contiguous_strides(sizes);
     replace_local(out.wrapper, local.contiguous(), layout, geometry);
     return;
   }
-  const Redistribution path(sizes, local.scalar_type(), layout, its.layout);
-  its.local.copy_(path(local, "out"));
+  const Redistribution path(sizes, local.scalar_type(), layout, meta.layout);
+  meta.local.copy_(path(local, "out"));
 }
 
 // Turns the local results on the stack into distributed ones.
@@ -380,7 +385,7 @@ void wrap_results(const OperatorFacts& facts, torch::jit::Stack& stack,
     return &decision->outputs[std::min(index, decision->outputs.size() - 1)];
   };
   const auto wrapped = [&](at::Tensor local, std::size_t index) -> at::Tensor {
-    if (!local.defined() || has_held(local)) return local;
+    if (!local.defined() || has_distributed_meta(local)) return local;
     if (decision == nullptr) return wrap_replicated(std::move(local), replicated);
     return wrap_output(facts, std::move(local), *decided(index));
   };
@@ -420,10 +425,10 @@ void count_versions(const OperatorFacts& facts, const Unwrapping& unwrapping) {
 void mark_copies(const OperatorFacts& facts, torch::jit::Stack& stack) {
   for (std::size_t i = stack.size() - facts.num_returns; i < stack.size(); ++i) {
     if (stack[i].isTensor()) {
-      held(stack[i].toTensor()).is_copy_of_view = true;
+      distributed_meta(stack[i].toTensor()).is_copy_of_view = true;
     } else if (stack[i].isTensorList()) {
       for (const c10::IValue& item : stack[i].toListRef()) {
-        held(item.toTensor()).is_copy_of_view = true;
+        distributed_meta(item.toTensor()).is_copy_of_view = true;
       }
     }
   }
@@ -435,13 +440,13 @@ void mark_copies(const OperatorFacts& facts, torch::jit::Stack& stack) {
 bool moves_itself(const OperatorFacts& facts, const Scan& scan, const Decision& decision) {
   if (!decision.gathers_view || facts.name != "aten::as_strided") return false;
   const InputSlot& slot = scan.inputs[0];
-  return !slot.tensor->requires_grad() && slot.held->local.use_count() == 1 &&
-         slot.held->local.storage().use_count() == 1;
+  return !slot.tensor->requires_grad() && slot.meta->local.use_count() == 1 &&
+         slot.meta->local.storage().use_count() == 1;
 }
 
 void move_itself(const OperatorFacts& facts, const InputSlot& slot, const InputDecision& decided) {
   const Geometry geometry = geometry_of(*slot.tensor);
-  const at::Tensor moved = (*decided.path)(slot.held->local, facts.name);
+  const at::Tensor moved = (*decided.path)(slot.meta->local, facts.name);
   const auto strides = dense_strides(geometry.strides, moved.sizes());
   const at::Tensor ordered = at::empty_strided(moved.sizes(), strides, moved.options());
   ordered.copy_(moved);
@@ -452,8 +457,8 @@ void run_with_decision(const OperatorFacts& facts, const c10::OperatorHandle& op
                        torch::jit::Stack& stack, const Scan& scan, const Decision& decision) {
   c10::IValue* arguments = stack.data() + (stack.size() - facts.num_arguments);
   const bool is_copy =
-      decision.gathers_view || (facts.returns_view && scan.inputs[0].held != nullptr &&
-                                scan.inputs[0].held->is_copy_of_view);
+      decision.gathers_view || (facts.returns_view && scan.inputs[0].meta != nullptr &&
+                                scan.inputs[0].meta->is_copy_of_view);
   const Unwrapping unwrapping(facts, arguments, scan, &decision);
   for (const auto& [position, value] : decision.local_arguments) arguments[position] = value;
   if (decision.kernel != nullptr) {
@@ -470,8 +475,8 @@ void run_with_decision(const OperatorFacts& facts, const c10::OperatorHandle& op
   if (facts.returns_view && is_copy) mark_copies(facts, stack);
 }
 
-void run_replicated(const OperatorFacts& facts, const c10::OperatorHandle& op,
-                    torch::jit::Stack& stack, const Scan& scan) {
+void run_on_replicated(const OperatorFacts& facts, const c10::OperatorHandle& op,
+                       torch::jit::Stack& stack, const Scan& scan) {
   const Layout layout = scan.first->layout;  // the call may end the tensor that has it
   const bool is_copy = facts.returns_view && scan.first->is_copy_of_view;
   c10::IValue* arguments = stack.data() + (stack.size() - facts.num_arguments);
@@ -494,7 +499,7 @@ void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::
   if (scan.first == nullptr) refuse_distributed_out(facts);
   const bool has_kernel = facts.rule != nullptr && facts.rule->kernel != nullptr;
   if (scan.is_replicated && !has_kernel) {
-    run_replicated(facts, op, stack, scan);
+    run_on_replicated(facts, op, stack, scan);
     return;
   }
   const c10::ArrayRef<c10::IValue> all(arguments, facts.num_arguments);

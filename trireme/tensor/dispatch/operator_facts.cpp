@@ -76,8 +76,8 @@ OperatorFacts::OperatorFacts(const c10::FunctionSchema& schema)
     int which = -1;
     if (const c10::AliasInfo* alias = returned.alias_info()) {
       for (std::size_t i = 0; i < arguments.size(); ++i) {
-        const c10::AliasInfo* its = arguments[i].alias_info();
-        if (its == nullptr || its->beforeSets() != alias->beforeSets()) continue;
+        const c10::AliasInfo* alias_info = arguments[i].alias_info();
+        if (alias_info == nullptr || alias_info->beforeSets() != alias->beforeSets()) continue;
         if (alias->isWrite()) {
           which = static_cast<int>(i);
         } else {

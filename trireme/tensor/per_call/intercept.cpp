@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/tensor/dispatch/composites.h>
 #include <trireme/tensor/dispatch/decision_cache.h>
-#include <trireme/tensor/dispatch/held.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/per_call/choose_layouts.h>
@@ -60,7 +60,7 @@ struct Choice {
 };
 
 struct OfThread {
-  WaitingStrategy* waiting = nullptr;
+  PendingStrategy* waiting = nullptr;
   int num_cutting = 0;
   const std::string* composite = nullptr;  // that is being taken apart
   std::uint64_t version_of_rules = 0;
@@ -78,8 +78,8 @@ struct OfThread {
 };
 
 OfThread& of_thread() {
-  thread_local OfThread its;
-  return its;
+  thread_local OfThread state;
+  return state;
 }
 
 constexpr std::size_t kMostChoices = 16384;
@@ -108,10 +108,10 @@ struct Inputs {
   }
 
   std::vector<Layout> layouts() const {
-    const Layout replicated = Layout::replicated(held(*first).layout.mesh());
+    const Layout replicated = Layout::replicated(distributed_meta(*first).layout.mesh());
     std::vector<Layout> all;
     for (const InputSlot& slot : slots) {
-      all.push_back(slot.held == nullptr ? replicated : slot.held->layout);
+      all.push_back(slot.meta == nullptr ? replicated : slot.meta->layout);
     }
     return all;
   }
@@ -127,13 +127,14 @@ struct Inputs {
  private:
   void add(const at::Tensor& tensor, int argument, int element) {
     if (!tensor.defined()) return;
-    const Held* its = is_wrapper(tensor) ? &held(tensor) : nullptr;
-    if (its != nullptr && first == nullptr) first = &tensor;
-    if (its != nullptr && its->layout.mesh_state() != held(*first).layout.mesh_state()) {
+    const DistributedMeta* meta = is_wrapper(tensor) ? &distributed_meta(tensor) : nullptr;
+    if (meta != nullptr && first == nullptr) first = &tensor;
+    if (meta != nullptr &&
+        meta->layout.mesh_state() != distributed_meta(*first).layout.mesh_state()) {
       has_one_mesh = false;
     }
     has_dims = has_dims || tensor.dim() > 0;
-    slots.push_back({&tensor, its, argument, element});
+    slots.push_back({&tensor, meta, argument, element});
   }
 };
 
@@ -224,22 +225,22 @@ bool is_written(const OperatorFacts& facts, int argument) {
 void refuse_write(const Passing& passing, const InputSlot& slot, const Layout& layout) {
   throw UsageError(
       join_message("operator ", passing.name(), " writes to a tensor of ", slot.tensor->sizes(),
-                   " that lies as ", slot.held->layout.to_string(), ", and its strategy wants ",
+                   " that lies as ", slot.meta->layout.to_string(), ", and its strategy wants ",
                    layout.to_string(), ": what is written would not reach it"),
       "redistribute the tensor first, or use the operator that returns its result");
 }
 
 at::Tensor moved(const Passing& passing, const InputSlot& slot, const Layout& layout) {
   const at::Tensor& tensor = *slot.tensor;
-  if (slot.held == nullptr) {
+  if (slot.meta == nullptr) {
     // One that requires a gradient is for the operator to refuse.
     const bool stays = layout.is_replicated() || tensor.requires_grad();
     return stays ? tensor : distribute(tensor, layout);
   }
-  if (slot.held->layout == layout) return tensor;
+  if (slot.meta->layout == layout) return tensor;
   if (is_written(passing.known.facts, slot.argument)) refuse_write(passing, slot, layout);
   at::Tensor result = redistribute(tensor, layout);
-  if (passing.known.facts.returns_view) held(result).is_copy_of_view = true;
+  if (passing.known.facts.returns_view) distributed_meta(result).is_copy_of_view = true;
   return result;
 }
 
@@ -315,10 +316,10 @@ bool follows_inputs(const Known& known) {
 const std::vector<Layout>* layouts_for(const Passing& passing) {
   OfThread& thread = passing.thread;
   if (thread.is_strategy_waiting()) {
-    WaitingStrategy& waiting = *thread.waiting;
+    PendingStrategy& waiting = *thread.waiting;
     if (!passing.inputs.has_dims) return nullptr;
     if (passing.inputs.first == nullptr) {
-      waiting.has_met_plain = true;
+      waiting.has_seen_plain = true;
       return nullptr;
     }
     if (is_passed_over(passing)) return nullptr;
@@ -400,17 +401,19 @@ c10::DispatchKey start_intercepting() {
 
 }  // namespace
 
-WaitingStrategy::WaitingStrategy(OperatorStrategy strategy)
+PendingStrategy::PendingStrategy(OperatorStrategy strategy)
     : strategy_(std::move(strategy)),
       outer_(of_thread().waiting),
       intercepted_(start_intercepting()) {
   of_thread().waiting = this;
 }
 
-WaitingStrategy::~WaitingStrategy() { of_thread().waiting = outer_; }
+PendingStrategy::~PendingStrategy() { of_thread().waiting = outer_; }
 
-BatchCutting::BatchCutting() : intercepted_(start_intercepting()) { of_thread().num_cutting += 1; }
+BatchSharding::BatchSharding() : intercepted_(start_intercepting()) {
+  of_thread().num_cutting += 1;
+}
 
-BatchCutting::~BatchCutting() { of_thread().num_cutting -= 1; }
+BatchSharding::~BatchSharding() { of_thread().num_cutting -= 1; }
 
 }  // namespace trireme::tensor

@@ -11,35 +11,35 @@
 namespace trireme::tensor {
 
 /// A strategy for the next operator of this thread; made and destroyed there, innermost first.
-class WaitingStrategy {
+class PendingStrategy {
  public:
-  explicit WaitingStrategy(OperatorStrategy strategy);
-  ~WaitingStrategy();
-  WaitingStrategy(const WaitingStrategy&) = delete;
-  WaitingStrategy& operator=(const WaitingStrategy&) = delete;
-  WaitingStrategy(WaitingStrategy&&) = delete;
-  WaitingStrategy& operator=(WaitingStrategy&&) = delete;
+  explicit PendingStrategy(OperatorStrategy strategy);
+  ~PendingStrategy();
+  PendingStrategy(const PendingStrategy&) = delete;
+  PendingStrategy& operator=(const PendingStrategy&) = delete;
+  PendingStrategy(PendingStrategy&&) = delete;
+  PendingStrategy& operator=(PendingStrategy&&) = delete;
 
   const OperatorStrategy& strategy() const noexcept { return strategy_; }
 
   bool is_taken = false;
-  bool has_met_plain = false;  ///< an operator whose tensors were all plain
+  bool has_seen_plain = false;  ///< an operator whose tensors were all plain
 
  private:
   OperatorStrategy strategy_;
-  WaitingStrategy* outer_;
+  PendingStrategy* outer_;
   c10::impl::IncludeDispatchKeyGuard intercepted_;
 };
 
 /// Cuts the data of operators without a strategy; on the thread that made it.
-class BatchCutting {
+class BatchSharding {
  public:
-  BatchCutting();
-  ~BatchCutting();
-  BatchCutting(const BatchCutting&) = delete;
-  BatchCutting& operator=(const BatchCutting&) = delete;
-  BatchCutting(BatchCutting&&) = delete;
-  BatchCutting& operator=(BatchCutting&&) = delete;
+  BatchSharding();
+  ~BatchSharding();
+  BatchSharding(const BatchSharding&) = delete;
+  BatchSharding& operator=(const BatchSharding&) = delete;
+  BatchSharding(BatchSharding&&) = delete;
+  BatchSharding& operator=(BatchSharding&&) = delete;
 
  private:
   c10::impl::IncludeDispatchKeyGuard intercepted_;

@@ -5,8 +5,8 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/redistribution/memory_order.h>
 #include <trireme/tensor/redistribution/partials.h>
-#include <trireme/tensor/redistribution/program.h>
 #include <trireme/tensor/redistribution/redistribution.h>
+#include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/error.h>
-#include <trireme/tensor/redistribution/program.h>
+#include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <algorithm>
 #include <utility>

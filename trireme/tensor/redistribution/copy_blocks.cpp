@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies of rows between tensors and buffers: bytes, so of any dtype. In host memory by loops of
 // our own, since an operator for each block would take longer than short collectives do.
-#include <trireme/tensor/redistribution/program.h>
+#include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <ATen/Parallel.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/base/error.h>
 #include <trireme/tensor/redistribution/partials.h>
-#include <trireme/tensor/redistribution/program.h>
+#include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -14,39 +14,39 @@ namespace {
 
 using Kind = RedistributionStep::Kind;
 
-void make_contiguous(Travelling& travelling) {
-  if (travelling.tensor.is_contiguous()) return;
-  travelling.tensor = travelling.tensor.contiguous();
-  travelling.is_own = true;
+void make_contiguous(InFlightTensor& in_flight) {
+  if (in_flight.tensor.is_contiguous()) return;
+  in_flight.tensor = in_flight.tensor.contiguous();
+  in_flight.is_own = true;
 }
 
-at::Tensor empty_like(const Travelling& travelling, at::IntArrayRef sizes) {
-  return at::empty(sizes, travelling.tensor.options());
+at::Tensor empty_like(const InFlightTensor& in_flight, at::IntArrayRef sizes) {
+  return at::empty(sizes, in_flight.tensor.options());
 }
 
-void slice(const Action& action, Travelling& travelling) {
-  if (action.is_flat) make_contiguous(travelling);
-  const at::Tensor& tensor = travelling.tensor;
+void slice(const Action& action, InFlightTensor& in_flight) {
+  if (action.is_flat) make_contiguous(in_flight);
+  const at::Tensor& tensor = in_flight.tensor;
   const Sizes strides = action.is_flat ? strides_of(action.sizes)
                                        : Sizes(tensor.strides().begin(), tensor.strides().end());
   const std::int64_t step = action.is_flat ? 1 : strides[static_cast<std::size_t>(action.dim)];
   // An empty part may begin behind the end of the memory.
   const std::int64_t offset = elements_of(action.sizes) == 0 ? 0 : action.offset * step;
-  travelling.tensor = alias(tensor, action.sizes, strides, tensor.storage_offset() + offset);
+  in_flight.tensor = alias(tensor, action.sizes, strides, tensor.storage_offset() + offset);
 }
 
-void to_partial(const Action& action, Travelling& travelling) {
-  make_contiguous(travelling);
+void to_partial(const Action& action, InFlightTensor& in_flight) {
+  make_contiguous(in_flight);
   if (action.keeps_value) {
-    if (!travelling.is_own) travelling.tensor = travelling.tensor.clone();
-    travelling.is_own = true;
+    if (!in_flight.is_own) in_flight.tensor = in_flight.tensor.clone();
+    in_flight.is_own = true;
     return;
   }
   const at::Tensor result =
-      at::full(action.sizes, neutral_element(action.partial, travelling.tensor.scalar_type()),
-               travelling.tensor.options());
-  copy_from_slots(result, action.receive, travelling.tensor, 0, 0);
-  travelling = {.tensor = result, .is_own = true};
+      at::full(action.sizes, neutral_element(action.partial, in_flight.tensor.scalar_type()),
+               in_flight.tensor.options());
+  copy_from_slots(result, action.receive, in_flight.tensor, 0, 0);
+  in_flight = {.tensor = result, .is_own = true};
 }
 
 // Bools are reduced as bytes, which engines know.
@@ -91,44 +91,44 @@ std::int64_t slots_received(const Action& action) {
   return static_cast<std::int64_t>(action.receive.size());
 }
 
-at::Tensor buffer_to_send(const Action& action, const Travelling& travelling, std::int64_t elements,
-                          bool has_gaps) {
+at::Tensor buffer_to_send(const Action& action, const InFlightTensor& in_flight,
+                          std::int64_t elements, bool has_gaps) {
   // What nobody reads is 0 where it is added up: it may not look like a result that went wrong.
-  return reduces(action) && has_gaps ? at::zeros({elements}, travelling.tensor.options())
-                                     : empty_like(travelling, {elements});
+  return reduces(action) && has_gaps ? at::zeros({elements}, in_flight.tensor.options())
+                                     : empty_like(in_flight, {elements});
 }
 
-void all_reduce(const Action& action, Travelling& travelling, std::string_view label) {
-  if (!travelling.is_own) travelling.tensor = travelling.tensor.clone();
-  travelling.is_own = true;
-  communicate(action, travelling.tensor, travelling.tensor, label);
+void all_reduce(const Action& action, InFlightTensor& in_flight, std::string_view label) {
+  if (!in_flight.is_own) in_flight.tensor = in_flight.tensor.clone();
+  in_flight.is_own = true;
+  communicate(action, in_flight.tensor, in_flight.tensor, label);
 }
 
-void exchange(const Action& action, Travelling& travelling, std::string_view label) {
+void exchange(const Action& action, InFlightTensor& in_flight, std::string_view label) {
   if (action.slot == 0) {
-    travelling = {.tensor = empty_like(travelling, action.sizes), .is_own = true};
+    in_flight = {.tensor = empty_like(in_flight, action.sizes), .is_own = true};
     return;
   }
-  make_contiguous(travelling);
-  if (action.kind == Kind::kAllReduce) return all_reduce(action, travelling, label);
+  make_contiguous(in_flight);
+  if (action.kind == Kind::kAllReduce) return all_reduce(action, in_flight, label);
 
-  at::Tensor sent = travelling.tensor;
+  at::Tensor sent = in_flight.tensor;
   if (!action.sends_in_place) {
-    sent = buffer_to_send(action, travelling, action.slot * slots_sent(action), action.has_gaps);
-    copy_to_slots(sent, 0, action.slot, travelling.tensor, action.send);
+    sent = buffer_to_send(action, in_flight, action.slot * slots_sent(action), action.has_gaps);
+    copy_to_slots(sent, 0, action.slot, in_flight.tensor, action.send);
   }
   const at::Tensor received = action.receives_in_place
-                                  ? empty_like(travelling, action.sizes)
-                                  : empty_like(travelling, {action.slot * slots_received(action)});
+                                  ? empty_like(in_flight, action.sizes)
+                                  : empty_like(in_flight, {action.slot * slots_received(action)});
   communicate(action, received, sent, label);
-  travelling.is_own = true;
+  in_flight.is_own = true;
   if (action.receives_in_place) {
-    travelling.tensor = received;
+    in_flight.tensor = received;
   } else if (action.kind == Kind::kReduceScatter) {
-    travelling.tensor = alias(received, action.sizes, strides_of(action.sizes), 0);
+    in_flight.tensor = alias(received, action.sizes, strides_of(action.sizes), 0);
   } else {
-    travelling.tensor = empty_like(travelling, action.sizes);
-    copy_from_slots(travelling.tensor, action.receive, received, 0, action.slot);
+    in_flight.tensor = empty_like(in_flight, action.sizes);
+    copy_from_slots(in_flight.tensor, action.receive, received, 0, action.slot);
   }
 }
 
@@ -157,7 +157,8 @@ void check_local(const at::Tensor& local, c10::ArrayRef<std::int64_t> sizes, at:
       "pass what this rank holds of the tensor, of the sizes that local_sizes() gives");
 }
 
-Travelling depart(const Program& program, const at::Tensor& local, std::string_view label) {
+InFlightTensor begin_transfer(const Program& program, const at::Tensor& local,
+                              std::string_view label) {
   check_local(local, program.local_sizes, program.dtype, program.from, label);
   // Collectives carry memory, which does not know of a conjugation that is still to be done.
   const bool is_lazy = local.is_conj() || local.is_neg();
@@ -171,24 +172,24 @@ Travelling depart(const Program& program, const at::Tensor& local, std::string_v
           .is_own = !ordered.is_same(local)};
 }
 
-void carry_out(const Action& action, Travelling& travelling, std::string_view label) {
+void execute(const Action& action, InFlightTensor& in_flight, std::string_view label) {
   switch (action.kind) {
     case Kind::kSlice:
-      return slice(action, travelling);
+      return slice(action, in_flight);
     case Kind::kToPartial:
-      return to_partial(action, travelling);
+      return to_partial(action, in_flight);
     default:
-      return exchange(action, travelling, label);
+      return exchange(action, in_flight, label);
   }
 }
 
 // Each slot holds a piece of every tensor, one after the other.
-void carry_out_together(const std::vector<const Action*>& actions,
-                        const std::vector<Travelling*>& travelling) {
-  if (actions.size() == 1) return carry_out(*actions.front(), *travelling.front(), {});
+void execute_together(const std::vector<const Action*>& actions,
+                      const std::vector<InFlightTensor*>& in_flight) {
+  if (actions.size() == 1) return execute(*actions.front(), *in_flight.front(), {});
   constexpr std::int64_t kAlignment = 64;
   const Action& first = *actions.front();
-  const auto item = static_cast<std::int64_t>(travelling.front()->tensor.element_size());
+  const auto item = static_cast<std::int64_t>(in_flight.front()->tensor.element_size());
   const std::int64_t aligned = kAlignment / item;
   std::vector<std::int64_t> begins;
   std::int64_t slot = 0;
@@ -201,19 +202,19 @@ void carry_out_together(const std::vector<const Action*>& actions,
   }
   if (slot == 0) {
     for (std::size_t index = 0; index < actions.size(); ++index) {
-      exchange(*actions[index], *travelling[index], {});
+      exchange(*actions[index], *in_flight[index], {});
     }
     return;
   }
   const at::Tensor sent =
-      buffer_to_send(first, *travelling.front(), slot * slots_sent(first), has_gaps);
+      buffer_to_send(first, *in_flight.front(), slot * slots_sent(first), has_gaps);
   for (std::size_t index = 0; index < actions.size(); ++index) {
-    make_contiguous(*travelling[index]);
-    copy_to_slots(sent, begins[index], slot, travelling[index]->tensor, actions[index]->send);
+    make_contiguous(*in_flight[index]);
+    copy_to_slots(sent, begins[index], slot, in_flight[index]->tensor, actions[index]->send);
   }
   const at::Tensor received = first.kind == Kind::kAllReduce
                                   ? sent
-                                  : empty_like(*travelling.front(), {slot * slots_received(first)});
+                                  : empty_like(*in_flight.front(), {slot * slots_received(first)});
   communicate(first, received, sent, {});
   for (std::size_t index = 0; index < actions.size(); ++index) {
     const Action& action = *actions[index];
@@ -221,15 +222,15 @@ void carry_out_together(const std::vector<const Action*>& actions,
     if (reduces(action)) {
       result = alias(received, action.sizes, strides_of(action.sizes), begins[index]);
     } else {
-      result = empty_like(*travelling[index], action.sizes);
+      result = empty_like(*in_flight[index], action.sizes);
       copy_from_slots(result, action.receive, received, begins[index], slot);
     }
-    *travelling[index] = {.tensor = result, .is_own = true};
+    *in_flight[index] = {.tensor = result, .is_own = true};
   }
 }
 
-at::Tensor arrive(const Program& program, const Travelling& travelling) {
-  at::Tensor result = travelling.tensor;
+at::Tensor finish_transfer(const Program& program, const InFlightTensor& in_flight) {
+  at::Tensor result = in_flight.tensor;
   if (!result.is_non_overlapping_and_dense()) result = result.contiguous();
   if (program.format == at::MemoryFormat::Contiguous) return result;
   const Sizes strides = strides_of(result.sizes());

@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/tensor/redistribution/path.h>
-#include <trireme/tensor/redistribution/program.h>
+#include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/alias.h>
@@ -83,11 +83,12 @@ at::Tensor Redistribution::operator()(const at::Tensor& local, std::string_view 
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   // Memory that is filled when an operator touches it (a parameter that is cut along another axis,
-  // stage 3 of ZeRO) is read here without one.
+  // ZeRO level 3) is read here without one.
   const bool is_watched = local.key_set().has(c10::DispatchKey::DeferredInit);
-  Travelling travelling = depart(*program_, is_watched ? at::alias(local) : local, label);
-  for (const Action& action : program_->actions) carry_out(action, travelling, label);
-  return arrive(*program_, travelling);
+  InFlightTensor in_flight =
+      begin_transfer(*program_, is_watched ? at::alias(local) : local, label);
+  for (const Action& action : program_->actions) execute(action, in_flight, label);
+  return finish_transfer(*program_, in_flight);
 }
 
 std::string Redistribution::to_string() const {

@@ -2,8 +2,8 @@
 // Several redistributions at once. Which steps travel together depends on the paths alone, so that
 // all ranks come to the same collectives.
 #include <trireme/base/error.h>
-#include <trireme/tensor/redistribution/program.h>
 #include <trireme/tensor/redistribution/redistribution.h>
+#include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
@@ -20,7 +20,7 @@ constexpr double kAloneBytes = 64 * 1024;
 
 struct Journey {
   const Redistribution* path;
-  Travelling travelling;
+  InFlightTensor in_flight;
   std::size_t next = 0;  // of the actions
 
   const std::vector<Action>& actions() const { return path->program()->actions; }
@@ -39,7 +39,7 @@ bool go_together(const Journey& journey, const Journey& other, std::size_t step)
   const Action& b = other.actions()[step];
   return a.kind == b.kind && a.mesh == b.mesh && a.axis == b.axis && a.op == b.op &&
          a.divisor == b.divisor && journey.path->program()->dtype == other.path->program()->dtype &&
-         journey.travelling.tensor.device() == other.travelling.tensor.device() &&
+         journey.in_flight.tensor.device() == other.in_flight.tensor.device() &&
          !journey.is_long(journey.next) && !other.is_long(step);
 }
 
@@ -68,7 +68,7 @@ void carry_out_all(std::vector<Journey>& journeys) {
   while (true) {
     for (Journey& journey : journeys) {
       while (!journey.has_arrived() && is_local(journey.action())) {
-        carry_out(journey.action(), journey.travelling, {});
+        execute(journey.action(), journey.in_flight, {});
         ++journey.next;
       }
     }
@@ -83,9 +83,9 @@ void carry_out_all(std::vector<Journey>& journeys) {
         actions.push_back(&journey.action());
       }
     }
-    std::vector<Travelling*> travelling;
-    for (Journey* member : members) travelling.push_back(&member->travelling);
-    carry_out_together(actions, travelling);
+    std::vector<InFlightTensor*> in_flight;
+    for (Journey* member : members) in_flight.push_back(&member->in_flight);
+    execute_together(actions, in_flight);
     for (Journey* member : members) ++member->next;
   }
 }
@@ -107,12 +107,14 @@ std::vector<at::Tensor> redistribute_together(const std::vector<const Redistribu
     const Redistribution& path = *paths[index];
     if (path.steps().empty()) continue;
     if (!path.program()) path(locals[index]);  // throws: this rank is not in the mesh
-    journeys.push_back({.path = &path, .travelling = depart(*path.program(), locals[index], {})});
+    journeys.push_back(
+        {.path = &path, .in_flight = begin_transfer(*path.program(), locals[index], {})});
     places.push_back(index);
   }
   carry_out_all(journeys);
   for (std::size_t index = 0; index < journeys.size(); ++index) {
-    results[places[index]] = arrive(*journeys[index].path->program(), journeys[index].travelling);
+    results[places[index]] =
+        finish_transfer(*journeys[index].path->program(), journeys[index].in_flight);
   }
   return results;
 }

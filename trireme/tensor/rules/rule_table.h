@@ -3,7 +3,7 @@
 #pragma once
 
 #include <trireme/tensor/rules/rule.h>
-#include <trireme/tensor/run_whole.h>
+#include <trireme/tensor/run_replicated.h>
 
 #include <cstdint>
 #include <functional>

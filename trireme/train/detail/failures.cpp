@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
-#include <trireme/base/listed_ranks.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 
@@ -53,7 +53,7 @@ std::string told_once(const std::vector<std::string>& messages) {
   std::string text;
   for (const Told& told : all) {
     text += (text.empty() ? "" : "; ") + told.before +
-            (told.ranks.empty() ? "" : listed_ranks(told.ranks)) + told.after;
+            (told.ranks.empty() ? "" : format_ranks(told.ranks)) + told.after;
   }
   return text;
 }

@@ -7,17 +7,17 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/checkpoint/async_saver.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/pipeline.h>
 #include <trireme/train/detail/callback_calls.h>
 #include <trireme/train/detail/determinism.h>
+#include <trireme/train/metric_accumulator.h>
 #include <trireme/train/model.h>
 #include <trireme/train/step_agreement.h>
 #include <trireme/train/step_times.h>
-#include <trireme/train/tally.h>
 
 #include <atomic>
 #include <exception>
@@ -81,8 +81,8 @@ at::Tensor valid_rows(const at::Tensor& tensor, const data::Batch& batch);
 
 /// One call of fit, train or dry_run.
 struct Model::Run {
-  Run(RunContext the_context, const data::Pipeline& the_training, const data::Pipeline* validation,
-      const FitOptions& the_options, const comm::Group& group)
+  Run(RunContext the_context, const data::DataLoader& the_training,
+      const data::DataLoader* validation, const FitOptions& the_options, const comm::Group& group)
       : context(std::move(the_context)),
         training(the_training),
         validate_with(validation),
@@ -90,8 +90,8 @@ struct Model::Run {
         calls(the_options.callbacks, group) {}
 
   const RunContext context;
-  const data::Pipeline& training;
-  const data::Pipeline* const validate_with;  // may be null
+  const data::DataLoader& training;
+  const data::DataLoader* const validate_with;  // may be null
   const FitOptions& options;
   detail::CallbackCalls calls;
   detail::StepTimer timer;
@@ -131,7 +131,7 @@ struct Model::Impl {
   std::atomic<bool> wants_to_save = false;  // this rank
   bool is_stopped = false;                  // all ranks
   std::optional<std::string> rows_of_step;  // that is compared with those of other ranks
-  bool is_sharded_by_hand = false;          // the data of this training
+  bool is_sharded_manually = false;         // the data of this training
   int num_same_rows = 0;  // comparisons in a row in which ranks had read the same rows
 
   /// A save beside the training that nobody has waited for.
@@ -162,20 +162,21 @@ struct Model::Impl {
   at::Tensor loss_of(const data::Batch& batch) const;
   std::unique_ptr<detail::DeterministicAlgorithms> determinism() const;
   /// Of all batches, or the first ones.
-  Evaluation evaluate(const data::Pipeline& data, std::int64_t num_batches);
+  Evaluation evaluate(const data::DataLoader& data, std::int64_t num_batches);
 
-  std::int64_t steps_in_epoch(const data::Pipeline& data) const;
+  std::int64_t steps_in_epoch(const data::DataLoader& data) const;
   History run(Run& run);
   void run_epochs(Run& run);
   void begin_epoch(const Run& run);
   std::unique_ptr<data::BatchStream> open_batches(Run& run);
   void train_epoch(Run& run);
-  void end_epoch(Run& run, const EpochContext& epoch, const Tally& tally, double seconds);
+  void end_epoch(Run& run, const EpochContext& epoch, const MetricAccumulator& accumulator,
+                 double seconds);
   void call_step_end(Run& run, const StepEndContext& end);
   StepEndContext train_step(Run& run, data::BatchStream* batches, const StepContext& step);
   bool accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step);
   /// The part of the data that this rank is to read. Collective where the model takes it.
-  data::Pipeline part_of(const data::Pipeline& data, data::Remainder remainder) const;
+  data::DataLoader part_of(const data::DataLoader& data, data::Remainder remainder) const;
   /// Of an epoch's first batch: UsageError where ranks that need the same one differ. Collective.
   void check_same_batch(const data::Batch& batch) const;
   /// Keeps what tells the rows of a step's first batch from others, in steps that are compared.
@@ -199,18 +200,18 @@ struct Model::Impl {
   std::vector<data::Batch> read_round(data::BatchStream& batches, std::int64_t most) const;
   MicroBatches micro_batches_of(const std::vector<data::Batch>& round);
   /// Unless they are known, with the batches that the next step of training reads.
-  void take_stages(const data::Pipeline& training);
-  void take_stages(const MicroBatches& micro_batches);
+  void assign_stages(const data::DataLoader& training);
+  void assign_stages(const MicroBatches& micro_batches);
   /// The same where ranks may have other shapes, or nothing. Collective.
-  void take_stages_of_any(const MicroBatches& micro_batches);
+  void assign_stages_of_any(const MicroBatches& micro_batches);
   /// The tensors of a checkpoint that was resumed before the stages were known. Collective.
   void load_later();
   void step_through_stages(Run& run, data::BatchStream* batches, StepEndContext& step);
-  Evaluation evaluate_in_stages(const data::Pipeline& data, std::int64_t num_batches);
-  void count_in_stages(const data::Pipeline& data, std::int64_t num_batches, Tally& tally,
-                       detail::Failures& failures);
+  Evaluation evaluate_in_stages(const data::DataLoader& data, std::int64_t num_batches);
+  void count_in_stages(const data::DataLoader& data, std::int64_t num_batches,
+                       MetricAccumulator& accumulator, detail::Failures& failures);
   std::vector<at::Tensor> predict_in_stages(const std::vector<at::Tensor>& inputs);
-  at::Tensor predict_in_stages(const data::Pipeline& data);
+  at::Tensor predict_in_stages(const data::DataLoader& data);
   /// Throws UsageError for a model of a function.
   void check_can_predict() const;
   checkpoint::State resume_later(const std::filesystem::path& path);
@@ -224,8 +225,8 @@ struct Model::Impl {
            options.group.size() > 1;
   }
   /// What all ranks have counted; those that work on one part of the data count it once.
-  Tally sum_over_ranks(const Tally& own) const;
-  void count(const data::Pipeline& data, std::int64_t num_batches, Tally& tally,
+  MetricAccumulator sum_over_ranks(const MetricAccumulator& own) const;
+  void count(const data::DataLoader& data, std::int64_t num_batches, MetricAccumulator& accumulator,
              std::string_view& doing);
 
   /// Calls `call`, in which the other ranks wait for this one: where it throws they are told by the
@@ -237,10 +238,10 @@ struct Model::Impl {
       call();
     } catch (const CommError& error) {
       // Those along data may wait for this rank in groups that the one that failed is not in.
-      if (forward_is_shared()) in_whole->end_for_all(error.what());
+      if (forward_is_shared()) in_whole->abort(error.what());
       throw;
     } catch (...) {
-      in_whole->end_for_all(join_message(who(), ": ", message_of(std::current_exception())));
+      in_whole->abort(join_message(who(), ": ", message_of(std::current_exception())));
       throw;
     }
   }

@@ -96,7 +96,7 @@ ModuleCase random(ModuleCase one_case) {
 
 torch::Tensor classes(torch::IntArrayRef sizes, std::int64_t count) {
   std::int64_t size = 1;
-  for (const std::int64_t its : sizes) size *= its;
+  for (const std::int64_t extent : sizes) size *= extent;
   return torch::arange(size, torch::kLong).remainder(count).view(sizes);
 }
 
@@ -398,7 +398,7 @@ const std::set<std::string>& containers() {
   return names;
 }
 
-// What is refused, and why. Such a module runs within run_whole.
+// What is refused, and why. Such a module runs within run_replicated.
 const std::map<std::string, std::string>& refused() {
   static const std::map<std::string, std::string> reasons = {
       {"CrossMapLRN2d", "resizes and fills plain tensors that it makes"}};
@@ -498,12 +498,12 @@ struct Outcome {
   Tensors gradients;
 };
 
-Outcome outcome_of(const Built& its, const Tensors& inputs) {
+Outcome outcome_of(const Built& built, const Tensors& inputs) {
   Outcome outcome;
-  outcome.values = its.forward(inputs);
+  outcome.values = built.forward(inputs);
   const auto loss = test::weighted_sum(outcome.values);
   if (loss.defined()) loss.backward();
-  for (const auto& parameter : its.module->parameters()) {
+  for (const auto& parameter : built.module->parameters()) {
     outcome.gradients.push_back(parameter.grad());
   }
   for (const auto& input : inputs) outcome.gradients.push_back(input.grad());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operator a strategy is for.
 #include <trireme/tensor/distributed_tensor.h>
+#include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/operator_strategy.h>
-#include <trireme/tensor/rehearsal/rehearsal.h>
 
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
@@ -137,9 +137,9 @@ TEST(OperatorStrategyBinding, TakesDropoutAndBatchNormWhole) {
 }
 
 // On a mesh that no ranks stand behind.
-TEST(OperatorStrategyBinding, IsRehearsed) {
+TEST(OperatorStrategyBinding, IsFollowedByADryRun) {
   const auto mesh = DeviceMesh::unconnected({{"devices0", 2}, {"devices1", 2}});
-  const tensor::Rehearsal rehearsal;
+  const tensor::DryRun dry_run;
   const auto x = full_batch(waves({8, 6}), mesh);
   const auto w = full_batch(waves({6, 8}), mesh);
   const auto y = with_strategy({{4, 1}, {1, 1}}, [&] { return torch::matmul(x, w); });
@@ -147,7 +147,7 @@ TEST(OperatorStrategyBinding, IsRehearsed) {
   EXPECT_EQ(layout_of(y), layout_of_parts(mesh, {4, 1}));
   EXPECT_EQ(layout_of(z), layout_of_parts(mesh, {1, 4}));
   std::vector<std::string> names;
-  for (const auto& call : rehearsal.calls()) names.push_back(call.name);
+  for (const auto& call : dry_run.calls()) names.push_back(call.name);
   EXPECT_THAT(names, ElementsAre("redistribute", "aten::matmul", "redistribute", "aten::matmul"));
 }
 

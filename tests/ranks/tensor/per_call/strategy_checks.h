@@ -59,18 +59,18 @@ inline bool is_cut(const std::vector<std::int64_t>& parts) {
 
 /// Compares with one process: the result, and gradients of all inputs; those of inputs that were
 /// moved come back as the inputs lay.
-inline void check(const StrategyCase& its, const DeviceMesh& mesh) {
-  SCOPED_TRACE(its.name + " " + to_string(its.strategy));
+inline void check(const StrategyCase& test_case, const DeviceMesh& mesh) {
+  SCOPED_TRACE(test_case.name + " " + to_string(test_case.strategy));
   Tensors plain, inputs;
-  for (const torch::Tensor& input : its.inputs) {
+  for (const torch::Tensor& input : test_case.inputs) {
     plain.push_back(leaf(input));
     inputs.push_back(whole_on(mesh, input));
   }
-  const auto expected = its.call(plain);
-  const auto result = with_strategy(its.strategy, [&] { return its.call(inputs); });
-  expect_close(result, expected, its.name);
-  if (!its.result.empty()) {
-    EXPECT_EQ(layout_of(result), layout_of_parts(mesh, its.result)) << describe(result);
+  const auto expected = test_case.call(plain);
+  const auto result = with_strategy(test_case.strategy, [&] { return test_case.call(inputs); });
+  expect_close(result, expected, test_case.name);
+  if (!test_case.result.empty()) {
+    EXPECT_EQ(layout_of(result), layout_of_parts(mesh, test_case.result)) << describe(result);
   }
   const auto weights = waves(expected.sizes(), 0.5);
   (expected * weights).sum().backward();
@@ -78,8 +78,8 @@ inline void check(const StrategyCase& its, const DeviceMesh& mesh) {
   for (std::size_t i = 0; i < plain.size(); ++i) {
     if (!plain[i].requires_grad()) continue;
     expect_close(inputs[i].grad(), plain[i].grad(),
-                 its.name + ": gradient of input " + std::to_string(i));
-    if (is_cut(its.strategy[i])) {
+                 test_case.name + ": gradient of input " + std::to_string(i));
+    if (is_cut(test_case.strategy[i])) {
       EXPECT_EQ(layout_of(inputs[i].grad()), layout_of(inputs[i])) << describe(inputs[i].grad());
     }
   }
@@ -88,7 +88,7 @@ inline void check(const StrategyCase& its, const DeviceMesh& mesh) {
 inline void check_on(int ranks, const std::vector<StrategyCase>& cases) {
   testing::run_ranks(ranks, [&](const comm::Group& group) {
     const DeviceMesh mesh = devices_mesh(group);
-    for (const StrategyCase& its : cases) check(its, mesh);
+    for (const StrategyCase& test_case : cases) check(test_case, mesh);
   });
 }
 

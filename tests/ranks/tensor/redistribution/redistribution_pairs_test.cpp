@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Redistribution between all pairs of layouts, against slices of the whole tensor, bit by bit.
-#include <trireme/tensor/redistribution/program.h>
 #include <trireme/tensor/redistribution/redistribution.h>
+#include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/tensor/redistribution/held_tensors.h>

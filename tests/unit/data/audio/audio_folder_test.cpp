@@ -5,7 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/data/audio/spectrogram.h>
 #include <trireme/data/audio/waveform.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
@@ -90,14 +90,14 @@ TEST_F(AudioFolder, ReadsAPartOfEachFile) {
 }
 
 TEST_F(AudioFolder, FeedsBatchesOfSpectrograms) {
-  const auto pipeline =
-      Pipeline(audio_folder(folder_.path(), {.sample_rate = 16000, .is_mono = true}))
+  const auto loader =
+      DataLoader(audio_folder(folder_.path(), {.sample_rate = 16000, .is_mono = true}))
           .map("audio", fix_length(4000))
           .map("audio", mel_spectrogram({.num_mels = 40}))
           .map("audio", amplitude_to_decibel(DecibelOf::kPower, 80))
           .batch(3)
           .prefetch(2, 2);
-  const auto batch = pipeline.open(0)->next();
+  const auto batch = loader.open(0)->next();
   ASSERT_TRUE(batch);
   EXPECT_EQ((*batch)["audio"].sizes(), (Sizes{3, 1, 40, 21}));
   EXPECT_EQ((*batch)["sample_rate"].sizes(), (Sizes{3}));
@@ -107,7 +107,7 @@ TEST_F(AudioFolder, FeedsBatchesOfSpectrograms) {
 
 TEST_F(AudioFolder, NamesSampleAndFileOfADamagedOne) {
   const auto path = folder_.write("yes/1.WAV", "no sound");
-  const auto stream = Pipeline(audio_folder(folder_.path())).batch(1).open(0, 1);
+  const auto stream = DataLoader(audio_folder(folder_.path())).batch(1).open(0, 1);
   EXPECT_THAT(message_of<DataError>([&] { stream->next(); }),
               AllOf(HasSubstr("sample 1"), HasSubstr(path.string() + ": cannot be opened")));
 }

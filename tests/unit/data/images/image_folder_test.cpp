@@ -3,7 +3,7 @@
 
 #include "encoders.h"
 #include <trireme/base/error.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -66,7 +66,7 @@ TEST_F(ImageFolder, PassesItsOptionsOn) {
 
 TEST_F(ImageFolder, FeedsBatchesOfOneSize) {
   const auto set = image_folder(folder_.path());
-  const auto stream = Pipeline(set).map("image", resize(8, 10)).batch(3).prefetch(2, 2).open(0);
+  const auto stream = DataLoader(set).map("image", resize(8, 10)).batch(3).prefetch(2, 2).open(0);
   const auto batch = stream->next();
   ASSERT_TRUE(batch);
   const at::Tensor& images = (*batch)["image"];
@@ -80,14 +80,14 @@ TEST_F(ImageFolder, FeedsBatchesOfOneSize) {
 }
 
 TEST_F(ImageFolder, TakesTheUsualPreparationsForTraining) {
-  const auto pipeline = Pipeline(image_folder(folder_.path()))
-                            .shuffle(1)
-                            .map("image", random_resized_crop(16, 16))
-                            .map("image", random_horizontal_flip())
-                            .map("image", normalize({123.675, 116.28, 103.53}, {58.4, 57.1, 57.4}))
-                            .batch(4)
-                            .prefetch(1);
-  const auto batch = pipeline.open(3)->next();
+  const auto loader = DataLoader(image_folder(folder_.path()))
+                          .shuffle(1)
+                          .map("image", random_resized_crop(16, 16))
+                          .map("image", random_horizontal_flip())
+                          .map("image", normalize({123.675, 116.28, 103.53}, {58.4, 57.1, 57.4}))
+                          .batch(4)
+                          .prefetch(1);
+  const auto batch = loader.open(3)->next();
   ASSERT_TRUE(batch);
   EXPECT_EQ((*batch)["image"].sizes(), (Sizes{4, 3, 16, 16}));
   EXPECT_EQ((*batch)["image"].scalar_type(), at::kFloat);
@@ -100,7 +100,7 @@ TEST_F(ImageFolder, NamesSampleAndFileOfADamagedImage) {
   const std::string whole = png(40, 40);
   const auto path = folder_.write("cat/1.jpg", whole.substr(0, 100));
   const auto stream =
-      Pipeline(image_folder(folder_.path())).map("image", resize(8, 8)).prefetch(1).open(0);
+      DataLoader(image_folder(folder_.path())).map("image", resize(8, 8)).prefetch(1).open(0);
   EXPECT_THAT(message_of<DataError>([&] { stream->next(); }),
               AllOf(HasSubstr("sample 0"),
                     HasSubstr(path.string() + ": offset 100: PNG: the file is cut short")));

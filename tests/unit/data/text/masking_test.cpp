@@ -2,7 +2,7 @@
 #include <trireme/data/text/masking.h>
 
 #include <trireme/base/error.h>
-#include <trireme/data/pipeline.h>
+#include <trireme/data/data_loader.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
@@ -97,11 +97,11 @@ TEST(BertMasking, LeavesSpecialTokensAndTheInputAlone) {
 
 TEST(BertMasking, MakesTwoColumnsOfOneInAPipeline) {
   const at::Tensor tokens = at::randint(10, kVocabulary, {3, 64}, at::kLong);
-  const auto pipeline = Pipeline(tensors({{"tokens", tokens}}))
-                            .map_columns({"tokens"}, {"input", "labels"}, bert_masking(options()))
-                            .seed(7)
-                            .batch(3);
-  const auto batch = pipeline.open(0)->next();
+  const auto loader = DataLoader(tensors({{"tokens", tokens}}))
+                          .map_columns({"tokens"}, {"input", "labels"}, bert_masking(options()))
+                          .seed(7)
+                          .batch(3);
+  const auto batch = loader.open(0)->next();
   for (std::int64_t sample = 0; sample < 3; ++sample) {
     const MaskedTokens expected =
         apply(masking(), tokens[sample], static_cast<std::uint64_t>(sample));
@@ -112,9 +112,9 @@ TEST(BertMasking, MakesTwoColumnsOfOneInAPipeline) {
 
 TEST(BertMasking, RefusesSeveralColumns) {
   const at::Tensor tokens = at::zeros({1, 2}, at::kLong);
-  auto pipeline = Pipeline(tensors({{"a", tokens}, {"b", tokens}}));
-  pipeline.map_columns({"a", "b"}, {"input", "labels"}, bert_masking(options()));
-  EXPECT_THAT(message_of<UsageError>([&] { pipeline.open(0)->next(); }),
+  auto loader = DataLoader(tensors({{"a", tokens}, {"b", tokens}}));
+  loader.map_columns({"a", "b"}, {"input", "labels"}, bert_masking(options()));
+  EXPECT_THAT(message_of<UsageError>([&] { loader.open(0)->next(); }),
               HasSubstr("(bert_masking), sample 0: bert_masking of 2 columns"));
 }
 

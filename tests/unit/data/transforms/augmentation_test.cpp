@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The random transforms together, as a pipeline applies them.
+// The random transforms together, as a data loader applies them.
 #include "samples.h"
+#include <trireme/data/data_loader.h>
 #include <trireme/data/dataset.h>
-#include <trireme/data/pipeline.h>
 
 #include <ATen/ops/equal.h>
 
@@ -23,11 +23,11 @@ std::vector<Transform> augmentations() {
 
 TEST(Augmentation, BelongsToSeedPassSampleAndOperationForAnyWorkers) {
   const at::Tensor images = testing::random_image({10, 3, 30, 28});
-  Pipeline pipeline(tensors({{"image", images}}));
-  pipeline.seed(11).batch(4);
-  for (const Transform& transform : augmentations()) pipeline.map("image", transform);
+  DataLoader loader(tensors({{"image", images}}));
+  loader.seed(11).batch(4);
+  for (const Transform& transform : augmentations()) loader.map("image", transform);
   for (const int workers : {1, 3}) {
-    const auto stream = pipeline.prefetch(3, workers).open(2);
+    const auto stream = loader.prefetch(3, workers).open(2);
     std::uint64_t sample = 0;
     while (const auto batch = stream->next()) {
       for (std::int64_t row = 0; row < batch->rows(); ++row, ++sample) {

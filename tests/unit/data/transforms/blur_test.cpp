@@ -91,7 +91,7 @@ TEST(GaussianBlur, RefusesWhatIsNoBell) {
   const std::vector<std::pair<double, double>> sigmas = {
       {0, 1}, {2, 1}, {1, std::numeric_limits<double>::infinity()}, {none, 1}, {1, none}};
   for (const auto& [low, high] : sigmas) {
-    EXPECT_THAT(message_of<UsageError>([low = low, high = high] { gaussian_blur(3, low, high); }),
+    EXPECT_THAT(message_of<UsageError>([low, high] { gaussian_blur(3, low, high); }),
                 HasSubstr("gaussian_blur with a sigma from"));
   }
 }

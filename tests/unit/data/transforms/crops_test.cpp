@@ -231,15 +231,14 @@ TEST(RandomErasing, RefusesWhatIsNoProbabilityNoPartAndNoRatio) {
   const std::vector<std::pair<double, double>> scales = {
       {-0.1, 0.5}, {0.5, 0.4}, {0.5, 1.1}, {std::nan(""), 0.5}, {0.5, std::nan("")}};
   for (const auto& [low, high] : scales) {
-    EXPECT_THAT(message_of<UsageError>([low = low, high = high] { random_erasing(1, low, high); }),
+    EXPECT_THAT(message_of<UsageError>([low, high] { random_erasing(1, low, high); }),
                 HasSubstr("random_erasing with a scale from"));
   }
   const double infinity = std::numeric_limits<double>::infinity();
   const std::vector<std::pair<double, double>> ratios = {
       {0, 1}, {2, 1}, {1, infinity}, {std::nan(""), 1}, {1, std::nan("")}};
   for (const auto& [low, high] : ratios) {
-    EXPECT_THAT(message_of<UsageError>(
-                    [low = low, high = high] { random_erasing(1, 0.1, 0.2, low, high); }),
+    EXPECT_THAT(message_of<UsageError>([low, high] { random_erasing(1, 0.1, 0.2, low, high); }),
                 HasSubstr("random_erasing with a ratio from"));
   }
   EXPECT_THAT(refusal(random_erasing(0, 0.1, 0.2, 1, 1, 300), at::zeros({2, 2}, at::kByte)),

@@ -2,7 +2,7 @@
 #include <trireme/data/transforms/kernels.h>
 
 #include "samples.h"
-#include <trireme/data/detail/pointwise.h>
+#include <trireme/data/detail/pointwise_transforms.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>

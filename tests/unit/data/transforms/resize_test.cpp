@@ -124,16 +124,15 @@ TEST(RandomResizedCrop, RefusesWhatCannotBeCut) {
   const std::vector<std::pair<double, double>> scales = {
       {-0.1, 0.5}, {0.5, 0.4}, {0.5, 1.1}, {none, 0.5}, {0.5, none}};
   for (const auto& [low, high] : scales) {
-    EXPECT_THAT(
-        message_of<UsageError>([low = low, high = high] { random_resized_crop(4, 4, low, high); }),
-        HasSubstr("random_resized_crop with a scale from"));
+    EXPECT_THAT(message_of<UsageError>([low, high] { random_resized_crop(4, 4, low, high); }),
+                HasSubstr("random_resized_crop with a scale from"));
   }
   const std::vector<std::pair<double, double>> ratios = {
       {0, 1}, {2, 1}, {1, std::numeric_limits<double>::infinity()}, {none, 1}, {1, none}};
   for (const auto& [low, high] : ratios) {
-    EXPECT_THAT(message_of<UsageError>(
-                    [low = low, high = high] { random_resized_crop(4, 4, 0.1, 1, low, high); }),
-                HasSubstr("random_resized_crop with a ratio from"));
+    EXPECT_THAT(
+        message_of<UsageError>([low, high] { random_resized_crop(4, 4, 0.1, 1, low, high); }),
+        HasSubstr("random_resized_crop with a ratio from"));
   }
   EXPECT_THAT(refusal(random_resized_crop(4, 4), at::zeros({1, 0, 4})),
               HasSubstr("random_resized_crop of an image without pixels: Float [1, 0, 4]"));

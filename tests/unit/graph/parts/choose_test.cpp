@@ -86,7 +86,7 @@ bool is_no_worse(const Choice& a, const Choice& b) { return a.cost <= b.cost && 
 
 template <typename Choices>
 bool has_no_worse(const Choices& some, const Choice& than) {
-  return std::ranges::any_of(some, [&](const Choice& its) { return is_no_worse(its, than); });
+  return std::ranges::any_of(some, [&](const Choice& choice) { return is_no_worse(choice, than); });
 }
 
 TEST(BestChoices, AreWhatTheySayAndNoOtherIsBetter) {
@@ -146,7 +146,7 @@ TEST(CheapestChoice, IsTheCheapestOfAllThatFit) {
         const auto fits = [&](const Choice& choice) {
           return constraints[0].allows(choice) && constraints[1].allows(choice);
         };
-        RunAgainCost least = {.flops = std::numeric_limits<double>::infinity(), .bytes = 0};
+        RecomputeCost least = {.flops = std::numeric_limits<double>::infinity(), .bytes = 0};
         for (const Choice& choice : all) {
           if (fits(choice)) least = std::min(least, choice.cost);
         }
@@ -176,8 +176,8 @@ TEST(SmallestChoices, AreThoseThanWhichNoOtherIsSmaller) {
       EXPECT_GT(found[i - 1].peak, found[i].peak);
     }
     for (const Choice& other : all_choices(line)) {
-      EXPECT_TRUE(std::ranges::any_of(found, [&](const Choice& its) {
-        return its.kept <= other.kept && its.peak <= other.peak;
+      EXPECT_TRUE(std::ranges::any_of(found, [&](const Choice& choice) {
+        return choice.kept <= other.kept && choice.peak <= other.peak;
       })) << seed;
     }
   }

@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/graph/parts/kept_bytes.h>
 #include <trireme/graph/parts/patterns.h>
-#include <trireme/graph/show/fold.h>
+#include <trireme/graph/show/aggregate.h>
 
 #include <gmock/gmock.h>
 #include <tests/unit/graph/replays.h>

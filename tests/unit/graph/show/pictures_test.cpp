@@ -5,7 +5,7 @@
 #include <trireme/graph/cut.h>
 #include <trireme/graph/show/names.h>
 #include <trireme/graph/show/pictures/drawing.h>
-#include <trireme/graph/show/pictures/layout.h>
+#include <trireme/graph/show/pictures/drawing_layout.h>
 #include <trireme/graph/show/pictures/picture.h>
 
 #include <gmock/gmock.h>
@@ -262,12 +262,12 @@ void expect_inside(const std::string& svg) {
   int texts = 0;
   for (std::sregex_iterator found(svg.begin(), svg.end(), text); found != std::sregex_iterator();
        ++found, ++texts) {
-    const std::string its = (*found)[3];
+    const std::string name = (*found)[3];
     const bool is_centred = (*found)[1] == "name" || (*found)[1] == "line-of-box";
-    const double reach = kLetter * static_cast<double>(graph::detail::letters_in(its));
+    const double reach = kLetter * static_cast<double>(graph::detail::letters_in(name));
     const double begin = parse_number<double>((*found)[2].str()).value();
-    EXPECT_LE(begin + (is_centred ? reach / 2 : reach), width) << its;
-    EXPECT_GE(is_centred ? begin - reach / 2 : begin, 0) << its;
+    EXPECT_LE(begin + (is_centred ? reach / 2 : reach), width) << name;
+    EXPECT_GE(is_centred ? begin - reach / 2 : begin, 0) << name;
   }
   EXPECT_GT(texts, 0);
 }

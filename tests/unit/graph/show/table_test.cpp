@@ -79,8 +79,8 @@ Graph graph_of_twins(const std::string& first, const std::string& second) {
   }
   return captured({net,
                    [net](const Tensors& x) -> Tensors {
-                     const at::Tensor its = net->parameters()[0];
-                     return {torch::linear(torch::linear(x[0], its), its).sum()};
+                     const at::Tensor parameter = net->parameters()[0];
+                     return {torch::linear(torch::linear(x[0], parameter), parameter).sum()};
                    },
                    {torch::ones({2, 4})}});
 }

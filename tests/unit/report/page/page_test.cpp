@@ -154,12 +154,12 @@ TEST(Page, ComparesRuns) {
   std::vector<RunLog> runs = {run_of(1, 60), run_of(2, 100)};
   runs[0].name = "plain<";
   runs[1].name = "zero";
-  runs[1].ranks[0].runs[0].settings = {{"plan.zero_stage", "3"}};
+  runs[1].ranks[0].runs[0].settings = {{"plan.zero_level", "3"}};
   const std::string html = to_html(runs);
   EXPECT_THAT(html, HasSubstr("<h1>Comparison of 2 runs</h1>"));
   EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plain&lt;</th><td class=\"n\">Finished</td>"
                               "<td class=\"n\">1</td><td class=\"n\">60</td>"));
-  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plan.zero_stage</th><td>0</td><td>3</td>"));
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plan.zero_level</th><td>0</td><td>3</td>"));
   EXPECT_THAT(html, Not(HasSubstr("<th scope=\"row\">trireme</th>")));  // the same in both
   EXPECT_THAT(html, HasSubstr("class=\"line c1\" data-series=\"zero\""));
   EXPECT_THAT(html, Not(HasSubstr("plain<")));
@@ -198,7 +198,7 @@ TEST(Page, SettingsAndEnvironmentNameTheRanksWhereTheyDiffer) {
   EXPECT_THAT(
       html, HasSubstr("<th scope=\"row\">host</th><td>ranks 0, 1: node0\nranks 2, 3: node1</td>"));
   EXPECT_THAT(html, HasSubstr("<th scope=\"row\">trireme</th><td>0.1.0</td>"));
-  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plan.zero_stage</th><td>0</td>"));
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plan.zero_level</th><td>0</td>"));
 }
 
 TEST(Page, OfARunWithoutStepsSaysSo) {

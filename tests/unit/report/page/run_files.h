@@ -24,7 +24,7 @@ inline RunRecord run_record(int rank, int world_size, std::int64_t global_step =
           .world_size = world_size,
           .epochs = 2,
           .steps_in_epoch = 50,
-          .settings = {{"plan.zero_stage", "0"}},
+          .settings = {{"plan.zero_level", "0"}},
           .environment = {{"host", "node" + std::to_string(rank / 2)}, {"trireme", "0.1.0"}}};
 }
 

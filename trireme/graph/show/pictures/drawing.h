@@ -3,7 +3,7 @@
 #pragma once
 
 #include <trireme/graph/graph.h>
-#include <trireme/graph/show/fold.h>
+#include <trireme/graph/show/aggregate.h>
 #include <trireme/graph/show/pictures/picture.h>
 
 #include <string>

@@ -2,7 +2,7 @@
 // A drawing as SVG.
 #include <trireme/graph/show/names.h>
 #include <trireme/graph/show/pictures/drawing.h>
-#include <trireme/graph/show/pictures/layout.h>
+#include <trireme/graph/show/pictures/drawing_layout.h>
 #include <trireme/graph/show/pictures/picture.h>
 #include <trireme/report/number.h>
 #include <trireme/report/page/markup.h>
@@ -122,21 +122,21 @@ class Picture {
   }
 
   std::string drawn(const detail::Band& band) {
-    const detail::Extents& its = band.extents;
+    const detail::Extents& extents = band.extents;
     return plain_text("<rect class=\"band stage", band.first_stage % kNumStageStyles,
-                      "\" x=\"0\" y=\"", number(its.top), "\" width=\"100%\" height=\"",
-                      number(its.bottom - its.top), "\"/>\n") +
-           text_at("soft", 8, its.top + 14, stages_of(band));
+                      "\" x=\"0\" y=\"", number(extents.top), "\" width=\"100%\" height=\"",
+                      number(extents.bottom - extents.top), "\"/>\n") +
+           text_at("soft", 8, extents.top + 14, stages_of(band));
   }
 
   std::string drawn(const detail::Frame& frame) {
     const double inset = kInset * (layout_.depth - frame.depth);
-    const detail::Extents& its = frame.extents;
+    const detail::Extents& extents = frame.extents;
     return plain_text("<g>", title(frame.module), "<rect class=\"frame\" x=\"",
-                      number(left_ - inset), "\" y=\"", number(its.top), "\" width=\"",
-                      number(width_ + 2 * inset), "\" height=\"", number(its.bottom - its.top),
-                      "\" rx=\"6\"/>\n") +
-           text_at("soft", left_ - inset + 6, its.top + 13, frame.module) + "</g>\n";
+                      number(left_ - inset), "\" y=\"", number(extents.top), "\" width=\"",
+                      number(width_ + 2 * inset), "\" height=\"",
+                      number(extents.bottom - extents.top), "\" rx=\"6\"/>\n") +
+           text_at("soft", left_ - inset + 6, extents.top + 13, frame.module) + "</g>\n";
   }
 
   std::string drawn(const detail::MarkLabel& mark, double y) {
@@ -179,24 +179,24 @@ class Picture {
     return svg + "</g>\n";
   }
 
-  std::string drawn(const Box& its, const detail::Extents& where) {
-    const bool is_end = its.kind == BoxKind::kInput || its.kind == BoxKind::kResult;
+  std::string drawn(const Box& box, const detail::Extents& where) {
+    const bool is_end = box.kind == BoxKind::kInput || box.kind == BoxKind::kResult;
     const double height = where.bottom - where.top;
     std::string all;
-    for (const std::string& line : its.lines) {
+    for (const std::string& line : box.lines) {
       if (!all.empty()) all += '\n';
       all += line;
     }
     std::string svg = plain_text(
         "<g>", title(all), "<rect class=\"box",
-        its.kind == BoxKind::kModule ? " module" : (its.kind == BoxKind::kTensor ? " tensor" : ""),
+        box.kind == BoxKind::kModule ? " module" : (box.kind == BoxKind::kTensor ? " tensor" : ""),
         "\" x=\"", number(left_), "\" y=\"", number(where.top), "\" width=\"", number(width_),
         "\" height=\"", number(height), "\" rx=\"", number(is_end ? height / 2 : 4), "\"/>\n");
     const double x = (left_ + right_) / 2;
     double y =
-        where.middle() - detail::kTextLine * static_cast<double>(its.lines.size() - 1) / 2 + 4;
-    for (std::size_t i = 0; i < its.lines.size(); ++i) {
-      svg += text_at(i == 0 ? kNameStyle : kLineStyle, x, y, its.lines[i]);
+        where.middle() - detail::kTextLine * static_cast<double>(box.lines.size() - 1) / 2 + 4;
+    for (std::size_t i = 0; i < box.lines.size(); ++i) {
+      svg += text_at(i == 0 ? kNameStyle : kLineStyle, x, y, box.lines[i]);
       y += detail::kTextLine;
     }
     return svg + "</g>\n";

@@ -2,12 +2,12 @@
 #include <trireme/parallel/pipeline/devices/device_pipeline.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/pipeline/batch.h>
-#include <trireme/parallel/pipeline/devices/placement.h>
+#include <trireme/parallel/pipeline/devices/device_tensors.h>
 #include <trireme/parallel/pipeline/devices/workers.h>
 #include <trireme/parallel/pipeline/evaluation_mode.h>
 #include <trireme/parallel/pipeline/executor.h>
-#include <trireme/parallel/pipeline/recently_used.h>
+#include <trireme/parallel/pipeline/lru_cache.h>
+#include <trireme/parallel/pipeline/micro_batches.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -46,7 +46,7 @@ void check_plan(const Plan& plan) {
 // On the processor what is kept is in host memory already.
 void check_offload(const Plan& plan, const std::vector<at::Device>& devices) {
   const bool has_processor =
-      std::ranges::any_of(devices, [](at::Device its) { return its.is_cpu(); });
+      std::ranges::any_of(devices, [](at::Device one) { return one.is_cpu(); });
   if (plan.offload_activations && has_processor) {
     refuse("offload_activations where a stage is on the processor: its memory is the host's",
            "set it to false; recompute and activation_bytes make stages keep less there");
@@ -74,12 +74,12 @@ std::vector<at::Device> checked(const std::vector<at::Device>& given) {
   }
   std::vector<at::Device> devices;
   for (const at::Device device : given) {
-    const at::Device its = checked(device);
-    if (!its.is_cpu() && std::ranges::find(devices, its) != devices.end()) {
-      throw UsageError(join_message("device ", its.str(), " is named twice"),
+    const at::Device checked_device = checked(device);
+    if (!checked_device.is_cpu() && std::ranges::find(devices, checked_device) != devices.end()) {
+      throw UsageError(join_message("device ", checked_device.str(), " is named twice"),
                        "name it once; plan.chunks gives it several stages");
     }
-    devices.push_back(its);
+    devices.push_back(checked_device);
   }
   return devices;
 }
@@ -146,19 +146,19 @@ struct DevicePipeline::Impl {
     std::int64_t group;                                        // which one of the workers
     std::int64_t num_uses = 0;  // steps or evaluations that it was for
   };
-  using ByKey = pipeline::RecentlyUsed<Prepared>;
+  using ByKey = pipeline::LruCache<Prepared>;
 
   Plan plan_of(std::int64_t count) const;
-  pipeline::CutBatch cut(const std::vector<at::Tensor>& batch, std::int64_t count) const;
-  Prepared& prepared_for(const pipeline::CutBatch& batch, std::int64_t count);
-  Prepared& evaluation_for(const pipeline::CutBatch& batch, std::int64_t count);
-  void take_stages(const pipeline::CutBatch& batch, std::int64_t count);
+  pipeline::SplitBatch cut(const std::vector<at::Tensor>& batch, std::int64_t count) const;
+  Prepared& prepared_for(const pipeline::SplitBatch& batch, std::int64_t count);
+  Prepared& evaluation_for(const pipeline::SplitBatch& batch, std::int64_t count);
+  void assign_stages(const pipeline::SplitBatch& batch, std::int64_t count);
   template <typename Make>
-  Prepared& find(ByKey& all, const pipeline::CutBatch& batch, const Make& make);
-  void make_executors(Prepared& its);
-  pipeline::StepResult run(Prepared& its, const pipeline::CutBatch& batch,
+  Prepared& find(ByKey& all, const pipeline::SplitBatch& batch, const Make& make);
+  void make_executors(Prepared& ready);
+  pipeline::StepResult run(Prepared& ready, const pipeline::SplitBatch& batch,
                            const pipeline::StepOptions& options);
-  double time_step(const pipeline::CutBatch& batch, std::int64_t count);
+  double time_step(const pipeline::SplitBatch& batch, std::int64_t count);
   const Prepared& last() const;
 
   torch::nn::Module& module;
@@ -176,19 +176,19 @@ struct DevicePipeline::Impl {
 };
 
 Plan DevicePipeline::Impl::plan_of(std::int64_t count) const {
-  Plan its = plan;
-  its.mesh = {{kStageAxis, workers->size()}};
-  its.micro_batches = count;
-  return its;
+  Plan own_plan = plan;
+  own_plan.mesh = {{kStageAxis, workers->size()}};
+  own_plan.micro_batches = count;
+  return own_plan;
 }
 
-pipeline::CutBatch DevicePipeline::Impl::cut(const std::vector<at::Tensor>& batch,
-                                             std::int64_t count) const {
-  return pipeline::cut_batch(batch, {.count = count, .may_be_fewer = finds_micro_batches}, module,
-                             comm::Group::self());
+pipeline::SplitBatch DevicePipeline::Impl::cut(const std::vector<at::Tensor>& batch,
+                                               std::int64_t count) const {
+  return pipeline::split_batch(batch, {.count = count, .may_be_fewer = finds_micro_batches}, module,
+                               comm::Group::self());
 }
 
-void DevicePipeline::Impl::take_stages(const pipeline::CutBatch& batch, std::int64_t count) {
+void DevicePipeline::Impl::assign_stages(const pipeline::SplitBatch& batch, std::int64_t count) {
   if (first) return;
   pipeline::StagedGraph staged(module, forward, batch.micro_batches, plan_of(count));
   check_without_autocast(staged.graph());
@@ -198,7 +198,7 @@ void DevicePipeline::Impl::take_stages(const pipeline::CutBatch& batch, std::int
 
 template <typename Make>
 DevicePipeline::Impl::Prepared& DevicePipeline::Impl::find(ByKey& all,
-                                                           const pipeline::CutBatch& batch,
+                                                           const pipeline::SplitBatch& batch,
                                                            const Make& make) {
   Prepared* const found = all.find(batch.key);
   if (found == nullptr) {
@@ -211,11 +211,11 @@ DevicePipeline::Impl::Prepared& DevicePipeline::Impl::find(ByKey& all,
   return *found;
 }
 
-DevicePipeline::Impl::Prepared& DevicePipeline::Impl::prepared_for(const pipeline::CutBatch& batch,
-                                                                   std::int64_t count) {
+DevicePipeline::Impl::Prepared& DevicePipeline::Impl::prepared_for(
+    const pipeline::SplitBatch& batch, std::int64_t count) {
   Prepared& found = find(prepared, batch, [&] {
     const bool is_first = !first;
-    take_stages(batch, count);
+    assign_stages(batch, count);
     if (is_first) return *first;
     pipeline::StagedGraph staged(module, forward, batch.micro_batches, plan_of(count), *first);
     check_without_autocast(staged.graph());
@@ -228,7 +228,7 @@ DevicePipeline::Impl::Prepared& DevicePipeline::Impl::prepared_for(const pipelin
 }
 
 DevicePipeline::Impl::Prepared& DevicePipeline::Impl::evaluation_for(
-    const pipeline::CutBatch& batch, std::int64_t count) {
+    const pipeline::SplitBatch& batch, std::int64_t count) {
   return find(evaluated, batch, [&] {
     auto staged = pipeline::StagedGraph::for_evaluation(module, forward, batch.micro_batches,
                                                         plan_of(count), *first);
@@ -238,9 +238,9 @@ DevicePipeline::Impl::Prepared& DevicePipeline::Impl::evaluation_for(
   });
 }
 
-void DevicePipeline::Impl::make_executors(Prepared& its) {
+void DevicePipeline::Impl::make_executors(Prepared& ready) {
   workers->group(0);  // makes one where there is none, or no longer
-  if (!its.executors.empty() && its.group == workers->num_groups()) return;
+  if (!ready.executors.empty() && ready.group == workers->num_groups()) return;
   std::vector<std::optional<pipeline::Executor>> executors(
       static_cast<std::size_t>(workers->size()));
   workers->run([&](int rank) {
@@ -248,25 +248,25 @@ void DevicePipeline::Impl::make_executors(Prepared& its) {
     pipeline::ExecutorOptions options;
     options.device = place.device;
     executors[static_cast<std::size_t>(rank)].emplace(
-        its.staged.program(), its.staged.code_of(rank, {.seed = seed}, place), workers->group(rank),
-        options);
+        ready.staged.program(), ready.staged.code_of(rank, {.seed = seed}, place),
+        workers->group(rank), options);
   });
-  its.executors = std::move(executors);
-  its.group = workers->num_groups();
+  ready.executors = std::move(executors);
+  ready.group = workers->num_groups();
 }
 
-pipeline::StepResult DevicePipeline::Impl::run(Prepared& its, const pipeline::CutBatch& batch,
+pipeline::StepResult DevicePipeline::Impl::run(Prepared& ready, const pipeline::SplitBatch& batch,
                                                const pipeline::StepOptions& options) {
-  make_executors(its);
+  make_executors(ready);
   placement->follow();
-  std::vector<pipeline::StepResult> results(its.executors.size());
+  std::vector<pipeline::StepResult> results(ready.executors.size());
   workers->run(
       [&](int rank) {
         const auto index = static_cast<std::size_t>(rank);
-        results[index] = its.executors[index]->step(batch.micro_batches, steps, options);
+        results[index] = ready.executors[index]->step(batch.micro_batches, steps, options);
       },
       devices_of(batch.micro_batches));
-  const pipeline::Program& program = its.staged.program();
+  const pipeline::Program& program = ready.staged.program();
   const auto of_stage = [&](int stage) -> pipeline::StepResult& {
     return results[static_cast<std::size_t>(program.schedule.rank_of(stage))];
   };
@@ -280,10 +280,10 @@ pipeline::StepResult DevicePipeline::Impl::run(Prepared& its, const pipeline::Cu
   return whole;
 }
 
-double DevicePipeline::Impl::time_step(const pipeline::CutBatch& batch, std::int64_t count) {
-  Prepared& its = prepared_for(batch, count);
+double DevicePipeline::Impl::time_step(const pipeline::SplitBatch& batch, std::int64_t count) {
+  Prepared& ready = prepared_for(batch, count);
   const auto began = std::chrono::steady_clock::now();
-  run(its, batch, {});
+  run(ready, batch, {});
   for (int rank = 0; rank < workers->size(); ++rank) {
     const at::Device device = workers->device(rank);
     if (device.is_cpu()) continue;
@@ -307,13 +307,13 @@ DevicePipeline::DevicePipeline(ModuleRef module, graph::Forward forward, const P
     refuse("a schedule of its own for any number of micro-batches",
            "set micro_batches to the number that the schedule is for");
   }
-  const std::vector<at::Device> its = checked(devices);
-  check_offload(plan, its);
+  const std::vector<at::Device> usable = checked(devices);
+  check_offload(plan, usable);
   impl_ = std::make_unique<Impl>(Impl{.module = *module,
                                       .forward = std::move(forward),
                                       .plan = plan,
-                                      .workers = std::make_unique<pipeline::Workers>(its),
-                                      .placement = std::make_unique<pipeline::Placement>(its),
+                                      .workers = std::make_unique<pipeline::Workers>(usable),
+                                      .placement = std::make_unique<pipeline::Placement>(usable),
                                       .seed = at::detail::getDefaultCPUGenerator().current_seed(),
                                       .finds_micro_batches = plan.micro_batches == 0});
   validate(impl_->plan_of(std::max<std::int64_t>(plan.micro_batches, plan.micro_batches == 0)),
@@ -326,29 +326,29 @@ DevicePipeline::~DevicePipeline() = default;
 
 PipelineStep DevicePipeline::step(const std::vector<at::Tensor>& batch,
                                   const PipelineStepOptions& options) {
-  Impl& its = *impl_;
-  if (its.plan.micro_batches == 0) find_micro_batches(batch);
-  const pipeline::CutBatch cut = its.cut(batch, its.plan.micro_batches);
-  Impl::Prepared& prepared = its.prepared_for(cut, its.plan.micro_batches);
-  pipeline::StepResult result = its.run(prepared, cut, {.report = options.report});
-  ++its.steps;
+  Impl& impl = *impl_;
+  if (impl.plan.micro_batches == 0) find_micro_batches(batch);
+  const pipeline::SplitBatch cut = impl.cut(batch, impl.plan.micro_batches);
+  Impl::Prepared& prepared = impl.prepared_for(cut, impl.plan.micro_batches);
+  pipeline::StepResult result = impl.run(prepared, cut, {.report = options.report});
+  ++impl.steps;
   ++prepared.num_uses;
   return {.loss = std::move(result.loss), .report = std::move(result.report)};
 }
 
 PipelineEvaluation DevicePipeline::evaluate(const std::vector<at::Tensor>& batch) {
-  Impl& its = *impl_;
-  const std::int64_t count = std::max<std::int64_t>(its.plan.micro_batches, 1);
+  Impl& impl = *impl_;
+  const std::int64_t count = std::max<std::int64_t>(impl.plan.micro_batches, 1);
   const auto cut = [&] {
-    return pipeline::cut_batch(batch, {.count = count, .may_be_fewer = true}, its.module,
-                               comm::Group::self());
+    return pipeline::split_batch(batch, {.count = count, .may_be_fewer = true}, impl.module,
+                                 comm::Group::self());
   };
-  its.take_stages(cut(), count);
-  const pipeline::EvaluationMode mode(its.module);
-  const pipeline::CutBatch evaluated = cut();
-  Impl::Prepared& prepared = its.evaluation_for(evaluated, count);
+  impl.assign_stages(cut(), count);
+  const pipeline::EvaluationMode mode(impl.module);
+  const pipeline::SplitBatch evaluated = cut();
+  Impl::Prepared& prepared = impl.evaluation_for(evaluated, count);
   prepared.staged.check_results_join();
-  const pipeline::StepResult result = its.run(prepared, evaluated, {});
+  const pipeline::StepResult result = impl.run(prepared, evaluated, {});
   PipelineEvaluation evaluation{.loss = result.loss};
   for (const std::vector<at::Tensor>& parts : result.results) {
     evaluation.results.push_back(pipeline::joined(parts));
@@ -358,27 +358,27 @@ PipelineEvaluation DevicePipeline::evaluate(const std::vector<at::Tensor>& batch
 }
 
 void DevicePipeline::prepare(const std::vector<at::Tensor>& batch) {
-  Impl& its = *impl_;
-  const std::int64_t count = std::max<std::int64_t>(its.plan.micro_batches, 1);
-  its.prepared_for(its.cut(batch, count), count);
+  Impl& impl = *impl_;
+  const std::int64_t count = std::max<std::int64_t>(impl.plan.micro_batches, 1);
+  impl.prepared_for(impl.cut(batch, count), count);
 }
 
 std::vector<SplitTime> DevicePipeline::find_micro_batches(const std::vector<at::Tensor>& batch) {
-  Impl& its = *impl_;
-  if (own_schedule(its.plan)) {
-    throw UsageError(join_message("the schedule of this plan is for ", its.plan.micro_batches,
+  Impl& impl = *impl_;
+  if (own_schedule(impl.plan)) {
+    throw UsageError(join_message("the schedule of this plan is for ", impl.plan.micro_batches,
                                   " micro-batches, and no other number can be measured"),
                      "name a kind of schedules, or leave find_micro_batches out");
   }
   std::map<std::int64_t, double> times;
   const auto take = [&](std::int64_t count) {
     if (count < 1 || times.contains(count)) return;
-    const pipeline::CutBatch cut = its.cut(batch, count);
+    const pipeline::SplitBatch cut = impl.cut(batch, count);
     if (std::ssize(cut.micro_batches) < count) return;
-    StateAside aside(its.module);
-    its.time_step(cut, count);  // records, and takes memory
+    StateAside aside(impl.module);
+    impl.time_step(cut, count);  // records, and takes memory
     std::vector<double> taken(kTimedSteps);
-    std::ranges::generate(taken, [&] { return its.time_step(cut, count); });
+    std::ranges::generate(taken, [&] { return impl.time_step(cut, count); });
     aside.put_back();
     times[count] = median(std::move(taken));
   };
@@ -394,11 +394,11 @@ std::vector<SplitTime> DevicePipeline::find_micro_batches(const std::vector<at::
     } catch (const c10::OutOfMemoryError&) {
       does_not_fit = std::current_exception();
     }
-    its.prepared.clear();  // with what its executors hold
-    its.latest = nullptr;
+    impl.prepared.clear();  // with what its executors hold
+    impl.latest = nullptr;
   };
-  const pipeline::CutBatch whole = its.cut(batch, 1);
-  its.take_stages(whole, 1);
+  const pipeline::SplitBatch whole = impl.cut(batch, 1);
+  impl.assign_stages(whole, 1);
   const std::int64_t rows = whole.micro_batches.front().front().size(0);
   for (std::int64_t count = 1; count <= rows && (times.empty() || count <= 4 * best());
        count *= 2) {
@@ -408,7 +408,7 @@ std::vector<SplitTime> DevicePipeline::find_micro_batches(const std::vector<at::
   const std::int64_t of_powers = best();
   measure(of_powers * 3 / 4);
   measure(of_powers * 3 / 2);
-  its.plan.micro_batches = best();
+  impl.plan.micro_batches = best();
   std::vector<SplitTime> all;
   for (const auto& [count, seconds] : times) {
     all.push_back({.micro_batches = static_cast<int>(count),
@@ -424,8 +424,9 @@ const std::vector<int>& DevicePipeline::boundaries() const {
   return impl_->last().staged.boundaries();
 }
 const schedule::Schedule& DevicePipeline::schedule() const {
-  const Impl::Prepared& its = impl_->last();
-  return its.executors.empty() ? its.staged.program().schedule : its.executors.front()->schedule();
+  const Impl::Prepared& ready = impl_->last();
+  return ready.executors.empty() ? ready.staged.program().schedule
+                                 : ready.executors.front()->schedule();
 }
 const Recomputation& DevicePipeline::recomputation() const {
   return impl_->last().staged.recomputation();

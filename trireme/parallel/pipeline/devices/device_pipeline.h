@@ -5,7 +5,7 @@
 
 #include <trireme/graph/capture.h>
 #include <trireme/parallel/pipeline/pipeline.h>
-#include <trireme/parallel/recompute/by_plan.h>
+#include <trireme/parallel/recompute/plan_recomputation.h>
 #include <trireme/plan/plan.h>
 #include <trireme/schedule/schedule.h>
 

@@ -108,7 +108,7 @@ void Workers::run(const std::function<void(int)>& body, std::span<const at::Devi
       }
     } catch (const std::exception& error) {
       if (!groups_.empty())
-        detail::end_for_all(groups_[static_cast<std::size_t>(rank)], message_of(error));
+        detail::abort(groups_[static_cast<std::size_t>(rank)], message_of(error));
       throw;
     }
   };

@@ -5,7 +5,7 @@
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/data/divide.h>
-#include <trireme/parallel/tensor/memory.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
@@ -207,7 +207,7 @@ void GradientSums::finish() {
   const double weights = program_.sum_of_weights();
   const bool divides = program_.division == GradientDivision::kByWeights && weights != 1;
   for (Own& own : own_) {
-    detail::bring_gradient_to_layout(own.parameter);
+    detail::redistribute_gradient(own.parameter);
     at::Tensor& gradient = own.parameter.mutable_grad();
     if (gradient.defined() && divides) {
       const at::Tensor memory = detail::memory_of(gradient);

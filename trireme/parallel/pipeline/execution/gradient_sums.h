@@ -4,8 +4,8 @@
 #pragma once
 
 #include <trireme/comm/group.h>
-#include <trireme/parallel/pipeline/messages/buffers.h>
-#include <trireme/parallel/pipeline/program.h>
+#include <trireme/parallel/pipeline/messages/message_buffers.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -2,7 +2,7 @@
 // Tensors on their way between stages.
 #pragma once
 
-#include <trireme/parallel/pipeline/program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -13,34 +13,35 @@
 
 namespace trireme::pipeline {
 
-/// One place for each crossing, stage that takes it, and micro-batch. One table holds activations,
-/// another gradients. `program` must outlive it.
+/// One place for each boundary tensor, stage that takes it, and micro-batch. One table holds
+/// activations, another gradients. `program` must outlive it.
 class InTransit {
  public:
   explicit InTransit(const Program& program) : program_(program) {
     std::size_t count = 0;
-    for (const Crossing& crossing : program.crossings) {
+    for (const BoundaryTensor& boundary_tensor : program.boundary_tensors) {
       first_.push_back(count);
-      count += crossing.to.size() * static_cast<std::size_t>(program.schedule.micro_batches);
+      count += boundary_tensor.to.size() * static_cast<std::size_t>(program.schedule.micro_batches);
     }
     tensors_.resize(count);
   }
 
-  /// @param crossing its place in the program.
-  at::Tensor& at(std::size_t crossing, int to, int micro_batch) {
-    const auto& all = program_.crossings[crossing].to;
+  /// @param boundary_tensor its place in the program.
+  at::Tensor& at(std::size_t boundary_tensor, int to, int micro_batch) {
+    const auto& all = program_.boundary_tensors[boundary_tensor].to;
     const auto place = std::ranges::find(all, to) - all.begin();
-    return tensors_[first_[crossing] + static_cast<std::size_t>(
-                                           place * program_.schedule.micro_batches + micro_batch)];
+    return tensors_[first_[boundary_tensor] +
+                    static_cast<std::size_t>(place * program_.schedule.micro_batches +
+                                             micro_batch)];
   }
 
-  at::Tensor take(std::size_t crossing, int to, int micro_batch) {
-    return std::exchange(at(crossing, to, micro_batch), {});
+  at::Tensor take(std::size_t boundary_tensor, int to, int micro_batch) {
+    return std::exchange(at(boundary_tensor, to, micro_batch), {});
   }
 
  private:
   const Program& program_;
-  std::vector<std::size_t> first_;  // by crossing
+  std::vector<std::size_t> first_;  // by boundary tensor
   std::vector<at::Tensor> tensors_;
 };
 

@@ -2,7 +2,7 @@
 #include <trireme/parallel/pipeline/execution/inputs.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/pipeline/messages/buffers.h>
+#include <trireme/parallel/pipeline/messages/message_buffers.h>
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

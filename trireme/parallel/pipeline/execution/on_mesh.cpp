@@ -12,8 +12,8 @@ namespace trireme::pipeline {
 namespace {
 
 bool is_cut_along(const ParameterLayout& layout, const std::string& axis) {
-  return std::ranges::any_of(layout.placements, [&](const auto& its) {
-    return its.first == axis && its.second.is_shard();
+  return std::ranges::any_of(layout.placements, [&](const auto& placement) {
+    return placement.first == axis && placement.second.is_shard();
   });
 }
 

@@ -5,7 +5,7 @@
 
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/agreement.h>
-#include <trireme/parallel/pipeline/program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 #include <trireme/plan/plan.h>
 
 #include <vector>

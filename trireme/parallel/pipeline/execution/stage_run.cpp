@@ -2,8 +2,8 @@
 #include <trireme/parallel/pipeline/execution/stage_run.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/pipeline/messages/buffers.h>
-#include <trireme/parallel/pipeline/offload/kept_memory.h>
+#include <trireme/parallel/pipeline/messages/message_buffers.h>
+#include <trireme/parallel/pipeline/offload/saved_activations.h>
 #include <trireme/parallel/pipeline/split/node_pointer.h>
 #include <trireme/parallel/pipeline/split/weight_gradients.h>
 #include <trireme/parallel/recompute/effects.h>
@@ -56,26 +56,28 @@ std::vector<std::uint32_t> versions_of(const std::vector<at::Tensor>& tensors) {
 
 struct StageRun::Kept {
   // Of what is offloaded. Before the rest: nodes that go with it hold tensors of it.
-  std::unique_ptr<KeptMemory> memory;
-  std::vector<at::Tensor> inputs;                              // where they are run again
-  std::vector<std::shared_ptr<KeptMemory::Kept>> kept_inputs;  // instead, until they are loaded
-  std::vector<std::pair<NodePointer, InputEnd*>> ends;         // by input; null without gradient
-  torch::autograd::edge_list roots;                            // by output; none without graph
+  std::unique_ptr<SavedActivations> memory;
+  std::vector<at::Tensor> inputs;  // where they are run again
+  std::vector<std::shared_ptr<SavedActivations::Kept>>
+      kept_inputs;                                      // instead, until they are loaded
+  std::vector<std::pair<NodePointer, InputEnd*>> ends;  // by input; null without gradient
+  torch::autograd::edge_list roots;                     // by output; none without graph
   std::shared_ptr<WeightGradients> put_off;
 };
 
 StageRun::StageRun(const Program& program, StageCode code, std::span<const Action> actions,
                    HostCopies* copies)
     : program_(program), code_(std::move(code)), copies_(copies) {
-  const auto crossing_of = [&](int value) -> const Crossing* {
-    const auto found = std::ranges::find(program.crossings, value, &Crossing::value);
-    return found == program.crossings.end() ? nullptr : &*found;
+  const auto boundary_tensor_of = [&](int value) -> const BoundaryTensor* {
+    const auto found = std::ranges::find(program.boundary_tensors, value, &BoundaryTensor::value);
+    return found == program.boundary_tensors.end() ? nullptr : &*found;
   };
   for (const int value : code_.inputs) {
-    const Crossing* const crossing = crossing_of(value);
-    input_has_gradient_.push_back(crossing != nullptr && crossing->has_gradient);
+    const BoundaryTensor* const boundary_tensor = boundary_tensor_of(value);
+    input_has_gradient_.push_back(boundary_tensor != nullptr && boundary_tensor->has_gradient);
   }
-  for (const int value : code_.outputs) output_crossings_.push_back(crossing_of(value));
+  for (const int value : code_.outputs)
+    output_boundary_tensors_.push_back(boundary_tensor_of(value));
   const auto count = static_cast<std::size_t>(program.schedule.micro_batches);
   is_recomputed_.resize(count);
   is_split_.resize(count);
@@ -101,8 +103,8 @@ std::vector<at::Tensor> StageRun::forward(const MicroBatch& micro_batch,
   const bool offloads = item(is_offloaded_, micro_batch.number) && !program_.is_evaluation;
   std::vector<at::Tensor> outputs;
   if (offloads && !recomputes) {
-    kept.memory = std::make_unique<KeptMemory>(*copies_, join_message("stage ", code_.stage));
-    const KeptMemory::Collecting collecting(*kept.memory);
+    kept.memory = std::make_unique<SavedActivations>(*copies_, join_message("stage ", code_.stage));
+    const SavedActivations::Collecting collecting(*kept.memory);
     outputs = run(micro_batch, inputs, kept);
   } else {
     outputs = run(micro_batch, inputs, kept);
@@ -122,11 +124,11 @@ std::vector<at::Tensor> StageRun::forward(const MicroBatch& micro_batch,
 void StageRun::keep_for_offload(const std::vector<at::Tensor>& inputs,
                                 const std::vector<bool>& are_callers, Kept& kept) const {
   if (!kept.memory) {
-    kept.memory = std::make_unique<KeptMemory>(*copies_, join_message("stage ", code_.stage));
+    kept.memory = std::make_unique<SavedActivations>(*copies_, join_message("stage ", code_.stage));
     for (const at::Tensor& input : inputs) kept.kept_inputs.push_back(kept.memory->keep(input));
   }
-  KeptMemory::Memories lasting;
-  KeptMemory::Memories of_inputs;
+  SavedActivations::Memories lasting;
+  SavedActivations::Memories of_inputs;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     (are_callers[i] ? lasting : of_inputs).insert(detail::memory_below(inputs[i]));
   }
@@ -218,16 +220,17 @@ void StageRun::check_outputs(const std::vector<at::Tensor>& outputs,
                      "forward returns one for each of StageCode::outputs, in their order");
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const Crossing* const crossing = output_crossings_[i];
+    const BoundaryTensor* const boundary_tensor = output_boundary_tensors_[i];
     const at::Tensor& output = outputs[i];
-    if (crossing == nullptr && code_.outputs[i] != program_.loss && output.defined()) continue;
+    if (boundary_tensor == nullptr && code_.outputs[i] != program_.loss && output.defined())
+      continue;
     const bool fits =
         output.defined() &&
-        (crossing == nullptr
+        (boundary_tensor == nullptr
              ? output.numel() == 1 && output.scalar_type() == program_.loss_dtype
              : output.sizes() ==
-                       at::IntArrayRef(item(crossing->shapes, micro_batch.variant).sizes) &&
-                   output.scalar_type() == crossing->dtype);
+                       at::IntArrayRef(item(boundary_tensor->shapes, micro_batch.variant).sizes) &&
+                   output.scalar_type() == boundary_tensor->dtype);
     if (fits) continue;
     throw UsageError(
         join_message(
@@ -235,11 +238,12 @@ void StageRun::check_outputs(const std::vector<at::Tensor>& outputs,
             output.defined() ? join_message(output.sizes(), " of ", output.scalar_type())
                              : std::string("an undefined tensor"),
             ", expected ",
-            crossing == nullptr
+            boundary_tensor == nullptr
                 ? join_message("the loss, one element of ", program_.loss_dtype)
-                : join_message(at::IntArrayRef(item(crossing->shapes, micro_batch.variant).sizes),
-                               " of ", crossing->dtype)),
-        "correct Program::crossings and the variant of the micro-batch, or the stage");
+                : join_message(
+                      at::IntArrayRef(item(boundary_tensor->shapes, micro_batch.variant).sizes),
+                      " of ", boundary_tensor->dtype)),
+        "correct Program::boundary_tensors and the variant of the micro-batch, or the stage");
   }
 }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/parallel/pipeline/offload/host_copies.h>
-#include <trireme/parallel/pipeline/program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -75,8 +75,8 @@ class StageRun {
   StageCode code_;
   HostCopies* copies_;
   std::vector<bool> input_has_gradient_;
-  std::vector<const Crossing*> output_crossings_;  // null for the loss
-  std::vector<bool> is_recomputed_;                // by micro-batch
+  std::vector<const BoundaryTensor*> output_boundary_tensors_;  // null for the loss
+  std::vector<bool> is_recomputed_;                             // by micro-batch
   std::vector<bool> is_split_;
   std::vector<bool> is_offloaded_;
   std::vector<Kept> kept_;  // by micro-batch

@@ -36,16 +36,18 @@ Messenger::Messenger(const Program& program, const comm::Group& group, at::Devic
       const Stages stages =
           carries_gradients ? Stages{edge.to, edge.from} : Stages{edge.from, edge.to};
       Channel& channel = channels_[stages];
-      for (std::size_t index = 0; index < program.crossings.size(); ++index) {
-        const Crossing& crossing = program.crossings[index];
-        if (crossing.from != edge.from || std::ranges::count(crossing.to, edge.to) == 0) continue;
-        if (carries_gradients && !crossing.has_gradient) continue;
-        channel.crossings.push_back(index);
+      for (std::size_t index = 0; index < program.boundary_tensors.size(); ++index) {
+        const BoundaryTensor& boundary_tensor = program.boundary_tensors[index];
+        if (boundary_tensor.from != edge.from ||
+            std::ranges::count(boundary_tensor.to, edge.to) == 0)
+          continue;
+        if (carries_gradients && !boundary_tensor.has_gradient) continue;
+        channel.boundary_tensors.push_back(index);
       }
       const auto ranks = std::pair(plan.rank_of(stages.first), plan.rank_of(stages.second));
       int& next = next_tags.try_emplace(ranks, first_tag).first->second;
       channel.tag = next;
-      next += static_cast<int>(channel.crossings.size()) * plan.micro_batches;
+      next += static_cast<int>(channel.boundary_tensors.size()) * plan.micro_batches;
     }
   }
   for (const Action& action : item(plan.ranks, group.rank())) {
@@ -53,11 +55,11 @@ Messenger::Messenger(const Program& program, const comm::Group& group, at::Devic
   }
 }
 
-const std::vector<std::size_t>& Messenger::crossings_of(const Action& message) const {
+const std::vector<std::size_t>& Messenger::boundary_tensors_of(const Action& message) const {
   const bool is_send = message.kind == ActionKind::kSend;
   return channels_
       .at(is_send ? Stages{message.stage, message.peer} : Stages{message.peer, message.stage})
-      .crossings;
+      .boundary_tensors;
 }
 
 int Messenger::tag_of(const Channel& channel, std::size_t place, int micro_batch) const {
@@ -77,9 +79,10 @@ void Messenger::start(Incoming& incoming) {
   const auto variant = static_cast<std::size_t>(program_.variant_of(micro_batch));
   incoming.tensors.clear();
   incoming.works.clear();
-  for (std::size_t place = 0; place < channel.crossings.size(); ++place) {
-    const Crossing& crossing = program_.crossings[channel.crossings[place]];
-    Buffers::Lent lent = buffers_.take(crossing.shapes[variant], crossing.dtype);
+  for (std::size_t place = 0; place < channel.boundary_tensors.size(); ++place) {
+    const BoundaryTensor& boundary_tensor =
+        program_.boundary_tensors[channel.boundary_tensors[place]];
+    Buffers::Lent lent = buffers_.take(boundary_tensor.shapes[variant], boundary_tensor.dtype);
     incoming.works.push_back(
         comm::receive_async(lent.message, rank, group_, tag_of(channel, place, micro_batch)));
     incoming.tensors.push_back(std::move(lent.tensor));
@@ -112,8 +115,9 @@ void Messenger::send(const Action& action, std::span<const at::Tensor> tensors) 
   }
   Sending sending{.action = action};
   for (std::size_t place = 0; place < tensors.size(); ++place) {
-    const Crossing& crossing = program_.crossings[channel.crossings[place]];
-    sending.tensors.emplace_back(tensors[place], crossing.shapes[variant]);
+    const BoundaryTensor& boundary_tensor =
+        program_.boundary_tensors[channel.boundary_tensors[place]];
+    sending.tensors.emplace_back(tensors[place], boundary_tensor.shapes[variant]);
     sending.works.push_back(comm::send_async(sending.tensors.back().message(), rank, group_,
                                              tag_of(channel, place, action.micro_batch)));
   }

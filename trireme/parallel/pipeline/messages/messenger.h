@@ -4,8 +4,8 @@
 #pragma once
 
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/pipeline/messages/buffers.h>
-#include <trireme/parallel/pipeline/program.h>
+#include <trireme/parallel/pipeline/messages/message_buffers.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 #include <trireme/schedule/walk.h>
 
 #include <cstddef>
@@ -37,9 +37,9 @@ class Messenger {
   Messenger(const Program& program, const comm::Group& group, at::Device device,
             const MessageOptions& options, int first_tag);
 
-  /// The crossings, by their places in the program, that an action carries; in the order of its
-  /// tensors.
-  const std::vector<std::size_t>& crossings_of(const schedule::Action& message) const;
+  /// The boundary tensors, by their places in the program, that an action carries; in the order of
+  /// its tensors.
+  const std::vector<std::size_t>& boundary_tensors_of(const schedule::Action& message) const;
 
   /// Begins a step: starts its first receives.
   void begin();
@@ -57,7 +57,7 @@ class Messenger {
  private:
   using Stages = std::pair<int, int>;  // sender, receiver
   struct Channel {
-    std::vector<std::size_t> crossings;
+    std::vector<std::size_t> boundary_tensors;
     int tag = 0;  // of the first crossing and micro-batch
   };
   struct Incoming {

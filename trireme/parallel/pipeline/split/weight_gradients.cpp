@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/pipeline/split/weight_gradients.h>
 
-#include <trireme/parallel/pipeline/messages/buffers.h>
+#include <trireme/parallel/pipeline/messages/message_buffers.h>
 #include <trireme/parallel/pipeline/split/node_pointer.h>
 
 #include <ATen/ops/add.h>

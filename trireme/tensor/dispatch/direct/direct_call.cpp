@@ -10,7 +10,7 @@ namespace {
 
 using Borrowed = c10::MaybeOwnedTraits<at::Tensor>;
 
-bool is_copy(const Held* held) { return held == nullptr || held->is_copy_of_view; }
+bool is_copy(const DistributedMeta* meta) { return meta == nullptr || meta->is_copy_of_view; }
 
 // The operator itself on the parts as they lie.
 bool is_plain(const Decision& decision) {
@@ -37,7 +37,7 @@ void DirectCall::add(at::TensorList list) {
 bool DirectCall::is_ready() {
   const bool has_kernel = facts_.rule != nullptr && facts_.rule->kernel != nullptr;
   if (scan_.first == nullptr || has_gaps_ || facts_.has_key_values || has_kernel) return false;
-  if (facts_.returns_view && is_copy(scan_.inputs[0].held)) return false;
+  if (facts_.returns_view && is_copy(scan_.inputs[0].meta)) return false;
   check_tensors(facts_, scan_);
   note_view(facts_, scan_);
   if (scan_.is_replicated) {
@@ -48,7 +48,7 @@ bool DirectCall::is_ready() {
   }
   locals_.reserve(scan_.inputs.size());
   for (const InputSlot& slot : scan_.inputs) {
-    const at::Tensor& local = slot.held == nullptr ? *slot.tensor : slot.held->local;
+    const at::Tensor& local = slot.meta == nullptr ? *slot.tensor : slot.meta->local;
     locals_.push_back(Borrowed::createBorrow(local));
   }
   return true;

@@ -3,8 +3,8 @@
 // are replaced by local ones.
 #pragma once
 
+#include <trireme/tensor/dispatch/call_steps.h>
 #include <trireme/tensor/dispatch/decision_cache.h>
-#include <trireme/tensor/dispatch/steps.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>

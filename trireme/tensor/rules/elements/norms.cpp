@@ -4,7 +4,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/ExpandUtils.h>
@@ -189,9 +189,9 @@ void foreach_norm(LocalCall& call) {
   }
   c10::List<at::Tensor> norms;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const at::Tensor its = axes_of[i].empty() ? powers[i] : rooted(powers[i], order);
+    const at::Tensor norm = axes_of[i].empty() ? powers[i] : rooted(powers[i], order);
     // Each in memory of its own: they share that of the stack.
-    norms.push_back(its.to(call.call().output(static_cast<int>(i)).scalar_type()).clone());
+    norms.push_back(norm.to(call.call().output(static_cast<int>(i)).scalar_type()).clone());
   }
   call.give({norms});
 }
@@ -312,9 +312,9 @@ void add_norm_rules(NamedRules& rules) {
   rules.emplace_back("aten::_foreach_norm", foreach_norm_rule());
   rules.emplace_back("aten::dist", distance_rule());
   rules.emplace_back("aten::_weight_norm_interface",
-                     with_shapes(by_letters(weight_norm_indices, kFamily), weight_norm_shapes));
+                     with_shapes(einsum_rule(weight_norm_indices, kFamily), weight_norm_shapes));
   rules.emplace_back("aten::_weight_norm_interface_backward",
-                     with_shapes(by_letters(weight_norm_backward_indices, kFamily),
+                     with_shapes(einsum_rule(weight_norm_backward_indices, kFamily),
                                  [](const Call& call) -> std::vector<at::Tensor> {
                                    return {call.input(1), call.input(2)};
                                  }));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cumulative sums and the like: cut along the dims that are not scanned.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <string>
@@ -44,16 +44,16 @@ void add_scan_rules(NamedRules& rules) {
   const auto add = [&](const std::string& name, Rule rule) {
     rules.emplace_back("aten::" + name, std::move(rule));
   };
-  add("cumsum", by_letters(linear_indices, kFamily));
-  add("cumprod", by_letters(scan_indices, kFamily));
+  add("cumsum", einsum_rule(linear_indices, kFamily));
+  add("cumprod", einsum_rule(scan_indices, kFamily));
   for (const char* name : {"logcumsumexp", "_logcumsumexp"}) {
-    add(name, with_shapes(by_letters(scan_indices, kFamily), like_first));
+    add(name, with_shapes(einsum_rule(scan_indices, kFamily), like_first));
   }
   for (const char* name : {"cummax", "cummin"}) {
-    add(name, with_shapes(by_letters(scan_indices, kFamily), with_indices));
+    add(name, with_shapes(einsum_rule(scan_indices, kFamily), with_indices));
   }
-  add("cumprod_backward", with_shapes(by_letters(linear_indices, kFamily), like_second));
-  add("cummaxmin_backward", with_shapes(by_letters(of_extremes_indices, kFamily), like_second));
+  add("cumprod_backward", with_shapes(einsum_rule(linear_indices, kFamily), like_second));
+  add("cummaxmin_backward", with_shapes(einsum_rule(of_extremes_indices, kFamily), like_second));
 }
 
 }  // namespace trireme::tensor

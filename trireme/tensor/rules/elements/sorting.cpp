@@ -4,7 +4,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/TensorOperators.h>
@@ -217,7 +217,7 @@ void extremes_exchanges(const DecidedCall& decided, std::vector<Exchange>& excha
 
 // Cut along the dim too: the kernel makes the result whole.
 Rule extremes() {
-  const Rule plain = by_letters(selecting_indices, kFamily);
+  const Rule plain = einsum_rule(selecting_indices, kFamily);
   return {.strategies =
               [plain](const AxisCall& axis, std::vector<Strategy>& all) {
                 const std::int64_t num_dims = axis.call.input(0).dim();
@@ -234,7 +234,7 @@ Rule extremes() {
 
 // Both extremes at once are partial results of their own.
 Rule both_extremes() {
-  const Rule plain = by_letters(selecting_indices, kFamily);
+  const Rule plain = einsum_rule(selecting_indices, kFamily);
   return {
       .strategies =
           [plain](const AxisCall& axis, std::vector<Strategy>& all) {
@@ -273,8 +273,8 @@ Indices selecting_backward_indices(const Call& call) {
   const std::int64_t dim = wrapped_dim(call.integer(1), num_dims);
   const std::string letters = letters_except(num_dims, {dim});
   const bool has_all = call.input(0).dim() == num_dims;
-  const std::string its = has_all ? letters : without(letters, dim);
-  return {{.inputs = {{its}, {its}}, .outputs = {{letters}}, .linear = {0}}};
+  const std::string output_letters = has_all ? letters : without(letters, dim);
+  return {{.inputs = {{output_letters}, {output_letters}}, .outputs = {{letters}}, .linear = {0}}};
 }
 
 // A sequence of one dim serves all values; others have the leading dims of the values.
@@ -321,10 +321,10 @@ void add_sorting_rules(NamedRules& rules) {
     rules.emplace_back("aten::" + name, std::move(rule));
   };
   for (const char* name : {"sort", "argsort", "topk"})
-    add(name, by_letters(sorting_indices, kFamily));
+    add(name, einsum_rule(sorting_indices, kFamily));
   for (const char* name : {"kthvalue", "mode", "median.dim", "median.dim_values", "nanmedian.dim",
                            "nanmedian.dim_values"}) {
-    add(name, with_shapes(by_letters(selecting_indices, kFamily), values_and_indices));
+    add(name, with_shapes(einsum_rule(selecting_indices, kFamily), values_and_indices));
   }
   for (const char* name : {"max.dim", "max.dim_max", "min.dim", "min.dim_min"}) {
     add(name, with_shapes(extremes(), values_and_indices));
@@ -336,13 +336,13 @@ void add_sorting_rules(NamedRules& rules) {
           return std::vector<at::Tensor>{call.input(0).new_empty({})};
         }));
   }
-  Rule backward = with_local_sizes(by_letters(selecting_backward_indices, kFamily), "sizes");
+  Rule backward = with_local_sizes(einsum_rule(selecting_backward_indices, kFamily), "sizes");
   add("value_selecting_reduction_backward", with_shapes(std::move(backward), [](const Call& call) {
         return std::vector<at::Tensor>{
             call.input(0).new_empty(call.integers(call.position("sizes")))};
       }));
-  add("searchsorted", with_shapes(by_letters(searchsorted_indices, kFamily), search_shape));
-  add("bucketize", with_shapes(by_letters(bucketize_indices, kFamily), search_shape));
+  add("searchsorted", with_shapes(einsum_rule(searchsorted_indices, kFamily), search_shape));
+  add("bucketize", with_shapes(einsum_rule(bucketize_indices, kFamily), search_shape));
   for (const char* name :
        {"_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"}) {
     add(name, of_local_shape());

@@ -4,7 +4,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/ExpandUtils.h>
@@ -107,7 +107,7 @@ void variance_exchanges(const DecidedCall& decided, std::vector<Exchange>& excha
 }
 
 Rule variance_rule() {
-  const Rule plain = by_letters(kept_dims_indices, kFamily);
+  const Rule plain = einsum_rule(kept_dims_indices, kFamily);
   return {.strategies =
               [plain](const AxisCall& axis, std::vector<Strategy>& all) {
                 plain.strategies(axis, all);
@@ -254,20 +254,20 @@ void add_statistics_rules(NamedRules& rules) {
     rules.emplace_back("aten::" + name, std::move(rule));
   };
   for (const char* name : {"var", "std", "var_mean", "std_mean"}) add(name, variance_rule());
-  add("count_nonzero", with_shapes(by_letters(counting_indices, kFamily), [](const Call& call) {
+  add("count_nonzero", with_shapes(einsum_rule(counting_indices, kFamily), [](const Call& call) {
         return std::vector<at::Tensor>{call.input(0).new_empty(reduced_sizes(call)).to(at::kLong)};
       }));
   for (const char* name : {"equal", "allclose"}) add(name, comparing_rule());
   for (const char* name : {"_cdist_forward", "_euclidean_dist"}) {
-    add(name, with_shapes(by_letters(distance_indices, kFamily), distance_shape));
+    add(name, with_shapes(einsum_rule(distance_indices, kFamily), distance_shape));
   }
   add("_cdist_backward",
-      with_shapes(by_letters(distance_backward_indices, kFamily), distance_backward_shape));
+      with_shapes(einsum_rule(distance_backward_indices, kFamily), distance_backward_shape));
   add("_pdist_forward", with_shapes(whole(), pair_distances_shape));
   add("_pdist_backward", with_shapes(whole(), [](const Call& call) -> std::vector<at::Tensor> {
         return {call.input(1)};
       }));
-  add("renorm", by_letters(renorm_indices, kFamily));
+  add("renorm", einsum_rule(renorm_indices, kFamily));
   for (const char* name :
        {"histc", "bincount", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
         "_histogramdd_from_bin_tensors", "_local_scalar_dense", "is_set_to", "_assert_async"}) {

@@ -89,11 +89,11 @@ struct Buffer {
   Layout layout;
 
   Buffer(LocalCall& call, const char* buffer_name) {
-    const Call& its = call.call();
-    if (!has_running(its, buffer_name)) return;
-    const int position = its.position(buffer_name);
+    const Call& global_call = call.call();
+    if (!has_running(global_call, buffer_name)) return;
+    const int position = global_call.position(buffer_name);
     local = call.tensor(position);
-    layout = call.input_layout(its.input_of(position));
+    layout = call.input_layout(global_call.input_of(position));
   }
 
   // `value` is of this rank's channels, which are cut as `channels` says.
@@ -122,7 +122,7 @@ at::Tensor given(LocalCall& call, int position) {
 }
 
 void batch_norm(LocalCall& call) {
-  const Call& its = call.call();
+  const Call& global_call = call.call();
   const at::Tensor input = call.tensor(0);
   const Batch batch(call, 0);
   const Layout channels = layout_along(call.input_layout(0), 1);
@@ -136,8 +136,8 @@ void batch_norm(LocalCall& call) {
     call.call_operator();
     return;
   }
-  const double eps = call.argument(its.position("eps")).toDouble();
-  const double momentum = call.argument(its.position("momentum")).toDouble();
+  const double eps = call.argument(global_call.position("eps")).toDouble();
+  const double momentum = call.argument(global_call.position("momentum")).toDouble();
   const std::int64_t num_channels = call.input_sizes(0)[1];
   const at::Tensor x = widened(input);
   const at::Tensor mean = batch.reduced(at::sum(x, batch.dims)) / batch.count;
@@ -146,11 +146,12 @@ void batch_norm(LocalCall& call) {
   const at::Tensor invstd = at::rsqrt(squares / batch.count + eps);
   running_mean.update(mean, channels, num_channels, momentum);
   running_var.update(squares / (batch.count - 1), channels, num_channels, momentum);
-  const at::ScalarType statistics = type_of_statistics(its);
+  const at::ScalarType statistics = type_of_statistics(global_call);
   std::vector<c10::IValue> results = {
       normalised(input, mean, invstd, given(call, 1), given(call, 2)), mean.to(statistics),
       invstd.to(statistics)};
-  if (its.num_outputs() > 3) results.emplace_back(at::zeros({0}, input.options().dtype(at::kByte)));
+  if (global_call.num_outputs() > 3)
+    results.emplace_back(at::zeros({0}, input.options().dtype(at::kByte)));
   call.give(std::move(results));
 }
 
@@ -170,18 +171,18 @@ void batch_norm_of_running(LocalCall& call) {
 }
 
 void batch_norm_backward(LocalCall& call) {
-  const Call& its = call.call();
+  const Call& global_call = call.call();
   const Batch batch(call, 1);
   const at::Tensor input = call.tensor(1);
-  const bool trains = is_training(its);
+  const bool trains = is_training(global_call);
   // What forward has reserved on accelerators is of the batch as it was cut then: not used.
-  const bool has_reserve = its.name() == "aten::batch_norm_backward" && !input.is_cpu();
+  const bool has_reserve = global_call.name() == "aten::batch_norm_backward" && !input.is_cpu();
   const bool is_local = (batch.axes.empty() && !has_reserve) || !trains;
   if (is_local && input.numel() > 0) {
     call.call_operator();
     return;
   }
-  const auto mask = call.argument(its.position("output_mask")).toBoolList();
+  const auto mask = call.argument(global_call.position("output_mask")).toBoolList();
   const at::Tensor weight = given(call, 2);
   const at::ScalarType type = weight.defined() ? weight.scalar_type() : input.scalar_type();
   at::Tensor grad_input, grad_weight, grad_bias;

@@ -41,8 +41,8 @@ class RowCuts {
   }
 
   static RowCuts& of_thread() {
-    thread_local RowCuts its;
-    return its;
+    thread_local RowCuts cuts;
+    return cuts;
   }
 
  private:

@@ -3,7 +3,7 @@
 // each rank gets its part of both halves, and nothing is gathered.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/shapes/recut.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/ops/cat.h>
@@ -46,9 +46,9 @@ void glu_backward(LocalCall& call) {
 }
 
 Indices indices(const Call& call, bool is_backward) {
-  Indices its = {same_letters(call, letters_except(call.input(0).dim(), {halved_dim(call)}))};
-  if (is_backward) its.terms.linear = {0};
-  return its;
+  Indices result = {same_letters(call, letters_except(call.input(0).dim(), {halved_dim(call)}))};
+  if (is_backward) result.terms.linear = {0};
+  return result;
 }
 
 // Cuts the halved dim, where this axis alone does and no rank is left without elements.
@@ -69,7 +69,7 @@ void add_cut_of_halves(const AxisCall& axis, LocalKernel kernel,
 
 Rule glu_rule(bool is_backward) {
   Rule rule =
-      by_letters([is_backward](const Call& call) { return indices(call, is_backward); }, kFamily);
+      einsum_rule([is_backward](const Call& call) { return indices(call, is_backward); }, kFamily);
   rule.strategies = [whole = rule.strategies, is_backward](const AxisCall& axis,
                                                            std::vector<Strategy>& strategies) {
     whole(axis, strategies);

@@ -2,7 +2,7 @@
 // Pooling, resizing, padding and sampling of images: batch and channels may be cut, the dims of the
 // image not.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Contraction images(const Call& call, std::int64_t num_space) {
 
 // Operators that are linear in their first tensor, and those that choose elements.
 Rule linear_rule(std::int64_t num_space) {
-  return by_letters(
+  return einsum_rule(
       [num_space](const Call& call) {
         Indices indices = {.terms = images(call, num_space)};
         indices.terms.linear = {0};
@@ -38,13 +38,13 @@ Rule linear_rule(std::int64_t num_space) {
 }
 
 Rule choosing_rule(std::int64_t num_space) {
-  return by_letters([num_space](const Call& call) { return Indices{images(call, num_space)}; },
-                    kFamily);
+  return einsum_rule([num_space](const Call& call) { return Indices{images(call, num_space)}; },
+                     kFamily);
 }
 
 // Backward that reads of its second tensor the shape only.
 Rule linear_backward_rule(std::int64_t num_space) {
-  return by_letters(
+  return einsum_rule(
       [num_space](const Call& call) {
         Indices indices = {.terms = images(call, num_space), .shape_only = {1}};
         indices.terms.linear = {0};
@@ -203,7 +203,7 @@ std::vector<at::Tensor> col2im_shape(const Call& call) {
 std::string space(std::int64_t count) { return std::string(static_cast<std::size_t>(count), '.'); }
 
 Rule grid_sampler_rule(std::int64_t num_space) {
-  Rule rule = by_letters(
+  Rule rule = einsum_rule(
       [num_space](const Call&) -> Indices {
         const std::string image = "nc" + space(num_space);
         return {.terms = {.inputs = {{image}, {"n" + space(num_space + 1)}},
@@ -218,7 +218,7 @@ Rule grid_sampler_rule(std::int64_t num_space) {
 }
 
 Rule grid_sampler_backward_rule(std::int64_t num_space) {
-  Rule rule = by_letters(
+  Rule rule = einsum_rule(
       [num_space](const Call&) -> Indices {
         const std::string image = "nc" + space(num_space);
         const std::string grid = "n" + space(num_space + 1);
@@ -235,7 +235,7 @@ Rule grid_sampler_backward_rule(std::int64_t num_space) {
 
 // theta [N, 2, 3] to a grid [N, H, W, 2]; `size` begins with N.
 Rule affine_grid_rule() {
-  Rule rule = by_letters(
+  Rule rule = einsum_rule(
       [](const Call& call) -> Indices {
         const auto num_dims = [](const at::Tensor& tensor) { return space(tensor.dim() - 1); };
         return {.terms = {.inputs = {{"n" + num_dims(call.input(0))}},
@@ -312,7 +312,7 @@ void add_pooling_rules(NamedRules& rules) {
     add("max_unpool" + d, with_shapes(linear_rule(num_space), of_output_size));
     add("grid_sampler_" + d, grid_sampler_rule(num_space));
     add("grid_sampler_" + d + "_backward", grid_sampler_backward_rule(num_space));
-    add("fractional_max_pool" + d, by_letters(fractional_pool_indices, kFamily));
+    add("fractional_max_pool" + d, einsum_rule(fractional_pool_indices, kFamily));
     add("fractional_max_pool" + d + "_backward",
         with_shapes(linear_backward_rule(num_space), like_second));
   }
@@ -336,7 +336,7 @@ void add_pooling_rules(NamedRules& rules) {
   add("upsample_linear1d_backward", upsample_backward_rule(1));
   add("upsample_trilinear3d", linear_rule(3));
   add("upsample_trilinear3d_backward", upsample_backward_rule(3));
-  add("constant_pad_nd", by_letters(constant_pad_indices, kFamily));
+  add("constant_pad_nd", einsum_rule(constant_pad_indices, kFamily));
   add("pixel_shuffle", moving_rule(3, true, true));
   add("pixel_unshuffle", moving_rule(3, true, true));
   add("im2col", with_shapes(columns_rule(3), im2col_shape));
@@ -345,7 +345,7 @@ void add_pooling_rules(NamedRules& rules) {
   add("affine_grid_generator_backward",
       with_shapes(affine_grid_rule(), affine_grid_backward_shape));
   for (const char* name : {"channel_shuffle", "native_channel_shuffle"}) {
-    add(name, with_shapes(by_letters(channel_shuffle_indices, kFamily), like_first));
+    add(name, with_shapes(einsum_rule(channel_shuffle_indices, kFamily), like_first));
   }
 }
 

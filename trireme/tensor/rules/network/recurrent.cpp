@@ -3,7 +3,7 @@
 // recurrent layers, and this one in double precision, are taken apart into products and pointwise
 // operators, which have rules of their own.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/ops/empty.h>
@@ -94,7 +94,7 @@ std::vector<at::Tensor> layer_backward_shapes(const Call& call) {
 // The workspace that forward left on this rank is of the batch that the rank had then, so backward
 // takes the same batch. The output, which autograd kept as forward made it, says which that was.
 Rule layer_backward_rule() {
-  const Rule by_batch = by_letters(layer_backward_indices, kFamily);
+  const Rule by_batch = einsum_rule(layer_backward_indices, kFamily);
   return {.strategies =
               [by_batch](const AxisCall& axis, std::vector<Strategy>& strategies) {
                 const Call& call = axis.call;
@@ -117,7 +117,7 @@ Rule layer_backward_rule() {
 
 void add_recurrent_rules(NamedRules& rules) {
   rules.emplace_back("aten::mkldnn_rnn_layer",
-                     with_shapes(by_letters(layer_indices, kFamily, run_layer), layer_shapes));
+                     with_shapes(einsum_rule(layer_indices, kFamily, run_layer), layer_shapes));
   rules.emplace_back("aten::mkldnn_rnn_layer_backward", layer_backward_rule());
 }
 

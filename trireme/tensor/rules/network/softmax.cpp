@@ -105,13 +105,13 @@ void log_softmax_backward(LocalCall& call) {
 }
 
 void logsumexp(LocalCall& call) {
-  const Call& its = call.call();
-  const Rows rows(call, dims_of(its.argument(1), its.input(0).dim()));
-  const at::Tensor input = widened(call.tensor(0).to(its.output(0).scalar_type()));
+  const Call& global_call = call.call();
+  const Rows rows(call, dims_of(global_call.argument(1), global_call.input(0).dim()));
+  const at::Tensor input = widened(call.tensor(0).to(global_call.output(0).scalar_type()));
   at::Tensor maxima = rows.maxima(input);
   maxima = maxima.masked_fill(maxima.abs() == kInfinity, 0);
   const at::Tensor result = rows.sums((input - maxima).exp_()).log_() + maxima;
-  give(call, its.boolean(2) ? result : at::squeeze(result, rows.dims));
+  give(call, global_call.boolean(2) ? result : at::squeeze(result, rows.dims));
 }
 
 // Reductions of rows, in the type of what is summed.

@@ -2,7 +2,7 @@
 // Products of three tensors, summed: what bilinear is made of. Each input lacks the dims that it is
 // expanded along, and the result those that are summed over.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 
 #include <algorithm>
 #include <string>
@@ -70,7 +70,7 @@ double flops(const Call& call) {
 
 void add_bilinear_rules(NamedRules& rules) {
   Rule rule =
-      by_letters([](const Call& call) -> Indices { return {terms_of(call)}; }, "matrix products");
+      einsum_rule([](const Call& call) -> Indices { return {terms_of(call)}; }, "matrix products");
   rule.shapes = shape;
   rule.flops = flops;
   rules.emplace_back("aten::_trilinear", std::move(rule));

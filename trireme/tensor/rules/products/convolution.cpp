@@ -3,7 +3,7 @@
 // `convolution` before autograd. Cut are the batch, output channels, input channels (partial sums),
 // and, where there are groups, groups.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/TensorOperators.h>
@@ -248,9 +248,9 @@ void add_convolution_rules(NamedRules& rules) {
   for (const char* name : {"convolution_backward", "convolution_backward_overrideable"}) {
     rules.emplace_back("aten::" + std::string(name), backward_rule());
   }
-  rules.emplace_back("aten::conv_tbc", by_letters(conv_tbc_indices, kFamily, conv_tbc));
+  rules.emplace_back("aten::conv_tbc", einsum_rule(conv_tbc_indices, kFamily, conv_tbc));
   rules.emplace_back("aten::conv_tbc_backward",
-                     with_shapes(by_letters(conv_tbc_backward_indices, kFamily, conv_tbc_backward),
+                     with_shapes(einsum_rule(conv_tbc_backward_indices, kFamily, conv_tbc_backward),
                                  [](const Call& call) -> std::vector<at::Tensor> {
                                    return {call.input(1), call.input(2), call.input(3)};
                                  }));

@@ -2,7 +2,7 @@
 // Decompositions and solutions of whole matrices, and Fourier transforms: leading dims, and dims
 // that are not transformed, may be cut.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <algorithm>
@@ -93,7 +93,7 @@ void add_linear_algebra_rules(NamedRules& rules) {
     rules.emplace_back("aten::" + name, std::move(rule));
   };
   for (const char* name : {"_linalg_det", "_linalg_slogdet"}) {
-    Rule rule = by_letters(leading_indices, kFamily);
+    Rule rule = einsum_rule(leading_indices, kFamily);
     rule.kernel = decompose_as_the_whole;
     add(name, std::move(rule));
   }
@@ -101,22 +101,23 @@ void add_linear_algebra_rules(NamedRules& rules) {
        {"linalg_inv_ex", "linalg_cholesky_ex", "_linalg_eigh", "_linalg_svd", "linalg_qr",
         "linalg_lu_factor_ex", "linalg_lu", "linalg_ldl_factor_ex", "lu_unpack", "_linalg_solve_ex",
         "triangular_solve", "linalg_lu_solve", "linalg_ldl_solve"}) {
-    add(name, by_letters(leading_indices, kFamily));
+    add(name, einsum_rule(leading_indices, kFamily));
   }
   for (const char* name : {"linalg_matrix_exp", "cholesky", "cholesky_inverse",
                            "linalg_householder_product", "cholesky_solve"}) {
-    add(name, with_shapes(by_letters(leading_indices, kFamily), like_first));
+    add(name, with_shapes(einsum_rule(leading_indices, kFamily), like_first));
   }
   for (const char* name : {"linalg_eig", "_linalg_eigvals", "linalg_eigvals"}) {
-    add(name, with_shapes(by_letters(leading_indices, kFamily), eigen_shapes));
+    add(name, with_shapes(einsum_rule(leading_indices, kFamily), eigen_shapes));
   }
-  add("linalg_solve_triangular", with_shapes(by_letters(leading_indices, kFamily), solution_shape));
+  add("linalg_solve_triangular",
+      with_shapes(einsum_rule(leading_indices, kFamily), solution_shape));
   for (const char* name : {"linalg_lstsq", "linalg_pinv", "linalg_matrix_rank", "geqrf", "ormqr",
                            "_linalg_check_errors", "lu_solve"}) {
     add(name, {.strategies = nullptr, .shape_from_local = true, .family = kFamily});
   }
   for (const char* name : {"_fft_r2c", "_fft_c2c", "_fft_c2r"}) {
-    Rule rule = with_shapes(by_letters(transform_indices, kFamily), transformed_shape);
+    Rule rule = with_shapes(einsum_rule(transform_indices, kFamily), transformed_shape);
     rule.family = "Fourier transforms";
     add(name, std::move(rule));
   }

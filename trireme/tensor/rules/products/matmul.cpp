@@ -35,16 +35,16 @@ Rule product(const std::string& equation, const std::vector<int>& linear,
   return {.strategies =
               [contraction = parse(equation), linear, added](
                   const AxisCall& axis, std::vector<Strategy>& strategies) mutable {
-                Contraction its = contraction;
-                its.linear = linear;
-                its.added = added;
+                Contraction transposed = contraction;
+                transposed.linear = linear;
+                transposed.added = added;
                 // What is added is broadcast from the right.
                 for (const int input : added) {
-                  std::string& letters = its.inputs[static_cast<std::size_t>(input)].letters;
+                  std::string& letters = transposed.inputs[static_cast<std::size_t>(input)].letters;
                   const auto dims = static_cast<std::size_t>(axis.call.input(input).dim());
                   letters = letters.substr(letters.size() - std::min(letters.size(), dims));
                 }
-                add_strategies(axis.call, its, strategies);
+                add_strategies(axis.call, transposed, strategies);
               },
           .flops =
               [](const Call& call) {

@@ -3,7 +3,7 @@
 // copies at such places. Tensors are cut along the other dims, indices along their own; what is
 // read from a table cut where it is looked up is a sum over ranks.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/lookup.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
@@ -45,8 +45,8 @@ constexpr char kAlong = 'z';  // the indices' own letter for the dim they select
 Indices gather_indices(const Call& call) {
   const std::int64_t dim = dim_of(call);
   const std::string self = aligned_letters(call.input(0), call.input(1), dim);
-  const std::string its = with_letter(self, dim, kAlong);
-  return {{.inputs = {{self}, {its}}, .outputs = {{its}}, .linear = {0}}};
+  const std::string index_letters = with_letter(self, dim, kAlong);
+  return {{.inputs = {{self}, {index_letters}}, .outputs = {{index_letters}}, .linear = {0}}};
 }
 
 void gather_from_part(LocalCall& call) {
@@ -66,7 +66,7 @@ void gather_from_part(LocalCall& call) {
 }
 
 Rule gather_rule() {
-  const Rule plain = by_letters(gather_indices, kFamily);
+  const Rule plain = einsum_rule(gather_indices, kFamily);
   return {.strategies =
               [plain](const AxisCall& axis, std::vector<Strategy>& all) {
                 plain.strategies(axis, all);
@@ -82,8 +82,10 @@ Indices gather_backward_indices(const Call& call) {
   const at::Tensor& self = call.input(1);
   const std::int64_t dim = wrapped_dim(call.integer(dim_position), self.dim());
   const std::string letters = aligned_letters(self, call.input(2), dim);
-  const std::string its = with_letter(letters, dim, kAlong);
-  return {.terms = {.inputs = {{its}, {std::string(its.size(), '.')}, {its}},
+  const std::string index_letters = with_letter(letters, dim, kAlong);
+  return {.terms = {.inputs = {{index_letters},
+                               {std::string(index_letters.size(), '.')},
+                               {index_letters}},
                     .outputs = {{letters, {0, 2}}},
                     .linear = {0}},
           .unread = {1}};
@@ -179,7 +181,7 @@ void select_from_part(LocalCall& call) {
 }
 
 Rule index_select_rule() {
-  const Rule plain = by_letters(index_select_indices, kFamily);
+  const Rule plain = einsum_rule(index_select_indices, kFamily);
   Rule rule = {.strategies =
                    [plain](const AxisCall& axis, std::vector<Strategy>& all) {
                      plain.strategies(axis, all);
@@ -249,28 +251,29 @@ void add_gathering_rules(NamedRules& rules) {
     rules.emplace_back("aten::" + name, std::move(rule));
   };
   add("gather", gather_rule());
-  add("gather_backward", with_shapes(by_letters(gather_backward_indices, kFamily, gather_backward),
+  add("gather_backward", with_shapes(einsum_rule(gather_backward_indices, kFamily, gather_backward),
                                      [](const Call& call) -> std::vector<at::Tensor> {
                                        return {call.input(0).new_empty(call.input(1).sizes())};
                                      }));
-  add("scatter", with_shapes(by_letters(scatter_indices, kFamily, write_unless_empty), like_first));
+  add("scatter",
+      with_shapes(einsum_rule(scatter_indices, kFamily, write_unless_empty), like_first));
   add("scatter_reduce",
-      with_shapes(by_letters(scatter_indices, kFamily, write_unless_empty), like_first));
+      with_shapes(einsum_rule(scatter_indices, kFamily, write_unless_empty), like_first));
   add("scatter_add",
-      with_shapes(by_letters(scatter_add_indices, kFamily, write_unless_empty), like_first));
+      with_shapes(einsum_rule(scatter_add_indices, kFamily, write_unless_empty), like_first));
   add("index_select", index_select_rule());
   add("index_select_backward",
       with_shapes(
-          with_local_sizes(by_letters(index_select_backward_indices, kFamily), "self_sizes"),
+          with_local_sizes(einsum_rule(index_select_backward_indices, kFamily), "self_sizes"),
           of_given_sizes));
   add("index_fill",
-      with_shapes(by_letters(index_fill_indices, kFamily, write_unless_empty), like_first));
+      with_shapes(einsum_rule(index_fill_indices, kFamily, write_unless_empty), like_first));
   add("index_reduce",
-      with_shapes(by_letters(index_fill_indices, kFamily, write_unless_empty), like_first));
+      with_shapes(einsum_rule(index_fill_indices, kFamily, write_unless_empty), like_first));
   add("index_copy",
-      with_shapes(by_letters(index_copy_indices, kFamily, write_unless_empty), like_first));
+      with_shapes(einsum_rule(index_copy_indices, kFamily, write_unless_empty), like_first));
   add("index_add",
-      with_shapes(by_letters(index_add_indices, kFamily, write_unless_empty), like_first));
+      with_shapes(einsum_rule(index_add_indices, kFamily, write_unless_empty), like_first));
 }
 
 }  // namespace trireme::tensor

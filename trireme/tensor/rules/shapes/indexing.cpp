@@ -2,7 +2,7 @@
 // Reading and writing at indices and masks. Tensors are cut along dims that the indices do not
 // touch, indices along their own.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/zeros.h>
@@ -209,16 +209,16 @@ void add_indexing_rules(NamedRules& rules) {
     rules.emplace_back("aten::" + name, std::move(rule));
   };
   for (const char* name : {"index", "_unsafe_index"}) {
-    add(name, with_shapes(by_letters(index_indices, kFamily), index_shape));
+    add(name, with_shapes(einsum_rule(index_indices, kFamily), index_shape));
   }
   for (const char* name : {"index_put", "_index_put_impl_", "_unsafe_index_put"}) {
-    add(name, with_shapes(by_letters(index_put_indices, kFamily, write_unless_empty), like_first));
+    add(name, with_shapes(einsum_rule(index_put_indices, kFamily, write_unless_empty), like_first));
   }
-  add("take", with_shapes(by_letters(take_indices, kFamily),
+  add("take", with_shapes(einsum_rule(take_indices, kFamily),
                           [](const Call& call) -> std::vector<at::Tensor> {
                             return {call.input(0).new_empty(call.input(1).sizes())};
                           }));
-  add("take_backward", with_shapes(by_letters(take_backward_indices, kFamily, take_backward),
+  add("take_backward", with_shapes(einsum_rule(take_backward_indices, kFamily, take_backward),
                                    [](const Call& call) -> std::vector<at::Tensor> {
                                      return {call.input(0).new_empty(call.input(1).sizes())};
                                    }));
@@ -227,7 +227,7 @@ void add_indexing_rules(NamedRules& rules) {
   add("masked_select_backward", with_shapes(whole(), masked_select_backward_shape));
   add("masked_scatter_backward", with_shapes(whole(), masked_scatter_backward_shape));
   for (const char* name : {"isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor"}) {
-    add(name, by_letters(isin_indices, kFamily));
+    add(name, einsum_rule(isin_indices, kFamily));
   }
   for (const char* name : {"masked_select", "nonzero", "nonzero_static"})
     add(name, of_local_shape());

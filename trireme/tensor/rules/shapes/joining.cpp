@@ -4,7 +4,7 @@
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/shapes/recut.h>
 #include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/ops/diagonal.h>
@@ -73,7 +73,7 @@ Indices repeat_indices(const Call& call) {
 
 // Operators of one tensor that rearrange the dims of an argument; without it, all.
 Rule rearranging(const char* dims_argument) {
-  return by_letters(
+  return einsum_rule(
       [dims_argument](const Call& call) {
         const std::int64_t num_dims = call.input(0).dim();
         const std::vector<std::int64_t> given = call.integers(call.position(dims_argument));
@@ -104,7 +104,7 @@ std::int64_t local_diagonal(c10::IntArrayRef sizes, const Layout& layout,
 }
 
 Rule triangle() {
-  Rule rule = by_letters(
+  Rule rule = einsum_rule(
       [](const Call& call) {
         Indices indices = {same_letters(call, letters_for(call.input(0).dim()))};
         indices.terms.linear = {0};
@@ -152,11 +152,12 @@ std::string without_diagonal(const Call& call, const std::string& letters) {
   const auto num_dims = static_cast<std::int64_t>(letters.size());
   const std::int64_t first = dim_argument(call, num_dims, "dim1");
   const std::int64_t second = dim_argument(call, num_dims, "dim2");
-  std::string its;
+  std::string input_letters;
   for (std::int64_t dim = 0; dim < num_dims; ++dim) {
-    if (dim != first && dim != second) its.push_back(letters[static_cast<std::size_t>(dim)]);
+    if (dim != first && dim != second)
+      input_letters.push_back(letters[static_cast<std::size_t>(dim)]);
   }
-  return its + ".";
+  return input_letters + ".";
 }
 
 std::string matrix_letters(const Call& call) {
@@ -189,9 +190,10 @@ Indices select_scatter_indices(const Call& call) {
   const std::int64_t num_dims = call.input(0).dim();
   const std::int64_t dim = dim_argument(call, num_dims);
   const std::string letters = letters_except(num_dims, {dim});
-  std::string its = letters;
-  its.erase(static_cast<std::size_t>(dim), 1);
-  return {.terms = {.inputs = {{letters}, {its}}, .outputs = {{letters}}}, .together = {0, 1}};
+  std::string input_letters = letters;
+  input_letters.erase(static_cast<std::size_t>(dim), 1);
+  return {.terms = {.inputs = {{letters}, {input_letters}}, .outputs = {{letters}}},
+          .together = {0, 1}};
 }
 
 // The gradient of windows: their elements are its last dim.
@@ -222,33 +224,34 @@ void add_joining_rules(NamedRules& rules) {
   const auto add = [&](const std::string& name, Rule rule) {
     rules.emplace_back("aten::" + name, std::move(rule));
   };
-  add("cat", with_recut(by_letters(cat_indices, kFamily)));
-  for (const char* name : {"stack", "_stack"}) add(name, by_letters(stack_indices, kFamily));
+  add("cat", with_recut(einsum_rule(cat_indices, kFamily)));
+  for (const char* name : {"stack", "_stack"}) add(name, einsum_rule(stack_indices, kFamily));
   for (const char* name : {"unsafe_split", "unsafe_split_with_sizes"}) {
-    add(name, with_recut(by_letters(split_indices, kFamily)));
+    add(name, with_recut(einsum_rule(split_indices, kFamily)));
   }
-  add("repeat", by_letters(repeat_indices, kFamily));
+  add("repeat", einsum_rule(repeat_indices, kFamily));
   add("roll", with_shapes(rearranging("dims"), like_first));
   add("flip", with_shapes(rearranging("dims"), like_first));
   add("rot90", with_shapes(rearranging("dims"), rotated_shape));
   for (const char* name : {"tril", "triu"}) add(name, triangle());
-  add("trace", with_shapes(by_letters(trace_indices, kFamily, trace_of_part), [](const Call& call) {
+  add("trace",
+      with_shapes(einsum_rule(trace_indices, kFamily, trace_of_part), [](const Call& call) {
         const bool is_whole_number = at::isIntegralType(call.input(0).scalar_type(), true);
         const at::Tensor number = call.input(0).new_empty({});
         return std::vector<at::Tensor>{is_whole_number ? number.to(at::kLong) : number};
       }));
   add("trace_backward", with_shapes(whole(), of_input_sizes));
   add("block_diag", whole());
-  add("diag_embed", by_letters(diag_embed_indices, kFamily));
+  add("diag_embed", einsum_rule(diag_embed_indices, kFamily));
   add("diagonal_backward",
-      with_local_sizes(by_letters(diagonal_backward_indices, kFamily), "input_sizes"));
-  add("diagonal_scatter", with_shapes(by_letters(diagonal_scatter_indices, kFamily), like_first));
-  add("slice_scatter", with_shapes(by_letters(slice_scatter_indices, kFamily), like_first));
-  add("select_scatter", with_shapes(by_letters(select_scatter_indices, kFamily), like_first));
+      with_local_sizes(einsum_rule(diagonal_backward_indices, kFamily), "input_sizes"));
+  add("diagonal_scatter", with_shapes(einsum_rule(diagonal_scatter_indices, kFamily), like_first));
+  add("slice_scatter", with_shapes(einsum_rule(slice_scatter_indices, kFamily), like_first));
+  add("select_scatter", with_shapes(einsum_rule(select_scatter_indices, kFamily), like_first));
   add("unfold_backward",
-      with_shapes(with_local_sizes(by_letters(unfold_backward_indices, kFamily), "input_sizes"),
+      with_shapes(with_local_sizes(einsum_rule(unfold_backward_indices, kFamily), "input_sizes"),
                   of_input_sizes));
-  add("linalg_cross", by_letters(cross_indices, kFamily));
+  add("linalg_cross", einsum_rule(cross_indices, kFamily));
   add("repeat_interleave", {.strategies = nullptr, .shape_from_local = true, .family = kFamily});
 }
 

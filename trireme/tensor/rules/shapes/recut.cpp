@@ -132,8 +132,8 @@ void copy_pieces(const std::vector<Piece>& pieces, const std::vector<at::Tensor>
   }
 }
 
-std::vector<at::Tensor> carry_out(const Recut& recut, const std::vector<at::Tensor>& inputs,
-                                  const comm::Group& group) {
+std::vector<at::Tensor> execute(const Recut& recut, const std::vector<at::Tensor>& inputs,
+                                const comm::Group& group) {
   const std::int64_t ranks = group.size();
   const std::int64_t rank = group.rank();
   const at::Tensor& first = inputs.front();
@@ -182,7 +182,7 @@ void run(LocalCall& call) {
     for (const at::Tensor& tensor : call.argument(0).toTensorVector()) inputs.push_back(tensor);
   }
   std::vector<at::Tensor> results =
-      carry_out(recut, inputs, layout.mesh().group(axis_of(layout, recut.dim)));
+      execute(recut, inputs, layout.mesh().group(axis_of(layout, recut.dim)));
   if (call.call().schema().returns()[0].type()->kind() == c10::TypeKind::ListType) {
     call.give({c10::List<at::Tensor>(results)});
   } else {
@@ -272,8 +272,8 @@ Rule with_recut(Rule rule) {
 
 std::vector<at::Tensor> stretches_of(const at::Tensor& local, c10::IntArrayRef sizes,
                                      const Layout& layout, int dim, int count) {
-  return carry_out(into_stretches(sizes[static_cast<std::size_t>(dim)], dim, count), {local},
-                   layout.mesh().group(axis_of(layout, dim)));
+  return execute(into_stretches(sizes[static_cast<std::size_t>(dim)], dim, count), {local},
+                 layout.mesh().group(axis_of(layout, dim)));
 }
 
 at::Tensor joined_stretches(const std::vector<at::Tensor>& parts, c10::IntArrayRef sizes,
@@ -281,7 +281,7 @@ at::Tensor joined_stretches(const std::vector<at::Tensor>& parts, c10::IntArrayR
   Recut recut =
       into_stretches(sizes[static_cast<std::size_t>(dim)], dim, static_cast<int>(parts.size()));
   std::swap(recut.from, recut.to);
-  return carry_out(recut, parts, layout.mesh().group(axis_of(layout, dim))).front();
+  return execute(recut, parts, layout.mesh().group(axis_of(layout, dim))).front();
 }
 
 void add_stretch_exchange(const DecidedCall& decided, int input, int dim, int count,

@@ -4,7 +4,7 @@
 // the same stretch of memory: itself, or what it was split into or merged with.
 #include <trireme/base/error.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/by_letters.h>
+#include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/ops/empty_strided.h>

@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/tensor/dry_run/dry_run.h>
+
+#include <trireme/base/error.h>
+#include <trireme/tensor/dispatch/call_steps.h>
+#include <trireme/tensor/dispatch/composites.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
+#include <trireme/tensor/dispatch/kernel.h>
+#include <trireme/tensor/dispatch/meta_call.h>
+#include <trireme/tensor/dry_run/interception.h>
+#include <trireme/tensor/dry_run/results.h>
+#include <trireme/tensor/rules/rule_table.h>
+#include <trireme/tensor/rules/strategies/across.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/node.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace trireme::tensor {
+namespace {
+
+thread_local DryRun* current = nullptr;
+
+bool intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  DryRun* const dry_run = DryRun::of_thread();
+  return dry_run != nullptr && dry_run->take(op, keys, *stack);
+}
+
+c10::DispatchKeySet intercepted_keys() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    install();
+    intercept_below_autograd(intercept);
+  });
+  return c10::DispatchKeySet(kBelowAutograd);
+}
+
+// Meta calls and rules inside are not recorded, and have no autograd.
+struct Aside {
+  c10::impl::ExcludeDispatchKeyGuard exclude{c10::DispatchKeySet(kBelowAutograd) |
+                                             c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                             c10::autocast_dispatch_keyset};
+};
+
+[[noreturn]] void refuse_value(const OperatorFacts& facts, const Scan& scan, const char* what) {
+  std::string inputs;
+  for (const InputSlot& input : scan.inputs) {
+    inputs += join_message(inputs.empty() ? "" : ", ", input.tensor->sizes(), " ",
+                           input.meta == nullptr ? "plain" : input.meta->layout.to_string());
+  }
+  throw UsageError(
+      join_message("operator ", facts.name, " on ", inputs, " gives ", what,
+                   ", which is known only once it has run"),
+      "leave what needs it (item(), nonzero(), printing) out of the function that is explained");
+}
+
+std::vector<Exchange> exchanges_of(const std::optional<Redistribution>& path) {
+  std::vector<Exchange> exchanges;
+  if (!path) return exchanges;
+  for (const RedistributionStep& step : path->steps()) add_step(step, exchanges);
+  return exchanges;
+}
+
+// MultiheadAttention asks it of query, key and value. A tensor equals itself, and others count as
+// different, which is the general way.
+bool asks_whether_equal(const c10::OperatorHandle& op, const OperatorFacts& facts) {
+  return op.operator_name().name == "aten::equal" && facts.num_returns == 1;
+}
+
+// Operators that move numbers, or set them, and compute none.
+bool only_moves(const OperatorFacts& facts, const Rule* rule) {
+  if (facts.returns_view) return true;
+  const std::string_view family = rule == nullptr ? "" : rule->family;
+  if (family == "views" || family == "factories") return true;
+  static const std::unordered_set<std::string_view> names = {"_stack",
+                                                             "_to_copy",
+                                                             "_unsafe_index",
+                                                             "cat",
+                                                             "clone",
+                                                             "copy",
+                                                             "diag_embed",
+                                                             "embedding",
+                                                             "fill",
+                                                             "flip",
+                                                             "gather",
+                                                             "index",
+                                                             "index_copy",
+                                                             "index_fill",
+                                                             "index_put",
+                                                             "index_select",
+                                                             "masked_fill",
+                                                             "masked_select",
+                                                             "repeat",
+                                                             "roll",
+                                                             "rot90",
+                                                             "select_scatter",
+                                                             "slice_scatter",
+                                                             "stack",
+                                                             "take",
+                                                             "tril",
+                                                             "triu",
+                                                             "unsafe_split",
+                                                             "unsafe_split_with_sizes",
+                                                             "zero",
+                                                             "constant_pad_nd",
+                                                             "diagonal_scatter",
+                                                             "detach"};
+  std::string_view name = facts.name;
+  name = name.substr(name.find("::") + 2);
+  name = name.substr(0, name.find('.'));
+  if (name.ends_with('_')) name.remove_suffix(1);
+  return names.contains(name);
+}
+
+double flops_of(const OperatorFacts& facts, const Rule* rule, const Call& call) {
+  if (rule != nullptr && rule->flops) return rule->flops(call);
+  if (only_moves(facts, rule)) return 0;
+  double elements = 0;
+  for (const at::Tensor& input : call.inputs()) elements += static_cast<double>(input.numel());
+  for (const at::Tensor& output : call.outputs()) {
+    if (output.defined()) elements += static_cast<double>(output.numel());
+  }
+  return elements;
+}
+
+// The ranks of the axes along which a part of the work is done on each.
+std::int64_t ranks_at_work(const Decision& decision) {
+  std::int64_t ranks = 1;
+  for (int axis = 0; axis < decision.mesh.num_axes(); ++axis) {
+    const auto cuts = [axis](const Layout& layout) {
+      return layout[axis].is_shard() || layout[axis].is_flat_shard();
+    };
+    const bool is_cut = std::ranges::any_of(decision.input_layouts, cuts) ||
+                        std::ranges::any_of(decision.output_layouts, cuts);
+    if (is_cut) ranks *= decision.mesh.size(axis);
+  }
+  return ranks;
+}
+
+std::string current_node() {
+  const auto node = torch::autograd::get_current_node();
+  return node ? node->name() : std::string();
+}
+
+}  // namespace
+
+struct DryRun::Impl {
+  struct Origin {
+    std::string name;
+    int call = -1;
+  };
+
+  struct Completion {
+    at::Tensor tensor;
+    Layout layout;
+    Origin origin;
+  };
+  using Completed = std::vector<Completion>;
+
+  Mode mode = Mode::kInstead;
+  AfterEach after_each;
+  DryRun* outer = nullptr;
+  std::vector<DryRunCall> calls;
+  // Null for operators that are not ours.
+  std::unordered_map<c10::OperatorName, std::unique_ptr<OperatorFacts>> known;
+  // By the memory of parts, which is kept so that no other has its address.
+  std::unordered_map<const c10::StorageImpl*, Origin> origins;
+  std::vector<at::Tensor> alive;
+
+  const OperatorFacts* facts_of(const c10::OperatorHandle& op);
+  Origin& origin_of(const at::Tensor& tensor);
+  DryRunTensor described(const at::Tensor& tensor) const;
+
+  Prediction predict(const c10::OperatorHandle& op, const OperatorFacts& facts, const Scan& scan,
+                     c10::ArrayRef<c10::IValue> arguments, DryRunCall& record);
+  void predict_replicated(const c10::OperatorHandle& op, const OperatorFacts& facts,
+                          const Scan& scan, const Rule* rule, Call& call, Prediction& prediction);
+  void record_inputs(const OperatorFacts& facts, const c10::FunctionSchema& schema,
+                     const Scan& scan, const Decision* decision, DryRunCall& record) const;
+  void record_outputs(const OperatorFacts& facts, c10::ArrayRef<c10::IValue> arguments,
+                      const Prediction& prediction, DryRunCall& record);
+  void remember(const OperatorFacts& facts, const Scan& scan, const std::vector<at::Tensor>& made);
+  Completed completed(const OperatorFacts& facts, const Scan& scan, const Decision* decision);
+};
+
+const OperatorFacts* DryRun::Impl::facts_of(const c10::OperatorHandle& op) {
+  const auto [found, is_new] = known.try_emplace(op.operator_name());
+  if (is_new) {
+    const std::string& name = op.operator_name().name;
+    const bool is_taken_apart =
+        op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+        !is_kept_whole(name);
+    if (!is_taken_apart && op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse2)) {
+      found->second = std::make_unique<OperatorFacts>(op.schema());
+      found->second->follow(find_rule(name, op.operator_name().overload_name));
+    }
+  }
+  return found->second.get();
+}
+
+DryRun::Impl::Origin& DryRun::Impl::origin_of(const at::Tensor& tensor) {
+  const at::Tensor& part = distributed_meta(tensor).local;
+  const auto [found, is_new] = origins.try_emplace(part.storage().unsafeGetStorageImpl());
+  if (is_new) alive.push_back(part);
+  return found->second;
+}
+
+DryRunTensor DryRun::Impl::described(const at::Tensor& tensor) const {
+  DryRunTensor recorded;
+  recorded.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  recorded.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  recorded.dtype = tensor.scalar_type();
+  recorded.requires_grad = tensor.requires_grad();
+  recorded.is_plain = !is_wrapper(tensor);
+  if (recorded.is_plain) {
+    if (tensor.has_storage()) recorded.memory = tensor.storage().unsafeGetStorageImpl();
+    return recorded;
+  }
+  recorded.given = distributed_meta(tensor).layout;
+  recorded.layout = recorded.given;
+  const at::Tensor& part = distributed_meta(tensor).local;
+  if (!part.has_storage()) return recorded;
+  const auto found = origins.find(part.storage().unsafeGetStorageImpl());
+  if (found == origins.end()) return recorded;
+  recorded.name = found->second.name;
+  recorded.made_by = found->second.call;
+  return recorded;
+}
+
+void DryRun::Impl::predict_replicated(const c10::OperatorHandle& op, const OperatorFacts& facts,
+                                      const Scan& scan, const Rule* rule, Call& call,
+                                      Prediction& prediction) {
+  prediction.replicated = scan.first->layout;
+  prediction.is_copy_of_view = facts.returns_view && scan.first->is_copy_of_view;
+  if (rule != nullptr && rule->shapes) {
+    prediction.outputs = rule->shapes(call);
+    return;
+  }
+  torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
+  try {
+    prediction.outputs = outputs_on_meta(op, facts, call);
+    const bool gives_values = std::ranges::any_of(op.schema().returns(), [](const auto& returned) {
+      const auto kind = returned.type()->kind();
+      return kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType;
+    });
+    if (!gives_values) return;
+    op.callBoxed(stack);
+  } catch (const InternalError&) {
+    refuse_value(facts, scan, "a result whose shape no rule says");
+  } catch (const c10::NotImplementedError&) {
+    refuse_value(facts, scan, "a value");
+  }
+  for (const c10::IValue& value : stack) {
+    if (!value.isTensor() && !value.isTensorList()) prediction.values.push_back(value);
+  }
+}
+
+Prediction DryRun::Impl::predict(const c10::OperatorHandle& op, const OperatorFacts& facts,
+                                 const Scan& scan, c10::ArrayRef<c10::IValue> arguments,
+                                 DryRunCall& record) {
+  Prediction prediction;
+  const Rule* const rule = facts.rule != nullptr
+                               ? facts.rule
+                               : find_rule(op.schema().name(), op.schema().overload_name());
+  const bool depends_on_values = rule != nullptr && rule->shape_from_local;
+  const bool is_answered = mode == Mode::kInstead && asks_whether_equal(op, facts);
+  if (is_answered) {
+    const c10::ArrayRef<InputSlot> tensors = scan.inputs;
+    prediction.values.emplace_back(tensors[0].tensor->is_same(*tensors[1].tensor));
+  } else if (mode == Mode::kInstead && depends_on_values) {
+    refuse_value(facts, scan, "a value, or a shape that depends on values");
+  }
+  const bool has_kernel = rule != nullptr && rule->kernel != nullptr;
+  if (scan.is_replicated && !has_kernel) {
+    Call call = make_meta_call(op, facts, scan.inputs, arguments);
+    if (depends_on_values) {
+      prediction.replicated = scan.first->layout;
+    } else {
+      predict_replicated(op, facts, scan, rule, call, prediction);
+      call.set_outputs(prediction.outputs);
+    }
+    record.flops = flops_of(facts, rule, call);
+    return prediction;
+  }
+  prediction.decision = decide(op, facts, scan.inputs, arguments);
+  const Decision& decision = *prediction.decision;
+  const Call& call = *decision.call;
+  prediction.outputs.assign(call.outputs().begin(), call.outputs().end());
+  if (mode == Mode::kInstead && prediction.outputs.empty() && facts.num_returns > 0 &&
+      !is_answered) {
+    refuse_value(facts, scan, "a shape that depends on values");
+  }
+  prediction.is_copy_of_view =
+      decision.gathers_view || (facts.returns_view && scan.inputs[0].meta != nullptr &&
+                                scan.inputs[0].meta->is_copy_of_view);
+  record.gathers_view = decision.gathers_view;
+  record.flops = flops_of(facts, rule, call);
+  record.ranks_at_work = ranks_at_work(decision);
+  if (decision.kernel != nullptr && rule->exchanges) {
+    const auto coordinate = coordinate_here(decision.mesh);
+    rule->exchanges({call, decision.input_layouts, decision.output_layouts, coordinate},
+                    record.inside);
+  }
+  return prediction;
+}
+
+void DryRun::Impl::record_inputs(const OperatorFacts& facts, const c10::FunctionSchema& schema,
+                                 const Scan& scan, const Decision* decision,
+                                 DryRunCall& record) const {
+  record.name = facts.name;
+  record.node = current_node();
+  for (std::size_t i = 0; i < scan.inputs.size(); ++i) {
+    const InputSlot& slot = scan.inputs[i];
+    DryRunTensor recorded = described(*slot.tensor);
+    recorded.argument = schema.arguments()[static_cast<std::size_t>(slot.argument)].name();
+    if (slot.element >= 0) recorded.argument += join_message("[", slot.element, "]");
+    if (recorded.is_plain) recorded.given = Layout::replicated(scan.first->layout.mesh());
+    recorded.layout = recorded.given;
+    if (decision != nullptr) {
+      const InputDecision& decided = decision->inputs[i];
+      recorded.layout = decided.target;
+      recorded.exchanges = exchanges_of(decided.path);
+      recorded.back = exchanges_of(decided.back);
+    }
+    record.inputs.push_back(std::move(recorded));
+  }
+}
+
+void DryRun::Impl::record_outputs(const OperatorFacts& facts, c10::ArrayRef<c10::IValue> arguments,
+                                  const Prediction& prediction, DryRunCall& record) {
+  for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
+    const at::Tensor& global = prediction.outputs[i];
+    if (!global.defined()) continue;
+    DryRunTensor& recorded = record.outputs.emplace_back();
+    recorded.sizes.assign(global.sizes().begin(), global.sizes().end());
+    recorded.dtype = global.scalar_type();
+    recorded.given = prediction.layout(i);
+    recorded.layout = recorded.given;
+    const int argument = i < facts.num_returns ? facts.return_is_argument[i] : -1;
+    const c10::IValue* const written =
+        argument < 0 ? nullptr : &arguments[static_cast<std::size_t>(argument)];
+    if (written == nullptr || !written->isTensor() || !is_wrapper(written->toTensor())) continue;
+    const Layout& kept = distributed_meta(written->toTensor()).layout;
+    if (!facts.is_out[static_cast<std::size_t>(argument)]) {
+      if (prediction.is_redistributed_back(argument)) recorded.layout = recorded.given = kept;
+    } else if (written->toTensor().sizes() == global.sizes()) {
+      // What was given as out= keeps its layout where it has the shape already.
+      recorded.layout = kept;
+      recorded.exchanges =
+          exchanges_of(Redistribution(global.sizes(), recorded.dtype, recorded.given, kept));
+    }
+  }
+}
+
+void DryRun::Impl::remember(const OperatorFacts& facts, const Scan& scan,
+                            const std::vector<at::Tensor>& made) {
+  const auto number = static_cast<int>(calls.size()) - 1;
+  for (const int argument : facts.written) {
+    for (const InputSlot& slot : scan.inputs) {
+      if (slot.argument == argument && slot.meta != nullptr) origin_of(*slot.tensor).call = number;
+    }
+  }
+  const bool follows = facts.returns_view && !scan.inputs.empty() && scan.inputs[0].meta != nullptr;
+  const std::string name = follows ? described(*scan.inputs[0].tensor).name : std::string();
+  for (const at::Tensor& tensor : made) origin_of(tensor) = {.name = name, .call = number};
+}
+
+// Inputs that stay complete: their parts will be others, and their origins stay.
+DryRun::Impl::Completed DryRun::Impl::completed(const OperatorFacts& facts, const Scan& scan,
+                                                const Decision* decision) {
+  Completed all;
+  for (std::size_t i = 0; decision != nullptr && i < scan.inputs.size(); ++i) {
+    if (!stays_complete(facts, *decision, scan, i)) continue;
+    const at::Tensor& tensor = *scan.inputs[i].tensor;
+    all.push_back({tensor, decision->inputs[i].target, origin_of(tensor)});
+  }
+  return all;
+}
+
+DryRun::DryRun(Mode mode, AfterEach after_each)
+    : impl_(std::make_unique<Impl>()), include_(intercepted_keys()) {
+  impl_->mode = mode;
+  impl_->after_each = std::move(after_each);
+  impl_->outer = std::exchange(current, this);
+}
+
+DryRun::~DryRun() { current = impl_->outer; }
+
+DryRun* DryRun::of_thread() noexcept { return current; }
+
+DryRun::Mode DryRun::mode() const noexcept { return impl_->mode; }
+
+void DryRun::give_name(const at::Tensor& tensor, std::string name) {
+  impl_->origin_of(tensor).name = std::move(name);
+}
+
+const std::vector<DryRunCall>& DryRun::calls() const noexcept { return impl_->calls; }
+
+DryRunTensor DryRun::describe(const at::Tensor& tensor) const { return impl_->described(tensor); }
+
+at::Tensor DryRun::moved(const at::Tensor& tensor, const Layout& layout, std::string_view what) {
+  const Aside aside;
+  DryRunCall record;
+  record.name = what;
+  record.node = current_node();
+  record.is_asked_for = true;
+  DryRunTensor recorded = impl_->described(tensor);
+  const Redistribution path(tensor.sizes(), tensor.scalar_type(), recorded.given, layout);
+  recorded.layout = layout;
+  recorded.exchanges = exchanges_of(path);
+  DryRunTensor result = recorded;
+  result.given = layout;
+  result.exchanges.clear();
+  record.inputs.push_back(std::move(recorded));
+  record.outputs.push_back(std::move(result));
+  at::Tensor part;
+  if (impl_->mode == Mode::kInstead) {
+    const auto options = at::TensorOptions().dtype(tensor.dtype()).device(at::kMeta);
+    part = meta_part(at::empty_strided(tensor.sizes(), tensor.strides(), options), layout);
+    impl_->calls.push_back(std::move(record));
+    impl_->origins[part.storage().unsafeGetStorageImpl()] = {
+        .name = "", .call = static_cast<int>(impl_->calls.size()) - 1};
+    impl_->alive.push_back(part);
+  } else {
+    part = path(distributed_meta(tensor).local, what);
+    impl_->calls.push_back(std::move(record));
+  }
+  if (impl_->after_each) impl_->after_each(impl_->calls.back(), {});
+  return part;
+}
+
+bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack& stack) {
+  const OperatorFacts* const facts = impl_->facts_of(op);
+  const std::size_t num_arguments = op.schema().arguments().size();
+  // Copies: results take the place of the arguments.
+  const std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(num_arguments),
+                                           stack.end());
+  const Scan scan = facts == nullptr ? Scan() : scan_arguments(*facts, arguments.data());
+  if (scan.first == nullptr) return false;
+  check_tensors(*facts, scan);
+  if (facts->has_out) check_outs(*facts, arguments.data());
+  note_view(*facts, scan);
+  DryRunCall record;
+  Impl::Completed completed;
+  {
+    const Aside aside;
+    const Prediction prediction = impl_->predict(op, *facts, scan, arguments, record);
+    impl_->record_inputs(*facts, op.schema(), scan, prediction.decision.get(), record);
+    impl_->record_outputs(*facts, arguments, prediction, record);
+    impl_->calls.push_back(std::move(record));
+    completed = impl_->completed(*facts, scan, prediction.decision.get());
+    if (impl_->mode == Mode::kInstead) {
+      for (const Impl::Completion& completion : completed) {
+        if (!distributed_meta(completion.tensor).layout.has_partial()) continue;
+        keep_complete(completion.tensor, meta_part(completion.tensor, completion.layout),
+                      completion.layout);
+      }
+      impl_->remember(*facts, scan, give_results(*facts, op.schema(), stack, prediction));
+    }
+  }
+  if (impl_->mode == Mode::kBeside) {
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBelowAutograd),
+                       &stack);
+  }
+  for (const Impl::Completion& completion : completed)
+    impl_->origin_of(completion.tensor) = completion.origin;
+  if (impl_->after_each) {
+    const std::size_t num_results = op.schema().returns().size();
+    impl_->after_each(
+        impl_->calls.back(),
+        c10::ArrayRef<c10::IValue>(stack.data() + (stack.size() - num_results), num_results));
+  }
+  return true;
+}
+
+}  // namespace trireme::tensor
