@@ -32,7 +32,7 @@ bool is_link(const fs::path& path) {
   return fs::is_symlink(fs::symlink_status(path, ignored));
 }
 
-// The descriptor that /dev/stdout, /dev/fd/3 and the like lead to.
+// Returns the descriptor that a path such as /dev/stdout or /dev/fd/3 refers to.
 std::optional<int> find_own_stream(const fs::path& path) {
   const std::string& name = path.native();
   if (name == "/dev/stdout") return STDOUT_FILENO;
@@ -43,7 +43,7 @@ std::optional<int> find_own_stream(const fs::path& path) {
   return std::nullopt;
 }
 
-// A name beside the file, within the 255 bytes that a name may have.
+// Returns a hidden name in the same folder. It stays within the 255 bytes that a name may have.
 fs::path hidden_sibling(const fs::path& file) {
   constexpr std::size_t kLongest = 200;
   std::random_device source;
@@ -52,12 +52,12 @@ fs::path hidden_sibling(const fs::path& file) {
          join_message(".", file.filename().string().substr(0, kLongest), ".", number, ".tmp");
 }
 
-// Permissions, owner and group of the file before, as far as the system lets this process.
+// Gives the new file the permissions, owner and group of the old one, as far as the system permits.
 void take_over(int file, const struct stat& earlier) {
   mode_t mode = earlier.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO);
   if (::fchown(file, earlier.st_uid, earlier.st_gid) != 0 &&
       ::fchown(file, static_cast<uid_t>(-1), earlier.st_gid) != 0) {
-    // This process's group may do what everybody may.
+    // The group could not be kept, so this process's group gets no more rights than everybody has.
     mode &= static_cast<mode_t>(~S_IRWXG) | (mode & S_IRWXO) << 3U;
   }
   ::fchmod(file, mode);
@@ -71,7 +71,8 @@ AtomicFile::AtomicFile(fs::path destination)
 }
 
 void AtomicFile::open() {
-  // The kernel follows links, and where everybody may make some only those of their own.
+  // The kernel follows the links, and applies its rules on whose links may be followed in shared
+  // folders.
   const UniqueFd handle(::open(destination_.c_str(), O_PATH | O_CLOEXEC));
   if (!handle && errno != ENOENT) fail("create", errno);
   if (!handle && is_link(destination_)) {
@@ -87,17 +88,18 @@ void AtomicFile::open() {
   }
   if (const auto own = find_own_stream(destination_)) return continue_stream(*own);
   const bool is_of_a_process = destination_.native().starts_with("/proc/") && is_link(destination_);
-  if (is_of_a_process) return open_through(O_APPEND);  // what another one has open
+  if (is_of_a_process) return open_through(O_APPEND);  // a file that another process has open
   if (is_link(destination_)) {
     std::error_code failure;
     place_ = fs::read_symlink(join_message("/proc/self/fd/", handle.get()), failure);
     if (failure) fail("follow the link", failure.value());
   }
-  open_beside(S_IRUSR | S_IWUSR);  // nobody may look in before it is as it was
+  open_beside(S_IRUSR | S_IWUSR);  // private until it has the permissions of the old file
   take_over(file_.get(), earlier);
 }
 
-// With the place where the program goes on to write.
+// Duplicates the descriptor instead of opening the path again: the copy shares the file offset, so
+// output continues where the program last wrote.
 void AtomicFile::continue_stream(int descriptor) {
   std::cout.flush();
   file_.reset(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
@@ -105,7 +107,7 @@ void AtomicFile::continue_stream(int descriptor) {
 }
 
 void AtomicFile::open_through(int flags) {
-  // Not waited for: of a FIFO nobody may ever open the other end.
+  // O_NONBLOCK, because nobody may ever open the other end of a FIFO.
   file_.reset(::open(destination_.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags));
   if (!file_ && errno == ENXIO) {
     refuse("it is a FIFO that nobody reads, or a device that is not there",
@@ -121,6 +123,7 @@ void AtomicFile::open_beside(mode_t mode) {
     temporary_ = hidden_sibling(place_);
     file_.reset(
         ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+    // The name is random, but another file may have it already.
     if (file_ || errno != EEXIST) break;
   }
   if (!file_) fail("create", errno);
@@ -143,6 +146,8 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   const bool is_stream = temporary_.empty();
+  // Order matters: contents first, then the name, then the directory entry. Streams cannot be
+  // flushed, which is not an error.
   const auto is_nothing_to_flush = [&] { return is_stream && (errno == EINVAL || errno == EROFS); };
   if (::fsync(file_.get()) != 0 && !is_nothing_to_flush()) fail("flush", errno);
   if (is_stream) return file_.reset();

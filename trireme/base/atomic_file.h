@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that appear whole or not at all, whatever moment the process or the machine dies in.
+// Writes files atomically: a file gets its name only when it is complete and on the disk. A crash
+// of the process or the machine leaves either the old file or the new one, never a part of it.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -13,27 +14,32 @@
 
 namespace trireme {
 
-/// A file under construction: written beside its place under a hidden temporary name that nobody
-/// can predict, flushed to the disk and renamed by `commit()`. Without a commit the destructor
-/// removes it and the old file stays. Not thread-safe. Every method throws CheckpointError with
-/// path and cause where the file system refuses.
+/// Writes a file under a hidden, unpredictable temporary name beside its destination. `commit()`
+/// flushes it to the disk and renames it. Without a commit, the destructor removes the temporary
+/// file and the old file stays as it was. Not thread-safe. Every method throws CheckpointError with
+/// the path and the cause if the file system refuses.
 ///
-/// What has the name already: a file is replaced and keeps its permissions, and its owner and group
-/// where the system lets this process give them. A link stays, and the file that it leads to is
-/// replaced; one that leads nowhere is refused. A character device (`/dev/stdout`, `/dev/null`) or
-/// a FIFO that somebody reads stays, and gets the bytes as they are written. Folders, sockets and
-/// disks are refused.
+/// What happens to an existing destination depends on its kind:
+/// - A regular file is replaced. The new file has the old permissions, and the old owner and group
+///   as far as the system permits.
+/// - A symbolic link stays and its target is replaced. A link without a target is refused.
+/// - A character device such as `/dev/stdout`, or a FIFO with a reader, stays. Bytes go to it
+///   directly, as they are written.
+/// - Directories, sockets and block devices are refused.
 class AtomicFile {
  public:
+  /// Creates the temporary file, or opens the device or FIFO that bytes go to.
   explicit AtomicFile(std::filesystem::path destination);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
+  /// Appends bytes. Blocking.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
-  /// Flushes file and folder to the disk and gives the file its name; blocking. Call once, last.
+  /// Flushes the file and its directory to the disk and gives the file its final name. Blocking.
+  /// Call it once, after the last write.
   void commit();
 
  private:
@@ -44,9 +50,9 @@ class AtomicFile {
   [[noreturn]] void fail(std::string_view action, int error_number) const;
   [[noreturn]] void refuse(std::string_view what, std::string_view hint) const;
 
-  std::filesystem::path destination_;  // as it was given, for messages
-  std::filesystem::path place_;        // with links followed
-  std::filesystem::path temporary_;    // empty where bytes go to the destination itself
+  std::filesystem::path destination_;  // the path as the caller gave it, for messages
+  std::filesystem::path place_;        // the path with symbolic links followed
+  std::filesystem::path temporary_;    // empty if bytes go to the destination itself
   UniqueFd file_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only place that reads environment variables: a snapshot of them, and every variable of
-// Trireme's own as one documented field. Other components take an Environment, so that tests can
-// hand them any.
+// The only place that reads environment variables. Provides a snapshot of them, and a struct with
+// one documented field for each variable of Trireme's own. Other components take an Environment as
+// an argument, so that tests can pass any values.
 #pragma once
 
 #include <chrono>
@@ -17,76 +17,81 @@ namespace trireme {
 /// An immutable set of environment variables. Const methods may be called concurrently.
 class Environment {
  public:
+  /// Creates an empty set.
   Environment() = default;
+  /// Creates a set of the given names and values.
   explicit Environment(std::map<std::string, std::string, std::less<>> variables)
       : variables_(std::move(variables)) {}
 
-  /// Takes a snapshot of this process's environment.
+  /// Returns a snapshot of the environment of this process.
   static Environment of_process();
 
-  /// Returns the value; nothing where the variable is unset or empty.
+  /// Returns the value of a variable, or std::nullopt if it is unset or empty.
   std::optional<std::string> find(std::string_view name) const;
 
-  /// Returns the value as an integer. Throws ConfigError naming the variable, its value and the
-  /// range where the text is not an integer in [minimum, maximum].
+  /// Returns the value as an integer, or std::nullopt if the variable is unset or empty. Throws
+  /// ConfigError with the variable, its value and the permitted range if the text is not an integer
+  /// in [minimum, maximum].
   std::optional<std::int64_t> find_integer(std::string_view name, std::int64_t minimum,
                                            std::int64_t maximum) const;
 
+  /// Returns all variables, including empty ones.
   const std::map<std::string, std::string, std::less<>>& variables() const noexcept {
     return variables_;
   }
 
+  /// Returns true if the variable is set and not empty.
   bool has(std::string_view name) const { return find(name).has_value(); }
 
  private:
   std::map<std::string, std::string, std::less<>> variables_;
 };
 
-/// Every variable that Trireme itself defines, read once. Variables of launchers are read in
-/// trireme/launch.
+/// The values of all variables that Trireme itself defines. Variables of launchers (Slurm, MPI,
+/// torchrun) are read in trireme/launch.
 struct Settings {
-  /// TRIREME_TIMEOUT: seconds that rendezvous and a collective may take before they fail. `trireme
+  /// TRIREME_TIMEOUT: the time in seconds after which a rendezvous or a collective fails. `trireme
   /// run --timeout` sets it. Default 300.
   std::chrono::milliseconds timeout{std::chrono::seconds{300}};
 
-  /// TRIREME_ENGINE: name of the communication engine, as `trireme doctor` lists them. Default
+  /// TRIREME_ENGINE: the name of the communication engine, as listed by `trireme doctor`. Default
   /// `auto`.
   std::string engine = "auto";
 
-  /// TRIREME_INTERFACE: network interface that engines bind to, such as `eth0`. Default: the one of
-  /// the host name, and loopback where all ranks share a host.
+  /// TRIREME_INTERFACE: the network interface that engines bind to, such as `eth0`. By default it
+  /// is the interface of the host name, or loopback if all ranks share a host.
   std::string interface;
 
-  /// TRIREME_ENGINE_ACROSS: name of the engine that the hierarchy takes between hosts. Default
-  /// `auto`.
+  /// TRIREME_ENGINE_ACROSS: the name of the engine that the hierarchical engine uses between hosts.
+  /// Default `auto`.
   std::string engine_across = "auto";
 
-  /// TRIREME_LEADERS: how many ranks of a host carry slices of a large message to other hosts, side
-  /// by side. Default 0: as many as the smallest host has.
+  /// TRIREME_LEADERS: the number of ranks per host that exchange slices of a large message with
+  /// other hosts in parallel. Default 0, which means as many as the smallest host has.
   int leaders = 0;
 
-  /// TRIREME_ALLREDUCE_STREAMS: connections over which gradients travel at once, 1 to 16, where a
-  /// plan does not say. Default 1.
+  /// TRIREME_ALLREDUCE_STREAMS: the number of connections, 1 to 16, over which gradients are
+  /// reduced at the same time. It applies if the plan does not set a number. Default 1.
   int allreduce_streams = 1;
 
-  /// TRIREME_TENSOR_MEMORY: from what tensors on the processor get their memory: `pool`, `libtorch`
-  /// or `auto`, the pool where nothing speaks against it. Default `auto`.
+  /// TRIREME_TENSOR_MEMORY: the allocator of CPU tensors, `pool`, `libtorch` or `auto`. With
+  /// `auto`, the memory pool is used unless a known reason speaks against it. Default `auto`.
   std::string tensor_memory = "auto";
 
-  /// TRIREME_CHECK: `values` compares over the ranks what must be equal on all of them
-  /// (comm/check_values.h). Default: nothing is compared.
+  /// TRIREME_CHECK: with `values`, arguments and values that must be equal on all ranks are
+  /// compared (comm/check_values.h). By default nothing is compared.
   bool check_values = false;
 
-  /// TRIREME_DUMP: folder where every rank writes its last operations when a group fails or SIGTERM
-  /// ends it; `trireme doctor --dump` compares them. `trireme run --log-dir` sets it. Default: none
-  /// is written.
+  /// TRIREME_DUMP: the folder in which every rank writes its last operations when a group fails or
+  /// SIGTERM ends the process. `trireme doctor --dump` compares these files. `trireme run
+  /// --log-dir` sets the variable. By default no file is written.
   std::filesystem::path dump_folder;
 
-  /// Where measurements of this machine are kept: `trireme` in XDG_CACHE_HOME or ~/.cache; empty
-  /// where neither is set.
+  /// The folder that caches measurements of this machine: `trireme` in XDG_CACHE_HOME, or in
+  /// `~/.cache`. Empty if neither XDG_CACHE_HOME nor HOME is set.
   std::filesystem::path cache_folder;
 
-  /// Throws ConfigError for a value that cannot be.
+  /// Reads all variables. Throws ConfigError for a value outside its permitted range.
   static Settings from(const Environment& environment);
 };
 

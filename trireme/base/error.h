@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exceptions of Trireme, by what the caller can do about them, and the checks that throw them.
-// docs/guide/errors.md lists each with its causes, what it means for the other ranks, and the
-// remedy.
+// The exceptions of Trireme, grouped by what the caller can do about them, and the macros that
+// check invariants. docs/guide/errors.md lists for each exception its causes, its meaning for the
+// other ranks, and the remedy.
 #pragma once
 
 #include <chrono>
@@ -17,43 +17,48 @@
 
 namespace trireme {
 
-/// Root of every exception that Trireme throws on purpose. `what()` is one message for people: what
-/// went wrong with which value, what was expected, and after "hint:" what to do.
+/// The base class of all exceptions that Trireme throws on purpose. `what()` is one message for
+/// people. It says what went wrong with which value, what was expected and, after "hint:", what to
+/// do.
 class Error : public std::runtime_error {
  public:
+  /// @param message what went wrong, with the values concerned.
+  /// @param hint what the user can do about it; it may be empty.
+  /// @param where the source location that throws.
   Error(const std::string& message, std::string_view hint,
         std::source_location where = std::source_location::current());
 
-  /// Place in Trireme's own sources that threw.
+  /// Returns the location in Trireme's own sources that threw the exception.
   const std::source_location& where() const noexcept { return where_; }
 
  private:
   std::source_location where_;
 };
 
-/// The call or the program is wrong: fix the arguments, the model or the order of calls.
+/// The call or the program is wrong. Fix the arguments, the model or the order of calls.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-/// The surroundings are wrong: an environment variable, a command-line option, a port, a missing
-/// program.
+/// The environment of the program is wrong: an environment variable, a command-line option, a
+/// configuration file, a port, or a missing program.
 class ConfigError : public Error {
  public:
   using Error::Error;
 };
 
-/// Where communication failed, as far as it is known.
+/// Describes where communication failed, as far as it is known.
 struct CommFailure {
-  int rank = -1;          ///< this rank, within its group
-  int peer = -1;          ///< the rank that is to blame
-  std::string operation;  ///< such as `all-reduce`
-  std::uint64_t sequence = 0;
-  std::chrono::nanoseconds elapsed{};
+  int rank = -1;                       ///< this rank, within its group; -1 if unknown
+  int peer = -1;                       ///< the rank that caused the failure; -1 if unknown
+  std::string operation;               ///< the operation that failed, such as `all-reduce`
+  std::uint64_t sequence = 0;          ///< the sequence number of the operation in its group
+  std::chrono::nanoseconds elapsed{};  ///< the time from the start of the operation to the failure
 };
 
-/// Communication with other ranks failed. The group is dead: make a new one, or end the process.
+/// Communication with other ranks failed. The group cannot be used any more: create a new group, or
+/// end the process.
 class CommError : public Error {
  public:
   using Error::Error;
@@ -61,40 +66,42 @@ class CommError : public Error {
             std::source_location where = std::source_location::current())
       : Error(message, hint, where), failure_(std::move(failure)) {}
 
+  /// Returns the details of the failure, for programs.
   const CommFailure& failure() const noexcept { return failure_; }
 
  private:
   CommFailure failure_;
 };
 
-/// A data set is missing, damaged, or does not fit the model; names file and offset or sample
-/// index.
+/// A data set is missing, damaged, or does not fit the model. The message names the file and the
+/// offset or sample index.
 class DataError : public Error {
  public:
   using Error::Error;
 };
 
-/// A checkpoint could not be written or read, or belongs to another model; names file and
-/// parameter.
+/// A checkpoint could not be written or read, or belongs to another model. The message names the
+/// file and the parameter.
 class CheckpointError : public Error {
  public:
   using Error::Error;
 };
 
-/// Training cannot go on as it is: the loss is not a number, a callback failed on some rank.
+/// Training cannot continue, for example because the loss is not finite or a callback failed on
+/// some rank.
 class TrainingError : public Error {
  public:
   using Error::Error;
 };
 
-/// A broken invariant in Trireme itself. Please report it with the message.
+/// An invariant of Trireme itself is broken. Please report it with the message.
 class InternalError : public Error {
  public:
   using Error::Error;
 };
 
-/// Joins its arguments with operator<<: error messages, names and paths without format strings. The
-/// global locale has no say in it: 12000 is never written as `12,000`.
+/// Concatenates its arguments with operator<<, for error messages, names and paths. Always uses the
+/// classic locale: 12000 is never written as `12,000`.
 template <typename... Parts>
 std::string join_message(const Parts&... parts) {
   std::ostringstream message;
@@ -103,13 +110,13 @@ std::string join_message(const Parts&... parts) {
   return message.str();
 }
 
-/// `Broken pipe (errno 32)` for an errno value.
+/// Returns the text of an errno value, such as `Broken pipe (errno 32)`.
 std::string describe_errno(int error_number);
 
 }  // namespace trireme
 
-/// Throws InternalError with both operands unless `a == b`; for invariants of our own code, never
-/// for user input.
+/// Throws InternalError with both operands unless `a == b`. For invariants of Trireme's own code,
+/// never for user input.
 #define TRIREME_CHECK_EQ(a, b)                                                                  \
   do {                                                                                          \
     const auto& trireme_a = (a);                                                                \
@@ -121,7 +128,8 @@ std::string describe_errno(int error_number);
     }                                                                                           \
   } while (false)
 
-/// Throws InternalError unless `condition`; for invariants of our own code, never for user input.
+/// Throws InternalError unless `condition` holds. For invariants of Trireme's own code, never for
+/// user input.
 #define TRIREME_CHECK(condition)                                                       \
   do {                                                                                 \
     if (!(condition)) {                                                                \

@@ -21,17 +21,18 @@
 namespace trireme {
 namespace {
 
-// How c10::Error::what() goes on after the message. The class itself is LibTorch's, which this
-// folder does not know.
+// The text with which c10::Error::what() continues after the message. The class itself belongs to
+// LibTorch, which this component does not include.
 constexpr std::string_view kFirstFrame = "Exception raised from ";
 
-// What is nested in `error`; nothing where there is none.
+// Returns the exception nested in `error`, or nullptr.
 std::exception_ptr nested_in(const std::exception& error) {
   const auto* const nested = dynamic_cast<const std::nested_exception*>(&error);
   return nested == nullptr ? nullptr : nested->nested_ptr();
 }
 
-// `trireme::DataError`, also for one that has another nested in it.
+// Returns the name of the type, such as `trireme::DataError`, without the wrapper that
+// std::throw_with_nested adds.
 std::string type_of(const std::exception& error) {
   int failure = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(
@@ -46,15 +47,15 @@ std::string type_of(const std::exception& error) {
   return name;
 }
 
-/// One of a chain of nested exceptions.
+// One exception of a chain of nested exceptions.
 struct Link {
   std::string type;
   std::string message;
   bool has_hidden_frames = false;
 };
 
-// The exception and those nested in it, outermost first, without those whose message one before
-// them holds already.
+// Returns the exception and those nested in it, outermost first. Leaves out exceptions whose
+// message an outer one already contains.
 std::vector<Link> chain_of(std::exception_ptr exception) {
   std::vector<Link> chain;
   while (exception) {
@@ -68,7 +69,7 @@ std::vector<Link> chain_of(std::exception_ptr exception) {
       link = {.type = type_of(error), .message = message_of(error), .has_hidden_frames = false};
       link.has_hidden_frames = link.message != error.what();
       inner = nested_in(error);
-    } catch (...) {  // NOLINT(bugprone-empty-catch): said above
+    } catch (...) {  // NOLINT(bugprone-empty-catch): `link` already says what is known
     }
     bool is_known = false;
     for (const Link& outer : chain) {
@@ -92,9 +93,10 @@ void write_to_stderr(std::string_view text) {
 
 pid_t process_of_handler = 0;
 
-// What the program printed before it failed is not lost. Nothing is waited for: neither a thread
-// that is printing at this moment nor a reader that does not read; one that has gone raises no
-// signal. What a forked process holds was printed by its parent, which writes it itself.
+// Flushes what the program printed before it failed. Never waits: another thread may be printing at
+// this moment, or the reader of a pipe may not read. If the reader has closed the pipe, no SIGPIPE
+// is raised. In a forked child nothing is flushed, because the buffer belongs to the parent, which
+// writes it itself.
 void flush_standard_output() {
   pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   if (::getpid() != process_of_handler || ::poll(&output, 1, 0) != 1) return;
@@ -103,7 +105,7 @@ void flush_standard_output() {
   ::funlockfile(stdout);
 }
 
-// Returns whether it could.
+// Prints the chain of exceptions. Returns false if it could not.
 bool show(const std::exception_ptr& exception) noexcept {
   try {
     std::string text;
@@ -124,7 +126,7 @@ bool show(const std::exception_ptr& exception) noexcept {
 }
 
 [[noreturn]] void end_with_message() {
-  // One thread speaks and ends the process; others, which fail meanwhile, wait for that.
+  // Only one thread prints and ends the process. Other threads that fail meanwhile wait for that.
   static std::atomic_flag is_ending = ATOMIC_FLAG_INIT;
   thread_local bool is_here = false;
   if (is_here) std::abort();
@@ -134,7 +136,7 @@ bool show(const std::exception_ptr& exception) noexcept {
   const std::exception_ptr exception = std::current_exception();
   const bool is_shown = exception && show(exception);
   const bool is_of_library = previous_handler == __gnu_cxx::__verbose_terminate_handler;
-  // The handler of the C++ library would say it a second time.
+  // The default handler of the C++ library would print the message a second time.
   if (previous_handler != nullptr && !(is_shown && is_of_library)) previous_handler();
   std::abort();
 }
@@ -145,7 +147,7 @@ std::string message_of(const std::exception& error) {
   std::string message = error.what();
   const std::size_t frames = message.find(join_message("\n", kFirstFrame));
   if (frames == std::string::npos) return message;
-  // What stands behind the frames was added by somebody who forwarded the whole.
+  // Text after the frames was added by code that rethrew the whole message; it is kept.
   std::size_t end = frames;
   while (end != std::string::npos && is_hidden_frame(std::string_view(message).substr(end + 1))) {
     end = message.find('\n', end + 1);

@@ -28,8 +28,9 @@ InputFile open_input(const std::filesystem::path& path) {
     input.error_number = error_number;
     input.problem = join_message("cannot be opened: ", describe_errno(error_number));
   };
-  // A terminal must not become this process's, nor a tape rewind: devices are told apart first, and
-  // O_NONBLOCK is for a FIFO that comes into the file's place in between.
+  // The kind is checked before opening, because opening a device can have effects: a terminal may
+  // become the controlling terminal, a tape may rewind. O_NONBLOCK covers a FIFO that replaces the
+  // file between the two calls.
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) {
     fail(errno);

@@ -7,6 +7,7 @@ namespace trireme {
 
 std::size_t json_depth(std::string_view text) {
   std::size_t depth = 0;
+  // Brackets inside strings do not count, and a backslash escapes the next character.
   std::size_t deepest = 0;
   bool is_text = false;
   for (std::size_t place = 0; place < text.size(); ++place) {

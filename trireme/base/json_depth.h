@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How deep a JSON text (RFC 8259) goes, before anything reads it: what copies, compares or prints
-// values does so by recursion, and a text of a megabyte can have a million lists in each other.
+// Measures the nesting depth of a JSON text (RFC 8259) before anything parses it. Code that copies,
+// compares or prints JSON values is recursive, and a text of one megabyte can contain a million
+// nested lists.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +9,13 @@
 
 namespace trireme {
 
-/// More than any file that Trireme reads, few enough for recursion on every stack.
+/// The largest nesting depth that Trireme accepts. No file of Trireme's own is deeper, and
+/// recursion to this depth fits on every stack.
 inline constexpr std::size_t kDeepestJson = 64;
 
-/// Returns how many lists and objects lie in each other at most: 0 for a number, 2 for `[[1]]`.
-/// Takes one pass and no memory. A text that is not JSON has some depth too, never less than that
-/// of any part of it that a parser could still take.
+/// Returns the maximum nesting depth of lists and objects: 0 for a number, 2 for `[[1]]`. Takes one
+/// pass and allocates nothing. For a text that is not JSON, the result is at least the depth of
+/// every part that a parser could accept.
 std::size_t json_depth(std::string_view text);
 
 }  // namespace trireme

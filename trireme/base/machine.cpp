@@ -19,13 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Folders of this process's control group and its ancestors, deepest first: every one of them may
-// set a limit.
+// Returns the folders of this process's control group and of its ancestors, deepest first. Each of
+// them may set a limit.
 std::vector<fs::path> control_groups(const fs::path& root, const std::string& controller) {
   std::vector<fs::path> folders;
   std::ifstream membership("/proc/self/cgroup");
   for (std::string line; std::getline(membership, line);) {
-    // hierarchy-id:controllers:path; version 2 has id 0 and no controllers.
+    // A line is hierarchy-id:controllers:path. Version 2 has id 0 and an empty list of controllers.
     const auto first = line.find(':');
     const auto second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
@@ -53,8 +53,8 @@ std::optional<std::string> read_text(const fs::path& file) {
   return text.str();
 }
 
-// Cores' worth of time that one folder's quota allows: version 2 `cpu.max` ("200000 100000" or "max
-// 100000"), version 1 `cpu.cfs_quota_us` (-1 for none) over `cpu.cfs_period_us`.
+// Returns the number of cores that a folder's quota permits. Version 2 has `cpu.max` ("200000
+// 100000" or "max 100000"); version 1 has `cpu.cfs_quota_us` (-1 for none) and `cpu.cfs_period_us`.
 std::optional<double> cpu_quota(const fs::path& folder) {
   double quota = 0;
   double period = 0;
@@ -72,7 +72,7 @@ std::optional<double> cpu_quota(const fs::path& folder) {
   return quota / period;
 }
 
-// The first number of a file; nothing where it has none, as in `max`.
+// Returns the first number of a file, or std::nullopt if it has none, as in `max`.
 std::optional<std::int64_t> read_number(const fs::path& file) {
   std::ifstream stream(file);
   std::string word;
@@ -80,7 +80,7 @@ std::optional<std::int64_t> read_number(const fs::path& file) {
   return parse_number<std::int64_t>(word);
 }
 
-// The number after this word at the start of a line; 0 where there is none.
+// Returns the number after `name` at the start of a line, or 0 if there is no such line.
 std::int64_t number_of(const std::string& text, std::string_view name) {
   TextReader lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -97,12 +97,14 @@ std::optional<std::int64_t> memory_limit(const fs::path& folder) {
   return bytes ? bytes : read_number(folder / "memory.limit_in_bytes");
 }
 
-// What a control group uses and cannot give back: its cache of files goes when memory is short.
+// Returns the memory that a control group uses without its file cache, which the kernel drops when
+// memory is short.
 std::int64_t memory_in_use(const fs::path& folder) {
   const auto current = read_number(folder / "memory.current");
   const auto used = current ? current : read_number(folder / "memory.usage_in_bytes");
   const std::string parts = read_text(folder / "memory.stat").value_or("");
-  // Version 1 also tells the group without those below it, under the names of version 2.
+  // In version 1, the plain names exclude child groups and the `total_` names include them. In
+  // version 2, the plain names include them.
   const bool is_version_1 = parts.find("total_inactive_file") != std::string::npos;
   const std::int64_t cache =
       is_version_1 ? number_of(parts, "total_active_file") + number_of(parts, "total_inactive_file")
@@ -114,8 +116,8 @@ std::int64_t memory_in_use(const fs::path& folder) {
 
 std::vector<int> allowed_cores() {
   std::vector<int> cores;
-  // The kernel refuses a mask smaller than its own; grow until it fits, for machines with more than
-  // 1024 cores.
+  // The kernel refuses a mask smaller than its own, so the mask grows until it fits. This matters
+  // on machines with more than 1024 cores.
   for (int capacity = CPU_SETSIZE; capacity <= 1 << 20; capacity *= 2) {
     cpu_set_t* mask = CPU_ALLOC(capacity);
     const std::size_t bytes = CPU_ALLOC_SIZE(capacity);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine offers to this process: cores, memory, shared memory and names, with the limits
-// of affinity masks and control groups (version 1 and 2) applied.
+// Describes the resources that this machine offers to this process: cores, memory, shared memory
+// and the host name. CPU affinity masks and the limits of control groups (versions 1 and 2) are
+// taken into account.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +12,29 @@
 
 namespace trireme {
 
-/// Returns the cores this process may run on, in ascending order: its affinity mask.
+/// Returns the cores that this process may run on (its affinity mask), in ascending order.
 std::vector<int> allowed_cores();
 
-/// Returns how many cores' worth of time this process may use, at least 1: the size of the affinity
-/// mask, lowered to the CPU quota of its control group (rounded down) where there is one.
-/// @param cgroup_root where control groups are mounted; tests give another folder.
+/// Returns the number of cores that this process may use, at least 1. It is the size of the
+/// affinity mask, or the CPU quota of the control group (rounded down) if that is smaller.
+/// @param cgroup_root the mount point of the control groups; tests pass another folder.
 int available_cores(const std::filesystem::path& cgroup_root = "/sys/fs/cgroup");
 
-/// Returns the bytes of memory this process may use: physical memory, lowered to the limit of its
-/// control group.
+/// Returns the number of bytes of memory that this process may use: the physical memory, or the
+/// limit of the control group if that is smaller.
+/// @param cgroup_root the mount point of the control groups.
 std::int64_t available_memory(const std::filesystem::path& cgroup_root = "/sys/fs/cgroup");
 
-/// Returns the bytes of memory that this process can get now, before the kernel kills processes to
-/// make room: what the system can give with its caches and free swap, lowered to what is left in
-/// its control group.
+/// Returns the number of bytes of memory that this process can still get before the kernel kills
+/// processes. It is the memory that the system can provide, including file caches and free swap, or
+/// what is left in the control group if that is less.
+/// @param cgroup_root the mount point of the control groups.
 std::int64_t free_memory(const std::filesystem::path& cgroup_root = "/sys/fs/cgroup");
 
-/// Returns the free bytes of /dev/shm; nothing where it is not mounted.
+/// Returns the number of free bytes in /dev/shm, or std::nullopt if it is not mounted.
 std::optional<std::int64_t> free_shared_memory();
 
+/// Returns the host name of this machine.
 std::string host_name();
 
 }  // namespace trireme

@@ -13,9 +13,10 @@ namespace trireme {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// Addresses become usable by so many: each time is a system call.
+// The step by which addresses become usable; each step is a system call.
 constexpr std::size_t kStep = std::size_t{32} << 20;
-// Pieces that are taken in a while. Several steps of a large model, and many of a small one.
+// The number of allocations in one period: several steps of a large model, or many steps of a small
+// one.
 constexpr int kWhile = 16384;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
@@ -26,8 +27,9 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) {
 
 MemoryPool::MemoryPool(std::size_t bytes) {
   const std::size_t size = round_up(std::max(bytes, kStep), kStep);
-  // Not counted as memory until it becomes usable. The system refuses then what it cannot give, as
-  // it does to malloc; with MAP_NORESERVE it would end the process instead, when it is touched.
+  // Without access rights, the range does not count as memory. The system can then refuse memory
+  // when mprotect() makes addresses usable, as it does for malloc. With MAP_NORESERVE it would
+  // instead kill the process when a page is touched.
   void* const data =
       ::mmap(nullptr, size + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
@@ -39,10 +41,10 @@ MemoryPool::MemoryPool(std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(first);
   begin_ = first + (round_up(address, kHugePage) - address);
   end_ = begin_ + size;
-  // The rest of what was reserved lies on both sides.
+  // Unmap the surplus on both sides of the aligned range.
   if (begin_ > first) ::munmap(first, static_cast<std::size_t>(begin_ - first));
   ::munmap(end_, static_cast<std::size_t>(first + size + kHugePage - end_));
-  ::madvise(begin_, size, MADV_HUGEPAGE);  // a wish: kernels without it refuse
+  ::madvise(begin_, size, MADV_HUGEPAGE);  // only a hint: kernels without huge pages refuse it
   usable_end_ = touched_end_ = highest_ = highest_before_ = begin_;
   pieces_[begin_] = {.bytes = size};
   free_.emplace(size, begin_);
@@ -76,12 +78,13 @@ void* MemoryPool::allocate(std::size_t bytes) {
   return data;
 }
 
-// Beyond what the last while and the one before have used, memory is the system's again.
+// Counts allocations, and at the end of a period returns the memory above the highest recent use to
+// the system.
 void MemoryPool::note_use(std::byte* end) {
   highest_ = std::max(highest_, end);
   touched_end_ = std::max(touched_end_, end);
   if (++num_taken_ < kWhile) return;
-  // What was taken long ago and is still there counts too.
+  // A block that was allocated in an earlier period and is still in use counts too.
   const auto last = std::ranges::find_if(pieces_.rbegin(), pieces_.rend(),
                                          [](const auto& piece) { return !piece.second.is_free; });
   give_back_above(std::max({highest_, highest_before_, last->first + last->second.bytes}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory in large pieces of a few sizes that come and go again and again, as a step of training
-// takes them: what is given back stays with the process and is taken again.
+// An allocator for large blocks of a few sizes that are allocated and released again and again, as
+// in the steps of training. Released blocks stay in the process and are reused.
 #pragma once
 
 #include <cstddef>
@@ -12,39 +12,46 @@
 
 namespace trireme {
 
-/// One range of addresses, of which pieces are taken where they fit best: the smallest free piece
-/// that is large enough, among equal ones the lowest; free neighbours are joined. The system gives
-/// memory where it is first touched, in huge pages where it can, and takes none back but what lies
-/// above all pieces of the last while. All methods may be called concurrently.
+/// Allocates blocks from one reserved range of addresses. An allocation takes the smallest free
+/// block that is large enough, and the lowest one among equals. Adjacent free blocks are merged.
+/// The system provides memory when a page is first touched, in huge pages if it can. Memory is
+/// returned to the system only above the highest block that was used recently. All methods may be
+/// called concurrently.
 ///
-/// The policy is that of dlmalloc (D. Lea, "A Memory Allocator", best fit with coalescing); what is
-/// known of the pieces is kept outside of them.
+/// The policy is that of dlmalloc (D. Lea, "A Memory Allocator"): best fit with coalescing. The
+/// bookkeeping is kept outside the blocks.
 class MemoryPool {
  public:
-  /// Pieces begin at multiples of this, and their sizes are rounded up to it.
+  /// The alignment of blocks in bytes. Sizes are rounded up to a multiple of it.
   static constexpr std::size_t kAlignment = 4096;
 
-  /// Reserves addresses, and no memory. Throws ConfigError where the system refuses (ulimit -v).
-  /// @param bytes all that pieces can take together.
+  /// Reserves a range of addresses without allocating memory. Throws ConfigError if the system
+  /// refuses the range (`ulimit -v`).
+  /// @param bytes the total size of all blocks that can be allocated at one time.
   explicit MemoryPool(std::size_t bytes);
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// Returns null where no free piece is large enough, or the system has no memory for it.
+  /// Returns a block of at least `bytes` bytes. Returns nullptr if no free block is large enough,
+  /// or the system has no memory for it.
   void* allocate(std::size_t bytes);
 
-  /// @param data what allocate has returned.
+  /// Releases a block. Throws InternalError for a pointer that is not an allocated block.
+  /// @param data a pointer returned by allocate().
   void release(void* data);
 
-  /// Whether an address lies in the range.
+  /// Returns true if the address lies in the range of this pool.
   bool owns(const void* data) const noexcept { return data >= begin_ && data < end_; }
 
-  /// Bytes from the beginning of the range that may have memory of the system.
+  /// Returns the number of bytes from the start of the range that may be backed by memory of the
+  /// system.
   std::size_t extent() const;
 
-  /// For pthread_atfork: a process is forked between two calls, not in one.
+  /// Locks the pool around fork(), for pthread_atfork: the child must not inherit a pool in the
+  /// middle of an operation.
   void lock() { mutex_.lock(); }
+  /// Releases the lock taken by lock().
   void unlock() { mutex_.unlock(); }
 
  private:
@@ -52,7 +59,7 @@ class MemoryPool {
     std::size_t bytes = 0;
     bool is_free = true;
   };
-  using Pieces = std::map<std::byte*, Piece>;  // all of the range, without gaps
+  using Pieces = std::map<std::byte*, Piece>;  // covers the whole range without gaps
 
   bool make_usable(const std::byte* end);
   void note_use(std::byte* end);
@@ -61,15 +68,15 @@ class MemoryPool {
 
   std::byte* begin_ = nullptr;
   std::byte* end_ = nullptr;
-  mutable std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards all members below
   Pieces pieces_;
   std::set<std::pair<std::size_t, std::byte*>> free_;  // by size, then address
-  std::byte* usable_end_ = nullptr;                    // from here on nothing may be touched
-  std::byte* touched_end_ = nullptr;  // from here on nothing was since it was given back
-  // The highest end of a piece that was taken, in this while and in the one before.
+  std::byte* usable_end_ = nullptr;   // addresses from here on are not yet readable or writable
+  std::byte* touched_end_ = nullptr;  // pages from here on are not backed by memory
+  // The highest end of an allocated block, in the current period and in the one before it.
   std::byte* highest_ = nullptr;
   std::byte* highest_before_ = nullptr;
-  int num_taken_ = 0;  // in this while
+  int num_taken_ = 0;  // allocations in the current period
 };
 
 }  // namespace trireme

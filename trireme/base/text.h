@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// Numbers and streams of text that is read back, by this program or another one: names, files and
-// messages between ranks. The global locale has no say in any of it: 12000 is never written as
-// `12,000`, and `0.5` is read as a half where people write `0,5`.
+// Numbers and streams for text that a program reads back: names, files and messages between ranks.
+// All functions use the classic locale. 12000 is never written as `12,000`, and `0.5` is read as a
+// half even where people write `0,5`.
 #pragma once
 
 #include <charconv>
@@ -14,26 +13,28 @@
 
 namespace trireme {
 
-/// An std::ostringstream in the classic locale.
+/// A std::ostringstream with the classic locale.
 class TextWriter : public std::ostringstream {
  public:
   TextWriter() { imbue(std::locale::classic()); }
 };
 
-/// An std::istringstream in the classic locale. Its operator>> does not read `inf` and `nan`, which
-/// TextWriter writes: take the word, and parse_number.
+/// A std::istringstream with the classic locale. Its operator>> does not read `inf` and `nan`,
+/// which TextWriter writes. To read such numbers, read a word and call parse_number().
 class TextReader : public std::istringstream {
  public:
+  /// Creates a stream that reads `text`.
   explicit TextReader(const std::string& text) : std::istringstream(text) {
     imbue(std::locale::classic());
   }
 };
 
-/// Returns the fewest digits that read back as the same number: `1.4686084`, `1`, `1e-05`, `inf`.
+/// Returns the shortest text that reads back as the same number: `1.4686084`, `1`, `1e-05`, `inf`.
 std::string shortest_text(float value);
 std::string shortest_text(double value);
 
-/// Returns the number that all of `text` is; nothing where there is more, or it does not fit.
+/// Parses the whole of `text` as a number. Returns std::nullopt if there are other characters or
+/// the number does not fit the type.
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};
@@ -44,16 +45,17 @@ std::optional<Number> parse_number(std::string_view text) {
   return number;
 }
 
-/// Returns the text on one line that a terminal does not obey: question marks for control
-/// characters, also for those of Unicode beyond ASCII (U+0080 to U+009F).
+/// Returns the text as one line that cannot control a terminal. Control characters become question
+/// marks, including those of Unicode beyond ASCII (U+0080 to U+009F).
 std::string printable(std::string_view text);
 
-/// ASCII's letters alone change: with std::tolower the locale would decide.
+/// Returns the lower-case letter for an ASCII capital, and any other character unchanged. Unlike
+/// std::tolower it does not depend on the locale.
 constexpr char ascii_lower(char letter) {
   return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
 }
 
-/// Whether it is one of ASCII's digits or letters.
+/// Returns true for an ASCII digit or letter.
 constexpr bool is_ascii_alphanumeric(char letter) {
   const char lower = ascii_lower(letter);
   return (lower >= 'a' && lower <= 'z') || (letter >= '0' && letter <= '9');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which processes a debugger holds. The state `t` of /proc alone does not tell: strace, too, stops
-// a process, for a moment at each system call.
+// Detects processes that a debugger has stopped. The state `t` in /proc is not enough: strace also
+// stops a process, for a moment at each system call.
 #pragma once
 
 #include <chrono>
@@ -9,21 +9,24 @@
 
 namespace trireme {
 
-/// What somebody who looks at processes again and again has seen of them. Not thread-safe.
+/// Remembers what was seen of processes that are observed repeatedly. Not thread-safe.
 class TracedProcesses {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Takes note of a look at a process that a tracer has stopped (state `t`), which has used
-  /// `ticks` of processor time so far. Returns whether it has stood still since an earlier look, a
-  /// tenth of a second ago or more.
+  /// Records an observation of a process in state `t` (stopped by a tracer). Returns true if the
+  /// process has used no processor time since an observation at least 0.1 s earlier.
+  /// @param process the process id.
+  /// @param ticks the processor time that the process has used so far.
+  /// @param now the time of the observation.
   bool is_held(std::int64_t process, std::uint64_t ticks, Clock::time_point now = Clock::now()) {
     const auto [place, is_first] = seen_.try_emplace(process, Seen{ticks, now});
     if (!is_first && place->second.ticks != ticks) place->second = {ticks, now};
     return now - place->second.since >= std::chrono::milliseconds(100);
   }
 
-  /// Takes note of a look at a process in any other state.
+  /// Records an observation of a process in any other state, which ends the time that it stood
+  /// still.
   void forget(std::int64_t process) { seen_.erase(process); }
 
  private:

@@ -8,10 +8,12 @@
 
 namespace trireme {
 
-/// Owns a POSIX file descriptor; -1 means none. Not thread-safe.
+/// Owns a POSIX file descriptor and closes it on destruction; -1 means none. Not thread-safe.
 class UniqueFd {
  public:
+  /// Owns nothing.
   UniqueFd() = default;
+  /// Takes ownership of `fd`.
   explicit UniqueFd(int fd) noexcept : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
@@ -22,9 +24,13 @@ class UniqueFd {
   UniqueFd& operator=(const UniqueFd&) = delete;
   ~UniqueFd() { reset(); }
 
+  /// Returns the descriptor, or -1, and keeps ownership.
   int get() const noexcept { return fd_; }
+  /// Returns true if a descriptor is owned.
   explicit operator bool() const noexcept { return fd_ >= 0; }
+  /// Returns the descriptor and gives up ownership.
   int release() noexcept { return std::exchange(fd_, -1); }
+  /// Closes the owned descriptor, if any, and takes ownership of `fd`.
   void reset(int fd = -1) noexcept {
     if (fd_ >= 0) ::close(fd_);
     fd_ = fd;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// How one type of field is read from a Value, written to one, and called in an error message.
-//
-// A type that is a single value has
+// Codecs: how a field of one type is read from a Value, written to one, and described in an error
+// message. A type that is a single value specialises Codec like this:
 //
 //   template <>
 //   struct trireme::config::Codec<Color> {
 //     static std::string expected() { return "a color such as \"#ff8000\""; }
-//     static std::optional<Color> parse(const Value& value);  // nothing: not one
+//     static std::optional<Color> parse(const Value& value);  // std::nullopt if it is not a Color
 //     static Value write(const Color& color);
 //   };
 //
-// An enumeration needs only `enum_names(E)` beside it, a struct only its fields (fields.h).
+// An enumeration only needs a function `enum_names(E)` beside it, and a struct only its fields
+// (fields.h).
 #pragma once
 
 #include <trireme/base/config/duration.h>
@@ -35,43 +35,46 @@ namespace trireme::config {
 
 class Fields;
 
-/// A struct with a member `void fields(trireme::config::Fields&)`.
+/// Satisfied by a struct with a member function `void fields(trireme::config::Fields&)`.
 template <typename T>
 concept HasFieldsMember = requires(T& settings, Fields& fields) { settings.fields(fields); };
 
-/// A struct with a function `void describe(trireme::config::Fields&, T&)` beside it.
+/// Satisfied by a struct with a free function `void describe(trireme::config::Fields&, T&)` in its
+/// namespace.
 template <typename T>
 concept HasDescribe = requires(T& settings, Fields& fields) { describe(fields, settings); };
 
+/// Satisfied by a struct that describes its fields in either of these two ways.
 template <typename T>
 concept Described = std::is_class_v<T> && (HasFieldsMember<T> || HasDescribe<T>);
 
-/// The names of an enumeration, in the order in which they are listed.
+/// The values of an enumeration with their names, in the order in which messages list them.
 template <typename E>
 using EnumNames = std::vector<std::pair<E, std::string>>;
 
-/// An enumeration with `inline EnumNames<E> enum_names(E) { return {{E::kOne, "one"}, ...}; }`
-/// beside it.
+/// Satisfied by an enumeration with a function `inline EnumNames<E> enum_names(E) { return
+/// {{E::kOne, "one"}, ...}; }` in its namespace.
 template <typename E>
 concept NamedEnum = std::is_enum_v<E> && requires(E value) {
   { enum_names(value) } -> std::convertible_to<EnumNames<E>>;
 };
 
+/// Reads, writes and describes values of type T; specialised below for each supported type.
 template <typename T>
 struct Codec;
 
-/// Where reading stands: the key that a message names, what is said about its limits, and where
-/// problems go.
+/// The context of reading one value: its key and limits for messages, and the list that collects
+/// problems.
 struct Place {
-  std::string key;
-  std::string limits;
-  Problems& problems;
+  std::string key;     ///< the key that messages name
+  std::string limits;  ///< the text about limits that follows what was expected
+  Problems& problems;  ///< the list that collects problems
 
-  /// Notes that `value` is not what was expected.
+  /// Adds a problem: `value` is not what was expected.
   void refuse(const Value& value, const std::string& expected, const std::string& hint = {}) const;
 };
 
-/// Returns what `value` is as a T; nothing, and a problem noted, where it is none.
+/// Returns `value` as a T. If it is not one, adds a problem and returns std::nullopt.
 template <typename T>
 std::optional<T> read_value(const Value& value, const Place& place) {
   if constexpr (requires { Codec<T>::parse(value); }) {
@@ -83,6 +86,7 @@ std::optional<T> read_value(const Value& value, const Place& place) {
   }
 }
 
+/// Reads and writes `true` and `false`.
 template <>
 struct Codec<bool> {
   static std::string expected() { return "true or false"; }
@@ -93,6 +97,7 @@ struct Codec<bool> {
   static Value write(bool flag) { return {.data = flag}; }
 };
 
+/// Reads and writes integers of any width; a value that does not fit the type is a problem.
 template <std::integral T>
 struct Codec<T> {
   static std::string expected() { return "an integer"; }
@@ -108,6 +113,7 @@ struct Codec<T> {
   static Value write(T integer) { return {.data = static_cast<std::int64_t>(integer)}; }
 };
 
+/// Reads and writes floating-point numbers; an integer is accepted too.
 template <std::floating_point T>
 struct Codec<T> {
   static std::string expected() { return "a number"; }
@@ -115,14 +121,15 @@ struct Codec<T> {
     if (const auto* integer = value.get<std::int64_t>()) return static_cast<T>(*integer);
     if (const auto* number = value.get<double>()) return narrow(*number);
     if (const auto* text = value.get<std::string>(); text != nullptr && value.typed) {
-      double number = 0;  // `.5` and `1e-3.` are none of TOML's
+      double number = 0;  // `.5` and `1e-3.` are not TOML, but accepted on the command line
       const auto [rest, failure] =
           std::from_chars(text->data(), text->data() + text->size(), number);
       if (failure == std::errc{} && rest == text->data() + text->size()) return narrow(number);
     }
     return std::nullopt;
   }
-  // Through its own shortest digits: 0.1F is 0.1, not 0.10000000149011612.
+  // Goes through the shortest digits of T, so that 0.1F is written as 0.1 and not as
+  // 0.10000000149011612.
   static Value write(T number) {
     std::array<char, 64> digits{};
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
@@ -132,6 +139,7 @@ struct Codec<T> {
   }
 
  private:
+  // Returns std::nullopt if a finite number overflows the narrower type.
   static std::optional<T> narrow(double number) {
     const T narrowed = static_cast<T>(number);
     if (std::isinf(narrowed) != std::isinf(number)) return std::nullopt;
@@ -139,6 +147,7 @@ struct Codec<T> {
   }
 };
 
+/// Reads and writes strings; on the command line without quotes.
 template <>
 struct Codec<std::string> {
   static std::string expected() { return "a text in quotes"; }
@@ -146,7 +155,7 @@ struct Codec<std::string> {
   static Value write(const std::string& text) { return {.data = text}; }
 };
 
-/// Relative paths are relative to where the program runs.
+/// Reads and writes paths. Relative paths are relative to the working directory of the program.
 template <>
 struct Codec<std::filesystem::path> {
   static std::string expected() { return "a path in quotes"; }
@@ -154,6 +163,7 @@ struct Codec<std::filesystem::path> {
   static Value write(const std::filesystem::path& path) { return {.data = path.string()}; }
 };
 
+/// Reads and writes an enumeration by the names of its values.
 template <NamedEnum E>
 struct Codec<E> {
   static std::string expected() {
@@ -177,10 +187,12 @@ struct Codec<E> {
     for (const auto& [value, name] : enum_names(E{})) {
       if (value == written) return {.data = name};
     }
-    return {.data = static_cast<std::int64_t>(written)};  // no name: refused when it is checked
+    return {.data = static_cast<std::int64_t>(written)};  // it has no name; check() refuses it
   }
 };
 
+/// Reads and writes durations with a unit, such as `30 s`. For an integer representation, the
+/// duration must be a whole number of its periods.
 template <typename Rep, typename Period>
 struct Codec<std::chrono::duration<Rep, Period>> {
   using Duration = std::chrono::duration<Rep, Period>;
@@ -215,10 +227,11 @@ struct Codec<std::chrono::duration<Rep, Period>> {
   }
 };
 
-/// Throws ConfigError for the text "none", which stands for an optional that is not set.
+/// Throws ConfigError for the text "none", which is reserved for an optional without a value.
 void refuse_none(const Value& value);
 
-/// Not set is written `"none"`: TOML has no value for it.
+/// Reads and writes an optional. An optional without a value is written `"none"`, because TOML has
+/// no null.
 template <typename T>
 struct Codec<std::optional<T>> {
   static std::string expected() { return Codec<T>::expected() + ", or \"none\""; }
@@ -236,9 +249,11 @@ struct Codec<std::optional<T>> {
   }
 };
 
-/// Returns the elements of a list; on the command line also of `1,2,3`. Nothing where it is none.
+/// Returns the elements of a list. A text typed on the command line, such as `1,2,3`, is split at
+/// commas. Returns std::nullopt for any other value.
 std::optional<Value::List> elements_of(const Value& value);
 
+/// Reads and writes lists. A problem with an element names its index.
 template <typename T>
 struct Codec<std::vector<T>> {
   static std::string expected() { return "a list, each " + Codec<T>::expected(); }
@@ -263,6 +278,7 @@ struct Codec<std::vector<T>> {
   }
 };
 
+/// Reads and writes lists of exactly N elements.
 template <typename T, std::size_t N>
 struct Codec<std::array<T, N>> {
   static std::string expected() {
@@ -285,7 +301,7 @@ struct Codec<std::array<T, N>> {
   }
 };
 
-/// A list of two, as in `zero_level_of = [["embedding", 3]]`.
+/// Reads and writes a pair as a list of two elements, as in `zero_level_of = [["embedding", 3]]`.
 template <typename A, typename B>
 struct Codec<std::pair<A, B>> {
   static std::string expected() {

@@ -20,8 +20,8 @@ namespace {
 constexpr std::size_t kCommentColumn = 40;
 constexpr std::size_t kHelpColumns = 96;
 
-// A comment of TOML holds no control characters; it is for people, so what else is not ASCII is
-// left out too.
+// TOML comments must not contain control characters. Other characters outside ASCII are replaced
+// too, so that the comment is readable everywhere.
 std::string comment_of(const Origin& origin) {
   std::string text =
       origin.kind == Origin::Kind::kCommandLine ? std::string("command line") : to_string(origin);
@@ -32,7 +32,7 @@ std::string comment_of(const Origin& origin) {
   return text;
 }
 
-// Breaks `text` into lines of at most kHelpColumns, all indented.
+// Breaks `text` into indented lines of at most kHelpColumns.
 std::string wrapped(const std::string& text, const std::string& indent) {
   std::string lines;
   std::string line = indent;
@@ -86,6 +86,7 @@ Arguments sort_arguments(const std::vector<std::string>& words) {
 }  // namespace
 
 void Configuration::begin(const Fields& defaults) {
+  // Values are compared as TOML text, which works for every type.
   for (std::size_t index = 0; index < fields_.all().size(); ++index) {
     const std::string text = toml_text(fields_.all()[index]->write());
     const bool is_default = toml_text(defaults.all()[index]->write()) == text;
@@ -95,6 +96,7 @@ void Configuration::begin(const Fields& defaults) {
   }
 }
 
+// A value that differs from the text noted when it was read was changed by the program since.
 Origin Configuration::origin_at(std::size_t field) const {
   if (toml_text(fields_.all()[field]->write()) != known_[field].text) {
     return {.kind = Origin::Kind::kProgram};
@@ -113,6 +115,8 @@ void Configuration::read(const Value& value, const std::string* key) {
   } else {
     fields_.read_key(*key, value, problems, note);
   }
+  // Nothing has been stored so far, so that a source with problems leaves all settings as they
+  // were.
   throw_if_any(std::move(problems));
   for (const auto& [field, origin] : read) {
     fields_.all()[field]->commit();
@@ -147,7 +151,7 @@ void Configuration::set(std::string_view assignment) {
 }
 
 bool Configuration::read_command_line(int count, const char* const* arguments) {
-  // The first is the program's own name.
+  // The first argument is the name of the program.
   const auto words = std::span(arguments, static_cast<std::size_t>(count)) | std::views::drop(1);
   return read_command_line(std::vector<std::string>(words.begin(), words.end()), std::cout);
 }
@@ -179,6 +183,7 @@ void Configuration::check() const {
 std::string Configuration::line_of(std::size_t field) const {
   const AnyField& setting = *fields_.all()[field];
   const std::string text = toml_text(setting.write());
+  // Reading the text back proves that the saved file can be read again.
   const auto back = parse_toml_value(text);
   if (!back || toml_text(*back) != text) {
     throw ConfigError(join_message(setting.key(), " is ", text, ", which TOML cannot hold"),
@@ -193,7 +198,7 @@ std::string Configuration::to_toml() const {
   check();
   std::string text =
       "# The settings in effect, and where each came from. Reads back as a configuration file.\n";
-  // Values of a table stand before the tables in it.
+  // In TOML, the values of a table come before its sub-tables.
   const auto add_table = [&](const std::string& table) {
     std::string lines;
     for (std::size_t index = 0; index < fields_.all().size(); ++index) {

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// The configuration of a program: one typed tree, filled from code, TOML files and the command
-// line, and saved with what came of it. docs/guide/configuration.md shows a whole program.
+// The configuration of a program: one typed tree of settings. It is filled from code, TOML files
+// and the command line, and saved with the origin of each value. docs/guide/configuration.md shows
+// a complete program.
 //
 //   Settings settings;  // a struct with fields(), see fields.h; its initializers are the defaults
 //   trireme::config::Configuration configuration(settings);
@@ -22,15 +22,16 @@
 
 namespace trireme::config {
 
-/// Fills a tree of settings and remembers where each came from. What is read later counts. A file,
-/// or one assignment, is taken whole or not at all: ConfigError tells everything that is wrong in
-/// it by file, line, column, key, value and what was expected, and with which key an unknown one
-/// may have been confused. Not thread-safe. Not collective: ranks that read different files have
-/// different settings.
+/// Fills a tree of settings and remembers the origin of each value. Later values override earlier
+/// ones. A file or an assignment is taken completely or not at all. If anything in it is wrong,
+/// ConfigError lists all problems with file, line, column, key, value and what was expected. For an
+/// unknown key it suggests a similar one. Not thread-safe. Not collective: ranks that read
+/// different files have different settings.
 class Configuration {
  public:
-  /// @param settings must outlive this. What differs from a T made anew counts as set by the
-  /// program, also later.
+  /// Uses the fields of `settings`. A value that differs from that of a default-constructed T
+  /// counts as set by the program; so does a value that the program changes later.
+  /// @param settings the struct to fill; it must outlive this object.
   template <Described T>
   explicit Configuration(T& settings) {
     fields_.describe_fields(settings);
@@ -44,50 +45,55 @@ class Configuration {
     }
   }
 
-  /// Reads a TOML file; settings that it does not name stay. Throws ConfigError.
+  /// Reads a TOML file. Settings that the file does not name keep their values. Throws ConfigError.
   void read_file(const std::filesystem::path& file);
 
-  /// Reads TOML; `name` stands for the file in messages.
+  /// Reads settings from TOML text. Throws ConfigError.
+  /// @param text the TOML text.
+  /// @param name the name that stands for the file in messages.
   void read_text(std::string_view text, const std::string& name);
 
-  /// Reads `key=value`, as in `--set plan.zero_level=2`. The value is TOML; texts need no quotes,
-  /// lists no brackets (`30,60`). A key may lead into a list or a table (`layers.0.width`).
+  /// Reads one assignment `key=value`, as in `--set plan.zero_level=2`. The value is TOML, except
+  /// that texts need no quotes and lists no brackets (`30,60`). A key may name an element of a list
+  /// or a table (`layers.0.width`). Throws ConfigError.
   void set(std::string_view assignment);
 
-  /// Reads `--config FILE` and `--set KEY=VALUE`, each as often as it comes, files first. Returns
-  /// false where `--help` is among them and help() was printed. Throws ConfigError also for any
-  /// other argument.
+  /// Reads the options `--config FILE` and `--set KEY=VALUE`, which may be repeated, and then calls
+  /// check(). Files are read first, so assignments override them. For `--help`, prints the options
+  /// and help(), and returns false. Otherwise returns true. Throws ConfigError, also for any other
+  /// argument.
   bool read_command_line(int count, const char* const* arguments);
+  /// Reads the same options from a list without the program's name, and prints help to `output`.
   bool read_command_line(const std::vector<std::string>& arguments, std::ostream& output);
 
-  /// Throws ConfigError where the program itself set something beyond its limits.
+  /// Throws ConfigError if a value that the program itself has set is outside its limits.
   void check() const;
 
-  /// Returns the settings in effect as TOML, each with a comment that says where it came from.
-  /// Reads back as the same settings. Throws ConfigError as check does, and for a text that TOML
-  /// cannot hold (not UTF-8, or the word "none" in an optional).
+  /// Returns the settings in effect as TOML, each with a comment that names its origin. The text
+  /// reads back as the same settings. Throws ConfigError as check() does, and for a text that TOML
+  /// cannot hold: one that is not UTF-8, or the word "none" in an optional.
   std::string to_toml() const;
 
-  /// Writes to_toml() to a file, which appears whole. Throws CheckpointError where the file system
-  /// refuses.
+  /// Writes to_toml() to a file atomically. Throws CheckpointError if the file system refuses.
   void save(const std::filesystem::path& file) const;
 
-  /// Returns each key with its value as TOML: what a JsonlWriter takes as settings of a run.
+  /// Returns each key with its value as TOML. JsonlWriter takes this map as the settings of a run.
   std::map<std::string, std::string> to_texts() const;
 
-  /// Returns every key with its value, what it takes and its description, for people.
+  /// Returns a text for people that lists every key with its value, what it accepts, and its
+  /// description.
   std::string help() const;
 
-  /// Returns where a setting came from. Throws UsageError for a key that is none.
+  /// Returns the origin of a setting. Throws UsageError for an unknown key.
   Origin origin_of(std::string_view key) const;
 
-  /// The keys of all settings, in the order of their description.
+  /// Returns the keys of all settings, in the order in which they were described.
   std::vector<std::string> keys() const;
 
  private:
   struct Known {
     Origin origin{};
-    std::string text{};  // as TOML, when it was last set from outside
+    std::string text{};  // the value as TOML, when it was last read from a source
   };
 
   void begin(const Fields& defaults);

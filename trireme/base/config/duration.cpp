@@ -51,7 +51,8 @@ std::optional<std::int64_t> whole_periods(const WrittenDuration& duration, std::
   const long double count = duration.number * static_cast<long double>(duration.unit_ns) /
                             static_cast<long double>(period_ns);
   const long double whole = std::round(count);
-  // 0.1 s is not exactly 100 ms in binary, but much closer than any other number of digits.
+  // 0.1 s is not exactly 100 ms in binary, but much closer to it than rounding errors of any
+  // written number.
   if (std::abs(count - whole) > 1e-12L * std::max(std::abs(count), 1.0L)) return std::nullopt;
   if (std::abs(whole) >= static_cast<long double>(std::numeric_limits<std::int64_t>::max())) {
     return std::nullopt;
@@ -61,7 +62,8 @@ std::optional<std::int64_t> whole_periods(const WrittenDuration& duration, std::
 
 std::string duration_text(std::int64_t count, std::int64_t period_ns) {
   for (auto unit = kUnits.rbegin(); unit != kUnits.rend() && count != 0; ++unit) {
-    // Units divide each other, so that the larger of two tells how many of the smaller it is.
+    // Each unit divides the next larger one, so that the larger of two units is a whole number of
+    // the smaller.
     if (unit->ns < period_ns) break;
     const std::int64_t periods = unit->ns / period_ns;
     if (count % periods == 0) {

@@ -16,7 +16,8 @@ std::string without_spaces(const std::string& text) {
   return text.substr(first, text.find_last_not_of(' ') - first + 1);
 }
 
-// The key that was meant: one spelled alike, or one of the same name in another table.
+// Returns the key that was probably meant: one with a similar spelling, or one with the same name
+// in another table.
 std::optional<std::string> meant(const std::string& key, const std::vector<std::string>& keys) {
   if (auto found = closest_match(key, keys)) return found;
   std::vector<std::string> last;
@@ -94,7 +95,7 @@ Problem Fields::unknown(const std::string& key, const Origin& origin, const Valu
   for (const auto& field : fields_) keys.push_back(field->key());
   for (const auto& section : sections_) keys.push_back(section.key);
   const auto suggestion = meant(key, keys);
-  // The table that is there and nearest around the key.
+  // Find the innermost existing table around the key.
   std::string table = table_of(key);
   while (!table.empty() && listed(table, keys).empty()) table = table_of(table);
   const std::string where = table.empty() ? name.substr(0, name.rfind('.')) : name + table;
@@ -134,7 +135,8 @@ void Fields::read_table(const Value& table, const std::string& prefix, const std
 
 void Fields::read_key(const std::string& key, const Value& value, Problems& problems,
                       const std::function<void(std::size_t, const Value&)>& on_read) {
-  // `layers.0.width`: a part of a field that is a list or a table itself.
+  // A key such as `layers.0.width` names a part of a field that is itself a list or a table. The
+  // whole field is written, changed and read again.
   for (const auto& field : fields_) {
     if (!key.starts_with(field->key() + ".")) continue;
     Value whole = field->write();

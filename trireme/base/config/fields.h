@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fields of a struct as a configuration knows them. A struct takes part by
+// Describes the fields of a struct to a configuration. A struct takes part with a member function:
 //
 //   struct Training {
 //     double learning_rate = 0.1;
 //     std::optional<double> clip_norm;
-//     Augmentation augmentation;  // described itself
+//     Augmentation augmentation;  // a struct that is described itself
 //
 //     void fields(trireme::config::Fields& fields) {
 //       fields.add("learning_rate", learning_rate, "step size of SGD").above(0);
@@ -13,8 +13,8 @@
 //     }
 //   };
 //
-// or, where the struct is not yours to change, by a function `describe(Fields&, T&)` in its
-// namespace.
+// For a struct that you cannot change, write a free function `describe(Fields&, T&)` in its
+// namespace instead.
 #pragma once
 
 #include <trireme/base/config/codec.h>
@@ -32,7 +32,7 @@
 
 namespace trireme::config {
 
-/// One field of any type.
+/// The interface of a field of any type.
 class AnyField {
  public:
   AnyField(std::string key, std::string description)
@@ -41,19 +41,24 @@ class AnyField {
   AnyField& operator=(const AnyField&) = delete;
   virtual ~AnyField() = default;
 
-  /// From the root of its tree: `plan.zero_level`.
+  /// Returns the key from the root of the tree, such as `plan.zero_level`.
   const std::string& key() const { return key_; }
+  /// Returns the description for people.
   const std::string& description() const { return description_; }
 
-  /// What it takes: `an integer, 1 or more`.
+  /// Returns a text that says which values the field accepts, such as `an integer, 1 or more`.
   virtual std::string expected() const = 0;
-  /// Reads a value without giving it to the struct yet; false, and problems noted, where it does
-  /// not fit. `name` is the key in messages.
+  /// Reads a value and keeps it until commit(). If the value does not fit, adds a problem and
+  /// returns false.
+  /// @param value the value to read.
+  /// @param name the key that messages name.
+  /// @param problems the list that collects problems.
   virtual bool read(const Value& value, const std::string& name, Problems& problems) = 0;
-  /// Gives the struct what was read last.
+  /// Stores the value that was read last in the struct.
   virtual void commit() = 0;
+  /// Returns the current value of the struct's field.
   virtual Value write() const = 0;
-  /// Notes a problem where the struct's value is beyond the limits.
+  /// Adds a problem if the current value of the struct's field is outside its limits.
   virtual void check(const Origin& origin, Problems& problems) const = 0;
 
  private:
@@ -63,7 +68,8 @@ class AnyField {
 
 namespace detail {
 
-// What limits apply to: the value itself, what an optional holds, each element of a list.
+// Applies a limit to the innermost values: the value itself, the content of an optional, or each
+// element of a list.
 template <typename T>
 struct Innermost {
   using Type = T;
@@ -107,39 +113,47 @@ std::string limit_text(const T& limit) {
 
 }  // namespace detail
 
-/// One field of type T, to which limits are given. In an optional they hold for the value, in a
-/// list for each element.
+/// A field of type T with its limits. The limits of an optional apply to its content, and those of
+/// a list to each element. The functions that add a limit return the field, so that calls can be
+/// chained.
 template <typename T>
 class Field final : public AnyField {
  public:
+  /// The type that limits apply to.
   using Inner = typename detail::Innermost<T>::Type;
 
+  /// Refers to `value`, which must outlive the field.
   Field(std::string key, T& value, std::string description)
       : AnyField(std::move(key), std::move(description)), value_(value) {}
 
+  /// Accepts values of `minimum` or more.
   Field& at_least(Inner minimum) {
     return each([minimum](const Inner& value) { return value >= minimum; },
                 detail::limit_text(minimum) + " or more");
   }
+  /// Accepts values of `maximum` or less.
   Field& at_most(Inner maximum) {
     return each([maximum](const Inner& value) { return value <= maximum; },
                 detail::limit_text(maximum) + " or less");
   }
+  /// Accepts values greater than `minimum`.
   Field& above(Inner minimum) {
     return each([minimum](const Inner& value) { return value > minimum; },
                 "above " + detail::limit_text(minimum));
   }
+  /// Accepts values less than `maximum`.
   Field& below(Inner maximum) {
     return each([maximum](const Inner& value) { return value < maximum; },
                 "below " + detail::limit_text(maximum));
   }
-  /// Both included.
+  /// Accepts values from `minimum` to `maximum`, both included.
   Field& between(Inner minimum, Inner maximum) {
     return each(
         [minimum, maximum](const Inner& value) { return value >= minimum && value <= maximum; },
         detail::limit_text(minimum) + " to " + detail::limit_text(maximum));
   }
-  /// Any other rule: `expected` ends the sentence "is ..., expected a text, ".
+  /// Adds any other rule on the whole value. In messages, `expected` follows the description of the
+  /// type, as in "expected a list, each an integer, `expected`".
   Field& check_that(std::function<bool(const T&)> holds, const std::string& expected) {
     limits_ += ", " + expected;
     rules_.push_back(std::move(holds));
@@ -171,7 +185,8 @@ class Field final : public AnyField {
     Value value = write();
     value.origin = origin;
     const Place place = {key(), limits_, problems};
-    // What a type refuses (a number without a name in an enumeration) the limits do not see.
+    // An invalid value of the type itself (such as an enumerator without a name) is reported by
+    // read_value(); the limits would not notice it.
     if (read_value<T>(value, place) && !is_within(value_)) {
       place.refuse(value, Codec<T>::expected());
     }
@@ -194,13 +209,13 @@ class Field final : public AnyField {
   std::vector<std::function<bool(const T&)>> rules_;
 };
 
-/// The fields of one tree of structs, which must outlive it. Not thread-safe.
+/// Collects the fields of one tree of structs, which must outlive it. Not thread-safe.
 class Fields {
  public:
-  /// A table: a struct within the struct.
+  /// A struct within a struct, which is a table in TOML.
   struct Section {
-    std::string key;
-    std::string description;
+    std::string key;          ///< the key from the root of the tree
+    std::string description;  ///< the description for people
   };
 
   Fields() = default;
@@ -209,10 +224,10 @@ class Fields {
   Fields(Fields&&) = default;
   Fields& operator=(Fields&&) = default;
 
-  /// Adds a field: bool, an integer, a floating-point number, std::string, a path, a duration of
-  /// std::chrono, an enumeration with `enum_names`, a described struct, anything with a Codec, and
-  /// optionals, vectors, arrays and pairs of them. Throws UsageError where `name` is not letters,
-  /// digits and underscores, or is there already.
+  /// Adds a field. Supported types are bool, integers, floating-point numbers, std::string, paths,
+  /// durations of std::chrono, enumerations with `enum_names`, described structs, any type with a
+  /// Codec, and optionals, vectors, arrays and pairs of these. Throws UsageError if `name` contains
+  /// anything but letters, digits and underscores, or is already used.
   template <typename T>
   Field<T>& add(std::string_view name, T& value, std::string description) {
     auto field = std::make_unique<Field<T>>(key_of(name), value, std::move(description));
@@ -220,6 +235,7 @@ class Fields {
     fields_.push_back(std::move(field));
     return added;
   }
+  /// Adds a described struct as a table with its own fields.
   template <Described T>
   void add(std::string_view name, T& value, std::string description) {
     const std::string outer = prefix_;
@@ -239,31 +255,39 @@ class Fields {
     }
   }
 
-  /// Says that the setting `name` had another name once: the error for the old one names the new.
+  /// Declares that the setting `name` used to be called `old_name`. The error for the old name then
+  /// suggests the new one.
   void renamed(std::string_view old_name, std::string_view name) {
     renamed_.emplace_back(prefix_ + std::string(old_name), prefix_ + std::string(name));
   }
 
+  /// Returns the fields in the order in which they were added.
   const std::vector<std::unique_ptr<AnyField>>& all() const { return fields_; }
+  /// Returns the tables in the order in which they were added.
   const std::vector<Section>& sections() const { return sections_; }
 
-  /// Reads the entries of a table into their fields, without giving them to the structs, and notes
-  /// what does not fit. `name` goes before keys in messages.
-  /// @param on_read called for each field that was read.
+  /// Reads the entries of a table into their fields, without storing them in the structs yet. Adds
+  /// a problem for every entry that does not fit.
+  /// @param table the table to read.
+  /// @param name the prefix of keys in messages.
+  /// @param problems the list that collects problems.
+  /// @param on_read called with the index and the value of each field that was read.
   void read(const Value& table, const std::string& name, Problems& problems,
             const std::function<void(std::size_t field, const Value& value)>& on_read = {}) {
     read_table(table, "", name, problems, on_read);
   }
 
-  /// Reads one value into the field, the table, or what is in a field, that `key` names.
+  /// Reads one value into the field or the table that `key` names, or into an element of a field
+  /// that is a list or a table.
   void read_key(const std::string& key, const Value& value, Problems& problems,
                 const std::function<void(std::size_t field, const Value& value)>& on_read);
 
+  /// Stores the values that were read in the structs.
   void commit() {
     for (const auto& field : fields_) field->commit();
   }
 
-  /// Returns the fields as one table.
+  /// Returns the current values of all fields as one table.
   Value write() const;
 
  private:
@@ -280,10 +304,10 @@ class Fields {
   std::string prefix_;
   std::vector<std::unique_ptr<AnyField>> fields_;
   std::vector<Section> sections_;
-  std::vector<std::pair<std::string, std::string>> renamed_;  // old keys and new ones
+  std::vector<std::pair<std::string, std::string>> renamed_;  // pairs of old and new key
 };
 
-/// A described struct as one value: in lists and optionals.
+/// Reads and writes a described struct as one value, for lists and optionals of structs.
 template <Described T>
 struct Codec<T> {
   static std::string expected() { return "a table"; }

@@ -4,8 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 
-// toml++ asserts, in builds with assertions, what it reports as a parse error right afterwards:
-// `[[[` in a file would end the process.
+// In builds with assertions, toml++ asserts conditions that it would report as a parse error right
+// afterwards. A file that contains `[[[` would then abort the process.
 #define TOML_ASSERT(condition) static_cast<void>(0)  // NOLINT(readability-identifier-naming)
 #include <toml++/toml.h>
 
@@ -18,12 +18,13 @@
 namespace trireme::config {
 namespace {
 
-// Far more than any configuration has. What is nested deeper is refused: values are built, written
-// and destroyed by recursion.
+// Limits far above what any configuration needs. Deeper nesting is refused because values are
+// built, written and destroyed recursively.
 constexpr std::int64_t kMaximumKeyParts = 64;
 constexpr int kMaximumDepth = 256;
 
-// Returns where the text or comment that begins at `begin` ends: behind its last character.
+// Returns the position after the last character of the quoted text or comment that begins at
+// `begin`.
 std::size_t end_of_quoted(std::string_view text, std::size_t begin) {
   const char quote = text[begin];
   if (quote == '#') return std::min(text.find('\n', begin), text.size());
@@ -35,14 +36,14 @@ std::size_t end_of_quoted(std::string_view text, std::size_t begin) {
     } else if (is_multi_line ? text.substr(at).starts_with(three) : text[at] == quote) {
       return at + (is_multi_line ? 3 : 1);
     } else if (text[at] == '\n' && !is_multi_line) {
-      return at;  // never closed, which the parser tells
+      return at;  // never closed; the parser reports that
     }
   }
   return text.size();
 }
 
-// Throws ConfigError where a dotted key has too many parts: toml++ makes a table of each, nested in
-// the one before it, and has no limit of its own.
+// Throws ConfigError if a dotted key has too many parts. toml++ creates one nested table for each
+// part and has no limit of its own.
 void check_dotted_keys(std::string_view text, const std::string& file) {
   std::int64_t line = 1;
   std::int64_t dots = 0;
@@ -90,7 +91,7 @@ Value::Table table_of(const toml::table& table, const std::string& file, int dep
                        .origin = origin_of(key.source(), file),
                        .value = value_of(node, file, depth + 1)});
   }
-  // toml++ sorts them by name.
+  // toml++ sorts entries by name; restore the order of the file.
   std::ranges::stable_sort(entries, {}, [](const Entry& entry) {
     return std::pair(entry.origin.line, entry.origin.column);
   });
@@ -152,7 +153,7 @@ bool is_bare(const std::string& key) {
   return !key.empty() && std::all_of(key.begin(), key.end(), fits);
 }
 
-// Writes each kind of value.
+// Returns each kind of value as TOML.
 struct Writer {
   std::string operator()(bool flag) const { return flag ? "true" : "false"; }
   std::string operator()(std::int64_t integer) const { return std::to_string(integer); }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kLongestShown = 60;
 constexpr std::size_t kMostProblems = 20;
 
-// The entry of that key, made where there is none.
+// Returns the value of a key, and creates a table for it if there is none.
 Value& entry_of(Value::Table& table, std::string_view key, const Origin& origin) {
   const auto found = std::ranges::find(table, key, &Entry::key);
   if (found != table.end()) return found->value;
@@ -23,7 +23,8 @@ Value& entry_of(Value::Table& table, std::string_view key, const Origin& origin)
   return table.back().value;
 }
 
-// The element of that index, the one after the last included; nullptr for any other.
+// Returns the element at an index; the index after the last one appends an element. Returns nullptr
+// for any other index.
 Value* element_of(Value::List& list, const std::string& index) {
   std::size_t number = 0;
   const char* const end = index.data() + index.size();
@@ -63,6 +64,7 @@ std::string to_string(const Origin& origin) {
 
 std::optional<std::string> Value::text() const {
   const auto* const parsed = get<std::string>();
+  // A typed text that is not quoted is taken as it is, even if it also parses as a number.
   if (!typed) return parsed != nullptr ? std::optional(*parsed) : std::nullopt;
   const bool is_quoted = typed->starts_with('"') || typed->starts_with('\'');
   return is_quoted && parsed != nullptr ? *parsed : *typed;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in a configuration file or on the command line, before it has a type of ours, and
-// where it stands.
+// Untyped values from a configuration file or the command line, with the place where each was
+// written.
 #pragma once
 
 #include <cstdint>
@@ -12,81 +12,90 @@
 
 namespace trireme::config {
 
-/// Where a value came from.
+/// The source of a value.
 struct Origin {
+  /// The kinds of sources: the default, the program's code, a file, or the command line.
   enum class Kind { kDefault, kProgram, kFile, kCommandLine };
 
   Kind kind = Kind::kDefault;
-  /// For kFile, lines and columns from 1.
+  /// The file, for kFile; lines and columns count from 1.
   std::string file{};
   std::int64_t line = 0;
   std::int64_t column = 0;
-  /// For kCommandLine, such as `--set a.b=3`.
+  /// The argument, for kCommandLine, such as `--set a.b=3`.
   std::string argument{};
 };
 
-/// Returns `default`, `set by the program`, `train.toml:3:17` or the argument.
+/// Returns the origin for messages: `default`, `set by the program`, `train.toml:3:17`, or the
+/// argument itself.
 std::string to_string(const Origin& origin);
 
+/// A key with its value.
 template <typename T>
 struct Named {
   std::string key;
-  /// Of the key, not of the value.
+  /// The place of the key, not of the value.
   Origin origin{};
   T value{};
 };
 
-/// A value of TOML, tables in their written or described order.
+/// A TOML value. Tables keep the order in which their entries were written or described.
 struct Value {
   using List = std::vector<Value>;
   using Table = std::vector<Named<Value>>;
-  /// A date or a time, which no setting is.
+  /// A date or a time. No setting accepts one.
   struct Date {
     std::string text;
   };
 
   std::variant<bool, std::int64_t, double, std::string, Date, List, Table> data{false};
   Origin origin{};
-  /// For the command line: the text as it was typed. A setting that is a text takes it as it is,
-  /// `--set name=1e3` without quotes.
+  /// The text as it was typed, for values from the command line. A setting of text type takes this
+  /// text without interpretation: `--set name=1e3` needs no quotes.
   std::optional<std::string> typed{};
 
+  /// Returns the value as type T, or nullptr if it has another type.
   template <typename T>
   const T* get() const {
     return std::get_if<T>(&data);
   }
 
-  /// Returns the text where this is one, quoted or typed on the command line.
+  /// Returns the text if the value is one, either quoted or typed on the command line.
   std::optional<std::string> text() const;
 };
 
+/// An entry of a table.
 using Entry = Named<Value>;
 
-/// Returns `zero_level` of `plan.zero_level`.
+/// Returns the part of a key after the last dot: `zero_level` for `plan.zero_level`.
 std::string last_part(std::string_view key);
 
-/// Returns `plan` of `plan.zero_level`; nothing where there is no dot.
+/// Returns the part of a key before the last dot: `plan` for `plan.zero_level`, and an empty text
+/// without a dot.
 std::string table_of(std::string_view key);
 
-/// Returns the value that `text` means on the command line: TOML where it is, else a text.
+/// Returns the value of a text from the command line: parsed as TOML if possible, otherwise the
+/// text itself.
 Value typed_value(const std::string& text, const Origin& origin);
 
-/// Returns the value for an error message: as TOML, cut where it is long.
+/// Returns the value as TOML for an error message, shortened if it is long.
 std::string shown(const Value& value);
 
-/// Sets what `path` (`key.key.2.key`) names below a table or a list, making tables on the way; a
-/// list's own length as an index appends. False where the path leads through something else.
+/// Sets the value at `path` (`key.key.2.key`) below a table or list, and creates tables on the way.
+/// An index equal to the length of a list appends an element. Returns false if the path leads
+/// through any other value.
 bool set_below(Value& tree, std::string_view path, const Value& value);
 
-/// One thing that is wrong with a configuration.
+/// One problem in a configuration.
 struct Problem {
-  Origin origin;
-  std::string message;
-  std::string hint;
+  Origin origin;        ///< the place of the problem
+  std::string message;  ///< what is wrong
+  std::string hint;     ///< what to do; may be empty
 };
+/// A list of problems.
 using Problems = std::vector<Problem>;
 
-/// Throws ConfigError with all of them, in the order of the file, where there are any.
+/// Throws ConfigError with all problems in the order of the file, unless the list is empty.
 void throw_if_any(Problems problems);
 
 }  // namespace trireme::config
