@@ -14,7 +14,7 @@
 namespace trireme::launch {
 namespace {
 
-// How one launcher calls the four numbers.
+// The names of the four variables that one launcher sets.
 struct Names {
   std::string_view launcher;
   std::string_view rank;
@@ -27,7 +27,7 @@ constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL
 constexpr Names kOpenMpi{"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                          "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 constexpr Names kMpich{"mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
-// The same with the local pair as HPE's PALS calls it.
+// PALS of HPE: the same names as MPICH, except for the local pair.
 constexpr Names kPals{"pals", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"};
 constexpr Names kMvapich{"mvapich", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
                          "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"};
@@ -35,19 +35,20 @@ constexpr Names kJsrun{"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
                        "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"};
 constexpr Names kHorovodrun{"horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK",
                             "HOROVOD_LOCAL_SIZE"};
-// Those whose variables no other launcher sets, in the order in which they are asked.
+// The launchers whose variables no other launcher sets, in the order in which they are tried.
 constexpr std::array kWithOwnNames{kOpenMpi, kMvapich, kJsrun, kHorovodrun};
 
-// A launcher whose variable says that this process is one of several, and none says all that it
-// takes to find the others.
+// A launcher that tells a process that it is one of several, but not all that is needed to find the
+// others.
 struct Unsupported {
   std::string_view name;
-  std::string_view variable;  // of its tasks: a batch script does not have it,
-  std::string_view alone{};   // or has this value
-  std::string_view size{};    // says how many there are, where that is known
+  std::string_view variable;  // set in each task; absent in a batch script,
+  std::string_view alone{};   // or set to this value there
+  std::string_view size{};    // the variable with the number of tasks, if there is one
 };
 
-// Grid Engine is not among them: what `qrsh -inherit` starts has the variables of the job's script.
+// Grid Engine is missing on purpose: processes started by `qrsh -inherit` have the same variables
+// as the job script.
 constexpr std::array kUnsupported{
     Unsupported{.name = "Flux", .variable = "FLUX_TASK_RANK", .size = "FLUX_JOB_SIZE"},
     Unsupported{.name = "PMIx", .variable = "PMIX_RANK"},
@@ -59,16 +60,16 @@ constexpr std::array kUnsupported{
     Unsupported{.name = "PBS", .variable = "PBS_VNODENUM", .alone = "0"},
 };
 
-// More than any machine has processes: what stands in a variable is the length of lists.
+// An upper bound on ranks, because values of variables become the lengths of lists.
 constexpr std::int64_t kMostRanks = 1 << 20;
 
-// Programs that start ranks; one instance per host and run. The kernel keeps 15 characters of a
-// name.
+// The programs that start ranks; one process per host and run. The kernel keeps 15 characters of a
+// program's name.
 constexpr std::array<std::string_view, 9> kLauncherPrograms{
     "mpirun",  "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun",
     "prterun", "prted",   "orted",         "slurmstepd"};
 
-// Both numbers of one pair, or neither; half a pair is an error.
+// Returns true if both variables of a pair are set. Throws ConfigError if only one is.
 bool has_pair(const Environment& environment, std::string_view first, std::string_view second) {
   const bool has_first = environment.has(first);
   if (has_first == environment.has(second)) return has_first;
@@ -102,8 +103,8 @@ void check_at_most(std::string_view small_name, int small, std::string_view larg
                     "start the ranks by one launcher, which sets both");
 }
 
-// The four numbers under one launcher's names; without the local pair all ranks are taken to share
-// this host.
+// Reads the four numbers under one launcher's names. Without the local pair, all ranks are assumed
+// to share this host.
 Identity read_numbers(const Environment& environment, const Names& names) {
   Identity identity;
   identity.launcher = names.launcher;
@@ -130,8 +131,8 @@ void read_master(const Environment& environment, Identity& identity) {
       static_cast<int>(environment.find_integer("MASTER_PORT", 1, 65535).value());
 }
 
-// Variables in torchrun's style that nobody claims, next to those of MPI: a leftover `export
-// RANK=0` would make every process of an mpirun rank 0.
+// Checks variables in torchrun's style that no known launcher claims against those of MPI. A
+// leftover `export RANK=0` would otherwise make every process of an mpirun rank 0.
 void check_agrees_with_mpi(const Environment& environment, const Identity& identity) {
   for (const Names& names : {kOpenMpi, kMvapich, kJsrun, kHorovodrun, kMpich}) {
     if (!environment.has(names.rank) || !environment.has(names.world_size)) continue;
@@ -159,16 +160,16 @@ Identity read_torchrun(const Environment& environment) {
   return identity;
 }
 
-// A job step that srun started. Batch scripts and interactive shells are steps too, with reserved
-// numbers at the top.
+// Returns true in a job step that srun started. Batch scripts and interactive shells are steps too,
+// with reserved numbers at the top of the range.
 bool in_slurm_step(const Environment& environment) {
   constexpr std::int64_t kFirstReservedStep = 0xfffffff0;
   const auto step = environment.find_integer("SLURM_STEP_ID", 0, UINT_MAX);
   return step && *step < kFirstReservedStep && environment.has("SLURM_PROCID");
 }
 
-// A port that all ranks of a step compute alike and two steps rarely share, below those that
-// kernels give to clients.
+// Returns a port that all ranks of a step compute alike and two steps rarely share. It is below the
+// range that kernels give to clients.
 int slurm_port(const Environment& environment) {
   constexpr std::int64_t kFirstPort = 12000;
   constexpr std::int64_t kPorts = 20000;
@@ -210,8 +211,9 @@ Identity read_slurm(const Environment& environment) {
   return identity;
 }
 
-// The launcher's name for the job, where it has one, and the process that started the ranks of this
-// host: names come round again after a while, a process number with its start time does not.
+// Returns a name for the run: the launcher's name for the job, if any, and the process that started
+// the ranks of this host. Job names are reused after a while, but a process id together with its
+// start time is not.
 std::optional<std::string> read_job(const Environment& environment, const Identity& identity,
                                     const std::filesystem::path& proc_root) {
   std::string job;
@@ -234,8 +236,8 @@ std::optional<std::string> read_job(const Environment& environment, const Identi
   return job;
 }
 
-// Hydra sets PMI_RANK, but so does srun with its PMI plug-ins; only Hydra says which local rank
-// this is.
+// Returns true if Hydra started this process. Both Hydra and srun with its PMI plug-ins set
+// PMI_RANK, but only Hydra sets the local rank.
 bool under_hydra(const Environment& environment) {
   return has_pair(environment, "PMI_RANK", "PMI_SIZE") &&
          (environment.has("MPI_LOCALRANKID") || !in_slurm_step(environment));
@@ -248,7 +250,7 @@ const Names* find_own_names(const Environment& environment) {
   return found == kWithOwnNames.end() ? nullptr : found;
 }
 
-// MindSpore's processes have roles, and find each other by a scheduler.
+// Refuses MindSpore's variables: its processes have roles and find each other through a scheduler.
 void refuse_roles(const Environment& environment) {
   for (const char* name :
        {"MS_ROLE", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "RANK_TABLE_FILE"}) {
@@ -264,7 +266,7 @@ void refuse_roles(const Environment& environment) {
   }
 }
 
-// Throws where this process is one of several, and would train alone.
+// Throws ConfigError if this process is one of several, because it would otherwise train alone.
 void check_alone(const Environment& environment) {
   refuse_roles(environment);
   for (const Unsupported& launcher : kUnsupported) {
@@ -286,6 +288,9 @@ void check_alone(const Environment& environment) {
 
 }  // namespace
 
+// The order matters: variables in torchrun's style come first, because a user or `trireme run` may
+// set them within an MPI or Slurm job. Slurm comes last, because other launchers run within its
+// steps.
 Identity read_identity(const Environment& environment, const std::filesystem::path& proc_root) {
   Identity identity;
   if (has_pair(environment, "RANK", "WORLD_SIZE")) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who this process is among the processes of its run, as told by the variables of whatever started
-// it: `trireme run`, torchrun, Open MPI, MPICH and other users of Hydra (Intel MPI), PALS, MVAPICH,
+// Determines the rank of this process from the environment variables of its launcher: `trireme
+// run`, torchrun, Open MPI, MPICH and other launchers based on Hydra (Intel MPI), PALS, MVAPICH,
 // jsrun, horovodrun, or Slurm's srun. Opens no connection.
 #pragma once
 
@@ -12,35 +12,45 @@
 
 namespace trireme::launch {
 
-/// A process's place in its run, and where its ranks meet.
+/// The position of a process in its run, and the address at which its ranks meet.
 struct Identity {
+  /// The rank of this process in the world, from 0.
   int rank = 0;
+  /// The number of ranks in the world.
   int world_size = 1;
-  /// Among the processes of this host.
+  /// The rank among the processes of this host.
   int local_rank = 0;
+  /// The number of ranks on this host.
   int local_world_size = 1;
-  /// `trireme`, `torchrun` (or variables in its style set by hand), `openmpi`, `mpich`, `pals`,
-  /// `mvapich`, `jsrun`, `horovodrun`, `slurm` or `alone`.
+  /// The launcher: `trireme`, `torchrun` (also for variables in its style that were set by hand),
+  /// `openmpi`, `mpich`, `pals`, `mvapich`, `jsrun`, `horovodrun`, `slurm`, or `alone` for a
+  /// process without a launcher.
   std::string launcher = "alone";
-  /// Where rank 0, or the launcher, serves the store. Both are set or neither is.
+  /// The host on which rank 0 or the launcher serves the store. Set if and only if `master_port` is
+  /// set.
   std::optional<std::string> master_address;
+  /// The port of the store.
   std::optional<int> master_port;
-  /// The launcher serves the store at that address already, and rank 0 is a client like the others.
+  /// True if the launcher already serves the store at that address. Rank 0 is then a client like
+  /// the other ranks.
   bool launcher_hosts_store = false;
-  /// Equal on all ranks of this run on one host and on no other run's, and fit for a file name.
-  /// Nothing where neither a variable nor a process above this one tells.
+  /// A name of this run that is safe as a file name. It is equal on all ranks of the run on one
+  /// host, and differs from that of any other run. std::nullopt if neither a variable nor a parent
+  /// process identifies the run.
   std::optional<std::string> job;
-  /// What only the ranks of this run know, from TRIREME_SECRET; empty: nothing.
+  /// The secret that only the ranks of this run know, from TRIREME_SECRET. Empty if there is none.
   std::string secret = {};
 };
 
-/// Reads the variables of the launcher that is closest to this process; without any this is a world
-/// of one. Inside a Slurm allocation only what srun started counts: a batch script or an
-/// interactive shell is alone. Throws ConfigError naming the variable, its value and what was
-/// expected where one is missing, impossible or contradicts another, and where those of a launcher
-/// that is not known (MindSpore's, Flux, PMIx, LSF, PBS, ALPS) say that this process is one of
-/// several.
-/// @param proc_root where the proc file system is mounted; tests give another folder.
+/// Reads the variables of the launcher that is closest to this process. Without any launcher, the
+/// result is a world of one rank. Within a Slurm allocation, only processes started by srun are
+/// ranks: a batch script or an interactive shell is alone.
+///
+/// Throws ConfigError with the variable, its value and what was expected if a variable is missing,
+/// impossible or contradicts another. It also throws if an unsupported launcher (MindSpore's, Flux,
+/// PMIx, LSF, PBS, ALPS) says that this process is one of several.
+/// @param environment the environment variables to read.
+/// @param proc_root the mount point of the proc file system; tests pass another folder.
 Identity read_identity(const Environment& environment,
                        const std::filesystem::path& proc_root = "/proc");
 

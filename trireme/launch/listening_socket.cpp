@@ -16,8 +16,7 @@
 namespace trireme::launch {
 namespace {
 
-// The address to bind, as IPv6 where the machine has it (which serves IPv4 clients too), else as
-// IPv4.
+// An address to bind: IPv6 if the machine has it, which serves IPv4 clients too, otherwise IPv4.
 struct Address {
   sockaddr_storage storage{};
   socklen_t length = 0;
@@ -58,7 +57,7 @@ int bound_port(int fd) {
   return ntohs(reinterpret_cast<const sockaddr_in&>(address.storage).sin_port);
 }
 
-// Returns a listening socket, or none with the cause in errno.
+// Returns a listening socket, or an empty one with the cause in errno.
 UniqueFd try_listen(const Address& address) {
   UniqueFd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) return {};
@@ -68,8 +67,8 @@ UniqueFd try_listen(const Address& address) {
   if (address.storage.ss_family == AF_INET6) {
     ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
-  constexpr int kBacklog =
-      16384;  // every rank may come before the store does; the kernel lowers it to its limit
+  // Every rank may connect before the store accepts; the kernel lowers this to its own limit.
+  constexpr int kBacklog = 16384;
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0 &&
       ::listen(fd.get(), kBacklog) == 0) {
     return fd;
@@ -143,7 +142,7 @@ ListeningSocket listen_at(const std::string& address, std::optional<int> port) {
 
 void check_reachable(const ListeningSocket& socket) {
   Address address = bound_address(socket.fd.get());
-  // A socket on all interfaces is reached by the loopback one.
+  // A socket on all interfaces is reached through the loopback interface.
   if (address.storage.ss_family == AF_INET6) {
     auto& fields = reinterpret_cast<sockaddr_in6&>(address.storage);
     if (IN6_IS_ADDR_UNSPECIFIED(&fields.sin6_addr))

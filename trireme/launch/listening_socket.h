@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TCP port that is bound and listening from the start, so that nobody can take it between
-// choosing and using it.
+// Provides TCP sockets that are bound and listening from the start, so that no other process can
+// take the port between choosing it and using it.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -10,29 +10,29 @@
 
 namespace trireme::launch {
 
-/// Who may connect.
+/// The clients that may connect.
 enum class Reach {
-  kLoopback,       ///< processes of this host, at 127.0.0.1
-  kAllInterfaces,  ///< other hosts too, by IPv4 or IPv6
+  kLoopback,       ///< only processes of this host, at 127.0.0.1
+  kAllInterfaces,  ///< other hosts as well, by IPv4 or IPv6
 };
 
-/// A listening socket, closed on exec, and its port.
+/// A listening socket, closed on exec, with its port.
 struct ListeningSocket {
-  UniqueFd fd;
-  int port = 0;
+  UniqueFd fd;   ///< the listening socket
+  int port = 0;  ///< the port it is bound to
 };
 
-/// Listens on `port`, or on a free one that the kernel chooses. Clients may connect from now on and
-/// wait in the backlog. Throws ConfigError naming the process that holds the port where it is in
-/// use and that can be told.
+/// Listens on `port`, or on a free port that the kernel chooses. Clients can connect immediately
+/// and wait in the backlog. Throws ConfigError if the port is in use, naming the process that holds
+/// it if that can be determined.
 ListeningSocket listen_on(Reach reach, std::optional<int> port);
 
-/// The same at one address of this machine, given as a number or a name. Throws ConfigError too
-/// where it is none.
+/// Listens at one address of this machine, given as a number or a name. Otherwise the same as
+/// listen_on(). Also throws ConfigError if this machine does not have the address.
 ListeningSocket listen_at(const std::string& address, std::optional<int> port);
 
-/// Connects to the socket and hangs up. Throws ConfigError where that fails: the loopback interface
-/// is down, or a firewall is in the way. Blocking, up to a few seconds.
+/// Connects to the socket and disconnects again. Blocks for up to five seconds. Throws ConfigError
+/// if that fails, because the loopback interface is down or a firewall blocks the connection.
 void check_reachable(const ListeningSocket& socket);
 
 }  // namespace trireme::launch

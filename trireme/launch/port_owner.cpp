@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Symbolic links that a process's descriptors for these sockets point at: `socket:[12345]`.
+// Returns the link targets that mark a descriptor of one of these listening sockets:
+// `socket:[12345]`.
 std::set<std::string> listening_sockets(int port, const fs::path& table) {
   std::set<std::string> links;
   std::ifstream file(table);

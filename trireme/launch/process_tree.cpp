@@ -30,7 +30,7 @@ bool lacks_resources(int error_number) {
   return error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM;
 }
 
-// An empty text where there is no such file (any more).
+// Returns the content of a file, or an empty text if it does not exist (any more).
 std::string read_file(const std::filesystem::path& path) {
   errno = 0;
   std::ifstream file(path);
@@ -58,8 +58,8 @@ std::vector<Process> all_processes(const std::filesystem::path& proc_root) {
 
 std::optional<Process> read_process(const std::string& id, const std::filesystem::path& proc_root) {
   const std::string line = read_file(proc_root / id / "stat");
-  // id (name) state parent …: the name may itself hold spaces and parentheses, so it ends at the
-  // last one.
+  // The format is `id (name) state parent …`. The name may itself contain spaces and parentheses,
+  // so it ends at the last parenthesis of the line.
   const auto open = line.find('(');
   const auto close = line.rfind(')');
   if (open == std::string::npos || close == std::string::npos || close < open) return std::nullopt;
@@ -73,7 +73,7 @@ std::optional<Process> read_process(const std::string& id, const std::filesystem
     for (int i = 0; i < count; ++i) fields >> skipped;
   };
   std::uint64_t flags = 0;
-  skip(4);  // group, session and terminal
+  skip(4);  // process group, session and terminal
   fields >> flags;
   skip(4);  // page faults
   std::uint64_t user_ticks = 0;
@@ -105,6 +105,7 @@ std::vector<Process> descendants(int root, const std::filesystem::path& proc_roo
     children.emplace(parent, std::move(process));
   }
   std::vector<Process> below;
+  // Walks from the root over a table of children, because /proc lists processes in no useful order.
   std::vector<int> unvisited{root};
   while (!unvisited.empty()) {
     const auto [first, last] = children.equal_range(unvisited.back());
@@ -137,8 +138,8 @@ std::vector<Process> children_of_main_thread(int parent, const std::filesystem::
 }
 
 bool send_signal(const Process& process, int signal) {
-  // The descriptor pins whoever has this number now; the start time then says whether it is still
-  // the one we mean.
+  // The descriptor pins the process that has this number now. The start time then tells if it is
+  // still the intended process.
   const UniqueFd pinned(static_cast<int>(::syscall(SYS_pidfd_open, process.id, 0)));
   if (!pinned && lacks_resources(errno)) {
     refuse_to_look(join_message("send a signal to process ", process.id), describe_errno(errno));

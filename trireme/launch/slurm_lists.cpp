@@ -26,7 +26,7 @@ std::optional<int> read_number(std::string_view text) {
   return value;
 }
 
-// Splits at commas that stand outside brackets.
+// Splits a list at the commas outside brackets.
 std::vector<std::string_view> split_outside_brackets(std::string_view list) {
   std::vector<std::string_view> parts;
   std::size_t start = 0;
@@ -43,8 +43,8 @@ std::vector<std::string_view> split_outside_brackets(std::string_view list) {
   return parts;
 }
 
-// The strings of one bracket, `01-03,07`: numbers keep the width they are written with. Empty where
-// malformed.
+// Returns the numbers of one bracket, such as `01-03,07`, with the width they are written with.
+// Returns an empty list if it is malformed.
 std::vector<std::string> expand_ranges(std::string_view ranges) {
   std::vector<std::string> numbers;
   for (const std::string_view range : split_outside_brackets(ranges)) {
@@ -64,7 +64,8 @@ std::vector<std::string> expand_ranges(std::string_view ranges) {
   return numbers;
 }
 
-// The hosts of one entry, `rack[1-2]node[01-04]`. Empty where malformed.
+// Returns the hosts of one entry, such as `rack[1-2]node[01-04]`. Returns an empty list if it is
+// malformed.
 std::vector<std::string> expand_hosts(std::string_view entry) {
   std::vector<std::string> hosts{""};
   while (!entry.empty()) {

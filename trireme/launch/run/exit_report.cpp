@@ -16,7 +16,7 @@
 namespace trireme::launch {
 namespace {
 
-// The start of a long line, not ending inside a character of UTF-8.
+// Returns the start of a long line, and does not cut inside a UTF-8 character.
 std::string cut_line(const std::string& line) {
   constexpr std::size_t kLongest = 1000;
   if (line.size() <= kLongest) return line;
@@ -72,10 +72,12 @@ std::string last_lines(const std::filesystem::path& file, int lines) {
   for (std::string line; std::getline(stream, line);) {
     while (!line.empty() && line.back() == '\r') line.pop_back();
     line.erase(0, line.rfind('\r') + 1);
-    // They would push the cause out. Other lines that look like frames are the program's own.
+    // Stack frames would push the cause out. Lines that look like frames but do not follow the
+    // first frame belong to the program itself.
     is_among_frames = is_hidden_frame(line) && (is_among_frames || !line.starts_with("frame #"));
     if (!is_among_frames) tail.push_back(line);
   }
+  // Reading may have started inside a line, which is left out then.
   const bool begins_inside_a_line = start > 0 && tail.size() > 1;
   const std::size_t wanted =
       std::min(static_cast<std::size_t>(lines), tail.size() - (begins_inside_a_line ? 1 : 0));

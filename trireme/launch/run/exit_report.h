@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a process ended, in words, and the end of its log.
+// Describes in words how a process ended, and reads the end of its log.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +10,29 @@
 
 namespace trireme::launch {
 
-/// `SIGSEGV (segmentation fault)`.
+/// Returns the name and the meaning of a signal, such as `SIGSEGV (segmentation fault)`.
 std::string describe_signal(int signal);
 
-/// Describes a wait status (as of waitpid): `exited with code 3`, `was killed by SIGSEGV
+/// Describes a wait status (from waitpid), such as `exited with code 3` or `was killed by SIGSEGV
 /// (segmentation fault), core dumped`.
 std::string describe_exit(int wait_status);
 
-/// Returns what a shell would: the exit code, or 128 plus the signal.
+/// Returns the exit code of a process as a shell reports it: the code itself, or 128 plus the
+/// number of the signal.
 int exit_code(int wait_status);
 
-/// What may have ended a process in this way, for signals that puzzle people; else empty.
+/// Returns a probable reason for signals that puzzle people, otherwise an empty text.
 std::string_view exit_hint(int wait_status);
 
-/// Returns the last `lines` lines of a file, each indented by `  | `; of a progress bar that
-/// rewrites its line only the last state. Looks at the last 64 KiB only, and cuts lines of more
-/// than 1,000 bytes.
+/// Returns the last `lines` lines of a file, each preceded by `  | `. Of a progress bar that
+/// rewrites its line, only the last state remains. Reads only the last 64 KiB, and shortens lines
+/// of more than 1,000 bytes.
 std::string last_lines(const std::filesystem::path& file, int lines);
 
-/// `1 rank`, `2 ranks`.
+/// Returns a count with its noun: `1 rank`, `2 ranks`.
 std::string describe_count(std::size_t count, std::string_view thing);
 
-/// `0-3, 6`; the first sixteen ranges of them; `none`.
+/// Returns ranks as ranges: `0-3, 6`, or `none`. Only the first sixteen ranges are listed.
 std::string describe_ranks(const std::vector<int>& ascending);
 
 }  // namespace trireme::launch

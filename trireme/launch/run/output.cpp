@@ -22,7 +22,7 @@ namespace {
 }
 
 UniqueFd open_log(const std::filesystem::path& path) {
-  // A FIFO that nobody reads would hold up the open for ever.
+  // O_NONBLOCK: opening a FIFO without a reader would otherwise block for ever.
   UniqueFd log(::open(path.c_str(),
                       O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
                       0644));
@@ -36,7 +36,7 @@ UniqueFd open_log(const std::filesystem::path& path) {
                      is_other || log ? "it is no regular file" : describe_errno(failure)),
         "give a folder that may be written to by --log-dir");
   }
-  ::fcntl(log.get(), F_SETFL, O_APPEND);  // the rank inherits it
+  ::fcntl(log.get(), F_SETFL, O_APPEND);  // the rank inherits it; blocking from here on
   return log;
 }
 
@@ -71,7 +71,8 @@ Channel make_pseudo_terminal() {
   }
   channel.theirs.reset(::open(name.data(), O_RDWR | O_NOCTTY | O_CLOEXEC));
   if (!channel.theirs) refuse("open a pseudo-terminal", errno);
-  // The real terminal behind us turns "\n" into "\r\n"; once is enough, and log files want neither.
+  // The real terminal already turns "\n" into "\r\n". Doing it twice is wrong, and log files should
+  // have neither.
   termios settings{};
   ::tcgetattr(channel.theirs.get(), &settings);
   settings.c_oflag &= ~static_cast<tcflag_t>(OPOST);
@@ -82,7 +83,8 @@ Channel make_pseudo_terminal() {
   return channel;
 }
 
-// Rank 0 as it is: each stream that is a terminal for us is one for the rank, the others are pipes.
+// Connects rank 0 so that its output looks the same as without a launcher: through a
+// pseudo-terminal for each stream that is a terminal here, and through a pipe otherwise.
 void connect_as_it_is(RankOutput& rank, Consoles& consoles) {
   const std::array<bool, 2> is_terminal{::isatty(1) == 1, ::isatty(2) == 1};
   UniqueFd terminal;
@@ -127,18 +129,17 @@ Relay::Relay(UniqueFd source, int log, Console& console, std::string prefix)
     : source_(std::move(source)), log_(log), console_(&console), prefix_(std::move(prefix)) {}
 
 Relay::Result Relay::pump() {
-  std::array<char, 1 << 16>
-      buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): read() fills it
+  std::array<char, 1 << 16> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): read() fills
   const ssize_t count = ::read(source_.get(), buffer.data(), buffer.size());
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Result::kNothingNow;
-  if (count <= 0) return Result::kEnd;  // a pseudo-terminal ends with EIO
+  if (count <= 0) return Result::kEnd;  // the end of a pseudo-terminal is the error EIO
   const std::string_view text(buffer.data(), static_cast<std::size_t>(count));
   for (std::string_view rest = text; !rest.empty() && log_ >= 0;) {
     const ssize_t written = ::write(log_, rest.data(), rest.size());
     if (written > 0) {
       rest.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
-      // A full disk must not end a run that may have days behind it.
+      // A full disk must not end a run that may have been running for days.
       console_->write(
           join_message("trireme: a log file is cut short here: ", describe_errno(errno), "\n"));
       log_ = -1;

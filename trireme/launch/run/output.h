@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of a rank's output: always whole into its log file, and for ranks that are shown to the
-// console as well, through pipes, or through a pseudo-terminal where the console is a terminal, so
-// that progress bars work.
+// Carries the output of ranks. All output goes to the rank's log file. Ranks that are shown on the
+// console write through pipes, or through a pseudo-terminal if the console is a terminal, so that
+// progress bars work.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -14,34 +14,41 @@
 
 namespace trireme::launch {
 
-/// Our standard output and error.
+/// The standard output and standard error of this process.
 struct Consoles {
   Console output{1};
   Console error{2};
 };
 
-/// Writes a line of the launcher's own to standard error: on a terminal not behind what a rank has
-/// left unfinished there.
+/// Writes a line of the launcher itself to standard error. On a terminal it starts on a new line,
+/// even if a rank has left an unfinished line there.
 void say(Consoles& consoles, const std::string& line);
 
-/// One stream of one rank, read by the launcher. Not thread-safe.
+/// One output stream of one rank, read by the launcher. Not thread-safe.
 class Relay {
  public:
-  /// @param prefix put before each line, of which then only whole ones are shown; empty to hand
-  /// bytes through as they come.
+  /// Reads from `source` and copies everything to the log and the console.
+  /// @param source the read end of a pipe or pseudo-terminal.
+  /// @param log the descriptor of the log file.
+  /// @param console the console that shows the output.
+  /// @param prefix a text before each line, which is then shown only when it is complete. If empty,
+  /// bytes are passed on as they arrive.
   Relay(UniqueFd source, int log, Console& console, std::string prefix);
 
-  /// What `pump` met.
+  /// The result of `pump`: data was moved, there is none at the moment, or the stream has ended.
   enum class Result { kMore, kNothingNow, kEnd };
-  /// Moves up to 64 KiB without waiting.
+  /// Moves up to 64 KiB without blocking.
   Result pump();
-  /// Shows a last line that has no end, and closes the stream.
+  /// Shows an unfinished last line, and closes the stream.
   void close();
 
+  /// Returns true until close().
   bool is_open() const { return static_cast<bool>(source_); }
+  /// Returns the descriptor to poll for input.
   int fd() const { return source_.get(); }
+  /// Returns the console that shows the output.
   const Console& console() const { return *console_; }
-  /// Whether the log lacks something.
+  /// Returns true if a part of the output could not be written to the log.
   bool is_log_cut() const { return is_log_cut_; }
 
  private:
@@ -55,22 +62,22 @@ class Relay {
   std::string unfinished_line_;
 };
 
-/// Everything about one rank's output. The rank's own ends are `output` and `error`, to be closed
-/// once it runs.
+/// The output of one rank. The rank's own ends are `output` and `error`; close them when the rank
+/// has started.
 struct RankOutput {
-  std::filesystem::path log_path;
-  UniqueFd log;
-  UniqueFd output;
-  UniqueFd error;
-  std::vector<Relay> relays;
+  std::filesystem::path log_path;  ///< the path of the log file
+  UniqueFd log;                    ///< the log file
+  UniqueFd output;                 ///< the rank's standard output
+  UniqueFd error;                  ///< the rank's standard error
+  std::vector<Relay> relays;       ///< the streams that the launcher reads
 };
 
-/// Opens the log file `rank_<rank>.log` in `folder`, empty, and what `mode` asks for. Throws
-/// ConfigError where the file cannot be made, or is something other than a file.
+/// Creates an empty log file `rank_<rank>.log` in `folder`, and connects the rank as `mode` asks
+/// for. Throws ConfigError if the file cannot be created or is not a regular file.
 RankOutput open_output(int rank, const std::filesystem::path& folder, Output mode,
                        Consoles& consoles);
 
-/// Gives a pseudo-terminal the size of our own terminal.
+/// Gives a pseudo-terminal the window size of the real terminal.
 void copy_window_size(int pseudo_terminal);
 
 }  // namespace trireme::launch

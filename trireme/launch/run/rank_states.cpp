@@ -15,7 +15,7 @@
 namespace trireme::launch {
 namespace {
 
-// The kernel tells only a parent by which signal its child was stopped.
+// Only a parent learns from the kernel by which signal its child was stopped.
 std::string describe_stop(const Process& process) {
   if (process.state == 't') return "a debugger";
   siginfo_t info{};
@@ -47,7 +47,8 @@ std::optional<StoppedProcess> find_stopped(pid_t process, TracedProcesses& trace
 Activity::Clock::duration Activity::update(std::uint64_t ticks, Clock::time_point now) {
   const auto seconds = std::chrono::duration<double>(now - since_).count();
   const double allowed = 1 + seconds * static_cast<double>(::sysconf(_SC_CLK_TCK)) / 100;
-  // A process that ended takes its time with it; what is left starts anew.
+  // When a process ends, its processor time disappears from the sum, which may then be smaller than
+  // before.
   if (ticks < ticks_ || static_cast<double>(ticks - ticks_) > allowed) {
     ticks_ = ticks;
     since_ = now;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What /proc shows of ranks that run: whether one is stopped, and whether those that are left still
-// work.
+// Determines from /proc if a running rank is stopped, and if the remaining ranks still work.
 #pragma once
 
 #include <trireme/base/traced_processes.h>
@@ -14,29 +13,35 @@
 
 namespace trireme::launch {
 
-/// A process that does not go on until somebody lets it.
+/// A process that is stopped and waits to be continued.
 struct StoppedProcess {
-  int id = 0;
-  /// `SIGSTOP`, `a signal` or `a debugger`.
+  int id = 0;  ///< the process id
+  /// What stopped it: a signal such as `SIGSTOP`, `a signal` if it is unknown, or `a debugger`.
   std::string by;
 };
 
-/// Returns the process of a rank that is stopped: `process` itself or one that it started, as a
-/// wrapper starts the program. Costs two small files for each. `traced` is what earlier looks at
-/// this rank have seen: a process that a tracer stops counts from the second look on, for strace
-/// stops one for a moment at each system call.
+/// Returns the stopped process of a rank, if any: `process` itself or a descendant, because a
+/// wrapper may start the program. Reads two small files per process. A process that a tracer has
+/// stopped counts only from the second observation on, because strace stops processes for a moment
+/// at each system call.
+/// @param process the process id of the rank.
+/// @param traced what earlier calls for this rank have observed.
 std::optional<StoppedProcess> find_stopped(pid_t process, TracedProcesses& traced);
 
-/// Tells for how long processes have done next to nothing: less than one hundredth of one core,
-/// which leaves out threads that only look around now and then.
+/// Measures for how long processes have been idle. Idle means less than one hundredth of one core,
+/// so that threads which wake up periodically do not count.
 class Activity {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// @param ticks processor time now, from anywhere on.
+  /// Starts measuring at `now`.
+  /// @param ticks the processor time at `now`, counted from any origin.
+  /// @param now the current time.
   Activity(std::uint64_t ticks, Clock::time_point now) : ticks_(ticks), since_(now) {}
 
-  /// Returns for how long they have been idle, with `ticks` of processor time by `now`.
+  /// Returns the time that the processes have been idle.
+  /// @param ticks their processor time at `now`.
+  /// @param now the current time.
   Clock::duration update(std::uint64_t ticks, Clock::time_point now);
 
  private:

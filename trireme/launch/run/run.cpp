@@ -28,8 +28,8 @@ RunPlan plan_for_this_machine(const RunOptions& options) {
   return make_plan(options, Environment::of_process(), allowed_cores(), available_cores());
 }
 
-// Whoever starts us with closed standard streams would have their numbers given to files and pipes
-// of ours. The ranks inherit these.
+// Opens /dev/null in place of standard streams that are closed. Otherwise files and pipes would get
+// their numbers, and the ranks would inherit them as standard streams.
 void open_standard_streams() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::open("/dev/null", O_RDWR)) {
     if (fd <= 2) continue;
@@ -38,7 +38,8 @@ void open_standard_streams() {
   }
 }
 
-// Host 0 of several listens on all its interfaces, and need not know its own name.
+// Returns the address of the store. Host 0 of several listens on all its interfaces and does not
+// need to know its own name.
 StoreAddress place_of(const RunPlan& plan, const RunOptions& options, ListeningSocket socket,
                       const std::string& secret) {
   const bool is_named = !plan.hosts_store || options.nodes == 1;
@@ -49,9 +50,9 @@ StoreAddress place_of(const RunPlan& plan, const RunOptions& options, ListeningS
           .secret = secret};
 }
 
-// The supervisor has a few descriptors for each rank, the store's process two connections for each:
-// its own and that of its watch.
-// The limit that matters is the hard one: those two processes raise theirs to it.
+// Throws ConfigError if there are not enough open files. The supervisor needs a few descriptors per
+// rank, and the store's process two connections per rank: its own and that of its watch. Only the
+// hard limit matters, because both processes raise their soft limit to it.
 void check_open_files(const RunPlan& plan, const RunOptions& options) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -68,7 +69,8 @@ void check_open_files(const RunPlan& plan, const RunOptions& options) {
                     "raise it (ulimit -Hn, LimitNOFILE, limits.conf), or start fewer ranks");
 }
 
-// Launchers of several hosts cannot tell each other one that others would not hear.
+// Returns the secret of the run. With several hosts it must be given, because launchers have no
+// secure way to tell each other one.
 std::string secret_of(const RunOptions& options) {
   const auto given = Environment::of_process().find(kSecretVariable);
   if (!given) return options.nodes == 1 ? make_secret() : "";
@@ -94,8 +96,8 @@ fs::path make_log_folder(const RunOptions& options) {
   return folder;
 }
 
-// Whether no rank has written a log: they may have run for long until the store turned out not to
-// be there, and were promised that their logs stay.
+// Returns true if no rank has written a log. Ranks may have run for long until the store turned out
+// to be missing, and the logs of such a run are kept.
 bool is_silent(const fs::path& folder) {
   std::error_code failure;
   for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
@@ -106,7 +108,7 @@ bool is_silent(const fs::path& folder) {
   return !failure;
 }
 
-// Where the store is served, for the ranks of this host and of others.
+// Opens the socket of the store, for the ranks of this host and of others.
 ListeningSocket listen_for(const RunOptions& options) {
   ListeningSocket socket = [&] {
     if (options.nodes > 1) return listen_on(Reach::kAllInterfaces, options.master_port);
@@ -130,7 +132,7 @@ int run(const RunOptions& options) {
   add_variable(plan, "TRIREME_RUN_ID",
                join_message(host_name(), "-", ::getpid(), "-", socket.port));
   const fs::path log_folder = make_log_folder(options);
-  // Beside the logs, what each rank did last, should a group fail.
+  // If a group fails, each rank writes its last operations to a file beside the logs.
   const auto& given = options.environment;
   if (!Environment::of_process().has("TRIREME_DUMP") &&
       std::none_of(given.begin(), given.end(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trireme run`: starts the ranks of this host and sees to it that all of them end, however it
-// comes. The program itself is apps/trireme; how nothing can be left behind is
-// docs/decisions/0001-two-process-launcher.md.
+// `trireme run`: starts the ranks of this host and guarantees that all of them end, whatever
+// happens. The command-line program is apps/trireme. docs/decisions/0001-two-process-launcher.md
+// explains how it leaves no process behind.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -18,33 +18,35 @@
 
 namespace trireme::launch {
 
-/// Which ranks appear on the console. Log files always have everything.
+/// The ranks whose output appears on the console. Log files always contain everything.
 enum class Output {
-  kFirst,  ///< rank 0, as it is
-  kAll,    ///< every rank, each line with `[rank 3] ` in front
-  kNone,
+  kFirst,  ///< only rank 0, unchanged
+  kAll,    ///< every rank, each line preceded by `[rank 3] `
+  kNone,   ///< no rank
 };
 
-/// To which cores a rank is bound.
+/// The cores that a rank is bound to.
 enum class Binding {
-  kNone,
-  kCore,  ///< to its share of the cores that the launcher may use
+  kNone,  ///< not bound
+  kCore,  ///< bound to its share of the cores that the launcher may use
 };
 
-/// Where the store of a run is.
+/// The address of the store of a run.
 struct StoreAddress {
-  /// Listens already and is to be served; none where the launcher of another host serves the store.
+  /// The listening socket to serve the store on. Empty if the launcher of another host serves the
+  /// store.
   UniqueFd listening_socket;
-  /// Where this process reaches it.
+  /// The host at which this process reaches the store.
   std::string address;
+  /// The port of the store.
   int port = 0;
-  /// How long connecting may take.
+  /// The time limit for connecting.
   std::chrono::milliseconds timeout{};
-  /// Of the run (launch/secret.h); empty: it has none.
+  /// The secret of the run (launch/secret.h). Empty if there is none.
   std::string secret = {};
 };
 
-/// The store of a run in the hands of a launcher. Not thread-safe.
+/// The launcher's access to the store of a run. Not thread-safe.
 class RunStore {
  public:
   RunStore() = default;
@@ -52,62 +54,74 @@ class RunStore {
   RunStore& operator=(const RunStore&) = delete;
   virtual ~RunStore() = default;
 
-  /// Tells whoever waits for a rank that it ended, and how (`exited with code 3`). Throws where the
-  /// store is gone.
+  /// Publishes that a rank has ended and how (`exited with code 3`), for ranks that wait for it.
+  /// Throws if the store is gone.
   virtual void publish_exit(int rank, std::string_view how) = 0;
 
-  /// Whether anybody but this launcher has written into the store. Throws where the store is gone.
+  /// Returns true if anybody but this launcher has written to the store. Throws if the store is
+  /// gone.
   virtual bool is_used() = 0;
 };
 
-/// Serves the store at a place, or joins it, for as long as what it returns lives. Blocking up to
-/// the place's timeout; throws ConfigError where that fails.
+/// Opens the store at an address: serves it, or joins it, for the lifetime of the returned object.
+/// Blocks for up to the timeout of the address. Throws ConfigError on failure.
 using StoreOpener = std::function<std::unique_ptr<RunStore>(StoreAddress)>;
 
-/// What to run, and how.
+/// The program to run and the options of the run.
 struct RunOptions {
-  /// The program, found as a shell would, and its arguments.
+  /// The program, which is searched in PATH like in a shell, and its arguments.
   std::vector<std::string> command;
-  /// Ranks on this host. Default: one for each core that this process may use (affinity and control
-  /// group).
+  /// The number of ranks on this host. By default one for each core that this process may use,
+  /// considering its affinity mask and control group.
   std::optional<int> processes;
-  /// Hosts of the run; the same command runs on each, with its own `node_rank`.
+  /// The number of hosts of the run. The same command runs on each host, with its own `node_rank`.
   int nodes = 1;
+  /// The number of this host, from 0. Required if there are several hosts.
   std::optional<int> node_rank;
-  /// Where node 0 serves the store. Needed for several nodes; on one, 127.0.0.1 and a free port.
+  /// The address at which node 0 serves the store. Required for several nodes; by default 127.0.0.1
+  /// and a free port.
   std::optional<std::string> master_address;
+  /// The port at which node 0 serves the store. Required if there are several hosts.
   std::optional<int> master_port;
-  /// Folder for `rank_<r>.log`, made if missing. Default: a fresh one under the temporary
-  /// directory, which a run that succeeds removes.
+  /// The folder for the log files `rank_<r>.log`, created if it is missing. By default a new folder
+  /// under the temporary directory, which is removed after a successful run.
   std::optional<std::filesystem::path> log_folder;
+  /// The cores that ranks are bound to.
   Binding binding = Binding::kNone;
+  /// The ranks whose output appears on the console.
   Output output = Output::kFirst;
-  /// TRIREME_TIMEOUT of the ranks.
+  /// The value of TRIREME_TIMEOUT for the ranks.
   std::optional<std::chrono::seconds> timeout;
-  /// Further variables of the ranks.
+  /// Additional environment variables of the ranks.
   std::vector<std::pair<std::string, std::string>> environment;
-  /// Between SIGTERM and SIGKILL for ranks that are to end.
+  /// The time between SIGTERM and SIGKILL for ranks that must end.
   std::chrono::milliseconds grace{std::chrono::seconds{5}};
-  /// Once a rank has ended well, others are ended when they have used next to no processor time for
-  /// so long: they hang or are stopped. 0 or less: never.
+  /// The longest time that ranks may stay idle after another rank has ended successfully. Such
+  /// ranks hang or are stopped, and are ended. With 0 or less, they are never ended.
   std::chrono::milliseconds linger{std::chrono::seconds{300}};
-  /// Opens the store, in a process of its own. Default: none, and connections wait in the socket's
-  /// backlog for ever.
+  /// Opens the store in a process of its own. By default the store is not opened, and connections
+  /// wait in the backlog of the socket for ever.
   StoreOpener open_store;
 };
 
-/// Runs the program and returns its exit code: 0 if all ranks end with 0, else the code of the rank
-/// that failed first, or 128 plus the signal that killed it or that the launcher was ended by; 1
-/// where all ranks ended with 0 but what they printed could not be written, or the store broke.
-/// Blocking. All ranks and all processes below them are gone when it returns, and also when this
-/// process is killed. To be called from the main thread, which stays the only one until it returns:
-/// it forks, and takes over SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT and SIGWINCH, except
-/// those that are ignored (nohup, jobs in the background), and SIGCHLD. Throws ConfigError where
-/// nothing could be started.
+/// Runs the program on all ranks of this host and returns the exit code of the run. Blocking. When
+/// it returns, all ranks and their descendants have ended; they also end if this process is killed.
+///
+/// The exit code is:
+/// - 0 if all ranks end with 0;
+/// - the code of the rank that failed first, or 128 plus the signal that killed it;
+/// - 128 plus the signal by which the launcher was ended;
+/// - 1 if all ranks ended with 0, but their output could not be written, the store broke, or ranks
+///   hung after others had ended.
+///
+/// Must be called from the main thread, which must be the only thread until it returns, because it
+/// forks. Takes over SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH and SIGCHLD.
+/// Signals that are ignored stay ignored (nohup, background jobs), except SIGCHLD. Throws
+/// ConfigError if nothing could be started.
 int run(const RunOptions& options);
 
-/// Returns what `run` would start, one line a rank that a shell could run: variables, core binding,
-/// command. Throws ConfigError like `run`.
+/// Returns what `run` would start, with one line per rank that a shell can execute: variables, core
+/// binding and command. Throws ConfigError like `run`.
 std::string describe_run(const RunOptions& options);
 
 }  // namespace trireme::launch

@@ -76,7 +76,7 @@ std::optional<std::string> given_variable(const RunOptions& options, std::string
   return value;
 }
 
-// What ranks find in a variable, where the plan has nothing to say.
+// Returns the value that ranks find in a variable which the plan does not set.
 std::optional<std::string> variable_of(const RunOptions& options, const Environment& environment,
                                        std::string_view name) {
   const auto given = given_variable(options, name);
@@ -90,7 +90,7 @@ std::chrono::milliseconds timeout_of(const RunOptions& options, const Environmen
   return Settings::from(Environment({{kName, text.value_or("")}})).timeout;
 }
 
-// Empty unless the threads of all ranks are more than the cores.
+// Returns a warning if all ranks together have more threads than cores, otherwise an empty text.
 std::string describe_crowding(int count, int threads, int cores) {
   if (static_cast<std::int64_t>(count) * threads <= cores) return "";
   const int fitting = std::max(1, cores / std::max(1, threads));
@@ -103,7 +103,8 @@ std::string describe_crowding(int count, int threads, int cores) {
                     : join_message("OMP_NUM_THREADS=", std::max(1, cores / count), " fits"));
 }
 
-// Cores [first, last) of `index` among `count`; with fewer cores than ranks, ranks take turns.
+// Returns the share of the cores for `index` of `count` ranks. If there are fewer cores than ranks,
+// several ranks share a core.
 std::vector<int> share_of_cores(const std::vector<int>& cores, std::size_t index,
                                 std::size_t count) {
   if (cores.size() < count) return {cores.at(index % cores.size())};
@@ -146,7 +147,7 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
                       {"GROUP_WORLD_SIZE", std::to_string(options.nodes)},
                       {"MASTER_ADDR", options.master_address.value_or("127.0.0.1")},
                       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                      {"TORCHELASTIC_RESTART_COUNT", "0"}};  // not that of a torchrun around us
+                      {"TORCHELASTIC_RESTART_COUNT", "0"}};  // overrides that of an outer torchrun
     if (options.binding == Binding::kCore) {
       rank.cores = share_of_cores(allowed_cores, static_cast<std::size_t>(local_rank),
                                   static_cast<std::size_t>(count));
@@ -160,7 +161,7 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
   };
   const int fair_threads = std::max(1, available_cores / count);
   add_unless_given("OMP_NUM_THREADS", std::to_string(fair_threads));
-  // A list, a number for each nested level, is left to the user.
+  // OMP_NUM_THREADS may be a list with a number for each nested level, which is not parsed here.
   const auto given_threads = variable_of(options, environment, "OMP_NUM_THREADS");
   const auto threads = given_threads ? parse_number<int>(*given_threads) : fair_threads;
   if (const auto crowding =
@@ -168,8 +169,8 @@ RunPlan make_plan(const RunOptions& options, const Environment& environment,
       !crowding.empty()) {
     plan.warnings.push_back(crowding);
   }
-  // malloc asks for huge pages then. Where tensors are in its memory, a step gets that of large
-  // gradients anew from the kernel, and page by page that takes as long as computing them.
+  // This makes malloc request huge pages. Without it, if tensors use malloc, each step gets the
+  // memory of large gradients from the kernel page by page, which takes as long as computing them.
   add_unless_given("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
   for (const auto& [name, value] : options.environment) add_variable(plan, name, value);
   return plan;

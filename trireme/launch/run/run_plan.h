@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each rank gets: variables, cores, command. Computed before anything is started, and printed
-// by a dry run.
+// The plan of a run: the variables, cores and command of each rank. It is computed before any
+// process starts, and printed by a dry run.
 #pragma once
 
 #include <trireme/base/environment.h>
@@ -15,10 +15,11 @@ namespace trireme::launch {
 
 /// One process to start.
 struct RankPlan {
+  /// The rank in the world.
   int rank = 0;
-  /// In addition to the launcher's own variables, or instead of them.
+  /// Environment variables, in addition to the launcher's own or replacing them.
   std::vector<std::pair<std::string, std::string>> variables;
-  /// Empty: wherever the launcher may run.
+  /// The cores to bind the rank to. If empty, the rank may use all cores of the launcher.
   std::vector<int> cores;
 };
 
@@ -26,30 +27,38 @@ struct RankPlan {
 struct RunPlan {
   /// Path of the program.
   std::string program;
+  /// The program and its arguments.
   std::vector<std::string> command;
+  /// The number of ranks on all hosts.
   int world_size = 1;
-  /// The launcher of this host serves the store.
+  /// True if the launcher of this host serves the store.
   bool hosts_store = true;
+  /// The number of hosts.
   int nodes = 1;
-  /// How long the ranks, and the launcher, wait for the store.
+  /// The time limit of the ranks and the launcher for reaching the store.
   std::chrono::milliseconds timeout{};
-  /// What is no error, but probably not what was wanted.
+  /// Warnings about options that are permitted but probably not intended.
   std::vector<std::string> warnings;
+  /// The ranks of this host.
   std::vector<RankPlan> ranks;
 };
 
-/// Checks the options and works out the plan, except for a port that is chosen later. Throws
-/// ConfigError naming the option, its value and what was expected.
+/// Checks the options and computes the plan, except for a port that is chosen later. Throws
+/// ConfigError with the option, its value and what was expected.
+/// @param options the options of the run.
+/// @param environment the variables of the launcher.
+/// @param allowed_cores the cores that the launcher may use.
+/// @param available_cores the number of cores that the launcher may use, considering CPU quotas.
 RunPlan make_plan(const RunOptions& options, const Environment& environment,
                   const std::vector<int>& allowed_cores, int available_cores);
 
-/// Adds a variable to every rank.
+/// Sets a variable for every rank, replacing an earlier value.
 void add_variable(RunPlan& plan, const std::string& name, const std::string& value);
 
-/// Quotes a word for a POSIX shell where that is needed.
+/// Quotes a word for a POSIX shell if necessary.
 std::string shell_quote(const std::string& word);
 
-/// One line a rank: `RANK=0 WORLD_SIZE=2 … taskset -c 0-1 program argument`.
+/// Returns one line per rank: `RANK=0 WORLD_SIZE=2 … taskset -c 0-1 program argument`.
 std::string describe(const RunPlan& plan);
 
 }  // namespace trireme::launch

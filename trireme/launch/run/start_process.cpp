@@ -32,7 +32,8 @@ bool is_folder(const std::string& path) {
 
 bool is_executable(const std::string& path) { return ::access(path.c_str(), X_OK) == 0; }
 
-// Source code is built, or given to an interpreter; no permission makes it run.
+// Returns a hint for source files, which must be built or given to an interpreter; permissions
+// alone do not make them run.
 std::string_view source_hint(const std::string& path) {
   const std::string kind = std::filesystem::path(path).extension().string();
   constexpr std::array<std::string_view, 10> kCompiled{".c", ".cc", ".cpp", ".cxx", ".c++",
@@ -71,7 +72,8 @@ std::vector<std::string> folders_of(std::string_view search_path) {
   }
 }
 
-// Everything the child touches between fork and exec, where it may neither allocate nor take locks.
+// All data that the child uses between fork and exec, where it must neither allocate memory nor
+// take locks.
 struct ChildPlan {
   const char* program;
   char* const* arguments;
@@ -93,8 +95,8 @@ struct ChildPlan {
 
 [[noreturn]] void become(const ChildPlan& plan) {
   ::setpgid(0, 0);
-  // From here on the kernel kills this process when its parent ends; if that has happened already,
-  // it does not.
+  // From here on, the kernel kills this process when its parent ends. If the parent ended before
+  // this call, the signal never comes, so the parent's id is checked as well.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(127);
   if (::dup2(plan.input, 0) < 0 || ::dup2(plan.output, 1) < 0 || ::dup2(plan.error, 2) < 0)
@@ -127,7 +129,7 @@ std::vector<std::string> merged_environment(const ProcessStart& start) {
   return entries;
 }
 
-// A core mask as large as its largest core needs.
+// Returns a core mask that is large enough for the highest core.
 std::vector<cpu_set_t> core_mask(const std::vector<int>& cores) {
   if (cores.empty()) return {};
   const auto sets = static_cast<std::size_t>(std::ranges::max(cores)) / CPU_SETSIZE + 1;
@@ -207,8 +209,8 @@ pid_t start_process(const ProcessStart& start) {
   if (child == 0) become(plan);
   if (child < 0) refuse(start, errno);
   write_end.reset();
-  // The pipe closes by itself when the program starts; what comes out of it is the reason why it
-  // did not.
+  // A successful exec closes the pipe, because it is close-on-exec. Otherwise the pipe delivers the
+  // errno of the failure.
   int failure = 0;
   ssize_t count = 0;
   do {

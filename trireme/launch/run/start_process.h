@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finding a program as a shell does, and starting it as a process that cannot outlive its parent.
+// Finds a program as a shell does, and starts it as a process that cannot outlive its parent.
 #pragma once
 
 #include <sys/resource.h>
@@ -14,30 +14,31 @@
 
 namespace trireme::launch {
 
-/// Returns the path of a program: `name` itself where it holds a slash, else its place in the
-/// folders of `search_path` (PATH's format). Throws ConfigError that says where it looked, or that
-/// it is a folder, source code or not executable.
+/// Returns the path of a program: `name` itself if it contains a slash, otherwise its location in
+/// the folders of `search_path` (in the format of PATH). Throws ConfigError that names the folders,
+/// or says that the file is a folder, source code or not executable.
 std::string find_program(const std::string& name, std::string_view search_path);
 
-/// A process to start. Descriptors stay the caller's.
+/// A process to start. Its descriptors remain the property of the caller.
 struct ProcessStart {
-  std::string program;
-  std::vector<std::string> command;
-  /// Instead of or in addition to our own variables.
+  std::string program;               ///< the path of the program
+  std::vector<std::string> command;  ///< argv, starting with the name of the program
+  /// Environment variables, in addition to those of this process or replacing them.
   std::vector<std::pair<std::string, std::string>> variables;
-  /// Cores to be bound to; empty for those of the caller.
+  /// The cores to bind the process to. If empty, it may use those of the caller.
   std::vector<int> cores;
-  int input = 0;
-  int output = 1;
-  int error = 2;
+  int input = 0;   ///< the descriptor that becomes standard input
+  int output = 1;  ///< the descriptor that becomes standard output
+  int error = 2;   ///< the descriptor that becomes standard error
+  /// The signal mask of the process.
   sigset_t signal_mask{};
-  /// Its limits of open files, where they are not to be ours.
+  /// The limits of open files, if they differ from those of this process.
   std::optional<rlimit> open_files;
 };
 
-/// Starts the process as leader of a process group of its own and returns its id, once the program
-/// runs in it. It is killed when the calling thread ends. Throws ConfigError where the program
-/// cannot be run.
+/// Starts a process as the leader of its own process group. Returns its id when the program has
+/// started to execute. The kernel kills the process when the calling thread ends. Throws
+/// ConfigError if the program cannot be run.
 pid_t start_process(const ProcessStart& start);
 
 }  // namespace trireme::launch

@@ -22,7 +22,8 @@
 namespace trireme::launch {
 namespace {
 
-// Packets: a letter and a text. To the store: an exit, or the end. From it: a kind of Report.
+// A packet is a letter and a text. The supervisor sends exits and the request to finish. The
+// store's process sends reports.
 constexpr char kExit = 'x';
 constexpr char kFinish = 'e';
 constexpr std::size_t kLongestPacket = 1 << 14;
@@ -31,7 +32,8 @@ char letter_of(StoreProcess::Report::Kind kind) {
   return static_cast<char>('A' + static_cast<int>(kind));
 }
 
-// Returns nothing at the end, and where none is there yet; then errno is EAGAIN.
+// Returns std::nullopt at the end of the channel, and also if no packet is there yet; errno is
+// EAGAIN in the second case.
 std::optional<std::string> receive_packet(int channel, int flags) {
   std::string packet(kLongestPacket, '\0');
   ssize_t count = 0;
@@ -44,11 +46,13 @@ std::optional<std::string> receive_packet(int channel, int flags) {
   return packet;
 }
 
-// The store keeps all that any client sends it. What ranks need is little: past a quarter of what
-// the machine has left, this process fails, before the machine does.
+// Limits the memory of this process. The store keeps everything that any client sends, but ranks
+// need only little. Beyond a quarter of the free memory this process fails, before the whole
+// machine does.
 void bound_memory() {
   constexpr std::int64_t kLeast = std::int64_t{512} << 20;
-  constexpr int kDataField = 6;  // of statm, in pages: what the limit counts, and the stack
+  constexpr int kDataField =
+      6;  // of statm, in pages: the memory that RLIMIT_DATA counts, and stack
   std::ifstream statm("/proc/self/statm");
   statm.imbue(std::locale::classic());
   std::int64_t pages = 0;
@@ -61,7 +65,7 @@ void bound_memory() {
   ::setrlimit(RLIMIT_DATA, &limit);
 }
 
-// The other side of StoreProcess, from its start to its end.
+// The other side of StoreProcess, from the start to the end of the store's process.
 class Server {
  public:
   Server(UniqueFd channel, const StoreOpener& open, StoreAddress place)
@@ -72,12 +76,12 @@ class Server {
       if (serves_) bound_memory();
       report(Kind::kOpen);
     } catch (const std::exception& failure) {
-      // Ranks that cannot reach another host's store say so themselves.
+      // If another host serves the store, ranks that cannot reach it report that themselves.
       if (serves_) report(Kind::kFailed, failure.what());
     }
   }
 
-  // Returns when the supervisor wants no more or is gone.
+  // Returns when the supervisor asks to finish, or is gone.
   void serve() {
     if (serves_ && store_ == nullptr) return;
     while (const auto packet = receive_packet(channel_.get(), 0)) {
@@ -94,7 +98,7 @@ class Server {
     ::send(channel_.get(), packet.data(), packet.size(), MSG_NOSIGNAL);
   }
 
-  // `3 exited with code 1`
+  // Publishes an exit, given as `3 exited with code 1`.
   void publish(const std::string& text) {
     if (store_ == nullptr) return;
     const auto space = text.find(' ');
@@ -102,7 +106,8 @@ class Server {
     try {
       store_->publish_exit(rank, text.substr(space + 1));
     } catch (const std::exception& failure) {
-      // Where another host serves, its store ends with its ranks, and then nobody is left to tell.
+      // If another host serves the store, the store ends with the ranks of that host, and then
+      // nobody needs to be told.
       if (!serves_) return;
       report(
           StoreProcess::Report::Kind::kComplaint,
@@ -116,7 +121,7 @@ class Server {
       const bool is_used = store_->is_used();
       report(is_used ? StoreProcess::Report::Kind::kUsed : StoreProcess::Report::Kind::kUnused);
     } catch (const std::exception&) {
-      return;  // then it is not known
+      return;  // nothing is reported if it is not known
     }
     pollfd nothing{.fd = channel_.get(), .events = 0, .revents = 0};
     ::poll(&nothing, 1, linger_ms);
@@ -133,7 +138,7 @@ class Server {
   if (::getppid() != parent) ::_exit(0);
   ::prctl(PR_SET_NAME, "trireme-store");
   Server(std::move(channel), open, std::move(place)).serve();
-  // Not through the program's exit handlers: they belong to the process that was forked.
+  // _exit() skips the exit handlers of the program, which belong to the process that was forked.
   ::_exit(0);
 }
 
@@ -175,7 +180,7 @@ void StoreProcess::flush() {
         ::send(channel_.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return;
-    if (count < 0) return unsent_.clear();  // it has ended
+    if (count < 0) return unsent_.clear();  // the store's process has ended
     unsent_.pop_front();
   }
 }

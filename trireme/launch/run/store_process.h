@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store of a run in a process of its own below the supervisor, which therefore goes on
-// listening whatever happens there: a start that waits for a network that is down, clients that use
-// up its descriptors, memory that runs out. docs/decisions/0010-the-store-is-a-process.md.
+// Runs the store of a run in a process of its own below the supervisor. The supervisor stays
+// responsive whatever happens there: a start that waits for a network, clients that use up
+// descriptors, or memory that runs out. docs/decisions/0010-the-store-is-a-process.md gives the
+// reasons.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -16,45 +17,51 @@
 
 namespace trireme::launch {
 
-/// The supervisor's end. No call blocks. Not thread-safe.
+/// The supervisor's access to the store's process. No call blocks. Not thread-safe.
 class StoreProcess {
  public:
-  /// Something that the store has to say.
+  /// A message from the store's process.
   struct Report {
+    /// The kinds of messages.
     enum class Kind {
       kOpen,       ///< clients are served, or the store of another host was joined
-      kFailed,     ///< it could not be opened, `text` says why; the process ends
-      kComplaint,  ///< `text` for people
-      kUsed,       ///< after `finish`: ranks have written into it
-      kUnused,     ///< after `finish`: nobody has
+      kFailed,     ///< the store could not be opened, as `text` says; the process ends
+      kComplaint,  ///< `text` is a message for people
+      kUsed,       ///< the answer to `finish`: ranks have written to the store
+      kUnused,     ///< the answer to `finish`: no rank has written to the store
     };
     Kind kind;
     std::string text;
   };
 
-  /// Forks; the caller must have one thread. The new process closes the place's socket here, opens
-  /// the store there, and is killed when the calling thread ends. Throws ConfigError.
+  /// Forks; the caller must have only one thread. The new process opens the store, and the
+  /// listening socket of `place` is closed in this process. The kernel kills the new process when
+  /// the calling thread ends. Throws ConfigError if the process cannot be started.
   StoreProcess(const StoreOpener& open, StoreAddress place);
 
+  /// Returns the process id of the store's process.
   pid_t id() const { return process_; }
-  /// Readable when there is a report, or the process has ended; to be watched for writing too while
-  /// `wants_to_write`.
+  /// Returns the descriptor to poll. It is readable if there is a report or the process has ended.
+  /// While wants_to_write() is true, it must be polled for writing as well.
   int fd() const { return channel_.get(); }
+  /// Returns true if packets wait to be sent.
   bool wants_to_write() const { return !unsent_.empty(); }
-  /// Whether the store is there, as far as was received.
+  /// Returns true if a report has said that the store is open.
   bool is_open() const { return is_open_; }
-  /// Whether it has ended, as far as was received.
+  /// Returns true if the process has ended, as seen by receive().
   bool is_closed() const { return is_closed_; }
 
+  /// Publishes that a rank has ended and how.
   void publish_exit(int rank, std::string_view how);
 
-  /// Asks for a last report, after which the process ends.
-  /// @param linger_ms how long the store is still to be there for ranks of other hosts.
+  /// Requests a final report, after which the process ends.
+  /// @param linger_ms the time in milliseconds for which the store stays available to ranks of
+  /// other hosts.
   void finish(int linger_ms);
 
-  /// Sends what could not be sent before.
+  /// Sends packets that could not be sent before.
   void flush();
-  /// Returns the next report; nothing where none is there yet, or no more can come.
+  /// Returns the next report, or std::nullopt if there is none yet or no more can come.
   std::optional<Report> receive();
 
  private:

@@ -30,14 +30,14 @@ UniqueFd check_fd(int fd, std::string_view what) {
                     "Linux 5.3 or later is needed; check ulimit -n");
 }
 
-// Killed by a signal that is no reaction to what another rank did: an uncaught error ends in
-// SIGABRT, writing to a closed connection in SIGPIPE.
+// Returns true for a signal that is not a reaction to the failure of another rank. An uncaught
+// error ends in SIGABRT, and writing to a closed connection in SIGPIPE.
 bool has_crashed(int status) {
   return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && WTERMSIG(status) != SIGPIPE;
 }
 
-// Looking at /proc takes a descriptor, and the whole machine may have run out of them: then nothing
-// is known for now.
+// Runs `look`, which reads /proc. That needs a descriptor, and the whole machine may have run out
+// of them. In that case nothing is known for now.
 void try_to_look(const std::function<void()>& look) {
   try {
     look();
@@ -69,6 +69,8 @@ int Supervisor::run() {
     start_store();
     start_ranks();
     announce();
+    // The loop below collects the killed ranks, so that nothing is left running when the error
+    // reaches the caller.
   } catch (...) {
     wants_console_ = false;
     kill_all();
@@ -77,7 +79,7 @@ int Supervisor::run() {
   }
   next_look_ = Clock::now() + kBetweenLooks;
   loop();
-  // Ranks that failed or were ended before it came to that have something of their own to say.
+  // Ranks that failed or were ended earlier have a report of their own, which is more useful.
   if (!store_failure_.empty() && !store_broke_ && !first_failure_ && !stop_signal_)
     throw ConfigError(store_failure_, "");
   const int code = report();
@@ -90,8 +92,8 @@ int Supervisor::run() {
   return code;
 }
 
-// For this process and the store's; the ranks get the limits that we were given, for programs that
-// call select().
+// Raises the limit of open files for this process and the store's process. The ranks get the
+// original limits, for programs that call select().
 void Supervisor::raise_open_files() {
   ::getrlimit(RLIMIT_NOFILE, &rank_open_files_);
   rlimit all = rank_open_files_;
@@ -99,7 +101,7 @@ void Supervisor::raise_open_files() {
   ::setrlimit(RLIMIT_NOFILE, &all);
 }
 
-// Before the ranks, whose output the store's process would inherit.
+// Called before the ranks start; otherwise the store's process would inherit their output.
 void Supervisor::start_store() {
   if (!options_.open_store) return;
   store_.emplace(options_.open_store, std::move(place_));
@@ -118,7 +120,8 @@ void Supervisor::start_rank(const RankPlan& plan) {
   Rank& rank = ranks_.emplace_back();
   rank.number = plan.rank;
   rank.output = open_output(plan.rank, log_folder_, options_.output, consoles_);
-  // Rank 0 reads what we were given; a terminal stays ours, for a rank is not in its foreground.
+  // Rank 0 inherits the standard input of the launcher, unless it is a terminal: a rank is not in
+  // the foreground of a terminal and would be stopped by reading from it.
   const bool gets_input = plan.rank == 0 && ::isatty(0) == 0;
   const UniqueFd nothing =
       check_fd(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null readable");
@@ -155,8 +158,8 @@ void Supervisor::loop() {
   while (!is_finished()) {
     update_watches();
     std::array<epoll_event, 64> events{};
-    // The kernel hands ready descriptors over in the order in which they became ready, so that of
-    // several ranks that ended meanwhile the first comes first.
+    // The kernel returns descriptors in the order in which they became ready. If several ranks have
+    // ended meanwhile, the first one is therefore handled first.
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                    milliseconds_to_wait());
     for (int i = 0; i < count; ++i) {
@@ -191,7 +194,7 @@ void Supervisor::handle(Source source, std::size_t index) {
 
 void Supervisor::handle_store() {
   using Kind = StoreProcess::Report::Kind;
-  if (!store_) return;  // it ended just now
+  if (!store_) return;  // it ended while this event was pending
   store_->flush();
   while (const auto report = store_->receive()) {
     switch (report->kind) {
@@ -212,7 +215,8 @@ void Supervisor::handle_store() {
   if (store_->is_closed()) unwatch(store_->fd());
 }
 
-// Without it ranks that come late cannot meet, nor those that are there make new groups.
+// Handles the end of the store's process. Without the store, late ranks cannot join, and existing
+// ranks cannot create new groups.
 void Supervisor::store_ended(int status) {
   if (!store_->is_closed()) handle_store();
   store_.reset();
@@ -228,7 +232,8 @@ void Supervisor::store_ended(int status) {
   kill_all();
 }
 
-// Once no rank of ours is left. What other hosts are still to hear is given a little time.
+// Called when no rank of this host is left. Gives ranks of other hosts a little time to read how
+// these ranks ended.
 void Supervisor::finish_store() {
   if (!store_ || store_is_asked_to_end_) return;
   store_is_asked_to_end_ = true;
@@ -275,14 +280,14 @@ void Supervisor::handle_signals() {
 
 void Supervisor::handle_stop_request(int signal) {
   if (phase_ != Phase::kRunning) {
-    // The second Ctrl-C; or the ranks have failed or ended already, and somebody does not want to
-    // wait.
+    // This is the second Ctrl-C, or the ranks have failed or ended already and the user does not
+    // want to wait.
     if (signal == SIGTERM || signal == SIGHUP) return;
     wants_console_ = false;
     return kill_all();
   }
   stop_signal_ = signal;
-  // The terminal has shown `^C`.
+  // Move to a new line, because the terminal has shown `^C`.
   if (signal == SIGINT && consoles_.error.is_terminal()) consoles_.error.write("\n");
   say(join_message("got ", describe_signal(signal), ", ending ",
                    describe_count(count_running(), "rank"),
@@ -303,13 +308,13 @@ void Supervisor::rank_ended(Rank& rank) {
   if (store_) store_->publish_exit(rank.number, describe_exit(status));
   if (count_running() == 0) finish_store();
   reap_orphans();
-  // Processes that the ranks left behind end with them.
+  // Processes that the ranks leave behind end with them.
   if (phase_ == Phase::kRunning && has_children_ && (failed || count_running() == 0)) end_all();
 }
 
-// A process that crashes closes its connections before its end can be seen. Another rank may take
-// note of that, fail and be gone first: a rank that was exiting by then, and turns out to have
-// crashed, was the first.
+// A process that crashes closes its connections before its end is visible. Another rank may notice
+// that, fail and end first. Therefore a rank that was already exiting at that time, and turns out
+// to have crashed, counts as the first failure.
 void Supervisor::note_failure(Rank& rank) {
   const auto index = static_cast<std::size_t>(&rank - ranks_.data());
   if (phase_ == Phase::kRunning) {
@@ -332,8 +337,8 @@ void Supervisor::note_failure(Rank& rank) {
   }
 }
 
-// Collects ended processes that were handed down to us, and notes when no process is left. A rank
-// that has ended stays for `rank_ended`, which calls this again.
+// Collects ended orphans, which become children of this process, and notes when no process is left.
+// A rank that has ended is left to `rank_ended`, which calls this function again.
 void Supervisor::reap_orphans() {
   while (true) {
     siginfo_t info{};
@@ -349,7 +354,7 @@ void Supervisor::reap_orphans() {
     const bool is_gone = ::waitpid(info.si_pid, &status, WNOHANG) == info.si_pid;
     if (is_gone && store_ && info.si_pid == store_->id()) store_ended(status);
   }
-  // What ended may have started something just before, which then was not there to be told.
+  // A process that ended may have started another one just before, which did not get the signal.
   if (phase_ == Phase::kEnding) ask_all_to_end();
   if (phase_ == Phase::kKilling) kill_all();
 }
@@ -361,7 +366,7 @@ void Supervisor::pump(Stream& stream) {
   stream.relay->close();
 }
 
-// With no process left nothing more can come: what the pipes still hold is the end.
+// When no process is left, no more output can come: what the pipes still hold is the rest.
 void Supervisor::drain() {
   for (Stream& stream : streams_) {
     while (stream.relay->is_open() && !(wants_console_ && stream.relay->console().is_congested())) {
@@ -373,7 +378,7 @@ void Supervisor::drain() {
   }
 }
 
-// Once a second while ranks run.
+// Looks at the ranks once a second while they run.
 void Supervisor::look_at_ranks() {
   if (phase_ != Phase::kRunning || Clock::now() < next_look_) return;
   next_look_ = Clock::now() + kBetweenLooks;
@@ -383,7 +388,8 @@ void Supervisor::look_at_ranks() {
   });
 }
 
-// A stopped rank holds up the others, of whom the one that waits least would be blamed.
+// Reports stopped ranks. A stopped rank blocks the others, and otherwise the rank whose timeout
+// expires first would be blamed.
 void Supervisor::look_for_stopped() {
   if (stopped_by_us_) return;
   for (Rank& rank : ranks_) {
@@ -398,11 +404,11 @@ void Supervisor::look_for_stopped() {
   }
 }
 
-// Ranks that go on when others have ended well may have something to write, or wait for ever for
-// one that is gone: those work, these do not.
+// Ends ranks that hang after others have ended successfully. Such ranks may still write a
+// checkpoint, or wait for ever for a rank that is gone. Processor time tells the two cases apart.
 void Supervisor::look_for_stragglers() {
   constexpr std::chrono::seconds kWorthALine{5};
-  if (stopped_by_us_) return activity_.reset();  // by Ctrl-Z: what stands still is to
+  if (stopped_by_us_) return activity_.reset();  // after Ctrl-Z, idle ranks are intended
   if (count_running() == 0 || count_running() == ranks_.size()) return;
   const auto now = Clock::now();
   std::uint64_t ticks = 0;
@@ -436,13 +442,14 @@ void Supervisor::end_all() {
   ask_all_to_end();
 }
 
-// Each process once: a program may take a second SIGTERM for impatience.
+// Sends SIGTERM to each process only once: some programs take a second SIGTERM as a request to end
+// at once.
 void Supervisor::ask_all_to_end() {
   for_all_there(SIGTERM, [&](const Process& process) {
     const std::pair name(process.id, process.start_time);
     if (asked_to_end_.contains(name)) return;
     send_signal(process, SIGTERM);
-    send_signal(process, SIGCONT);  // a stopped process takes note only when it goes on
+    send_signal(process, SIGCONT);  // a stopped process handles signals only when it continues
     asked_to_end_.insert(name);
   });
 }
@@ -456,7 +463,7 @@ void Supervisor::kill_all() {
 
 void Supervisor::kill_all_there() {
   for_all_there(SIGKILL, [](const Process& process) { send_signal(process, SIGKILL); });
-  // Where the ranks have ended and others are still to hear how, it has its own deadline.
+  // If the ranks have ended and other hosts must still learn how, the store has its own deadline.
   if (!store_ || (wants_console_ && count_running() == 0)) return;
   store_is_asked_to_end_ = true;
   store_deadline_ = Clock::now();
@@ -468,8 +475,8 @@ std::vector<Process> Supervisor::processes_of_ranks() const {
   return all;
 }
 
-// Where the processes cannot be found, at least the ranks get the signal, by the descriptors that
-// we have of them, and all get it with the next try.
+// Calls `act` for all processes of the ranks. If /proc cannot be read, at least the ranks
+// themselves get the signal through their pidfds, and the next attempt reaches all.
 void Supervisor::for_all_there(int signal, const std::function<void(const Process&)>& act) {
   const bool is_first_time = !could_not_look_;
   try {
@@ -495,13 +502,13 @@ void Supervisor::signal_running_ranks(int signal) {
 void Supervisor::next_phase_if_due() {
   if (Clock::now() >= store_deadline_) {
     store_deadline_ = Clock::time_point::max();
-    ::kill(store_->id(), SIGKILL);  // a child that was not waited for: the number is still its own
+    ::kill(store_->id(), SIGKILL);  // not yet waited for, so the number cannot have been reused
   }
   if (could_not_look_ && phase_ == Phase::kEnding) ask_all_to_end();
   if (could_not_look_ && phase_ == Phase::kKilling) kill_all_there();
   if (!has_children_ || Clock::now() < deadline_) return;
   if (phase_ == Phase::kEnding) return kill_all();
-  if (store_deadline_ != Clock::time_point::max()) {  // nothing else may be left
+  if (store_deadline_ != Clock::time_point::max()) {  // only the store's process may be left
     deadline_ = store_deadline_ + kBetweenLooks;
     return;
   }
@@ -544,7 +551,7 @@ void Supervisor::watch(int fd, Source source, std::size_t index, std::uint32_t e
 
 void Supervisor::unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
-// Consoles are watched while text waits for them, streams while their console can take more.
+// Polls consoles while text waits for them, and streams while their console accepts more.
 void Supervisor::update_watches() {
   if (store_ && !store_->is_closed() && store_->wants_to_write() != store_watched_for_writing_) {
     store_watched_for_writing_ = store_->wants_to_write();

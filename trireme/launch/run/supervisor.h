@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts the ranks of one host and the process of the store, carries the ranks' output, and ends
-// them all as soon as one fails or somebody asks. One thread, one epoll; once a second it looks
-// whether ranks are stopped. Runs in the second of the launcher's two processes (two_processes.h).
+// Starts the ranks and the store's process of one host, forwards the ranks' output, and ends all of
+// them as soon as one fails or the user asks. It uses one thread with one epoll, and looks once a
+// second for stopped ranks. Runs in the second of the launcher's two processes (two_processes.h).
 #pragma once
 
 #include <trireme/launch/process_tree.h>
@@ -27,17 +27,22 @@
 
 namespace trireme::launch {
 
-/// The ranks of one run on this host, from start to end. Not thread-safe; `run` is to be called
-/// from the main thread of a process that is a child subreaper, once.
+/// Supervises the ranks of one run on this host, from start to end. Not thread-safe. Call `run`
+/// once, from the main thread of a process that is a child subreaper.
 class Supervisor {
  public:
-  /// @param place where the store is to be served, or another host does.
+  /// Prepares the supervision; nothing is started yet.
+  /// @param plan the processes to start; it must outlive this object.
+  /// @param options the options of the run; they must outlive this object.
+  /// @param log_folder the folder for log files.
+  /// @param place the address of the store.
+  /// @param setting the signal masks, and the connection to the front process.
   Supervisor(const RunPlan& plan, const RunOptions& options, std::filesystem::path log_folder,
              StoreAddress place, SupervisorSetting setting);
 
-  /// Returns the exit code of the run; removes logs that nobody asked for where all went well.
-  /// Throws ConfigError where a rank or the store cannot be started; nothing is left running then
-  /// either.
+  /// Starts the ranks, waits for their end, and returns the exit code of the run. After a
+  /// successful run, removes logs that the user did not ask for. Throws ConfigError if a rank or
+  /// the store cannot be started; no process is left running in that case.
   int run();
 
  private:
@@ -48,9 +53,9 @@ class Supervisor {
   struct Rank {
     int number = 0;
     pid_t process = -1;
-    UniqueFd ended;  // pidfd: readable once the process has ended
+    UniqueFd ended;  // a pidfd, readable when the process has ended
     std::optional<int> status;
-    bool was_exiting = false;  // of its own accord, when the first failure came to light
+    bool was_exiting = false;  // was exiting by itself when the first failure was noticed
     std::optional<StoppedProcess> stopped;
     TracedProcesses traced;
     RankOutput output;
@@ -122,20 +127,20 @@ class Supervisor {
   bool store_watched_for_writing_ = false;
   bool store_is_asked_to_end_ = false;
   Clock::time_point store_deadline_ = Clock::time_point::max();
-  std::optional<bool> store_was_used_;  // unknown where it was not open when the ranks had ended
+  std::optional<bool> store_was_used_;  // unknown if the store was not open when the ranks ended
   std::string store_failure_;
-  bool store_broke_ = false;  // ended while ranks ran
+  bool store_broke_ = false;  // the store's process ended while ranks were running
 
   Phase phase_ = Phase::kRunning;
-  std::set<std::pair<int, std::uint64_t>> asked_to_end_;  // process and its start time
+  std::set<std::pair<int, std::uint64_t>> asked_to_end_;  // process ids with their start times
   Clock::time_point deadline_ = Clock::time_point::max();
-  bool could_not_look_ = false;  // at /proc, when all were to be signalled
+  bool could_not_look_ = false;  // /proc could not be read when all processes had to be signalled
   Clock::time_point next_look_ = Clock::time_point::max();
   bool stopped_by_us_ = false;
-  std::optional<Activity> activity_;  // of the ranks that go on while others have ended well
+  std::optional<Activity> activity_;  // of the ranks that run after others ended successfully
   Clock::time_point last_good_end_;
   bool said_who_goes_on_ = false;
-  std::vector<int> stragglers_;  // ended for doing nothing
+  std::vector<int> stragglers_;  // ranks that were ended because they were idle
   std::vector<int> stopped_at_failure_;
   bool has_children_ = true;
   bool gave_up_ = false;

@@ -38,7 +38,7 @@ void Console::flush() {
       return;
     } else if (errno != EINTR) {
       broken_ = true;
-      // A pipe without readers and a terminal that was closed: nobody wants it.
+      // Nobody wants the text after the reader of a pipe or the terminal is gone.
       const bool nobody_reads = errno == EPIPE || errno == ECONNRESET || is_terminal_;
       if (!nobody_reads) lost_by_ = errno;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our own standard output and error, written without ever blocking: a slow reader holds up the
-// ranks that print, never the supervision.
+// The standard output and error of the launcher, written without ever blocking. A slow reader may
+// delay the ranks that print, but never the supervision.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -10,31 +10,36 @@
 
 namespace trireme::launch {
 
-/// A queue in front of one of our standard streams. Terminals, pipes and sockets take what they can
-/// take at the moment; files are written at once. Text is dropped once nobody reads any more (`|
-/// head`), or it cannot be written (a full disk), which `lost_by` tells. Not thread-safe.
+/// A queue in front of one standard stream of this process. Terminals, pipes and sockets take what
+/// they can at the moment; files are written immediately. Text is dropped when nobody reads any
+/// more (`| head`), or when it cannot be written, for example because the disk is full. Not
+/// thread-safe.
 class Console {
  public:
+  /// Creates an empty queue for a stream.
   /// @param fd a standard stream, which must stay open.
   explicit Console(int fd);
 
+  /// Appends text to the queue and writes as much as possible without blocking.
   void write(std::string_view text);
 
-  /// Writes queued text as far as that is possible without waiting. To be called when `poll_fd` is
-  /// writable.
+  /// Writes queued text as far as possible without blocking. Call it when poll_fd() is writable.
   void flush();
 
-  /// More is queued than should be: read no more from the ranks until it shrinks.
+  /// Returns true if the queue is too long. Do not read from the ranks until it is shorter.
   bool is_congested() const { return queue_.size() - written_ > kCongestion; }
+  /// Returns true if the stream is a terminal.
   bool is_terminal() const { return is_terminal_; }
-  /// Whether a person sees an unfinished line there, such as a progress bar.
+  /// Returns true if a person sees an unfinished line on the terminal, such as a progress bar.
   bool is_amid_line() const { return is_terminal_ && last_ != '\n'; }
-  /// Another stream has ended the line on the same terminal.
+  /// Notes that another stream has ended the line on the same terminal.
   void begin_line() { last_ = '\n'; }
-  /// The errno value by which text was lost that somebody may wait for; 0 where none was.
+  /// Returns the errno value of the failure that lost text somebody may wait for, or 0 if none was
+  /// lost.
   int lost_by() const { return lost_by_; }
+  /// Returns true if the whole queue has been written.
   bool is_empty() const { return written_ == queue_.size(); }
-  /// Descriptor to wait for while the queue is not empty.
+  /// Returns the descriptor to poll for writing while the queue is not empty.
   int poll_fd() const { return own_.get() >= 0 ? own_.get() : fd_; }
 
  private:
@@ -42,8 +47,9 @@ class Console {
 
   int fd_;
   bool is_terminal_ = false;
-  UniqueFd own_;  // a second, non-blocking opening of the same terminal or pipe: flags are shared
-                  // with other programs
+  // A second, non-blocking opening of the same terminal or pipe. Flags of the original are shared
+  // with other programs, so O_NONBLOCK must not be set there.
+  UniqueFd own_;
   bool broken_ = false;
   int lost_by_ = 0;
   char last_ = '\n';

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the supervisor says at the end of a run, and the exit code.
+// Reports the result of a run and computes its exit code.
 #include <trireme/base/error.h>
 #include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/run/supervisor.h>
@@ -23,7 +23,7 @@ int Supervisor::report() {
     code = lost_output || store_broke_ || !stragglers_.empty() ? 1 : 0;
     report_oddities();
   }
-  loop();  // until the console has taken it
+  loop();  // until the console has taken all text
   return code;
 }
 
@@ -61,7 +61,7 @@ void Supervisor::report_failure(const Rank& rank) {
   }
 }
 
-// What to say where no rank failed.
+// Reports what is unusual about a run in which no rank failed.
 void Supervisor::report_oddities() {
   if (const int lost_by = consoles_.output.lost_by(); lost_by != 0) {
     say(join_message("standard output of the ranks was lost: ", describe_errno(lost_by),

@@ -38,8 +38,8 @@ Pipe make_pipe() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// Blocks the handled signals while it lives. SIGCHLD is set back to its default: whoever started us
-// may ignore it, and exit codes would then be lost.
+// Blocks the handled signals during its lifetime. SIGCHLD is reset to its default, because the
+// parent process may have set it to be ignored, and exit codes would then be lost.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -59,15 +59,15 @@ class BlockedSignals {
   sigset_t original_{};
 };
 
-// The supervisor's whole life. It has a process group of its own, so that the terminal's signals
-// and a `kill` of the front's group reach the front process only.
+// Runs the supervisor until its end. It has its own process group, so that signals from the
+// terminal, and a `kill` of the front's group, reach only the front process.
 [[noreturn]] void be_supervisor(const std::function<int(SupervisorSetting)>& supervise,
                                 SupervisorSetting setting, UniqueFd failure) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGTTOU, SIG_IGN);  // it writes to a terminal of which it is not the foreground
-  ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of file sizes is a log that is cut short
+  ::signal(SIGTTOU, SIG_IGN);  // it writes to a terminal without being in its foreground
+  ::signal(SIGXFSZ, SIG_IGN);  // a log at the file size limit is shortened, which is no failure
   int code = 2;
   try {
     code = supervise(std::move(setting));
@@ -76,11 +76,11 @@ class BlockedSignals {
     const std::string message = std::string(error.what()).substr(0, kFitsIntoPipe);
     [[maybe_unused]] const ssize_t written = ::write(failure.get(), message.data(), message.size());
   }
-  // A process of its own ends here: it must not return into the caller's program a second time.
+  // This process ends here: it must not return into the caller's program a second time.
   std::exit(code);  // NOLINT(concurrency-mt-unsafe)
 }
 
-// Waits for the supervisor and passes on what the user wants meanwhile. Returns its wait status.
+// Waits for the supervisor and forwards signals to it meanwhile. Returns its wait status.
 int wait_and_forward(pid_t supervisor, const sigset_t& signals) {
   while (true) {
     const int signal = ::sigwaitinfo(&signals, nullptr);
@@ -105,7 +105,7 @@ std::string read_all(int fd) {
   }
 }
 
-// Makes orphans below this process its children while it lives.
+// Makes orphaned descendants of this process its children during its lifetime.
 class Subreaper {
  public:
   Subreaper() {
@@ -120,7 +120,7 @@ class Subreaper {
   int before_ = 0;
 };
 
-// All that is below this process: nothing, as a rule.
+// Returns all children and descendants of this process; usually there are none.
 std::vector<Process> family() {
   siginfo_t ended{};
   if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0) return {};
@@ -129,8 +129,9 @@ std::vector<Process> family() {
   return all;
 }
 
-// After the supervisor was killed: all that was below it is below us now, beside what was there
-// `before` and is the caller's. Gives up on what resists SIGKILL.
+// Kills what the supervisor left behind when it was killed: its descendants are now children of
+// this process. Processes in `before` belong to the caller and are left alone. Gives up on
+// processes that SIGKILL does not end.
 void end_orphans(const std::vector<Process>& before) {
   const auto was_there = [&](const Process& child) {
     return std::ranges::any_of(before, [&](const Process& known) {
@@ -156,7 +157,7 @@ void end_orphans(const std::vector<Process>& before) {
     try {
       if (end_those_there()) return;
     } catch (const ConfigError& failure) {
-      // Looking failed, which says nothing about what is there.
+      // A failure to look says nothing about the processes that exist, so try again.
       if (std::chrono::steady_clock::now() > deadline) std::cerr << failure.what() << '\n';
     }
     if (std::chrono::steady_clock::now() > deadline) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two processes that watch each other: the front one, which the user sees and signals, and the
-// supervisor, which has the ranks below it. Whichever is killed, the other ends all that is left.
-// docs/decisions/0001-two-process-launcher.md has the reasons.
+// Splits the launcher into two processes that watch each other. The front process is what the user
+// sees and signals; the supervisor has the ranks below it. If either is killed, the other one ends
+// all that is left. docs/decisions/0001-two-process-launcher.md gives the reasons.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -11,23 +11,25 @@
 
 namespace trireme::launch {
 
-/// What the supervisor finds when it starts. Signals in `blocked` reach it through a signalfd.
+/// The data that the supervisor gets at its start. Signals in `blocked` reach it through a
+/// signalfd.
 struct SupervisorSetting {
-  /// Comes to its end when the front process is gone.
+  /// A pipe that reaches its end when the front process is gone.
   UniqueFd front;
+  /// The signals that the launcher handles, which are blocked.
   sigset_t blocked{};
-  /// For the ranks.
+  /// The signal mask for the ranks.
   sigset_t original_mask{};
 };
 
-/// Signals that the launcher acts upon. Not those that whoever started it had it ignore: SIGHUP
-/// under nohup, SIGINT and SIGQUIT for a job in the background.
+/// Returns the signals that the launcher handles. Signals that were ignored when it started are
+/// left out: SIGHUP under nohup, and SIGINT and SIGQUIT for a background job.
 sigset_t handled_signals();
 
-/// Forks; calls `supervise` in the new process, whose exit code it returns, and meanwhile passes
-/// signals on. If `supervise` throws, this throws ConfigError with the same message. If the
-/// supervisor is killed, kills everything below it and returns 128 plus the signal; other children
-/// of this process are left to it.
+/// Forks, calls `supervise` in the new process, and returns its exit code. Forwards signals to it
+/// meanwhile. If `supervise` throws, throws ConfigError with the same message. If the supervisor is
+/// killed, kills all its descendants and returns 128 plus the signal. Other children of this
+/// process are left alone.
 int run_in_two_processes(const std::function<int(SupervisorSetting)>& supervise);
 
 }  // namespace trireme::launch

@@ -21,6 +21,7 @@ constexpr std::array<std::uint32_t, kBlock> kRounds = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
+// Updates the state with one block (FIPS 180-4, section 6.2.2).
 void add_block(State& state, std::string_view block) {
   std::array<std::uint32_t, kBlock> words{};
   for (std::size_t i = 0; i < kBlock; ++i) {
@@ -58,7 +59,7 @@ std::string_view text_of(const MessageCode& code) {
 }  // namespace
 
 MessageCode sha256(std::string_view message) {
-  // A one, zeros, and the number of bits end the last block.
+  // The last block ends with a one bit, zeros, and the length in bits.
   std::string padded(message);
   padded += '\x80';
   while (padded.size() % kBlock != kBlock - 8) padded += '\0';

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// HMAC-SHA-256 (RFC 2104 over FIPS 180-4): a code that only those who know a key can compute. For
-// short texts; LibTorch brings SHA-1 only, and that as a text in the global locale.
+// HMAC-SHA-256 (RFC 2104 over FIPS 180-4): a message authentication code that only holders of a key
+// can compute. Meant for short texts. LibTorch provides only SHA-1, and as a text that depends on
+// the global locale.
 #pragma once
 
 #include <array>
@@ -9,9 +10,12 @@
 
 namespace trireme::launch {
 
+/// A digest or message authentication code of 32 bytes.
 using MessageCode = std::array<std::uint8_t, 32>;
 
+/// Returns the SHA-256 digest of a message.
 MessageCode sha256(std::string_view message);
+/// Returns the HMAC-SHA-256 code of a message under a key.
 MessageCode hmac_sha256(std::string_view key, std::string_view message);
 
 }  // namespace trireme::launch

@@ -25,14 +25,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// How long one wait for the missing ranks lasts before a look at who has ended meanwhile.
+// The longest single wait for missing ranks. After each wait, the ranks that have ended meanwhile
+// are looked up.
 constexpr milliseconds kLookAround{200};
 
 std::string attendance_key(int rank, int round) {
   return join_message("peer_info/", round, "/", rank);
 }
 
-// One field a line; host names and versions hold no line breaks.
+// Encodes one field per line; host names and versions contain no line breaks.
 std::string encode(const PeerInfo& entry) {
   return join_message(entry.world_size, '\n', entry.process_id, '\n', entry.host, '\n',
                       entry.machine, '\n', entry.process_space, '\n', entry.torch_version);
@@ -49,6 +50,7 @@ PeerInfo decode(const std::string& text) {
   return entry;
 }
 
+// The counter finds a second process with the same rank, before either one waits.
 void claim_rank(c10d::Store& store, const Identity& identity, const PeerInfo& own, int round) {
   if (store.add(join_message("claim/", round, "/", identity.rank), 1) > 1) {
     throw ConfigError(
@@ -62,7 +64,7 @@ void claim_rank(c10d::Store& store, const Identity& identity, const PeerInfo& ow
 
 void check_nobody_left(c10d::Store& store, const std::vector<int>& missing, int round) {
   for (const int rank : missing) {
-    // One that came meanwhile, and ended after that, says itself why.
+    // A rank that arrived and ended after that reports the reason itself.
     if (!store.check({exit_key(rank)}) || store.check({attendance_key(rank, round)})) continue;
     throw CommError(join_message("rank ", rank, " ", store.get_to_str(exit_key(rank)),
                                  " without calling trireme::init()", round > 0 ? " again" : ""),
@@ -100,8 +102,8 @@ void check_agreement(int rank, const PeerInfo& entry, const Identity& identity,
   }
 }
 
-// Waits for every entry and checks each as it comes, so that a disagreement is not mistaken for an
-// absence.
+// Waits for the entries of all ranks and checks each one as it arrives, so that a disagreement is
+// not mistaken for an absent rank.
 std::vector<PeerInfo> await_all(c10d::Store& store, const Identity& identity, const PeerInfo& own,
                                 milliseconds timeout, int round) {
   const auto deadline = Clock::now() + timeout;
@@ -115,7 +117,7 @@ std::vector<PeerInfo> await_all(c10d::Store& store, const Identity& identity, co
     try {
       store.wait(keys, std::clamp(left, milliseconds{1}, kLookAround));
     } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): each store has its own type
-      // Not all are there yet; a store that is gone fails again below.
+      // Not all ranks are there yet; if the store is gone, the calls below fail as well.
     }
     std::erase_if(missing, [&](int rank) {
       if (!store.check({attendance_key(rank, round)})) return false;
@@ -136,8 +138,8 @@ std::vector<PeerInfo> await_all(c10d::Store& store, const Identity& identity, co
   return entries;
 }
 
-// A file store's file goes with the last of all ranks; of a rendezvous that failed nobody is the
-// last.
+// Removes the file of a file store. The last of all ranks normally does that, but after a failed
+// rendezvous there is no last rank.
 void remove_file_of(c10d::Store& store) {
   auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
   if (prefixed == nullptr) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rendezvous of all ranks over a store: everybody comes or everybody learns who did not.
+// The rendezvous of all ranks over a store: either all ranks arrive, or every rank learns which
+// ones are missing.
 #pragma once
 
 #include <trireme/launch/launcher_environment.h>
@@ -16,33 +17,39 @@ class Store;
 
 namespace trireme::launch {
 
-/// What a rank tells the others about itself.
+/// The information that a rank publishes about itself.
 struct PeerInfo {
-  int world_size = 1;
-  std::int64_t process_id = 0;
-  std::string host;
-  /// Equal for processes that share a running kernel and its network interfaces, whatever the host
-  /// is called.
+  int world_size = 1;           ///< the number of ranks that this rank expects
+  std::int64_t process_id = 0;  ///< its process id
+  std::string host;             ///< its host name
+  /// An identifier that is equal for processes that share a running kernel and its network
+  /// interfaces, independent of host names.
   std::string machine;
-  /// Equal for processes of one machine that know each other's process ids.
+  /// An identifier that is equal for processes of one machine that see each other's process ids.
   std::string process_space;
-  /// LibTorch's version: c10d's interface is not stable across minor versions.
+  /// The version of LibTorch. c10d's interface is not stable across minor versions.
   std::string torch_version;
 };
 
-/// This process's own entry.
+/// Returns the information about this process.
 PeerInfo own_peer_info(const Identity& identity);
 
-/// Writes this rank's entry and waits until every rank's is there; returns them by rank.
-/// Collective, blocking up to `timeout`. Throws CommError that lists the ranks that came and those
-/// that did not, or that names a rank which ended without coming; ConfigError where two processes
-/// claim one rank, or ranks disagree about the world size or LibTorch. The file of a file store
-/// that `make_store` made is gone then.
-/// @param round how often these processes have met before over this store.
+/// Publishes this rank's entry, waits for those of all ranks, and returns them in the order of
+/// ranks. Collective; blocks for up to `timeout`.
+///
+/// Throws CommError that lists the ranks that arrived and those that did not, or that names a rank
+/// which ended before it arrived. Throws ConfigError if two processes claim the same rank, or ranks
+/// disagree about the world size or the version of LibTorch. After a failure, the file of a file
+/// store made by make_store() is removed.
+/// @param store the store of the run.
+/// @param identity the identity of this process.
+/// @param own the entry of this rank, as returned by own_peer_info().
+/// @param timeout the time to wait for all ranks.
+/// @param round the number of earlier rendezvous of these processes over this store.
 std::vector<PeerInfo> rendezvous(c10d::Store& store, const Identity& identity, const PeerInfo& own,
                                  std::chrono::milliseconds timeout, int round = 0);
 
-/// Key under which a launcher publishes that a rank of it ended.
+/// Returns the key under which a launcher publishes that one of its ranks ended.
 std::string exit_key(int rank);
 
 }  // namespace trireme::launch

@@ -19,7 +19,7 @@ constexpr std::size_t kHead = kMark.size() + std::tuple_size_v<MessageCode>;
 
 using Bytes = std::vector<std::uint8_t>;
 
-// In front of the value: the mark and the code.
+// A store whose values are preceded by a mark and an authentication code.
 class SealedStore final : public c10d::Store {
  public:
   SealedStore(c10::intrusive_ptr<c10d::Store> store, std::string secret)
@@ -57,11 +57,11 @@ class SealedStore final : public c10d::Store {
   void setTimeout(const std::chrono::milliseconds& timeout) override {
     store_->setTimeout(timeout);
   }
-  // Values that grow piece by piece cannot carry a code.
+  // Appending to a value is not supported, because it would change the value under its code.
   bool hasExtendedApi() const override { return false; }
 
  private:
-  // The length keeps key and value apart.
+  // The length separates key and value unambiguously.
   MessageCode code_of(const std::string& key, std::string_view value) const {
     std::string text = join_message(key.size(), ':', key);
     return hmac_sha256(secret_, text.append(value));
@@ -81,7 +81,7 @@ class SealedStore final : public c10d::Store {
     const std::string_view text(reinterpret_cast<const char*>(all.data()), all.size());
     if (is_sealed(text)) {
       const MessageCode code = code_of(key, text.substr(kHead));
-      // In a time that does not tell how much of it was right.
+      // Compares in constant time, so that timing does not reveal how many bytes are right.
       unsigned difference = 0;
       for (std::size_t i = 0; i < code.size(); ++i) {
         difference |= static_cast<unsigned>(code[i] ^ all[kMark.size() + i]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values in a store that anybody who reaches it may write to: only what was set by a process that
-// knows the secret of the run is believed.
+// Protects the values of a store that strangers may write to. Only values that were set by a
+// process with the secret of the run are accepted.
 #pragma once
 
 #include <trireme/launch/secret.h>
@@ -16,15 +16,15 @@ class Store;
 
 namespace trireme::launch {
 
-/// Returns a view of `store` in which each value carries an HMAC of its key and itself. Reading one
-/// without it, or with a wrong one, throws CommError. Returns `store` where there is no secret.
+/// Returns a view of `store` in which each value carries an HMAC of its key and its content.
+/// Reading a value without a code, or with a wrong one, throws CommError. Returns `store` itself if
+/// `secret` is empty.
 ///
-/// What it does not do: values can be read by whoever reaches the store, and be deleted or
-/// replaced, which the ranks notice; counters (`add`) carry no code, and decide about nothing but
-/// errors.
+/// Limits: anybody who can reach the store can read, delete and replace values; the ranks notice
+/// replaced values. Counters (`add`) carry no code. They only decide about error messages.
 c10::intrusive_ptr<c10d::Store> seal(c10::intrusive_ptr<c10d::Store> store, std::string secret);
 
-/// Whether a value that was read without a secret carries a code.
+/// Returns true if a value that was read without a secret carries a code.
 bool is_sealed(std::string_view value);
 
 }  // namespace trireme::launch

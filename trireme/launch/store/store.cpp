@@ -26,8 +26,9 @@
 namespace trireme::launch {
 namespace {
 
-// Waits until the name of rank 0's host resolves: that of a container may appear after this one
-// has started. Throws ConfigError where it does not, which a connection would only call a timeout.
+// Waits until the host name of rank 0 resolves: the name of a container may appear after this
+// process has started. Throws ConfigError if it does not resolve; a connection attempt would only
+// report a timeout.
 void wait_for_name(const std::string& host, std::chrono::milliseconds timeout) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kLongest = std::chrono::seconds(30);
@@ -79,8 +80,8 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
   }
 }
 
-// Makes the file where it is missing. Its name can be guessed: whoever made it first, in a folder
-// for all, could tell the ranks what he likes.
+// Creates the file if it is missing, and checks its owner. The name is predictable, so in a shared
+// folder another user could create the file first and mislead the ranks.
 void check_own_file(const std::filesystem::path& file) {
   const UniqueFd opened(
       ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
@@ -123,7 +124,7 @@ c10::intrusive_ptr<c10d::Store> make_base_store(const Identity& identity,
     check_secret(identity.secret);
     return seal(make_tcp_store(identity, timeout), identity.secret);
   }
-  return make_file_store(identity, timeout);  // which no other user can write to
+  return make_file_store(identity, timeout);  // needs no seal: no other user can write to it
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the c10d Store through which the ranks of a run find each other: the one place that knows
-// where it is.
+// Creates the c10d Store through which the ranks of a run find each other. Only this file knows
+// where the store is.
 #pragma once
 
 #include <trireme/launch/launcher_environment.h>
@@ -17,22 +17,28 @@ class Store;
 
 namespace trireme::launch {
 
-/// Makes or joins the store of this run:
-///   - one process: a store in memory;
-///   - `trireme run` and torchrun with its agent store: a client of theirs, on every rank;
-///   - MASTER_ADDR and MASTER_PORT: rank 0 serves there, the others are clients;
-///   - mpirun on one host, without an address: a file of this user's under the temporary directory,
-///   named by user and job.
-/// Where the identity has a secret, values in a store that is reached over a network are sealed
-/// (sealed_store.h). Keys are kept apart from those of other users of the store, and of earlier
-/// attempts of a launcher that restarts its ranks (`attempt`: TORCHELASTIC_RESTART_COUNT). Blocking
-/// up to `timeout`. Throws ConfigError where the variables do not suffice, the file is another
-/// user's or the port is taken (naming the process that holds it where it can be told), CommError
-/// where the server cannot be reached in time.
+/// Creates or joins the store of this run:
+/// - one process: a store in memory;
+/// - `trireme run`, or torchrun with its agent store: a client of the launcher's store, on every
+///   rank;
+/// - MASTER_ADDR and MASTER_PORT: rank 0 serves the store there, and the other ranks are clients;
+/// - mpirun on one host without an address: a file in the temporary directory that belongs to this
+///   user and is named after the user and the job.
+///
+/// If the identity has a secret, values in a store that is reached over a network are sealed
+/// (sealed_store.h). Keys have a prefix that separates them from other users of the store and from
+/// earlier attempts of a launcher that restarts its ranks. Blocks for up to `timeout`.
+///
+/// Throws ConfigError if the variables do not suffice, the file belongs to another user, or the
+/// port is in use (naming the process that holds it, if known). Throws CommError if the server
+/// cannot be reached in time.
+/// @param identity the identity of this process.
+/// @param attempt the number of restarts so far (TORCHELASTIC_RESTART_COUNT).
+/// @param timeout the time to wait for the server.
 c10::intrusive_ptr<c10d::Store> make_store(const Identity& identity, std::int64_t attempt,
                                            std::chrono::milliseconds timeout);
 
-/// What comes before every key of ours in a shared store.
+/// Returns the prefix of all keys of Trireme in a shared store.
 std::string key_prefix(std::int64_t attempt);
 
 }  // namespace trireme::launch

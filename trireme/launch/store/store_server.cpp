@@ -37,13 +37,13 @@ StoreServer::StoreServer(StoreAddress place) : secret_(std::move(place.secret)) 
 StoreServer::~StoreServer() = default;
 
 void StoreServer::publish_exit(int rank, std::string_view how) {
-  // A launcher of ours does not restart ranks, so its attempt is always the first.
+  // Trireme's launcher does not restart ranks, so that its attempt is always 0.
   seal(store_, secret_)->set(join_message(key_prefix(0), "/", exit_key(rank)), std::string(how));
   ++own_keys_;
 }
 
 bool StoreServer::is_used() {
-  // The store may have one of its own, and ranks that meet write several each.
+  // The TCPStore may have one key of its own. Ranks that meet write several keys each.
   return static_cast<c10d::Store&>(*store_).getNumKeys() > own_keys_ + 1;
 }
 

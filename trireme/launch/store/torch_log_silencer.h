@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps LibTorch's own log lines, stack traces included, off the screen while its failures become
+// Suppresses LibTorch's own log lines, including stack traces, while its failures are turned into
 // errors of Trireme.
 #pragma once
 
@@ -13,9 +13,10 @@ C10_DECLARE_int(caffe2_log_level);
 
 namespace trireme::launch {
 
-/// Silences LibTorch's log below fatal as long as one of these lives. Process-wide; thread-safe. A
-/// forked child begins with none.
+/// Suppresses LibTorch's log below the level "fatal" while at least one object exists. Applies to
+/// the whole process. Thread-safe. A forked child starts without suppression.
 class TorchLogSilencer {
+  // The fork handlers keep the mutex consistent in a child and restore the level there.
  public:
   TorchLogSilencer() {
     [[maybe_unused]] static const int is_registered =
@@ -37,7 +38,7 @@ class TorchLogSilencer {
   TorchLogSilencer& operator=(const TorchLogSilencer&) = delete;
 
  private:
-  inline static std::mutex mutex;  // guards what follows
+  inline static std::mutex mutex;  // guards the members below
   inline static int count = 0;
   inline static int level = 0;
 };
