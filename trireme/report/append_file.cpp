@@ -35,7 +35,8 @@ void make_folder(const std::filesystem::path& folder) {
 
 AppendFile::AppendFile(std::filesystem::path path, bool starts_anew) : path_(std::move(path)) {
   make_folder(path_.parent_path());
-  // A FIFO that nobody reads loses records like a full disk, and does not hold up the run.
+  // O_NONBLOCK: a FIFO without a reader loses records, like a full disk does, and does not block
+  // the run.
   const int flags =
       O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (starts_anew ? O_TRUNC : 0);
   file_.reset(::open(path_.c_str(), flags, 0644));
@@ -76,7 +77,7 @@ void AppendFile::append(std::string_view record) {
   warn(error_number);
 }
 
-// All of it or nothing; the error number where it is nothing.
+// Writes the whole record or nothing. Returns 0, or the error number.
 int AppendFile::try_to_append(std::string_view record) {
   std::size_t done = 0;
   while (done < record.size()) {
@@ -87,7 +88,7 @@ int AppendFile::try_to_append(std::string_view record) {
     }
     if (errno == EINTR) continue;
     const int error_number = errno;
-    // A disk that becomes full takes the first half of a record.
+    // When the disk becomes full, a part of the record may have been written. Remove it.
     struct stat status{};
     if (done > 0 && ::fstat(file_.get(), &status) == 0 && S_ISREG(status.st_mode)) {
       std::ignore = ::ftruncate(file_.get(), status.st_size - static_cast<off_t>(done));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines for people, and below them one status line that is redrawn in place where the output is a
-// terminal.
+// Prints lines for people and, on a terminal, one status line below them that is redrawn in place.
 #pragma once
 
 #include <string>
@@ -8,50 +7,53 @@
 
 namespace trireme::report {
 
-/// Where characters go. Not thread-safe.
+/// The destination of characters. Not thread-safe.
 class Output {
  public:
   virtual ~Output() = default;
 
-  /// Writes at once, without a buffer that outlives the call.
+  /// Writes the text immediately; nothing stays in a buffer after the call.
   virtual void write(std::string_view text) = 0;
 
-  /// Returns the width of the terminal in columns; 0 where the output is none. Asked anew before
-  /// each drawing, because people change the size of their windows.
+  /// Returns the width of the terminal in columns, or 0 if the output is not a terminal. Called
+  /// before each drawing, because users resize their windows.
   virtual int columns() const = 0;
 };
 
-/// Standard output of this process; mixes in order with printf and std::cout.
+/// The standard output of this process. Its text appears in order with that of printf and
+/// std::cout.
 class StandardOutput final : public Output {
  public:
   void write(std::string_view text) override;
   int columns() const override;
 };
 
-/// Prints lines and keeps a status line under them. All that print to one terminal share one
-/// Console. Not thread-safe.
+/// Prints lines and keeps a status line below them. All code that prints to one terminal must share
+/// one Console. Not thread-safe.
 class Console {
  public:
   /// @param output must outlive the console.
   explicit Console(Output& output) : output_(output) {}
 
-  /// The console on standard output, one for the whole process.
+  /// Returns the console on standard output, which the whole process shares.
   static Console& standard();
 
+  /// Returns true if the output is a terminal.
   bool is_terminal() const { return output_.columns() > 0; }
 
-  /// Returns how long a status may be: one column less than the terminal has, for a character in
-  /// the last one makes some terminals scroll. 0 where the output is no terminal.
+  /// Returns the maximum length of a status. It is one column less than the width of the terminal,
+  /// because a character in the last column makes some terminals scroll. 0 if the output is not a
+  /// terminal.
   int status_width() const;
 
   /// Prints one line, above the status if there is one.
   void line(std::string_view text);
 
-  /// Draws `text` (one byte a column) over the status before; cut to `status_width()`. Nothing is
-  /// written where the output is no terminal.
+  /// Draws `text` in place of the previous status, cut to `status_width()`. Each byte must take one
+  /// column. Writes nothing if the output is not a terminal.
   void status(std::string_view text);
 
-  /// Takes the status away.
+  /// Removes the status.
   void clear_status();
 
  private:

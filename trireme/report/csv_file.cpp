@@ -15,7 +15,8 @@ constexpr std::string_view kNames =
     "gradient_norm,data_seconds,forward_seconds,backward_seconds,communication_seconds,"
     "optimizer_seconds,callbacks_seconds,total_seconds\n";
 
-// Values with commas between them. No value has a comma or a quotation mark.
+// Collects values separated by commas. No value contains a comma or a quotation mark, so quoting is
+// not needed.
 class Line {
  public:
   explicit Line(std::string_view kind) : text_(kind) {}

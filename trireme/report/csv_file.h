@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records as a table for spreadsheets and data frames: docs/formats/run.md.
+// Writes records as a CSV table for spreadsheets and data frames: docs/formats/run.md.
 #pragma once
 
 #include <trireme/report/append_file.h>
@@ -10,9 +10,11 @@
 
 namespace trireme::report {
 
-/// Goes on with a file that is there, and has one line of names. Scalars of callbacks have no
-/// column. Records that a full disk took no more are marked by a line `lost` with their number.
+/// A CSV file with one header line. Appends to an existing file. Scalars of callbacks have no
+/// column. Records that could not be written are marked by a line `lost` with their number. Throws
+/// ConfigError like AppendFile.
 class CsvFile final : public RecordFile {
+  /// Opens the file, or creates it with the header line.
  public:
   explicit CsvFile(std::filesystem::path path);
 

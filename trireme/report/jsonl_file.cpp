@@ -29,7 +29,7 @@ void add(Json& record, const Numbers& scalars) {
   if (!scalars.empty()) record["scalars"] = scalars;
 }
 
-// Texts may hold any bytes; what is no UTF-8 is replaced.
+// Texts may contain any bytes. Invalid UTF-8 is replaced.
 std::string line_of(const Json& record) {
   return record.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
                      Json::error_handler_t::replace) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records as JSON, one object a line: docs/formats/run.md.
+// Writes records as JSON Lines, one object per line: docs/formats/run.md.
 #pragma once
 
 #include <trireme/report/append_file.h>
@@ -9,9 +9,11 @@
 
 namespace trireme::report {
 
-/// Goes on with a file that is there.
+/// A JSON Lines file. Appends to an existing file. Records that could not be written are marked by
+/// a `lost` record.
 class JsonlFile final : public RecordFile {
  public:
+  /// Opens or creates the file.
   explicit JsonlFile(std::filesystem::path path);
 
   void write(const RunRecord& run) override;

@@ -23,7 +23,8 @@ double read_back(const std::string& text) {
   return value;
 }
 
-// In the largest unit that it has one of once it is rounded, each `factor` times the one before.
+// Returns `value` in the largest unit that gives 1 or more after rounding. Each unit is `factor`
+// times the one before.
 std::string in_units(double value, double factor, std::span<const char* const> units) {
   constexpr double kMostFixed = 1e9;
   std::string text = fixed(value, 0);

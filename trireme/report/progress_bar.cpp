@@ -15,7 +15,7 @@ constexpr std::int64_t kLinesPerEpoch = 10;
 constexpr std::size_t kNarrowestBar = 8;
 constexpr std::size_t kWidestBar = 40;
 
-// `[====>    ]` of `width` characters in all.
+// Returns a bar `[====>    ]` with a total of `width` characters.
 std::string draw_bar(std::int64_t step, std::int64_t steps, std::size_t width) {
   const std::size_t inside = width - 2;
   const auto filled = static_cast<std::size_t>(static_cast<std::int64_t>(inside) * step / steps);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The progress of one epoch as text: a bar that is redrawn on a terminal, a few plain lines
-// elsewhere.
+// Shows the progress of one epoch as text: a bar that is redrawn on a terminal, or a few plain
+// lines elsewhere.
 #pragma once
 
 #include <trireme/report/console.h>
@@ -11,37 +11,45 @@
 
 namespace trireme::report {
 
-/// Seconds from any fixed moment; never goes back.
+/// Returns seconds since any fixed moment, and never goes back.
 using Clock = std::function<double()>;
 
-/// The monotonic clock of this machine.
+/// Returns the monotonic clock of this machine.
 Clock steady_clock();
 
 /// Draws
 ///
 ///     epoch 1/2  [========>          ]  412/937  loss 0.5123  1,832 images/s  0:17 left
 ///
-/// on a terminal at most ten times a second, leaving out from the right what does not fit, the bar
-/// last but for the counts. Elsewhere it prints ten plain lines an epoch, without the bar. `loss`
-/// is the mean since the drawing before. Call begin, update once a step, then finish. Not
-/// thread-safe.
+/// on a terminal, at most ten times a second. If the terminal is too narrow, the details on the
+/// right are left out first, then the bar. Elsewhere prints ten plain lines per epoch, without the
+/// bar. `loss` is the mean since the previous drawing. Call begin(), then update() once per step,
+/// then finish(). Not thread-safe.
 class ProgressBar {
  public:
-  /// @param console must outlive the bar.
-  /// @param unit what a sample is called, such as `images`.
+  /// Prepares a bar; nothing is drawn yet.
+  /// @param console the console to draw on; it must outlive the bar.
+  /// @param unit the name of samples, such as `images`.
+  /// @param clock the source of time; tests pass their own.
   ProgressBar(Console& console, std::string unit, Clock clock = steady_clock());
 
-  /// Starts an epoch. `done` steps of it lie behind us already, in a run that was resumed.
+  /// Starts an epoch.
+  /// @param title the text before the bar, such as `epoch 1/2`.
+  /// @param steps the number of steps of the epoch.
+  /// @param done the number of steps that were done before, if a run is resumed.
   void begin(std::string title, std::int64_t steps, std::int64_t done = 0);
 
-  /// Counts one step, the `step`-th from 1, of `samples` samples.
+  /// Counts one step.
+  /// @param step the number of the step in the epoch, from 1.
+  /// @param loss the loss of the step.
+  /// @param samples the number of samples of the step.
   void update(std::int64_t step, float loss, std::int64_t samples);
 
-  /// Takes the bar away and prints the title, `summary`, the rate and the time since begin in its
+  /// Removes the bar and prints the title, `summary`, the rate, and the time since begin() in its
   /// place.
   void finish(std::string_view summary);
 
-  /// Takes the bar away, if it is there; for a run that failed or was stopped.
+  /// Removes the bar, if it is shown, because the run failed or was stopped.
   void abandon() { console_.clear_status(); }
 
  private:
@@ -58,8 +66,8 @@ class ProgressBar {
   double began_ = 0;
   double last_step_ = 0;
   double last_drawn_ = 0;
-  std::int64_t next_line_ = 0;  // tenths of the epoch that have had their plain line
-  double loss_sum_ = 0;         // since the last drawing
+  std::int64_t next_line_ = 0;  // tenths of the epoch that have been printed as a plain line
+  double loss_sum_ = 0;         // the sum of losses since the last drawing
   std::int64_t loss_count_ = 0;
 };
 

@@ -29,7 +29,8 @@ bool is_revision(std::string_view text) {
          text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// The folder `.git`, or what a file of that name (a linked work tree, a submodule) points to.
+// Returns the folder `.git`, or the folder that a file of that name points to (in a linked work
+// tree or a submodule).
 std::optional<fs::path> git_folder(fs::path folder) {
   std::error_code failure;
   for (;; folder = folder.parent_path()) {
@@ -45,7 +46,7 @@ std::optional<fs::path> git_folder(fs::path folder) {
   }
 }
 
-// The commit of a branch: in a file of its own, else in the file of packed ones.
+// Returns the commit of a branch, from its own file or from the file of packed references.
 std::optional<std::string> commit_of(const fs::path& git, const std::string& reference) {
   if (std::string text = read(git / reference); is_revision(text)) return text;
   const std::string packed = read(git / "packed-refs");
@@ -92,7 +93,7 @@ std::optional<std::string> git_revision(const fs::path& folder) {
   const std::string reference = head.substr(kKey.size());
   if (reference.find("..") != std::string::npos) return {};
   if (const auto commit = commit_of(*git, reference)) return commit;
-  const std::string common = read(*git / "commondir");  // of a linked work tree
+  const std::string common = read(*git / "commondir");  // exists in a linked work tree
   return common.empty() ? std::nullopt : commit_of(*git / common, reference);
 }
 

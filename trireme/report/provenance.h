@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run came from: what was typed, where, and which revision of the sources lay there.
+// Describes the origin of a run: the command, and the revision of the sources.
 #pragma once
 
 #include <filesystem>
@@ -8,13 +8,14 @@
 
 namespace trireme::report {
 
-/// Returns how this process was started, quoted so that a shell takes it again; empty where the
-/// system does not tell.
+/// Returns the command line of this process, quoted for a shell. Returns an empty text if the
+/// system does not provide it.
 std::string command_line();
 
-/// Returns the commit, 40 or 64 hexadecimal digits, that is checked out in the git work tree that
-/// `folder` lies in; nothing outside of one, or where the tree has no commit. Reads the files of
-/// git (gitrepository-layout) and starts no program, so it does not know of uncommitted changes.
+/// Returns the commit (40 or 64 hexadecimal digits) that is checked out in the git work tree
+/// containing `folder`. Returns std::nullopt outside a work tree, or if it has no commit. Reads the
+/// files of git (gitrepository-layout) and starts no program. Uncommitted changes are therefore not
+/// detected.
 std::optional<std::string> git_revision(const std::filesystem::path& folder);
 
 }  // namespace trireme::report

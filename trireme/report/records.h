@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run tells those who look at it later, as plain values, and where that goes.
-// docs/formats/run.md says what every number means.
+// The records that a run writes, as plain values, and the interface of files that take them.
+// docs/formats/run.md defines the meaning of every number.
 #pragma once
 
 #include <cstdint>
@@ -10,104 +10,114 @@
 
 namespace trireme::report {
 
-/// When, and how far training had come.
+/// The time of a record, and the progress of training at that time.
 struct Moment {
-  double time = 0;  ///< seconds since 1970-01-01 UTC
-  std::int64_t epoch = 0;
-  std::int64_t global_step = 0;
+  double time = 0;               ///< seconds since 1970-01-01 UTC
+  std::int64_t epoch = 0;        ///< the epoch, from 1; 0 before the first
+  std::int64_t global_step = 0;  ///< the step, counted from 1 over all epochs; 0 before the first
 };
 
+/// Texts by name.
 using Texts = std::map<std::string, std::string>;
+/// Numbers by name.
 using Numbers = std::map<std::string, double, std::less<>>;
 
+/// The beginning of a run: one call of `fit` or `train`.
 struct RunRecord {
   Moment moment{};
-  int rank = 0;
-  int world_size = 1;
-  std::int64_t epochs = 0;
-  std::int64_t steps_in_epoch = 0;
-  Texts settings{};
-  Texts environment{};
+  int rank = 0;                     ///< the rank that writes the record
+  int world_size = 1;               ///< the number of ranks
+  std::int64_t epochs = 0;          ///< the number of the last epoch of this call
+  std::int64_t steps_in_epoch = 0;  ///< the number of steps of one epoch
+  Texts settings{};                 ///< the settings of the program and of the model
+  Texts environment{};              ///< the machine, versions, command and revision
 };
 
-/// What the time of steps went into, in seconds.
+/// The time that steps spent in each phase, in seconds.
 struct PhaseSeconds {
-  double data = 0;
-  double forward = 0;
-  double backward = 0;
-  double communication = 0;
-  double optimizer = 0;
-  double callbacks = 0;
-  double total = 0;  ///< wall clock
+  double data = 0;           ///< waiting for batches
+  double forward = 0;        ///< the forward pass
+  double backward = 0;       ///< the backward pass without communication
+  double communication = 0;  ///< exchanging gradients, including waiting for other ranks
+  double optimizer = 0;      ///< the optimizer
+  double callbacks = 0;      ///< callbacks, and evaluations within an epoch
+  double total = 0;          ///< wall-clock time
 };
 
-/// One step, or several together.
+/// A record of one step, or of several consecutive steps together.
 struct StepRecord {
   Moment moment{};
-  std::int64_t step = 0;                      ///< in the epoch, of the last of them
-  std::int64_t steps = 1;                     ///< how many
-  double loss = 0;                            ///< mean
-  std::int64_t samples = 0;                   ///< rows of this rank
-  std::optional<std::int64_t> all_samples{};  ///< rows of all ranks, where they are known
+  std::int64_t step = 0;                      ///< number of the last step within its epoch
+  std::int64_t steps = 1;                     ///< number of steps that the record stands for
+  double loss = 0;                            ///< mean loss of this rank over the steps
+  std::int64_t samples = 0;                   ///< number of samples of this rank
+  std::optional<std::int64_t> all_samples{};  ///< number of samples of all ranks, if known
   PhaseSeconds seconds{};
-  std::optional<double> learning_rate{};
-  std::optional<double> gradient_norm{};
-  std::optional<double> loss_scale{};
-  std::int64_t skipped = 0;
-  std::optional<std::int64_t> memory_bytes{};
-  std::optional<std::int64_t> peak_memory_bytes{};
-  std::optional<std::int64_t> device_memory_bytes{};
-  Numbers scalars{};
+  std::optional<double> learning_rate{};            ///< learning rate of the first parameter group
+  std::optional<double> gradient_norm{};            ///< norm of all gradients before clipping
+  std::optional<double> loss_scale{};               ///< loss scale, for training in fp16
+  std::int64_t skipped = 0;                         ///< steps skipped because gradients overflowed
+  std::optional<std::int64_t> memory_bytes{};       ///< resident memory of the process
+  std::optional<std::int64_t> peak_memory_bytes{};  ///< maximum of the resident memory so far
+  std::optional<std::int64_t> device_memory_bytes{};  ///< memory of tensors on the device
+  Numbers scalars{};                                  ///< what callbacks have logged
 
-  /// Returns the rows of this rank by the wall clock; nothing where no time has passed.
+  /// Returns the samples of this rank per second of wall-clock time. Returns std::nullopt if no
+  /// time has passed.
   std::optional<double> samples_per_second() const {
     if (!(seconds.total > 0)) return {};
     return static_cast<double>(samples) / seconds.total;
   }
 
-  /// Returns the rows of all ranks by the wall clock, which files call samples per second.
+  /// Returns the samples of all ranks per second of wall-clock time. Files call this number
+  /// `samples_per_second`.
   std::optional<double> throughput() const {
     if (!(seconds.total > 0)) return {};
     return static_cast<double>(all_samples.value_or(samples)) / seconds.total;
   }
 };
 
+/// The end of an epoch.
 struct EpochRecord {
   Moment moment{};
-  double loss = 0;
-  std::int64_t samples = 0;
-  double seconds = 0;
-  Numbers scalars{};
+  double loss = 0;           ///< mean training loss over the samples of all ranks
+  std::int64_t samples = 0;  ///< number of samples of all ranks
+  double seconds = 0;        ///< duration of the training on this rank
+  Numbers scalars{};         ///< what callbacks have logged
 };
 
+/// The result of an evaluation, over all ranks.
 struct EvaluationRecord {
   Moment moment{};
-  double loss = 0;
-  std::optional<double> accuracy{};
-  std::int64_t samples = 0;
-  double seconds = 0;
-  Numbers scalars{};
+  double loss = 0;                   ///< mean loss
+  std::optional<double> accuracy{};  ///< share in [0, 1], if targets are class numbers
+  std::int64_t samples = 0;          ///< number of samples
+  double seconds = 0;                ///< duration
+  Numbers scalars{};                 ///< what callbacks have logged
 };
 
+/// A saved checkpoint.
 struct CheckpointRecord {
   Moment moment{};
-  std::string path{};
-  double seconds = 0;
+  std::string path{};  ///< the path of the checkpoint
+  double seconds = 0;  ///< duration of saving
 };
 
+/// The end of training by an exception.
 struct FailureRecord {
   Moment moment{};
-  std::string message{};
+  std::string message{};  ///< the message of the exception
 };
 
+/// The regular end of training.
 struct EndRecord {
   Moment moment{};
-  bool is_stopped = false;
-  double seconds = 0;
+  bool is_stopped = false;  ///< true if training ended before its last epoch
+  double seconds = 0;       ///< duration of the whole call
 };
 
-/// Takes the records of one rank in the order in which things happened. What it has no place for
-/// it leaves out. Throws ConfigError where the file system refuses.
+/// Takes the records of one rank in the order of events. A format leaves out what it has no place
+/// for. Constructors of implementations throw ConfigError if the file system refuses.
 class RecordFile {
  public:
   RecordFile() = default;

@@ -37,7 +37,7 @@ std::string little_endian(Unsigned value) {
   return bytes;
 }
 
-// Protocol buffers: fields by number, of which these kinds are needed here.
+// Protocol buffers encode fields by number. Only these wire types are needed here.
 enum class Wire : std::uint8_t { kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5 };
 
 void add_varint(std::string& message, std::uint64_t value) {
@@ -73,8 +73,8 @@ std::string first_event(double time) {
   return event;
 }
 
-// An event with a summary: repeated value = 1, of tag = 1, simple_value = 2 and metadata = 9, whose
-// summary_description = 3 TensorBoard shows beside the chart.
+// Builds an event with a summary. A summary has repeated value = 1, with tag = 1, simple_value = 2
+// and metadata = 9. TensorBoard shows the metadata's summary_description = 3 beside the chart.
 class Scalars {
  public:
   void add(std::string_view tag, double value, std::string_view description = {}) {
@@ -119,7 +119,7 @@ std::string record_of(std::string_view event) {
   return record;
 }
 
-// With a mark for what a full disk took no more.
+// Appends an event, with a mark if earlier records could not be written.
 void append(Scalars& scalars, const Moment& moment, AppendFile& file) {
   if (file.lost() > 0) scalars.add("lost/records", static_cast<double>(file.lost()));
   file.append(record_of(scalars.event(moment)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records as scalars that TensorBoard shows: TFRecords of Event messages, which are simple enough
-// to be encoded here (docs/formats/run.md). TensorBoard itself is the test's reader.
+// Writes records as scalars for TensorBoard: TFRecords of Event messages, which are simple enough
+// to be encoded here (docs/formats/run.md). The tests read the files with TensorBoard itself.
 #pragma once
 
 #include <trireme/report/append_file.h>
@@ -12,14 +12,17 @@
 
 namespace trireme::report {
 
-/// CRC-32C (Castagnoli) as TFRecords have it: rotated, with a constant added.
+/// Returns the CRC-32C (Castagnoli) in the masked form of TFRecords: rotated, with a constant
+/// added.
 std::uint32_t masked_crc32c(std::string_view bytes);
 
-/// A new file `events.out.tfevents.<seconds>.<host>.<pid>.<n>` in a folder; TensorBoard puts those
-/// of one folder together, the later one in the place of steps that come twice.
+/// A new file `events.out.tfevents.<seconds>.<host>.<pid>.<n>` in a folder. TensorBoard combines
+/// the files of one folder. If a step occurs twice, the later file counts.
 class TensorBoardFile final : public RecordFile {
  public:
-  /// @param time seconds since 1970-01-01 UTC, in the name and the first event.
+  /// Creates the file.
+  /// @param folder the folder of the file.
+  /// @param time the time in seconds since 1970-01-01 UTC, for the file name and the first event.
   TensorBoardFile(const std::filesystem::path& folder, double time);
 
   using RecordFile::write;
@@ -27,6 +30,7 @@ class TensorBoardFile final : public RecordFile {
   void write(const EpochRecord& epoch) override;
   void write(const EvaluationRecord& evaluation) override;
 
+  /// Returns the path of the file.
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:

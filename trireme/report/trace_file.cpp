@@ -28,7 +28,7 @@ Json to_json(const TraceEvent& event, int rank) {
           {"args", {{"epoch", event.epoch}, {"step", event.global_step}}}};
 }
 
-// A mark over the rank's rows where events are missing, as on a disk that was full.
+// Returns a mark over the rank's rows for events that are missing, because the disk was full.
 Json lost_before(const TraceEvent& event, std::int64_t writes, int rank) {
   return {{"name", join_message("events of ", writes, " writes lost")},
           {"ph", "i"},
@@ -38,7 +38,7 @@ Json lost_before(const TraceEvent& event, std::int64_t writes, int rank) {
           {"tid", 0}};
 }
 
-// Viewers show the label beside the name of the process.
+// Returns a label, which viewers show beside the name of the process.
 Json label_of(double clock_error, std::ptrdiff_t rank) {
   return {{"name", "process_labels"},
           {"ph", "M"},
@@ -72,7 +72,7 @@ void TraceFile::close() { file_.append("\n]\n"); }
 std::string merge_traces(std::span<const RankTrace> ranks) {
   std::string merged;
   for (const RankTrace& rank : ranks) {
-    // On a full disk nothing may have been written.
+    // If the disk was full, a rank may have written nothing.
     if (rank.text.find_first_not_of("]\n") == std::string::npos) continue;
     const Json events = Json::parse(rank.text, nullptr, /*allow_exceptions=*/false);
     if (!events.is_array()) {

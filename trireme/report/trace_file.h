@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Spans of time in the Trace Event Format of Chrome, which chrome://tracing and Perfetto show:
-// docs/formats/run.md.
+// Writes spans of time in the Trace Event Format of Chrome, which chrome://tracing and Perfetto
+// show: docs/formats/run.md.
 #pragma once
 
 #include <trireme/report/append_file.h>
@@ -15,29 +14,33 @@
 
 namespace trireme::report {
 
+/// A span of time.
 struct TraceEvent {
-  /// One line of the picture: steps, with what happens between them, above their phases.
+  /// The rows of the picture: steps with what happens between them, and below them their phases.
   enum class Row : std::uint8_t { kSteps, kPhases };
 
-  std::string name;
-  Row row = Row::kSteps;
-  double begin = 0;     ///< microseconds
-  double duration = 0;  ///< microseconds
-  std::int64_t epoch = 0;
-  std::int64_t global_step = 0;
+  std::string name;              ///< the text on the span
+  Row row = Row::kSteps;         ///< the row of the span
+  double begin = 0;              ///< microseconds
+  double duration = 0;           ///< microseconds
+  std::int64_t epoch = 0;        ///< the epoch it belongs to
+  std::int64_t global_step = 0;  ///< the step it belongs to
 };
 
-/// The events of one rank. Starts the file anew. A file that was not closed, because the run was
-/// killed, is read by both viewers too. Not thread-safe.
+/// The events of one rank. An existing file is replaced. Both viewers also read a file that was not
+/// closed because the run was killed. Not thread-safe.
 class TraceFile {
  public:
+  /// Creates the file. Throws ConfigError if the file system refuses.
   TraceFile(std::filesystem::path path, int rank);
 
+  /// Appends events.
   void add(std::span<const TraceEvent> events);
 
-  /// Ends the array; once.
+  /// Ends the array. Call it once.
   void close();
 
+  /// Returns the path of the file.
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:
@@ -45,16 +48,17 @@ class TraceFile {
   int rank_;
 };
 
-/// The closed file of one rank, as text.
+/// The closed trace file of one rank.
 struct RankTrace {
-  std::string text;
-  /// What a time in it is on the common clock; both in microseconds.
+  std::string text;  ///< the content of the file
+  /// Converts a time of the file to the common clock, both in microseconds.
   std::function<double(double)> align;
-  /// By how many microseconds that may be off at most; viewers show it beside the rank.
+  /// The maximum error of that conversion in microseconds, if known. Viewers show it beside the
+  /// rank.
   std::optional<double> clock_error{};
 };
 
-/// Returns the file of all ranks. Throws DataError where a text is no array of events.
+/// Merges the files of all ranks into one. Throws DataError if a text is not an array of events.
 std::string merge_traces(std::span<const RankTrace> ranks);
 
 }  // namespace trireme::report

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every page carries with it.
+// The style sheet and the script that are part of every page.
 #pragma once
 
 #include <string_view>
 
 namespace trireme::report {
 
-/// The style sheet: light and dark by the reader's preference, light on paper. Ranks have colours
-/// near those of Okabe and Ito (https://jfly.uni-koeln.de/color), which stay apart by 14 (CIE 1976)
-/// or more also where one kind of cone is missing (Machado et al. 2009), those of phases by 12.
+/// Returns the style sheet. It is light or dark as the reader prefers, and light on paper. The
+/// colours of ranks are close to those of Okabe and Ito (https://jfly.uni-koeln.de/color). They
+/// differ by at least 14 (CIE 1976), also for readers who lack one kind of cone (Machado et al.
+/// 2009). The colours of phases differ by at least 12.
 std::string_view style_sheet();
 
-/// Shows the numbers of the column under the pointer (or moved to by arrow keys), and hides what is
-/// chosen in a legend.
+/// Returns the script. It shows the numbers of the column under the pointer or the arrow keys, and
+/// hides the series chosen in a legend.
 std::string_view page_script();
 
 }  // namespace trireme::report

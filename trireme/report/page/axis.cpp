@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMebibyte = 1024.0 * 1024.0;
 
-// 1, 2 or 5 times a power of ten, at least `least`.
+// Returns the smallest of 1, 2 or 5 times a power of ten that is at least `least`.
 double round_step(double least) {
   const double power = std::pow(10, std::floor(std::log10(least)));
   for (const double multiple : {1.0, 2.0, 5.0}) {
@@ -72,7 +72,7 @@ Axis Axis::linear(Range values, int most) {
   double width = values.high - values.low;
   if (!(width > 0)) {
     const double margin = values.low == 0 ? 1 : std::abs(values.low) * 0.1;
-    // What may not be negative does not become so for the sake of a margin.
+    // The margin must not make a range negative that starts at 0.
     values = {values.low - (values.low == 0 ? 0 : margin), values.high + margin};
     width = values.high - values.low;
   }

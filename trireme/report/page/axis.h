@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// Axes of charts: units that make numbers short, round ticks, and where a value is drawn.
+// Axes of charts: units that keep numbers short, round ticks, and the position of a value.
 #pragma once
 
 #include <trireme/report/page/columns.h>
@@ -9,15 +8,16 @@
 
 namespace trireme::report {
 
+/// The kind of a quantity, which determines its unit.
 enum class Unit {
-  kNumber,
-  kSeconds,
-  kBytes,
-  kShare,  ///< of 1, shown in percent
-  kSamplesPerSecond,
+  kNumber,            ///< a plain number
+  kSeconds,           ///< a time in seconds
+  kBytes,             ///< a number of bytes
+  kShare,             ///< a share of 1, shown in percent
+  kSamplesPerSecond,  ///< a throughput
 };
 
-/// Values are multiplied by `factor` before they are shown. `name` is markup.
+/// A displayed unit. Values are multiplied by `factor` before they are shown. `name` is HTML.
 struct Scale {
   double factor = 1;
   std::string name{};
@@ -26,21 +26,26 @@ struct Scale {
 /// Returns the unit in which numbers up to `largest` are short: `ms`, `MiB`, `×10<sup>−3</sup>`.
 Scale scale_of(Unit unit, double largest);
 
+/// A tick of an axis.
 struct Tick {
-  double value = 0;
-  std::string label;
+  double value = 0;   ///< the value in the unit of the axis
+  std::string label;  ///< the text beside the tick
 };
 
-/// Maps values, already in their unit, to places from 0 to 1.
+/// Maps values, which are already in the unit of the axis, to positions from 0 to 1.
 class Axis {
  public:
-  /// From a value below all to one above them. @param most how many ticks there may be.
+  /// Returns a linear axis that includes all of `values`.
+  /// @param values the range of values.
+  /// @param most the approximate maximum number of ticks.
   static Axis linear(Range values, int most);
-  /// Powers of ten, and 2 and 5 times them where there is room. Both ends above 0.
+  /// Returns a logarithmic axis with ticks at powers of ten, and at 2 and 5 times these if there is
+  /// enough space. Both ends of `values` must be above 0.
   static Axis logarithmic(Range values);
-  /// Of steps: ends where they do.
+  /// Returns an axis of steps, which ends exactly at the ends of `values`.
   static Axis steps(Range values, int most);
 
+  /// Returns the position of a value, from 0 to 1.
   double place(double value) const;
   const std::vector<Tick>& ticks() const { return ticks_; }
   const Range& range() const { return range_; }
@@ -52,7 +57,7 @@ class Axis {
   std::vector<Tick> ticks_;
 };
 
-/// Returns a number with at most `digits` significant digits, as JSON takes it.
+/// Returns a number with at most `digits` significant digits, as JSON text.
 std::string significant(double value, int digits);
 
 }  // namespace trireme::report

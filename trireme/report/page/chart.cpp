@@ -13,7 +13,7 @@
 namespace trireme::report {
 namespace {
 
-// The drawing is stretched to the width of the page; lines keep their thickness.
+// The browser stretches the drawing to the width of the page; lines keep their thickness.
 constexpr double kWidth = 1000;
 constexpr double kHeight = 300;
 constexpr int kMostTicks = 5;
@@ -80,7 +80,7 @@ class Drawing {
   static std::string number(double value) { return rounded(value, 1); }
 
   double at_x(double step) const { return std::clamp(x_.place(step), 0.0, 1.0) * kWidth; }
-  // A value in the unit of the axis.
+  // Returns the height of a value that is in the unit of the axis.
   double at_y_unit(double value) const {
     return kHeight - std::clamp(y_.place(value), 0.0, 1.0) * kHeight;
   }
@@ -120,7 +120,7 @@ class Drawing {
     for (const Column& column : series.columns) {
       const std::string place = point(column.x, column.mean);
       line += (line.empty() ? "M" : "L") + place;
-      marks += "M" + place + "h0";  // no length and round ends: a dot
+      marks += "M" + place + "h0";  // a line of length 0 with round ends is a dot
     }
     if (series.columns.empty()) return {};
     const bool is_marked =
@@ -132,7 +132,7 @@ class Drawing {
   }
 
   std::string stack() const {
-    std::map<std::size_t, double> places;  // of each column that any series has
+    std::map<std::size_t, double> places;  // the columns of all series, with their positions
     for (const Series& series : chart_.series) {
       for (const Column& column : series.columns) places[column.index] = column.x;
     }
@@ -151,7 +151,7 @@ class Drawing {
   std::string area(const std::map<std::size_t, double>& places,
                    std::map<std::size_t, double>& below,
                    std::map<std::size_t, double>& above) const {
-    if (places.size() == 1) {  // one column fills the width
+    if (places.size() == 1) {  // a single column fills the width
       const double low = at_y(below[places.begin()->first]);
       const double high = at_y(above[places.begin()->first]);
       return "M0 " + number(high) + "H1000V" + number(low) + "H0Z";
@@ -186,8 +186,8 @@ std::string joined(const std::vector<std::string>& values) {
   return "[" + text + "]";
 }
 
-// The numbers of the chart for the script: columns, and each series' mean, lowest and highest in
-// them, in the unit shown.
+// Returns the numbers of the chart for the script, as JSON: the columns and, in the unit shown, the
+// mean, lowest and highest value of each series.
 std::string numbers(const Chart& chart, const Axis& x, const Axis& y, const Scale& scale) {
   std::map<std::size_t, std::size_t> place_of;
   std::map<std::size_t, double> steps;

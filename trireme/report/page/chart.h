@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One chart over steps as HTML: an SVG that fills whatever width it is given, with axes and legend
-// as text beside it, and its numbers for the script that reads them out under the pointer.
+// Renders one chart over steps as HTML: an SVG that fills any width, with axes and legend as text
+// beside it. Its numbers are included for the script that shows them under the pointer.
 #pragma once
 
 #include <trireme/report/page/axis.h>
@@ -13,59 +13,69 @@
 
 namespace trireme::report {
 
+/// One curve of a chart.
 struct Series {
-  std::string name;
-  /// Colour and dashes: those of `rank(n)`, or of a phase, as the style sheet has them.
+  std::string name;  ///< the name in the legend
+  /// The CSS classes for colour and dashes: `rank_style(n)`, or that of a phase.
   std::string style;
+  /// The values, from left to right.
   std::vector<Column> columns;
-  /// Points are marked, where there are few.
+  /// True to mark points, if there are only few.
   bool is_marked = false;
 };
 
-/// Returns the style of a rank's curves: seven colours, each in four kinds of dashes.
+/// Returns the style of a rank's curves: one of seven colours combined with one of four kinds of
+/// dashes.
 std::string rank_style(int rank);
 
-/// Something that happened at a step, drawn as an upright line.
+/// An event at a step, drawn as a vertical line.
 struct Event {
-  double step = 0;
-  std::string name;
-  bool is_failure = false;
+  double step = 0;          ///< the global step
+  std::string name;         ///< the name of the event
+  bool is_failure = false;  ///< true for a failure, which is drawn differently
 };
 
+/// A chart with its series and options.
 struct Chart {
-  std::string title;
-  /// After the title, smaller.
+  std::string title;  ///< the title
+  /// A note after the title, in smaller letters.
   std::string note;
+  /// The kind of the quantity.
   Unit unit = Unit::kNumber;
-  /// Steps, the same in all charts of a page.
+  /// The range of steps, which is the same in all charts of a page.
   Range steps;
-  /// In how many columns the series were made.
+  /// The number of columns into which the points of the series were combined.
   std::size_t num_columns = 1;
+  /// True if the axis must include 0.
   bool begins_at_zero = false;
-  /// Logarithmic where all values are above 0 and the largest is a hundred times the smallest.
+  /// True if the axis may be logarithmic. It is used if all values are above 0 and the largest is
+  /// at least a hundred times the smallest.
   bool may_be_logarithmic = false;
-  /// Series lie on each other, the first at the bottom, as areas.
+  /// True to draw the series as areas on top of each other, with the first at the bottom.
   bool is_stacked = false;
-  /// Between the lowest and the highest value of a column the area is tinted.
+  /// True to tint the area between the lowest and the highest value of each column.
   bool has_bands = true;
-  /// Names and styles above the chart; never where series are stacked.
+  /// True to show names and styles above the chart. Stacked charts never have a legend.
   bool has_legend = true;
-  /// For several charts that are to be compared: where the axis ends. 0: by the values.
+  /// The end of the axis, for several charts that must be comparable. If 0, the values determine
+  /// it.
   double common_top = 0;
+  /// The curves.
   std::vector<Series> series;
+  /// The events, drawn as vertical lines.
   std::vector<Event> events;
 };
 
-/// Returns the names and styles of series; each name is a button that hides its series in all
-/// charts.
+/// Returns the names and styles of series as HTML. Each name is a button that hides its series in
+/// all charts.
 std::string legend_html(const std::vector<Series>& series);
 
-/// Returns a slider by which the script smooths the lines of all charts that are not stacked: an
-/// exponential moving average over the columns, without the bias of its first values, as
-/// TensorBoard has it. Hidden where there are no scripts.
+/// Returns a slider with which the script smooths the lines of all charts that are not stacked.
+/// Smoothing is an exponential moving average over the columns, with the bias of its first values
+/// corrected as in TensorBoard. The slider is hidden if scripts are disabled.
 std::string smoothing_html();
 
-/// Returns the chart as a `figure`; nothing where no series has a value.
+/// Returns the chart as a `figure` element, or an empty text if no series has a value.
 std::string to_html(const Chart& chart);
 
 }  // namespace trireme::report

@@ -19,6 +19,7 @@ struct Gathered {
 std::vector<Column> to_columns(std::span<const Point> points, Range range, std::size_t count) {
   std::map<std::size_t, Gathered> gathered;
   const double width = range.high - range.low;
+  // A step on the right end of the range belongs to the last column.
   for (const Point& point : points) {
     if (!std::isfinite(point.value)) continue;
     const double place = width > 0 ? (point.x - range.low) / width : 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many points drawn in few columns: each column keeps the mean and the extremes, so that a single
-// spike among a million steps is seen.
+// Combines many points into few columns. Each column keeps the mean and the extremes, so that a
+// single spike among a million steps stays visible.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+/// A closed interval.
 namespace trireme::report {
 
 struct Range {
@@ -15,26 +16,26 @@ struct Range {
   double high = 1;
 };
 
+/// A point of a curve.
 struct Point {
-  double x = 0;
-  double value = 0;
-  /// How many steps it stands for.
+  double x = 0;      ///< the position, usually a global step
+  double value = 0;  ///< the value
+  /// The number of steps that the point stands for.
   double weight = 1;
 };
 
-/// The points of one pixel column.
+/// The combined points of one column.
 struct Column {
-  std::size_t index = 0;
-  /// Of the last point in it.
-  double x = 0;
-  double mean = 0;
-  double low = 0;
-  double high = 0;
+  std::size_t index = 0;  ///< the number of the column, from 0
+  double x = 0;           ///< the position of its last point
+  double mean = 0;        ///< the mean value, weighted by steps
+  double low = 0;         ///< the smallest value
+  double high = 0;        ///< the largest value
 };
 
-/// Returns the columns that have points, from left to right; at most `count` over `range`, ends
-/// included. Points that are not finite are left out. A point that is alone in its column keeps its
-/// exact place and value.
+/// Combines points into at most `count` columns over `range`, both ends included. Returns the
+/// columns that have points, from left to right. Points that are not finite are left out. A point
+/// that is alone in its column keeps its exact position and value.
 std::vector<Column> to_columns(std::span<const Point> points, Range range, std::size_t count);
 
 }  // namespace trireme::report

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kColumns = 200;
 
-// Of each global step, the values of all ranks.
+// The values of all ranks by global step.
 using ByStep = std::map<std::int64_t, std::vector<double>>;
 using NumberOf = std::function<std::optional<double>(const StepRecord&)>;
 
@@ -52,7 +52,7 @@ std::vector<Point> sums_of(const ByStep& values) {
 std::vector<Point> evaluations_of(
     const RunLog& run,
     const std::function<std::optional<double>(const EvaluationRecord&)>& number_of) {
-  std::map<std::int64_t, double> values;  // the same on all ranks
+  std::map<std::int64_t, double> values;  // equal on all ranks
   for (const RankLog& rank : run.ranks) {
     for (const EvaluationRecord& evaluation : rank.evaluations) {
       if (const auto number = number_of(evaluation))
@@ -64,7 +64,7 @@ std::vector<Point> evaluations_of(
   return points;
 }
 
-// One chart of all runs; `points_of` gives those of one.
+// Returns one chart of all runs. `points_of` returns the points of one run.
 Chart chart_of(const std::vector<RunLog>& runs, const char* title, const char* note, Unit unit,
                const std::function<std::vector<Point>(const RunLog&)>& points_of) {
   std::vector<std::vector<Point>> points;
@@ -170,7 +170,8 @@ std::string results_of(const std::vector<RunLog>& runs) {
   return html + "</tbody>\n</table></div>\n</section>\n";
 }
 
-// Settings of the first rank's last run, where not all runs have the same.
+// Lists the settings in which the runs differ. The settings of a run are those of the last run of
+// its first rank.
 std::string differences_of(const std::vector<RunLog>& runs, const char* title,
                            Texts RunRecord::* texts) {
   std::vector<Texts> all;

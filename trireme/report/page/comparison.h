@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several runs beside each other.
+// Compares several runs on one page.
 #pragma once
 
 #include <trireme/report/page/run_log.h>
@@ -9,8 +9,8 @@
 
 namespace trireme::report {
 
-/// Returns the body of a page that compares runs: what each came to, the settings and surroundings
-/// in which they differ, and charts with one line for each run.
+/// Returns the body of a page that compares runs: their results, the settings and environments in
+/// which they differ, and charts with one line per run.
 std::string comparison_of(const std::vector<RunLog>& runs);
 
 }  // namespace trireme::report

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// What is no UTF-8 becomes U+FFFD on the way through JSON.
+// Replaces invalid UTF-8 by U+FFFD, which the JSON library does.
 std::string valid_utf8(std::string_view text) {
   const nlohmann::json replaced = nlohmann::json::parse(json_text(text));
   return replaced.get<std::string>();
@@ -36,7 +36,7 @@ std::string escaped(std::string_view text) {
       out += letter;
     }
   }
-  // Two that UTF-8 has and XML has not.
+  // These two code points are valid in UTF-8, but not in XML.
   for (const std::string_view none : {"\xEF\xBF\xBE", "\xEF\xBF\xBF"}) {
     for (std::size_t at = out.find(none); at != std::string::npos; at = out.find(none, at)) {
       out.replace(at, none.size(), kReplacement);
@@ -60,7 +60,7 @@ std::string definition_table(const std::vector<std::pair<std::string, std::strin
   if (rows.empty()) return {};
   std::string table = "<div class=\"scroll\"><table class=\"pairs\">\n";
   for (const auto& [name, value] : rows) {
-    const bool is_aligned = value.find("  ") != std::string::npos;  // by spaces, as a plan is
+    const bool is_aligned = value.find("  ") != std::string::npos;  // with spaces, as in a plan
     table += "<tr><th scope=\"row\">" + escaped(name) + "</th><td" +
              (is_aligned ? " class=\"code\">" : ">") + escaped(value) + "</td></tr>\n";
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text of a run as HTML: whatever it holds, it stays text.
+// Converts texts of a run to HTML so that their content always remains text.
 #pragma once
 
 #include <string>
@@ -9,17 +9,19 @@
 
 namespace trireme::report {
 
-/// Returns `text` for element content and quoted attributes: `<`, `>`, `&` and quotes as entities,
-/// what is no UTF-8, control characters other than tab and line feed, U+FFFE and U+FFFF as U+FFFD.
+/// Escapes `text` for element content and quoted attributes. `<`, `>`, `&` and quotes become
+/// entities. Invalid UTF-8, control characters other than tab and line feed, U+FFFE and U+FFFF
+/// become U+FFFD.
 std::string escaped(std::string_view text);
 
-/// Returns JSON for a script element: no `<` in it, so that it cannot end the element.
+/// Returns JSON for a script element. It contains no `<`, so that it cannot end the element.
 std::string script_safe(std::string json);
 
-/// Returns a JSON string with quotes.
+/// Returns a text as a JSON string with quotes.
 std::string json_text(std::string_view text);
 
-/// Returns rows of two texts, escaped, as a table; nothing where there are none.
+/// Returns pairs of a name and a value as a table, escaped. Returns an empty text if there are
+/// none.
 std::string definition_table(const std::vector<std::pair<std::string, std::string>>& rows);
 
 }  // namespace trireme::report

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kMostCheckpoints = 10;
 constexpr std::size_t kMostFailures = 10;
-constexpr std::int64_t kLinesShown = 60;  // of the configuration; longer ones are folded
+constexpr std::int64_t kLinesShown = 60;  // lines of a configuration; longer ones are folded
 
 std::string moment_text(double time) {
   constexpr double kYear10000 = 253402300800;
@@ -62,7 +62,7 @@ std::string notes_of(const RunLog& run) {
   return html + "</ul>\n</section>\n";
 }
 
-// Ranks that failed with the same words share a card.
+// Lists the failures. Ranks that failed with the same message share a card.
 std::string failures_of(const RunLog& run) {
   struct Failure {
     FailureRecord record;
@@ -116,7 +116,7 @@ std::string curves_section(const RunLog& run) {
   const auto charts = curves_of(run);
   std::string html = "<section>\n<h2>Curves</h2>\n" + smoothing_html();
   if (charts.empty()) return html + "<p>No step has been recorded.</p>\n</section>\n";
-  // Many ranks have one legend for all charts, which stays in sight.
+  // With many ranks, one legend for all charts stays visible while scrolling.
   const auto without = std::ranges::find_if(
       charts, [](const Chart& chart) { return !chart.has_legend && chart.series.size() > 1; });
   if (without != charts.end()) {
@@ -127,7 +127,7 @@ std::string curves_section(const RunLog& run) {
   return html + "</div>\n" + events_legend(charts.front().events) + "</section>\n";
 }
 
-// A phase's name after a sample of its colour.
+// Returns the name of a phase after a sample of its colour.
 std::string chip(std::size_t phase) {
   return "<span class=\"chip p" + std::to_string(phase) + "\"></span>" +
          escaped(phases()[phase].name);
@@ -156,7 +156,7 @@ std::string time_section(const RunLog& run) {
   const auto charts = time_charts_of(run);
   if (charts.empty()) return {};
   std::vector<std::size_t> used;
-  std::string legend;  // the table's header may be beyond the edge of a narrow window
+  std::string legend;  // needed because narrow windows cut off the header of the table
   for (std::size_t phase = 0; phase < phases().size(); ++phase) {
     const bool is_used = std::ranges::any_of(
         run.ranks, [&](const RankLog& rank) { return sum_of(rank, phases()[phase].seconds) > 0; });
@@ -193,7 +193,7 @@ std::string time_section(const RunLog& run) {
   return html + "</section>\n";
 }
 
-// One row for each, however many ranks told of it; the time is that of the slowest.
+// Lists each checkpoint once, although all ranks report it. Its time is that of the slowest rank.
 std::string checkpoints_section(const RunLog& run) {
   struct Row {
     double seconds = 0;
@@ -229,7 +229,7 @@ std::string checkpoints_section(const RunLog& run) {
   return html + "</tbody>\n</table></div>\n</section>\n";
 }
 
-// Counts of bytes are read in large units.
+// Returns a value for people; numbers of bytes get large units.
 std::string value_text(const std::string& name, const std::string& value) {
   double bytes = 0;
   const char* const end = value.data() + value.size();
@@ -238,8 +238,8 @@ std::string value_text(const std::string& name, const std::string& value) {
   return bytes_text(bytes);
 }
 
-// What the last run of each rank said, one row a name; where ranks differ, each value with its
-// ranks.
+// Returns the texts of the last run of each rank, one row per name. If ranks differ, the row lists
+// each value with its ranks.
 std::vector<std::pair<std::string, std::string>> rows_of(const RunLog& run,
                                                          Texts RunRecord::* texts) {
   std::map<std::string, std::map<std::string, std::vector<int>>> values;
@@ -288,7 +288,7 @@ std::string about_section(const RunLog& run) {
          "</div>\n</section>\n";
 }
 
-// With which step each epoch ended, for the numbers under the pointer.
+// Returns the last step of each epoch as JSON, for the numbers under the pointer.
 std::string epochs_json(const RunLog& run) {
   std::map<std::int64_t, std::int64_t> ends;
   for (const RankLog& rank : run.ranks) {

@@ -18,13 +18,13 @@ namespace trireme::report {
 namespace {
 
 constexpr std::size_t kMostCurves = 16;    // more cannot be told apart
-constexpr std::size_t kMostBands = 8;      // nor can their bands
-constexpr std::size_t kMostInLegends = 6;  // else there is one legend above all charts
+constexpr std::size_t kMostBands = 8;      // more bands cannot be told apart
+constexpr std::size_t kMostInLegends = 6;  // with more ranks, all charts share one legend
 constexpr std::size_t kMostTimes = 8;
 constexpr std::size_t kMostScalars = 24;
 
-// Scalars of the monitors that come with Trireme, and the chart of step records that has the same
-// numbers.
+// Scalars of Trireme's own monitors, each with the chart that shows the same numbers from step
+// records. They are not drawn twice.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kSameAsCharts = {
     {{"learning_rate/0", "Learning rate"},
      {"gradient_norm/all", "Gradient norm"},
@@ -32,7 +32,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kSameAsCh
      {"memory/resident", "Memory"},
      {"memory/device", "Device memory"}}};
 
-// Names say what a scalar counts: nothing else does.
+// The unit of a scalar can only be derived from its name.
 Unit unit_of(std::string_view scalar) {
   const bool is_bytes = scalar.starts_with("memory/") || scalar.ends_with("bytes");
   return is_bytes ? Unit::kBytes : Unit::kNumber;
@@ -54,7 +54,7 @@ Range steps_of(const RunLog& run) {
   return range.low <= range.high ? range : Range{0, 1};
 }
 
-// The page stays small: a column costs some twenty bytes for each curve.
+// Fewer columns for more curves keep the page small: a column costs about twenty bytes per curve.
 std::size_t columns_for(std::size_t curves) {
   return std::clamp<std::size_t>(1200 / std::max<std::size_t>(curves, 1), 100, 400);
 }
@@ -96,7 +96,7 @@ std::vector<Event> events_of(const RunLog& run) {
   return events;
 }
 
-// Builds charts that share their steps and events.
+// Builds charts with the same steps and events.
 class Builder {
  public:
   explicit Builder(const RunLog& run) : run_(run), steps_(steps_of(run)), events_(events_of(run)) {}
@@ -112,7 +112,7 @@ class Builder {
     return chart;
   }
 
-  // A number of every step record, for each rank.
+  // Returns a chart of one number of the step records, for each rank.
   Chart of_ranks(std::string title, Unit unit, const NumberOf& number_of) const {
     std::vector<std::vector<Point>> ranks;
     std::vector<int> numbers;
@@ -155,7 +155,7 @@ class Builder {
             true};
   }
 
-  // The rank that is asked about what is the same on all: that which knows most.
+  // Returns the rank with the most records, as the source of numbers that are equal on all ranks.
   const RankLog* fullest() const {
     const auto found = std::ranges::max_element(run_.ranks, {}, [](const RankLog& rank) {
       return rank.epochs.size() + rank.evaluations.size();
@@ -163,7 +163,8 @@ class Builder {
     return found == run_.ranks.end() ? nullptr : &*found;
   }
 
-  // Mean losses of epochs beside those of evaluations: apart where the model learns by heart.
+  // Draws the mean losses of epochs and evaluations in one chart. They diverge if the model
+  // overfits.
   Chart by_epoch() const {
     Chart chart = blank("Loss by epoch", "over all ranks", Unit::kNumber, 2);
     chart.may_be_logarithmic = true;
@@ -197,8 +198,8 @@ class Builder {
     return chart;
   }
 
-  // What callbacks logged: with steps, else with epochs or evaluations; but what `shown` charts
-  // show already.
+  // Returns charts of what callbacks logged, with steps or otherwise with epochs or evaluations.
+  // Leaves out scalars that the charts in `shown` already contain.
   std::vector<Chart> scalars(const std::vector<Chart>& shown) const {
     std::set<std::string> names;
     std::set<std::string> later;
@@ -264,7 +265,7 @@ class Builder {
   std::vector<Event> events_;
 };
 
-// All, or the slowest and the fastest and others at equal distances between them.
+// Returns all ranks, or the slowest, the fastest and evenly spaced others between them.
 std::vector<const RankLog*> shown_ranks(const RunLog& run) {
   std::vector<const RankLog*> ranks;
   for (const RankLog& rank : run.ranks) {

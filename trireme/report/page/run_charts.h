@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The charts of a run.
+// Selects the charts of a run and computes their series.
 #pragma once
 
 #include <trireme/report/page/chart.h>
@@ -12,22 +12,24 @@
 
 namespace trireme::report {
 
-/// A part of a step's time.
+/// A phase of a step, with a function that returns its time.
 struct Phase {
   std::string_view name;
   double (*seconds)(const PhaseSeconds& seconds);
 };
 
-/// Data, forward, backward, communication, optimizer, callbacks, and what is between them.
+/// Returns the phases: data, forward, backward, communication, optimizer, callbacks, and the time
+/// between them.
 const std::array<Phase, 7>& phases();
 
-/// Curves over steps: loss, evaluations, learning rate, gradient norm, throughput, memory, what
-/// callbacks logged. A curve for each rank up to sixteen, one for all where they are equal; above,
-/// their mean between the lowest and the highest. Those that nothing was recorded for are left out.
+/// Returns the curves over steps: loss, evaluations, learning rate, gradient norm, throughput,
+/// memory, and what callbacks logged. There is one curve per rank for up to sixteen ranks, or a
+/// single one if all ranks are equal. For more ranks, the mean is drawn between the lowest and the
+/// highest value. Charts without any record are left out.
 std::vector<Chart> curves_of(const RunLog& run);
 
-/// The time of a step by phases, one stacked chart for each rank, all on one scale; of at most
-/// eight ranks, those with the longest and the shortest times among them.
+/// Returns the time of steps by phase, as one stacked chart per rank, all with the same scale.
+/// Shows at most eight ranks, including the slowest and the fastest.
 std::vector<Chart> time_charts_of(const RunLog& run);
 
 }  // namespace trireme::report

@@ -24,12 +24,12 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFormat = 1;
-constexpr int kMostRanks = 1 << 20;  // a larger number is damage
+constexpr int kMostRanks = 1 << 20;  // a larger number means that the file is damaged
 constexpr std::int64_t kMostConfigBytes = std::int64_t{1} << 24U;
 constexpr std::string_view kPrefix = "events-rank";
 constexpr std::string_view kSuffix = ".jsonl";
 
-// The rank in a file's name; nothing for other files.
+// Returns the rank in the name of a file, or std::nullopt for other files.
 std::optional<int> rank_of(const std::string& file) {
   if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) return std::nullopt;
   if (file.size() <= kPrefix.size() + kSuffix.size()) return std::nullopt;
@@ -41,13 +41,13 @@ std::optional<int> rank_of(const std::string& file) {
   return rank;
 }
 
-// A line that is JSON, but whose numbers no run has.
+// Thrown for a line that is valid JSON, but has numbers that no run can have.
 struct Damaged : std::exception {};
 
-// What is beyond 2^53 is damage, and nothing that axes could be drawn of.
+// Integers beyond 2^53 mean damage, and axes cannot represent them.
 std::int64_t integer_of(const json& value) {
   constexpr double kMost = 9007199254740992.0;
-  const double number = value.get<double>();  // throws where it is no number
+  const double number = value.get<double>();  // throws if it is not a number
   if (!(std::abs(number) <= kMost)) throw Damaged{};
   return value.get<std::int64_t>();
 }
@@ -63,7 +63,7 @@ int rank_count_at(const json& record, const char* key, int otherwise) {
   return static_cast<int>(count);
 }
 
-// JSON has no other word for a number that is infinite or none.
+// JSON represents infinite numbers and NaN as null.
 double number_of(const json& value) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
@@ -152,7 +152,7 @@ void drop_later(RankLog& log, std::int64_t step) {
   drop_after(log.checkpoints, step);
 }
 
-// Reads the lines of one file, in their order.
+// Reads the lines of one file in order.
 class RankReader {
  public:
   RankReader(int rank, std::string file) : file_(std::move(file)) { log_.rank = rank; }
@@ -161,7 +161,7 @@ class RankReader {
     std::string line;
     while (std::getline(lines, line)) {
       ++number_;
-      if (lines.eof()) {  // no '\n' at its end
+      if (lines.eof()) {  // the line has no '\n' at its end
         note("the last line was cut off, as by a kill; it is left out");
         return;
       }
@@ -180,7 +180,8 @@ class RankReader {
                         " not written: the disk was full or refused them"));
     const auto by_step = [](const auto& record) { return record.moment.global_step; };
     std::ranges::stable_sort(log_.steps, {}, by_step);
-    // Of equal steps the later line counts: the last of them in a stable order.
+    // If several lines have the same step, the last one counts. The sort is stable and keeps their
+    // order.
     const auto kept =
         std::unique(log_.steps.rbegin(), log_.steps.rend(),
                     [&](const auto& a, const auto& b) { return by_step(a) == by_step(b); });
@@ -254,7 +255,7 @@ class RankReader {
     const bool is_next_call = log_.end && !log_.end->is_stopped && !log_.has_failed &&
                               log_.end->moment.global_step == moment.global_step;
     if (moment.global_step == 0) {
-      log_.resumed_at.clear();  // begun anew in the same folder
+      log_.resumed_at.clear();  // a new run in the same folder
     } else if (!is_next_call) {
       log_.resumed_at.push_back(moment.global_step);
     }
@@ -273,12 +274,12 @@ class RankReader {
   RankLog log_;
   std::vector<std::string> notes_;
   std::int64_t number_ = 0;
-  std::int64_t lost_ = 0;  // that the disk did not take
+  std::int64_t lost_ = 0;  // records that could not be written
   std::int64_t damaged_ = 0;
   std::int64_t first_damaged_ = 0;
 };
 
-// The run that began last, as one of its ranks tells.
+// Returns the record of the run that began last.
 RunRecord latest_of(const std::vector<RankLog>& ranks) {
   RunRecord latest{.moment = {.time = -std::numeric_limits<double>::infinity()}};
   for (const RankLog& rank : ranks) {
@@ -289,7 +290,8 @@ RunRecord latest_of(const std::vector<RankLog>& ranks) {
   return latest;
 }
 
-// Ranks that the last run had no more do not know from which step it went on.
+// Drops records that the last run replaced, also on ranks which that run did not have. These ranks
+// have no record of the step from which it was resumed.
 void drop_replaced(RunLog& run) {
   const RunRecord latest = latest_of(run.ranks);
   run.world_size = latest.world_size;

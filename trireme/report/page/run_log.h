@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run folder as values: what docs/formats/run.md describes, read back.
+// Reads a run folder, as described in docs/formats/run.md, into values.
 #pragma once
 
 #include <trireme/report/records.h>
@@ -12,47 +12,49 @@
 
 namespace trireme::report {
 
-/// What one rank wrote. A run that went on from an earlier step has replaced what came after it;
-/// of two records of one step the later counts. All in the order of global steps, but failures,
-/// which are all kept in the order in which they happened.
+/// The records of one rank. If a run was resumed from an earlier step, the later records replace
+/// those after that step. If two records have the same step, the later one counts. Records are
+/// ordered by global step; failures are all kept, in the order in which they occurred.
 struct RankLog {
+  /// The rank.
   int rank = 0;
+  /// The records of the run's beginnings, one per call of `train`.
   std::vector<RunRecord> runs{};
-  /// Global steps from which a run went on after it had been stopped, failed or killed. Another
-  /// call of `train` in the same program is none.
+  /// The global steps at which a run was resumed after it had been stopped, failed or killed.
+  /// Another call of `train` in the same program does not count.
   std::vector<std::int64_t> resumed_at{};
   std::vector<StepRecord> steps{};
   std::vector<EpochRecord> epochs{};
   std::vector<EvaluationRecord> evaluations{};
   std::vector<CheckpointRecord> checkpoints{};
   std::vector<FailureRecord> failures{};
-  /// Of the last run; nothing where it goes on still, failed, or was killed.
+  /// The end of the last run. std::nullopt if that run is still going on, failed, or was killed.
   std::optional<EndRecord> end{};
-  /// Whether the last run failed.
+  /// True if the last run failed.
   bool has_failed = false;
 };
 
-/// What all ranks wrote.
+/// The records of all ranks.
 struct RunLog {
-  std::string name;
-  /// Of the run that began last.
+  std::string name;  ///< the name of the folder
+  /// The world size of the run that began last.
   int world_size = 1;
-  /// Those that have a file, by rank.
+  /// The ranks that have a file, in ascending order.
   std::vector<RankLog> ranks{};
-  /// What is missing or damaged, in words.
+  /// Descriptions of what is missing or damaged.
   std::vector<std::string> notes{};
-  /// The text of `config.toml`, where there is one.
+  /// The text of `config.toml`, or empty if there is none.
   std::string config{};
 };
 
-/// Returns whether every step record says how many samples all ranks had together: then no sum over
-/// ranks is needed, which would count samples twice where ranks work on the same ones.
+/// Returns true if every step record contains the number of samples of all ranks. No sum over ranks
+/// is needed then, which would count samples twice if several ranks work on the same ones.
 bool knows_all_samples(const RunLog& run);
 
-/// Reads `events-rank<r>.jsonl` of every rank. A last line that was cut off by a kill, other lines
-/// that are no records, ranks without a file, and ranks that end early are notes, not errors. Holds
-/// all step records: some 250 bytes each. Throws ConfigError where the folder or every such file is
-/// missing, and for a format that it does not know.
+/// Reads `events-rank<r>.jsonl` of every rank. The following are notes and not errors: a last line
+/// that was cut off, other lines that are not records, ranks without a file, and ranks that end
+/// early. Keeps all step records in memory, about 250 bytes each. Throws ConfigError if the folder
+/// or all such files are missing, or if the format is unknown.
 RunLog read_run(const std::filesystem::path& folder);
 
 }  // namespace trireme::report

@@ -70,7 +70,7 @@ Summary summary_of(const RunLog& run) {
         sum_of(rank, [](const PhaseSeconds& seconds) { return seconds.communication; });
     summary.starved += sum_of(rank, [](const PhaseSeconds& seconds) { return seconds.data; });
     for (const StepRecord& step : rank.steps) {
-      // A reading of the current use may come after that of the peak.
+      // The current memory may have been measured after the peak, and may then be larger.
       const std::int64_t peak =
           std::max(step.peak_memory_bytes.value_or(0), step.memory_bytes.value_or(0));
       summary.peak_bytes = std::max(summary.peak_bytes, static_cast<double>(peak));

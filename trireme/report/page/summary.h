@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run comes to: how it ended and its largest and last numbers, as tiles at the top of the
-// page.
+// Summarises a run: how it ended, and its largest and last numbers, shown as tiles at the top of
+// the page.
 #pragma once
 
 #include <trireme/report/page/run_log.h>
@@ -13,48 +13,50 @@ namespace trireme::report {
 
 /// The numbers of the tiles, over all ranks.
 struct Summary {
-  std::int64_t last_step = 0;
-  std::int64_t last_epoch = 0;
-  std::int64_t epochs = 0;
-  double longest = 0;  ///< seconds in steps, of the rank that took longest
-  double samples = 0;
-  /// Samples of all ranks in one step: the mean over the steps. 0 where no step was recorded.
+  std::int64_t last_step = 0;   ///< the last global step
+  std::int64_t last_epoch = 0;  ///< the last epoch that has begun
+  std::int64_t epochs = 0;      ///< the number of epochs that the run was to have
+  double longest = 0;           ///< seconds in steps of the slowest rank
+  double samples = 0;           ///< the number of samples of all ranks
+  /// The mean number of samples of all ranks per step. 0 if no step was recorded.
   double batch = 0;
-  double waited = 0;   ///< seconds waiting for other ranks, sum of all ranks
-  double starved = 0;  ///< seconds waiting for data, sum of all ranks
-  double total = 0;    ///< seconds in steps, sum of all ranks
-  double peak_bytes = 0;
-  std::int64_t skipped = 0;
-  std::optional<double> loss;
-  std::optional<EvaluationRecord> last_evaluation;
-  std::optional<double> best_accuracy;
-  std::optional<double> best_loss;
+  double waited = 0;           ///< seconds of waiting for other ranks, summed over all ranks
+  double starved = 0;          ///< seconds of waiting for data, summed over all ranks
+  double total = 0;            ///< seconds in steps, summed over all ranks
+  double peak_bytes = 0;       ///< the maximum resident memory of a rank
+  std::int64_t skipped = 0;    ///< steps skipped because gradients overflowed
+  std::optional<double> loss;  ///< the mean training loss of the last epoch
+  std::optional<EvaluationRecord> last_evaluation;  ///< the last evaluation
+  std::optional<double> best_accuracy;              ///< the best accuracy of all evaluations
+  std::optional<double> best_loss;                  ///< the best loss of all evaluations
 };
 
+/// Computes the summary of a run.
 Summary summary_of(const RunLog& run);
 
-/// How a run ended, in a word, with what explains it and the class of the style sheet.
+/// The way a run ended.
 struct RunStatus {
-  std::string text;
-  std::string below;
-  const char* style;
+  std::string text;   ///< the status in one word
+  std::string below;  ///< an explanation
+  const char* style;  ///< the CSS class
 };
 
+/// Returns the way a run ended.
 RunStatus status_of(const RunLog& run);
 
-/// Returns `1.50 GiB`.
+/// Returns a number of bytes for people, such as `1.50 GiB`.
 std::string bytes_text(double bytes);
 
-/// Returns `12.5 %`.
+/// Returns a share of 1 in percent, such as `12.5 %`.
 std::string percent(double share);
 
-/// Sums a phase (or the total) over the steps of a rank, seconds.
+/// Returns the time in seconds that a rank spent in a phase (or in total), summed over its steps.
 double sum_of(const RankLog& rank, double (*seconds)(const PhaseSeconds& seconds));
 
-/// Returns the wall clock of the steps of a rank, seconds.
+/// Returns the wall-clock time in seconds of all steps of a rank.
 double total_of(const RankLog& rank);
 
-/// Returns the tiles as HTML.
+/// Returns the tiles of a run as HTML.
 std::string tiles_of(const RunLog& run);
 
 }  // namespace trireme::report
