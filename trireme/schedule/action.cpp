@@ -17,7 +17,7 @@ struct Word {
   MicroBatch micro_batch = MicroBatch::kRequired;
 };
 
-// In the order of ActionKind.
+// The codes and names, in the order of ActionKind.
 constexpr std::array<Word, kNumActionKinds> kWords = {{
     {"F", "forward"},
     {"B", "backward"},
@@ -36,7 +36,7 @@ constexpr std::array<Word, kNumActionKinds> kWords = {{
 
 const Word& word_of(ActionKind kind) { return kWords.at(static_cast<std::size_t>(kind)); }
 
-// Takes a number without sign from the front of `text`.
+// Removes a number without a sign from the front of `text` and returns it.
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;
   if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;

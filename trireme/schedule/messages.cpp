@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `with_messages` of passes.h.
+// Implements `with_messages` of passes.h.
 #include <trireme/base/error.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/verifier/verify.h>
@@ -22,9 +22,9 @@ class Insertion {
  public:
   explicit Insertion(const Schedule& schedule) : schedule_(schedule), neighbours_(schedule) {}
 
-  // Receives as late as they can be.
+  // Places receives as late as possible.
   Schedule late() const {
-    std::map<Channel, std::vector<Action>> receives;  // in the order of their sends
+    std::map<Channel, std::vector<Action>> receives;  // in the order of the sends
     for (const auto& actions : schedule_.ranks) {
       for (const Action& action : actions) {
         for (const Action& send : sends_of(action)) {
@@ -51,12 +51,13 @@ class Insertion {
     return result;
   }
 
-  // Send and receive at one point of an order of all actions: that of time, where computation
-  // stands at its beginning and a message at the end of what it carries.
+  // Places each send and its receive at one position in a global order of all actions. The order is
+  // that of time: computation is placed at its start, and a message at the end of the computation
+  // whose result it carries.
   Schedule at_one_point() const {
     struct Event {
       double time = 0;
-      bool is_computation = false;  // what ends at a time comes before what begins at it
+      bool is_computation = false;  // what ends at a time sorts before what begins at it
       std::size_t rank = 0;
       std::size_t position = 0;
 
@@ -88,8 +89,8 @@ class Insertion {
   }
 
  private:
-  // Whatever sends takes time, so that what depends on a message begins after the end of what it
-  // carries: the order of time is one that all dependencies allow.
+  // Every computation takes time, so that what depends on a message begins after the end of what
+  // the message carries. The order of time then respects all dependencies.
   static Times unit_times() { return {}; }
 
   Schedule emptied() const {

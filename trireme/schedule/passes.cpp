@@ -16,7 +16,8 @@
 namespace trireme::schedule {
 namespace {
 
-// Gives each rank a new list, made by `write(action, new list)` for each of its actions in turn.
+// Rebuilds the list of each rank by calling `write(action, new list)` for each of its actions in
+// turn.
 Schedule rewritten(const Schedule& schedule,
                    const std::function<void(const Action&, std::vector<Action>&)>& write) {
   Schedule result = schedule;
@@ -31,7 +32,8 @@ bool needs_parameters(ActionKind kind) {
   return computes(kind) && kind != ActionKind::kBackwardWeight;
 }
 
-// @param what is to be done with stages, as in `is to be recomputed`.
+// Throws UsageError for a stage that does not exist.
+// @param what the purpose for the message, as in `is to be recomputed`.
 void check_stages(const Schedule& schedule, std::span<const int> stages, std::string_view what) {
   for (const int stage : stages) {
     if (stage >= 0 && stage < schedule.num_stages()) continue;
@@ -41,15 +43,16 @@ void check_stages(const Schedule& schedule, std::span<const int> stages, std::st
   }
 }
 
-// What a forward keeps, by when in the order of its rank's computations it is made and first used.
+// The activations of one forward, with the positions of the computations that create and first use
+// them.
 struct Kept {
   int stage = 0;
   int micro_batch = 0;
   std::ptrdiff_t made = 0;
-  std::ptrdiff_t used = -1;  // not yet
+  std::ptrdiff_t used = -1;  // -1 if not used yet
 };
 
-// Of these stages, in the order of their forwards.
+// Returns what the forwards of these stages keep, in the order of the forwards.
 std::vector<Kept> kept_by(const std::vector<Action>& actions, std::span<const int> stages) {
   std::vector<Kept> all;
   std::ptrdiff_t computation = -1;
@@ -119,12 +122,13 @@ Schedule with_offloading(const Schedule& schedule, std::span<const int> stages, 
   const std::ptrdiff_t beside = ahead;
   Schedule result = schedule;
   for (auto& actions : result.ranks) {
-    // By the computation that they stand at, which is the first use of one and the forward of one.
+    // Keyed by the computation before which a load, or after which an offload, is placed.
     std::map<std::ptrdiff_t, Action> loads;
     std::map<std::ptrdiff_t, Action> offloads;
     for (const Kept& kept : kept_by(actions, stages)) {
       const std::ptrdiff_t gone = kept.made + beside;
       const std::ptrdiff_t back = kept.used - beside;
+      // Offloading saves nothing unless at least one computation runs between the two copies.
       if (back - gone < 2) continue;
       offloads[gone] = {ActionKind::kOffload, kept.stage, kept.micro_batch};
       loads[back] = {ActionKind::kLoad, kept.stage, kept.micro_batch};
@@ -153,10 +157,10 @@ Schedule with_offloading(const Schedule& schedule, std::span<const int> stages, 
 Schedule with_gathering(const Schedule& schedule, GatherFor gather_for) {
   Schedule result = schedule;
   for (auto& actions : result.ranks) {
-    std::vector<Action> used;  // where parameters are needed
+    std::vector<Action> used;  // the actions that need parameters
     std::ranges::copy_if(actions, std::back_inserter(used),
                          [](const Action& action) { return needs_parameters(action.kind); });
-    std::map<int, std::size_t> uses_left;  // by stage
+    std::map<int, std::size_t> uses_left;  // for each stage
     for (const Action& action : used) ++uses_left[action.stage];
     std::set<int> whole;
     std::size_t next_use = 0;
@@ -183,7 +187,7 @@ Schedule with_gathering(const Schedule& schedule, GatherFor gather_for) {
 }
 
 Schedule with_reduction(const Schedule& schedule, ReduceAfter reduce_after) {
-  std::map<int, int> left;  // weight gradients to come, by stage
+  std::map<int, int> left;  // the number of remaining weight gradients of each stage
   for (const auto& actions : schedule.ranks) {
     for (const Action& action : actions) left[action.stage] += gives_weight_gradient(action.kind);
   }

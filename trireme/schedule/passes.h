@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is put into a schedule after a generator has ordered its computation: messages, backwards in
-// two parts, recomputation, offloading, parameters that are whole for a while only, reductions and
-// steps. Each takes a schedule and returns another; messages come last, since they go where
-// computation needs them.
+// Transformations of schedules. After a generator has ordered the computation, they add messages,
+// split backwards, recomputation, offloading, gathering of sharded parameters, reductions and
+// optimizer steps. Each takes a schedule and returns a new one. Messages must be added last,
+// because their position depends on the computation.
 #pragma once
 
 #include <trireme/schedule/schedule.h>
@@ -13,56 +13,65 @@
 
 namespace trireme::schedule {
 
-/// Puts sends and receives into a schedule that has none, so that it cannot deadlock under
-/// `messages`. Each send comes right after what it sends; each receive right before what needs it,
-/// after those of older messages from the same rank, which are there before it anyway. Where so few
-/// messages may be outstanding that this would deadlock, send and receive stand at one point of one
-/// order of all actions that every rank keeps to; receives then come earlier than they are needed.
-/// Throws UsageError where the schedule is wrong or has messages.
+/// Adds sends and receives to a schedule without messages, so that it cannot deadlock under the
+/// rules in `messages`. Each send directly follows the action whose result it sends. Each receive
+/// directly precedes the action that needs it, after the receives of older messages from the same
+/// rank.
+///
+/// If that would deadlock because too few messages may be outstanding, sends and receives are
+/// placed differently. Each pair of send and receive then takes one position in a global order of
+/// all actions, which every rank follows. Receives may then come earlier than needed.
+///
+/// Throws UsageError if the schedule is invalid or already has messages.
 Schedule with_messages(const Schedule& schedule, const Messages& messages = {});
 
-/// Takes sends and receives out.
+/// Removes sends and receives.
 Schedule without_messages(const Schedule& schedule);
 
-/// Keeps the actions of the first `micro_batches` alone, and those of none. Throws UsageError for a
-/// number below 1, and for more than there are.
+/// Keeps the actions of the first `micro_batches` micro-batches, and the actions without a
+/// micro-batch. Throws UsageError for a number below 1 or above the number of the schedule.
 Schedule with_first(const Schedule& schedule, int micro_batches);
 
-/// Parts every backward into its input part and, right after it, its weight part: the gradient is
-/// on its way earlier.
+/// Splits every backward into its input part followed directly by its weight part. The gradient can
+/// then be sent earlier.
 Schedule with_split_backward(const Schedule& schedule);
 
-/// Recomputes what forward of these stages has not kept, right before each backward or its input
-/// part. Throws UsageError for a stage that does not exist.
+/// Adds recomputation for the given stages, directly before each backward or its input part. Throws
+/// UsageError for a stage that does not exist.
 Schedule with_recomputation(const Schedule& schedule, std::span<const int> stages);
 
-/// Moves what forward of these stages has kept to host memory until its backward, or the
-/// recomputation for it, begins. For copies to go on beside computation, offload comes after
-/// `ahead` computations of the rank (forwards, backwards and parts of them, recomputations) that
-/// follow the forward, and load before the `ahead` that precede the first use. A micro-batch for
-/// which no computation lies between the two stays where it is: it would be back before its memory
-/// had served another. Goes after recomputation and before messages. Throws UsageError for a stage
-/// that does not exist, and a negative `ahead`.
+/// Moves the kept activations of the given stages to host memory until the backward, or the
+/// recomputation for it, begins.
+///
+/// Copies overlap with computation. Offload comes `ahead` computations of the rank after the
+/// forward, and load comes `ahead` computations before the first use. (Computations are forwards,
+/// backwards, their parts, and recomputations.) A micro-batch stays in memory if no computation
+/// lies between the two, because offloading would then save nothing.
+///
+/// Apply it after recomputation and before messages. Throws UsageError for a stage that does not
+/// exist, and for a negative `ahead`.
 Schedule with_offloading(const Schedule& schedule, std::span<const int> stages, int ahead = 1);
 
+/// The time for which parameters stay gathered.
 enum class GatherFor : std::uint8_t {
-  kStep,        ///< once, from the first use of a stage in the step to the last
-  kMicroBatch,  ///< for each run of actions of one stage
+  kStep,        ///< from the first to the last use of a stage in the step
+  kMicroBatch,  ///< for each sequence of actions of one stage
 };
 
-/// Gathers and frees the parameters of every stage around the actions that use them (forward,
-/// recomputation, backward and its input part).
+/// Gathers the parameters of every stage before the actions that use them (forward, recomputation,
+/// backward and its input part), and frees them afterwards.
 Schedule with_gathering(const Schedule& schedule, GatherFor gather_for);
 
+/// The time of gradient reductions.
 enum class ReduceAfter : std::uint8_t {
   kStage,       ///< once, after the last weight gradient of a stage
   kMicroBatch,  ///< after each weight gradient
 };
 
-/// Reduces the gradients of every stage over data ranks.
+/// Adds reductions of the gradients of every stage over the data-parallel ranks.
 Schedule with_reduction(const Schedule& schedule, ReduceAfter reduce_after);
 
-/// Steps the optimizer at the end of every rank, for each of its stages in order.
+/// Adds optimizer steps at the end of every rank, for its stages in ascending order.
 Schedule with_steps(const Schedule& schedule);
 
 }  // namespace trireme::schedule

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A schedule: what every rank of a pipeline does in one step, as data. Generators make it,
-// `verify` proves it, `simulate` times it, the executor runs it: docs/design/schedules.md.
+// A schedule: the actions of every rank of a pipeline in one step, as data. Generators create it,
+// `verify` proves that it can be executed, `simulate` times it, and the pipeline executes it:
+// docs/design/schedules.md.
 #pragma once
 
 #include <trireme/schedule/action.h>
@@ -12,60 +13,66 @@
 
 namespace trireme::schedule {
 
-/// Returns an element of a list; stages, ranks and micro-batches are counted in `int`.
+/// Returns an element of a list by a signed or unsigned index. Stages, ranks and micro-batches have
+/// type `int`.
 template <typename List>
 decltype(auto) item(List& list, std::integral auto number) {
   return list[static_cast<std::size_t>(number)];
 }
 
-/// Stage `from` hands tensors to stage `to`, a later one.
+/// A connection: stage `from` passes tensors to the later stage `to`.
 struct Edge {
-  int from = 0;
-  int to = 0;
+  int from = 0;  ///< the earlier stage
+  int to = 0;    ///< the later stage
 
   bool operator==(const Edge&) const = default;
 };
 
-/// Plain values; whoever changes one calls `verify` before it is used.
+/// A schedule as plain values. Call `verify` after changing one and before using it.
 struct Schedule {
-  /// One word: `1f1b`.
+  /// The name, which must be one word: `1f1b`.
   std::string name{};
+  /// The number of micro-batches.
   int micro_batches = 0;
-  /// Which rank has which stage. A rank may have several stages, its chunks.
+  /// The rank of each stage. The stages of one rank are called its chunks.
   std::vector<int> rank_of_stage{};
-  /// Who hands tensors to whom; more than a chain where a connection skips stages.
+  /// The connections between stages: a chain, and further edges if a connection skips stages.
   std::vector<Edge> edges{};
   /// The actions of each rank, in order.
   std::vector<std::vector<Action>> ranks{};
 
+  /// Returns the number of stages.
   int num_stages() const { return static_cast<int>(rank_of_stage.size()); }
+  /// Returns the number of ranks.
   int num_ranks() const { return static_cast<int>(ranks.size()); }
+  /// Returns the rank of a stage.
   int rank_of(int stage) const { return item(rank_of_stage, stage); }
-  /// Whether the ends of an edge are on different ranks, so that messages go over it.
+  /// Returns true if the two stages of an edge are on different ranks, so that messages are needed.
   bool crosses_ranks(const Edge& edge) const { return rank_of(edge.from) != rank_of(edge.to); }
 
   bool operator==(const Schedule&) const = default;
 };
 
-/// Whether sends and receives are among the actions.
+/// Returns true if the schedule contains sends or receives.
 bool lists_messages(const Schedule& schedule);
 
-/// Returns 0>1, 1>2, and so on.
+/// Returns the edges of a chain: 0>1, 1>2, and so on.
 std::vector<Edge> chain(int num_stages);
 
-/// Returns the ranks of `ranks * chunks` stages that go round: stage s is on rank s mod `ranks`.
+/// Returns a round-robin placement of `ranks * chunks` stages: stage s is on rank s mod `ranks`.
 std::vector<int> looped_placement(int ranks, int chunks);
 
-/// Returns the ranks of `2 * ranks` stages that go down and come back up: stage s and stage
-/// `2 * ranks - 1 - s` are on rank s.
+/// Returns a V-shaped placement of `2 * ranks` stages: stage s and stage `2 * ranks - 1 - s` are on
+/// rank s.
 std::vector<int> v_placement(int ranks);
 
-/// The stages next to each stage, by the edges of a schedule.
+/// The neighbours of each stage, according to the edges of a schedule.
 struct Neighbours {
+  /// Computes the neighbours of all stages.
   explicit Neighbours(const Schedule& schedule);
 
-  std::vector<std::vector<int>> before;  ///< of each stage, ascending
-  std::vector<std::vector<int>> after;   ///< of each stage, ascending
+  std::vector<std::vector<int>> before;  ///< for each stage, the stages before it, ascending
+  std::vector<std::vector<int>> after;   ///< for each stage, the stages after it, ascending
 };
 
 }  // namespace trireme::schedule

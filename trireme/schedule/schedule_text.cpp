@@ -19,7 +19,7 @@ constexpr std::string_view kFirstLine = "trireme-schedule 1";
 constexpr std::size_t kWidth = 100;
 constexpr std::string_view kIndent = "  ";
 
-// Words of one line with their places.
+// The words of one line with their columns.
 struct Word {
   std::string_view text;
   std::size_t column = 1;
@@ -122,7 +122,7 @@ class Parser {
     }
   }
 
-  // The only word after the key.
+  // Returns the only word after the key.
   const Word& value_of(const Line& line) const {
     if (line.words.size() == 1) {
       const Word& key = line.words.front();
@@ -171,7 +171,7 @@ class Parser {
   std::set<std::string, std::less<>> keys_;
 };
 
-// Adds words in lines that are not too long.
+// Appends words, and breaks lines that would become too long.
 void add_wrapped(std::string& text, const std::vector<std::string>& words) {
   std::size_t begin = text.rfind('\n') + 1;
   for (const std::string& word : words) {
@@ -230,7 +230,7 @@ void write_schedule(const Schedule& schedule, const std::filesystem::path& file)
     AtomicFile written(file);
     written.write(text);
     written.commit();
-  } catch (const CheckpointError& error) {  // what files that appear whole throw; it has its hint
+  } catch (const CheckpointError& error) {  // thrown by AtomicFile; its message has a hint
     throw DataError(error.what(), "");
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When each action of a schedule runs, from how long actions take.
+// Computes when each action of a schedule runs, from the times of actions.
 #pragma once
 
 #include <trireme/schedule/schedule.h>
@@ -10,30 +10,30 @@
 
 namespace trireme::schedule {
 
-/// Milliseconds from the beginning of the step.
+/// The times of all actions, in milliseconds from the start of the step.
 struct Timeline {
-  /// Every action of every rank, in order; those that take no time too.
+  /// Every action of every rank, in order, including actions that take no time.
   std::vector<std::vector<Span>> ranks;
-  /// From the first beginning of any rank to the last end of any.
+  /// The time from the first start on any rank to the last end on any rank.
   double step_time = 0;
-  /// The longest time from the first beginning to the last end of one rank. Shorter than
-  /// `step_time` where ranks begin one after the other and also end so; what a step takes when
-  /// steps follow each other without a wait for all ranks.
+  /// The longest time from the first start to the last end on one rank. It is shorter than
+  /// `step_time` if ranks start and end one after the other. It is the duration of a step if steps
+  /// follow each other without a barrier.
   double longest_rank_time = 0;
-  /// What ranks compute (F, B, I, W, recomputation), mean over ranks.
+  /// The time that a rank computes (F, B, I, W, recomputation), as the mean over ranks.
   double compute_time = 0;
 
-  /// The share of `longest_rank_time` in which a rank does not compute, mean over ranks: as the
-  /// zero-bubble papers count it.
+  /// Returns the share of `longest_rank_time` in which a rank does not compute, as the mean over
+  /// ranks. The zero-bubble papers define it in the same way.
   double bubble_rate() const;
 };
 
-/// Times a schedule. Verifies it first: throws UsageError where it could not be executed, or where
-/// `times` do not fit it. Where messages are listed, a send starts at its place and a receive waits
-/// for its message; where none is, results cross ranks as soon as they are there.
+/// Verifies a schedule and computes its times. With listed messages, a send starts at its position
+/// and a receive waits for its message. Without messages, results reach other ranks as soon as they
+/// exist. Throws UsageError if the schedule cannot be executed, or if `times` do not match it.
 Timeline simulate(const Schedule& schedule, const Times& times, const Messages& messages = {});
 
-/// The same for a schedule that is known to be right.
+/// Does the same without verification, for a schedule that is known to be valid.
 Timeline simulate_verified(const Schedule& schedule, const Times& times,
                            const Messages& messages = {});
 

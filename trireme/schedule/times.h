@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long actions take, given by whoever measured them.
+// Durations of actions, measured or assumed.
 #pragma once
 
 #include <trireme/schedule/schedule.h>
@@ -9,42 +9,44 @@
 
 namespace trireme::schedule {
 
-/// Times of one stage and one micro-batch, in milliseconds. What runs beside computation takes 0.
+/// The durations for one stage and one micro-batch, in milliseconds. Actions that overlap with
+/// computation have duration 0.
 struct StageTimes {
-  double forward = 1;
-  double backward_input = 1;
-  double backward_weight = 1;
-  /// Both parts at once; their sum where it is not given.
+  double forward = 1;          ///< forward
+  double backward_input = 1;   ///< the input part of backward
+  double backward_weight = 1;  ///< the weight part of backward
+  /// The whole backward; by default the sum of both parts.
   std::optional<double> backward{};
-  /// The time of forward where it is not given.
+  /// Recomputation; by default the same as forward.
   std::optional<double> recompute{};
-  double gather = 0;
-  double free = 0;
-  double reduce = 0;
-  double offload = 0;
-  double load = 0;
-  double step = 0;
+  double gather = 0;   ///< gathering of parameters
+  double free = 0;     ///< freeing of parameters
+  double reduce = 0;   ///< reduction of gradients
+  double offload = 0;  ///< offloading of activations
+  double load = 0;     ///< loading of activations
+  double step = 0;     ///< the optimizer step
 };
 
+/// The durations of all actions of a schedule, in milliseconds.
 struct Times {
-  /// One for all stages, or one for each.
+  /// One value for all stages, or one per stage.
   std::vector<StageTimes> stages{StageTimes{}};
-  /// From the beginning of a send until the message is there, for activations and for gradients,
-  /// while both ranks may compute: one for all edges of the schedule, or one for each.
+  /// The time from the start of a send until the message has arrived, during which both ranks may
+  /// compute. It holds for activations and gradients. One value for all edges, or one per edge.
   std::vector<double> communication{0};
-  /// How long a send, and a receive whose message is there, hold up their rank.
+  /// The time for which a send blocks its rank, and a receive whose message has arrived.
   double send = 0;
   double receive = 0;
 };
 
-/// Returns the times of a stage.
+/// Returns the durations of a stage.
 const StageTimes& times_of(const Times& times, int stage);
 
-/// Returns how long an action holds up its rank, without waiting.
+/// Returns the time for which an action blocks its rank, without waiting for others.
 double duration_of(const Times& times, const Action& action);
 
-/// Throws UsageError where the numbers of times fit neither one nor all stages and edges, or a time
-/// is negative or no number.
+/// Throws UsageError if the number of values matches neither one nor all stages or edges, or if a
+/// time is negative or not finite.
 void check_times(const Times& times, int num_stages, std::size_t num_edges);
 
 }  // namespace trireme::schedule

@@ -22,14 +22,14 @@ struct Message {
   }
 };
 
-// What goes from one rank to another.
+// The messages from one rank to another.
 struct Channel {
-  std::vector<Message> waiting;  // sent, not received, oldest first
-  std::vector<double> received;  // when each was
+  std::vector<Message> waiting;  // sent but not received, oldest first
+  std::vector<double> received;  // the time of each receive
   std::size_t num_sent = 0;
 };
 
-// A stage whose result another needs, and how long that takes to come.
+// A stage whose result another stage needs, and the duration of the transfer.
 struct Source {
   int stage = 0;
   double communication = 0;
@@ -58,6 +58,8 @@ class Walker {
   }
 
   Walk run() {
+    // Each rank advances as far as it can, until none can advance any more. The order of ranks does
+    // not change the result; see walk.h.
     bool has_moved = true;
     while (has_moved) {
       has_moved = false;
@@ -94,7 +96,7 @@ class Walker {
     return {rank, item(walk_.ranks, rank).size(), reason, waits_for, other};
   }
 
-  // Runs the action, or says why it cannot run yet.
+  // Runs the action, or returns the reason why it cannot run yet.
   std::optional<Blocked> attempt(int rank, const Action& action) {
     if (action.kind == ActionKind::kSend) return send(rank, action);
     if (action.kind == ActionKind::kReceive) return receive(rank, action);
@@ -160,7 +162,7 @@ class Walker {
     if (messages_.outstanding) {
       const auto most = static_cast<std::size_t>(*messages_.outstanding);
       if (channel.num_sent >= most) {
-        const std::size_t needed = channel.num_sent - most;  // this one must have been received
+        const std::size_t needed = channel.num_sent - most;  // this message must be received first
         if (channel.received.size() <= needed) {
           return blocked(rank, Blocked::Reason::kNotReceived, to);
         }
@@ -176,7 +178,7 @@ class Walker {
 
   std::optional<Blocked> receive(int rank, const Action& action) {
     const int from = schedule_.rank_of(action.peer);
-    if (is_rendezvous()) {  // the sender does both
+    if (is_rendezvous()) {  // the sender runs both actions
       const Action* const other = next_of(from);
       if (other != nullptr && other->kind == ActionKind::kSend && other->peer == action.stage &&
           other->stage == action.peer && other->micro_batch == action.micro_batch) {
@@ -206,8 +208,8 @@ class Walker {
   bool lists_messages_;
   Walk walk_;
   std::vector<double> now_;
-  std::vector<double> forward_;   // when it ended, by stage and micro-batch
-  std::vector<double> backward_;  // the gradient of the input
+  std::vector<double> forward_;   // the end of each forward, by stage and micro-batch
+  std::vector<double> backward_;  // the end of each gradient of an input
   std::vector<std::vector<Source>> before_;
   std::vector<std::vector<Source>> after_;
   std::map<std::pair<int, int>, Channel> channels_;

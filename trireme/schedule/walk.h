@@ -1,11 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-// One walk through the actions of all ranks, under the engine's rules for messages. The verifier
-// asks it whether every rank gets to its end, the timeline when.
+// Walks through the actions of all ranks under the engine's rules for messages. The verifier uses
+// it to check that every rank reaches its end, and the timeline to compute times.
 //
-// What a rank does next depends on its own list alone, and whether it may go on depends on counts
-// that only grow (messages sent, messages received). So nothing that one rank does takes away what
-// another could do, and every walk ends in the same place: one that gets to the end proves that all
-// do.
+// The next action of a rank depends only on its own list. It can run depending on counts that only
+// grow (messages sent, messages received). So no action of one rank prevents an action of another,
+// and every walk ends in the same state. If one walk reaches the end, all of them do.
 #pragma once
 
 #include <trireme/schedule/schedule.h>
@@ -18,52 +16,58 @@
 
 namespace trireme::schedule {
 
-/// How an engine carries messages from one rank to another.
+/// The engine's rules for messages from one rank to another.
 struct Messages {
+  /// The way in which a receive selects its message.
   enum class Matching : std::uint8_t {
-    kInOrder,  ///< a receive takes the oldest message from that rank
+    kInOrder,  ///< a receive takes the oldest message from the other rank
     kByTag,    ///< a receive takes the message of its edge and micro-batch
   };
 
-  /// How many messages from one rank to another may be sent and not yet received; one more send
-  /// waits. 0 is rendezvous: a send ends with its receive. Nothing: any number.
+  /// The number of messages from one rank to another that may be sent and not yet received; a
+  /// further send waits. With 0 (rendezvous), a send ends together with its receive. std::nullopt
+  /// means no limit.
   std::optional<int> outstanding{};
+  /// The way in which a receive selects its message.
   Matching matching = Matching::kInOrder;
 };
 
-/// An action in time, milliseconds from the beginning of the step. Waiting comes before `begin`.
+/// An action with its time, in milliseconds from the start of the step. Waiting ends before
+/// `begin`.
 struct Span {
   Action action;
   double begin = 0;
   double end = 0;
 };
 
-/// Where a rank stands still for ever.
+/// The action at which a rank is blocked for ever.
+/// The reason for being blocked.
 struct Blocked {
   enum class Reason : std::uint8_t {
-    kNotSent,      ///< its message is not sent yet
-    kOther,        ///< the oldest message from that rank is another
-    kNotReceived,  ///< as many messages as the engine allows are not received yet
-    kNotComputed,  ///< where no messages are listed: what it needs is not computed yet
+    kNotSent,      ///< its message has not been sent
+    kOther,        ///< the oldest message from that rank is another one
+    kNotReceived,  ///< too many messages have not been received yet
+    kNotComputed,  ///< without listed messages: its input has not been computed
   };
 
-  int rank = 0;
-  std::size_t position = 0;  ///< of the action in the rank's list
-  Reason reason = Reason::kNotSent;
-  int waits_for = 0;  ///< the rank from which help would have to come
-  Action other{};     ///< kOther: the receive that the oldest message is for
+  int rank = 0;                      ///< the blocked rank
+  std::size_t position = 0;          ///< the position of the action in the rank's list
+  Reason reason = Reason::kNotSent;  ///< the reason
+  int waits_for = 0;                 ///< the rank that would have to act
+  Action other{};                    ///< for kOther: the receive of the oldest message
 };
 
+/// The result of a walk.
 struct Walk {
-  /// Of every rank, as far as it came.
+  /// The actions of every rank, as far as the rank came.
   std::vector<std::vector<Span>> ranks;
-  /// By rank; empty where all came to their end.
+  /// The blocked ranks in ascending order; empty if all ranks reached their end.
   std::vector<Blocked> blocked;
 };
 
-/// Walks through a schedule whose stages, micro-batches and edges exist and that has each action
-/// at most once. Where no messages are listed, what crosses ranks goes by itself: it is there
-/// `communication` after it was computed.
+/// Walks through a schedule. All its stages, micro-batches and edges must exist, and no action may
+/// occur twice. If no messages are listed, results reach other ranks by themselves, `communication`
+/// after they were computed.
 Walk walk(const Schedule& schedule, const Messages& messages, const Times& times);
 
 }  // namespace trireme::schedule

@@ -19,11 +19,11 @@ struct Source {
 
 struct Stage {
   int rank = 0;
-  int most_ahead = 1;  // forwards without their backward
+  int most_ahead = 1;  // the maximum number of forwards without their backward
   std::vector<Source> before;
   std::vector<Source> after;
-  std::vector<double> forwarded;   // when the forward of each micro-batch ends
-  std::vector<double> backwarded;  // its input part
+  std::vector<double> forwarded;   // the end of the forward of each micro-batch
+  std::vector<double> backwarded;  // the end of the input part of each micro-batch
   StageTimes times;
   StageBytes bytes;
 
@@ -33,22 +33,24 @@ struct Stage {
 
 struct Rank {
   double now = 0;
-  bool sleeps = false;  // until `now`, or until something comes earlier
+  bool sleeps = false;  // waits until `now`, or until something becomes ready earlier
   double asleep_since = 0;
   std::int64_t held = 0;
   std::int64_t cap = std::numeric_limits<std::int64_t>::max();
-  std::vector<int> stages;          // the last first
-  std::deque<Action> weight_parts;  // to come
+  std::vector<int> stages;          // in descending order
+  std::deque<Action> weight_parts;  // not yet run
   bool has_forwarded_last = false;
   std::size_t num_left = 0;
 };
 
-// The next action of one kind, and when it can run.
+// The next action of one kind, with the time at which it can run.
 struct Candidate {
   int stage = -1;
   double ready = kNever;
 };
 
+// Simulates all ranks in the order of time. The rank that is free first decides by the rule, and
+// knows only what has started so far.
 class Greedy {
  public:
   Greedy(const SearchOptions& options, const GreedyRule& rule)
@@ -111,7 +113,7 @@ class Greedy {
     }
   }
 
-  // When the next forward of a stage has all that it needs.
+  // Returns the time at which the inputs of the next forward of a stage are ready.
   double forward_ready(const Stage& stage) const {
     double ready = 0;
     for (const Source& source : stage.before) {
@@ -133,8 +135,8 @@ class Greedy {
     return ready;
   }
 
-  // Whether a forward leaves room for one micro-batch in every later stage of the rank that has
-  // none: then whatever is ahead can always get to its backward.
+  // Returns true if the forward leaves memory for one micro-batch in every later stage of the rank
+  // that has none. Micro-batches that have started can then always reach their backward.
   bool leaves_room(const Rank& rank, const Stage& stage) const {
     std::int64_t needed = stage.most_bytes();
     for (const int index : rank.stages) {
@@ -206,7 +208,7 @@ class Greedy {
     rank.has_forwarded_last = action.kind == ActionKind::kForward;
   }
 
-  // Something that a rank may be waiting for will be there.
+  // Wakes ranks that wait, when an input of theirs gets a known time.
   void tell(const std::vector<Source>& receivers, double end) {
     for (const Source& receiver : receivers) {
       Rank& rank = item(ranks_, item(stages_, receiver.stage).rank);
@@ -237,6 +239,7 @@ class Greedy {
   void run_weight_part(Rank& rank) {
     const Action action = rank.weight_parts.front();
     rank.weight_parts.pop_front();
+    // A weight part does not count for the alternation of forwards and backwards.
     const bool has_forwarded_last = rank.has_forwarded_last;
     start(rank, action, item(stages_, action.stage).times.backward_weight);
     rank.has_forwarded_last = has_forwarded_last;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One schedule by one rule: the step of `search` that makes something out of nothing.
+// Builds one schedule from one rule. This is the inner step of `search`.
 #pragma once
 
 #include <trireme/schedule/generators/search.h>
@@ -8,21 +8,22 @@
 
 namespace trireme::schedule {
 
+/// The parameters of the greedy heuristic.
 struct GreedyRule {
-  /// How many micro-batches a stage may be ahead of its backwards: `depth` times the number of
-  /// ranks that a micro-batch has before it, and `extra`.
+  /// The number of micro-batches that a stage may be ahead of its backwards: `depth` times the
+  /// number of ranks from this stage to the end of the pipeline, plus `extra`.
   double depth = 1;
   int extra = 0;
-  /// A gap is filled by a weight part where it is as long as this share of one.
+  /// A gap is filled with a weight part if it is at least this share of the part's length.
   double patience = 0.5;
-  /// Whether a rank forwards after a backward where it could do either.
+  /// True to run a forward after a backward if both are possible.
   bool alternates = true;
-  /// Whether of two forwards the later stage comes first; else the one that was ready first.
+  /// True to prefer the forward of the later stage; false to prefer the one that was ready first.
   bool deep_first = true;
 };
 
-/// Returns the schedule that follows from the rule, in the order of time: whichever rank is free
-/// first decides, knowing what has begun. Nothing where it gets stuck.
+/// Builds the schedule that follows from the rule, in the order of time: the rank that is free
+/// first decides, knowing what has started so far. Returns std::nullopt if the rule gets stuck.
 std::optional<Schedule> greedy(const SearchOptions& options, const GreedyRule& rule);
 
 }  // namespace trireme::schedule

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interleaved 1F1B. Every rank has one order of forwards and one of backwards, and keeps a number
-// of forwards ahead of backwards.
+// Interleaved 1F1B. Every rank has one order of forwards and one order of backwards, and stays a
+// fixed number of forwards ahead of its backwards.
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/order.h>
 
@@ -16,8 +16,9 @@ struct Turn {
   int micro_batch = 0;
 };
 
-// Groups of `ranks` micro-batches and, where they do not divide, somewhat more: in a smaller group
-// the first micro-batch would not be back from the last rank when its next chunk is due.
+// Splits micro-batches into groups of `ranks`, or somewhat more if the counts do not divide. In a
+// smaller group, the first micro-batch would not have returned from the last rank when its next
+// chunk is due.
 std::vector<int> groups_of(int ranks, int micro_batches) {
   const int num_groups = std::max(1, micro_batches / ranks);
   std::vector<int> sizes;
@@ -27,7 +28,7 @@ std::vector<int> groups_of(int ranks, int micro_batches) {
   return sizes;
 }
 
-// Of each group, all chunks in turn.
+// Returns the order of forwards: for each group, all chunks in turn.
 std::vector<Turn> order_of(const std::vector<int>& groups, int chunks) {
   std::vector<Turn> order;
   int first = 0;
@@ -53,8 +54,8 @@ Schedule interleaved(int ranks, int micro_batches, int chunks) {
   const std::vector<int> groups = groups_of(ranks, micro_batches);
   const std::vector<Turn> order = order_of(groups, chunks);
   for (int rank = 0; rank < ranks; ++rank) {
-    // What the first backward needs: the forwards before it in the order, and two for each rank
-    // that is between this one and the last.
+    // The number of forwards before the first backward: those that precede it in the order, and two
+    // for each rank between this one and the last.
     const int ahead = (chunks - 1) * groups.front() + 2 * (ranks - 1 - rank) + 1;
     std::size_t forwards = 0;
     for (std::size_t backwards = 0; backwards < order.size(); ++backwards) {
@@ -65,7 +66,7 @@ Schedule interleaved(int ranks, int micro_batches, int chunks) {
         item(schedule.ranks, rank)
             .push_back({ActionKind::kForward, chunk * ranks + rank, micro_batch});
       }
-      const auto [chunk, micro_batch] = order[backwards];  // from the last chunk to the first
+      const auto [chunk, micro_batch] = order[backwards];  // backwards start at the last chunk
       item(schedule.ranks, rank)
           .push_back({ActionKind::kBackward, (chunks - 1 - chunk) * ranks + rank, micro_batch});
     }

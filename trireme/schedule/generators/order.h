@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What generators share.
+// Helpers shared by the generators.
 #pragma once
 
 #include <trireme/schedule/schedule.h>
@@ -9,7 +9,7 @@
 
 namespace trireme::schedule {
 
-/// Returns a schedule without actions, in a chain; its counts are checked.
+/// Returns a schedule without actions whose stages form a chain.
 Schedule without_actions(std::string name, std::vector<int> rank_of_stage, int ranks,
                          int micro_batches);
 

@@ -42,7 +42,7 @@ void check_memory(const SearchOptions& options) {
   }
 }
 
-// The options with a chain where no edges are given, and nothing in them that does not fit.
+// Checks the options, and fills in a chain if no edges are given.
 SearchOptions checked(SearchOptions options) {
   if (options.rank_of_stage.empty()) {
     throw UsageError("there are no stages to search a schedule for",
@@ -93,7 +93,7 @@ bool fits(const SearchOptions& options, const Schedule& schedule) {
   return true;
 }
 
-// The schedules made by hand that fit the placement, the edges and the memory.
+// Returns the known schedules that match the placement and the edges and fit into memory.
 std::vector<Schedule> known_schedules(const SearchOptions& options) {
   const int num_ranks = std::ranges::max(options.rank_of_stage) + 1;
   const int chunks = std::max(1, static_cast<int>(options.rank_of_stage.size()) / num_ranks);
@@ -127,7 +127,7 @@ Schedule best_found(const SearchOptions& options) {
       for (const double patience : {0.0, 0.25, 0.5, 0.75, 1.0}) {
         for (const bool alternates : {false, true}) {
           for (const bool deep_first : {false, true}) {
-            if (deep_first && !has_chunks) continue;  // the same again
+            if (deep_first && !has_chunks) continue;  // would give the same schedule again
             auto schedule = greedy(options, {depth, extra, patience, alternates, deep_first});
             if (schedule) consider(std::move(*schedule));
           }

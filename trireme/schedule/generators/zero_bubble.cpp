@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The zero-bubble schedules made by hand. With three ranks and five micro-batches, digits for
-// forward, small letters for the input part and capitals for the weight part of micro-batch a to e:
+// The hand-made zero-bubble schedules. With three ranks and five micro-batches, where digits are
+// forwards, small letters are input parts, and capitals are weight parts of micro-batches a to e:
 //
 //   H1  0: 0 1 2 . . . . . . a A 3 b B 4 c C d D e E
 //       1:   0 1 . . . . a   2 b A 3 c B 4 d C e D E
 //       2:     0 a 1 b 2 c A 3 d B 4 e C D E
 //
-// Rank r forwards `warm_up` micro-batches before its first backward, and its weight parts are
-// `delay` behind its input parts. warm_up + delay micro-batches are kept: p on every rank in H1,
-// 2 p - 1 in H2.
+// Rank r runs `warm_up` forwards before its first backward, and its weight parts are `delay` behind
+// its input parts. It keeps warm_up + delay micro-batches: p on every rank in H1, 2 p - 1 in H2.
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/order.h>
 
@@ -35,8 +34,8 @@ void write_rank(Schedule& schedule, int rank, int warm_up, int delay) {
   while (weights < schedule.micro_batches) weight();
 }
 
-// Writes one rank of ZB-V for so many micro-batches that all its phases exist, and leaves out those
-// that are not wanted: no micro-batch depends on another.
+// Writes one rank of ZB-V. It generates so many micro-batches that all phases exist, and leaves out
+// those beyond the wanted number. That is possible because no micro-batch depends on another.
 class RankOfV {
  public:
   RankOfV(Schedule& schedule, int rank)

@@ -22,8 +22,8 @@ constexpr double kRow = 30;
 constexpr double kBox = 26;
 constexpr double kLeastWidth = 860;
 constexpr double kMostWidth = 6000;
-constexpr double kBoxWidth = 17;  // of the shortest forward or backward, where there is room
-constexpr double kDigit = 6.2;    // width of one
+constexpr double kBoxWidth = 17;  // of the shortest forward or backward, if the width permits
+constexpr double kDigit = 6.2;    // the width of a digit
 constexpr double kLetter = 6.6;
 constexpr int kShades = 4;
 
@@ -32,7 +32,7 @@ struct Look {
   ActionKind kind;
 };
 
-// In the order of the legend; kinds that are not here are drawn as `other`.
+// The kinds in the order of the legend; other kinds are drawn as `other`.
 constexpr std::array<Look, 9> kLooks = {{
     {"forward", ActionKind::kForward},
     {"backward", ActionKind::kBackward},
@@ -45,8 +45,8 @@ constexpr std::array<Look, 9> kLooks = {{
     {"step", ActionKind::kStep},
 }};
 
-// Colours near those of Okabe and Ito, with text that is readable on them. They are concrete: few
-// programs other than browsers know variables of CSS.
+// Colours close to those of Okabe and Ito, on which text is readable. They are concrete values,
+// because few programs other than browsers support CSS variables.
 constexpr std::string_view kStyle = R"css(<style>
   svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
   .back { fill: #ffffff; } .row { fill: #f0f2f5; } .grid { stroke: #d9dde3; }
@@ -68,7 +68,7 @@ std::string_view style_of(ActionKind kind) {
   return look == kLooks.end() ? "other" : look->style;
 }
 
-// At most two digits after the point, none where they are 0.
+// Returns a number with at most two digits after the point, without trailing zeros.
 std::string number(double value) {
   std::array<char, 64> text{};
   const auto end =
@@ -100,7 +100,7 @@ std::string text_at(std::string_view style, double x, double y, std::string_view
                       escaped(text), "</text>\n");
 }
 
-// A round distance between marks: 1, 2 or 5 times a power of ten.
+// Returns a round distance between ticks: 1, 2 or 5 times a power of ten.
 double tick_distance(double length, double most_ticks) {
   const double least = length / most_ticks;
   const double power = std::pow(10, std::floor(std::log10(least)));
@@ -255,10 +255,10 @@ class Picture {
 
   const Schedule& schedule_;
   const Timeline& timeline_;
-  std::vector<int> chunks_;  // of each stage: how many stages before it its rank has
+  std::vector<int> chunks_;  // for each stage, the number of earlier stages on its rank
   double end_ = 0;
-  double plot_ = 0;   // width
-  double scale_ = 1;  // to milliseconds
+  double plot_ = 0;   // the width of the plot
+  double scale_ = 1;  // pixels per millisecond
 };
 
 }  // namespace

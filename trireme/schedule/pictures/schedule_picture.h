@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A schedule as a picture: ranks down, time across.
+// Draws a schedule, with ranks as rows and time from left to right.
 #pragma once
 
 #include <trireme/schedule/schedule.h>
@@ -9,10 +9,11 @@
 
 namespace trireme::schedule {
 
-/// Returns an SVG that needs nothing beside itself, light or dark by the reader's preference. Each
-/// action that takes time is a box with the number of its micro-batch, coloured by its kind and
-/// paler for later chunks of a rank; what it is and when stands in its title. Above: name, step
-/// time, bubble, and how much is kept. The same schedule and times give the same text.
+/// Returns a self-contained SVG, which is light or dark as the reader prefers. Each action that
+/// takes time is a box with the number of its micro-batch. The colour shows the kind, and later
+/// chunks of a rank are paler. The tooltip describes the action and its time. The header shows the
+/// name, the step time, the bubble and the number of micro-batches kept. The same input always
+/// gives the same text.
 std::string to_svg(const Schedule& schedule, const Timeline& timeline);
 
 }  // namespace trireme::schedule

@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 
 enum Row : int { kSteps, kPhases };
 
-constexpr double kMicroseconds = 1000;  // in a millisecond
+constexpr double kMicroseconds = 1000;  // per millisecond
 
 Json name_of_row(const char* kind, std::size_t rank, int row, const std::string& name) {
   return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", row}, {"args", {{"name", name}}}};

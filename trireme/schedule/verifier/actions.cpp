@@ -14,7 +14,7 @@ namespace {
 
 Finding about(const std::string& sentence) { return {.sentence = sentence}; }
 
-// What is wrong with one action, whatever the others are; empty where nothing is.
+// Returns what is wrong with one action by itself; empty if it is valid.
 class ActionCheck {
  public:
   explicit ActionCheck(const Schedule& schedule) : schedule_(schedule) {

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Where each action of a schedule stands: that each is possible by itself, that each is there as
+// Checks the actions of a schedule: each is valid by itself, none is missing or repeated, and
+// within a rank none comes before another one on which it depends.
 // often as it must be, and that within a rank nothing comes before what it depends on.
 #pragma once
 
@@ -9,13 +9,16 @@
 
 namespace trireme::schedule {
 
-/// Checks the values around the actions: numbers of ranks and micro-batches, placement, edges.
+/// Checks the values around the actions: the numbers of ranks and micro-batches, the placement, and
+/// the edges.
 std::vector<Finding> find_wrong_frame(const Schedule& schedule);
 
-/// Checks the actions of a schedule whose frame is right, in three steps, of which a later one
-/// runs where those before found nothing: each action by itself; none missing and none there
-/// twice; each after what it depends on in its rank. @param has_messages whether what crosses
-/// ranks must be sent and received by actions, or no message may be among them.
+/// Checks the actions of a schedule whose frame is valid. There are three steps, and a step runs
+/// only if the previous ones found nothing: each action by itself, missing and repeated actions,
+/// and the order within each rank.
+/// @param schedule the schedule to check.
+/// @param has_messages true if transfers between ranks must be actions; false if no messages are
+/// permitted.
 std::vector<Finding> find_wrong_actions(const Schedule& schedule, bool has_messages);
 
 }  // namespace trireme::schedule

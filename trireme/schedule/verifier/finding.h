@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with a schedule.
+// A fault of a schedule.
 #pragma once
 
 #include <trireme/schedule/schedule.h>
@@ -11,17 +11,18 @@
 
 namespace trireme::schedule {
 
+/// One fault of a schedule.
 struct Finding {
-  /// Whose list is wrong; nothing where the schedule as a whole is.
+  /// The rank whose list is wrong; std::nullopt if the schedule as a whole is wrong.
   std::optional<int> rank{};
-  /// Which action of it, from 0; nothing where one is missing.
+  /// The position of the action in the list, from 0; std::nullopt if an action is missing.
   std::optional<std::size_t> position{};
-  /// The whole of it for people, rank and action included:
-  /// `rank 1, action 3 (F1.2): comes before R1.2<0 (action 5), on which it depends`.
+  /// The complete message for people, including rank and action, such as `rank 1, action 3 (F1.2):
+  /// comes before R1.2<0 (action 5), on which it depends`.
   std::string sentence;
 };
 
-/// Returns the finding of an action of a rank.
+/// Returns a finding about an action of a rank.
 Finding finding_at(const Schedule& schedule, int rank, std::size_t position,
                    const std::string& what);
 

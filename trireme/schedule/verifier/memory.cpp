@@ -13,6 +13,7 @@ namespace {
 
 using Pair = std::pair<int, int>;  // stage and micro-batch
 
+// Follows the memory of one rank along its list of actions.
 class Holding {
  public:
   Holding(const std::vector<Action>& actions, std::span<const StageBytes> bytes) : bytes_(bytes) {
@@ -43,6 +44,7 @@ class Holding {
     return item(bytes_, bytes_.size() == 1 ? 0 : action.stage);
   }
 
+  // Accounts for a backward that recomputes a part of its activations by itself.
   void rebuild(const Action& action, std::size_t position) {
     reach(total_ - held_[pair_of(action)] + bytes_of(action).rebuilding, position);
   }

@@ -8,7 +8,7 @@
 namespace trireme::schedule {
 namespace {
 
-// A schedule that lacks more is wrong altogether, and nobody reads more.
+// A schedule with more missing actions is wrong altogether, and nobody reads a longer list.
 constexpr std::size_t kMostMissing = 100;
 
 Finding missing(const Schedule& schedule, const Action& action, const std::string& why) {
@@ -61,6 +61,7 @@ Positions::Position Positions::of(ActionKind kind, int stage, int micro_batch) c
   return by_pair_.at(static_cast<std::size_t>(kind))[pair(stage, micro_batch)];
 }
 
+// At most one of the two exists; kAbsent is smaller than any position.
 Positions::Position Positions::backward_of(int stage, int micro_batch) const {
   return std::max(of(ActionKind::kBackward, stage, micro_batch),
                   of(ActionKind::kBackwardInput, stage, micro_batch));
@@ -236,7 +237,7 @@ void Positions::check_pair(int stage, int micro_batch, std::vector<Finding>& fin
     expect(backward, at(kind));
   }
   expect(at(kLoad), at(kOffload));
-  expect(at(kRecompute), at(kLoad));  // from what was kept, so that must be back
+  expect(at(kRecompute), at(kLoad));  // recomputation starts from what was offloaded
   expect(backward, at(kForward));
   expect(at(kBackwardWeight), at(kBackwardInput));
   expect(at(kReduce), weight_gradient_of(stage, micro_batch));

@@ -27,7 +27,7 @@ std::string wait_of(const Schedule& schedule, const Blocked& blocked) {
                       " is the one for ", to_text(blocked.other));
 }
 
-// Follows who waits for whom until a rank comes again: that circle is the deadlock.
+// Follows the chain of waiting ranks until a rank repeats: that cycle is the deadlock.
 std::vector<Blocked> circle_of(const std::vector<Blocked>& blocked) {
   std::vector<Blocked> way;
   const Blocked* at = blocked.data();

@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// Proves that a schedule can be executed: complete, in an order that respects dependencies, free of
-// deadlock under the engine's rules for messages, and within a rank's memory. Runs before anything
-// is executed or timed: docs/design/schedules.md.
+// Proves that a schedule can be executed: it is complete, its order respects dependencies, it
+// cannot deadlock under the engine's rules for messages, and it fits into memory. Verification
+// precedes every execution and simulation: docs/design/schedules.md.
 #pragma once
 
 #include <trireme/schedule/verifier/finding.h>
@@ -13,35 +12,40 @@
 
 namespace trireme::schedule {
 
-/// What a schedule may have of pairs of stage and micro-batch: more take more memory than a machine
-/// has.
+/// The maximum number of pairs of stage and micro-batch in a schedule. Larger schedules would
+/// exceed the memory of any machine.
 inline constexpr std::int64_t kMostPairs = 4'000'000;
 
+/// The conditions that a schedule must fulfil.
 struct VerifyOptions {
+  /// The representation of transfers between ranks.
   enum class Transfers : std::uint8_t {
-    kListed,    ///< every message is an action, as an executor needs it
-    kImplicit,  ///< none is: what crosses ranks goes by itself
+    kListed,    ///< every message is an action, as execution requires
+    kImplicit,  ///< there are no messages; results reach other ranks by themselves
   };
 
   Transfers transfers = Transfers::kListed;
+  /// The engine's rules for messages.
   Messages messages{};
-  /// One for all stages, or one for each.
+  /// The memory of one micro-batch in a stage: one value for all stages, or one per stage.
   std::vector<StageBytes> bytes{StageBytes{}};
-  /// Most bytes that a rank may hold: nothing for no limit, one for all ranks, or one for each.
+  /// The maximum number of bytes that a rank may hold: empty for no limit, one value for all ranks,
+  /// or one per rank.
   std::vector<std::int64_t> memory_cap{};
 };
 
-/// Returns what is wrong; nothing where the schedule can be executed. Kinds of faults are looked
-/// for in turn (values around the actions; actions that are impossible by themselves; missing and
-/// repeated ones; the order in a rank; deadlock; memory), and those of the first kind that occurs
-/// are returned: later ones would follow from them. Of missing actions about a hundred are named.
+/// Returns the faults of a schedule; an empty list means that it can be executed. Kinds of faults
+/// are checked in this order: values around the actions, actions invalid by themselves, missing and
+/// repeated actions, order within a rank, deadlock, memory. Only faults of the first kind that
+/// occurs are returned, because later ones would be consequences. About a hundred missing actions
+/// are listed at most.
 std::vector<Finding> find_errors(const Schedule& schedule, const VerifyOptions& options = {});
 
-/// Throws UsageError with the first finding, and with how many more there are.
+/// Throws UsageError with the first fault and the number of further ones, unless there is none.
 void verify(const Schedule& schedule, const VerifyOptions& options = {});
 
-/// Whether every stage computes its weight gradients in the order of micro-batches, as the contract
-/// on numerics asks (docs/design/numerics.md).
+/// Returns true if every stage computes its weight gradients in the order of micro-batches, as the
+/// numerics contract requires (docs/design/numerics.md).
 bool keeps_order_of_gradients(const Schedule& schedule);
 
 }  // namespace trireme::schedule
