@@ -26,7 +26,8 @@ std::string describe(const std::vector<MeshAxis>& axes) {
   return axes.empty() ? "no axes" : text.str();
 }
 
-// `"data"=2, "tensor"=3`: other axes have another text, whatever characters names have.
+// Returns `"data"=2, "tensor"=3`. Quoting makes the text unambiguous, whatever characters names
+// contain.
 std::string describe_exactly(const std::vector<MeshAxis>& axes) {
   TextWriter text;
   for (std::size_t axis = 0; axis < axes.size(); ++axis) {
@@ -35,7 +36,7 @@ std::string describe_exactly(const std::vector<MeshAxis>& axes) {
   return axes.empty() ? "no axes" : text.str();
 }
 
-// `rank 0` or `ranks 1, 2`: those that gave `text`.
+// Returns the ranks that gave `text`, such as `rank 0` or `ranks 1, 2`.
 std::string describe_ranks(const std::vector<std::string>& texts, const std::string& text) {
   constexpr int kNamed = 8;
   TextWriter ranks;
@@ -49,7 +50,7 @@ std::string describe_ranks(const std::vector<std::string>& texts, const std::str
   return ranks.str();
 }
 
-// Collective. Throws on every rank unless all of them gave the same text. It comes before any other
+// Throws on every rank unless all ranks gave the same text. Collective. It precedes every other
 // check of the arguments: a rank that threw alone would leave the others waiting.
 void check_same(std::string_view what, const std::string& own, const comm::Group& group) {
   const std::vector<std::string> all = comm::all_gather_text(own, group);
@@ -67,7 +68,7 @@ void check_same(std::string_view what, const std::string& own, const comm::Group
       "give the same on every rank");
 }
 
-// The number of ranks that the axes have places for.
+// Checks the axes and returns the product of their sizes.
 std::int64_t check_axes(const std::vector<MeshAxis>& axes) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   std::int64_t ranks = 1;
@@ -129,7 +130,7 @@ std::vector<int> first_ranks(std::int64_t count) {
   return ranks;
 }
 
-// Everything but the groups of the axes.
+// Fills in a state, except for the groups of the axes.
 c10::intrusive_ptr<State> arrange(std::vector<MeshAxis> axes, std::vector<int> ranks,
                                   comm::Group whole) {
   auto state = c10::make_intrusive<State>();
@@ -142,7 +143,8 @@ c10::intrusive_ptr<State> arrange(std::vector<MeshAxis> axes, std::vector<int> r
   return state;
 }
 
-// Place of a coordinate among all that differ along `axes` alone, the last of which varies fastest.
+// Returns the position of a coordinate among all that differ only along `axes`, the last of which
+// varies fastest.
 std::size_t place_along(const State& mesh, const std::vector<std::int64_t>& coordinate,
                         const std::vector<int>& axes) {
   std::int64_t place = 0;
@@ -153,8 +155,8 @@ std::size_t place_along(const State& mesh, const std::vector<std::int64_t>& coor
   return static_cast<std::size_t>(place);
 }
 
-// The ranks of the mesh in lists, in each of which they differ along `axes` alone. The lists and
-// their order are the same on every rank.
+// Partitions the ranks of the mesh into lists in which ranks differ only along `axes`. The lists
+// and their order are equal on every rank.
 std::vector<std::vector<int>> lines_along(const State& mesh, const std::vector<int>& axes) {
   std::vector<int> others;
   std::size_t length = 1;
@@ -178,8 +180,8 @@ const std::vector<int>& line_of(int rank, const std::vector<std::vector<int>>& l
       lines, [&](const auto& line) { return std::ranges::find(line, rank) != line.end(); });
 }
 
-// The group of this rank's line. Collective over the mesh where lines have more than one rank and
-// not all of them in order.
+// Returns the group of the list that contains this rank. Collective over the mesh if a new group is
+// necessary.
 comm::Group connect_line(const State& mesh, const std::vector<std::vector<int>>& lines) {
   if (lines.size() == 1 && std::ranges::is_sorted(lines.front())) return mesh.whole;
   if (lines.front().size() == 1) return comm::Group::self();
@@ -191,14 +193,15 @@ comm::Group connect_line(const State& mesh, const std::vector<std::vector<int>>&
   return own;
 }
 
-// The meshes of this process that are in use. A program that arranges the same ranks alike again,
-// for a second module, gets the same mesh, whose tensors work together.
+// The meshes of this process that are in use. If a program arranges the same ranks in the same way
+// again, for example for a second module, it gets the same mesh, so that tensors of both work
+// together.
 class KnownMeshes {
  public:
   struct Found {
-    c10::intrusive_ptr<State> state;  // null where there is none
-    std::int64_t serial = 0;          // by which its ranks know the mesh
-    std::int64_t next_serial = 1;     // that this process has not used
+    c10::intrusive_ptr<State> state;  // null if there is none
+    std::int64_t serial = 0;          // the number by which all ranks know the mesh
+    std::int64_t next_serial = 1;     // a number that this process has not used
   };
 
   static KnownMeshes& of_process() {
@@ -213,13 +216,13 @@ class KnownMeshes {
     next_serial_ = std::max(next_serial_, serial + 1);
   }
 
-  // The latest.
+  // Returns the latest mesh made of these arguments.
   Found find(const comm::Group& group, const std::vector<int>& ranks,
              const std::vector<MeshAxis>& axes) {
     const std::lock_guard lock(mutex_);
     for (auto known = meshes_.rbegin(); known != meshes_.rend(); ++known) {
       auto state = known->state.lock();
-      // A group of one has no backend.
+      // A group of one rank has no backend, so sizes are compared as well.
       const bool is_same = state && state->made_of.size() == group.size() &&
                            state->made_of.backend() == group.backend() && state->ranks == ranks &&
                            state->axes == axes;
@@ -238,14 +241,14 @@ class KnownMeshes {
   std::int64_t next_serial_ = 1;
 };
 
-// What the ranks of a group have found.
+// The result of comparing a mesh over the ranks of a group.
 struct Agreed {
-  bool is_same_mesh = false;     // on all ranks
-  std::int64_t next_serial = 1;  // that none of them has used
+  bool is_same_mesh = false;     // all ranks found the same mesh
+  std::int64_t next_serial = 1;  // a number that no rank has used
 };
 
-// Some ranks may have let go of a mesh that others keep, and have another one by now: it is the
-// same only where all know it by the same serial number. Collective.
+// Some ranks may have released a mesh that others still use, and may have another one by now. It is
+// the same mesh only if all ranks know it by the same serial number. Collective.
 Agreed agree(const KnownMeshes::Found& own, const comm::Group& group) {
   Agreed agreed{.is_same_mesh = own.serial != 0};
   for (const std::string& text :
@@ -259,7 +262,8 @@ Agreed agree(const KnownMeshes::Found& own, const comm::Group& group) {
   return agreed;
 }
 
-// Collective over all of `group`, after its ranks have agreed on the rest.
+// Creates or finds a mesh. Collective over all of `group`, after its ranks have agreed on the
+// arguments.
 c10::intrusive_ptr<State> connect_mesh(const comm::Group& group, std::vector<int> ranks,
                                        std::vector<MeshAxis> axes) {
   const std::int64_t places = check_axes(axes);
@@ -418,7 +422,8 @@ DeviceMesh DeviceMesh::submesh(const std::vector<std::string>& names) const {
   if (mesh.rank < 0) refuse_outside(mesh, "a sub-mesh");
   if (axes == first_ranks(num_axes())) return *this;
 
-  // Held while ranks connect: two threads of a rank that ask at once would pair up wrongly.
+  // The lock is held while ranks connect. Otherwise two threads of a rank that ask at the same time
+  // could be matched with different threads of other ranks.
   const std::lock_guard lock(mesh.mutex);
   for (const auto& [of_axes, made] : mesh.submeshes) {
     if (of_axes == axes) return DeviceMesh(made);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One axis of a mesh, for values that describe a mesh without having one.
+// An axis of a mesh, for values that describe a mesh without having one.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace trireme {
 
-/// What is spread along an axis gives it its name, such as `data` or `tensor`.
+/// A named axis. Its name says what is distributed along it, such as `data` or `tensor`.
 struct MeshAxis {
-  std::string name;
-  std::int64_t size = 1;  ///< ranks along it
+  std::string name;       ///< the name
+  std::int64_t size = 1;  ///< the number of ranks along the axis
   bool operator==(const MeshAxis&) const = default;
 };
 

@@ -17,7 +17,7 @@ void check(c10::DeviceType device, c10::ScalarType dtype) {
       "pass enabled = false inside another one");
 }
 
-// The cache knows a cast by its parameter alone: it would give one of another dtype.
+// The cache identifies a cast only by its parameter, so casts to another dtype must be removed.
 void change_dtype(c10::DeviceType device, c10::ScalarType dtype) {
   if (at::autocast::get_autocast_dtype(device) == dtype) return;
   at::autocast::clear_cache();

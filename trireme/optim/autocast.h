@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Automatic mixed precision for a scope, which LibTorch has in Python alone: torch.autocast.
+// Automatic mixed precision for a scope. LibTorch provides it only in Python, as torch.autocast.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -7,15 +7,15 @@
 
 namespace trireme {
 
-/// While it lives, this thread's matrix products and convolutions on `device` run in `dtype`, and
-/// what needs range (losses, norms) in fp32, by LibTorch's own lists. Parameters stay fp32 and are
-/// the master weights; their gradients arrive in fp32. For the forward pass; let it end before
-/// backward(). fp16 needs a LossScale, bf16 does not.
+/// Enables automatic mixed precision in this thread during its lifetime. Matrix products and
+/// convolutions on `device` run in `dtype`. Operators that need range (losses, norms) run in fp32.
+/// LibTorch's own lists decide about each operator. Parameters stay in fp32 as the master weights,
+/// and their gradients arrive in fp32. Use it for the forward pass, and end it before backward().
+/// Training in fp16 needs a LossScale, training in bf16 does not.
 ///
-/// Guards nest, also with another dtype or switched off, and must end in reverse order, in the
-/// thread that made them. Casts of parameters are kept until the outermost guard ends, so
-/// parameters must not be changed inside: end it before optimizer.step().
-///
+/// Guards may be nested, also with another dtype or disabled. They must end in reverse order, in
+/// the thread that created them. Casts of parameters are cached until the outermost guard ends, so
+/// parameters must not change during it: end it before optimizer.step().
 ///     at::Tensor loss;
 ///     {
 ///       const Autocast autocast(at::kCUDA, at::kBFloat16);
@@ -24,9 +24,11 @@ namespace trireme {
 ///     loss.backward();
 class Autocast {
  public:
-  /// Throws UsageError for other devices than the CPU and CUDA, and other dtypes than fp16 and
-  /// bf16.
-  /// @param enabled false: runs in the tensors' own dtypes inside a guard that is on.
+  /// Enables mixed precision. Throws UsageError for devices other than the CPU and CUDA, and for
+  /// dtypes other than fp16 and bf16.
+  /// @param device the device whose operators are cast.
+  /// @param dtype the dtype of matrix products and convolutions.
+  /// @param enabled false to disable mixed precision within an outer guard.
   [[nodiscard]] explicit Autocast(c10::DeviceType device,
                                   c10::ScalarType dtype = c10::ScalarType::BFloat16,
                                   bool enabled = true);

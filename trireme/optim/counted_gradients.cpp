@@ -14,7 +14,8 @@
 namespace trireme::detail {
 namespace {
 
-// This rank's part of a distributed gradient, which is no sum still to be made.
+// Returns this rank's part of a distributed gradient. A gradient with pending partial sums is
+// reduced first, which is collective.
 at::Tensor own_part_of(const at::Tensor& gradient) {
   if (!has_layout(gradient)) return gradient;
   Layout layout = layout_of(gradient);
@@ -25,12 +26,13 @@ at::Tensor own_part_of(const at::Tensor& gradient) {
   return to_local(redistribute(gradient.detach(), layout));
 }
 
-// Of a sparse one those that it has: each element counts once, also where its index comes twice.
+// Returns the values of a gradient. For a sparse one, these are its stored values, and values of
+// equal indices are added so that each element counts once.
 at::Tensor present_values(const at::Tensor& gradient) {
   return gradient.is_sparse() ? gradient.detach().coalesce().values() : gradient.detach();
 }
 
-// The elements in some order, on the CPU.
+// Returns the elements in some order, on the CPU, in fp32 or fp64.
 at::Tensor elements_of(const at::Tensor& gradient) {
   const at::Tensor present = present_values(gradient);
   const at::Tensor detached =
@@ -84,8 +86,8 @@ Sharing complete_sharing(const Sharing& given, const torch::optim::Optimizer& op
 void for_each_counted(const torch::optim::Optimizer& optimizer, const Sharing& sharing,
                       const VisitTensor& visit) {
   for_each_trained(optimizer, [&](const at::Tensor& parameter) {
-    const at::Tensor part = own_part_of(parameter.grad());  // collective where it is a sum
-    // What every rank has is counted by the first one, where ranks add up.
+    const at::Tensor part = own_part_of(parameter.grad());  // collective for partial sums
+    // If ranks add their results, a gradient that every rank has is counted only by rank 0.
     if (!sharing.is_part || sharing.is_part(parameter) || sharing.group.rank() == 0) visit(part);
   });
 }

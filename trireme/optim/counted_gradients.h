@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank counts of the gradients of an optimizer, for all that is computed of them over ranks
-// (gradients.h, post_validation.h), so that it comes to the same bits.
+// Defines which gradients of an optimizer a rank counts. All computations over the gradients of all
+// ranks (gradients.h, post_validation.h) use it, so that they give the same bits.
 #pragma once
 
 #include <trireme/optim/exact_sum.h>
@@ -12,32 +12,38 @@
 
 namespace trireme::detail {
 
+/// A function that is called for tensors.
 using VisitTensor = std::function<void(const at::Tensor&)>;
 
-/// Calls visit(parameter) for each that has a gradient: once, where tied ones are listed twice.
+/// Calls visit(parameter) for each parameter that has a gradient. Tied parameters that are listed
+/// twice are visited once.
 void for_each_trained(const torch::optim::Optimizer& optimizer, const VisitTensor& visit);
 
-/// The given one, or what layouts say of gradients that are distributed. Throws UsageError where
-/// these are on two meshes.
+/// Returns `given`, or, if it is empty, the Sharing that follows from the layouts of distributed
+/// gradients. Throws UsageError if these are distributed on two meshes.
 Sharing complete_sharing(const Sharing& given, const torch::optim::Optimizer& optimizer);
 
-/// Calls visit(gradient) for each that this rank is to count. Collective where one is a sum over a
-/// mesh that is still to be made.
-/// @param sharing a complete one.
+/// Calls visit(gradient) for each gradient that this rank counts. Collective if a distributed
+/// gradient has pending partial sums.
+/// @param optimizer the optimizer whose gradients are counted.
+/// @param sharing the result of complete_sharing().
+/// @param visit called with this rank's part of each gradient.
 void for_each_counted(const torch::optim::Optimizer& optimizer, const Sharing& sharing,
                       const VisitTensor& visit);
 
-/// Adds the squares of all elements.
+/// Adds the squares of all elements to `sum`.
 void add_squares(const at::Tensor& gradient, ExactSumOfSquares& sum);
 
-/// Of all elements, 0 where there are none; not a number where one of them is not.
+/// Returns the largest magnitude of all elements: 0 if there are none, NaN if one of them is NaN.
 double largest_magnitude(const at::Tensor& gradient);
 
-/// Throws UsageError unless it is above 0. @param who was given it.
+/// Throws UsageError unless `max_norm` is above 0.
+/// @param max_norm the maximum norm.
+/// @param who the name of the caller, for the message.
 void check_max_norm(double max_norm, const char* who);
 
-/// By what gradients of a norm are multiplied so that theirs is at most max_norm; 1 where they are
-/// to be left alone.
+/// Returns the factor that reduces gradients with the given norm to at most max_norm. Returns 1 if
+/// they must not be changed.
 double clip_factor(double max_norm, double norm);
 
 }  // namespace trireme::detail

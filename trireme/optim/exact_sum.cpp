@@ -12,7 +12,7 @@ void ExactSumOfSquares::add_at(int exponent, std::uint64_t high, std::uint64_t l
   const auto bit = static_cast<unsigned>(exponent - kLowest);
   std::size_t digit = bit / 32;
   const unsigned shift = bit % 32;
-  // At most 106 bits, shifted by at most 31: four digits and a part of a fifth.
+  // At most 106 bits, shifted by at most 31, touch five digits at most.
   const std::uint64_t top = shift == 0 ? 0 : high >> (64 - shift);
   high = high << shift | (shift == 0 ? 0 : low >> (64 - shift));
   low <<= shift;
@@ -22,6 +22,8 @@ void ExactSumOfSquares::add_at(int exponent, std::uint64_t high, std::uint64_t l
     words_[digit++] += static_cast<std::int64_t>(word >> 32);
     if (digit == kDigits) break;
   }
+  // Carrying is delayed: each 64-bit word can take 2^31 additions of 32-bit digits without
+  // overflow.
   if (++num_added_ == std::uint32_t{1} << 30) carry();
 }
 
@@ -34,7 +36,8 @@ void ExactSumOfSquares::carry() noexcept {
 }
 
 void ExactSumOfSquares::add(std::span<const float> numbers) {
-  // By exponent first: a square of a significand has 48 bits, so 2^16 of them fit 64.
+  // Collects squares by exponent first: the square of a significand has 48 bits, so that 2^16 of
+  // them fit into 64 bits.
   constexpr std::size_t kBlock = std::size_t{1} << 16;
   for (std::size_t begin = 0; begin < numbers.size(); begin += kBlock) {
     std::array<std::uint64_t, 256> of_exponent = {};
@@ -63,7 +66,7 @@ void ExactSumOfSquares::add(std::span<const double> numbers) {
     }
     const std::uint64_t significand = (bits & kFraction) | (exponent == 0 ? 0 : kFraction + 1);
     if (significand == 0) continue;
-    // Its square, of 106 bits, from halves of 27 and 26.
+    // The square has 106 bits. It is computed from halves of 27 and 26 bits.
     const std::uint64_t upper = significand >> 26;
     const std::uint64_t lower = significand & ((1U << 26) - 1);
     const std::uint64_t middle = 2 * upper * lower;  // times 2^26
@@ -85,8 +88,8 @@ double ExactSumOfSquares::value() const {
   std::size_t top = kDigits;
   while (top > 0 && carried.words_[top - 1] == 0) --top;
   if (top == 0) return 0;
-  // The 64 bits from the first one on, and in the last of them whether anything follows: what
-  // rounding 64 bits to 53 needs.
+  // Take the 64 leading bits, and set the last one if any bit follows. That is sufficient to round
+  // correctly to the 53 bits of a double.
   std::uint64_t leading = 0;
   bool is_inexact = false;
   const auto first = static_cast<std::uint32_t>(carried.words_[top - 1]);

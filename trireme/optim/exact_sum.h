@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sum of squares that does not depend on the order of its terms, nor on which rank adds which.
+// A sum of squares whose result depends neither on the order of its terms nor on which rank adds
+// which terms.
 #pragma once
 
 #include <array>
@@ -9,27 +10,32 @@
 
 namespace trireme::detail {
 
-/// Adds the squares of floating-point numbers without rounding: one long fixed-point number that
-/// holds every square of a double (Kulisch, "Computer Arithmetic and Validity", 2008, chapter 8).
-/// Rounded once, when it is read. Infinities and what is not a number are counted apart.
+/// Sums the squares of floating-point numbers without rounding, in a long fixed-point number that
+/// can represent every square of a double (Kulisch, "Computer Arithmetic and Validity", 2008,
+/// chapter 8). The sum is rounded once, when it is read. Infinities and NaNs are counted
+/// separately.
 class ExactSumOfSquares {
  public:
+  /// Adds the squares of numbers.
   void add(std::span<const float> numbers);
   void add(std::span<const double> numbers);
 
-  /// What ranks exchange: adding these element by element adds the sums.
+  /// Returns the words that ranks exchange: adding the words of several sums element by element
+  /// adds the sums.
   std::span<std::int64_t> words() noexcept {
     carry();
     return words_;
   }
 
-  /// The sum, to the nearest double, ties to even; infinite where an infinity is among the numbers
-  /// or the sum is too large, not a number where one of them is not.
+  /// Returns the sum, rounded to the nearest double (ties to even). Returns infinity if a number
+  /// was infinite or the sum is too large, and NaN if a number was NaN.
   double value() const;
+  /// Returns true if no number was infinite or NaN.
   bool is_finite() const noexcept { return infinities() == 0 && not_numbers() == 0; }
 
  private:
-  // Squares of doubles are multiples of 2^-2148 and below 2^2048; 64 bits more for their number.
+  // Squares of doubles are multiples of 2^-2148 and below 2^2048. 64 further bits allow for 2^64
+  // terms.
   static constexpr int kLowest = -2148;
   static constexpr std::size_t kDigits = (2148 + 2048 + 64) / 32 + 1;
 
@@ -39,7 +45,8 @@ class ExactSumOfSquares {
   void add_at(int exponent, std::uint64_t high, std::uint64_t low);
   void carry() noexcept;
 
-  // Digits of 32 bits, least first, each with room for 2^31 additions before it must be carried.
+  // Digits of 32 bits, least significant first. Each can take 2^31 additions before a carry is
+  // needed.
   std::array<std::int64_t, kDigits + 2> words_ = {};
   std::uint32_t num_added_ = 0;
 };

@@ -68,7 +68,7 @@ double global_norm(const torch::optim::Optimizer& optimizer, const Sharing& shar
 double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& given) {
   const at::NoGradGuard no_grad;
   const Sharing sharing = detail::complete_sharing(given, optimizer);
-  std::array<double, 2> found = {0, 0};  // the largest, and whether one is not a number
+  std::array<double, 2> found = {0, 0};  // the largest magnitude; 1 if there is a NaN
   for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
     const double largest = detail::largest_magnitude(gradient);
     found[1] = std::isnan(largest) ? 1 : found[1];

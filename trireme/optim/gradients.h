@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of an optimizer as one vector over all ranks: norm, clipping, finiteness. Each
-// element counts once, on whichever ranks it is: replicated, this rank's part of it, or tied. Of a
-// distributed gradient each part counts where it is held first.
+// Treats the gradients of an optimizer as one vector over all ranks: norm, clipping, finiteness.
+// Each element counts once, however it is stored: replicated, sharded, or shared by tied
+// parameters. Each part of a distributed gradient counts on the first rank that holds it.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -17,41 +17,43 @@ class Optimizer;
 
 namespace trireme {
 
-/// Which ranks have what of an optimizer's tensors. By default every rank has all of plain ones,
-/// and of distributed ones what their layouts say, on one mesh. Parallelized gives that of its
-/// plan.
+/// Describes which ranks hold which part of an optimizer's parameters. By default, every rank holds
+/// all of each plain tensor, and of each distributed tensor the part that its layout says, on one
+/// mesh. The object that `parallelize` returns provides the Sharing of its plan.
 struct Sharing {
+  /// The ranks that hold parts.
   comm::Group group = comm::Group::self();
-  /// Whether this rank counts what it has of a parameter though it is not rank 0, which counts all
-  /// that it has: another part of a sharded parameter is with another rank. Empty: as by default.
+  /// Returns true if this rank counts its gradient of a parameter even if it is not rank 0, because
+  /// other ranks hold other parts of the parameter. Rank 0 counts all its gradients. Empty means
+  /// the default.
   std::function<bool(const at::Tensor& parameter)> is_part{};
 };
 
-/// Whether this rank is the first of those that hold its part: its coordinate is 0 along every axis
-/// that does not cut.
+/// Returns true if this rank is the first of those that hold the same part, which means that its
+/// coordinate is 0 along every axis that does not shard the tensor.
 bool is_first_holder(const Layout& layout);
 
-/// Of an optimizer that steps parameters of two modules: throws UsageError where the two are cut
-/// among different ranks.
+/// Combines the Sharing of two modules whose parameters are stepped by one optimizer. Throws
+/// UsageError if the two are sharded over different ranks.
 Sharing combine(const Sharing& a, const Sharing& b);
 
-/// Returns the Euclidean norm of all gradients. Squares are summed without rounding, so the result
-/// has the same bits on every rank and for every way of cutting the parameters. Collective and
-/// blocking where `sharing` has parts or gradients are distributed; without communication
-/// elsewhere. Throws UsageError where they are distributed on two meshes.
+/// Returns the Euclidean norm of all gradients. Squares are summed exactly, so that the result has
+/// the same bits on every rank and for every way of sharding. Collective and blocking if `sharing`
+/// has parts or gradients are distributed; otherwise there is no communication. Throws UsageError
+/// if gradients are distributed on two meshes.
 double global_norm(const torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
 
-/// Returns the largest magnitude among all gradients; not a number where one of them is not.
-/// Collective like global_norm.
+/// Returns the largest magnitude of all gradients, or NaN if one of them is NaN. Collective like
+/// global_norm.
 double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
 
-/// Whether no gradient on any rank is infinite or not a number. Collective like global_norm.
+/// Returns true if no gradient on any rank is infinite or NaN. Collective like global_norm.
 bool all_finite(const torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
 
-/// Multiplies all gradients by max_norm / (norm + 1e-6) where that is less than 1, as
-/// torch::nn::utils::clip_grad_norm_ does, and returns the norm before. Gradients whose norm is not
-/// finite are left alone. To be called between the step's last backward() and optimizer.step().
-/// Collective like global_norm.
+/// Clips gradients to a norm: multiplies all of them by max_norm / (norm + 1e-6) if that is less
+/// than 1, like torch::nn::utils::clip_grad_norm_. Returns the norm before clipping. Gradients
+/// whose norm is not finite are not changed. Call it between the last backward() of a step and
+/// optimizer.step(). Collective like global_norm. Throws UsageError unless max_norm is above 0.
 double clip_by_global_norm(torch::optim::Optimizer& optimizer, double max_norm,
                            const Sharing& sharing = {});
 

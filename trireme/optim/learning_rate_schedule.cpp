@@ -27,12 +27,12 @@ std::int64_t checked_steps(std::string_view name, std::int64_t value) {
       "give a number of steps");
 }
 
-// How much of `steps` lies behind when step number `step` begins, in [0, 1].
+// Returns the share of `steps` that are done when step number `step` begins, in [0, 1].
 double done(std::int64_t step, std::int64_t steps) {
   return std::min(1.0, static_cast<double>(step - 1) / static_cast<double>(steps));
 }
 
-// Half a cosine from `from` to `to`.
+// Returns a value on half a cosine between `from` and `to`.
 double between(double from, double to, double share) {
   return to + (from - to) * (1 + std::cos(std::numbers::pi * share)) / 2;
 }

@@ -14,12 +14,12 @@
 namespace trireme::detail {
 namespace {
 
-// What this rank holds of a tensor, without autograd.
+// Returns the memory of this rank's part of a tensor, without autograd.
 at::Tensor held_memory(const at::Tensor& tensor) {
   return has_layout(tensor) ? to_local(tensor.detach()) : tensor.detach();
 }
 
-// Into the memory of the step before, where that fits.
+// Copies a tensor, reusing the memory of the previous step's copy if it fits.
 void copy_into(at::Tensor& copy, const at::Tensor& tensor) {
   const at::Tensor memory = held_memory(tensor);
   const bool fits = copy.defined() && copy.sizes() == memory.sizes() &&
@@ -72,7 +72,7 @@ void OptimizerSnapshot::keep_all() {
       kept.is_listed = true;
       if (!stepped.grad().defined()) continue;
       with_gradients.push_back(stepped);
-      if (!kept.stepped.defined()) keep(kept, stepped);  // tied ones may be listed twice
+      if (!kept.stepped.defined()) keep(kept, stepped);  // tied parameters may be listed twice
     }
     groups_.emplace_back(std::move(with_gradients),
                          group.has_options() ? group.options().clone() : nullptr);
@@ -93,7 +93,7 @@ void OptimizerSnapshot::keep(Kept& kept, const at::Tensor& stepped) {
     }
   }
   kept.gradient = stepped.grad();
-  kept.stepped = stepped;  // last: nothing is restored that was not copied
+  kept.stepped = stepped;  // set last, so that only complete copies are ever restored
 }
 
 void OptimizerSnapshot::restore(Kept& kept) {
@@ -142,8 +142,7 @@ void OptimizerSnapshot::step_again(double factor) {
     restore(kept);
     kept.gradient.mul_(factor);
   }
-  // The groups change places with all that is in them, so that nothing that refers to the
-  // optimizer's settings loses them.
+  // Swapping the groups themselves keeps all references to the optimizer's settings valid.
   const auto exchange = [this] {
     exchange_gradients();
     std::swap(optimizer_.param_groups(), groups_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of an optimizer that can be taken back: keeps what the step changes, and what it was taken
-// with.
+// An optimizer step that can be undone. It keeps a copy of everything that the step changes, and
+// the gradients and settings of the step.
 #pragma once
 
 #include <trireme/optim/state_fields.h>
@@ -20,48 +20,48 @@ class OptimizerParamState;
 
 namespace trireme::detail {
 
-/// Of an optimizer for which has_known_state. Thread-safety: none.
+/// Keeps one step of an optimizer for which has_known_state() is true. Not thread-safe.
 class OptimizerSnapshot {
  public:
+  /// Refers to `optimizer`, which must outlive this object.
   explicit OptimizerSnapshot(torch::optim::Optimizer& optimizer);
   OptimizerSnapshot(const OptimizerSnapshot&) = delete;
   OptimizerSnapshot& operator=(const OptimizerSnapshot&) = delete;
   ~OptimizerSnapshot();
 
-  /// Copies what the optimizer is about to change, and steps it. Where it throws, so does this,
-  /// with everything as before.
+  /// Copies what the optimizer is about to change, and steps it. If the optimizer throws, restores
+  /// everything and rethrows.
   void step();
 
-  // After that, once:
+  // Exactly one of the following three functions ends a step.
 
-  /// Forgets the step, which stays; copies keep their memory.
+  /// Keeps the result of the step and forgets its data. The memory of the copies is kept for reuse.
   void release();
-  /// Gives parameters and state what they had before, bit for bit and in the same tensors, and
-  /// forgets the step.
+  /// Restores parameters and state bit by bit, in the same tensors, and forgets the step.
   void roll_back();
-  /// The same, multiplies the gradients of the step by `factor`, and takes it again with the
-  /// settings that the optimizer had.
+  /// Restores parameters and state, multiplies the gradients of the step by `factor`, and steps
+  /// again with the settings that the optimizer had.
   void step_again(double factor);
 
-  /// Throws UsageError, and forgets the step, where something else has changed gradients,
-  /// parameters or state since. Gradients may have been reset.
+  /// Throws UsageError, and forgets the step, if other code has changed gradients, parameters or
+  /// state since. Resetting gradients is permitted.
   void check_unchanged();
 
-  /// Of the copies.
+  /// Returns the size of the copies in bytes.
   std::int64_t bytes() const noexcept;
 
  private:
-  // Of one tensor that the optimizer steps. Handles are empty but between step() and its end.
+  // The data of one parameter. Its handles are empty except between step() and the end of the step.
   struct Kept {
     at::Tensor stepped;
     at::Tensor gradient;
     std::int64_t stepped_version = 0;
     std::int64_t gradient_version = 0;
     bool had_state = false;
-    const torch::optim::OptimizerParamState* state = nullptr;  // after the step
-    std::int64_t count = 0;                                    // of steps
+    const torch::optim::OptimizerParamState* state = nullptr;  // as it was after the step
+    std::int64_t count = 0;                                    // the state's number of steps
     std::array<at::Tensor, kMostStateTensors> fields;          // the state's own tensors
-    bool is_listed = false;                                    // by the optimizer
+    bool is_listed = false;                                    // still listed by the optimizer
     at::Tensor copy;
     std::array<at::Tensor, kMostStateTensors> copies;
   };
@@ -74,7 +74,7 @@ class OptimizerSnapshot {
 
   torch::optim::Optimizer& optimizer_;
   std::unordered_map<const c10::TensorImpl*, Kept> kept_;
-  // What was stepped, in the optimizer's groups and with its settings.
+  // The parameters that were stepped, in the optimizer's groups and with the settings of the step.
   std::vector<torch::optim::OptimizerParamGroup> groups_;
 };
 

@@ -36,7 +36,7 @@ Plateau::Plateau(const PlateauOptions& options)
       "the factor is 0 or more and less than 1, everything else finite and not below 0");
 }
 
-// The arithmetic of torch.optim.lr_scheduler.ReduceLROnPlateau, term by term.
+// Follows the arithmetic of torch.optim.lr_scheduler.ReduceLROnPlateau term by term.
 bool Plateau::is_better(double score) const {
   const double margin = options_.is_higher_better ? options_.threshold : -options_.threshold;
   const double bound = options_.is_absolute ? best_ + margin : best_ * (1 + margin);
@@ -65,7 +65,7 @@ double Plateau::lowered(double rate) const {
   return rate - lower > options_.least_change ? lower : rate;
 }
 
-// Infinite numbers cannot be read back from a stream: the flag says that there was none.
+// A stream cannot read infinite numbers back, so a flag says if there is a best score.
 std::string Plateau::state() const {
   TextWriter text;
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << std::isfinite(best_)

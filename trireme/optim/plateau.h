@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learning rates that fall when a score no longer improves: torch's ReduceLROnPlateau.
+// Learning rates that fall when a score no longer improves, like PyTorch's ReduceLROnPlateau.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,28 @@
 
 namespace trireme {
 
+/// The parameters of Plateau.
 struct PlateauOptions {
+  /// True if higher scores are better.
   bool is_higher_better = false;
-  /// A rate is multiplied by this,
+  /// The factor that a rate is multiplied by when it falls.
   double factor = 0.1;
-  /// after more than this many scores in a row without an improvement.
+  /// The number of consecutive scores without an improvement that are tolerated.
   std::int64_t patience = 10;
-  /// An improvement is better than the best by this, as a share of the best or, if `is_absolute`,
-  /// as it is.
+  /// The amount by which an improvement must be better than the best score. It is a share of the
+  /// best score, or an absolute amount if `is_absolute` is set.
   double threshold = 1e-4;
+  /// True if `threshold` is an absolute amount.
   bool is_absolute = false;
-  /// How many scores after a fall do not count.
+  /// The number of scores after a fall that are ignored.
   std::int64_t cooldown = 0;
+  /// The smallest rate.
   double least_rate = 0;
-  /// A rate that would fall by no more than this stays.
+  /// A rate stays as it is if it would fall by this amount or less.
   double least_change = 1e-8;
 };
 
-/// Watches a score. A value; not thread-safe.
+/// Observes a score and decides when rates fall. A value type; not thread-safe.
 ///
 ///     if (plateau.observe(loss)) rate = plateau.lowered(rate);
 class Plateau {
@@ -34,18 +38,18 @@ class Plateau {
   /// finite.
   explicit Plateau(const PlateauOptions& options = {});
 
-  /// Takes a score and returns whether the rates are to fall now. One that is not a number is no
-  /// improvement.
+  /// Records a score and returns true if rates must fall now. NaN is not an improvement.
   bool observe(double score);
 
-  /// Returns what a rate falls to.
+  /// Returns the rate after a fall.
   double lowered(double rate) const;
 
-  /// Infinite before the first score.
+  /// Returns the best score so far, which is infinite before the first one.
   double best() const { return best_; }
 
-  /// What it has seen, as a text; restore() goes on with it, and throws UsageError for another one.
+  /// Returns the observed state as a text for restore().
   std::string state() const;
+  /// Restores a state. Throws UsageError for a text that state() has not returned.
   void restore(const std::string& state);
 
  private:
@@ -53,8 +57,8 @@ class Plateau {
 
   PlateauOptions options_;
   double best_;
-  std::int64_t num_bad_ = 0;   // scores in a row without an improvement
-  std::int64_t cool_for_ = 0;  // scores that do not count any more
+  std::int64_t num_bad_ = 0;   // consecutive scores without an improvement
+  std::int64_t cool_for_ = 0;  // scores that are still ignored
 };
 
 }  // namespace trireme

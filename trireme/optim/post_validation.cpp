@@ -41,17 +41,18 @@ struct PostValidation::Impl {
   PostValidationOptions options;
   detail::OptimizerSnapshot kept;
   bool is_pending = false;
-  bool is_optimistic = false;  // the step was taken before everything was known
+  bool is_optimistic = false;  // the step was taken before the sum over ranks was known
 
-  // What is known of the gradients: of this rank's at first, of all at the end.
-  std::int64_t num_not_finite = 0;  // ranks that count one which is not finite
+  // Knowledge about the gradients: first of this rank, finally of all ranks.
+  std::int64_t num_not_finite = 0;  // ranks with a gradient that is not finite
   detail::ExactSumOfSquares squares;
-  double factor = 1;  // by which they are to be clipped
-  at::Tensor words;   // which the ranks add
+  double factor = 1;  // the factor for clipping
+  at::Tensor words;   // the words that ranks add
   comm::Work sum;
 };
 
-// In the order in which the loop that waits would: what clipping counts is divided by the scale.
+// Uses the same order as a loop that waits: clipping counts gradients after division by the loss
+// scale.
 void PostValidation::Impl::count(const Sharing& sharing) {
   num_not_finite = 0;
   squares = {};
@@ -70,7 +71,7 @@ void PostValidation::Impl::count(const Sharing& sharing) {
 void PostValidation::Impl::start_sum(const comm::Group& group) {
   const auto own = squares.words();
   const std::size_t length = options.max_norm ? own.size() : 0;
-  // Anew in each step: of a step that was given up the sum may still be under way.
+  // Allocated anew for each step, because the sum of an abandoned step may still be in progress.
   words = at::empty({static_cast<std::int64_t>(length) + 1}, at::kLong);
   auto* const data = words.mutable_data_ptr<std::int64_t>();
   data[0] = num_not_finite;
@@ -110,6 +111,8 @@ PostValidation::PostValidation(torch::optim::Optimizer& optimizer,
 }
 
 PostValidation::~PostValidation() {
+  // Validation is collective. While an exception propagates, other ranks may not take part, so
+  // nothing is waited for.
   if (!impl_->is_pending || std::uncaught_exceptions() > 0) return;
   try {
     static_cast<void>(validate());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What LibTorch's optimizers keep of a parameter, whichever of them it is.
+// The state that LibTorch's optimizers keep for a parameter, accessed uniformly for all kinds of
+// optimizers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,23 +17,27 @@ class OptimizerParamState;
 
 namespace trireme::detail {
 
+/// The maximum number of tensors in a state.
 inline constexpr std::size_t kMostStateTensors = 3;
 
-/// The five kinds of state have a count of steps, but for SGD, and tensors like the parameter.
+/// The fields of a state. All five kinds of state have tensors with the shape of the parameter, and
+/// all except SGD's have a count of steps.
 struct StateFields {
+  /// The count of steps, or nullptr for SGD.
   std::int64_t* step = nullptr;
-  /// As many for every state of a kind; undefined where the optimizer's settings need none.
+  /// The tensors, the same number for every state of a kind. A tensor is undefined if the
+  /// optimizer's settings do not need it.
   c10::SmallVector<at::Tensor*, kMostStateTensors> tensors{};
 };
 
-/// Whether it is SGD, Adam, AdamW, RMSprop or Adagrad, or made of one: fields_of knows its state,
-/// and each element of a parameter is stepped alone.
+/// Returns true for SGD, Adam, AdamW, RMSprop and Adagrad, and classes derived from them.
+/// fields_of() knows their state, and they step each element of a parameter independently.
 bool has_known_state(const torch::optim::Optimizer& optimizer);
 
-/// Of a state of such an optimizer. Points into it.
+/// Returns the fields of a state of such an optimizer. The result points into `state`.
 StateFields fields_of(torch::optim::OptimizerParamState& state);
 
-/// Returns an empty one of such an optimizer.
+/// Returns an empty state for such an optimizer.
 std::unique_ptr<torch::optim::OptimizerParamState> make_state(
     const torch::optim::Optimizer& optimizer);
 

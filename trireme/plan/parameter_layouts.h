@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters of a module are cut how: patterns over names, and the ready ones of
-// Megatron-LM's tensor parallelism (Shoeybi et al. 2019, section 3).
+// Assigns layouts to the parameters of a module by patterns over their names, with ready patterns
+// for Megatron-LM's tensor parallelism (Shoeybi et al. 2019, section 3).
 #pragma once
 
 #include <trireme/tensor/placement.h>
@@ -13,8 +13,8 @@
 
 namespace trireme {
 
-/// Placements by axis of the mesh, `{{"rows", Shard{0}}, {"columns", Shard{1}}}`; a single one
-/// needs no braces of its own, `{"tensor", Shard{0}}`.
+/// Placements by axis of the mesh: `{{"rows", Shard{0}}, {"columns", Shard{1}}}`. A single one
+/// needs no inner braces: `{"tensor", Shard{0}}`.
 struct AxisPlacements : std::vector<std::pair<std::string, Placement>> {
   using Base = std::vector<std::pair<std::string, Placement>>;
   using Base::Base;
@@ -26,54 +26,59 @@ struct AxisPlacements : std::vector<std::pair<std::string, Placement>> {
   }
 };
 
-/// How the parameters and buffers are cut whose names fit a pattern.
+/// The layout of the parameters and buffers whose names match a pattern.
 struct ParameterLayout {
-  /// A name as named_parameters() gives it, with `*` for any characters, dots included, `?` for
-  /// one, and `[ab]` for one of several: `*.attention.qkv.weight`.
+  /// A pattern for names as named_parameters() returns them. `*` matches any characters including
+  /// dots, `?` matches one character, and `[ab]` one of several: `*.attention.qkv.weight`.
   std::string pattern;
-  /// Placements by axis of the mesh; Replicate on axes that are not named.
+  /// The placements by axis of the mesh. Axes that are not named have Replicate.
   AxisPlacements placements;
-  /// Whether it may fit nothing: the bias of layers that may have none.
+  /// True if the pattern may match nothing, for example the bias of layers that may have none.
   bool is_optional = false;
-  /// Whether it stays a plain tensor, whole on every rank: of modules that are called within
-  /// run_replicated.
+  /// True if matching parameters stay plain tensors, whole on every rank, because their modules are
+  /// called within run_replicated.
   bool is_plain = false;
 
   bool operator==(const ParameterLayout&) const = default;
 };
+/// A list of layouts. The first one whose pattern matches a name applies.
 using ParameterLayouts = std::vector<ParameterLayout>;
 
-/// The first that fits a name; null where none does.
+/// Returns the first layout whose pattern matches a name, or nullptr.
 const ParameterLayout* find_layout(const ParameterLayouts& layouts, std::string_view name);
 
-/// Linear layers whose outputs are cut: rows of the weight [out, in] and the bias [out]. Each rank
-/// has some of the outputs; the input is whole. `modules` is a pattern for their paths.
+/// Returns layouts for linear layers that are sharded along their outputs: rows of the weight [out,
+/// in] and the bias [out]. Each rank computes some of the outputs from the whole input.
+/// @param modules a pattern for the paths of the layers.
+/// @param axis the mesh axis along which they are sharded.
 ParameterLayouts column_parallel(const std::string& modules, const std::string& axis = "tensor");
 
-/// Linear layers whose inputs are cut: columns of the weight; the bias is whole. Follows a
-/// column-parallel layer without communication in between; its output is a sum over the ranks.
+/// Returns layouts for linear layers that are sharded along their inputs: columns of the weight,
+/// with the bias whole. Such a layer follows a column-parallel layer without communication in
+/// between, and its output is summed over the ranks.
 ParameterLayouts row_parallel(const std::string& modules, const std::string& axis = "tensor");
 
-/// Embeddings, and linear layers onto a vocabulary, cut along the vocabulary: rows of the weight
-/// [vocabulary, width], and the bias where there is one.
+/// Returns layouts for embeddings, and for linear layers onto a vocabulary, that are sharded along
+/// the vocabulary: rows of the weight [vocabulary, width], and the bias if there is one.
 ParameterLayouts vocabulary_parallel(const std::string& modules,
                                      const std::string& axis = "tensor");
 
-/// Modules that stay as they are, with whole and plain parameters and buffers on every rank,
-/// because their operators read the memory of tensors (packed sequences) or have no rule. The model
-/// calls them within run_replicated (tensor/run_replicated.h).
+/// Returns layouts for modules that keep whole, plain parameters and buffers on every rank, because
+/// their operators access tensor memory directly (packed sequences) or have no strategy. The model
+/// must call them within run_replicated (tensor/run_replicated.h).
 ParameterLayouts keep_whole(const std::string& modules);
 
-/// The lists one after the other.
+/// Concatenates lists.
 ParameterLayouts join(const std::vector<ParameterLayouts>& lists);
 
-/// `*.qkv.weight -> Shard(0) on tensor`, several axes joined by ` and `, and ` if there` behind one
-/// that is optional; `encoder.* -> plain` of modules that are kept whole.
+/// Returns a layout as text: `*.qkv.weight -> Shard(0) on tensor`. Several axes are joined by ` and
+/// `, an optional layout ends with ` if there`, and modules that are kept whole are `encoder.* ->
+/// plain`.
 std::string to_string(const ParameterLayout& layout);
-/// One line each.
+/// Returns layouts as text, one per line.
 std::string to_string(const ParameterLayouts& layouts);
 
-/// The reverse, for Shard and Replicate; nothing where the text is none.
+/// Parses the text of a layout with Shard and Replicate. Returns std::nullopt if it is not one.
 std::optional<ParameterLayout> parse_layout(std::string_view text);
 
 }  // namespace trireme

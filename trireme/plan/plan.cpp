@@ -51,7 +51,7 @@ void check_mesh(const Plan& plan, int ranks) {
   }
 }
 
-// The ranks along an axis that nobody uses would each train alone, or all do the same work.
+// Refuses axes that nothing uses: their ranks would each train alone, or all do the same work.
 void check_axes(const Plan& plan) {
   const auto names = [](const ParameterLayout& layout, const std::string& axis) {
     return std::ranges::any_of(layout.placements,
@@ -140,7 +140,8 @@ void check_own_schedule(const Plan& plan, const schedule::Schedule& own, int las
   }
 }
 
-// Of n stages in order, the number of each that is named is the one before's or one more.
+// Checks the stages: in the order of execution, each number is that of the previous entry or one
+// more.
 void check_stages(const Plan& plan) {
   int last = 0;
   for (const auto& [path, stage] : plan.stages) {
@@ -190,7 +191,7 @@ const char* name_of(GradientCompression wire) {
   return "unknown";
 }
 
-// The lines of a text below each other, in the second column.
+// Indents all lines of a text except the first to the second column of the table.
 std::string in_column(const std::string& text) {
   std::string lines;
   for (const char letter : text) {

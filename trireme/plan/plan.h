@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan says how a module is trained in parallel. It is a plain value: compared, copied and
-// printed; `parallelize` is what carries it out.
+// The plan: how a module is trained in parallel. It is a plain value that can be compared, copied
+// and printed; `parallelize` applies it.
 #pragma once
 
 #include <trireme/mesh/mesh_axis.h>
@@ -15,169 +15,187 @@
 
 namespace trireme {
 
-/// What a step makes of the gradients of ranks and micro-batches.
+/// The combination of gradients over ranks and micro-batches.
 enum class GradientReduction {
-  kMean,  ///< their sum, divided once
-  kSum,
+  kMean,  ///< the sum divided by their number
+  kSum,   ///< the sum
 };
 
-/// how gradients are communicated; they are folded in fp32 in any case.
-enum class GradientCompression { kNone, kFp16, kBf16 };
+/// The format in which gradients are communicated; they are always summed in fp32.
+enum class GradientCompression {
+  kNone,  ///< in their own dtype
+  kFp16,  ///< in fp16
+  kBf16   ///< in bf16
+};
 
+/// All choices of a parallel training. The default is data parallelism over all ranks.
 struct Plan {
-  /// How the ranks are arranged: axes whose sizes multiply to their number, the last varying
-  /// fastest. Along `data` each rank trains on its own part of the data; along `pipe` each has a
-  /// stage of the module, or a few; the ranks along all other axes work on one part together, as
-  /// `layouts` says, which must name each of them. Empty: all ranks along `data`.
+  /// The arrangement of ranks: axes whose sizes multiply to the number of ranks, the last one
+  /// varying fastest. Along `data`, each rank trains on its own part of the data. Along `pipe`,
+  /// each rank has one or more stages of the module. Along all other axes, ranks work together on
+  /// one part of the data, as `layouts` says, which must name each of these axes. Empty: all ranks
+  /// along `data`.
   std::vector<MeshAxis> mesh{};
 
-  /// How parameters and buffers are cut along the other axes (tensor parallelism); those that no
-  /// pattern fits are whole there. Along an axis on which all are whole, and operators are cut by
-  /// strategies or by layouts in forward, say `{"*", {{"tensor", Replicate{}}}}`.
+  /// The layouts of parameters and buffers along the other axes (tensor parallelism). Parameters
+  /// that no pattern matches are whole there. For an axis on which all parameters are whole,
+  /// because operators are sharded by strategies or by layouts in forward, give `{"*", {{"tensor",
+  /// Replicate{}}}}`.
   ParameterLayouts layouts{};
 
-  /// Where stages of a pipeline begin, in the order of execution and counted from 0: modules by
-  /// their paths, `{"layer3", 1}`, and places within their code by the names of marks
-  /// (graph/mark.h). What runs before the module or mark, and is not in another that is named, is
-  /// in the stage before. Several may have one stage; stage 0 need not be named. Empty: stages of
-  /// about the same cost, as many as `chunks` asks for. Needs a Pipeline.
+  /// The beginnings of pipeline stages, in the order of execution and counted from 0. An entry
+  /// names a module by its path, `{"layer3", 1}`, or a place in the code by the name of a mark
+  /// (graph/mark.h). Code that runs before that place, and belongs to no other named module, is in
+  /// the previous stage. Several entries may have the same stage, and stage 0 need not be named.
+  /// Empty: stages of about equal cost, as many as `chunks` asks for. Requires a pipeline.
   std::vector<std::pair<std::string, int>> stages{};
 
-  /// In which order ranks work on stages and micro-batches: one of schedule::kKinds, or a schedule
-  /// of one's own, as schedule::to_text writes it. That one is for as many micro-batches, orders
-  /// computation and recomputation (of messages all or none are there), and says which rank has
-  /// which stage; weight gradients are computed in the order of micro-batches.
+  /// The order in which ranks work on stages and micro-batches: one of schedule::kKinds, or the
+  /// text of a schedule as schedule::to_text writes it. Such a schedule must be for `micro_batches`
+  /// micro-batches and says which rank has which stage. It orders computation and recomputation,
+  /// with all messages or none, and computes weight gradients in the order of micro-batches.
   std::string schedule = "1f1b";
 
-  /// Stages of each rank along `pipe`. 0: what the schedule has; of the kinds 1 or 2.
+  /// The number of stages of each rank along `pipe`. 0: the default of the schedule, which is 1 or
+  /// 2.
   std::int64_t chunks = 0;
 
-  /// What is computed again in backward instead of being kept for it: modules by patterns of their
-  /// paths, as in `layouts`, and operators by patterns with `::`, `aten::gelu`. The outermost
-  /// modules that fit a pattern are run again one by one; `{"blocks.*", "blocks.*.attention"}` runs
-  /// the attention again within a block that is run again. Needs a Pipeline, of one stage or more.
+  /// What is recomputed in backward instead of being kept: modules by patterns of their paths as in
+  /// `layouts`, and operators by patterns with `::`, such as `aten::gelu`. The outermost modules
+  /// that match a pattern are recomputed one by one. `{"blocks.*", "blocks.*.attention"}`
+  /// recomputes the attention again within a block that is recomputed. Requires a pipeline,
+  /// possibly of one stage.
   std::vector<std::string> recompute{};
 
-  /// How much a rank may keep for backward, in bytes; what has to be computed again for that is
-  /// chosen so that the fewest floating-point operations are. 0: as much as there is. Not together
-  /// with `recompute`; needs a Pipeline.
+  /// The maximum number of bytes that a rank may keep for backward. The operators to recompute are
+  /// chosen so that the fewest floating-point operations are repeated. 0: no limit. Not together
+  /// with `recompute`; requires a pipeline.
   std::int64_t activation_bytes = 0;
 
-  /// What a rank keeps for the backward of a micro-batch is moved to host memory where that
-  /// backward is several forwards or backwards away, and comes back before it: the copies go on
-  /// beside computation. `activation_bytes` then counts what is on the device. Needs a pipeline
-  /// whose stages are on accelerators (DevicePipeline).
+  /// True to move activations to host memory if their backward is several forwards or backwards
+  /// away. They are moved back before it, and the copies overlap with computation.
+  /// `activation_bytes` then counts only what is on the device. Requires a pipeline whose stages
+  /// are on accelerators (DevicePipeline).
   bool offload_activations = false;
 
-  /// Every rank holds all parameters and trains on its own part of the data; gradients are
-  /// averaged.
+  /// True if every rank trains on its own part of the data, and gradients are averaged over ranks.
   bool data_parallel = true;
 
-  /// Backward passes that make up one step. Their gradients are summed and divided once, by
-  /// micro-batches times ranks; ranks exchange them during the last pass. 0, for DevicePipeline
-  /// alone: as many as it measures to be fastest.
+  /// The number of backward passes in one step. Their gradients are summed, and divided once by
+  /// micro-batches times ranks. Ranks exchange them during the last pass. 0, only for
+  /// DevicePipeline: the number that is measured to be the fastest.
   std::int64_t micro_batches = 1;
 
-  /// Gradients travel in buckets of about this many bytes: large enough for the engine's best rate,
-  /// small enough that the first are under way while backward still computes the rest, and that in
-  /// ZeRO levels 2 and 3 little is whole at a time. 0: a sixteenth of the module, between 1 and 25
-  /// MiB, which is what PyTorch's DistributedDataParallel takes.
+  /// The approximate size in bytes of the buckets in which gradients are reduced. Large buckets use
+  /// the full rate of the engine. Small ones overlap earlier with backward, and in ZeRO levels 2
+  /// and 3 need less memory. 0: a sixteenth of the module, but between 1 and 25 MiB, which is the
+  /// size in PyTorch's DistributedDataParallel.
   std::int64_t bucket_bytes = 0;
 
-  /// Size of the bucket that is ready first, at most that of the others; small, so that
+  /// The size of the bucket that is ready first, at most that of the others. It is small so that
   /// communication starts early.
   std::int64_t first_bucket_bytes = 1LL << 20;
 
-  /// Connections over which buckets travel at once, in turn; more than one helps where one does not
-  /// fill the network. 0: as TRIREME_ALLREDUCE_STREAMS says, else one.
+  /// The number of connections over which buckets are reduced at the same time. More than one helps
+  /// if one connection does not saturate the network. 0: the value of TRIREME_ALLREDUCE_STREAMS, or
+  /// one.
   std::int64_t allreduce_streams = 0;
 
-  /// What is cut into one part a rank (ZeRO): 0 nothing, 1 the optimizer's state, 2 the gradients
-  /// too, 3 the parameters too. ZeRO levels above 0 need Parallelized::shard.
+  /// The ZeRO level, which says what is sharded over ranks: 0 nothing, 1 the optimizer's state, 2
+  /// also gradients, 3 also parameters. Levels above 0 require that the optimizer is sharded as
+  /// well.
   int zero_level = 0;
 
-  /// ZeRO levels of single modules: parameters whose name is the given one, or begins with it and a
-  /// dot, have that level; the first that fits counts.
+  /// The ZeRO levels of single modules. A rule applies to the parameter with the given name, and to
+  /// all whose names begin with it and a dot. The first rule that applies counts.
   std::vector<std::pair<std::string, int>> zero_level_of{};
 
-  /// Over how many consecutive ranks along `data` things are cut; each such group has everything,
-  /// and the groups are copies of each other (hybrid sharding: the ranks of a host, say). Divides
-  /// the number of ranks. 0: over all.
+  /// The number of consecutive ranks along `data` over which ZeRO shards. Each such group holds
+  /// everything, and the groups are replicas (hybrid sharding, for example within a host). It must
+  /// divide the number of ranks. 0: all ranks.
   std::int64_t shard_ranks = 0;
 
-  /// ZeRO level 3: how many buckets of parameters may be whole at a time, the one in use and those
-  /// predicted; what was not used for longest makes place. An operator that needs more gets them.
-  /// 0: all, so that what forward gathered is kept for backward.
+  /// ZeRO level 3: the number of buckets of parameters that may be gathered at the same time,
+  /// including prefetched ones. The least recently used bucket is freed first. An operator that
+  /// needs more buckets gets them. 0: all, so that forward's parameters stay gathered for backward.
   std::int64_t gathered_buckets = 2;
 
-  /// ZeRO levels above 0: what optimizers step, and with it their state, is in host memory, and
-  /// they step on the processor; slices travel to the device when they are gathered.
+  /// ZeRO levels above 0: true to keep the optimizer's parameters and state in host memory, and to
+  /// step on the CPU. Shards are copied to the device when they are gathered.
   bool offload_optimizer = false;
 
-  /// Names of parameters whose gradients are sparse, besides those of torch::nn::Embedding and
-  /// EmbeddingBag made with `sparse`, which are found. They are summed whole, at every ZeRO level.
+  /// The names of parameters with sparse gradients. Those of torch::nn::Embedding and EmbeddingBag
+  /// with `sparse` are found automatically. They are reduced whole, at every ZeRO level.
   std::vector<std::string> sparse_gradients{};
 
-  /// Mean or sum over ranks and micro-batches.
+  /// Mean or sum of gradients over ranks and micro-batches.
   GradientReduction gradient_reduction = GradientReduction::kMean;
 
-  /// Each rank's gradients are divided by this before they travel, and the sum by the rest of the
-  /// divisor: keeps large sums within the range of fp16. Another tree of sums than the contract's
-  /// where it is not a power of two.
+  /// Each rank's gradients are divided by this number before communication, and the sum by the rest
+  /// of the divisor. This keeps large sums within the range of fp16. If it is not a power of two,
+  /// results differ in rounding from those of the numerics contract.
   double gradient_predivide = 1;
 
+  /// The format in which gradients are communicated.
   GradientCompression wire = GradientCompression::kNone;
 
-  /// A mean divides by the ranks that gave gradients in a step instead of all: by what remain while
-  /// others are in Parallelized::join.
+  /// True to divide a mean by the number of ranks that contributed gradients in a step, instead of
+  /// all ranks. The numbers differ if some ranks have run out of data (join).
   bool divide_by_active_ranks = false;
 
-  /// Parallelize gives all ranks the parameters and buffers of rank 0.
+  /// True to start all ranks with the parameters and buffers of rank 0.
   bool broadcast_parameters = true;
 
-  /// Give all ranks the buffers of rank 0 (running statistics of batch norm) in every step.
+  /// True to copy the buffers of rank 0 (running statistics of batch norm) to all ranks in every
+  /// step.
   bool broadcast_buffers = true;
 
-  /// Batch norm over the batches of all ranks together.
+  /// True to compute batch norm over the batches of all ranks together.
   bool sync_batch_norm = false;
 
   bool operator==(const Plan&) const = default;
 };
 
-/// The ZeRO level of a parameter of that name.
+/// Returns the ZeRO level of the parameter with the given name.
 int zero_level_of(const Plan& plan, const std::string& name);
 
-/// Whether anything is cut (ZeRO levels above 0), so that optimizers step parts.
+/// Returns true if anything is sharded (a ZeRO level above 0), so that optimizers step shards.
 bool cuts_anything(const Plan& plan);
 
-/// Whether some parameters are cut (ZeRO level 3), so that forward needs all ranks.
+/// Returns true if some parameters are sharded (ZeRO level 3), so that forward needs all ranks.
 bool cuts_parameters(const Plan& plan);
 
-/// The name of the axis along which data is cut.
+/// The name of the axis along which data is sharded.
 inline constexpr const char* kDataAxis = "data";
 
-/// The name of the axis along which a module is cut into stages.
+/// The name of the axis along which a module is divided into stages.
 inline constexpr const char* kStageAxis = "pipe";
 
-/// The schedule that plan.schedule holds as text; nothing where it names a kind. Throws UsageError
-/// where it is neither, and DataError with line and column for a text that cannot be read.
+/// Returns the schedule that plan.schedule contains as text, or std::nullopt if it names a kind.
+/// Throws UsageError if it is neither, and DataError with line and column if the text cannot be
+/// parsed.
 std::optional<schedule::Schedule> own_schedule(const Plan& plan);
 
-/// Ranks along `pipe`, 1 where there is none.
+/// Returns the number of ranks along `pipe`, 1 if there is no such axis.
 int stage_ranks(const Plan& plan);
 
-/// Ranks along `data`: each has its own part of the data.
+/// Returns the number of ranks along `data`. Each of them has its own part of the data.
+/// @param plan the plan.
+/// @param ranks the number of all ranks.
 int data_ranks(const Plan& plan, int ranks);
 
-/// Whether ranks work on one part of the data together, on the same operators: the mesh has other
-/// axes than `data` and `pipe`.
+/// Returns true if several ranks work on the same part of the data together, because the mesh has
+/// other axes than `data` and `pipe`.
 bool shares_work(const Plan& plan);
 
-/// Returns the plan as a table, one line a setting.
+/// Returns the plan as a table, with one line per setting.
 std::string to_string(const Plan& plan);
 
-/// Throws UsageError naming the field, its value and what was expected where the plan cannot be
-/// carried out over that many ranks, and as own_schedule and schedule::verify of that one.
+/// Checks a plan. Throws UsageError with the field, its value and what was expected if the plan
+/// cannot be applied with that number of ranks. Also throws like own_schedule() and
+/// schedule::verify().
+/// @param plan the plan.
+/// @param ranks the number of all ranks.
 void validate(const Plan& plan, int ranks);
 
 }  // namespace trireme

@@ -8,7 +8,7 @@
 
 namespace trireme::config {
 
-/// `data=2`
+/// Reads and writes an axis as text, such as `data=2`.
 template <>
 struct Codec<MeshAxis> {
   static std::string expected() { return "an axis and its size such as \"tensor=2\""; }
@@ -27,6 +27,7 @@ struct Codec<MeshAxis> {
   }
 };
 
+/// Reads and writes a layout as the text of to_string().
 template <>
 struct Codec<ParameterLayout> {
   static std::string expected() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plan as a part of a program's configuration: its fields under their own names, `wire` as "as_is",
-// "fp16" or "bf16", `gradient_reduction` as "mean" or "sum", ZeRO levels of modules as
-// `zero_level_of = [["embedding", 3]]`.
+// Makes Plan a part of a program's configuration. Its fields have their own names. `wire` is
+// "as_is", "fp16" or "bf16", `gradient_reduction` is "mean" or "sum", and ZeRO levels of modules
+// are written as `zero_level_of = [["embedding", 3]]`.
 #pragma once
 
 #include <trireme/base/config/fields.h>
@@ -9,10 +9,13 @@
 
 namespace trireme {
 
+/// Returns the names of GradientReduction.
 config::EnumNames<GradientReduction> enum_names(GradientReduction reduction);
+/// Returns the names of GradientCompression.
 config::EnumNames<GradientCompression> enum_names(GradientCompression wire);
 
-/// Limits are those that do not depend on the number of ranks; `validate` sees to the others.
+/// Describes the fields of a plan. Only limits that do not depend on the number of ranks are
+/// checked; `validate` checks the others.
 void describe(config::Fields& fields, Plan& plan);
 
 }  // namespace trireme
