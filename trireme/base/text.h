@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers and streams for text that a program reads back: names, files and messages between ranks.
 // All functions use the classic locale. 12000 is never written as `12,000`, and `0.5` is read as a
 // half even where people write `0,5`.

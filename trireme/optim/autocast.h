@@ -16,6 +16,7 @@ namespace trireme {
 /// Guards may be nested, also with another dtype or disabled. They must end in reverse order, in
 /// the thread that created them. Casts of parameters are cached until the outermost guard ends, so
 /// parameters must not change during it: end it before optimizer.step().
+///
 ///     at::Tensor loss;
 ///     {
 ///       const Autocast autocast(at::kCUDA, at::kBFloat16);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes spans of time in the Trace Event Format of Chrome, which chrome://tracing and Perfetto
 // show: docs/formats/run.md.
 #pragma once

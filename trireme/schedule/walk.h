@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walks through the actions of all ranks under the engine's rules for messages. The verifier uses
 // it to check that every rank reaches its end, and the timeline to compute times.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration of a program: one typed tree of settings. It is filled from code, TOML files
 // and the command line, and saved with the origin of each value. docs/guide/configuration.md shows
 // a complete program.

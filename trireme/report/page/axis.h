@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Axes of charts: units that keep numbers short, round ticks, and the position of a value.
 #pragma once
 

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks the actions of a schedule: each is valid by itself, none is missing or repeated, and
 // within a rank none comes before another one on which it depends.
-// often as it must be, and that within a rank nothing comes before what it depends on.
 #pragma once
 
 #include <trireme/schedule/verifier/finding.h>

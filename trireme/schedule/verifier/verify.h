@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proves that a schedule can be executed: it is complete, its order respects dependencies, it
 // cannot deadlock under the engine's rules for messages, and it fits into memory. Verification
 // precedes every execution and simulation: docs/design/schedules.md.
