@@ -36,6 +36,7 @@ class AtomicFile {
 
   /// Appends bytes. Blocking.
   void write(std::span<const std::byte> bytes);
+  /// Appends text. Blocking.
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
   /// Flushes the file and its directory to the disk and gives the file its final name. Blocking.

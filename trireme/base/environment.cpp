@@ -22,6 +22,7 @@ Environment Environment::of_process() {
 
 std::optional<std::string> Environment::find(std::string_view name) const {
   const auto found = variables_.find(name);
+  // Shells and job files often clear a variable by setting it to an empty text.
   if (found == variables_.end() || found->second.empty()) return std::nullopt;
   return found->second;
 }
@@ -55,6 +56,7 @@ Settings Settings::from(const Environment& environment) {
       static_cast<int>(environment.find_integer("TRIREME_ALLREDUCE_STREAMS", 1, 16).value_or(1));
   settings.tensor_memory = environment.find("TRIREME_TENSOR_MEMORY").value_or("auto");
   settings.interface = environment.find("TRIREME_INTERFACE").value_or("");
+  // The order follows the XDG base directory specification.
   if (const auto cache = environment.find("XDG_CACHE_HOME")) {
     settings.cache_folder = std::filesystem::path(*cache) / "trireme";
   } else if (const auto home = environment.find("HOME")) {

@@ -62,6 +62,7 @@ struct CommFailure {
 class CommError : public Error {
  public:
   using Error::Error;
+  /// Creates an error with details for programs.
   CommError(const std::string& message, std::string_view hint, CommFailure failure,
             std::source_location where = std::source_location::current())
       : Error(message, hint, where), failure_(std::move(failure)) {}

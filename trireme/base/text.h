@@ -32,6 +32,7 @@ class TextReader : public std::istringstream {
 
 /// Returns the shortest text that reads back as the same number: `1.4686084`, `1`, `1e-05`, `inf`.
 std::string shortest_text(float value);
+/// Returns the same for a double.
 std::string shortest_text(double value);
 
 /// Parses the whole of `text` as a number. Returns std::nullopt if there are other characters or

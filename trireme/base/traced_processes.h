@@ -12,6 +12,7 @@ namespace trireme {
 /// Remembers what was seen of processes that are observed repeatedly. Not thread-safe.
 class TracedProcesses {
  public:
+  /// The clock of observations.
   using Clock = std::chrono::steady_clock;
 
   /// Records an observation of a process in state `t` (stopped by a tracer). Returns true if the

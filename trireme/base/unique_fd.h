@@ -15,6 +15,7 @@ class UniqueFd {
   UniqueFd() = default;
   /// Takes ownership of `fd`.
   explicit UniqueFd(int fd) noexcept : fd_(fd) {}
+  /// Takes over the descriptor of `other`, which then owns nothing.
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     if (this != &other) reset(std::exchange(other.fd_, -1));

@@ -63,8 +63,10 @@ UniqueFd try_listen(const Address& address) {
   if (!fd) return {};
   const int on = 1;
   const int off = 0;
+  // Allows the port of a run that has just ended, whose connections are still in TIME_WAIT.
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.storage.ss_family == AF_INET6) {
+    // A dual-stack socket also accepts IPv4 clients.
     ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
   // Every rank may connect before the store accepts; the kernel lowers this to its own limit.
@@ -73,6 +75,7 @@ UniqueFd try_listen(const Address& address) {
       ::listen(fd.get(), kBacklog) == 0) {
     return fd;
   }
+  // Closing the socket may change errno, which the caller reads.
   const int failure = errno;
   fd.reset();
   errno = failure;

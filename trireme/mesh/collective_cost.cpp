@@ -35,6 +35,7 @@ double steps(Collective collective, std::int64_t ranks) {
 double bytes_sent(Collective collective, double bytes, std::int64_t ranks) {
   check(bytes, ranks);
   const auto count = static_cast<double>(ranks);
+  // A rank keeps its own part of the tensor and sends the others.
   const double all_but_own = bytes * static_cast<double>(ranks - 1) / count;
   switch (collective) {
     case Collective::kAllReduce:

@@ -18,6 +18,7 @@ class ExactSumOfSquares {
  public:
   /// Adds the squares of numbers.
   void add(std::span<const float> numbers);
+  /// Adds the squares of numbers.
   void add(std::span<const double> numbers);
 
   /// Returns the words that ranks exchange: adding the words of several sums element by element

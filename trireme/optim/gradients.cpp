@@ -31,6 +31,7 @@ detail::ExactSumOfSquares sum_of_squares(const torch::optim::Optimizer& optimize
     const auto words = sum.words();
     const at::Tensor all =
         at::from_blob(words.data(), {static_cast<std::int64_t>(words.size())}, at::kLong);
+    // Integers add exactly in any order, so that the sum has the same bits for every engine.
     comm::all_reduce(all, sharing.group, comm::ReduceOp::kSum, "sum of squares");
   }
   return sum;
@@ -72,6 +73,8 @@ double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& g
   for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
     const double largest = detail::largest_magnitude(gradient);
     found[1] = std::isnan(largest) ? 1 : found[1];
+    // fmax ignores NaN, which is recorded separately: a maximum over ranks would not propagate it
+    // reliably.
     found[0] = std::fmax(found[0], largest);
   });
   if (sharing.is_part) {

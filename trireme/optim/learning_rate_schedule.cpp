@@ -76,6 +76,7 @@ LearningRateSchedule LearningRateSchedule::milestones(double rate, std::vector<s
                      "give numbers of steps since the beginning");
   }
   return LearningRateSchedule([=, after = std::move(after)](std::int64_t step) {
+    // The number of milestones among the step - 1 steps that are done.
     const auto passed = std::ranges::upper_bound(after, step - 1) - after.begin();
     return rate * std::pow(factor, static_cast<double>(passed));
   });
@@ -111,6 +112,7 @@ LearningRateSchedule LearningRateSchedule::one_cycle(double highest, std::int64_
   checked("start_divisor", options.start_divisor, 1);
   checked("end_divisor", options.end_divisor, 1);
   checked_steps("steps - 1", steps - 1);
+  // The positions of the peak and of the last step are those of PyTorch's OneCycleLR.
   const double last_up = options.up * static_cast<double>(steps) - 1;
   const double last = static_cast<double>(steps) - 1;
   const double start = highest / options.start_divisor;
@@ -134,6 +136,7 @@ LearningRateSchedule LearningRateSchedule::inverse_square_root(double highest,
 LearningRateSchedule LearningRateSchedule::after_warm_up(std::int64_t steps, double start) const {
   checked_steps("steps", steps);
   checked("start", start, 0, 1);
+  // The warm-up leads to the first rate of this schedule.
   const double full = (*this)(1);
   const LearningRateSchedule rising([=](std::int64_t step) {
     return full * (start + (1 - start) * static_cast<double>(step) / static_cast<double>(steps));

@@ -66,6 +66,7 @@ class LearningRateSchedule {
   /// momentum.
   static LearningRateSchedule one_cycle(double highest, std::int64_t steps,
                                         const OneCycle& options);
+  /// Does the same with default options.
   static LearningRateSchedule one_cycle(double highest, std::int64_t steps) {
     return one_cycle(highest, steps, {});
   }

@@ -30,6 +30,7 @@ LossScale::LossScale(const LossScaleOptions& options) : options_(options), value
 at::Tensor LossScale::scale(const at::Tensor& loss) const { return loss.mul(value_); }
 
 bool LossScale::unscale(torch::optim::Optimizer& optimizer, const Sharing& sharing) {
+  // Every rank gets the same answer, so that all ranks skip the same steps and keep the same scale.
   const bool are_finite = all_finite(optimizer, sharing);
   if (are_finite) divide(optimizer);
   adjust(are_finite);

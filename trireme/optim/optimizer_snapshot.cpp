@@ -100,6 +100,7 @@ void OptimizerSnapshot::restore(Kept& kept) {
   held_memory(kept.stepped).copy_(kept.copy);
   torch::optim::OptimizerParamState* const state = state_of(kept.stepped);
   if (!kept.had_state) {
+    // The step created the state; without it, the next step starts as the first one did.
     if (state != nullptr) optimizer_.state().erase(kept.stepped.unsafeGetTensorImpl());
     return;
   }
@@ -170,6 +171,7 @@ void OptimizerSnapshot::check_unchanged() {
                       "call validate() before backward, and before a zero_grad that fills with "
                       "zeros");
       }
+      // Autograd's version counters reveal in-place changes without a comparison of values.
       if (kept.stepped._version() != kept.stepped_version) {
         refuse_change("the values", kept.stepped,
                       "call validate() before anything else than step() writes to parameters");

@@ -50,6 +50,7 @@ bool Plateau::observe(double score) {
   } else {
     ++num_bad_;
   }
+  // During the cooldown, scores without an improvement do not count.
   if (cool_for_ > 0) {
     --cool_for_;
     num_bad_ = 0;

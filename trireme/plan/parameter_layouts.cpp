@@ -13,6 +13,7 @@ namespace trireme {
 const ParameterLayout* find_layout(const ParameterLayouts& layouts, std::string_view name) {
   const std::string text(name);
   const auto found = std::ranges::find_if(layouts, [&](const ParameterLayout& layout) {
+    // Without FNM_PATHNAME or FNM_PERIOD, `*` also matches dots, which separate modules.
     return ::fnmatch(layout.pattern.c_str(), text.c_str(), FNM_NOESCAPE) == 0;
   });
   return found == layouts.end() ? nullptr : &*found;
@@ -61,6 +62,7 @@ std::string to_string(const ParameterLayouts& layouts) {
 }
 
 std::optional<ParameterLayout> parse_layout(std::string_view text) {
+  // One layout per line: pattern, placements, and optionally the words "if there".
   static const std::regex whole(R"(\s*(\S+)\s*->\s*(.*?)(\s+if\s+there)?\s*)");
   static const std::regex one(
       R"((?:Replicate|Shard\(\s*(\d{1,2})\s*(?:,\s*level\s+(\d{1,2})\s*)?\))\s+on\s+(\S+)(?:\s+and\s+|$))");
@@ -74,6 +76,7 @@ std::optional<ParameterLayout> parse_layout(std::string_view text) {
   if (rest == "Replicate" || layout.is_plain) return layout;
   do {
     std::smatch found;
+    // Each match must begin where the previous one ended; anything else is not a layout.
     if (!std::regex_search(rest, found, one, std::regex_constants::match_continuous)) {
       return std::nullopt;
     }

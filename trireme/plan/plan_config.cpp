@@ -45,6 +45,7 @@ struct Codec<ParameterLayout> {
 namespace trireme {
 namespace {
 
+// The limits of a field apply to single values, so pairs need a rule of their own.
 bool are_zero_levels(const std::vector<std::pair<std::string, int>>& rules) {
   return std::ranges::all_of(rules,
                              [](const auto& rule) { return rule.second >= 0 && rule.second <= 3; });

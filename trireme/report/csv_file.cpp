@@ -42,12 +42,14 @@ class Line {
 
 }  // namespace
 
+// A kill may have cut off the last line of an earlier run. It is ended first.
 CsvFile::CsvFile(std::filesystem::path path) : file_(std::move(path)) {
   if (file_.ends_within_line()) file_.begin("\n");
   if (!file_.has_earlier_records()) file_.begin(std::string(kNames));
 }
 
 void CsvFile::append(std::string line) {
+  // The mark and the line go into one record, so that the mark cannot get lost by itself.
   if (file_.lost() > 0) line = Line("lost").skip(5).add(file_.lost()).skip(10).end() + line;
   file_.append(line);
 }

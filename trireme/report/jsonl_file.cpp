@@ -38,12 +38,14 @@ std::string line_of(const Json& record) {
 
 }  // namespace
 
+// A kill may have cut off the last line of an earlier run. Readers skip it once it is ended.
 JsonlFile::JsonlFile(std::filesystem::path path) : file_(std::move(path)) {
   if (file_.ends_within_line()) file_.begin("\n");
 }
 
 void JsonlFile::append(const std::string& line, const Moment& moment) {
   if (file_.lost() == 0) return file_.append(line);
+  // The mark and the record are written together, so that the mark cannot get lost by itself.
   Json lost = begin("lost", moment);
   lost["records"] = file_.lost();
   file_.append(line_of(lost) + line);
@@ -72,6 +74,7 @@ void JsonlFile::write(const StepRecord& step) {
                        {"backward", seconds.backward},   {"communication", seconds.communication},
                        {"optimizer", seconds.optimizer}, {"callbacks", seconds.callbacks},
                        {"total", seconds.total}};
+  // Keys without a value are left out, as the format requires.
   if (step.all_samples) record["all_samples"] = *step.all_samples;
   add(record, "samples_per_second", step.throughput());
   add(record, "learning_rate", step.learning_rate);

@@ -9,6 +9,7 @@ namespace trireme::report {
 
 /// Returns the shortest text that reads back as the same number: `1.4686084`, `1`, `1e-05`, `nan`.
 std::string shortest(float value);
+/// Returns the same for a double.
 std::string shortest(double value);
 
 /// Returns `value` with exactly `digits` digits after the point: `fixed(0.5, 2)` is `0.50`.

@@ -86,6 +86,7 @@ std::string ProgressBar::samples_per_second(double now) const {
 }
 
 std::string ProgressBar::describe(std::int64_t step, double now, std::size_t width) const {
+  // Steps that were done before a resumed run began do not count for its speed.
   const double per_step =
       (now - began_) / static_cast<double>(std::max<std::int64_t>(step - first_step_, 1));
   const std::string counts = std::to_string(step) + "/" + std::to_string(steps_);
@@ -97,6 +98,7 @@ std::string ProgressBar::describe(std::int64_t step, double now, std::size_t wid
 
   std::string head = title_ + "  ";
   std::string tail = counts;
+  // Details are dropped from the right until the line fits. The bar takes what is left.
   for (const auto& detail : details) {
     if (head.size() + tail.size() + detail.size() > width) break;
     tail += detail;

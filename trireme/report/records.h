@@ -125,12 +125,19 @@ class RecordFile {
   RecordFile& operator=(const RecordFile&) = delete;
   virtual ~RecordFile() = default;
 
+  /// Writes the beginning of a run.
   virtual void write(const RunRecord& /*run*/) {}
+  /// Writes steps.
   virtual void write(const StepRecord& step) = 0;
+  /// Writes the end of an epoch.
   virtual void write(const EpochRecord& epoch) = 0;
+  /// Writes an evaluation.
   virtual void write(const EvaluationRecord& evaluation) = 0;
+  /// Writes a checkpoint.
   virtual void write(const CheckpointRecord& /*checkpoint*/) {}
+  /// Writes a failure.
   virtual void write(const FailureRecord& /*failure*/) {}
+  /// Writes the end of a run.
   virtual void write(const EndRecord& /*end*/) {}
 };
 

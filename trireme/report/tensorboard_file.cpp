@@ -14,6 +14,7 @@
 namespace trireme::report {
 namespace {
 
+// The table of CRC-32C for one byte at a time, computed at compile time.
 constexpr std::array<std::uint32_t, 256> make_crc_table() {
   constexpr std::uint32_t kReversedPolynomial = 0x82F63B78;
   std::array<std::uint32_t, 256> table{};
@@ -111,6 +112,7 @@ class Scalars {
   std::string summary_;
 };
 
+// A TFRecord: the length and its checksum, then the data and its checksum.
 std::string record_of(std::string_view event) {
   const std::string length = little_endian(static_cast<std::uint64_t>(event.size()));
   std::string record = length + little_endian(masked_crc32c(length));

@@ -9,6 +9,7 @@
 namespace trireme::schedule {
 namespace {
 
+// The use of micro-batches by a kind of action.
 enum class MicroBatch : std::uint8_t { kRequired, kOptional, kAbsent };
 
 struct Word {
@@ -53,6 +54,7 @@ bool take(std::string_view& text, char character) {
 }
 
 std::optional<ActionKind> take_kind(std::string_view& text) {
+  // The code is everything before the number of the stage: no code contains a digit.
   const std::string_view code = text.substr(0, text.find_first_of("0123456789"));
   for (std::size_t kind = 0; kind < kWords.size(); ++kind) {
     if (kWords.at(kind).code != code) continue;
@@ -81,6 +83,7 @@ bool is_message(ActionKind kind) {
 }
 
 bool carries_gradients(const Action& message) {
+  // Gradients flow from later to earlier stages.
   return (message.kind == ActionKind::kSend) == (message.peer < message.stage);
 }
 

@@ -56,6 +56,7 @@ class Parser {
       text.remove_prefix(std::min(end + 1, text.size()));
       if (!line.words.empty()) read(line);
     }
+    // Keys may come in any order, but all of these must be present.
     for (const char* key : {"trireme-schedule", "name", "micro-batches", "stages", "rank"}) {
       if (keys_.contains(key)) continue;
       fail(std::max<std::size_t>(number, 1), 1, join_message("the text ends without '", key, "'"),

@@ -12,6 +12,7 @@ namespace trireme::schedule {
 namespace {
 
 void check_count(std::string_view what, std::size_t found, std::size_t expected) {
+  // A single value applies to all.
   if (found == 1 || found == expected) return;
   throw UsageError(
       join_message("there are times of ", found, " ", what, ", expected 1 or ", expected),

@@ -36,7 +36,7 @@ struct Times {
   std::vector<double> communication{0};
   /// The time for which a send blocks its rank, and a receive whose message has arrived.
   double send = 0;
-  double receive = 0;
+  double receive = 0;  ///< the same for a receive whose message has arrived
 };
 
 /// Returns the durations of a stage.

@@ -36,9 +36,9 @@ struct Messages {
 /// An action with its time, in milliseconds from the start of the step. Waiting ends before
 /// `begin`.
 struct Span {
-  Action action;
-  double begin = 0;
-  double end = 0;
+  Action action;     ///< the action
+  double begin = 0;  ///< its start
+  double end = 0;    ///< its end
 };
 
 /// The action at which a rank is blocked for ever.

@@ -42,6 +42,7 @@ std::string listed(const std::string& table, const std::vector<std::string>& key
 }  // namespace
 
 void Place::refuse(const Value& value, const std::string& expected, const std::string& hint) const {
+  // The sentence ends with what the type expects, followed by the limits of the field.
   problems.push_back({value.origin,
                       join_message(to_string(value.origin), ": ", key, " is ", shown(value),
                                    ", expected ", expected, limits),
@@ -116,6 +117,7 @@ void Fields::read_entry(const std::string& key, const Origin& key_origin, const 
     }
     return;
   }
+  // Not a field: a table with fields of its own, or an unknown key.
   if (std::ranges::find(sections_, key, &Section::key) == sections_.end()) {
     problems.push_back(unknown(key, key_origin, value, name));
   } else if (value.get<Value::Table>() != nullptr) {

@@ -35,6 +35,7 @@ namespace trireme::config {
 /// The interface of a field of any type.
 class AnyField {
  public:
+  /// Creates a field with its key from the root of the tree and its description.
   AnyField(std::string key, std::string description)
       : key_(std::move(key)), description_(std::move(description)) {}
   AnyField(const AnyField&) = delete;

@@ -17,11 +17,12 @@ struct Origin {
   /// The kinds of sources: the default, the program's code, a file, or the command line.
   enum class Kind { kDefault, kProgram, kFile, kCommandLine };
 
+  /// The kind of source.
   Kind kind = Kind::kDefault;
   /// The file, for kFile; lines and columns count from 1.
   std::string file{};
-  std::int64_t line = 0;
-  std::int64_t column = 0;
+  std::int64_t line = 0;    ///< the line, from 1
+  std::int64_t column = 0;  ///< the column, from 1
   /// The argument, for kCommandLine, such as `--set a.b=3`.
   std::string argument{};
 };
@@ -33,21 +34,26 @@ std::string to_string(const Origin& origin);
 /// A key with its value.
 template <typename T>
 struct Named {
+  /// The key.
   std::string key;
   /// The place of the key, not of the value.
   Origin origin{};
+  /// The value.
   T value{};
 };
 
 /// A TOML value. Tables keep the order in which their entries were written or described.
 struct Value {
+  /// A list of values.
   using List = std::vector<Value>;
+  /// A table: keys with their values, in order.
   using Table = std::vector<Named<Value>>;
   /// A date or a time. No setting accepts one.
   struct Date {
-    std::string text;
+    std::string text;  ///< the date or time as it was written
   };
 
+  /// The value itself, of any type that TOML has.
   std::variant<bool, std::int64_t, double, std::string, Date, List, Table> data{false};
   Origin origin{};
   /// The text as it was typed, for values from the command line. A setting of text type takes this

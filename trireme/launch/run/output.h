@@ -16,8 +16,8 @@ namespace trireme::launch {
 
 /// The standard output and standard error of this process.
 struct Consoles {
-  Console output{1};
-  Console error{2};
+  Console output{1};  ///< standard output
+  Console error{2};   ///< standard error
 };
 
 /// Writes a line of the launcher itself to standard error. On a terminal it starts on a new line,

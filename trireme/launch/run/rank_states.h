@@ -32,6 +32,7 @@ std::optional<StoppedProcess> find_stopped(pid_t process, TracedProcesses& trace
 /// so that threads which wake up periodically do not count.
 class Activity {
  public:
+  /// The clock of observations.
   using Clock = std::chrono::steady_clock;
 
   /// Starts measuring at `now`.

@@ -30,8 +30,8 @@ class StoreProcess {
       kUsed,       ///< the answer to `finish`: ranks have written to the store
       kUnused,     ///< the answer to `finish`: no rank has written to the store
     };
-    Kind kind;
-    std::string text;
+    Kind kind;         ///< the kind of message
+    std::string text;  ///< for kFailed and kComplaint
   };
 
   /// Forks; the caller must have only one thread. The new process opens the store, and the

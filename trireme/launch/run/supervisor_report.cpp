@@ -47,6 +47,8 @@ void Supervisor::report_failure(const Rank& rank) {
                             ? "  its last lines are above\n"
                             : join_message("  its last lines, ", kLines, " at most:\n", tail));
   consoles_.error.write(join_message("  its whole log: ", rank.output.log_path.string(), "\n"));
+  // The same cause often ends several ranks. Their logs then end alike, and need not be read one by
+  // one.
   const std::string last = last_lines(rank.output.log_path, 1);
   const std::vector<int> alike = numbers_of([&](const Rank& other) {
     return &other != &rank && !last.empty() && last_lines(other.output.log_path, 1) == last;

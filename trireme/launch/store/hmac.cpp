@@ -28,6 +28,7 @@ void add_block(State& state, std::string_view block) {
     words[i / 4] = words[i / 4] << 8 | static_cast<std::uint8_t>(block[i]);
   }
   for (std::size_t i = 16; i < kBlock; ++i) {
+    // The message schedule of section 6.2.2, step 1.
     const std::uint32_t early = words[i - 15];
     const std::uint32_t late = words[i - 2];
     words[i] = words[i - 16] + (std::rotr(early, 7) ^ std::rotr(early, 18) ^ early >> 3) +
@@ -79,6 +80,7 @@ MessageCode sha256(std::string_view message) {
 }
 
 MessageCode hmac_sha256(std::string_view key, std::string_view message) {
+  // RFC 2104: keys longer than a block are hashed first, and shorter ones are padded with zeros.
   const MessageCode digest = sha256(key);
   std::string block(key.size() > kBlock ? text_of(digest) : key);
   block.resize(kBlock, '\0');

@@ -18,6 +18,7 @@ namespace trireme::launch {
 class TorchLogSilencer {
   // The fork handlers keep the mutex consistent in a child and restore the level there.
  public:
+  /// Suppresses the log until this object is destroyed.
   TorchLogSilencer() {
     [[maybe_unused]] static const int is_registered =
         ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },

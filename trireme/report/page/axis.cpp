@@ -22,6 +22,7 @@ double round_step(double least) {
   return 10 * power;
 }
 
+// Returns the number of digits that distinguish ticks at this distance.
 int digits_after_point(double step) {
   return std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9)));
 }
@@ -64,6 +65,7 @@ Scale scale_of(Unit unit, double largest) {
       break;
   }
   if (largest == 0 || !std::isfinite(largest) || (largest >= 1e-2 && largest < 1e5)) return {};
+  // Exponents are multiples of 3, as in engineering notation.
   const int exponent = 3 * static_cast<int>(std::floor(std::log10(largest) / 3 + 1e-9));
   return {std::pow(10, -exponent), power_of_ten(exponent)};
 }
@@ -93,6 +95,7 @@ Axis Axis::logarithmic(Range values) {
   axis.is_logarithmic_ = true;
   axis.range_ = values;
   const double decades = std::log10(values.high / values.low);
+  // About six labels are enough, so that many decades have a tick only at every n-th power of ten.
   const int every = std::max(1, static_cast<int>(std::ceil(decades / 6)));
   const int first = static_cast<int>(std::floor(std::log10(values.low)));
   for (int exponent = first; std::pow(10, exponent) <= values.high; ++exponent) {
@@ -111,6 +114,7 @@ Axis Axis::steps(Range values, int most) {
   Axis axis;
   const double width = values.high - values.low;
   if (!(width > 0)) {
+    // A single step gets a range around it, so that it is drawn in the middle.
     axis.range_ = {values.low - 0.5, values.high + 0.5};
     axis.ticks_ = {{values.low, with_thousands(std::llround(values.low))}};
     return axis;

@@ -20,8 +20,8 @@ enum class Unit {
 
 /// A displayed unit. Values are multiplied by `factor` before they are shown. `name` is HTML.
 struct Scale {
-  double factor = 1;
-  std::string name{};
+  double factor = 1;   ///< the factor from values to displayed numbers
+  std::string name{};  ///< the name of the unit, as HTML
 };
 
 /// Returns the unit in which numbers up to `largest` are short: `ms`, `MiB`, `×10<sup>−3</sup>`.
@@ -48,8 +48,11 @@ class Axis {
 
   /// Returns the position of a value, from 0 to 1.
   double place(double value) const;
+  /// Returns the ticks in ascending order.
   const std::vector<Tick>& ticks() const { return ticks_; }
+  /// Returns the range of the axis, which includes all values.
   const Range& range() const { return range_; }
+  /// Returns true for a logarithmic axis.
   bool is_logarithmic() const { return is_logarithmic_; }
 
  private:

@@ -22,6 +22,7 @@ constexpr std::size_t kMostMarks = 60;
 constexpr int kColors = 7;
 constexpr int kDashes = 4;
 
+// Returns the range of all values of a chart, including bands and stacked sums.
 Range range_of(const Chart& chart) {
   Range range = {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
   if (chart.is_stacked) {
@@ -43,6 +44,8 @@ Range range_of(const Chart& chart) {
   return range;
 }
 
+// Chooses a logarithmic axis only if the values span two decades, where a linear one would hide
+// most of them.
 Axis axis_of(const Chart& chart, Range values) {
   if (chart.may_be_logarithmic && values.low > 0 && values.high >= kLogarithmicFrom * values.low) {
     return Axis::logarithmic(values);
@@ -100,6 +103,8 @@ class Drawing {
            line + "\"/>\n";
   }
 
+  // Draws the area between the extremes: along the high values to the right, and back along the low
+  // ones.
   std::string band(const Series& series) const {
     const bool is_flat = std::ranges::all_of(
         series.columns, [](const Column& each) { return each.low == each.high; });
@@ -131,6 +136,7 @@ class Drawing {
     return drawn;
   }
 
+  // Draws areas on top of each other. A series without a value in a column counts as 0 there.
   std::string stack() const {
     std::map<std::size_t, double> places;  // the columns of all series, with their positions
     for (const Series& series : chart_.series) {

@@ -12,8 +12,8 @@
 namespace trireme::report {
 
 struct Range {
-  double low = 0;
-  double high = 1;
+  double low = 0;   ///< the lower end
+  double high = 1;  ///< the upper end
 };
 
 /// A point of a curve.

@@ -42,6 +42,8 @@ std::vector<Point> means_of(const ByStep& values) {
   return points;
 }
 
+// Returns the sum over ranks of each step, for numbers such as throughput that are not known for
+// all ranks together.
 std::vector<Point> sums_of(const ByStep& values) {
   std::vector<Point> points = means_of(values);
   for (Point& point : points)

@@ -27,6 +27,7 @@ constexpr std::size_t kMostCheckpoints = 10;
 constexpr std::size_t kMostFailures = 10;
 constexpr std::int64_t kLinesShown = 60;  // lines of a configuration; longer ones are folded
 
+// Formats a time as UTC. Damaged files may contain any number.
 std::string moment_text(double time) {
   constexpr double kYear10000 = 253402300800;
   if (!(time > 0 && time < kYear10000)) return "at an unknown time";

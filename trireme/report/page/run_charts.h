@@ -14,8 +14,8 @@ namespace trireme::report {
 
 /// A phase of a step, with a function that returns its time.
 struct Phase {
-  std::string_view name;
-  double (*seconds)(const PhaseSeconds& seconds);
+  std::string_view name;                           ///< the name of the phase
+  double (*seconds)(const PhaseSeconds& seconds);  ///< returns the time of the phase
 };
 
 /// Returns the phases: data, forward, backward, communication, optimizer, callbacks, and the time

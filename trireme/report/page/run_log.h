@@ -23,11 +23,11 @@ struct RankLog {
   /// The global steps at which a run was resumed after it had been stopped, failed or killed.
   /// Another call of `train` in the same program does not count.
   std::vector<std::int64_t> resumed_at{};
-  std::vector<StepRecord> steps{};
-  std::vector<EpochRecord> epochs{};
-  std::vector<EvaluationRecord> evaluations{};
-  std::vector<CheckpointRecord> checkpoints{};
-  std::vector<FailureRecord> failures{};
+  std::vector<StepRecord> steps{};              ///< step records
+  std::vector<EpochRecord> epochs{};            ///< ends of epochs
+  std::vector<EvaluationRecord> evaluations{};  ///< results of evaluations
+  std::vector<CheckpointRecord> checkpoints{};  ///< saved checkpoints
+  std::vector<FailureRecord> failures{};        ///< exceptions that ended a run
   /// The end of the last run. std::nullopt if that run is still going on, failed, or was killed.
   std::optional<EndRecord> end{};
   /// True if the last run failed.

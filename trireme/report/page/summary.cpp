@@ -86,12 +86,15 @@ Summary summary_of(const RunLog& run) {
       samples += static_cast<double>(has_all ? *step.all_samples : step.samples);
     }
     const double batch = steps > 0 ? samples / steps : 0;
+    // If records know the samples of all ranks, every rank reports the same number; otherwise ranks
+    // add up.
     summary.samples = has_all ? std::max(summary.samples, samples) : summary.samples + samples;
     summary.batch = has_all ? std::max(summary.batch, batch) : summary.batch + batch;
     summary.skipped = std::max(summary.skipped, skipped);
     for (const RunRecord& start : rank.runs)
       summary.epochs = std::max(summary.epochs, start.epochs);
     for (const EpochRecord& epoch : rank.epochs) {
+      // All ranks record the same mean loss, so that only the first record of each epoch counts.
       if (epoch.moment.global_step <= last_mean) continue;
       last_mean = epoch.moment.global_step;
       if (std::isfinite(epoch.loss)) summary.loss = epoch.loss;

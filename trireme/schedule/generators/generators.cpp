@@ -29,6 +29,7 @@ void check_counts(int ranks, int micro_batches, int chunks) {
   check_positive("ranks", ranks);
   check_positive("micro-batches", micro_batches);
   check_positive("chunks on each rank", chunks);
+  // Computed in floating point, because the product of the three may overflow an integer.
   const double pairs = static_cast<double>(ranks) * chunks * micro_batches;
   if (pairs <= static_cast<double>(kMostPairs)) return;
   throw UsageError(join_message("a schedule of ", ranks, " ranks, ", micro_batches,
@@ -69,6 +70,8 @@ Schedule one_forward_one_backward(int ranks, int micro_batches) {
     const auto forward = [&] {
       if (forwards < micro_batches) actions.push_back({ActionKind::kForward, rank, forwards++});
     };
+    // Rank r starts with p - r forwards, so that the last rank can begin its first backward
+    // immediately.
     for (int warm_up = rank; warm_up < ranks; ++warm_up) forward();
     for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
       actions.push_back({ActionKind::kBackward, rank, micro_batch});

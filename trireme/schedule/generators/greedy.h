@@ -13,7 +13,7 @@ struct GreedyRule {
   /// The number of micro-batches that a stage may be ahead of its backwards: `depth` times the
   /// number of ranks from this stage to the end of the pipeline, plus `extra`.
   double depth = 1;
-  int extra = 0;
+  int extra = 0;  ///< a constant added to `depth`
   /// A gap is filled with a weight part if it is at least this share of the part's length.
   double patience = 0.5;
   /// True to run a forward after a backward if both are possible.

@@ -17,12 +17,15 @@
 namespace trireme::schedule {
 namespace {
 
+// Returns the time that the search minimises.
 double cost_of(const SearchOptions& options, const Schedule& schedule) {
   const Timeline timeline = simulate_verified(schedule, options.times);
   return options.goal == SearchOptions::Goal::kStepTime ? timeline.step_time
                                                         : timeline.longest_rank_time;
 }
 
+// Throws UsageError if a rank cannot even hold one micro-batch in each of its stages. Above this
+// limit, the greedy rule never gets stuck for lack of memory.
 void check_memory(const SearchOptions& options) {
   const int num_ranks = std::ranges::max(options.rank_of_stage) + 1;
   std::vector<std::int64_t> needed(static_cast<std::size_t>(num_ranks), 0);
@@ -145,6 +148,7 @@ Schedule search(const SearchOptions& given) {
   const SearchOptions options = checked(given);
   Schedule best = best_found(options);
   best.name = "search";
+  // A defect of the search must not reach an execution.
   verify(best, {.transfers = VerifyOptions::Transfers::kImplicit,
                 .bytes = options.bytes,
                 .memory_cap = options.memory_cap});

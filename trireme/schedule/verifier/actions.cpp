@@ -34,6 +34,7 @@ class ActionCheck {
   }
 
  private:
+  // Gather, free and step have no micro-batch, reduce may have one, and all other kinds must.
   std::string check_micro_batch(const Action& action) const {
     const bool is_none = action.micro_batch == Action::kNone;
     switch (action.kind) {
@@ -52,6 +53,7 @@ class ActionCheck {
                         schedule_.micro_batches - 1);
   }
 
+  // A message needs an edge whose stages are on different ranks.
   std::string check_edge(const Action& action) const {
     const auto [from, to] = std::minmax(action.stage, action.peer);
     if (!edges_.contains({from, to})) {
@@ -131,6 +133,7 @@ std::vector<Finding> find_wrong_frame(const Schedule& schedule) {
 std::vector<Finding> find_wrong_actions(const Schedule& schedule, bool has_messages) {
   std::vector<Finding> findings = find_impossible(schedule);
   if (!findings.empty()) return findings;
+  // Positions assumes valid actions, so it is built only after the checks above.
   Positions positions(schedule);
   findings = positions.find_repeated();
   std::ranges::move(positions.find_missing(has_messages), std::back_inserter(findings));

@@ -51,6 +51,7 @@ class Holding {
 
   static Pair pair_of(const Action& action) { return {action.stage, action.micro_batch}; }
 
+  // Sets what a pair of stage and micro-batch holds, and updates the total.
   void hold(const Action& action, std::int64_t bytes) {
     std::int64_t& held = held_[pair_of(action)];
     total_ += bytes - held;

@@ -20,6 +20,7 @@ Finding missing(const Schedule& schedule, const Action& action, const std::strin
 
 }  // namespace
 
+// Fills the tables. An action that occurs again keeps its first position.
 Positions::Positions(const Schedule& schedule)
     : schedule_(schedule), has_gathers_(schedule.rank_of_stage.size(), false) {
   const std::size_t stages = schedule.rank_of_stage.size();
@@ -164,6 +165,7 @@ void Positions::find_missing_messages(std::vector<Finding>& findings) const {
   }
 }
 
+// A stage may reduce all micro-batches together, or each one by itself, but not mix both.
 void Positions::find_missing_reductions(std::vector<Finding>& findings) const {
   const auto kind = static_cast<std::size_t>(ActionKind::kReduce);
   for (int stage = 0; stage < schedule_.num_stages(); ++stage) {
@@ -189,6 +191,7 @@ void Positions::find_missing_reductions(std::vector<Finding>& findings) const {
   }
 }
 
+// Optimizer steps are optional, but either all stages have one or none.
 void Positions::find_missing_steps(std::vector<Finding>& findings) const {
   const auto& steps = by_stage_.at(static_cast<std::size_t>(ActionKind::kStep));
   if (std::ranges::all_of(steps, [](Position at) { return at == kAbsent; })) return;
@@ -225,6 +228,7 @@ std::vector<Finding> Positions::find_misplaced(bool has_messages) const {
   return findings;
 }
 
+// Actions that do not occur have the position kAbsent, for which expect_after() finds nothing.
 void Positions::check_pair(int stage, int micro_batch, std::vector<Finding>& findings) const {
   using enum ActionKind;
   const auto expect = [&](Position action, Position needed) {
@@ -243,6 +247,8 @@ void Positions::check_pair(int stage, int micro_batch, std::vector<Finding>& fin
   expect(at(kReduce), weight_gradient_of(stage, micro_batch));
 }
 
+// Without messages, only stages on the same rank have an order within one list; the walk checks the
+// others.
 void Positions::check_edge(std::size_t index, int micro_batch, bool has_messages,
                            std::vector<Finding>& findings) const {
   const auto [from, to] = schedule_.edges[index];
@@ -279,6 +285,7 @@ void Positions::check_end_of_stage(int stage, std::vector<Finding>& findings) co
   expect_after(rank, step, last_reduce, findings);
 }
 
+// A stage without any gather keeps its parameters whole, and needs no check.
 void Positions::check_parameters(int rank, std::vector<Finding>& findings) const {
   std::vector<bool> is_whole(schedule_.rank_of_stage.size(), false);
   const auto& actions = item(schedule_.ranks, rank);

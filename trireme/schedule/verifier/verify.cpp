@@ -9,6 +9,7 @@
 namespace trireme::schedule {
 namespace {
 
+// Describes what a blocked rank waits for.
 std::string wait_of(const Schedule& schedule, const Blocked& blocked) {
   const Action& action = item(schedule.ranks, blocked.rank)[blocked.position];
   const std::string where = join_message("rank ", blocked.rank, " waits at action ",

@@ -25,6 +25,7 @@ struct VerifyOptions {
     kImplicit,  ///< there are no messages; results reach other ranks by themselves
   };
 
+  /// The representation of transfers between ranks.
   Transfers transfers = Transfers::kListed;
   /// The engine's rules for messages.
   Messages messages{};
