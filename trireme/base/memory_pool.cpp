@@ -111,7 +111,7 @@ void MemoryPool::release(void* data) {
   const std::lock_guard lock(mutex_);
   auto piece = pieces_.find(static_cast<std::byte*>(data));
   if (piece == pieces_.end() || piece->second.is_free) {
-    throw InternalError("a pool of memory was given back what it has not given",
+    throw InternalError("a memory pool was asked to release a pointer that it has not allocated",
                         "please report this");
   }
   piece->second.is_free = true;

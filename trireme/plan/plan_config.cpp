@@ -65,66 +65,70 @@ config::EnumNames<GradientCompression> enum_names(GradientCompression /*wire*/) 
 
 void describe(config::Fields& fields, Plan& plan) {
   fields.add("mesh", plan.mesh,
-             "how ranks are arranged; along the axis data each has its own part of the data");
-  fields.add("layouts", plan.layouts, "how parameters are cut along the other axes, by name");
+             "axes of ranks; along data, each rank trains on its own part of the data");
+  fields.add("layouts", plan.layouts,
+             "how parameters are sharded along the other axes, by patterns of names");
   fields.add("stages", plan.stages,
-             "where stages of a pipeline begin, by the paths of modules or the names of marks");
-  fields.add("schedule", plan.schedule, "in which order ranks work on stages and micro-batches");
-  fields.add("chunks", plan.chunks, "stages of each rank along pipe; 0: what the schedule has")
+             "where pipeline stages begin, by the paths of modules or the names of marks");
+  fields.add("schedule", plan.schedule,
+             "the order in which ranks work on stages and micro-batches");
+  fields
+      .add("chunks", plan.chunks, "stages of each rank along pipe; 0: the default of the schedule")
       .at_least(0);
   fields.add("recompute", plan.recompute,
-             "what backward computes again: patterns of modules, and of operators with ::");
+             "what backward recomputes: patterns of modules, and of operators with ::");
   fields
       .add("activation_bytes", plan.activation_bytes,
-           "how much a rank may keep for backward, the rest is computed again; 0: all")
+           "bytes that a rank may keep for backward, the rest is recomputed; 0: no limit")
       .at_least(0);
   fields.add("offload_activations", plan.offload_activations,
-             "what a rank keeps for a backward that is far off is in host memory");
-  fields.add("data_parallel", plan.data_parallel,
-             "every rank has all parameters and trains on its own part of the data");
-  fields.add("micro_batches", plan.micro_batches, "backward passes of a step").at_least(1);
+             "move activations to host memory until their backward");
+  fields.add("data_parallel", plan.data_parallel, "every rank trains on its own part of the data");
+  fields.add("micro_batches", plan.micro_batches, "backward passes in one step").at_least(1);
   fields
       .add("bucket_bytes", plan.bucket_bytes,
-           "gradients travel in buckets of about this many bytes; 0: by the size of the module")
+           "size of the buckets in which gradients are reduced; 0: by the size of the module")
       .at_least(0);
-  fields.add("first_bucket_bytes", plan.first_bucket_bytes, "the bucket that is ready first")
+  fields
+      .add("first_bucket_bytes", plan.first_bucket_bytes, "size of the bucket that is ready first")
       .at_least(1);
   fields
       .add("allreduce_streams", plan.allreduce_streams,
-           "connections over which buckets travel at once; 0: TRIREME_ALLREDUCE_STREAMS, else 1")
+           "connections that reduce buckets in parallel; 0: TRIREME_ALLREDUCE_STREAMS, or 1")
       .between(0, 16);
   fields
       .add("zero_level", plan.zero_level,
-           "what is cut over ranks: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 "
-           "parameters too")
+           "what is sharded over ranks: 0 nothing, 1 the optimizer's state, 2 also gradients, 3 "
+           "also parameters")
       .between(0, 3);
   fields.add("zero_level_of", plan.zero_level_of, "ZeRO levels of single modules, by name")
       .check_that(are_zero_levels, "ZeRO levels from 0 to 3");
-  fields.add("shard_ranks", plan.shard_ranks, "over how many ranks things are cut; 0: over all")
+  fields.add("shard_ranks", plan.shard_ranks, "number of ranks over which ZeRO shards; 0: all")
       .at_least(0);
   fields
       .add("gathered_buckets", plan.gathered_buckets,
-           "buckets of parameters that are whole at a time in ZeRO level 3; 0: all")
+           "buckets of parameters gathered at the same time in ZeRO level 3; 0: all")
       .check_that([](std::int64_t buckets) { return buckets == 0 || buckets >= 2; },
                   "0 or at least 2");
   fields.add("offload_optimizer", plan.offload_optimizer,
-             "optimizers step in host memory, where their state is");
+             "keep the state of optimizers in host memory, and step there");
   fields.add("sparse_gradients", plan.sparse_gradients,
              "parameters whose gradients are sparse, besides those of embeddings");
   fields.add("gradient_reduction", plan.gradient_reduction,
-             "what a step makes of the gradients of ranks and micro-batches");
+             "mean or sum of gradients over ranks and micro-batches");
   fields
       .add("gradient_predivide", plan.gradient_predivide,
-           "gradients are divided by this before they travel")
+           "gradients are divided by this before communication")
       .above(0);
   fields.add("wire", plan.wire, "how gradients are compressed for communication");
   fields.add("divide_by_active_ranks", plan.divide_by_active_ranks,
-             "a mean divides by the ranks that gave gradients");
+             "divide a mean by the number of ranks that contributed gradients");
   fields.add("broadcast_parameters", plan.broadcast_parameters,
-             "all ranks begin with rank 0's parameters");
+             "start all ranks with the parameters of rank 0");
   fields.add("broadcast_buffers", plan.broadcast_buffers,
-             "all ranks have rank 0's buffers in every step");
-  fields.add("sync_batch_norm", plan.sync_batch_norm, "batch norm over the batches of all ranks");
+             "copy the buffers of rank 0 to all ranks in every step");
+  fields.add("sync_batch_norm", plan.sync_batch_norm,
+             "compute batch norm over the batches of all ranks");
   fields.renamed("zero_stage", "zero_level");
   fields.renamed("zero_stage_of", "zero_level_of");
 }
