@@ -23,10 +23,11 @@ namespace trireme {
 /// last axis varies fastest: with axes data=2, tensor=3, ranks 0, 1 and 2 have the first coordinate
 /// along `data`. There may be any number of ranks and axes, including axes of size one.
 ///
-/// Copies of a mesh are equal. So are meshes made of the same group with the same ranks and axes
-/// while one of them is in use, because the second one is the first. Methods that take an axis or a
-/// rank throw UsageError on a mesh that is not defined. Const methods may be called concurrently;
-/// for collectives, the rules of Group apply.
+/// Copies of a mesh are equal. While a mesh is in use, making one of the same group with the same
+/// ranks and axes returns that mesh, so that the two are equal as well.
+///
+/// Methods that take an axis or a rank throw UsageError on a mesh that is not defined. Const
+/// methods may be called concurrently; for collectives, the rules of Group apply.
 class DeviceMesh {
  public:
   /// An object that lives as long as a mesh: the table of its layouts (component tensor).
