@@ -26,6 +26,9 @@ namespace trireme {
 /// Copies of a mesh are equal. While a mesh is in use, making one of the same group with the same
 /// ranks and axes returns that mesh, so that the two are equal as well.
 ///
+///     const DeviceMesh mesh(world.group, {{"data", 2}, {"tensor", 4}});
+///     const comm::Group& shards = mesh.group(mesh.axis("tensor"));
+///
 /// Methods that take an axis or a rank throw UsageError on a mesh that is not defined. Const
 /// methods may be called concurrently; for collectives, the rules of Group apply.
 class DeviceMesh {

@@ -29,6 +29,11 @@ enum class GradientCompression {
 };
 
 /// All choices of a parallel training. The default is data parallelism over all ranks.
+///
+///     const Plan plan = {.mesh = {{"data", 2}, {"pipe", 4}},
+///                        .schedule = "zb-v",
+///                        .micro_batches = 8,
+///                        .zero_level = 1};
 struct Plan {
   /// The arrangement of ranks: axes whose sizes multiply to the number of ranks, the last one
   /// varying fastest. Along `data`, each rank trains on its own part of the data. Along `pipe`,
