@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <ctime>
 #include <functional>
@@ -227,15 +226,6 @@ std::string checkpoints_section(const RunLog& run) {
             "</td></tr>\n";
   }
   return html + "</tbody>\n</table></div>\n</section>\n";
-}
-
-// Counts of bytes are read in large units.
-std::string value_text(const std::string& name, const std::string& value) {
-  double bytes = 0;
-  const char* const end = value.data() + value.size();
-  const auto read = std::from_chars(value.data(), end, bytes);
-  if (!name.ends_with("_bytes") || read.ec != std::errc{} || read.ptr != end) return value;
-  return bytes_text(bytes);
 }
 
 // What the last run of each rank said, one row a name; where ranks differ, each value with its

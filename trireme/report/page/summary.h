@@ -45,6 +45,10 @@ RunStatus status_of(const RunLog& run);
 /// Returns `1.50 GiB`.
 std::string bytes_text(double bytes);
 
+/// Returns a setting as people read it: the value of a name that ends with `_bytes` in a larger unit
+/// (`24.00 GiB` for `25769803776`), any other value as it is.
+std::string value_text(const std::string& name, const std::string& value);
+
 /// Returns `12.5 %`.
 std::string percent(double share);
 
