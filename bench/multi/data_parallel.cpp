@@ -38,7 +38,7 @@ Options parse(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--model", options.model)
       ->check(CLI::IsMember({"mlp", "resnet18", "gpt", "large"}));
-  app.add_option("--zero", options.zero, "stage")->check(CLI::Range(0, 3));
+  app.add_option("--zero", options.zero, "ZeRO level")->check(CLI::Range(0, 3));
   app.add_option("--exchange", options.exchange,
                  "no: plain LibTorch, every rank has its own gradients");
   app.add_option("--steps", options.steps, "steps that are timed, an odd number");

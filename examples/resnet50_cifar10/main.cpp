@@ -39,28 +39,28 @@ data::DataLoader images(const Options& options, data::Split split, const trireme
   const auto all = options.synthetic > 0 ? pictures(options.synthetic, is_training ? 1 : 2)
                                          : data::cifar10(options.folder, split);
   const std::int64_t most = options.steps * options.batch * world.size;
-  data::DataLoader pipeline(examples::first_samples(all, most));
+  data::DataLoader loader(examples::first_samples(all, most));
   if (is_training) {
-    options.shuffle_buffer > 0 ? pipeline.shuffle_buffer(options.shuffle_buffer, /*seed=*/1)
-                               : pipeline.shuffle(/*seed=*/1);
-    pipeline.shard({.index = world.rank, .count = world.size})
+    options.shuffle_buffer > 0 ? loader.shuffle_buffer(options.shuffle_buffer, /*seed=*/1)
+                               : loader.shuffle(/*seed=*/1);
+    loader.shard({.index = world.rank, .count = world.size})
         .map("image", data::random_crop(32, 32, 4))
         .map("image", data::random_horizontal_flip())
         .repeat(options.repeat);
   } else {
-    pipeline.shard({.index = world.rank,
+    loader.shard({.index = world.rank,
                     .count = world.size,
                     .remainder = data::Remainder::kUneven});  // no image counts twice
   }
-  pipeline.map("image", data::resize(options.image_size, options.image_size))
+  loader.map("image", data::resize(options.image_size, options.image_size))
       .map("image", data::rescale(1 / 255.0));
   if (is_training) {
     // An operation of the program's own: a little darker or brighter.
-    pipeline.map("image", [](at::Tensor image, data::Random& random) {
+    loader.map("image", [](at::Tensor image, data::Random& random) {
       return image.mul_(0.9F + 0.2F * random.uniform());
     });
   }
-  return pipeline.map("image", data::normalize({0.4914, 0.4822, 0.4465}, {0.2023, 0.1994, 0.2010}))
+  return loader.map("image", data::normalize({0.4914, 0.4822, 0.4465}, {0.2023, 0.1994, 0.2010}))
       .map("label", data::type_cast(torch::kLong))
       .batch(options.batch, is_training ? data::LastBatch::kDrop : data::LastBatch::kKeep)
       .prefetch(4);

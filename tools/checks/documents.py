@@ -67,6 +67,35 @@ def code_verdict(tree, document, text):
     return f"`{text}` does not exist"
 
 
+def old_names(tree):
+    """Names that the CHANGELOG's table says were replaced are used nowhere else."""
+    if "CHANGELOG.md" not in tree.known:
+        return Result("no CHANGELOG", [])
+    table = re.findall(r"^\| (`[^|]*) \|", tree.text("CHANGELOG.md"), re.MULTILINE)
+    names = set()
+    for span in CODE.findall(" ".join(table)):
+        name = re.split(r"[ (]", span)[0].rsplit("::", 1)[-1]
+        # A single word, such as Pipeline, may be used for something else now.
+        if re.fullmatch(r"\w+", name) and ("_" in name or len(re.findall("[A-Z]", name)) > 1):
+            names.add(name)
+    if not names:
+        return Result("no old names", [])
+    # Keys of configuration files for which users are told the new name.
+    sources = tree.having(".cpp", under="trireme/")
+    still_read = {name for path in sources for name in re.findall(r'renamed\("(\w+)"', tree.text(path))}
+    pattern = re.compile(r"(?<!\w)(" + "|".join(sorted(names)) + r")(?!\w)")
+    findings = []
+    for path in tree.having(".h", ".cpp", ".md", ".py", ".txt", ".cmake", ".toml"):
+        text = tree.text(path)
+        if path == "CHANGELOG.md" or path.startswith("docs/decisions/"):  # accepted decisions keep their words
+            continue
+        for match in pattern.finditer(text):
+            if match.group(1) in still_read and not path.endswith(".md"):
+                continue
+            findings.append(f"{path}:{line_of(text, match.start())}: {match.group(1)} has another name now; see the table in CHANGELOG.md")
+    return Result(f"{len(names)} old names", findings)
+
+
 def is_folder_of_ours(text):
     return re.fullmatch(r"(trireme|models|apps|tests|bench|examples|docs|tools|cmake|\.ci)(/[\w.*-]+)+/?|"
                         r"(trireme|models|apps|tests|bench|examples|docs|tools|cmake|\.ci)/", text) is not None

@@ -6,7 +6,9 @@ from .tree import Result, Tree
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
 README = "# base\n\nWhat every component\nstands on.\nNo other component.\n"
+OLD_NAME = "_".join(("end", "for", "all"))  # so that this file does not use it
 IN_ORDER = {
+    "CHANGELOG.md": f"| was | is |\n| --- | --- |\n| `Parallelized::{OLD_NAME}` | `Parallelized::abort` |\n",
     "Makefile": "test: ## Run\n",
     "README.md": "# Ship\n\nSee [base](trireme/base/README.md#base), `trireme/base/*.h`, `error.h` and `make test`.\n",
     "trireme/base/README.md": README,
@@ -40,6 +42,7 @@ PLANTED = [
     (documents.links, "README.md", "[gone](trireme/base/README.md#gone)\n", "has no heading #gone"),
     (documents.links, "README.md", "`trireme/base/gone.h`\n", "does not exist"),
     (documents.links, "README.md", "`make gone`\n", "no such target"),
+    (documents.old_names, "README.md", f"`{OLD_NAME}`\n", "has another name now"),
 ]
 
 

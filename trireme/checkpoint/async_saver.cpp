@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
+#include <trireme/base/warning.h>
 #include <trireme/checkpoint/save_steps.h>
 #include <trireme/comm/collectives.h>
 
@@ -12,7 +13,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <exception>
 #include <numeric>
 #include <thread>
@@ -129,7 +129,7 @@ AsyncSaver::~AsyncSaver() {
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): said below
   }
-  std::fprintf(stderr, "trireme: warning: saving a checkpoint failed: %s\n", message->c_str());
+  warn("saving a checkpoint failed: ", *message);
 }
 
 bool AsyncSaver::save(const SaveOptions& options, const std::vector<TensorPart>& parts,

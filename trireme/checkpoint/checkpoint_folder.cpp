@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/input_file.h>
 #include <trireme/base/text.h>
+#include <trireme/base/warning.h>
 #include <trireme/checkpoint/index.h>
 
 #include <fcntl.h>
@@ -14,7 +15,6 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -138,11 +138,9 @@ void warn_of(const Order& order, const fs::path& checkpoint) {
   static std::set<fs::path> known;
   const std::scoped_lock lock(mutex);
   if (!known.insert(checkpoint).second) return;
-  std::fprintf(stderr,
-               "trireme: warning: the checkpoint %s is passed over: %s\n"
-               "  hint: restore the file from a good copy, or move the checkpoint elsewhere; it is "
-               "neither loaded as the latest nor removed\n",
-               checkpoint.c_str(), order.problem.c_str());
+  warn("the checkpoint ", checkpoint.string(), " is passed over: ", order.problem,
+       "\n  hint: restore the file from a good copy, or move the checkpoint elsewhere; it is "
+       "neither loaded as the latest nor removed");
 }
 
 std::vector<fs::path> children(const fs::path& folder) {

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
+#include <trireme/base/warning.h>
 #include <trireme/checkpoint/consensus.h>
 #include <trireme/checkpoint/index.h>
 #include <trireme/checkpoint/part_file.h>
@@ -141,10 +142,8 @@ void try_to_remove(const SaveOptions& options, const std::function<void()>& remo
   try {
     remove();
   } catch (const std::exception& error) {
-    std::fprintf(stderr,
-                 "trireme: warning: what was to go from %s is still there, and saving goes on: "
-                 "%s\n",
-                 options.folder.c_str(), message_of(error).c_str());
+    warn("what was to go from ", options.folder.string(),
+         " is still there, and saving goes on: ", message_of(error));
   }
 }
 

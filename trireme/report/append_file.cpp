@@ -2,12 +2,12 @@
 #include <trireme/report/append_file.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/warning.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <system_error>
@@ -53,8 +53,7 @@ AppendFile::AppendFile(std::filesystem::path path, bool starts_anew) : path_(std
 
 AppendFile::~AppendFile() {
   if (!file_ || all_lost_ == 0) return;
-  std::fprintf(stderr, "trireme: warning: %s lacks %lld records that could not be written\n",
-               path_.c_str(), static_cast<long long>(all_lost_));
+  trireme::warn(path_.c_str(), " lacks ", all_lost_, " records that could not be written");
 }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): callers give temporaries
@@ -100,10 +99,8 @@ int AppendFile::try_to_append(std::string_view record) {
 
 void AppendFile::warn(int error_number) {
   if (std::exchange(has_warned_, true)) return;
-  std::fprintf(stderr,
-               "trireme: warning: cannot write to %s: %s; the run goes on, and records are left "
-               "out until they can be written\n",
-               path_.c_str(), describe_errno(error_number).c_str());
+  trireme::warn("cannot write to ", path_.c_str(), ": ", describe_errno(error_number),
+                "; the run goes on, and records are left out until they can be written");
 }
 
 void check_can_write(const std::filesystem::path& folder) {

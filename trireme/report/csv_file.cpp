@@ -11,7 +11,7 @@ namespace trireme::report {
 namespace {
 
 constexpr std::string_view kNames =
-    "kind,epoch,step,global_step,loss,accuracy,samples,samples_per_second,learning_rate,"
+    "kind,epoch,step,global_step,loss,accuracy,samples,all_samples,samples_per_second,learning_rate,"
     "gradient_norm,data_seconds,forward_seconds,backward_seconds,communication_seconds,"
     "optimizer_seconds,callbacks_seconds,total_seconds\n";
 
@@ -29,7 +29,10 @@ class Line {
     text_ += ',' + shortest(value);
     return *this;
   }
-  Line& add(const std::optional<double>& value) { return value ? add(*value) : skip(1); }
+  template <typename Number>
+  Line& add(const std::optional<Number>& value) {
+    return value ? add(*value) : skip(1);
+  }
   Line& skip(std::size_t columns) {
     text_.append(columns, ',');
     return *this;
@@ -50,7 +53,7 @@ CsvFile::CsvFile(std::filesystem::path path) : file_(std::move(path)) {
 
 void CsvFile::append(std::string line) {
   // The mark and the line go into one record, so that the mark cannot get lost by itself.
-  if (file_.lost() > 0) line = Line("lost").skip(5).add(file_.lost()).skip(10).end() + line;
+  if (file_.lost() > 0) line = Line("lost").skip(5).add(file_.lost()).skip(11).end() + line;
   file_.append(line);
 }
 
@@ -63,6 +66,7 @@ void CsvFile::write(const StepRecord& step) {
              .add(step.loss)
              .skip(1)
              .add(step.samples)
+             .add(step.all_samples)
              .add(step.throughput())
              .add(step.learning_rate)
              .add(step.gradient_norm)
@@ -84,7 +88,7 @@ void CsvFile::write(const EpochRecord& epoch) {
              .add(epoch.loss)
              .skip(1)
              .add(epoch.samples)
-             .skip(9)
+             .skip(10)
              .add(epoch.seconds)
              .end());
 }
@@ -97,7 +101,7 @@ void CsvFile::write(const EvaluationRecord& evaluation) {
              .add(evaluation.loss)
              .add(evaluation.accuracy)
              .add(evaluation.samples)
-             .skip(9)
+             .skip(10)
              .add(evaluation.seconds)
              .end());
 }

@@ -4,13 +4,13 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/text.h>
+#include <trireme/base/warning.h>
 #include <trireme/report/append_file.h>
 #include <trireme/report/number.h>
 #include <trireme/train/model.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iomanip>
 #include <string_view>
 #include <system_error>
@@ -35,9 +35,7 @@ void remove_or_warn(const std::filesystem::path& path, const checkpoint::SaveOpt
     checkpoint::remove_checkpoint(path,
                                   save.files == nullptr ? checkpoint::system_files() : *save.files);
   } catch (const std::exception& error) {
-    std::fprintf(stderr,
-                 "trireme: warning: a checkpoint that is no longer among the best stays: %s\n",
-                 message_of(error).c_str());
+    warn("a checkpoint that is no longer among the best stays: ", message_of(error));
   }
 }
 

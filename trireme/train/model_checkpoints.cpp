@@ -2,6 +2,7 @@
 // Saving a model, and going on from what was saved.
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
+#include <trireme/base/warning.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/report/number.h>
 #include <trireme/train/detail/model_impl.h>
@@ -10,7 +11,6 @@
 
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <string_view>
 #include <utility>
 
@@ -171,7 +171,7 @@ void Model::Impl::finish_save_after(const std::string& message) {
   } catch (const std::exception& failure) {
     const std::string text = message_of(failure);
     if (message.find(text) != std::string::npos) return;
-    std::fprintf(stderr, "trireme: warning: saving a checkpoint failed: %s\n", text.c_str());
+    warn("saving a checkpoint failed: ", text);
   }
 }
 

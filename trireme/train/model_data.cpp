@@ -26,7 +26,7 @@ constexpr std::int64_t kStepsBetweenChecks = 256;  // of all
 constexpr int kSameByMistake = 2;                  // comparisons in a row with equal rows
 
 constexpr auto kWhichPart =
-    "give every rank the same pipeline without shard(), of which a Model takes its part, or call "
+    "give every rank the same data loader without shard(), of which a Model takes its part, or call "
     "shard() with what trireme::data_part(plan, group) names and the same seed of shuffling on all "
     "ranks";
 

@@ -87,7 +87,7 @@ std::int64_t Model::Impl::steps_in_epoch(const data::DataLoader& data) const {
       [&] {
         if (!data.is_batched()) {
           throw UsageError("the data to train on has no batch size: each step would take one row",
-                           "call batch() on the pipeline");
+                           "call batch() on the data loader");
         }
         batches = data.batches();
       },

@@ -25,7 +25,7 @@ void ProgressBar::on_step_end(const StepEndContext& step) {
 
 void ProgressBar::on_epoch_end(const EpochEndContext& epoch) {
   if (epoch.run.rank != 0) return;
-  std::string summary = std::string("loss ") + report::fixed(epoch.mean_loss, 4);
+  std::string summary = std::string("mean loss ") + report::fixed(epoch.mean_loss, 4);
   if (epoch.evaluation) {
     summary += std::string("  test loss ") + report::fixed(epoch.evaluation->loss, 4);
     if (const auto accuracy = epoch.evaluation->accuracy) {

@@ -3,13 +3,13 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
+#include <trireme/base/warning.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/report/append_file.h>
 #include <trireme/train/model.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <fstream>
 #include <utility>
 
@@ -154,8 +154,7 @@ void TraceWriter::on_run_end(const RunContext& run) {
     report::AppendFile(options_.folder / "trace.json", /*starts_anew=*/true)
         .append(report::merge_traces(traces));
   } catch (const Error& error) {
-    std::fprintf(stderr, "trireme: warning: the traces of all ranks were not put together: %s\n",
-                 error.what());
+    warn("the traces of all ranks were not put together: ", error.what());
   }
 }
 

@@ -153,7 +153,9 @@ TEST(CsvFile, HasOneLineOfNamesAndAColumnForEveryNumber) {
   const Moment moment{.time = 1, .epoch = 2, .global_step = 8};
   {
     CsvFile file(folder / "metrics.csv");
-    file.write(full_step());
+    StepRecord step = full_step();
+    step.all_samples = 128;
+    file.write(step);
     file.write(StepRecord{.loss = std::numeric_limits<double>::infinity()});
   }
   CsvFile file(folder / "metrics.csv");  // goes on
@@ -162,13 +164,13 @@ TEST(CsvFile, HasOneLineOfNamesAndAColumnForEveryNumber) {
       .moment = moment, .loss = 0.5, .accuracy = 0.75, .samples = 10, .seconds = 2});
   EXPECT_THAT(
       read_file(folder / "metrics.csv"),
-      StrEq("kind,epoch,step,global_step,loss,accuracy,samples,samples_per_second,learning_rate,"
+      StrEq("kind,epoch,step,global_step,loss,accuracy,samples,all_samples,samples_per_second,learning_rate,"
             "gradient_norm,data_seconds,forward_seconds,backward_seconds,communication_seconds,"
             "optimizer_seconds,callbacks_seconds,total_seconds\n"
-            "step,2,3,7,0.1,,64,32,0.01,1.5,0.25,0.5,1,0.125,0.0625,0.03125,2\n"
-            "step,0,0,0,inf,,0,,,,0,0,0,0,0,0,0\n"
-            "epoch,2,,8,0.5,,10,,,,,,,,,,2\n"
-            "evaluation,2,,8,0.5,0.75,10,,,,,,,,,,2\n"));
+            "step,2,3,7,0.1,,64,128,64,0.01,1.5,0.25,0.5,1,0.125,0.0625,0.03125,2\n"
+            "step,0,0,0,inf,,0,,,,,0,0,0,0,0,0,0\n"
+            "epoch,2,,8,0.5,,10,,,,,,,,,,,2\n"
+            "evaluation,2,,8,0.5,0.75,10,,,,,,,,,,,2\n"));
 }
 
 TEST(AppendFile, MakesFoldersGoesOnAndStartsAnewOnRequest) {
@@ -271,7 +273,7 @@ TEST(AppendFile, WritesTheBeginningOfATableOnceThereIsSpace) {
     file.write(EpochRecord{.loss = 0.25});
   }
   testing::internal::GetCapturedStderr();
-  EXPECT_THAT(read_file(table), testing::MatchesRegex("kind,epoch,[^\n]*\nlost,,,,,,1,,,,,,,,,,\n"
+  EXPECT_THAT(read_file(table), testing::MatchesRegex("kind,epoch,[^\n]*\nlost,,,,,,1,,,,,,,,,,,\n"
                                                       "epoch,0,,0,0.25,[^\n]*\n"));
 }
 

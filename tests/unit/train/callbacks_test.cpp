@@ -88,7 +88,7 @@ TEST_F(CallbacksTest, ProgressBarShowsAllRanksSamplesAndEndsWithTheEvaluation) {
   EXPECT_THAT(
       output.screen(),
       ElementsAre(
-          "epoch 1/2  loss 0.5000  test loss 0.2500  test accuracy 88.12 %  20.0 images/s  1.0 s",
+          "epoch 1/2  mean loss 0.5000  test loss 0.2500  test accuracy 88.12 %  20.0 images/s  1.0 s",
           ""));
 }
 

@@ -55,7 +55,7 @@ void broadcast_tensors(const std::vector<NamedTensor>& tensors, const std::strin
 }
 
 // A module that holds the optimizer's parameters under their places in it: `0_3` is parameter 3 of
-// group 0. What the room `checkpoint` knows about optimizers goes by names.
+// group 0. What the component `checkpoint` knows about optimizers goes by names.
 void register_places(const torch::optim::Optimizer& optimizer, torch::nn::Module& places) {
   for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     const auto& parameters = optimizer.param_groups()[group].params();

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <ctime>
 #include <functional>
@@ -228,15 +227,6 @@ std::string checkpoints_section(const RunLog& run) {
             "</td></tr>\n";
   }
   return html + "</tbody>\n</table></div>\n</section>\n";
-}
-
-// Returns a value for people; numbers of bytes get large units.
-std::string value_text(const std::string& name, const std::string& value) {
-  double bytes = 0;
-  const char* const end = value.data() + value.size();
-  const auto read = std::from_chars(value.data(), end, bytes);
-  if (!name.ends_with("_bytes") || read.ec != std::errc{} || read.ptr != end) return value;
-  return bytes_text(bytes);
 }
 
 // Returns the texts of the last run of each rank, one row per name. If ranks differ, the row lists

@@ -6,6 +6,7 @@
 #include <trireme/report/page/markup.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -102,6 +103,14 @@ Summary summary_of(const RunLog& run) {
     add_evaluations(summary, rank);
   }
   return summary;
+}
+
+std::string value_text(const std::string& name, const std::string& value) {
+  double bytes = 0;
+  const char* const end = value.data() + value.size();
+  const auto read = std::from_chars(value.data(), end, bytes);
+  if (!name.ends_with("_bytes") || read.ec != std::errc{} || read.ptr != end) return value;
+  return bytes_text(bytes);
 }
 
 std::string percent(double share) { return fixed(100 * share, 1) + " %"; }

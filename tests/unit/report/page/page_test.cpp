@@ -155,6 +155,8 @@ TEST(Page, ComparesRuns) {
   runs[0].name = "plain<";
   runs[1].name = "zero";
   runs[1].ranks[0].runs[0].settings = {{"plan.zero_level", "3"}};
+  runs[0].ranks[0].runs[0].environment["memory_bytes"] = "25769803776";
+  runs[1].ranks[0].runs[0].environment["memory_bytes"] = "8589934592";
   const std::string html = to_html(runs);
   EXPECT_THAT(html, HasSubstr("<h1>Comparison of 2 runs</h1>"));
   EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plain&lt;</th><td class=\"n\">Finished</td>"
@@ -162,6 +164,11 @@ TEST(Page, ComparesRuns) {
   EXPECT_THAT(html, HasSubstr("<th scope=\"row\">plan.zero_level</th><td>0</td><td>3</td>"));
   EXPECT_THAT(html, Not(HasSubstr("<th scope=\"row\">trireme</th>")));  // the same in both
   EXPECT_THAT(html, HasSubstr("class=\"line c1\" data-series=\"zero\""));
+  EXPECT_THAT(html,
+              HasSubstr("<th scope=\"row\">memory_bytes</th><td>24.0 GiB</td><td>8.00 GiB</td>"));
+  // What the script makes a slider of: the label, and the lines that it draws anew.
+  EXPECT_THAT(html, HasSubstr("<label class=\"smoothing soft\" hidden>Smoothing <input"));
+  EXPECT_THAT(html, HasSubstr("document.querySelector(\".smoothing\")"));
   EXPECT_THAT(html, Not(HasSubstr("plain<")));
 }
 

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/warning.h>
+
+#include <trireme/base/text.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+namespace trireme::detail {
+
+void write_warning(std::string_view message) {
+  std::string text = "trireme: warning: ";
+  for (std::size_t begin = 0; begin <= message.size();) {
+    const std::size_t end = std::min(message.find('\n', begin), message.size());
+    text += printable(message.substr(begin, end - begin)) + '\n';
+    begin = end + 1;
+  }
+  // One call, so that warnings of several threads do not mix within a line.
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+}  // namespace trireme::detail
