@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each check finds what is planted for it, and nothing in a tree that is in order: a check that finds nothing any more
 would look like a tree without faults."""
-from . import documents, structure
+from . import documents, duplicates, structure
 from .tree import Result, Tree
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
@@ -42,6 +42,7 @@ PLANTED = [
     (documents.links, "README.md", "[gone](trireme/base/README.md#gone)\n", "has no heading #gone"),
     (documents.links, "README.md", "`trireme/base/gone.h`\n", "does not exist"),
     (documents.links, "README.md", "`make gone`\n", "no such target"),
+    (duplicates.repeated_blocks, "trireme/comm/new.cpp", LICENCE + "".join(f"int f{i}();\n" for i in range(8)) * 2, "8 lines that also stand"),
     (documents.old_names, "README.md", f"`{OLD_NAME}`\n", "has another name now"),
 ]
 
