@@ -47,13 +47,13 @@ function(trireme_shared_objects variable library)
 endfunction()
 
 # trireme_component(<name> SOURCES <files…> [HEADERS <files…>] [COMPONENTS <components…>] [LINK <targets…>] [PRIVATE <targets…>] [TORCH none|aten|full]
-#              [UNITY] [NO_UNITY <files…>])
+#              [NO_UNITY <files…> | APART])
 #
 # Declares the library of one component. COMPONENTS are the components above it that it uses. TORCH says how much of LibTorch its
 # sources include: nothing, single ATen and c10d headers, or torch/torch.h; the last comes precompiled. TRIREME_UNITY joins the files
-# of components with torch/torch.h and of those that say UNITY, but those in NO_UNITY.
+# of each folder of the component, except those in NO_UNITY; APART joins none.
 function(trireme_component name)
-  cmake_parse_arguments(component "UNITY" "TORCH" "SOURCES;HEADERS;COMPONENTS;LINK;PRIVATE;NO_UNITY" ${ARGN})
+  cmake_parse_arguments(component "APART" "TORCH" "SOURCES;HEADERS;COMPONENTS;LINK;PRIVATE;NO_UNITY" ${ARGN})
   set(target trireme_${name})
   add_library(${target} STATIC ${component_SOURCES})
   add_library(trireme::${name} ALIAS ${target})
@@ -71,7 +71,7 @@ function(trireme_component name)
   if(component_TORCH STREQUAL "full" OR (component_TORCH STREQUAL "aten" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang"))
     target_precompile_headers(${target} REUSE_FROM trireme_pch)
   endif()
-  if(component_TORCH STREQUAL "full" OR component_UNITY)
+  if(NOT component_APART)
     trireme_unity_build(${target} ${component_NO_UNITY})
   endif()
   set_property(GLOBAL APPEND PROPERTY TRIREME_COMPONENTS ${target})
