@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a data loader hands out: some rows of every column.
+// The batches that a data loader returns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,31 +11,37 @@
 
 namespace trireme::data {
 
-/// Columns by name, each a tensor [rows, ...] on the CPU, or on the device that DataLoader::to
-/// names. The tensors belong to the receiver alone: the data loader keeps none of them. Their
-/// memory is used for later batches once the last tensor that shares it has ended; resize_() cannot
-/// make a large one larger.
+/// A batch: named columns, each a tensor [rows, ...].
+///
+/// The columns are on the CPU, or on the device that was given to DataLoader::to(). The tensors
+/// belong to the receiver; the data loader keeps no reference to them. Their memory is reused for
+/// later batches once the last tensor that shares it has been destroyed. For this reason resize_()
+/// cannot enlarge a large column.
 struct Batch {
+  /// The names of the columns, in the order of `columns`.
   std::vector<std::string> names;
+  /// The columns; all have the same number of rows.
   std::vector<at::Tensor> columns;
 
-  /// How many of the last rows only fill the batch up (LastBatch::kPad). They repeat other samples
-  /// and must not be counted; 0 to rows().
+  /// The number of rows at the end that only fill the batch up (see LastBatch::kPad), from 0 to
+  /// rows(). These rows repeat other samples and must not be counted.
   std::int64_t padded_rows = 0;
 
-  /// Returns the column of that name. Throws UsageError that lists the columns there are.
+  /// Returns the column with this name. Throws UsageError with the list of columns if there is
+  /// none.
   const at::Tensor& operator[](std::string_view name) const;
 
-  /// Returns the number of rows, padded ones included; 0 for a batch without columns.
+  /// Returns the number of rows, including padded ones. A batch without columns has 0.
   std::int64_t rows() const;
 
-  /// Returns the number of rows that count, which are the first ones.
+  /// Returns the number of rows that are not padding. They come first.
   std::int64_t valid_rows() const { return rows() - padded_rows; }
 
-  /// Returns which rows count: bool [rows], on the device of the columns.
+  /// Returns a bool tensor [rows] that is true for the rows that are not padding. It is on the
+  /// device of the columns.
   at::Tensor mask() const;
 
-  /// Returns the rows that count, as views of the columns.
+  /// Returns the rows that are not padding, as views of the columns.
   Batch without_padding() const;
 };
 

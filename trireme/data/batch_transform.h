@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a data loader does to whole batches: any function of the program, and the two usual ways of
-// mixing images.
+// Transforms of whole batches in a data loader: mixup, CutMix, and any function of the program.
 #pragma once
 
 #include <trireme/data/batch.h>
@@ -14,22 +13,28 @@
 
 namespace trireme::data {
 
-/// One operation on a batch. A cheap value; const methods may be called concurrently.
+/// A named operation on a batch. Cheap to copy; const methods may be called concurrently.
 class BatchTransform {
  public:
-  /// It gets a batch of its own, which it may change and return, on the CPU, and the random numbers
-  /// of this batch. It may add, drop and rename columns, but the rows stay as many. It is called
-  /// from the data loader's workers, concurrently where there are several, without autograd.
+  /// A function that takes a batch on the CPU and returns the batch to use instead.
+  ///
+  /// The function owns its argument and may change and return it. It may add, drop and rename
+  /// columns, but it must keep the number of rows. The data loader calls it on its worker threads,
+  /// concurrently if there are several, with autograd disabled. `random` gives random numbers that
+  /// belong to this batch.
   using Function = std::function<Batch(Batch batch, Random& random)>;
 
-  /// @param name what error messages call it. Throws UsageError where there is no function.
+  /// Makes a transform of a function. Throws UsageError if the function is empty.
+  /// @param name the name of the transform in error messages.
+  /// @param function the function to apply.
   BatchTransform(std::string name, Function function);
 
-  /// Takes a lambda `(Batch) -> Batch` or `(Batch, Random&) -> Batch` as it is.
+  /// Makes a transform of a lambda `(Batch) -> Batch` or `(Batch, Random&) -> Batch`.
   template <typename Callable>
     requires std::is_invocable_r_v<Batch, Callable, Batch, Random&>
   BatchTransform(Callable callable)  // NOLINT(google-explicit-constructor)
       : BatchTransform("a function of the program", Function(std::move(callable))) {}
+  /// Makes a transform of a lambda `(Batch) -> Batch`, which needs no random numbers.
   template <typename Callable>
     requires(std::is_invocable_r_v<Batch, Callable, Batch> &&
              !std::is_invocable_v<Callable, Batch, Random&>)
@@ -39,7 +44,9 @@ class BatchTransform {
                          return callable(std::forward<decltype(batch)>(batch));
                        }) {}
 
+  /// Returns the name that error messages use.
   const std::string& name() const { return name_; }
+  /// Returns the function to apply.
   const Function& function() const { return function_; }
 
  private:
@@ -47,26 +54,41 @@ class BatchTransform {
   Function function_;
 };
 
-/// The columns that `mixup` and `cutmix` change.
+/// The names of the columns that mixup() and cutmix() change.
 struct MixColumns {
+  /// The column with the images.
   std::string image = "image";
+  /// The column with the labels.
   std::string label = "label";
 };
 
-/// Mixes every image and label with those of the row before it (the first with the last): x becomes
-/// w x + (1 - w) x', with one w for the batch from the distribution Beta(alpha, alpha), as
-/// torchvision's MixUp does (Zhang et al., "mixup: Beyond empirical risk minimization", 2018).
-/// Images are float32 or float64 [rows, ...]. Labels are class numbers, int64 [rows], and become
-/// float32 [rows, classes], or such soft labels already. Throws UsageError unless classes >= 1 and
-/// alpha is positive and finite; refuses other dtypes and shapes, and labels that are no class.
+/// Returns a transform that mixes every image and label with those of the row before.
+///
+/// The first row is mixed with the last one. A value x becomes w x + (1 - w) x', where x' is the
+/// value in the other row. The weight w is drawn once for the batch from the distribution
+/// Beta(alpha, alpha). The behaviour is that of torchvision's MixUp (Zhang et al., "mixup: Beyond
+/// empirical risk minimization", 2018).
+///
+/// Images are float32 or float64 [rows, ...]. Labels are class numbers, int64 [rows], or
+/// probabilities, float32 [rows, classes]. The resulting labels are float32 [rows, classes].
+///
+/// @param classes the number of classes, at least 1.
+/// @param alpha the parameter of the Beta distribution, positive and finite.
+/// @param columns the names of the columns to change.
+/// @throws UsageError if `classes` or `alpha` is out of range. The data loader throws it for images
+/// or labels of another dtype or shape, and for labels that are not in [0, classes).
 BatchTransform mixup(std::int64_t classes, double alpha = 1, MixColumns columns = {});
 
-/// Puts a rectangle of the image of the row before into every image [rows, ..., H, W], the same
-/// place in all (the first takes it from the last row), and mixes the labels by the areas, as
-/// torchvision's CutMix does (Yun et al., "CutMix: Regularization strategy to train strong
-/// classifiers with localizable features", 2019). Draws w as `mixup` does; the rectangle has
-/// 1 - w of the area before it is cut at the borders, around the pixel `below(W)`, `below(H)`.
-/// Images have any dtype; labels, results and errors are those of `mixup`.
+/// Returns a transform that replaces a rectangle of every image by that of the row before.
+///
+/// The first row takes its rectangle from the last one. The rectangle is at the same place in all
+/// images [rows, ..., H, W]; the labels are mixed in proportion to the areas. The behaviour is that
+/// of torchvision's CutMix (Yun et al., "CutMix: Regularization strategy to train strong
+/// classifiers with localizable features", 2019).
+///
+/// Draws w as mixup() does, then the centre of the rectangle: column below(W), row below(H). The
+/// rectangle covers the fraction 1 - w of the image before it is clipped at the borders. Images may
+/// have any dtype. Labels, parameters and errors are those of mixup().
 BatchTransform cutmix(std::int64_t classes, double alpha = 1, MixColumns columns = {});
 
 }  // namespace trireme::data

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of samples of about the same length, which need little padding.
+// Buckets by length: batches of samples of about the same length, which need little padding.
 #pragma once
 
 #include <trireme/data/dataset.h>
@@ -13,23 +13,34 @@
 
 namespace trireme::data {
 
-/// Bucket i takes the lengths from boundaries[i - 1] to boundaries[i] - 1, the first one all below
-/// boundaries[0], the last one all from the last boundary on: the convention of tf.data's
-/// bucket_by_sequence_length.
+/// The ranges of lengths that go into common batches, and the batch size of each range.
+///
+/// Bucket i takes the lengths from boundaries[i - 1] up to but excluding boundaries[i]. The first
+/// bucket takes all lengths below boundaries[0]; the last one takes all lengths from the last
+/// boundary on. This is the convention of tf.data's bucket_by_sequence_length.
 struct Buckets {
-  std::vector<std::int64_t> boundaries;  ///< ascending
-  std::vector<std::int64_t> rows;        ///< of a batch of each bucket: one more than boundaries
+  /// The boundaries between the buckets, in strictly ascending order.
+  std::vector<std::int64_t> boundaries;
+  /// The number of rows of a batch of each bucket: one entry more than `boundaries`.
+  std::vector<std::int64_t> rows;
 };
 
-/// Returns the length of every sample in that dimension of a column. It loads the data set once,
-/// where it is not in memory anyway. Throws UsageError for a column or a dimension that is not
-/// there, and get()'s errors as they are.
+/// Returns the size of one dimension of a column for every sample.
+///
+/// Loads every sample once, unless the data set is in memory (Dataset::stored); then all samples
+/// have the same length. Throws UsageError if the column or the dimension does not exist. Errors of
+/// Dataset::get() pass through unchanged.
+/// @param dataset the data set to measure.
+/// @param column the name of the column.
+/// @param dimension the dimension of a sample; negative values count from the last one.
 std::vector<std::int64_t> lengths(const Dataset& dataset, const std::string& column,
                                   std::int64_t dimension = 0);
 
-/// Returns what `length` says of the tensors of every sample, in the order of the columns. It is
-/// called on this thread; the data set is loaded once. Throws UsageError where there is no
-/// function; its errors and get()'s as they are.
+/// Returns `length(sample)` for every sample.
+///
+/// `length` receives the tensors of a sample in the order of the columns and is called on this
+/// thread. Every sample is loaded once. Throws UsageError if `length` is empty. Errors of `length`
+/// and of Dataset::get() pass through unchanged.
 std::vector<std::int64_t> lengths(
     const Dataset& dataset,
     const std::function<std::int64_t(const std::vector<at::Tensor>& sample)>& length);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CIFAR-10 in its binary version. The bytes: docs/formats/datasets.md.
+// The CIFAR-10 data set in its binary version. docs/formats/datasets.md describes the files.
 #pragma once
 
 #include <trireme/data/dataset.h>
@@ -10,10 +10,14 @@
 
 namespace trireme::data {
 
-/// Reads every `data_batch_*.bin` of the folder in the order of their numbers, or `test_batch.bin`
-/// for kTest, into memory. A file may hold any number of records. Columns: "image" uint8 [3, 32,
-/// 32] and "label" int64 []. Throws DataError for a missing folder or file, and with file and
-/// offset for a record that is cut short or a label above 9.
+/// Reads CIFAR-10 from a folder into memory.
+///
+/// Reads every `data_batch_*.bin` in the order of the numbers for Split::kTrain, and
+/// `test_batch.bin` for Split::kTest. A file may hold any number of records. The columns are
+/// "image", uint8 [3, 32, 32], and "label", int64 [].
+///
+/// @throws DataError if the folder or a file is missing; with file and offset if a record is
+/// truncated or a label is above 9.
 std::shared_ptr<const Dataset> cifar10(const std::filesystem::path& folder, Split split);
 
 }  // namespace trireme::data

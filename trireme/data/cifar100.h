@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CIFAR-100 in its binary version. The bytes: docs/formats/datasets.md.
+// The CIFAR-100 data set in its binary version. docs/formats/datasets.md describes the files.
 #pragma once
 
 #include <trireme/data/dataset.h>
@@ -10,10 +10,13 @@
 
 namespace trireme::data {
 
-/// Reads `train.bin` of the folder, or `test.bin` for kTest, into memory. Columns: "image" uint8
-/// [3, 32, 32], "label" int64 [], the fine one of 100 classes, and "coarse_label" int64 [], of the
-/// 20 superclasses. Throws DataError for a missing folder or file, and with file and offset for a
-/// record that is cut short, a label above 99 or a coarse one above 19.
+/// Reads CIFAR-100 from a folder into memory: `train.bin` or `test.bin`.
+///
+/// The columns are "image", uint8 [3, 32, 32]; "label", int64 [], one of 100 classes; and
+/// "coarse_label", int64 [], one of 20 superclasses.
+///
+/// @throws DataError if the folder or the file is missing; with file and offset if a record is
+/// truncated, a label is above 99 or a coarse label is above 19.
 std::shared_ptr<const Dataset> cifar100(const std::filesystem::path& folder, Split split);
 
 }  // namespace trireme::data

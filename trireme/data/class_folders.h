@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files sorted into a folder for each class, as torchvision's DatasetFolder reads them.
-// images/image_folder.h and audio/audio_folder.h are of this kind.
+// Data sets of files that are sorted into one folder per class, like torchvision's DatasetFolder.
+// images/image_folder.h and audio/audio_folder.h are built on this.
 #pragma once
 
 #include <trireme/data/dataset.h>
@@ -16,41 +16,47 @@
 
 namespace trireme::data {
 
-/// A data set of files, one for each sample.
+/// A data set with one file per sample and one folder per class.
 class ClassFolders : public Dataset {
  public:
-  /// Returns the names of the classes: that of label i is at i.
+  /// Returns the names of the classes; the name of label i is at position i.
   virtual const std::vector<std::string>& classes() const = 0;
 
-  /// Returns the file of a sample. Throws UsageError unless 0 <= index < size().
+  /// Returns the path of a sample's file. Throws UsageError unless 0 <= index < size().
   virtual std::filesystem::path file(std::int64_t index) const = 0;
 };
 
-/// What the files are. Both functions may be called concurrently.
+/// Describes the files of a data set and how to load them. Both functions may be called
+/// concurrently.
 struct FileKind {
-  std::string description;           ///< For messages: "images (JPEG, PNG)".
-  std::vector<std::string> columns;  ///< What `load` returns, in this order.
+  /// The kind of file, for error messages, such as "images (JPEG, PNG)".
+  std::string description;
+  /// The names of the tensors that `load` returns, in this order.
+  std::vector<std::string> columns;
 
-  /// Whether a file is a sample; others are left out.
+  /// Returns true if a file is a sample. Other files are ignored.
   std::function<bool(const std::filesystem::path& file)> is_sample;
 
-  /// Reads a file when its sample is asked for.
+  /// Loads a file. It is called each time the sample is requested.
   std::function<std::vector<at::Tensor>(const std::filesystem::path& file)> load;
 };
 
-/// Lists `root/<class>/…/<file>`. The folders in `root`, sorted by name, are the classes 0, 1 and
-/// so on; the files of a class may lie in folders below its own, and are sorted by folder, then by
-/// name. Links are followed. The numbers of classes and samples are those of torchvision's
-/// DatasetFolder. Columns: those of the kind, and "label" int64 []. The files are listed once,
-/// here, and read when they are asked for.
+/// Makes a data set of the files `root/<class>/…/<file>`.
+///
+/// The folders in `root`, sorted by name, are the classes 0, 1 and so on. The files of a class may
+/// lie in nested folders; they are sorted by folder, then by name. Symbolic links are followed. The
+/// numbers of classes and samples are those of torchvision's DatasetFolder. The columns are those
+/// of `kind`, followed by "label", int64 []. The files are listed once, by this call, and loaded on
+/// request.
 ///
 ///     class_folders("spectra", {"spectra (.npy)", {"spectrum"},
 ///                               [](const auto& file) { return file.extension() == ".npy"; },
 ///                               [](const auto& file) { return std::vector{read_npy(file)}; }});
 ///
-/// Throws DataError where there is no such folder, no class in it, a class without a sample, or a
-/// folder that cannot be read; UsageError where a function is missing or names repeat. get() throws
-/// what `load` throws, and UsageError where it returns another number of tensors.
+/// @throws DataError if `root` is missing or has no class, a class has no sample, or a folder
+/// cannot be read.
+/// @throws UsageError if a function is empty or names repeat. get() throws it if `load` returns
+/// another number of tensors; errors of `load` pass through get() unchanged.
 std::shared_ptr<const ClassFolders> class_folders(const std::filesystem::path& root, FileKind kind);
 
 }  // namespace trireme::data

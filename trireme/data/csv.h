@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of numbers as text: CSV, TSV and the like. The format: docs/formats/datasets.md.
+// Data sets from tables of numbers as text (CSV, TSV). docs/formats/datasets.md describes the
+// format.
 #pragma once
 
 #include <trireme/data/dataset.h>
@@ -13,35 +14,43 @@
 
 namespace trireme::data {
 
-/// One column of the data set, out of one or more fields of each line.
+/// One column of the data set, made of one or more fields of each line.
 struct CsvColumn {
+  /// The name of the column.
   std::string name;
 
-  /// Names of the header, or numbers from 0 ("0", "1") where there is none. Fields that are listed
-  /// give a sample [fields]; empty (the default) is the one field called `name`, as a single number
-  /// [].
+  /// The fields that make up the column, by their names in the header. Without a header, fields are
+  /// named "0", "1" and so on. Listed fields give a sample of shape [fields]. If the list is empty
+  /// (the default), the column is the one field called `name`, a single number [].
   std::vector<std::string> fields = {};
 
-  at::ScalarType dtype = at::kFloat;  ///< kFloat, kDouble or kLong
+  /// The dtype of the column: kFloat, kDouble or kLong.
+  at::ScalarType dtype = at::kFloat;
 };
 
+/// Options of csv().
 struct CsvOptions {
+  /// The character between two fields.
   char separator = ',';
-  bool has_header = true;  ///< The first line has the names of the fields.
+  /// True if the first line holds the names of the fields.
+  bool has_header = true;
 };
 
-/// Reads a table of numbers into memory, a sample for each line that is not empty. Lines end with
-/// LF or CRLF; fields may be in double quotes (without line breaks inside) and have spaces around
-/// them. Fields that no column asks for may hold anything.
-/// @param columns default: each field by itself, as float32.
+/// Reads a table of numbers into memory, one sample per line that is not empty.
+///
+/// Lines end with LF or CRLF. A field may be in double quotes, without line breaks inside, and may
+/// have spaces around it. Fields that no column uses may hold any text.
 ///
 ///     csv("iris.csv", {{"features", {"sepal_length", "sepal_width"}}, {"label", {}, at::kLong}})
 ///
-/// Throws UsageError for another dtype and for columns of the same name; DataError with the file
-/// where it is missing or has no line, no such field (it lists those that there are) or two of that
-/// name; and with file, line and field for a line with more or fewer fields than the first, quotes
-/// that do not go around a whole field, and a field that is empty, no number, or does not fit into
-/// the dtype.
+/// @param path the file.
+/// @param columns the columns to read; by default each field becomes a float32 column of its own.
+/// @param options separator and header.
+/// @throws UsageError for another dtype, or if two columns have the same name.
+/// @throws DataError if the file is missing or has no line, or if a field that a column asks for is
+/// not in the header or is there twice. It is thrown with file, line and field if a line has
+/// another number of fields than the first one, if quotes do not enclose a whole field, or if a
+/// field is empty, is not a number or does not fit into the dtype.
 std::shared_ptr<const Dataset> csv(const std::filesystem::path& path,
                                    std::vector<CsvColumn> columns = {}, CsvOptions options = {});
 

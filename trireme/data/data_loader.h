@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a data set to batches. A data loader is a description; opening it gives the batches of one
-// epoch.
+// The data loader, which turns a data set into batches. A DataLoader only describes how batches are
+// made; open() returns a stream of the batches of one epoch.
 #pragma once
 
 #include <trireme/data/batch.h>
@@ -28,10 +28,12 @@ namespace detail {
 struct LoaderSpec;
 }
 
-/// A sample that another one stands for, because it could not be loaded or transformed.
+/// A sample that was replaced by another one because it could not be loaded or transformed.
 struct SkippedSample {
-  std::int64_t sample = 0;  ///< its number in the data set
-  std::string message;      ///< of the error: column, operation, sample and cause
+  /// The number of the sample in the data set.
+  std::int64_t sample = 0;
+  /// The error message, with column, operation, sample and cause.
+  std::string message;
 };
 
 /// The batches of one epoch in order. Not thread-safe.
@@ -39,43 +41,53 @@ class BatchStream {
  public:
   virtual ~BatchStream() = default;
 
-  /// Returns the next batch, nothing after the last; blocks until it is ready. Where a sample
-  /// cannot be loaded or transformed, or a batch not be made, it throws, on this thread and at the
-  /// batch that has the sample: UsageError or DataError that names column, operation and sample,
-  /// with the original nested (std::rethrow_if_nested). The stream is over then. Failed samples are
-  /// skipped where DataLoader::skip_failed says so.
+  /// Returns the next batch, or nullopt after the last one. Blocks until the batch is ready.
+  ///
+  /// If a sample cannot be loaded or transformed, or a batch cannot be made, this call throws. The
+  /// error is thrown on the calling thread, at the batch that contains the sample. It is a
+  /// UsageError or DataError that names column, operation and sample, with the original error
+  /// nested (std::rethrow_if_nested). After an error, next() returns nullopt.
+  /// DataLoader::skip_failed() skips failed samples instead.
   virtual std::optional<Batch> next() = 0;
 
-  /// Returns where the stream stands: a data loader of the same settings opened with it goes on
-  /// with what next() has not returned yet, however much was prefetched. After the last batch that
-  /// is an empty rest of the epoch.
+  /// Returns the position of the stream. A data loader with the same settings that is opened with
+  /// this state continues with the first batch that next() has not returned yet; prefetched batches
+  /// do not count as returned. After the last batch, the state stands for an epoch with no batches
+  /// left.
   virtual StreamState state() const = 0;
 
-  /// Returns the samples that were skipped in the batches so far, in the order of the rows.
+  /// Returns the samples skipped in the batches returned so far, in the order of the rows.
   virtual const std::vector<SkippedSample>& skipped() const = 0;
 };
 
-/// What becomes of samples at the end of a pass that do not fill a batch.
+/// How a pass ends if its samples do not fill the last batch.
 enum class LastBatch {
-  kKeep,  ///< The last batch may have fewer rows.
-  kDrop,  ///< It is left out where it has fewer rows.
-  kPad,   ///< It is filled up with samples of this shard again, from the first on, and
-         ///< Batch::padded_rows says how many. All shards have the same number of batches; one that
-         ///< has fewer samples ends with a batch of which no row counts.
+  /// The last batch has fewer rows.
+  kKeep,
+  /// The last batch is left out if it has fewer rows.
+  kDrop,
+  /// The last batch is filled up with samples of this shard, starting at the first one;
+  /// Batch::padded_rows tells how many. All shards have the same number of batches. A shard with
+  /// fewer samples than others ends with a batch that consists of padding only.
+  kPad,
 };
 
-/// Describes how samples become batches. A cheap value; const methods may be called concurrently.
+/// Describes how samples become batches. Cheap to copy; const methods may be called concurrently.
 ///
-/// Each setting has its fixed place, so the order of the calls does not matter, except among
-/// operations: the order of samples is shuffled, the shard takes its part, the samples are loaded,
-/// mapped, put into batches and padded, and the batches mapped and moved to the device; repeat()
-/// does it all again. Only the shard's own samples are loaded. Rows of a batch, shards, repetitions
-/// and epochs are numbers below 2^31: UsageError for a larger one.
+/// The settings apply in a fixed order, whatever the order of the calls. Only map(), map_columns()
+/// and map_batch() apply in the order of their calls.
+/// - The order of the samples is shuffled, and the shard takes its part.
+/// - The samples of this shard alone are loaded, mapped, collected into batches and padded.
+/// - The batches are mapped and moved to the device.
+/// - repeat() does all of this again.
 ///
-/// What comes out depends on the settings and the epoch alone, never on the number of workers, of
-/// ranks or of prefetched batches: the random numbers of a map belong to (seed, epoch and
-/// repetition, sample, operation), those of a batch's map to (seed, epoch and repetition, batch,
-/// shard, operation).
+/// The batches depend on the settings and the epoch only. They do not depend on the number of
+/// workers or of prefetched batches. The random numbers of map() and map_columns() are determined
+/// by seed, pass, sample and operation; those of map_batch() by seed, pass, batch, shard and
+/// operation. A pass is one repetition of one epoch.
+///
+/// Rows of a batch, shards, repetitions and epochs must be below 2^31; a larger number is a
+/// UsageError.
 ///
 ///     auto train = DataLoader(mnist(folder, Split::kTrain))
 ///                      .shuffle(1)
@@ -87,127 +99,151 @@ enum class LastBatch {
 ///     while (auto batch = stream->next()) step((*batch)["image"], (*batch)["label"]);
 class DataLoader {
  public:
-  /// Throws UsageError for a data set without samples or columns, of which two columns have one
-  /// name, or whose stored() is not as Dataset says.
+  /// Makes a loader over a data set with numbered samples.
+  /// @throws UsageError if the data set is null or has no samples or no columns, if two columns
+  /// have the same name, or if Dataset::stored() breaks its contract.
   explicit DataLoader(std::shared_ptr<const Dataset> dataset);
 
-  /// Of samples that can only be read one after the other. Each shard reads all and keeps its part,
-  /// in the order of `shuffle_buffer`, whose buffer then holds the samples themselves. shuffle(),
-  /// bucket() and contiguous shards need numbered samples: UsageError. With skip_failed() a sample
-  /// of the same batch stands for one that failed; what the reader itself throws always ends the
-  /// stream. What lies before the first batch of open() is read and dropped. A pass without samples
-  /// has no batches. Throws UsageError for a null data set, and one whose size is said to be 0.
+  /// Makes a loader over samples that can only be read in sequence.
+  ///
+  /// Each shard reads all samples and keeps its part. shuffle_buffer() works on the samples
+  /// themselves, which wait in the buffer. shuffle(), bucket() and contiguous shards need numbered
+  /// samples and throw UsageError. With skip_failed(), a failed sample is replaced by one of the
+  /// same batch; an error of the reader itself always ends the stream. Batches before the first one
+  /// requested from open() are read and dropped. A pass without samples has no batches.
+  /// @throws UsageError if the data set is null or says that its size is 0.
   explicit DataLoader(std::shared_ptr<const IterableDataset> dataset);
 
-  /// Shuffles all samples anew for each pass. All ranks must give the same seed. Default: the order
-  /// of the data set.
+  /// Shuffles all samples, in a new order for each pass. All ranks must pass the same seed. The
+  /// default is the order of the data set.
   DataLoader& shuffle(std::uint64_t seed = 0);
 
-  /// Shuffles within a window instead, so that samples are read nearly in their order: a buffer is
-  /// filled with the first `samples` ones, and whichever leaves it at random makes room for the
-  /// next one (tf.data's and MindSpore's shuffle(buffer_size)). Only numbers wait in the buffer,
-  /// never the samples themselves. One as large as the data set makes every order equally likely.
-  /// Throws UsageError where it is smaller than 1. The later one of shuffle() and this holds.
+  /// Shuffles within a sliding window, so that samples are read nearly in their order.
+  ///
+  /// A buffer is filled with the first `samples` samples. Then a random one leaves the buffer and
+  /// the next sample of the data set takes its place, as in tf.data's shuffle(buffer_size). For
+  /// numbered samples the buffer holds their numbers only. A buffer as large as the data set makes
+  /// every order equally likely. The last call of shuffle() or shuffle_buffer() wins.
+  /// @throws UsageError if `samples` is below 1.
   DataLoader& shuffle_buffer(std::int64_t samples, std::uint64_t seed = 0);
 
-  /// Throws UsageError unless 0 <= index < count. Default: everything.
+  /// Selects the part of the samples that this rank loads. The default is all samples. Throws
+  /// UsageError unless 0 <= index < count.
   DataLoader& shard(Shard shard);
 
-  /// Adds an operation on a column; those of one column are applied in the order of the calls.
-  /// Throws UsageError that lists the columns where there is none of that name.
+  /// Adds a transform of one column of every sample. Transforms of a column apply in the order of
+  /// the calls. Throws UsageError with the list of columns if the column does not exist.
   DataLoader& map(const std::string& column, Transform transform);
 
-  /// Adds an operation on several columns of a sample at once, after all earlier ones. The columns
-  /// `from` go into the function in this order, and out of it come the columns `to`, which stand
-  /// where the first of `from` stood; all other columns stay. Columns are added, dropped and
-  /// renamed that way. Throws UsageError where `from` is empty, has a name twice or one that is not
-  /// there, where a name would be there twice or no column would be left, and where a column goes
-  /// that pad() was called for.
+  /// Adds a transform of several columns of a sample at once, after all earlier transforms.
+  ///
+  /// The function receives the columns `from` in this order and returns the columns `to`. The new
+  /// columns take the position of the first column of `from`; all other columns stay. In this way
+  /// columns are added, dropped and renamed.
+  /// @throws UsageError if `from` is empty, names a column twice or names one that does not exist;
+  /// if a resulting name would exist twice or no column would be left; or if a column that pad()
+  /// was called for would be removed.
   DataLoader& map_columns(const std::vector<std::string>& from, const std::vector<std::string>& to,
                           SampleTransform transform);
 
-  /// The same where the columns keep their names.
+  /// Adds a transform of several columns that keep their names.
   DataLoader& map_columns(const std::vector<std::string>& columns, SampleTransform transform);
 
-  /// Adds an operation on whole batches, after padding and all earlier ones of its kind.
+  /// Adds a transform of whole batches, after padding and after all earlier map_batch() calls.
   DataLoader& map_batch(BatchTransform transform);
 
-  /// Sets the rows of a batch. All samples of a batch must have the same dtypes, and the same
-  /// shapes but where pad() is called. Default: 1.
+  /// Sets the number of rows of a batch; the default is 1. All samples of a batch must have the
+  /// same dtypes. They must also have the same shapes, except in columns with pad(). Throws
+  /// UsageError if `rows` is below 1.
   DataLoader& batch(std::int64_t rows, LastBatch last = LastBatch::kKeep);
 
-  /// Makes batches of samples of about the same length instead: samples go into buckets in their
-  /// shuffled order, and a bucket that has as many as all shards take in one step becomes a batch
-  /// of each. So in every step all ranks have a batch out of the same bucket, and with kDrop, kPad
-  /// or any Remainder but kUneven the same number of batches. What is left in the buckets at the
-  /// end of the pass comes last, bucket by bucket, and is shared among the shards as Shard says of
-  /// all samples; `last` holds for each bucket.
+  /// Makes batches of samples of about the same length.
   ///
-  /// @param lengths of all samples of the data set, before any operation: see data::lengths.
+  /// Samples go into buckets in their shuffled order. When a bucket holds enough samples for one
+  /// batch of every shard, each shard makes one batch from it. So all ranks get batches of the same
+  /// bucket in every step. All ranks also have the same number of batches, unless both
+  /// LastBatch::kKeep and Remainder::kUneven are used. Samples left over at the end of a pass come
+  /// last, bucket by bucket, and are divided among the shards as Shard says; `last` applies to each
+  /// bucket. The last call of batch() or bucket() wins.
   ///
-  /// Throws UsageError where there are not as many lengths as samples, boundaries do not ascend,
-  /// the rows are not one more, or one is smaller than 1. The later one of batch() and this holds.
+  /// @param lengths the length of every sample of the data set before any transform; see
+  /// data::lengths.
+  /// @param buckets the boundaries and the batch size of each bucket.
+  /// @param last how each bucket ends.
+  /// @throws UsageError if the number of lengths is not the number of samples, the boundaries do
+  /// not ascend, `rows` does not have one entry more than `boundaries`, or an entry is below 1.
   DataLoader& bucket(const std::vector<std::int64_t>& lengths, Buckets buckets,
                      LastBatch last = LastBatch::kKeep);
 
-  /// Makes the samples of a column equally long by padding them; see Padding. Throws UsageError
-  /// where the column is not there or padded already, the multiple or the fixed length is smaller
-  /// than 1, both are given, no dimension is, or the column of lengths is there already.
+  /// Pads the samples of a column to a common length; see Padding.
+  /// @throws UsageError if the column does not exist or is padded already, the multiple or the
+  /// fixed length is below 1, both are given, no dimension is given, or a column with the name of
+  /// Padding::lengths exists already.
   DataLoader& pad(const std::string& column, Padding padding = {});
 
-  /// Skips up to `at_most` samples on each rank that cannot be loaded or transformed, instead of
-  /// ending the stream with the first one; they are counted from where the stream was opened, to
-  /// the end of the epoch. The next good sample of this shard (with bucket(), of the same batch)
-  /// stands for it, so that rows and batches stay as many; BatchStream::skipped() tells which they
-  /// were. Where more fail, next() throws as it does without this. Samples of one batch whose
-  /// shapes differ are never skipped. Throws UsageError for a negative number. Default: 0.
+  /// Skips up to `at_most` samples on each rank that cannot be loaded or transformed.
+  ///
+  /// The default, 0, ends the stream at the first failure. Failures are counted from the opening of
+  /// the stream to the end of the epoch. The next good sample of this shard (with bucket(): of the
+  /// same batch) takes the place of a failed one, so the number of rows and batches stays the same.
+  /// BatchStream::skipped() lists the failed samples. If more samples fail, next() throws. Samples
+  /// of one batch whose shapes differ are an error that is never skipped.
+  /// @throws UsageError for a negative number.
   DataLoader& skip_failed(std::int64_t at_most);
 
-  /// Passes over the samples in one epoch, each with its own shuffle and random numbers.
-  /// Default: 1.
+  /// Sets the number of passes over the samples in one epoch, each with its own shuffle and random
+  /// numbers. The default is 1.
   DataLoader& repeat(std::int64_t times);
 
-  /// Prepares up to `batches` batches ahead on `workers` threads of its own; 0 batches (the
-  /// default) prepares each when it is asked for. The built-in operations keep to their thread. A
-  /// program's function that calls ATen on large samples may make ATen use OpenMP threads on top;
-  /// at::set_num_threads(1), as `trireme run` sets it where there are as many ranks as cores,
-  /// prevents that.
+  /// Prepares up to `batches` batches ahead on `workers` background threads.
+  ///
+  /// With 0 batches, the default, each batch is made on the calling thread when next() is called.
+  /// Built-in transforms use no further threads. A function of the program that calls ATen on large
+  /// samples may start OpenMP threads. at::set_num_threads(1) prevents that; `trireme run` sets it
+  /// if there are as many ranks as cores.
   DataLoader& prefetch(int batches, int workers = 1);
 
-  /// Moves batches to a device. For CUDA they are made in pinned memory by the workers, and next()
-  /// only queues the copy on the caller's current stream. Throws UsageError where the device is not
-  /// there. Default: they stay on the CPU.
+  /// Moves batches to a device; by default they stay on the CPU.
+  ///
+  /// For CUDA the workers make batches in pinned memory, and next() only enqueues the copy on the
+  /// current stream of the caller. Throws UsageError if the device does not exist.
   DataLoader& to(at::Device device);
 
-  /// Sets the seed of the random numbers of the maps. All ranks must give the same. Default: 0.
+  /// Sets the seed of the random numbers of the transforms. All ranks must pass the same seed. The
+  /// default is 0.
   DataLoader& seed(std::uint64_t seed);
 
-  /// Returns the batches of one epoch on this shard, repetitions included. Throws UsageError where
-  /// there would be none because the shard is smaller than a batch (or empty) and the rest is
-  /// dropped, and where the data set does not say how many samples it has.
+  /// Returns the number of batches of this shard in one epoch, including repetitions.
+  ///
+  /// A shard that is empty because of Remainder::kUneven may have 0.
+  /// @throws UsageError if there is no batch because the samples of the shard do not fill one and
+  /// the rest is dropped. It is also thrown if an iterable data set does not know its size.
   std::int64_t batches() const;
 
-  /// Returns the rows of all these batches together, without padded ones. Throws as batches() does.
+  /// Returns the number of rows of all these batches, without padded ones. Throws like batches().
   std::int64_t samples() const;
 
-  /// Whether shard() was called: the part that each rank reads is chosen.
+  /// Returns true if shard() was called.
   bool is_sharded() const noexcept;
 
-  /// Whether batch() or bucket() was called: else every row is a batch.
+  /// Returns true if batch() or bucket() was called. Otherwise every sample is a batch of its own.
   bool is_batched() const noexcept;
 
-  /// Returns the columns of the batches, before any map_batch().
+  /// Returns the names of the columns of the batches, before any map_batch().
   const std::vector<std::string>& columns() const;
 
-  /// Starts the epoch, which is 0 or more, at the given batch: a run that resumes in the middle of
-  /// an epoch passes the batches it has seen, which are skipped without being loaded. Workers start
-  /// at once and end with the stream. The data loader may change or end before the stream does.
-  /// Throws as batches() does.
+  /// Starts an epoch and returns its batches.
+  ///
+  /// Workers start at once and end with the stream. The loader may be changed or destroyed while
+  /// the stream is in use. Throws like batches().
+  /// @param epoch the number of the epoch, at least 0.
+  /// @param first_batch the first batch to return. A run that resumes within an epoch passes the
+  /// number of batches it has seen; these are skipped without being loaded.
   std::unique_ptr<BatchStream> open(std::int64_t epoch, std::int64_t first_batch = 0) const;
 
-  /// Goes on where a stream stood, with the same batches whatever the number of workers. Throws
-  /// UsageError that names all settings that differ where the state is not one of this data
-  /// loader's.
+  /// Continues where a stream stopped, with the same batches whatever the number of workers.
+  /// @throws UsageError with every setting that differs if the state belongs to another data
+  /// loader.
   std::unique_ptr<BatchStream> open(const StreamState& state) const;
 
  private:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets made of other data sets: some of their samples, several one after the other or side by
-// side, other columns. A view copies nothing and keeps what it views alive. An error from get()
-// is the viewed data set's own and has its sample number; where a data loader puts one before it,
-// that is the view's. Where the samples lie in memory (Dataset::stored) and still do so row after
-// row, they are read where they are: so with take, skip, zip, select_columns and rename_columns.
+// Data sets derived from other data sets: some of the samples, several sets in sequence or side by
+// side, or other columns. A view copies nothing and keeps the underlying data set alive. An error
+// from get() is the one of the underlying data set and contains its sample number; a data loader
+// prepends the number in the view. take, skip, zip, select_columns and rename_columns keep
+// Dataset::stored().
 #pragma once
 
 #include <trireme/data/dataset.h>
@@ -19,57 +19,64 @@
 
 namespace trireme::data {
 
-// Each of these throws UsageError where a data set is null.
+// All of these functions throw UsageError if a data set is null.
 
-/// The first `count` samples; all where there are fewer, as std::views::take does. Throws
-/// UsageError where the count is negative.
+/// Returns the first `count` samples, or all if there are fewer, like std::views::take. Throws
+/// UsageError if `count` is negative.
 std::shared_ptr<const Dataset> take(std::shared_ptr<const Dataset> dataset, std::int64_t count);
 
-/// All samples after the first `count`; none where there are no more, as std::views::drop does.
-/// Throws UsageError where the count is negative.
+/// Returns all samples after the first `count`, possibly none, like std::views::drop. Throws
+/// UsageError if `count` is negative.
 std::shared_ptr<const Dataset> skip(std::shared_ptr<const Dataset> dataset, std::int64_t count);
 
-/// Sample i is sample indices[i] of the data set, any number of times each. Throws UsageError that
-/// names the first index outside the data set and its place.
+/// Returns a data set whose sample i is sample indices[i]. An index may occur several times. Throws
+/// UsageError with the first index that is outside the data set, and its position.
 std::shared_ptr<const Dataset> subset(std::shared_ptr<const Dataset> dataset,
                                       std::vector<std::int64_t> indices);
 
-/// All samples of the first data set, then all of the second and so on. Throws UsageError where
-/// there is no data set, and where the columns are not the same in the same order; it names the
-/// first data set and column that differ.
+/// Returns all samples of the first data set, then all of the second, and so on.
+/// @throws UsageError if the list is empty or the columns are not the same in the same order. The
+/// message names the first data set and column that differ.
 std::shared_ptr<const Dataset> concatenate(std::vector<std::shared_ptr<const Dataset>> datasets);
 
-/// Sample i has the columns of sample i of `first`, then those of sample i of `second`. Throws
-/// UsageError where the sizes differ or a name is in both.
+/// Returns a data set whose sample i has the columns of sample i of `first`, then those of
+/// `second`. Throws UsageError if the sizes differ or a column name is in both.
 std::shared_ptr<const Dataset> zip(std::shared_ptr<const Dataset> first,
                                    std::shared_ptr<const Dataset> second);
 
-/// The samples for which `predicate` is true. It is called here, on this thread, once for each
-/// sample with its tensors in the order of the columns, and only the numbers are kept: this loads
-/// the whole data set once, and get() loads the samples that are left again (see cache). The
-/// tensors must not be written to. Throws UsageError where there is no predicate or the predicate
-/// throws, with the sample and what it threw nested; get()'s errors as they are.
+/// Returns the samples for which `predicate` is true.
+///
+/// Loads the whole data set once, on this thread, and passes the tensors of each sample to the
+/// predicate in the order of the columns. The predicate must not write to them. Only the numbers of
+/// the selected samples are kept; get() loads a sample again (see cache()).
+/// @throws UsageError if the predicate is empty. If the predicate throws, the UsageError names the
+/// sample and has that error nested. Errors of get() pass through unchanged.
 std::shared_ptr<const Dataset> filter(
     std::shared_ptr<const Dataset> dataset,
     const std::function<bool(const std::vector<at::Tensor>& sample)>& predicate);
 
-/// The named columns in the given order. get() still loads all of them where the data set has no
-/// other way. Throws UsageError for a name that is not there or there twice, and for none at all.
+/// Returns the named columns in the given order. get() still loads all columns of the underlying
+/// data set. Throws UsageError if a name does not exist or is given twice, and for an empty list.
 std::shared_ptr<const Dataset> select_columns(std::shared_ptr<const Dataset> dataset,
                                               const std::vector<std::string>& names);
 
-/// The same columns under other names: pairs of the present name and the new one, all at once, so
-/// that two may be exchanged. Throws UsageError where a present name is not there or given twice,
-/// and where a name would be there twice.
+/// Returns the same columns under other names.
+/// @param dataset the data set.
+/// @param names pairs of the present name and the new name. They apply at the same time, so two
+/// names can be exchanged.
+/// @throws UsageError if a present name does not exist or is given twice, or if a name would exist
+/// twice.
 std::shared_ptr<const Dataset> rename_columns(
     std::shared_ptr<const Dataset> dataset,
     const std::vector<std::pair<std::string, std::string>>& names);
 
-/// Keeps in memory what get() returns: each sample is loaded once, when it is first asked for, also
-/// where several threads ask at the same time; one that failed is tried again the next time. All
-/// get the same tensors, which must not be written to (a data loader gives its functions their
-/// own). Samples in random order need as much memory as the whole data set after one epoch. A data
-/// set that is in memory anyway is returned as it is.
+/// Returns a data set that keeps in memory what get() returns.
+///
+/// Each sample is loaded once, when it is first requested, even if several threads request it at
+/// the same time. A sample that failed is tried again at the next request. All callers share the
+/// same tensors and must not write to them; a data loader gives the program's functions copies.
+/// After one epoch in random order, the cache holds the whole data set. A data set that is stored
+/// in memory already is returned as it is.
 std::shared_ptr<const Dataset> cache(std::shared_ptr<const Dataset> dataset);
 
 }  // namespace trireme::data

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MNIST, Fashion-MNIST and other sets in the same files. The bytes: docs/formats/datasets.md.
+// MNIST, Fashion-MNIST and other data sets in the same files. docs/formats/datasets.md describes
+// them.
 #pragma once
 
 #include <trireme/data/dataset.h>
@@ -10,11 +11,14 @@
 
 namespace trireme::data {
 
-/// Reads `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-...` for kTest, gzip
-/// (`.gz`) or plain, into memory. Columns: "image" uint8 [1, 28, 28] (or whatever size the file
-/// has) and "label" int64 []. Throws DataError that names the file, and the offset where there is
-/// one, for a missing folder or file, a file that is cut short or too long, another magic number,
-/// and counts of images and labels that differ.
+/// Reads images and labels of one split into memory.
+///
+/// Reads `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or the `t10k-...` files for
+/// Split::kTest, either plain or compressed by gzip (`.gz`). The columns are "image", uint8 [1, 28,
+/// 28] or whatever size the file states, and "label", int64 [].
+/// @throws DataError with the file, and the offset if there is one, if the folder or a file is
+/// missing, a file is truncated or too long, a magic number is wrong, or the numbers of images and
+/// labels differ.
 std::shared_ptr<const Dataset> mnist(const std::filesystem::path& folder, Split split);
 
 }  // namespace trireme::data

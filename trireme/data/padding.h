@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How samples of unequal length come into one batch.
+// Options for padding samples of different lengths into one batch.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,24 @@
 
 namespace trireme::data {
 
-/// Makes the samples of a column equally long at their ends. Sizes in the other dimensions, and the
-/// number of dimensions, must be equal anyway.
+/// Describes how the samples of a column are padded at their ends. The number of dimensions, and
+/// the sizes of all dimensions that are not padded, must be equal.
 struct Padding {
-  /// What is put there. Where the dtype is an integer it must be able to hold it.
+  /// The value to pad with. It must be representable in the dtype of the column.
   double value = 0;
 
-  /// The longest sample of the batch says how long all become, rounded up to a multiple of this.
+  /// All samples get the length of the longest one in the batch, rounded up to a multiple of this.
   std::int64_t multiple = 1;
 
-  /// Or all batches have this length; a longer sample is an error.
+  /// A fixed length for all batches, instead of `multiple`. A longer sample is an error.
   std::optional<std::int64_t> length = std::nullopt;
 
-  /// The dimensions of a sample that are padded, each to a length of its own; negative ones count
-  /// from the last. {0} for tokens [time], {-1} for a spectrogram [mels, time], {-2, -1} for
-  /// images.
+  /// The dimensions of a sample to pad, each to a length of its own; negative ones count from the
+  /// last. Use {0} for tokens [time], {-1} for a spectrogram [mels, time] and {-2, -1} for images.
   std::vector<std::int64_t> dimensions = {0};
 
-  /// Name of a further column with the lengths before padding: int64 [rows], or [rows, dimensions]
-  /// where there are several. Empty: none.
+  /// The name of an additional column with the lengths before padding: int64 [rows], or [rows,
+  /// dimensions] if there are several dimensions. If empty, there is no such column.
   std::string lengths = {};
 };
 

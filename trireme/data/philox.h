@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbered random streams: the numbers depend on what they are for and on nothing else. The
-// generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011)
-// from LibTorch.
+// Counter-based random numbers: a sequence is a function of four numbers, not of earlier draws. The
+// generator is LibTorch's Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+// 3", 2011).
 #pragma once
 
 #include <array>
@@ -9,14 +9,17 @@
 
 namespace trireme::data {
 
-/// The random numbers of one operation on one sample. Two objects made of the same four numbers
-/// give the same numbers, on any thread, rank or machine; any other four give independent ones.
-/// Cheap to make. Not thread-safe.
+/// The random numbers of one operation on one sample.
+///
+/// Two objects made from the same four numbers return the same sequence on any thread, rank or
+/// machine. Sequences of different numbers are independent. Cheap to make. Not thread-safe.
 class Random {
  public:
-  /// @param pass number of the pass over the data set: epoch times repetitions plus repetition.
-  /// @param sample index of the sample in the data set.
-  /// @param operation place of the operation in the data loader.
+  /// Makes the generator for one operation on one sample.
+  /// @param seed the seed of the data loader.
+  /// @param pass the number of the pass over the data set: epoch times repetitions plus repetition.
+  /// @param sample the index of the sample in the data set.
+  /// @param operation the position of the operation in the data loader.
   Random(std::uint64_t seed, std::uint64_t pass, std::uint64_t sample, std::uint64_t operation)
       : seed_(seed), pass_(pass), sample_(sample), operation_(operation) {}
 
@@ -29,10 +32,10 @@ class Random {
   /// Returns a number in [0, 1) with 24 random bits.
   float uniform() { return static_cast<float>(bits() >> 8) * 0x1p-24F; }
 
-  /// Returns an integer in [0, bound), each equally likely. `bound` is at least 1.
+  /// Returns an integer in [0, bound), each with equal probability. `bound` must be at least 1.
   std::int64_t below(std::int64_t bound);
 
-  /// Returns a normally distributed number of mean 0 and standard deviation 1.
+  /// Returns a normally distributed number with mean 0 and standard deviation 1.
   double normal();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a stream of batches stands, to be kept in a checkpoint.
+// The position of a stream of batches, for checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,30 @@
 
 namespace trireme::data {
 
-/// All that DataLoader::open needs to go on with the batches that a stream has not given yet. One
-/// state serves all ranks that have taken as many batches: it says how many shards there are, not
-/// which one it is of.
+/// Everything DataLoader::open() needs to continue with the batches that a stream has not returned
+/// yet.
+///
+/// One state fits all ranks that have taken the same number of batches: it holds the number of
+/// shards, but not the index of the shard.
 struct StreamState {
+  /// The epoch of the stream.
   std::int64_t epoch = 0;
-  std::int64_t next_batch = 0;  ///< batches of this epoch that next() has returned
+  /// The number of batches of this epoch that next() has returned.
+  std::int64_t next_batch = 0;
 
-  /// What the samples and their order depend on, as readable text by name: data set, shuffle,
-  /// shards, batch, repetitions, seed, operations (by their names alone), padding. Workers,
-  /// prefetching and the device are not in it.
+  /// The settings that determine the samples and their order, as pairs of name and readable text:
+  /// data set, shuffle, shards, batch, repetitions, seed, padding, and the names of the operations.
+  /// Workers, prefetching and the device are not included.
   std::vector<std::pair<std::string, std::string>> settings;
 
+  /// Compares all members.
   bool operator==(const StreamState&) const = default;
 
-  /// Returns it as a few lines of text.
+  /// Returns the state as a few lines of text.
   std::string to_text() const;
 
-  /// Reads what to_text() wrote. Throws DataError that names the line where it is something else.
+  /// Parses the text that to_text() wrote. Throws DataError with the line number if it is not such
+  /// a text.
   static StreamState from_text(std::string_view text);
 };
 
