@@ -24,7 +24,7 @@ void check_at_least(std::string_view what, std::int64_t value, std::int64_t mini
                    "give a larger number");
 }
 
-// So that products of two such numbers are numbers still.
+// Limits counts to 31 bits, so that the product of two of them cannot overflow.
 void check_count(std::string_view what, std::int64_t value, std::int64_t minimum) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   check_at_least(what, value, minimum);
@@ -33,7 +33,7 @@ void check_count(std::string_view what, std::int64_t value, std::int64_t minimum
                    "give a smaller number");
 }
 
-// A data set of a program's own may promise more than it keeps.
+// A Dataset of the program may return columns that the loader cannot read in place.
 void check_stored(const Dataset& dataset) {
   const std::vector<at::Tensor>& stored = dataset.stored();
   if (stored.empty()) return;
@@ -63,7 +63,8 @@ const std::vector<std::string>& last_columns(const detail::LoaderSpec& spec) {
   return spec.blocks.back().columns;
 }
 
-// Columns of samples and those that pad() adds, each once.
+// Returns the columns of the samples and those that pad() adds. Throws UsageError if a name
+// repeats.
 std::vector<std::string> names_of(const std::vector<std::string>& columns,
                                   const std::vector<detail::PaddedColumn>& padded) {
   std::vector<std::string> names = columns;
@@ -74,7 +75,8 @@ std::vector<std::string> names_of(const std::vector<std::string>& columns,
   return names;
 }
 
-// Where the columns of the next block come from. The results stand where the first input stood.
+// Returns name and origin of each column of the next block. The results take the position of the
+// first input.
 std::vector<std::pair<std::string, detail::Join::Source>> sources_of(
     const std::vector<std::string>& columns, const std::vector<std::size_t>& inputs,
     const std::vector<std::string>& results) {
@@ -91,7 +93,7 @@ std::vector<std::pair<std::string, detail::Join::Source>> sources_of(
   return sources;
 }
 
-// FNV-1a, of 64 bits.
+// Hashes numbers by 64-bit FNV-1a.
 std::uint64_t digest_of(const std::vector<std::int64_t>& numbers) {
   std::uint64_t digest = 0xcbf29ce484222325;
   for (const std::int64_t number : numbers) {
@@ -172,7 +174,7 @@ void DataLoader::check_numbered(const char* what) const {
                    "such samples have shuffle_buffer, strided shards and batch");
 }
 
-// Streams share the spec with the data loader, so a change makes a new one.
+// Streams share the spec with the loader, so a change makes a copy of it.
 template <typename Change>
 DataLoader& DataLoader::edit(const Change& change) {
   auto spec = std::make_shared<detail::LoaderSpec>(*spec_);

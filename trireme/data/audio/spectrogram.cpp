@@ -17,7 +17,7 @@
 namespace trireme::data {
 namespace {
 
-// The settings with all defaults filled in.
+// The settings with all defaults filled in. Also the function that a transform copies.
 class Spectrogram {
  public:
   explicit Spectrogram(SpectrogramOptions options) : options_(std::move(options)) {

@@ -113,6 +113,8 @@ const std::vector<std::string>& LoaderSpec::source_columns() const {
   return dataset ? dataset->columns() : iterable->columns();
 }
 
+// With kPad all shards have a full batch if at least one of them has a sample; with kDrop only a
+// batch that is full on all shards counts.
 LoaderSpec::Part LoaderSpec::part_of(std::int64_t samples, std::int64_t batch_rows) const {
   const std::int64_t own = shard_size(samples, shard);
   if (last == LastBatch::kPad) return {own, largest_shard(samples, shard) > 0 ? batch_rows : 0};
@@ -133,6 +135,7 @@ std::int64_t LoaderSpec::samples_per_pass() const {
     const std::int64_t own = shard_size(size(), shard);
     kept = last == LastBatch::kDrop ? own / rows * rows : own;
   }
+  // An uneven shard without samples has no batches, which is not an error.
   const bool may_be_empty = shard.remainder == Remainder::kUneven && shard_size(size(), shard) == 0;
   if (kept > 0 || may_be_empty ||
       (buckets && shard.remainder == Remainder::kUneven && last != LastBatch::kDrop)) {
@@ -160,7 +163,7 @@ std::int64_t LoaderSpec::batches_per_pass() const {
     }
     return batches;
   }
-  // Padded, all shards have as many batches as the largest one.
+  // With padding, all shards have as many batches as the largest one.
   const std::int64_t covered = last == LastBatch::kPad ? largest_shard(size(), shard) : samples;
   return (covered + rows - 1) / rows;
 }

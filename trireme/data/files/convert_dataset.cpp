@@ -75,7 +75,7 @@ Conversion fashion_mnist_to_cifar10(const fs::path& from, const fs::path& to, st
   }
 
   const Conversion written{std::min(limit, train.count()), std::min(limit, test.count())};
-  // Always all files, so that none of an earlier and larger conversion is left among them.
+  // Always writes all files, so that none of an earlier, larger conversion is left.
   const std::int64_t share = (written.train + kTrainFiles - 1) / kTrainFiles;
   for (std::int64_t i = 0; i < kTrainFiles; ++i) {
     write_records(train, std::min(i * share, written.train),

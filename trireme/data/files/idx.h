@@ -13,11 +13,12 @@ namespace trireme::data {
 
 /// Grey images of one byte per pixel in row-major order, and one label for each.
 struct ImageSet {
-  std::int64_t height = 0;
-  std::int64_t width = 0;
-  std::vector<std::uint8_t> pixels;
-  std::vector<std::uint8_t> labels;
+  std::int64_t height = 0;           ///< The height of an image in pixels.
+  std::int64_t width = 0;            ///< The width of an image in pixels.
+  std::vector<std::uint8_t> pixels;  ///< All images, one after the other.
+  std::vector<std::uint8_t> labels;  ///< The label of each image.
 
+  /// Returns the number of images.
   std::int64_t count() const { return static_cast<std::int64_t>(labels.size()); }
 };
 

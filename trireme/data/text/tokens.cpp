@@ -66,7 +66,7 @@ void TokenWriter::add(std::span<const std::int64_t> tokens) {
         most < std::numeric_limits<std::int32_t>::max() ? "give at::kUInt32, here and to token_file"
                                                         : "check what made the tokens");
   }
-  // The bytes of a token in the file are the first of its int64.
+  // On a little-endian machine, the low bytes of an int64 come first.
   const std::size_t token_bytes = c10::elementSize(dtype_);
   for (const std::int64_t token : tokens) {
     const std::size_t at = buffer_.size();

@@ -17,7 +17,7 @@ namespace {
 using detail::Form;
 using detail::Real;
 
-// Results have the dtype in which the arithmetic is done.
+// Results have the dtype of the arithmetic.
 Form real_form(const Form& input) {
   return {input.dtype == at::kDouble ? at::kDouble : at::kFloat, input.sizes};
 }
@@ -118,7 +118,7 @@ class Normalize final : public detail::Pointwise {
       auto* y = reinterpret_cast<Number*>(output);
       const auto mean = static_cast<Number>(mean_[place]);
       const auto std = static_cast<Number>(std_[place]);
-      // A division and not a product with 1 / std: the same bits as torchvision.
+      // Divides instead of multiplying by 1 / std, to get the same bits as torchvision.
       for (std::int64_t i = 0; i < count; ++i) y[i] = (static_cast<Number>(x[i]) - mean) / std;
     });
   }

@@ -52,10 +52,10 @@ std::int64_t number_of(const Vocabulary& vocabulary, std::string_view what,
                   "name tokens of the vocabulary");
 }
 
-// The rest is Hugging Face's tokenizer.json.
+// The functions below read Hugging Face's tokenizer.json.
 
 void add_model(WordPieceRecipe& recipe, const json& model, const TokenizerFile& file) {
-  // Old files do not say the type, but then BPE has merges.
+  // Old files have no type, but a BPE model has merges.
   const json& type = member(model, "type");
   const bool is_old = type.is_null() && model.is_object() && !model.contains("merges");
   if (type != "WordPiece" && !is_old) refuse(file, "model.type", type, "\"WordPiece\"");
