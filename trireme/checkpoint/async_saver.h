@@ -64,7 +64,8 @@ class AsyncSaver {
   /// Returns true while files are being written.
   bool is_busy() const;
 
-  /// Returns the time from the start of the last successful save until it was on disk.
+  /// Returns the time from the start of the last successful save until it was on disk. Call it only
+  /// when no save is running.
   std::chrono::duration<double> seconds() const;
 
  private:

@@ -27,7 +27,8 @@ struct Saved {
   at::Tensor tensor;
 };
 
-// Reduces what is Partial, in the order of the list, once every rank can do its part of the rest.
+// Reduces Partial tensors in the order of the list. All ranks first agree that they can make their
+// parts, so that no rank waits in a reduction for one that has failed.
 void complete(std::vector<Saved>& all, const RankGrid& grid, const comm::Group& group) {
   if (std::ranges::none_of(all, [](const Saved& item) { return is_partial(item.tensor); })) return;
   agree(group, "cannot save", [&]() -> std::string {

@@ -45,7 +45,7 @@ FlatRange range_of(const Layout& layout) {
   return {};
 }
 
-// The grid's axis that an axis of a layout is.
+// Returns the axis of the grid that corresponds to an axis of a layout.
 std::size_t axis_in(const std::string& name, const Layout& layout, int axis,
                     const std::vector<std::int64_t>& own, const RankGrid& grid) {
   const DeviceMesh mesh = layout.mesh();
@@ -103,6 +103,8 @@ Slice slice_of(at::IntArrayRef shape, const Layout& layout) {
 
 std::vector<int> holders_of(const std::string& name, const Layout& layout, const RankGrid& grid) {
   const std::vector<std::int64_t> own = coordinate_in(grid, grid.rank);
+  // The axes along which ranks hold different elements. Ranks that have this rank's coordinates on
+  // all of them hold the same elements.
   std::vector<std::size_t> cutting;
   for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
     if (layout[axis].is_replicate() || layout.mesh().size(axis) == 1) continue;

@@ -77,7 +77,7 @@ void make_folders(const fs::path& folder, FileLayer& files) {
     if (files.make_folder(next) != 0 && errno != EEXIST) {
       throw_cannot("create the checkpoint folder", next, errno);
     }
-    // Where one may make folders one need not be allowed to read, which flushing takes.
+    // Flushing needs read permission, which a user who may create folders need not have.
     const fs::path above = next.has_parent_path() ? next.parent_path() : ".";
     if (::access(above.c_str(), R_OK) == 0) flush_names(above, files);
   }
@@ -110,7 +110,8 @@ OutputFile::OutputFile(fs::path path, FileLayer& files)
 }
 
 void OutputFile::append(std::span<const std::byte> bytes) {
-  // The disk works while the next bytes are made; advice, so that no failure counts.
+  // Asks the kernel to start writing, so that the disk works while the next bytes are made. This is
+  // only advice, so a failure does not matter.
   constexpr std::int64_t kSendBytes = std::int64_t{8} << 20;
   write_at(end_, bytes);
   end_ += static_cast<std::int64_t>(bytes.size());

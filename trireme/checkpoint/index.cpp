@@ -35,7 +35,7 @@ std::uint32_t checksum(json document) {
   return crc32_of(std::as_bytes(std::span(text)));
 }
 
-// A text as it is where JSON can hold it, else its bytes as hexadecimal digits.
+// Returns a text unchanged if JSON can hold it, otherwise its bytes as hexadecimal digits.
 json text_to_json(const std::string& text) {
   try {
     json value = text;
@@ -67,7 +67,8 @@ std::string text_from_json(const json& value) {
   return text;
 }
 
-// JSON has numbers of any size, and fractions, of which a cast would make something else.
+// Returns an integer. JSON has numbers of any size and fractions, which a cast would silently
+// change.
 template <typename Integer>
 Integer integer_of(const json& value) {
   if (value.is_number_unsigned()) {
@@ -104,7 +105,7 @@ Entries entries_from_json(const json& value) {
   return entries;
 }
 
-// The range of a piece of either kind that has one.
+// Returns the range of a piece, or null if it is a box.
 template <typename Variant>
 auto* range_of(Variant& slice) {
   auto* const part = std::get_if<BoxRange>(&slice);
@@ -198,7 +199,7 @@ void read_contents(const json& document, Index& index) {
   }
 }
 
-// In quotation marks, and on one line whatever is in it.
+// Returns a name in quotes, on one line whatever it contains.
 std::string quoted(const std::string& name) {
   std::string text = json(name).dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
                                      json::error_handler_t::replace);
@@ -217,7 +218,8 @@ void check_files(const Index& index, const fs::path& file) {
   }
 }
 
-// What a reader relies on besides: bytes inside of files, a checksum for each block.
+// Checks what the reader relies on: pieces lie within their files and have a checksum for each
+// block.
 void check_places(const Index& index, const fs::path& file) {
   for (const auto& [section, tensors] : index.sections) {
     for (const auto& [name, tensor] : tensors) {
@@ -236,6 +238,8 @@ void check_places(const Index& index, const fs::path& file) {
   }
 }
 
+// Compares the file `order` with the index. A checkpoint copied from another one may have a wrong
+// number.
 void check_order(const fs::path& folder, std::int64_t order) {
   const fs::path file = folder / kOrderFile;
   constexpr std::int64_t kMostBytes = 64;
@@ -248,7 +252,8 @@ void check_order(const fs::path& folder, std::int64_t order) {
       file, join_message("is damaged: it should hold ", order, ", the number in ", kIndexFile));
 }
 
-// The text of a document with its checksum put in, which is that of the document without it.
+// Returns the text of a document with its checksum added. The checksum is that of the document
+// without it.
 std::string seal(json document) {
   try {
     document[kOwnChecksum] = checksum(document);
@@ -259,7 +264,7 @@ std::string seal(json document) {
   }
 }
 
-// The document of a file, its checksum verified; `format` is the one expected.
+// Reads a document and verifies its checksum. `format` is the expected format.
 json read_sealed(const fs::path& file, int format) {
   InputFile input = open_input(file);
   const auto content = read_text(input, kMostIndexBytes);
@@ -281,7 +286,7 @@ json read_sealed(const fs::path& file, int format) {
     throw_bad_file(file, join_message("is of format ", found.dump(), ", expected ", format),
                    "read it with the version of Trireme that wrote it");
   }
-  // A flipped bit may leave the meaning, not the text.
+  // Compares the text as well, because a flipped bit may change the text but not its meaning.
   const bool is_own_text =
       text == document.dump(1) + "\n" || (format == 1 && text == document.dump(2) + "\n");
   if (!is_own_text || document.value(kOwnChecksum, json()) != checksum(document)) {

@@ -65,7 +65,8 @@ void describe_section(const std::string& name, const Section& tensors, TextWrite
   }
 }
 
-// In what two tensors of one name differ; empty for the same bits.
+// Returns a message about the difference between two tensors, or an empty string if they are
+// bitwise equal.
 std::string difference(const at::Tensor& one, const at::Tensor& other) {
   if (one.scalar_type() != other.scalar_type() || one.sizes() != other.sizes()) {
     return join_message("is ", dtype_name(one.scalar_type()), " ", one.sizes(), " in the one, ",

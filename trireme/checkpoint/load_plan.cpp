@@ -39,7 +39,7 @@ LoadPlan plan_load(const Reader& reader, const std::vector<WantedTensor>& wanted
     throw CheckpointError(join_message(source, " has no tensor '", saved, "' to be '", name, "'"),
                           "trireme checkpoint inspect lists what there is");
   }
-  std::set<std::string> left_out;  // when it was saved
+  std::set<std::string> left_out;  // Tensors that were left out when the checkpoint was saved.
   for (const std::string& saved : reader.left_out("model")) {
     left_out.insert(name_in_module(saved, options));
   }

@@ -18,7 +18,7 @@ struct Member {
   at::Tensor tensor;
 };
 
-// Parameters, then buffers, each in the order of registration.
+// Returns parameters, then buffers, each in the order of registration.
 std::vector<Member> members_of(const torch::nn::Module& module) {
   std::vector<Member> members;
   for (const auto& item : module.named_parameters())
@@ -28,7 +28,7 @@ std::vector<Member> members_of(const torch::nn::Module& module) {
   return members;
 }
 
-// What is wrong with the saved tensor for this member; empty where it fits.
+// Returns a message if the saved tensor does not match this member; otherwise an empty string.
 std::string misfit(const Member& member, const TensorMap& tensors) {
   const auto found = tensors.find(member.name);
   if (found == tensors.end()) {

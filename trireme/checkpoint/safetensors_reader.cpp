@@ -21,8 +21,9 @@ namespace {
 
 using nlohmann::json;
 
-// Finds names that stand twice, of which a document keeps the last: those of the outermost object,
-// in one pass. A callback of json::parse would look through all that came before at each tensor.
+// Finds names that occur twice in the outermost object; a parsed document keeps only the last one.
+// This is a single pass. A callback of json::parse would search all earlier entries for each
+// tensor.
 class RepeatedName final : public nlohmann::json_sax<json> {
  public:
   const std::string& found() const { return found_; }
@@ -129,8 +130,7 @@ std::string FileReader::read_header() {
 }
 
 json FileReader::parse_header(const std::string& text) const {
-  // Before anything goes down into it by recursion.
-  constexpr std::size_t kDepthOfSizes = 3;  // header, tensor and shape
+  constexpr std::size_t kDepthOfSizes = 3;  // Header, tensor and shape.
   if (json_depth(text) > kDepthOfSizes) {
     fail("has a damaged header: lists in lists, where a tensor has numbers");
   }
@@ -207,8 +207,8 @@ HeaderTensor FileReader::parse_entry(const std::string& name, const json& value)
   return entry;
 }
 
-// Entries in the order of their bytes, which have to follow each other without gap up to the end of
-// the file.
+// Returns the entries in the order of their bytes. These must be consecutive, without gaps, up to
+// the end of the file.
 std::vector<HeaderTensor> FileReader::parse_entries(const json& header) const {
   std::vector<HeaderTensor> entries;
   for (const auto& [name, value] : header.items()) {
@@ -218,7 +218,7 @@ std::vector<HeaderTensor> FileReader::parse_entries(const json& header) const {
                     [](const HeaderTensor& entry) { return std::pair(entry.begin, entry.end); });
   std::int64_t expected = 0;
   for (HeaderTensor& entry : entries) {
-    // Unsigned: a header may say anything up to 2^63-1, and the data begin behind it.
+    // Unsigned, because offsets may be up to 2^63 - 1 and the beginning of the data is added.
     const auto data_begin = static_cast<std::uint64_t>(data_begin_);
     const std::uint64_t begin = data_begin + static_cast<std::uint64_t>(entry.begin);
     if (entry.begin != expected) {
@@ -254,7 +254,7 @@ at::Tensor FileReader::read_tensor(const HeaderTensor& entry, std::uint32_t& crc
   return tensor;
 }
 
-// Real pairs that are said to be complex numbers.
+// Converts an entry of real pairs that is marked as complex.
 void FileReader::restore_complex(HeaderTensor& entry, const std::string& dtype) const {
   const Dtype* const known = find_dtype(dtype);
   const bool is_pair = known != nullptr && c10::isComplexType(known->type) &&

@@ -17,8 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kAlignment =
-    64;  // of the first tensor; a cache line, and what LibTorch allocates
+// The alignment of the first tensor: a cache line, and the alignment of LibTorch's allocator.
+constexpr std::int64_t kAlignment = 64;
 
 [[noreturn]] void refuse(const std::string& name, std::string_view what, std::string_view hint) {
   throw UsageError(join_message("cannot write tensor '", name, "' to a safetensors file: ", what),
