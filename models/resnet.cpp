@@ -14,8 +14,7 @@ torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out, std::int64_t ke
       torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-// The 1x1 convolution on the shortcut; empty, which passes everything through, where the shape
-// stays.
+// Returns the 1x1 convolution on the shortcut; empty, the identity, if the shape stays the same.
 torch::nn::Sequential shortcut(std::int64_t in, std::int64_t out, std::int64_t stride) {
   if (stride == 1 && in == out) return nullptr;
   return torch::nn::Sequential(convolution(in, out, 1, stride), torch::nn::BatchNorm2d(out));

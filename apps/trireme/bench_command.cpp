@@ -75,7 +75,7 @@ std::vector<std::size_t> parse_sizes(const std::string& text) {
   return sizes;
 }
 
-// This very command again, once for each rank.
+// Runs this command again, once for each rank.
 int run_ranks(const Arguments& arguments) {
   const CommBenchmark& benchmark = arguments.benchmark;
   launch::RunOptions options;

@@ -16,7 +16,7 @@ using Kind = CheckpointTask::Kind;
 
 constexpr std::int64_t kMostMinutes = 100LL * 366 * 24 * 60;
 
-// Options that another one, or a path, makes meaningless.
+// Rejects options that have no effect because of another option or a path.
 void refuse_without_effect(const CLI::App& command, const CheckpointTask& task) {
   if (task.kind == Kind::kConvert) {
     const bool is_one_file = task.paths.at(1).ends_with(".safetensors");
@@ -33,7 +33,7 @@ void refuse_without_effect(const CLI::App& command, const CheckpointTask& task) 
   }
 }
 
-// A command below `checkpoint` that does a task of its own.
+// Adds a subcommand of `checkpoint` that executes a task.
 CLI::App* add(CLI::App& command, const std::shared_ptr<CheckpointTask>& task, Kind kind,
               const std::string& name, const std::string& description) {
   CLI::App* const own = command.add_subcommand(name, description);

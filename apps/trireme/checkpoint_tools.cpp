@@ -50,7 +50,7 @@ int convert(const CheckpointTask& task) {
   return 0;
 }
 
-// What stands before `-<epoch>_<step>` in the names of a folder.
+// Returns the prefixes of the checkpoints in a folder: the names up to `-<epoch>_<step>`.
 std::vector<std::string> prefixes_in(const std::filesystem::path& folder) {
   std::set<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -19,7 +19,7 @@ struct ReportOptions {
   std::filesystem::path output;
 };
 
-// Folders of one name are told apart by their paths as they were typed.
+// Distinguishes folders with the same name by their paths as typed.
 void name_apart(std::vector<report::RunLog>& runs,
                 const std::vector<std::filesystem::path>& folders) {
   std::map<std::string, int> uses;

@@ -52,7 +52,7 @@ struct Arguments {
 
 void add_options(CLI::App& command, Arguments& arguments) {
   launch::RunOptions& options = arguments.options;
-  // The other names are those of other launchers; -np is accept_mpirun_words'.
+  // The other names are those of other launchers; accept_mpirun_words() handles -np.
   command.add_option("-n,--nproc,--nproc-per-node,--nproc_per_node,--np,--ranks", options.processes,
                      "Ranks on this host (default: one for each available core)");
   command.add_option("--nnodes", options.nodes, "Hosts of the run (default: 1)");
@@ -97,8 +97,8 @@ void add_options(CLI::App& command, Arguments& arguments) {
   command.add_flag("--dry-run", arguments.dry_run, "Print what would run, and start nothing");
 }
 
-// The program with its arguments: what CLI11 did not know (it stops there), and what stood after
-// `--`.
+// Returns the program with its arguments: the words from the first one that CLI11 did not
+// recognize, and those after `--`.
 std::vector<std::string> program_of(const CLI::App& command, const std::vector<std::string>& tail) {
   std::vector<std::string> program = command.remaining();
   if (!program.empty() && program.front().starts_with('-')) {
@@ -135,7 +135,7 @@ std::chrono::seconds seconds_of(std::string_view option, std::int64_t seconds) {
 
 void accept_mpirun_words(std::vector<std::string>& words) {
   if (words.empty() || words.front() != "run") return;
-  // Up to the program, whose words are its own. A flag has no value, other options have one.
+  // Stops at the program, whose words are not ours. A flag has no value; other options have one.
   for (std::size_t i = 1; i < words.size() && words[i].starts_with('-'); ++i) {
     if (words[i] == "-np") words[i] = "-n";
     const bool is_flag = words[i] == "--dry-run" || words[i] == "--help" || words[i] == "-h";

@@ -49,7 +49,7 @@ constexpr const char* kSearch = "search";
 constexpr const char* kSearchV = "search-v";
 constexpr const char* kAll = "all";
 
-// Of one micro-batch in a stage; sums of them stay below 2^63.
+// The limit for one micro-batch in a stage; sums stay below 2^63.
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 
 struct Options {
@@ -80,7 +80,8 @@ std::vector<std::string> kinds() {
   return names;
 }
 
-// One number for each stage: those given, or an equal part of one that stands for a rank.
+// Returns one number for each stage. A single number stands for all stages of a rank and is divided
+// equally.
 template <typename Number>
 std::vector<Number> for_stages(const std::vector<Number>& given, const char* option, int num_stages,
                                int num_ranks) {
@@ -139,7 +140,7 @@ std::vector<StageBytes> bytes_for(const Options& options, int num_stages, int nu
   return bytes;
 }
 
-// What the first rank keeps under 1F1B.
+// Returns the bytes that the first rank keeps under 1F1B.
 std::int64_t cap_of_1f1b(const Options& options, const std::vector<StageBytes>& bytes,
                          const std::vector<int>& placement) {
   std::vector<std::int64_t> of_rank(static_cast<std::size_t>(options.ranks), 0);
@@ -259,7 +260,7 @@ void compare_all(Options options) {
   print_table(options, results);
 }
 
-// Options that others make meaningless.
+// Rejects options that have no effect because of other options.
 void refuse_without_effect(const CLI::App& command, const Options& options) {
   if (!options.read.empty()) {
     for (const char* option : {"--ranks", "--micro-batches", "--chunks"}) {
