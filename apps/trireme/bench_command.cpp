@@ -26,9 +26,10 @@ constexpr const char* kDescription = R"(Time a collective over the ranks of this
 or over ranks that a launcher starts, on any number of hosts:
   trireme run --nnodes 2 ... -- trireme bench comm
 
-A size is the greatest buffer of a rank: the input, or for all_gather the output.
-Latency is the slowest rank's. Algorithm bandwidth is size by latency; bus bandwidth
-is what went over the slowest link then, which compares with what hardware can do.)";
+A size is that of a rank's largest buffer: the input, or the output for all_gather.
+Latency is that of the slowest rank. Algorithm bandwidth is size divided by latency.
+Bus bandwidth is the traffic on the busiest link divided by latency; compare it with
+the bandwidth of the hardware.)";
 
 struct Arguments {
   CommBenchmark benchmark;
@@ -120,19 +121,19 @@ void add_bench_command(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   command
       ->add_option("--ranks", arguments->ranks,
-                   "Processes (default: one for each available core, 2 at least)")
+                   "Number of ranks (default: one for each available core, at least 2)")
       ->check(integer_from(1, 4096));
   command->add_option("--sizes", arguments->sizes, "Bytes, such as 4,64K,1M or 4:256M")
       ->capture_default_str();
   command
       ->add_option("--engine", arguments->benchmark.engine,
-                   "As trireme doctor lists them (default: TRIREME_ENGINE, or auto)")
+                   "Engine, as listed by trireme doctor (default: TRIREME_ENGINE, or auto)")
       ->option_text("NAME");
   command->add_option("--dtype", arguments->benchmark.dtype, "Type of the elements")
       ->check(one_of({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
                       "int8", "uint8"}))
       ->capture_default_str();
-  command->add_option("--collective", arguments->benchmark.collective, "What to time")
+  command->add_option("--collective", arguments->benchmark.collective, "Collective to time")
       ->check(one_of({"all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"}))
       ->capture_default_str();
   command->callback([arguments] { bench(*arguments); });

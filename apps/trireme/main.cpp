@@ -27,13 +27,13 @@ constexpr int kCannotStart = 2;
 
 void add_doctor_command(CLI::App& app) {
   CLI::App* const command =
-      app.add_subcommand("doctor", "Say what works on this machine, and how to fix the rest");
+      app.add_subcommand("doctor", "Examine this machine and say how to fix problems");
   const auto as_rank = std::make_shared<bool>(false);
   command->add_flag("--as-rank", *as_rank)->group("");  // Hidden; used by the self-test.
   const auto dumps = std::make_shared<std::string>();
   command->add_option(
       "--dump", *dumps,
-      "Compare what the ranks of a failed run wrote into this folder (TRIREME_DUMP)");
+      "Compare the dumps of the ranks of a failed run in this folder (TRIREME_DUMP)");
   command->callback([as_rank, dumps] {
     if (!dumps->empty()) {
       std::cout << trireme::comm::compare_dumps(trireme::comm::read_dumps(*dumps));

@@ -35,15 +35,15 @@ using schedule::StageBytes;
 using schedule::Times;
 
 constexpr const char* kDescription =
-    R"(Make a schedule of a pipeline, prove that it can be executed, and say how long a step takes:
+    R"(Make a pipeline schedule, verify that it can be executed, and predict the time of a step:
   trireme schedule 1f1b --ranks 4 --micro-batches 8 --svg 1f1b.svg
-all kinds beside each other:
+compare all kinds:
   trireme schedule all --forward 18.5 --backward-input 18.1 --backward-weight 9.3
-or one from a file, perhaps edited by hand:
+read one from a file:
   trireme schedule --read mine.txt
 
-Times and bytes are those of one micro-batch: one number, of all stages of a rank together, or one
-for each stage with commas between.)";
+Times and bytes are those of one micro-batch: one number for all stages of a rank together, or one
+for each stage, separated by commas.)";
 
 constexpr const char* kSearch = "search";
 constexpr const char* kSearchV = "search-v";
@@ -309,12 +309,12 @@ void add_schedule_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand("schedule", kDescription);
   auto names = kinds();
   names.emplace_back(kAll);
-  command->add_option("kind", options->kind, "What to make")->check(one_of(names));
-  command->add_option("--read", options->read, "Take the schedule from this file instead");
-  command->add_option("--ranks", options->ranks, "How many ranks")
+  command->add_option("kind", options->kind, "Kind of schedule")->check(one_of(names));
+  command->add_option("--read", options->read, "Read the schedule from this file instead");
+  command->add_option("--ranks", options->ranks, "Number of ranks")
       ->check(integer_from(1, INT_MAX))
       ->capture_default_str();
-  command->add_option("--micro-batches", options->micro_batches, "How many micro-batches")
+  command->add_option("--micro-batches", options->micro_batches, "Number of micro-batches")
       ->check(integer_from(1, INT_MAX))
       ->capture_default_str();
   command->add_option("--chunks", options->chunks, "Stages of each rank, for interleaved")
@@ -329,30 +329,31 @@ void add_schedule_command(CLI::App& app) {
   add_times("--forward", options->forward, "Time of forward [1]");
   add_times("--backward-input", options->backward_input, "Time of the input's gradients [1]");
   add_times("--backward-weight", options->backward_weight, "Time of the weights' gradients [1]");
-  add_times("--backward", options->backward, "Time of both at once [their sum]");
-  command->add_option("--communication", options->communication, "Time until a message is there")
+  add_times("--backward", options->backward, "Time of a backward that is not split [their sum]");
+  command->add_option("--communication", options->communication, "Time of a message")
       ->check(number_from_zero())
       ->option_text("MS");
   command
       ->add_option("--activation-bytes", options->activation_bytes,
-                   "Kept from forward to backward, or its input part")
+                   "Bytes kept from forward to backward, or to its input part")
       ->delimiter(',')
       ->check(integer_from(0, kMostBytes))
       ->option_text("BYTES");
   command
       ->add_option("--weight-input-bytes", options->weight_input_bytes,
-                   "Kept from the input part to the weight part [as many]")
+                   "Bytes kept from the input part to the weight part [the same]")
       ->delimiter(',')
       ->check(integer_from(0, kMostBytes))
       ->option_text("BYTES");
   command
       ->add_option("--memory-cap", options->memory_cap,
-                   "Most that a rank may keep [search: what 1f1b keeps on rank 0]")
+                   "Maximum that a rank may keep [search: the bytes of 1f1b on rank 0]")
       ->check(integer_from(1))
       ->option_text("BYTES");
   command
-      ->add_option("--outstanding", options->outstanding,
-                   "Messages that may be sent and not received, 0 for rendezvous [any number]")
+      ->add_option(
+          "--outstanding", options->outstanding,
+          "Maximum of messages sent but not received; 0: a send waits for its receive [no limit]")
       ->check(integer_from(0, INT_MAX))
       ->option_text("NUMBER");
   command->add_option("--recompute", options->recompute, "Stages whose activations are recomputed")
@@ -361,13 +362,14 @@ void add_schedule_command(CLI::App& app) {
       ->option_text("STAGES");
   command
       ->add_option("--offload", options->offload,
-                   "Stages whose activations are in host memory where backward is far off")
+                   "Stages whose activations move to host memory if backward is far off")
       ->delimiter(',')
       ->check(integer_from(0, INT_MAX))
       ->option_text("STAGES");
-  command->add_option("--output", options->output, "Write the schedule, with its messages");
-  command->add_option("--svg", options->svg, "Write a picture");
-  command->add_option("--trace", options->trace, "Write a trace for chrome://tracing or Perfetto");
+  command->add_option("--output", options->output, "File for the schedule with its messages");
+  command->add_option("--svg", options->svg, "File for a picture");
+  command->add_option("--trace", options->trace,
+                      "File for a trace for chrome://tracing or Perfetto");
   command->callback([options, command] { run(*command, *options); });
 }
 
