@@ -16,12 +16,12 @@
 
 namespace trireme::checkpoint {
 
-/// What a save does while the previous one is still running: wait for it, or skip itself.
+/// The behaviour of a save while the previous one is running: wait for it, or skip itself.
 enum class WhenBusy { kWait, kSkip };
 
 /// Options of AsyncSaver.
 struct AsyncOptions {
-  /// What save() does while the previous save is running.
+  /// The behaviour of save() while the previous save is running.
   WhenBusy when_busy = WhenBusy::kWait;
   /// Receives the message of a failed save, and training continues. It is called on the thread that
   /// next calls save() or finish(), or destroys the saver. Without it, save() and finish() throw.

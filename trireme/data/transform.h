@@ -113,7 +113,7 @@ Transform random_resized_crop(std::int64_t height, std::int64_t width, double sc
                               double scale_max = 1, double ratio_min = 3 / 4.,
                               double ratio_max = 4 / 3.);
 
-/// What pad() adds around an image; the examples show a row a b c.
+/// The pixels that pad() adds around an image; the examples show a row a b c.
 enum class PadMode {
   kConstant,  ///< One value: 0 0 a b c 0 0.
   kReflect,   ///< The image mirrored at its outermost pixels: c b a b c b a.
@@ -158,10 +158,12 @@ enum class Interpolation {
 /// torchvision's RandomRotation.
 ///
 /// The size stays the same; pixels from outside the image are 0. The centre is ((W - 1) / 2, (H -
-/// 1) / 2). A positive angle rotates counter-clockwise with row 0 at the top, like PyTorch's rot90:
-/// the pixel (x, y) relative to the centre, x to the right and y down, gets the value at (x cos - y
-/// sin, x sin + y cos). grid_sample(align_corners=False) at these points gives the same values.
-/// Draws the angle.
+/// 1) / 2). A positive angle rotates counter-clockwise with row 0 at the top, like PyTorch's rot90.
+/// Relative to the centre, with x to the right and y down, the pixel (x, y) gets the value at
+///
+///     (x cos - y sin, x sin + y cos)
+///
+/// grid_sample(align_corners=False) at these points gives the same values. Draws the angle.
 ///
 /// Interpolation::kBilinear is for numeric dtypes and rounds integers to the nearest. Throws
 /// UsageError if `degrees` is negative or not finite.
@@ -189,10 +191,10 @@ Transform resize(std::int64_t height, std::int64_t width);
 /// Each result is clamped to black (0) and white (1 or 255); uint8 results are truncated.
 ///
 /// f is drawn from max(0, 1 - setting) to 1 + setting, for the hue from -setting to setting. A
-/// setting of 0 skips that adjustment. Draws the order, by shuffling the four as listed (for i = 3,
-/// 2, 1 swap i with below(i + 1)), then the four f as listed, including those that are skipped.
-/// Throws UsageError if a setting is negative or not finite, or hue is above 0.5. Rejects other
-/// dtypes, and images without three channels if saturation or hue is not 0.
+/// setting of 0 skips that adjustment. First draws the order, by shuffling the four as listed: for
+/// i = 3, 2, 1 swap i with below(i + 1). Then draws the four f as listed, including those that are
+/// skipped. Throws UsageError if a setting is negative or not finite, or hue is above 0.5. Rejects
+/// other dtypes, and images without three channels if saturation or hue is not 0.
 Transform color_jitter(double brightness = 0, double contrast = 0, double saturation = 0,
                        double hue = 0);
 

@@ -19,9 +19,10 @@ struct NpyHeader {
 };
 
 /// Reads the header of a little-endian file of format 1.0 or 2.0 in C order.
-/// @throws DataError with file and offset if the file is missing or of another kind; if its
-/// elements are in Fortran order, big-endian, structures, objects, text or dates; or if the file
-/// has fewer or more bytes than its header states.
+/// @throws DataError with file and offset if
+/// - the file is missing or of another kind,
+/// - its elements are in Fortran order, big-endian, structures, objects, text or dates, or
+/// - it has fewer or more bytes than its header states.
 NpyHeader read_npy_header(const std::filesystem::path& path);
 
 }  // namespace trireme::data

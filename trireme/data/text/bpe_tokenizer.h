@@ -28,8 +28,10 @@ class BpeTokenizer final : public Tokenizer {
   /// @param vocabulary a JSON object with the number of each token.
   /// @param merges one line with two tokens for each merge.
   /// @param special_tokens tokens of the vocabulary that encode() recognizes by their names.
-  /// @throws DataError with the file, and the line or token, if a file is missing or damaged, a
-  /// number or token is there twice, or a merge or special token is not in the vocabulary.
+  /// @throws DataError with the file, and the line or token, if
+  /// - a file is missing or damaged,
+  /// - a number or token is there twice, or
+  /// - a merge or special token is not in the vocabulary.
   static BpeTokenizer read(const std::filesystem::path& vocabulary,
                            const std::filesystem::path& merges,
                            const std::vector<std::string>& special_tokens = {});

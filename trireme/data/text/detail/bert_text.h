@@ -23,9 +23,8 @@ class BertText {
  public:
   explicit BertText(const BertTextOptions& options);
 
-  /// Returns the normalized text in UTF-8, without bytes that are not UTF-8. Whether a recently
-  /// added character is a mark or a capital depends on the Unicode version of the installed
-  /// utf8proc.
+  /// Returns the normalized text in UTF-8, without bytes that are not UTF-8. The Unicode version of
+  /// the installed utf8proc decides whether a recently added character is a mark or a capital.
   std::string normalize(std::string_view text) const;
 
  private:

@@ -16,8 +16,8 @@ extern const std::string_view kGpt2Words;
 
 /// A compiled regular expression. Const methods may be called concurrently.
 ///
-/// `\s` and `\S` use Unicode's White_Space. Which characters are letters or digits depends on the
-/// Unicode version of the installed PCRE2.
+/// `\s` and `\S` use Unicode's White_Space. The Unicode version of the installed PCRE2 decides
+/// which characters are letters or digits.
 class WordPattern {
  public:
   /// Compiles `expression`. Throws DataError with PCRE2's message if it is not a valid expression.
