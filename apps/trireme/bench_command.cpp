@@ -43,6 +43,7 @@ struct Arguments {
                     "powers of 1024");
 }
 
+// Parses a number with an optional unit K, M or G. `text` is the whole option, for the message.
 std::size_t parse_size(std::string_view word, const std::string& text) {
   std::size_t value = 0;
   const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
@@ -50,6 +51,7 @@ std::size_t parse_size(std::string_view word, const std::string& text) {
   constexpr std::string_view kUnits = "KMG";
   const std::size_t power = unit.empty() ? 0 : kUnits.find(unit) + 1;
   const int shift = static_cast<int>(10 * power);
+  // Compares before shifting, so the shift cannot overflow.
   constexpr std::size_t kMost = std::size_t{1} << 40;
   const bool is_unit = unit.empty() || (unit.size() == 1 && power != 0);
   if (failure != std::errc{} || !is_unit || value == 0 || value > kMost >> shift) {
@@ -58,6 +60,7 @@ std::size_t parse_size(std::string_view word, const std::string& text) {
   return value << shift;
 }
 
+// Parses a list of sizes, or a range `first:last` of powers of two.
 std::vector<std::size_t> parse_sizes(const std::string& text) {
   if (const std::size_t colon = text.find(':'); colon != std::string::npos) {
     std::vector<std::size_t> sizes;
@@ -100,6 +103,7 @@ int run_ranks(const Arguments& arguments) {
 void bench(Arguments& arguments) {
   arguments.benchmark.sizes = parse_sizes(arguments.sizes);
   const launch::Identity identity = launch::read_identity(Environment::of_process());
+  // Without a launcher, this process starts the ranks itself; otherwise it is one of them.
   if (identity.launcher == "alone") {
     if (const int code = run_ranks(arguments); code != 0) throw CLI::RuntimeError(code);
     return;

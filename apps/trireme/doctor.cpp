@@ -95,6 +95,7 @@ Finding look_at_tensor_memory() {
 
 Finding look_at_shared_memory() {
   constexpr std::int64_t kEnough = 1LL << 30;
+  // Collectives within a host use /dev/shm; containers often limit it to 64 MiB.
   const auto free = free_shared_memory();
   if (!free) {
     return {.is_good = false,
@@ -148,6 +149,7 @@ Finding try_two_processes() {
       quoted + " run -n 2 --timeout 60 -- " + quoted + " doctor --as-rank 2>&1";
   const auto start = std::chrono::steady_clock::now();
   std::string output;
+  // Uses the real launcher, so that the test includes the store, the engine and the environment.
   std::FILE* const pipe =
       ::popen(command.c_str(), "re");  // NOLINT(bugprone-command-processor): our own words
   if (pipe == nullptr)

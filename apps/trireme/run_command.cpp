@@ -104,6 +104,8 @@ std::vector<std::string> program_of(const CLI::App& command, const std::vector<s
   if (!program.empty() && program.front().starts_with('-')) {
     refuse_option(command, program.front(), "; options of your program come after its name");
   }
+  // A `--` before the program separates it from our options and is dropped; later ones belong to
+  // the program.
   const bool mark_is_ours = program.empty() && !tail.empty();
   program.insert(program.end(), tail.begin() + (mark_is_ours ? 1 : 0), tail.end());
   return program;
@@ -123,6 +125,7 @@ std::vector<std::pair<std::string, std::string>> split_variables(
   return variables;
 }
 
+// Limits a time, so that conversions to smaller units cannot overflow.
 std::chrono::seconds seconds_of(std::string_view option, std::int64_t seconds) {
   constexpr std::int64_t kOneMonth = 31LL * 24 * 3600;
   if (seconds >= 0 && seconds <= kOneMonth) return std::chrono::seconds(seconds);

@@ -96,6 +96,7 @@ std::vector<Number> for_stages(const std::vector<Number>& given, const char* opt
   return std::vector<Number>(stages, given.front() / chunks);
 }
 
+// Returns the times of each stage in the form that the simulator takes.
 Times times_for(const Options& options, int num_stages, int num_ranks) {
   const auto all = [&](const std::vector<Real>& given, const char* option) {
     std::vector<double> values;
@@ -119,6 +120,7 @@ Times times_for(const Options& options, int num_stages, int num_ranks) {
 
 bool has_bytes(const Options& options) { return !options.activation_bytes.empty(); }
 
+// Returns the bytes of each stage; a single entry without bytes if none were given.
 std::vector<StageBytes> bytes_for(const Options& options, int num_stages, int num_ranks) {
   if (!has_bytes(options)) {
     if (!options.weight_input_bytes.empty()) {
@@ -150,6 +152,7 @@ std::int64_t cap_of_1f1b(const Options& options, const std::vector<StageBytes>& 
   return std::ranges::max(of_rank) * std::min(options.ranks, options.micro_batches);
 }
 
+// Searches for a schedule within the memory cap; by default that of 1F1B.
 Schedule searched(const Options& options, std::vector<int> placement) {
   const int num_stages = static_cast<int>(placement.size());
   const auto bytes = bytes_for(options, num_stages, options.ranks);
@@ -181,6 +184,8 @@ struct Result {
   bool is_above_cap = false;
 };
 
+// Adds recomputation, offloading and messages to a schedule, verifies it, and predicts time and
+// memory.
 Result examine(const Options& options, Schedule made, bool has_messages) {
   const schedule::Messages messages{.outstanding = options.outstanding};
   made = schedule::with_recomputation(made, options.recompute);
@@ -193,6 +198,7 @@ Result examine(const Options& options, Schedule made, bool has_messages) {
   Result result;
   result.timeline = schedule::simulate(made, times, messages);
   for (const auto& rank : schedule::peak_memory(made, bytes)) {
+    // Counts micro-batches of a whole rank, which has several stages.
     const double chunks = static_cast<double>(num_stages) / made.num_ranks();
     result.peak_bytes = std::max(result.peak_bytes, rank.peak_bytes);
     result.kept = std::max(result.kept, rank.peak_unfinished / chunks);
@@ -254,6 +260,7 @@ void compare_all(Options options) {
   std::vector<Result> results;
   for (const std::string& kind : kinds()) {
     options.kind = kind;
+    // The other kinds have a fixed number of stages per rank.
     options.chunks = kind == "interleaved" ? chunks : 0;
     results.push_back(examine(options, made(options), /*has_messages=*/false));
   }

@@ -58,6 +58,7 @@ std::vector<TensorPart> parts_of(const torch::nn::Module& module,
   for (const auto& [section, name, tensor] : all) {
     parts.push_back(part_of(section, name, tensor, grid));
   }
+  // Set last, so that an error above leaves the state unchanged.
   if (optimizer != nullptr) state.own[kOptimizerScalars] = std::move(scalars);
   return parts;
 }
@@ -89,6 +90,7 @@ State load(const fs::path& path, torch::nn::Module& module, torch::optim::Optimi
     content = read_content(path, module, optimizer, grid.rank);
     return content.identity;
   });
+  // Assigns only after all ranks have read their parts of the same checkpoint.
   check_same(found, path);
   put_content(content, module, optimizer);
   return std::move(content.state);

@@ -18,6 +18,7 @@ namespace trireme::checkpoint {
 namespace fs = std::filesystem;
 
 int FileLayer::create(const fs::path& file) {
+  // O_EXCL and O_NOFOLLOW: never writes into an existing file or through a link.
   return ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
 }
 
@@ -60,6 +61,7 @@ void throw_cannot(std::string_view action, const fs::path& path, int error_numbe
 }
 
 void flush_names(const fs::path& folder, FileLayer& files) {
+  // Some file systems cannot flush folders.
   if (files.flush_folder(folder) == 0 || errno == EINVAL || errno == ENOTSUP) return;
   throw_cannot("flush", folder, errno);
 }
@@ -67,6 +69,7 @@ void flush_names(const fs::path& folder, FileLayer& files) {
 void make_folders(const fs::path& folder, FileLayer& files) {
   std::vector<fs::path> missing;
   std::error_code failure;
+  // Collects the missing folders from the innermost to the outermost.
   for (fs::path above = folder; !above.empty() && !fs::exists(above, failure);
        above = above.parent_path()) {
     missing.push_back(above);
@@ -74,6 +77,7 @@ void make_folders(const fs::path& folder, FileLayer& files) {
   }
   for (; !missing.empty(); missing.pop_back()) {
     const fs::path& next = missing.back();
+    // Another rank or program may have created it in the meantime.
     if (files.make_folder(next) != 0 && errno != EEXIST) {
       throw_cannot("create the checkpoint folder", next, errno);
     }

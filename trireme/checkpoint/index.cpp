@@ -29,6 +29,7 @@ using nlohmann::json;
 constexpr auto kOwnChecksum = "crc32";
 constexpr int kFormat = 2;
 
+// Returns the checksum of a document without its own entry.
 std::uint32_t checksum(json document) {
   document.erase(kOwnChecksum);
   const std::string text = document.dump();
@@ -312,6 +313,7 @@ std::string_view dtype_name(at::ScalarType dtype) {
 }
 
 std::string write_index(const Index& index) {
+  // nlohmann::json sorts keys, so equal indices have equal text.
   json ranks = json::array();
   for (const Entries& entries : index.state.of_ranks) ranks.push_back(entries_to_json(entries));
   json document{{"format", kFormat},
@@ -356,6 +358,7 @@ Index read_index(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) return index_of_file(path);
   const fs::path file = path / kIndexFile;
+  // A folder without index.json but with state.json is of format 1.
   if (!fs::exists(file, ignored) && fs::exists(path / kStateFile, ignored)) {
     return index_of_format_1(path);
   }
@@ -410,6 +413,7 @@ Index join_indices(const std::vector<std::string>& by_rank) {
     all.state.of_ranks.push_back(entries_from_json(document.at("own")));
     Index own;
     read_contents(document, own);
+    // File names contain the rank, so they cannot collide.
     all.files.merge(own.files);
     for (const auto& [section, names] : own.left_out) {
       all.left_out[section].insert(names.begin(), names.end());

@@ -71,6 +71,7 @@ void check_module_tensors(const TensorMap& tensors, const torch::nn::Module& mod
     known.insert(member.name);
     const std::string problem = misfit(member, tensors);
     if (problem.empty()) continue;
+    // The message shows the first problem and counts the others.
     if (first.empty()) {
       first = join_message(member.kind, " '", member.name, "' ", problem);
     } else {

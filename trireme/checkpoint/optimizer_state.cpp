@@ -171,12 +171,15 @@ OptimizerState collect(const Optimizer& optimizer,
 
     for (std::size_t place = 0; place < names[index].size(); ++place) {
       const std::string& name = names[index][place];
+      // A parameter without gradients has no state yet.
       const auto found = optimizer.state().find(group.params()[place].unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;
       json& fields = states[name] = json::object();
       Kind::visit_state(dynamic_cast<typename Kind::ParameterState&>(*found->second),
                         [&](const char* field, const auto& value) {
                           if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+                            // Marks fields that are tensors, so that a missing file is noticed when
+                            // the state is loaded.
                             fields[field] = value.defined() ? json("tensor") : json(nullptr);
                             if (value.defined())
                               result.tensors[tensor_name(name, field)] = value.detach();
@@ -223,6 +226,7 @@ class Restorer {
         read_state(names[index][place], *found, optimizer.param_groups()[index].params()[place]);
       }
     }
+    // State that nobody uses would be lost silently.
     if (tensors_used_ != saved_.tensors.size()) {
       fail(join_message("holds ", saved_.tensors.size(),
                         " tensors, of which this optimizer knows only ", tensors_used_));
@@ -326,6 +330,7 @@ std::string join_scalars(const std::vector<std::string>& by_rank, std::string_vi
     for (const std::string& scalars : by_rank) {
       const json own = json::parse(scalars);
       for (const auto& [name, fields] : own.at("state").items()) {
+        // Ranks that step parts of the same parameter have equal numbers.
         if (!all.at("state").contains(name)) all["state"][name] = fields;
       }
     }

@@ -108,6 +108,7 @@ void FileReader::fill(std::int64_t offset, std::span<std::byte> bytes,
   if (const auto failure = read_bytes(file_.get(), offset, bytes)) fail(*failure, what);
 }
 
+// Reads the header. Its length is checked against the file before memory is allocated for it.
 std::string FileReader::read_header() {
   if (file_bytes_ < kLengthBytes) {
     fail(join_message("is cut short: it has ", file_bytes_,
@@ -276,6 +277,7 @@ FileHeader FileReader::header() {
   header.tensors = parse_entries(document);
   header.file_bytes = file_bytes_;
   header.header_bytes = data_begin_;
+  // Metadata with a prefix of this library are interpreted; the others are returned to the caller.
   const json metadata = document.value(kMetadataKey, json::object());
   if (!metadata.is_object()) fail("has a damaged header: __metadata__ is not a JSON object");
   for (HeaderTensor& tensor : header.tensors) {
@@ -313,6 +315,7 @@ TensorFile FileReader::read() {
                         entry.begin, " to ", entry.end, " have CRC-32 ", hexadecimal(crc),
                         ", expected ", checksum->second));
     }
+    // The digest of the file is computed from those of its parts, without reading it again.
     file.digest.crc32 = join_crc32(file.digest.crc32, crc, entry.end - entry.begin);
   }
   return file;

@@ -93,6 +93,7 @@ StreamState StreamState::from_text(std::string_view text) {
     entries.emplace_back(line->substr(0, place),
                          unescaped(line->substr(place + kSeparator.size())));
   }
+  // The first two entries are epoch and batch; all others are settings.
   if (entries.size() < 2) fail(number, "end", "'epoch = <number>' and 'next batch = <number>'");
   StreamState state;
   state.epoch = number_of(entries[0], "epoch", 2);

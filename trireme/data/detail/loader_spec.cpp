@@ -64,6 +64,7 @@ std::string batch_text(const LoaderSpec& spec) {
                       name_of(spec.last), ", lengths ", std::hex, spec.buckets->digest);
 }
 
+// Lists transforms by number and name. Parameters and functions of the program cannot be compared.
 std::string operations_text(const LoaderSpec& spec) {
   std::string text;
   const auto add = [&](std::uint64_t number, const std::string& what, const std::string& name) {
@@ -127,6 +128,7 @@ std::int64_t LoaderSpec::samples_per_pass() const {
   if (buckets) {
     for (std::size_t i = 0; i < buckets->counts.size(); ++i) {
       const std::int64_t rows_here = buckets->buckets.rows[i];
+      // Each bucket fills batches of all shards; the rest is divided among the shards.
       const std::int64_t whole = buckets->counts[i] / (rows_here * shard.count);
       const std::int64_t rest = buckets->counts[i] % (rows_here * shard.count);
       kept += whole * rows_here + part_of(rest, rows_here).valid;

@@ -58,6 +58,7 @@ TokenWriter::TokenWriter(const std::filesystem::path& path, at::ScalarType dtype
 
 void TokenWriter::add(std::span<const std::int64_t> tokens) {
   const auto [least, most] = range_of(dtype_);
+  // All tokens are checked first, so that a failed call writes nothing.
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] >= least && tokens[i] <= most) continue;
     throw UsageError(

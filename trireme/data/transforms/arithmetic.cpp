@@ -47,6 +47,7 @@ class Rescale final : public detail::Pointwise {
   }
 
  private:
+  // Other dtypes, without hand-written loops.
   void rescale_others(at::ScalarType from, const std::byte* input, std::byte* output,
                       std::int64_t count) const {
     AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from, "rescale", [&] {
@@ -110,6 +111,7 @@ class Normalize final : public detail::Pointwise {
   }
 
  private:
+  // Other dtypes, without hand-written loops.
   void normalize_others(at::ScalarType from, std::size_t place, const std::byte* input,
                         std::byte* output, std::int64_t count) const {
     AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from, "normalize", [&] {
@@ -136,6 +138,7 @@ class TypeCast final : public detail::Pointwise {
 
   void run_block(at::ScalarType from, std::int64_t /*channel*/, const std::byte* input,
                  std::byte* output, std::int64_t count) const override {
+    // One loop for each pair of dtypes.
     AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from, "type_cast", [&] {
       using From = scalar_t;
       const auto* x = reinterpret_cast<const From*>(input);

@@ -81,6 +81,7 @@ void adjust_brightness(const Image<Element>& image, double factor) {
 
 template <typename Element>
 void adjust_contrast(const Image<Element>& image, double factor) {
+  // The mean of the grey image; other numbers of channels have no grey and use all values.
   const bool is_gray = image.channels != 3;
   const std::int64_t count = is_gray ? image.elements() : image.pixels;
   double sum = 0;
@@ -125,6 +126,7 @@ Color<Number> to_hsv(const Color<Number>& rgb) {
   } else if (value == green) {
     sixths = 2 + from_red - from_blue;
   }
+  // Adds a turn so that negative hues become positive.
   const Number turned = sixths / 6 + 1;
   return {turned < 1 ? turned : turned - 1, chroma / value, value};
 }
@@ -217,6 +219,7 @@ class ColorJitter final : public detail::Operation {
       std::swap(order[i],
                 order[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i) + 1))]);
     }
+    // All four are drawn even if unused, so that switching one off does not change the others.
     std::array<double, 4> draws{};
     for (std::size_t i = 0; i < draws.size(); ++i) {
       const double setting = settings_[i];

@@ -22,6 +22,7 @@ using detail::Range;
 void cut(const Form& from, std::int64_t top, std::int64_t left, std::int64_t height,
          std::int64_t width, const std::byte* input, std::byte* output) {
   const detail::Planes planes = detail::planes_of(from);
+  // The columns [begin, end) of the piece lie inside the image; the others are 0.
   const std::int64_t begin = std::clamp<std::int64_t>(-left, 0, width);
   const std::int64_t end = std::clamp<std::int64_t>(planes.width - left, begin, width);
   const std::int64_t element = from.element_bytes();
@@ -159,6 +160,7 @@ class Pad final : public detail::Operation {
             continue;
           }
           const Element* row = x + source_y * width;
+          // Only the columns beside the image need the mapping; the image itself is copied at once.
           const auto outside = [&](std::int64_t column) {
             const std::int64_t source = source_of(column, width);
             return source < 0 ? fill : row[source];

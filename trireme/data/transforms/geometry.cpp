@@ -147,6 +147,7 @@ class RandomRotation final : public detail::Operation {
     // Rounds to the nearest pixel: the conversion truncates, and the edge of a pixel is half a
     // pixel before its centre.
     const Point corner{point.x + 0.5, point.y + 0.5};
+    // Written so that NaN is rejected, too.
     if (!(corner.x >= 0 && corner.y >= 0)) return {};
     const auto x = static_cast<std::int64_t>(corner.x);
     const auto y = static_cast<std::int64_t>(corner.y);
@@ -156,6 +157,7 @@ class RandomRotation final : public detail::Operation {
   template <typename Element>
   static Element bilinear(const Element* image, const detail::Planes& planes, const Point& point) {
     using Number = detail::Real<Element>;
+    // Written so that NaN is rejected, too.
     if (!(point.x > -1 && point.y > -1)) return {};
     // Computes floor() for values above -1; the conversion itself truncates towards 0.
     const std::int64_t left = static_cast<std::int64_t>(point.x + 1) - 1;

@@ -27,6 +27,7 @@ std::string_view without_space_at_end(std::string_view line) {
   }
 }
 
+// Adds one token per line; the number of a token is that of its line.
 void add_lines(Vocabulary& vocabulary, const std::filesystem::path& path) {
   const std::string text = read_text(path);
   std::int64_t number = 0;
@@ -44,6 +45,7 @@ void add_lines(Vocabulary& vocabulary, const std::filesystem::path& path) {
     throw DataError(join_message(path.string(), " has no tokens"), kDamagedVocabulary);
 }
 
+// Returns the number of a token that must exist.
 std::int64_t number_of(const Vocabulary& vocabulary, std::string_view what,
                        const std::string& name) {
   const auto number = vocabulary.find(name);
