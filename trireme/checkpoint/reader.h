@@ -22,6 +22,7 @@ class Reader {
  public:
   /// Reads and verifies the index.
   explicit Reader(std::filesystem::path path);
+  /// Moves an open checkpoint.
   Reader(Reader&&) noexcept;
   ~Reader();
 

@@ -26,6 +26,7 @@ using Metadata = std::map<std::string, std::string>;
 struct FileDigest {
   std::int64_t bytes = 0;   ///< The size of the file.
   std::uint32_t crc32 = 0;  ///< The checksum of all bytes.
+  /// Compares all members.
   bool operator==(const FileDigest&) const = default;
 };
 

@@ -94,11 +94,11 @@ inline std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 
 /// A tensor as a header describes it; offsets count from the beginning of the file.
 struct HeaderTensor {
-  std::string name;
-  at::ScalarType type = at::kFloat;
-  std::vector<std::int64_t> shape{};
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
+  std::string name;                   ///< The name of the tensor.
+  at::ScalarType type = at::kFloat;   ///< The dtype.
+  std::vector<std::int64_t> shape{};  ///< The shape.
+  std::int64_t begin = 0;             ///< The offset of the first byte.
+  std::int64_t end = 0;               ///< The offset after the last byte.
 };
 
 /// Sorts tensors by descending size of an element, then by name, like the reference writer. So
@@ -114,12 +114,12 @@ std::string encode_header(std::vector<HeaderTensor>& tensors, const Metadata& me
 /// The header of a file. Checksums are by name of the tensor, as written; files of other programs
 /// have none.
 struct FileHeader {
-  std::vector<HeaderTensor> tensors;  ///< In the order of the file.
-  Metadata metadata;                  ///< Without the checksums.
-  std::map<std::string, std::string> checksums;
-  std::int64_t file_bytes = 0;
-  std::int64_t header_bytes = 0;
-  std::uint32_t header_crc32 = 0;
+  std::vector<HeaderTensor> tensors;             ///< In the order of the file.
+  Metadata metadata;                             ///< Without the checksums.
+  std::map<std::string, std::string> checksums;  ///< The checksums, as hexadecimal digits.
+  std::int64_t file_bytes = 0;                   ///< The size of the file.
+  std::int64_t header_bytes = 0;                 ///< The number of bytes before the first tensor.
+  std::uint32_t header_crc32 = 0;                ///< The CRC-32 of these bytes.
 };
 
 /// Reads a header. Throws CheckpointError with file and offset.

@@ -63,18 +63,18 @@ struct BatchStep {
 
 /// One call of DataLoader::pad().
 struct PaddedColumn {
-  std::string column;
-  Padding padding;
+  std::string column;  ///< The name of the column.
+  Padding padding;     ///< The options.
 };
 
 /// The setting of DataLoader::shuffle().
 struct WholeShuffle {
-  std::uint64_t seed;
+  std::uint64_t seed;  ///< The seed.
 };
 /// The setting of DataLoader::shuffle_buffer().
 struct BufferShuffle {
-  std::int64_t samples;
-  std::uint64_t seed;
+  std::int64_t samples;  ///< The size of the buffer.
+  std::uint64_t seed;    ///< The seed.
 };
 
 /// The settings of DataLoader::bucket(), resolved for every sample.
@@ -102,20 +102,20 @@ struct LoaderSpec {
   std::vector<std::string> names;  ///< The columns of the last block and those that pad() adds.
   /// The number of operations added so far; the next one gets the number after it.
   std::uint64_t num_steps = 0;
-  std::uint64_t seed = 0;
-  std::optional<WholeShuffle> whole_shuffle;
+  std::uint64_t seed = 0;                       ///< The seed of the transforms.
+  std::optional<WholeShuffle> whole_shuffle;    ///< Set by shuffle().
   std::optional<BufferShuffle> buffer_shuffle;  ///< At most one of the two shuffles is set.
-  Shard shard;
-  bool is_sharded = false;  ///< True if shard() was called.
-  std::int64_t rows = 1;
-  bool is_batched = false;  ///< True if batch() or bucket() was called.
-  LastBatch last = LastBatch::kKeep;
-  std::shared_ptr<const BucketPlan> buckets;  ///< Set by bucket(), instead of `rows`.
-  std::int64_t times = 1;
-  std::optional<std::int64_t> skip_limit;
-  std::optional<at::Device> device;
-  int prefetch = 0;
-  int workers = 1;
+  Shard shard;                                  ///< Set by shard().
+  bool is_sharded = false;                      ///< True if shard() was called.
+  std::int64_t rows = 1;                        ///< Set by batch().
+  bool is_batched = false;                      ///< True if batch() or bucket() was called.
+  LastBatch last = LastBatch::kKeep;            ///< Set by batch() or bucket().
+  std::shared_ptr<const BucketPlan> buckets;    ///< Set by bucket(), instead of `rows`.
+  std::int64_t times = 1;                       ///< Set by repeat().
+  std::optional<std::int64_t> skip_limit;       ///< Set by skip_failed(), unless it is 0.
+  std::optional<at::Device> device;             ///< Set by to(), unless it is the CPU.
+  int prefetch = 0;                             ///< Set by prefetch(): batches.
+  int workers = 1;                              ///< Set by prefetch(): threads.
 
   /// Returns the number of samples of the data set. Throws UsageError if it is not known.
   std::int64_t size() const;

@@ -17,14 +17,16 @@ namespace trireme::data::detail {
 
 /// The dtype and sizes of one sample of a column. Samples are contiguous in memory.
 struct Form {
-  at::ScalarType dtype = at::kFloat;
-  at::DimVector sizes;
+  at::ScalarType dtype = at::kFloat;  ///< The dtype.
+  at::DimVector sizes;                ///< The sizes of all dimensions.
 
+  /// Returns the number of elements.
   std::int64_t elements() const {
     std::int64_t product = 1;
     for (const std::int64_t size : sizes) product *= size;
     return product;
   }
+  /// Returns the size of an element in bytes.
   std::int64_t element_bytes() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
   /// Returns the size in bytes. Throws UsageError if it overflows.
   std::size_t bytes() const {
@@ -33,6 +35,7 @@ struct Form {
       if (__builtin_mul_overflow(product, size, &product)) fail_too_large();
     return static_cast<std::size_t>(product);
   }
+  /// Compares dtype and sizes.
   bool operator==(const Form& other) const = default;
 
  private:
@@ -44,9 +47,9 @@ std::string describe(const Form& form);
 
 /// Height and width of an image [..., H, W], and the number of planes of that size.
 struct Planes {
-  std::int64_t count;
-  std::int64_t height;
-  std::int64_t width;
+  std::int64_t count;   ///< The number of planes.
+  std::int64_t height;  ///< The number of rows.
+  std::int64_t width;   ///< The number of columns.
 };
 /// Returns the planes of an image. Throws UsageError if there are fewer than two dimensions.
 Planes planes_of(const Form& form);

@@ -24,6 +24,7 @@ class Pass {
   /// Plans the pass with this number: epoch times repetitions plus repetition.
   Pass(std::shared_ptr<const LoaderSpec> spec, std::uint64_t number);
 
+  /// Returns the number of the pass.
   std::uint64_t number() const { return number_; }
 
   /// Returns the samples of a batch.

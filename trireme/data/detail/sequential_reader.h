@@ -64,6 +64,7 @@ class SequentialReader {
 /// Iterates over all passes of an epoch.
 class SequentialBatchSampler final : public BatchSampler {
  public:
+  /// Makes a sampler of an epoch that reads and drops the batches before `first_batch`.
   SequentialBatchSampler(std::shared_ptr<const LoaderSpec> spec, std::int64_t epoch,
                          std::int64_t first_batch);
 

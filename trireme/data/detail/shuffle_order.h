@@ -18,6 +18,7 @@ std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std
 /// pass.
 class BufferChoice {
  public:
+  /// Makes the random numbers of a pass.
   BufferChoice(std::uint64_t seed, std::uint64_t pass);
 
   /// Returns a position from 0 to filled - 1, each with equal probability.

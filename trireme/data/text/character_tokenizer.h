@@ -21,7 +21,7 @@ class CharacterTokenizer final : public Tokenizer {
   /// damaged.
   static CharacterTokenizer read(const std::filesystem::path& path);
 
-  /// Writes the characters as JSON: {"characters": ["\n", " ", "!", ...]}. The number of a
+  /// Writes the characters as JSON: `{"characters": ["\n", " ", "!", ...]}`. The number of a
   /// character is its position. The file is replaced atomically. Throws CheckpointError if the file
   /// cannot be written.
   void write(const std::filesystem::path& path) const;

@@ -44,8 +44,11 @@ class Tokenizer {
   virtual std::int64_t vocabulary_size() const = 0;
 
  protected:
+  /// Only derived classes can be constructed, copied and assigned.
   Tokenizer() = default;
+  /// Copies a tokenizer.
   Tokenizer(const Tokenizer&) = default;
+  /// Assigns a tokenizer.
   Tokenizer& operator=(const Tokenizer&) = default;
 };
 

@@ -43,6 +43,7 @@ struct Kernels {
   /// Computes out[i] = first[i] * (1 - weight) + second[i] * weight.
   void (*blend_bytes)(const std::uint8_t* first, const std::uint8_t* second, float weight,
                       std::size_t count, float* out);
+  /// Computes the same as blend_bytes() for float32.
   void (*blend_floats)(const float* first, const float* second, float weight, std::size_t count,
                        float* out);
 
@@ -50,16 +51,19 @@ struct Kernels {
   /// line.weight_of_second[i]. Results in uint8 are rounded to the nearest. `in` is padded by
   /// kLinePadding, and its values are from 0 to 255 for uint8.
   void (*stretch_to_bytes)(const float* in, const ResizedLine& line, std::uint8_t* out);
+  /// Computes the same as stretch_to_bytes(), without rounding.
   void (*stretch_to_floats)(const float* in, const ResizedLine& line, float* out);
 
   /// Computes out[i] = in[i] * scale + shift.
   void (*rescale_bytes)(const std::uint8_t* in, std::size_t count, float scale, float shift,
                         float* out);
+  /// Computes the same as rescale_bytes() for float32.
   void (*rescale_floats)(const float* in, std::size_t count, float scale, float shift, float* out);
 
   /// Computes out[i] = (in[i] - mean) / std.
   void (*normalize_bytes)(const std::uint8_t* in, std::size_t count, float mean, float std,
                           float* out);
+  /// Computes the same as normalize_bytes() for float32.
   void (*normalize_floats)(const float* in, std::size_t count, float mean, float std, float* out);
 };
 

@@ -14,9 +14,10 @@ namespace trireme::data::detail {
 
 /// The interval [min, max).
 struct Range {
-  double min;
-  double max;
+  double min;  ///< The smallest number.
+  double max;  ///< The upper bound, which is exclusive.
 
+  /// Returns a number of the interval, drawn by one `uniform`.
   double draw(Random& random) const {
     return min + (max - min) * static_cast<double>(random.uniform());
   }
@@ -38,8 +39,8 @@ inline void check_positive(std::string_view name, std::string_view what, Range r
 
 /// The two sides of a rectangle, rounded half to even.
 struct Sides {
-  std::int64_t first;
-  std::int64_t second;
+  std::int64_t first;   ///< The first side.
+  std::int64_t second;  ///< The second side.
 };
 
 /// Draws a rectangle of `scale` times `area` whose first side is `ratio` times the second. The

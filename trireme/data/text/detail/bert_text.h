@@ -21,6 +21,7 @@ struct BertTextOptions {
 /// concurrently.
 class BertText {
  public:
+  /// Prepares the table for ASCII characters.
   explicit BertText(const BertTextOptions& options);
 
   /// Returns the normalized text in UTF-8, without bytes that are not UTF-8. The Unicode version of

@@ -16,10 +16,11 @@ namespace trireme::data::detail {
 
 /// The content of the files of a BPE vocabulary.
 struct BpeRecipe {
+  /// Makes an empty recipe.
   explicit BpeRecipe(std::string file) : vocabulary(std::move(file)) {}
 
-  Vocabulary vocabulary;
-  BytePairs pairs;
+  Vocabulary vocabulary;              ///< The tokens and their numbers.
+  BytePairs pairs;                    ///< The merges.
   std::vector<WordPattern> patterns;  ///< Each splits the words of the one before.
   std::vector<SpecialToken> added;    ///< The tokens that are recognized by their names.
   bool adds_space = false;  ///< A space is added before a text that does not begin with one.

@@ -32,8 +32,8 @@ class SpecialTokens {
 
   /// A special token, or ordinary text if `token` is null.
   struct Piece {
-    std::string_view text;
-    const SpecialToken* token = nullptr;
+    std::string_view text;                ///< The text of the piece.
+    const SpecialToken* token = nullptr;  ///< The token, or null for ordinary text.
   };
 
   /// Splits `text` at the special tokens in it. The leftmost token wins, and among those the

@@ -17,8 +17,8 @@ namespace trireme::data::detail {
 
 /// The file that is read, and the hint for errors about it.
 struct TokenizerFile {
-  std::filesystem::path path;
-  std::string_view hint;  ///< The hint of the error messages.
+  std::filesystem::path path;  ///< The path of the file.
+  std::string_view hint;       ///< The hint of the error messages.
 };
 
 /// Throws the DataError for a value in the file that is not supported.

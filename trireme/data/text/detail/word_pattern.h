@@ -24,7 +24,9 @@ class WordPattern {
   /// @param expression the regular expression.
   /// @param name what messages call it, such as a file and the place in it.
   WordPattern(std::string_view expression, std::string name);
+  /// Moves a compiled expression.
   WordPattern(WordPattern&& other) noexcept;
+  /// Moves a compiled expression.
   WordPattern& operator=(WordPattern&& other) noexcept;
   WordPattern(const WordPattern&) = delete;
   WordPattern& operator=(const WordPattern&) = delete;
@@ -43,7 +45,9 @@ class WordScanner {
  public:
   /// Makes a scanner. `pattern` must outlive it.
   explicit WordScanner(const WordPattern& pattern);
+  /// Moves a scanner.
   WordScanner(WordScanner&& other) noexcept;
+  /// Moves a scanner.
   WordScanner& operator=(WordScanner&& other) noexcept;
   WordScanner(const WordScanner&) = delete;
   WordScanner& operator=(const WordScanner&) = delete;

@@ -17,10 +17,11 @@ namespace trireme::data::detail {
 
 /// The content of the files of a WordPiece vocabulary, completed by the options.
 struct WordPieceRecipe {
+  /// Makes an empty recipe.
   explicit WordPieceRecipe(std::string file) : vocabulary(std::move(file)) {}
 
-  Vocabulary vocabulary;
-  BertTextOptions text;
+  Vocabulary vocabulary;              ///< The tokens and their numbers.
+  BertTextOptions text;               ///< The normalization of texts.
   std::vector<SpecialToken> added;    ///< The tokens that are recognized by their names.
   std::int64_t unknown = 0;           ///< The token for words that cannot be split.
   std::string prefix = "##";          ///< The prefix of tokens that continue a word.
