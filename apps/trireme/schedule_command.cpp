@@ -238,7 +238,7 @@ void write_text(const std::filesystem::path& file, const std::string& text) {
     AtomicFile written(file);
     written.write(text);
     written.commit();
-  } catch (const CheckpointError& error) {  // what files that appear whole throw; it has its hint
+  } catch (const CheckpointError& error) {  // AtomicFile throws this; the text contains a hint.
     throw ConfigError(error.what(), "");
   }
   std::cout << "wrote " << file.string() << '\n';

@@ -189,8 +189,8 @@ HeaderTensor FileReader::parse_entry(const std::string& name, const json& value)
   }
   entry.type = known->type;
   std::int64_t bytes = item_bytes(entry.type);
-  std::int64_t stride_limit =
-      bytes;  // bytes with empty dimensions counted as 1: LibTorch's strides must not overflow
+  // Counts empty dimensions as 1, because LibTorch's strides must not overflow either.
+  std::int64_t stride_limit = bytes;
   for (const json& size : shape) {
     const std::int64_t dimension = parse_integer(size, name, "its shape");
     entry.shape.push_back(dimension);

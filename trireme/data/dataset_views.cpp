@@ -226,7 +226,7 @@ class Cache final : public Dataset {
   };
 
   DatasetPtr dataset_;
-  mutable std::mutex mutex_;  // guards the slots
+  mutable std::mutex mutex_;  // Guards the slots.
   mutable std::condition_variable loaded_;
   mutable std::vector<Slot> slots_;
 };

@@ -84,7 +84,7 @@ class Loader {
 
   const AudioFolderOptions options_;
   std::mutex mutex_;
-  std::map<std::int64_t, Filter> filters_;  // guarded by mutex_
+  std::map<std::int64_t, Filter> filters_;  // Guarded by mutex_.
 };
 
 }  // namespace

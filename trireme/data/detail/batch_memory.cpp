@@ -53,7 +53,7 @@ class BatchMemory::Pool {
   }
 
  private:
-  std::mutex mutex_;  // guards pieces_
+  std::mutex mutex_;  // Guards pieces_.
   std::vector<std::pair<void*, std::size_t>> pieces_;
 };
 

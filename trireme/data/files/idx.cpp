@@ -108,7 +108,7 @@ class IdxFile {
     const int error_number = errno;
     std::string cause = ::gzerror(file_.get(), &code);
     if (code == Z_ERRNO) cause = describe_errno(error_number);
-    const std::string prefix = path_.string() + ": ";  // zlib puts the path before its own messages
+    const std::string prefix = path_.string() + ": ";  // zlib repeats the path in its messages.
     if (cause.starts_with(prefix)) cause.erase(0, prefix.size());
     throw DataError(join_message(path_.string(), ": offset ", offset_, ": cannot be read: ", cause),
                     "the file is damaged: get the data set anew");
@@ -132,7 +132,7 @@ class IdxFile {
 
   fs::path path_;
   std::unique_ptr<gzFile_s, Close> file_;
-  std::uint64_t offset_ = 0;  // in the unpacked bytes
+  std::uint64_t offset_ = 0;  // In uncompressed bytes.
 };
 
 fs::path find_file(const fs::path& folder, const std::string& name) {

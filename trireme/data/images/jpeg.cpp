@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/data/images/jpeg.h>
 
-#include <trireme/base/error.h>  // has <cstdio>, which jpeglib.h needs before it
+#include <trireme/base/error.h>  // Includes <cstdio>, which jpeglib.h needs.
 #include <trireme/data/images/long_jump.h>
 #include <trireme/data/images/planes.h>
 
@@ -42,7 +42,7 @@ struct Failure : jpeg_error_mgr {
 // libjpeg calls this for warnings (level -1) and traces. A warning is usually damage after which
 // libjpeg would continue with invented pixels, so it becomes an error.
 void judge(j_common_ptr common, int level) {
-  if (level >= 0) return;  // a note
+  if (level >= 0) return;  // A trace message.
   switch (common->err->msg_code) {
     // Deviations that encoders produce; the pixels are intact.
     case JWRN_ADOBE_XFORM:

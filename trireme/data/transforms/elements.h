@@ -114,7 +114,7 @@ inline void check_numbers(std::string_view name, const Form& form) {
 /// dtype is an integer or bool that cannot represent it.
 inline std::array<std::byte, 8> element_of(std::string_view name, double value, const Form& form) {
   std::array<std::byte, 8> bytes{};
-  if (value == 0) return bytes;  // in any dtype
+  if (value == 0) return bytes;  // Zero bits are 0 in every dtype.
   if (form.dtype != at::kBool) check_numbers(name, form);
   AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, form.dtype, "element_of", [&] {
     if constexpr (std::is_integral_v<scalar_t>) {

@@ -38,7 +38,7 @@ class WordCache {
   // Each shard has a lock of its own, so that threads that look up different words seldom block
   // each other.
   struct Shard {
-    std::mutex mutex;  // guards words
+    std::mutex mutex;  // Guards words.
     std::unordered_map<std::string, std::vector<std::int32_t>, Hash, std::equal_to<>> words;
   };
   // Uses the upper bits of the hash because the map of the shard uses the lower ones.
