@@ -22,8 +22,8 @@ class SelfAttentionImpl : public torch::nn::Module {
         value_(register_module("value", torch::nn::Linear(options.hidden, options.hidden))),
         output_(register_module("output", torch::nn::Linear(options.hidden, options.hidden))) {}
 
-  // [batch, sequence, hidden] to the same shape.
-  // @param sees [batch, 1, 1, sequence], bool; may be undefined
+  // Maps [batch, sequence, hidden] to the same shape.
+  // @param sees [batch, 1, 1, sequence], bool: the tokens to attend to; undefined for all.
   torch::Tensor forward(const torch::Tensor& features, const torch::Tensor& sees) {
     const auto by_head = [this](const torch::Tensor& all) {
       return all.unflatten(-1, {heads_, -1}).transpose(1, 2);  // [batch, heads, sequence, …]

@@ -19,7 +19,7 @@ class AttentionImpl : public torch::nn::Module {
         input_(register_module("input", torch::nn::Linear(options.hidden, 3 * options.hidden))),
         output_(register_module("output", torch::nn::Linear(options.hidden, options.hidden))) {}
 
-  // [batch, sequence, hidden] to the same shape.
+  // Maps [batch, sequence, hidden] to the same shape.
   torch::Tensor forward(const torch::Tensor& features) {
     const auto queries_keys_values = input_(features).chunk(3, -1);
     const auto by_head = [this](const torch::Tensor& part) {
@@ -35,7 +35,7 @@ class AttentionImpl : public torch::nn::Module {
  private:
   std::int64_t heads_;
   double dropout_;
-  torch::nn::Linear input_;  // queries, keys and values, one after the other
+  torch::nn::Linear input_;  // Queries, keys and values in one layer.
   torch::nn::Linear output_;
 };
 TORCH_MODULE(Attention);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A decoder of the GPT family in plain LibTorch, as a user would write it: Radford, Wu, Child,
-// Luan, Amodei, Sutskever, "Language Models are Unsupervised Multitask Learners" (2019). Norms come
-// before attention and MLP, positions are learned. Unlike there, all weights start alike: those
-// that feed the residual stream are not made smaller with depth.
+// Luan, Amodei, Sutskever, "Language Models are Unsupervised Multitask Learners" (2019). Layer
+// norms precede attention and MLP, and positions are learned. Unlike in the paper, all weights have
+// the same initial deviation; those that feed the residual stream are not scaled down with depth.
 #pragma once
 
 #include <torch/torch.h>
@@ -11,28 +11,35 @@
 
 namespace models {
 
+/// The architecture of a GPT. The default sizes are those of the smallest GPT-2.
 struct GPTOptions {
+  /// The number of tokens in the vocabulary.
   std::int64_t vocabulary = 50257;
-  /// The most tokens that one row may have.
+  /// The maximum number of tokens of a row.
   std::int64_t sequence = 1024;
+  /// The size of a token's features.
   std::int64_t hidden = 768;
+  /// The number of blocks.
   std::int64_t layers = 12;
-  /// Divides `hidden`.
+  /// The number of attention heads; it must divide `hidden`.
   std::int64_t heads = 12;
-  /// Of embeddings, attention weights and what attention and MLP add to the residual stream.
+  /// The dropout of embeddings, attention weights, and the outputs of attention and MLP.
   double dropout = 0.0;
-  /// Whether the head is the token embedding itself; else it has a weight of its own.
+  /// True if the head shares the weight of the token embedding; otherwise it has its own.
   bool tied = false;
 };
 
-/// token_embedding, position_embedding, blocks, norm, head. Maps tokens [batch, sequence], int64,
-/// to logits [batch, sequence, vocabulary]; position t sees the tokens up to t. Weights start from
-/// normal(0, 0.02), biases from 0, norms as the identity.
+/// The decoder with its head.
 ///
-/// Throws c10::Error for options and tokens that do not fit.
+/// The submodules are token_embedding, position_embedding, blocks, norm and head. Weights are
+/// initialized from normal(0, 0.02), biases with 0, norms as the identity. Throws c10::Error for
+/// invalid options and tokens.
 class GPTImpl : public torch::nn::Module {
  public:
+  /// Makes the module. Throws c10::Error for invalid options.
   explicit GPTImpl(const GPTOptions& options);
+  /// Maps tokens [batch, sequence], int64, to logits [batch, sequence, vocabulary]. Position t
+  /// attends to the tokens up to t.
   torch::Tensor forward(const torch::Tensor& tokens);
 
  private:
@@ -42,7 +49,7 @@ class GPTImpl : public torch::nn::Module {
   torch::nn::Dropout dropout_;
   torch::nn::Sequential blocks_;
   torch::nn::LayerNorm norm_;
-  torch::nn::Linear head_{nullptr};  // empty where it is tied
+  torch::nn::Linear head_{nullptr};  // Empty if it is tied.
 };
 TORCH_MODULE(GPT);
 

@@ -14,8 +14,7 @@ torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out, std::int64_t ke
       torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-// The 1x1 convolution on the shortcut; empty, which passes everything through, where the shape
-// stays.
+// Returns the 1x1 convolution on the shortcut; empty, the identity, if the shape stays the same.
 torch::nn::Sequential shortcut(std::int64_t in, std::int64_t out, std::int64_t stride) {
   if (stride == 1 && in == out) return nullptr;
   return torch::nn::Sequential(convolution(in, out, 1, stride), torch::nn::BatchNorm2d(out));
@@ -88,6 +87,8 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options)
                                         ? convolution(options.channels, options.width, 7, 2)
                                         : convolution(options.channels, options.width, 3));
   bn1_ = register_module("bn1", torch::nn::BatchNorm2d(options.width));
+  // The first stage keeps the size of the image; every later one halves it and doubles the
+  // channels.
   std::int64_t width = options.width;
   for (const std::int64_t blocks : options.blocks) {
     const bool is_first = stages_.empty();
@@ -108,6 +109,7 @@ torch::nn::Sequential ResNetImpl::make_stage(const ResNetOptions& options, std::
                                              std::int64_t blocks, std::int64_t stride) {
   torch::nn::Sequential stage;
   for (std::int64_t index = 0; index < blocks; ++index) {
+    // Only the first block of a stage changes the size and the number of channels.
     const std::int64_t block_stride = index == 0 ? stride : 1;
     if (options.block == Block::kBasic) {
       stage->push_back(BasicBlock(channels_, width, block_stride));

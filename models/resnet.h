@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Residual networks in plain LibTorch, as a user would write them: He, Zhang, Ren, Sun, "Deep
-// Residual Learning for Image Recognition" (2015). Submodules are named as in torchvision, so that
-// state dicts fit both ways; the stride of a bottleneck sits in its 3x3 convolution, as there. A
-// shortcut that changes shape is a 1x1 convolution with batch norm (the paper's option B) in every
-// network here, ResNet-20 included.
+// Residual Learning for Image Recognition" (2015). Submodules have the names of torchvision, so
+// state dicts are compatible; the stride of a bottleneck is in its 3x3 convolution, as there.
+// Shortcuts that change the shape are 1x1 convolutions with batch norm (option B of the paper) in
+// every network, including ResNet-20.
 #pragma once
 
 #include <torch/torch.h>
@@ -13,29 +13,39 @@
 
 namespace models {
 
-/// First layers: for images of about 224x224 (7x7 convolution of stride 2, then 3x3 max pooling of
-/// stride 2), or for small ones such as 32x32 (3x3 convolution of stride 1).
+/// The first layers. kImageNet, for images of about 224x224: a 7x7 convolution of stride 2, then
+/// 3x3 max pooling of stride 2. kSmall, for images such as 32x32: a 3x3 convolution of stride 1.
 enum class Stem { kImageNet, kSmall };
 
+/// The kind of residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1.
 enum class Block { kBasic, kBottleneck };
 
+/// The architecture of a residual network.
 struct ResNetOptions {
+  /// The kind of block.
   Block block = Block::kBasic;
+  /// The first layers.
   Stem stem = Stem::kImageNet;
-  /// Blocks in each stage. Stage i has `width * 2^i` channels (four times as many with
-  /// bottlenecks); from the second on a stage halves the image.
+  /// The number of blocks in each stage. Stage i has `width * 2^i` channels, four times as many
+  /// with bottlenecks. Every stage except the first halves the image.
   std::vector<std::int64_t> blocks = {2, 2, 2, 2};
+  /// The number of channels of the first stage.
   std::int64_t width = 64;
+  /// The number of classes.
   std::int64_t classes = 1000;
+  /// The number of channels of an image.
   std::int64_t channels = 3;
 };
 
-/// conv1, bn1, layer1 to layer<n>, average pooling, fc. Maps images [N, channels, H, W] to logits
-/// [N, classes]. Convolutions start from Kaiming's normal distribution (fan out), batch norms as
-/// the identity.
+/// Maps images [N, channels, H, W] to logits [N, classes].
+///
+/// The submodules are conv1, bn1, layer1 to `layer<n>`, average pooling and fc. Convolutions are
+/// initialized from Kaiming's normal distribution (fan out), batch norms as the identity.
 class ResNetImpl : public torch::nn::Module {
  public:
+  /// Makes the network.
   explicit ResNetImpl(const ResNetOptions& options);
+  /// Returns the logits, [N, classes].
   torch::Tensor forward(const torch::Tensor& images);
 
  private:
@@ -43,7 +53,7 @@ class ResNetImpl : public torch::nn::Module {
                                    std::int64_t blocks, std::int64_t stride);
 
   Stem stem_;
-  std::int64_t channels_ = 0;  // of the features so far, while stages are made
+  std::int64_t channels_ = 0;  // The channels of the features so far, while stages are made.
   torch::nn::Conv2d conv1_{nullptr};
   torch::nn::BatchNorm2d bn1_{nullptr};
   std::vector<torch::nn::Sequential> stages_;
@@ -51,13 +61,15 @@ class ResNetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(ResNet);
 
-/// 20 layers for 32x32 images (section 4.2 of the paper): three stages of 16, 32 and 64 channels,
-/// small stem.
+/// Returns ResNet-20 for 32x32 images (section 4.2 of the paper): three stages of 16, 32 and 64
+/// channels and the small stem.
 ResNet resnet20(std::int64_t classes = 10, std::int64_t channels = 3);
 
+/// Returns ResNet-18: four stages of two basic blocks.
 ResNet resnet18(std::int64_t classes = 1000, std::int64_t channels = 3,
                 Stem stem = Stem::kImageNet);
 
+/// Returns ResNet-50: four stages of 3, 4, 6 and 3 bottlenecks.
 ResNet resnet50(std::int64_t classes = 1000, std::int64_t channels = 3,
                 Stem stem = Stem::kImageNet);
 

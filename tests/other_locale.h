@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A global locale in which numbers are written otherwise, for one test.
+// Sets a global locale with another number format for the time of a test.
 #pragma once
 
 #include <locale>
@@ -7,7 +7,8 @@
 
 namespace trireme::test {
 
-/// While it lives, numbers have a decimal comma and a dot after every three digits.
+/// While an object exists, the global locale has a decimal comma and a dot after every three
+/// digits. The destructor restores the locale before.
 class CommaLocale {
  public:
   CommaLocale() : before_(std::locale::global(std::locale(std::locale::classic(), new Commas))) {}

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ZeRO levels tests go through that try all of them.
+// The highest ZeRO level, for tests that run at all levels.
 #pragma once
 
 namespace trireme::test {
 
+/// The highest ZeRO level that exists.
 inline constexpr int kHighestZeroLevel = 3;
 
 }  // namespace trireme::test

@@ -26,9 +26,10 @@ constexpr const char* kDescription = R"(Time a collective over the ranks of this
 or over ranks that a launcher starts, on any number of hosts:
   trireme run --nnodes 2 ... -- trireme bench comm
 
-A size is the greatest buffer of a rank: the input, or for all_gather the output.
-Latency is the slowest rank's. Algorithm bandwidth is size by latency; bus bandwidth
-is what went over the slowest link then, which compares with what hardware can do.)";
+A size is that of a rank's largest buffer: the input, or the output for all_gather.
+Latency is that of the slowest rank. Algorithm bandwidth is size divided by latency.
+Bus bandwidth is the traffic on the busiest link divided by latency; compare it with
+the bandwidth of the hardware.)";
 
 struct Arguments {
   CommBenchmark benchmark;
@@ -42,6 +43,7 @@ struct Arguments {
                     "powers of 1024");
 }
 
+// Parses a number with an optional unit K, M or G. `text` is the whole option, for the message.
 std::size_t parse_size(std::string_view word, const std::string& text) {
   std::size_t value = 0;
   const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
@@ -49,6 +51,7 @@ std::size_t parse_size(std::string_view word, const std::string& text) {
   constexpr std::string_view kUnits = "KMG";
   const std::size_t power = unit.empty() ? 0 : kUnits.find(unit) + 1;
   const int shift = static_cast<int>(10 * power);
+  // Compares before shifting, so the shift cannot overflow.
   constexpr std::size_t kMost = std::size_t{1} << 40;
   const bool is_unit = unit.empty() || (unit.size() == 1 && power != 0);
   if (failure != std::errc{} || !is_unit || value == 0 || value > kMost >> shift) {
@@ -57,6 +60,7 @@ std::size_t parse_size(std::string_view word, const std::string& text) {
   return value << shift;
 }
 
+// Parses a list of sizes, or a range `first:last` of powers of two.
 std::vector<std::size_t> parse_sizes(const std::string& text) {
   if (const std::size_t colon = text.find(':'); colon != std::string::npos) {
     std::vector<std::size_t> sizes;
@@ -75,7 +79,7 @@ std::vector<std::size_t> parse_sizes(const std::string& text) {
   return sizes;
 }
 
-// This very command again, once for each rank.
+// Runs this command again, once for each rank.
 int run_ranks(const Arguments& arguments) {
   const CommBenchmark& benchmark = arguments.benchmark;
   launch::RunOptions options;
@@ -99,6 +103,7 @@ int run_ranks(const Arguments& arguments) {
 void bench(Arguments& arguments) {
   arguments.benchmark.sizes = parse_sizes(arguments.sizes);
   const launch::Identity identity = launch::read_identity(Environment::of_process());
+  // Without a launcher, this process starts the ranks itself; otherwise it is one of them.
   if (identity.launcher == "alone") {
     if (const int code = run_ranks(arguments); code != 0) throw CLI::RuntimeError(code);
     return;
@@ -120,19 +125,19 @@ void add_bench_command(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   command
       ->add_option("--ranks", arguments->ranks,
-                   "Processes (default: one for each available core, 2 at least)")
+                   "Number of ranks (default: one for each available core, at least 2)")
       ->check(integer_from(1, 4096));
   command->add_option("--sizes", arguments->sizes, "Bytes, such as 4,64K,1M or 4:256M")
       ->capture_default_str();
   command
       ->add_option("--engine", arguments->benchmark.engine,
-                   "As trireme doctor lists them (default: TRIREME_ENGINE, or auto)")
+                   "Engine, as listed by trireme doctor (default: TRIREME_ENGINE, or auto)")
       ->option_text("NAME");
   command->add_option("--dtype", arguments->benchmark.dtype, "Type of the elements")
       ->check(one_of({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
                       "int8", "uint8"}))
       ->capture_default_str();
-  command->add_option("--collective", arguments->benchmark.collective, "What to time")
+  command->add_option("--collective", arguments->benchmark.collective, "Collective to time")
       ->check(one_of({"all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"}))
       ->capture_default_str();
   command->callback([arguments] { bench(*arguments); });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trireme bench`: how fast things are on the user's machines. Uses no LibTorch until ranks run.
+// The command `trireme bench`, which measures the user's machines. Uses no LibTorch until ranks
+// run.
 #pragma once
 
 namespace CLI {
@@ -8,8 +9,8 @@ class App;
 
 namespace trireme::apps {
 
-/// Adds the subcommand `bench` with its own subcommand `comm`. A run's exit code is thrown as
-/// CLI::RuntimeError when the command is parsed, unless it is 0.
+/// Adds the subcommand `bench` with its subcommand `comm`. Parsing the command runs it; an exit
+/// code other than 0 is thrown as CLI::RuntimeError.
 void add_bench_command(CLI::App& app);
 
 }  // namespace trireme::apps

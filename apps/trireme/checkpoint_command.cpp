@@ -16,7 +16,7 @@ using Kind = CheckpointTask::Kind;
 
 constexpr std::int64_t kMostMinutes = 100LL * 366 * 24 * 60;
 
-// Options that another one, or a path, makes meaningless.
+// Rejects options that have no effect because of another option or a path.
 void refuse_without_effect(const CLI::App& command, const CheckpointTask& task) {
   if (task.kind == Kind::kConvert) {
     const bool is_one_file = task.paths.at(1).ends_with(".safetensors");
@@ -33,7 +33,7 @@ void refuse_without_effect(const CLI::App& command, const CheckpointTask& task) 
   }
 }
 
-// A command below `checkpoint` that does a task of its own.
+// Adds a subcommand of `checkpoint` that executes a task.
 CLI::App* add(CLI::App& command, const std::shared_ptr<CheckpointTask>& task, Kind kind,
               const std::string& name, const std::string& description) {
   CLI::App* const own = command.add_subcommand(name, description);
@@ -48,53 +48,57 @@ CLI::App* add(CLI::App& command, const std::shared_ptr<CheckpointTask>& task, Ki
 }  // namespace
 
 void add_checkpoint_command(CLI::App& app) {
-  CLI::App& command = *app.add_subcommand(
-      "checkpoint", "Look at checkpoints, check, compare, convert and remove them");
+  CLI::App& command =
+      *app.add_subcommand("checkpoint", "Inspect, verify, compare, convert and remove checkpoints");
   command.require_subcommand(1);
   const auto task = std::make_shared<CheckpointTask>();
 
-  add(command, task, Kind::kInspect, "inspect", "List what a checkpoint or .safetensors file has")
+  add(command, task, Kind::kInspect, "inspect",
+      "List the content of a checkpoint or .safetensors file")
       ->add_option("path", task->paths, "Folder of a checkpoint, or a .safetensors file")
       ->required()
       ->expected(1);
 
   add(command, task, Kind::kVerify, "verify",
-      "Read all of checkpoints and hold every byte against its checksum; exit code 1 for damage")
+      "Verify all checksums of checkpoints; exit code 1 if one is damaged")
       ->add_option("paths", task->paths, "Folders of checkpoints")
       ->required();
 
   add(command, task, Kind::kDiff, "diff",
-      "Say in what two checkpoints differ; exit code 1 where they do")
+      "List the differences of two checkpoints; exit code 1 if there are any")
       ->add_option("paths", task->paths, "Two checkpoints")
       ->required()
       ->expected(2);
 
   CLI::App& convert = *add(
       command, task, Kind::kConvert, "convert",
-      "Write a checkpoint, of this format or an older one, or a .safetensors file, anew: to a name "
-      "that ends in .safetensors, as one file with whole tensors; else as a checkpoint of one rank "
-      "in that folder");
+      "Convert a checkpoint (also of an older format) or a .safetensors file. A destination that "
+      "ends in .safetensors becomes one file with whole tensors; any other is a folder that gets a "
+      "checkpoint of one rank");
   convert.add_option("paths", task->paths, "Source and destination")->required()->expected(2);
   convert.add_option("--section", task->section,
-                     "What goes to one file: model (default) or optimizer");
+                     "Section to write to one file: model (default) or optimizer");
   convert.add_option("--prefix", task->prefix,
                      "Prefix of the new checkpoint (default: checkpoint)");
 
-  CLI::App& prune = *add(command, task, Kind::kPrune, "prune",
-                         "Remove the checkpoints of a prefix but those that are asked for");
+  CLI::App& prune =
+      *add(command, task, Kind::kPrune, "prune", "Remove old checkpoints of a prefix");
   prune.add_option("folder", task->paths, "Folder of the checkpoints")->required()->expected(1);
   prune.add_option("--prefix", task->prefix, "Prefix of the checkpoints")->required();
-  prune.add_option("--keep-last", task->keep_last, "How many of the last ones stay, 1 or more")
+  prune
+      .add_option("--keep-last", task->keep_last, "Number of recent checkpoints to keep, 1 or more")
       ->required()
       ->check(integer_from(1));
-  prune.add_option("--keep-best", task->keep_best, "How many with the lowest scores stay besides")
+  prune
+      .add_option("--keep-best", task->keep_best,
+                  "Number of checkpoints with the lowest scores to keep too")
       ->check(integer_from(0));
   prune.add_flag("--higher-is-better", task->higher_is_better, "Keep the highest scores instead");
   prune
       .add_option("--keep-every", task->keep_every_minutes,
-                  "One for each span of so many minutes stays besides")
+                  "Keep one checkpoint for each span of this many minutes too")
       ->check(integer_from(0, kMostMinutes));
-  prune.add_flag("--dry-run", task->dry_run, "Say what would go, and remove nothing");
+  prune.add_flag("--dry-run", task->dry_run, "Print what would be removed, without removing it");
 }
 
 }  // namespace trireme::apps

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trireme checkpoint`: looks at checkpoints, checks, compares, converts and removes them.
+// The command `trireme checkpoint`, which inspects, verifies, compares, converts and removes
+// checkpoints.
 #pragma once
 
 namespace CLI {
@@ -8,8 +9,8 @@ class App;
 
 namespace trireme::apps {
 
-/// Adds the command. An exit code other than 0 is thrown as CLI::RuntimeError when the command is
-/// parsed.
+/// Adds the subcommand `checkpoint`. Parsing the command runs it; an exit code other than 0 is
+/// thrown as CLI::RuntimeError.
 void add_checkpoint_command(CLI::App& app);
 
 }  // namespace trireme::apps

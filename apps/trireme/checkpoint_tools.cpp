@@ -39,6 +39,7 @@ int diff(const CheckpointTask& task) {
 int convert(const CheckpointTask& task) {
   const std::filesystem::path source = task.paths.at(0);
   const std::filesystem::path destination = task.paths.at(1);
+  // The extension of the destination selects the kind of conversion.
   if (destination.extension() == ".safetensors") {
     const auto digest = checkpoint::export_safetensors(source, destination, task.section);
     std::cout << destination.string() << ": " << digest.bytes << " bytes\n";
@@ -50,7 +51,7 @@ int convert(const CheckpointTask& task) {
   return 0;
 }
 
-// What stands before `-<epoch>_<step>` in the names of a folder.
+// Returns the prefixes of the checkpoints in a folder: the names up to `-<epoch>_<step>`.
 std::vector<std::string> prefixes_in(const std::filesystem::path& folder) {
   std::set<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -82,6 +83,7 @@ void check_has_checkpoints(const std::filesystem::path& folder, const std::strin
 
 int prune(const CheckpointTask& task) {
   check_has_checkpoints(task.paths.at(0), task.prefix);
+  // Also removes incomplete checkpoints of killed runs.
   if (!task.dry_run) checkpoint::remove_leftovers(task.paths.at(0), task.prefix);
   const auto gone = checkpoint::keep(task.paths.at(0), task.prefix,
                                      {.last = task.keep_last,

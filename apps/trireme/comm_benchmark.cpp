@@ -25,11 +25,11 @@ const std::map<std::string, at::ScalarType> kTypes = {
     {"bfloat16", at::kBFloat16}, {"int64", at::kLong},    {"int32", at::kInt},
     {"int16", at::kShort},       {"int8", at::kChar},     {"uint8", at::kByte}};
 
-/// How a collective is called, what each rank must find, and how much of a buffer crosses a link.
+/// How a collective is called, and the share of a buffer that crosses a link.
 struct Kind {
   bool in_place = false;
-  bool gives_piece = false;  ///< input is one rank's piece of the size
-  bool takes_piece = false;  ///< output is
+  bool gives_piece = false;  ///< The input is one rank's piece of the size.
+  bool takes_piece = false;  ///< The output is one rank's piece of the size.
   std::function<void(const at::Tensor& output, const at::Tensor& input, const comm::Group&)> run;
   double (*bus_share)(double ranks) = nullptr;
 };
@@ -65,17 +65,18 @@ const std::map<std::string, Kind>& kinds() {
   return all;
 }
 
-// What a rank gives; small, so that every dtype holds the sums.
+// Returns the value that a rank contributes. It is small, so that every dtype can represent the
+// sums.
 int contribution(int rank) { return 1 + rank % 2; }
 
-// What rank `from` leaves in a result: its own contribution, or what all add up to.
+// Returns the expected value in the part of rank `from`: its own contribution or the sum of all.
 int expected(const std::string& collective, int from, int size) {
   if (collective == "broadcast") return contribution(0);
   if (collective == "all_gather" || collective == "all_to_all") return contribution(from);
   return size + size / 2;
 }
 
-/// Some buffers of one size, so that each operation of a short loop finds a fresh one.
+/// Several buffers of one size, so that each operation of a short loop uses a fresh one.
 class Trial {
  public:
   Trial(const CommBenchmark& benchmark, std::size_t bytes, const comm::Group& group)
@@ -85,7 +86,7 @@ class Trial {
     const at::ScalarType type = kTypes.at(benchmark.dtype);
     const auto width = static_cast<std::int64_t>(at::elementSize(type));
     const std::int64_t size = group.size();
-    // Whole elements, as many for each rank.
+    // Rounded so that each rank has the same number of whole elements.
     const std::int64_t piece =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / width / size);
     const std::int64_t count =
@@ -105,7 +106,7 @@ class Trial {
   std::int64_t bytes() const { return bytes_; }
   double num_buffers() const { return static_cast<double>(buffers_.size()); }
 
-  /// Returns the seconds of one operation on the slowest rank.
+  /// Returns the time of one operation on the slowest rank in seconds.
   double run() {
     inputs_.fill_(contribution(group_.rank()));
     comm::barrier(group_);
@@ -115,7 +116,7 @@ class Trial {
     return greatest(took.count()) / num_buffers();
   }
 
-  /// Throws InternalError where the last results are wrong.
+  /// Throws InternalError if the last results are wrong.
   void verify() const {
     const bool in_pieces = name_ == "all_gather" || name_ == "all_to_all";
     const int num_pieces = in_pieces ? group_.size() : 1;
@@ -142,16 +143,17 @@ class Trial {
   const Kind& kind_;
   const comm::Group& group_;
   std::int64_t bytes_ = 0;
-  at::Tensor inputs_;   // a row for each buffer
-  at::Tensor outputs_;  // the same
+  at::Tensor inputs_;   // One row for each buffer.
+  at::Tensor outputs_;  // One row for each buffer.
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
 };
 
-// Seconds of an operation, the median of as many loops as fit the time.
+// Returns the median time of an operation in seconds, of as many loops as fit into kSecondsForSize.
 double time_of(Trial& trial) {
-  trial.run();  // touches memory, opens connections
+  trial.run();  // Warms up: touches memory and opens connections.
   std::vector<double> seconds = {trial.run()};
-  // The times are the slowest rank's, equal on all: so all stop together.
+  // The times are those of the slowest rank and equal on all ranks, so all ranks stop after the
+  // same loop.
   for (double used = 0; seconds.size() < 3 || used < kSecondsForSize;) {
     seconds.push_back(trial.run());
     used += seconds.back() * trial.num_buffers();

@@ -14,7 +14,7 @@
 namespace trireme::apps {
 namespace {
 
-// `trireme checkpoint prune`
+// Returns the full name of a command, such as `trireme checkpoint prune`.
 std::string full_name(const CLI::App& command) {
   const CLI::App* const parent = command.get_parent();
   return (parent == nullptr ? "" : full_name(*parent) + " ") + command.get_name();
@@ -31,7 +31,7 @@ std::vector<std::string> commands_of(const CLI::App& command) {
 std::vector<std::string> options_of(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_group().empty()) continue;  // hidden
+    if (option->get_group().empty()) continue;  // Hidden.
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
@@ -44,7 +44,7 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-// `did you mean 'prune'? ` or nothing.
+// Returns `did you mean 'prune'? `, or an empty string.
 std::string meant(const std::string& word, const std::vector<std::string>& candidates) {
   const std::string text = config::did_you_mean(word, candidates);
   return text.empty() ? text : text + " ";
@@ -128,7 +128,8 @@ void refuse_option(const CLI::App& command, const std::string& word, const std::
       join_message(meant(option, options_of(command)), "see ", name, " --help", more));
 }
 
-// CLI11 says "Could not convert: --nproc = two", also to somebody who typed `-n two`.
+// Rewords a parse error. CLI11 says "Could not convert: --nproc = two" even if the user typed `-n
+// two`.
 std::string text_of(const CLI::ParseError& wrong) {
   std::string text = wrong.what();
   constexpr std::string_view kConversion = "Could not convert: ";
@@ -144,8 +145,9 @@ void explain(const CLI::App& app, const CLI::ParseError& wrong) {
   for (auto below = app.get_subcommands(); !below.empty(); below = command->get_subcommands()) {
     command = below.back();
   }
-  // An option that is misspelt leaves its value to be taken for something else, and a word that is
-  // misspelt another one missing. The rest of a prefix command is somebody else's.
+  // A misspelt option or word often causes another error first, such as a missing value. So unknown
+  // words are reported before the parser's own error. The remaining words of a prefix command
+  // belong to the program to run.
   const bool is_own = !command->get_prefix_command();
   const std::vector<std::string> unknown =
       is_own ? command->remaining() : std::vector<std::string>();

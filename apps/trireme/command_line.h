@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What commands share: checks of numbers, and words that nobody knows.
+// Common parts of the commands: checks of numbers and words, and errors about unknown words.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,40 +11,45 @@
 
 namespace trireme::apps {
 
-/// Returns a check of an option: one of `words`. Its message names them and the nearest.
+/// Returns a validator that accepts one of `words`. Its message lists them and names the nearest.
 CLI::Validator one_of(std::vector<std::string> words);
 
-/// Returns a check of an option: an integer from `minimum` to `maximum`.
+/// Returns a validator that accepts an integer from `minimum` to `maximum`.
 CLI::Validator integer_from(std::int64_t minimum,
                             std::int64_t maximum = std::numeric_limits<std::int64_t>::max());
 
-/// A number that an option takes. CLI11 reads a `double` as the locale writes it.
+/// A number as the value of an option. CLI11 would parse a `double` in the format of the locale.
 struct Real {
+  /// The number.
   double value = 0;
 };
 
-/// What CLI11 reads one with.
+/// Parses a Real; CLI11 finds this function by argument-dependent lookup.
 bool lexical_cast(const std::string& text, Real& real);
 
-/// Returns a check of an option: a finite number, 0 or more.
+/// Returns a validator that accepts a finite number of 0 or more.
 CLI::Validator number_from_zero();
 
-/// Throws ConfigError where `option` was given: it has no effect `because`, and `instead` says what
-/// to do.
+/// Throws ConfigError if `option` was given although it has no effect.
+/// @param command the parsed command.
+/// @param option the option.
+/// @param because why it has no effect.
+/// @param instead what to do, for the hint.
 void refuse_given(const CLI::App& command, const std::string& option, const std::string& because,
                   const std::string& instead);
 
-/// Throws ConfigError unless the first word names a command.
+/// Throws ConfigError unless the first word is the name of a command.
 void check_first_word(const CLI::App& app, const std::vector<std::string>& words);
 
-/// Throws ConfigError that names an option which the command does not have, and the nearest one
-/// that it has.
-/// @param more for the hint.
+/// Throws ConfigError about an option that the command does not have, with the nearest one that it
+/// has.
+/// @param command the command.
+/// @param word the option as it was typed.
+/// @param more an addition to the hint.
 [[noreturn]] void refuse_option(const CLI::App& command, const std::string& word,
                                 const std::string& more = "");
 
-/// Throws what parsing failed with as ConfigError: where a word was not known, with the nearest one
-/// that is.
+/// Rethrows a parse error as ConfigError. For an unknown word, names the nearest known one.
 [[noreturn]] void explain(const CLI::App& app, const CLI::ParseError& wrong);
 
 }  // namespace trireme::apps

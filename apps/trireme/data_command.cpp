@@ -30,13 +30,13 @@ void convert(const ConvertOptions& options) {
 }  // namespace
 
 void add_data_command(CLI::App& app) {
-  CLI::App* const data = app.add_subcommand("data", "Make data sets out of others");
+  CLI::App* const data = app.add_subcommand("data", "Convert data sets");
   data->require_subcommand(1);
 
   const auto options = std::make_shared<ConvertOptions>();
-  CLI::App* const command = data->add_subcommand(
-      "fashion-mnist-to-cifar10",
-      "Make a set in CIFAR-10's binary format (32 x 32 x 3) out of Fashion-MNIST");
+  CLI::App* const command =
+      data->add_subcommand("fashion-mnist-to-cifar10",
+                           "Convert Fashion-MNIST to CIFAR-10's binary format (32 x 32 x 3)");
   command->add_option("--from", options->from, "Folder with Fashion-MNIST or MNIST, gzip or plain")
       ->capture_default_str();
   command

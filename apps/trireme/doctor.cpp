@@ -32,7 +32,7 @@ struct Finding {
   bool is_good = true;
   std::string name;
   std::string text;
-  std::string remedy;  // only where it is not good
+  std::string remedy;  // Only if it is not good.
 };
 
 std::string gibibytes(std::int64_t bytes) {
@@ -57,7 +57,8 @@ std::vector<Finding> look_at_engines() {
   std::vector<Finding> findings;
   for (const comm::Engine& engine : comm::engines()) {
     const std::string reason = engine.unavailable_because();
-    // One that is missing is no fault while others are there; the name that asks for it is refused.
+    // A missing engine is no problem as long as there are others; a run that asks for it is told
+    // so.
     findings.push_back({.name = join_message("engine ", engine.name),
                         .text = reason.empty() ? "ready" : join_message("not here: ", reason),
                         .remedy = ""});
@@ -77,7 +78,7 @@ Finding look_at_memory() {
       .name = "memory", .text = gibibytes(available_memory()) + " for this process", .remedy = ""};
 }
 
-// As init() will decide it in this environment.
+// Reports the decision that init() will make in this environment.
 Finding look_at_tensor_memory() {
   Finding finding{.name = "tensor memory", .text = "", .remedy = ""};
   try {
@@ -94,6 +95,7 @@ Finding look_at_tensor_memory() {
 
 Finding look_at_shared_memory() {
   constexpr std::int64_t kEnough = 1LL << 30;
+  // Collectives within a host use /dev/shm; containers often limit it to 64 MiB.
   const auto free = free_shared_memory();
   if (!free) {
     return {.is_good = false,
@@ -139,7 +141,7 @@ Finding look_at_network() {
               "add a line '127.0.1.1 " + name + "' to /etc/hosts; one host alone works without it"};
 }
 
-// Runs this very program twice under its own launcher; each copy comes back as `doctor --as-rank`.
+// Runs this program twice under its own launcher, as `doctor --as-rank`.
 Finding try_two_processes() {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   const std::string quoted = "'" + self + "'";
@@ -147,6 +149,7 @@ Finding try_two_processes() {
       quoted + " run -n 2 --timeout 60 -- " + quoted + " doctor --as-rank 2>&1";
   const auto start = std::chrono::steady_clock::now();
   std::string output;
+  // Uses the real launcher, so that the test includes the store, the engine and the environment.
   std::FILE* const pipe =
       ::popen(command.c_str(), "re");  // NOLINT(bugprone-command-processor): our own words
   if (pipe == nullptr)

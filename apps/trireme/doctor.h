@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trireme doctor`: looks at this machine and this build, and says what works and what to do about
-// the rest.
+// The command `trireme doctor`, which examines the machine and this build, and says how to fix
+// problems.
 #pragma once
 
 namespace trireme::apps {
 
-/// Prints what was found; returns 0 where everything is in order and 1 where something is not.
+/// Prints the findings. Returns 0 if everything is in order, otherwise 1.
 int examine();
 
-/// Meets the other process of the self-test and adds with it. Throws where that fails.
+/// Runs as one of the two ranks of the self-test: joins the other one and adds with it. Throws on
+/// failure.
 void act_as_rank();
 
 }  // namespace trireme::apps

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program `trireme`. Each command is a file of its own; this one parses the command line and
-// prints errors.
+// The program `trireme`. Each command is in a file of its own; this file parses the command line
+// and prints errors.
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/monitor/dump.h>
@@ -27,13 +27,13 @@ constexpr int kCannotStart = 2;
 
 void add_doctor_command(CLI::App& app) {
   CLI::App* const command =
-      app.add_subcommand("doctor", "Say what works on this machine, and how to fix the rest");
+      app.add_subcommand("doctor", "Examine this machine and say how to fix problems");
   const auto as_rank = std::make_shared<bool>(false);
-  command->add_flag("--as-rank", *as_rank)->group("");  // hidden: the processes of the self-test
+  command->add_flag("--as-rank", *as_rank)->group("");  // Hidden; used by the self-test.
   const auto dumps = std::make_shared<std::string>();
   command->add_option(
       "--dump", *dumps,
-      "Compare what the ranks of a failed run wrote into this folder (TRIREME_DUMP)");
+      "Compare the dumps of the ranks of a failed run in this folder (TRIREME_DUMP)");
   command->callback([as_rank, dumps] {
     if (!dumps->empty()) {
       std::cout << trireme::comm::compare_dumps(trireme::comm::read_dumps(*dumps));
@@ -44,7 +44,7 @@ void add_doctor_command(CLI::App& app) {
 }
 
 int parse_and_run(std::vector<std::string> words) {
-  // What stands after `--` belongs to the program that is run, and never meets the parser.
+  // Words after `--` belong to the program to run and are not parsed.
   const auto mark = std::ranges::find(words, "--");
   const std::vector<std::string> program_tail(mark, words.end());
   words.erase(mark, words.end());
@@ -61,7 +61,7 @@ int parse_and_run(std::vector<std::string> words) {
   trireme::apps::add_checkpoint_command(app);
   add_doctor_command(app);
   trireme::apps::check_first_word(app, words);
-  std::ranges::reverse(words);  // the parser takes them from the back
+  std::ranges::reverse(words);  // CLI11 takes words from the back.
   try {
     app.parse(std::move(words));
   } catch (const CLI::Success& wanted) {

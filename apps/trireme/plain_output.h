@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps control characters out of what the program prints: names come out of files that somebody
-// else has written, and a terminal obeys what is in them.
+// Removes control characters from the program's output. Names come from files of others, and a
+// terminal obeys control characters.
 #pragma once
 
 #include <ostream>
@@ -9,11 +9,12 @@
 
 namespace trireme::apps {
 
-/// While it lives, a stream prints question marks for control characters other than tabs and ends
-/// of lines. What goes around the stream, such as the output of ranks, stays as it is. Not
-/// thread-safe.
+/// Replaces control characters other than tabs and line feeds by question marks in the output of a
+/// stream, as long as this object exists. Output that bypasses the stream, such as that of ranks,
+/// is not changed. Not thread-safe.
 class PlainOutput : public std::streambuf {
  public:
+  /// Redirects the output of `stream` through this object.
   explicit PlainOutput(std::ostream& stream) : stream_(stream), target_(stream.rdbuf(this)) {}
   PlainOutput(const PlainOutput&) = delete;
   PlainOutput& operator=(const PlainOutput&) = delete;

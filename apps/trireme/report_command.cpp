@@ -19,7 +19,7 @@ struct ReportOptions {
   std::filesystem::path output;
 };
 
-// Folders of one name are told apart by their paths as they were typed.
+// Distinguishes folders with the same name by their paths as typed.
 void name_apart(std::vector<report::RunLog>& runs,
                 const std::vector<std::filesystem::path>& folders) {
   std::map<std::string, int> uses;
@@ -53,13 +53,12 @@ void write_report(const ReportOptions& options) {
 
 void add_report_command(CLI::App& app) {
   const auto options = std::make_shared<ReportOptions>();
-  CLI::App* const command =
-      app.add_subcommand("report", "Make one HTML page out of what a training has recorded");
+  CLI::App* const command = app.add_subcommand("report", "Make an HTML page from a run folder");
   command
       ->add_option("run", options->runs,
-                   "Folder of the run, with events-rank<r>.jsonl; several are compared on one page")
+                   "Run folder with events-rank<r>.jsonl; several are compared on one page")
       ->required();
-  command->add_option("--output", options->output, "Where to write the page")
+  command->add_option("--output", options->output, "File to write")
       ->default_str("report.html in that folder; comparison.html here for several");
   command->callback([options] { write_report(*options); });
 }

@@ -18,14 +18,14 @@ namespace {
 constexpr const char* kDescription = R"(Run a program in several processes (ranks):
   trireme run [options] [--] program [arguments]
 
-Every rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT in its environment. When a rank fails, all others are ended, and its
-last lines are shown; Ctrl-C ends all, a second one at once.)";
+Every rank has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT in its environment. If a rank fails, all others are stopped and its
+last lines are shown. Ctrl-C stops all ranks; a second one kills them at once.)";
 
 constexpr const char* kFooter =
-    R"(Exit code: 0 if all ranks end with 0; else that of the rank that failed first, or
-128 plus the signal that ended it or the run; 1 if their output was lost or one
-hung after the others; 2 if nothing could be started.
+    R"(Exit code: 0 if all ranks exit with 0, otherwise that of the rank that failed first,
+or 128 plus the signal that ended it or the run; 1 if output was lost or a rank hung
+after the others had exited; 2 if nothing could be started.
 
 Examples:
   trireme run -n 4 -- ./train --epochs 3
@@ -52,7 +52,7 @@ struct Arguments {
 
 void add_options(CLI::App& command, Arguments& arguments) {
   launch::RunOptions& options = arguments.options;
-  // The other names are those of other launchers; -np is accept_mpirun_words'.
+  // The other names are those of other launchers; accept_mpirun_words() handles -np.
   command.add_option("-n,--nproc,--nproc-per-node,--nproc_per_node,--np,--ranks", options.processes,
                      "Ranks on this host (default: one for each available core)");
   command.add_option("--nnodes", options.nodes, "Hosts of the run (default: 1)");
@@ -63,8 +63,8 @@ void add_options(CLI::App& command, Arguments& arguments) {
                      "Port of the store on host 0 (default: a free one)");
   command.add_option(
       "--log-dir", options.log_folder,
-      "Folder for rank_<r>.log (default: a fresh one under the temporary directory, removed "
-      "when all ranks succeed)");
+      "Folder for rank_<r>.log (default: a new one in the temporary directory, removed if "
+      "all ranks succeed)");
   command
       .add_option("--bind", arguments.binding,
                   "Bind each rank to its share of the cores: core or none (default)")
@@ -72,38 +72,40 @@ void add_options(CLI::App& command, Arguments& arguments) {
       ->option_text("core|none");
   command
       .add_option("--output", arguments.output,
-                  "Ranks to show: first (default), all, each line marked, or none")
+                  "Ranks to show: first (default), all (each line with its rank), or none")
       ->check(one_of({"first", "all", "none"}))
       ->option_text("first|all|none");
   command
       .add_option(
           "--timeout", arguments.timeout_seconds,
-          "Seconds that meeting and a collective may take (default: TRIREME_TIMEOUT, or 300)")
+          "Timeout in seconds of rendezvous and collectives (default: TRIREME_TIMEOUT, or 300)")
       ->option_text("S");
   command
       .add_option("--grace", arguments.grace_seconds,
-                  "Seconds between SIGTERM and SIGKILL for ranks that are to end (default: 5)")
+                  "Seconds between SIGTERM and SIGKILL when ranks are stopped (default: 5)")
       ->option_text("S");
   command
       .add_option("--linger", arguments.linger_seconds,
-                  "Seconds without processor time after which ranks that go on when others have "
-                  "ended are ended too (default: 300; 0: never)")
+                  "Seconds without CPU time after which ranks that continue after others have "
+                  "exited are stopped (default: 300; 0: never)")
       ->option_text("S");
   command
       .add_option("--env", arguments.variables,
-                  "Variable for all ranks; may be given several times")
+                  "Environment variable for all ranks; may be given several times")
       ->option_text("NAME=VALUE")
       ->allow_extra_args(false);
-  command.add_flag("--dry-run", arguments.dry_run, "Print what would run, and start nothing");
+  command.add_flag("--dry-run", arguments.dry_run, "Print what would run, without starting it");
 }
 
-// The program with its arguments: what CLI11 did not know (it stops there), and what stood after
-// `--`.
+// Returns the program with its arguments: the words from the first one that CLI11 did not
+// recognize, and those after `--`.
 std::vector<std::string> program_of(const CLI::App& command, const std::vector<std::string>& tail) {
   std::vector<std::string> program = command.remaining();
   if (!program.empty() && program.front().starts_with('-')) {
     refuse_option(command, program.front(), "; options of your program come after its name");
   }
+  // A `--` before the program separates it from our options and is dropped; later ones belong to
+  // the program.
   const bool mark_is_ours = program.empty() && !tail.empty();
   program.insert(program.end(), tail.begin() + (mark_is_ours ? 1 : 0), tail.end());
   return program;
@@ -123,6 +125,7 @@ std::vector<std::pair<std::string, std::string>> split_variables(
   return variables;
 }
 
+// Limits a time, so that conversions to smaller units cannot overflow.
 std::chrono::seconds seconds_of(std::string_view option, std::int64_t seconds) {
   constexpr std::int64_t kOneMonth = 31LL * 24 * 3600;
   if (seconds >= 0 && seconds <= kOneMonth) return std::chrono::seconds(seconds);
@@ -135,7 +138,7 @@ std::chrono::seconds seconds_of(std::string_view option, std::int64_t seconds) {
 
 void accept_mpirun_words(std::vector<std::string>& words) {
   if (words.empty() || words.front() != "run") return;
-  // Up to the program, whose words are its own. A flag has no value, other options have one.
+  // Stops at the program, whose words are not ours. A flag has no value; other options have one.
   for (std::size_t i = 1; i < words.size() && words[i].starts_with('-'); ++i) {
     if (words[i] == "-np") words[i] = "-n";
     const bool is_flag = words[i] == "--dry-run" || words[i] == "--help" || words[i] == "-h";

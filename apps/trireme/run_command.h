@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trireme run`: options on the command line to launch::run.
+// The command `trireme run`, which passes options of the command line to launch::run.
 #pragma once
 
 #include <string>
@@ -11,13 +11,15 @@ class App;
 
 namespace trireme::apps {
 
-/// Adds the command. `program_tail` is what stood after the first `--` of the command line, that
-/// mark included; it must outlive `app`. A run's exit code is thrown as CLI::RuntimeError when the
-/// command is parsed, unless it is 0.
+/// Adds the subcommand `run`. Parsing it starts the run; an exit code other than 0 is thrown as
+/// CLI::RuntimeError.
+/// @param app the program's command line.
+/// @param program_tail the words from the first `--` on, including that mark; it must outlive
+/// `app`.
 void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail);
 
-/// Replaces mpirun's `-np`, which the parser takes for `-n` with the number `p`, among the options
-/// of `run`.
+/// Replaces mpirun's `-np` among the options of `run` by `-n`. The parser would read it as `-n`
+/// with the value `p`.
 void accept_mpirun_words(std::vector<std::string>& words);
 
 }  // namespace trireme::apps

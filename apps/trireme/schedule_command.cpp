@@ -35,21 +35,21 @@ using schedule::StageBytes;
 using schedule::Times;
 
 constexpr const char* kDescription =
-    R"(Make a schedule of a pipeline, prove that it can be executed, and say how long a step takes:
+    R"(Make a pipeline schedule, verify that it can be executed, and predict the time of a step:
   trireme schedule 1f1b --ranks 4 --micro-batches 8 --svg 1f1b.svg
-all kinds beside each other:
+compare all kinds:
   trireme schedule all --forward 18.5 --backward-input 18.1 --backward-weight 9.3
-or one from a file, perhaps edited by hand:
+read one from a file:
   trireme schedule --read mine.txt
 
-Times and bytes are those of one micro-batch: one number, of all stages of a rank together, or one
-for each stage with commas between.)";
+Times and bytes are those of one micro-batch: one number for all stages of a rank together, or one
+for each stage, separated by commas.)";
 
 constexpr const char* kSearch = "search";
 constexpr const char* kSearchV = "search-v";
 constexpr const char* kAll = "all";
 
-// Of one micro-batch in a stage; sums of them stay below 2^63.
+// The limit for one micro-batch in a stage; sums stay below 2^63.
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 
 struct Options {
@@ -80,7 +80,8 @@ std::vector<std::string> kinds() {
   return names;
 }
 
-// One number for each stage: those given, or an equal part of one that stands for a rank.
+// Returns one number for each stage. A single number stands for all stages of a rank and is divided
+// equally.
 template <typename Number>
 std::vector<Number> for_stages(const std::vector<Number>& given, const char* option, int num_stages,
                                int num_ranks) {
@@ -95,6 +96,7 @@ std::vector<Number> for_stages(const std::vector<Number>& given, const char* opt
   return std::vector<Number>(stages, given.front() / chunks);
 }
 
+// Returns the times of each stage in the form that the simulator takes.
 Times times_for(const Options& options, int num_stages, int num_ranks) {
   const auto all = [&](const std::vector<Real>& given, const char* option) {
     std::vector<double> values;
@@ -118,6 +120,7 @@ Times times_for(const Options& options, int num_stages, int num_ranks) {
 
 bool has_bytes(const Options& options) { return !options.activation_bytes.empty(); }
 
+// Returns the bytes of each stage; a single entry without bytes if none were given.
 std::vector<StageBytes> bytes_for(const Options& options, int num_stages, int num_ranks) {
   if (!has_bytes(options)) {
     if (!options.weight_input_bytes.empty()) {
@@ -139,7 +142,7 @@ std::vector<StageBytes> bytes_for(const Options& options, int num_stages, int nu
   return bytes;
 }
 
-// What the first rank keeps under 1F1B.
+// Returns the bytes that the first rank keeps under 1F1B.
 std::int64_t cap_of_1f1b(const Options& options, const std::vector<StageBytes>& bytes,
                          const std::vector<int>& placement) {
   std::vector<std::int64_t> of_rank(static_cast<std::size_t>(options.ranks), 0);
@@ -149,6 +152,7 @@ std::int64_t cap_of_1f1b(const Options& options, const std::vector<StageBytes>& 
   return std::ranges::max(of_rank) * std::min(options.ranks, options.micro_batches);
 }
 
+// Searches for a schedule within the memory cap; by default that of 1F1B.
 Schedule searched(const Options& options, std::vector<int> placement) {
   const int num_stages = static_cast<int>(placement.size());
   const auto bytes = bytes_for(options, num_stages, options.ranks);
@@ -180,6 +184,8 @@ struct Result {
   bool is_above_cap = false;
 };
 
+// Adds recomputation, offloading and messages to a schedule, verifies it, and predicts time and
+// memory.
 Result examine(const Options& options, Schedule made, bool has_messages) {
   const schedule::Messages messages{.outstanding = options.outstanding};
   made = schedule::with_recomputation(made, options.recompute);
@@ -192,6 +198,7 @@ Result examine(const Options& options, Schedule made, bool has_messages) {
   Result result;
   result.timeline = schedule::simulate(made, times, messages);
   for (const auto& rank : schedule::peak_memory(made, bytes)) {
+    // Counts micro-batches of a whole rank, which has several stages.
     const double chunks = static_cast<double>(num_stages) / made.num_ranks();
     result.peak_bytes = std::max(result.peak_bytes, rank.peak_bytes);
     result.kept = std::max(result.kept, rank.peak_unfinished / chunks);
@@ -231,7 +238,7 @@ void write_text(const std::filesystem::path& file, const std::string& text) {
     AtomicFile written(file);
     written.write(text);
     written.commit();
-  } catch (const CheckpointError& error) {  // what files that appear whole throw; it has its hint
+  } catch (const CheckpointError& error) {  // AtomicFile throws this; the text contains a hint.
     throw ConfigError(error.what(), "");
   }
   std::cout << "wrote " << file.string() << '\n';
@@ -253,13 +260,14 @@ void compare_all(Options options) {
   std::vector<Result> results;
   for (const std::string& kind : kinds()) {
     options.kind = kind;
+    // The other kinds have a fixed number of stages per rank.
     options.chunks = kind == "interleaved" ? chunks : 0;
     results.push_back(examine(options, made(options), /*has_messages=*/false));
   }
   print_table(options, results);
 }
 
-// Options that others make meaningless.
+// Rejects options that have no effect because of other options.
 void refuse_without_effect(const CLI::App& command, const Options& options) {
   if (!options.read.empty()) {
     for (const char* option : {"--ranks", "--micro-batches", "--chunks"}) {
@@ -308,12 +316,12 @@ void add_schedule_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand("schedule", kDescription);
   auto names = kinds();
   names.emplace_back(kAll);
-  command->add_option("kind", options->kind, "What to make")->check(one_of(names));
-  command->add_option("--read", options->read, "Take the schedule from this file instead");
-  command->add_option("--ranks", options->ranks, "How many ranks")
+  command->add_option("kind", options->kind, "Kind of schedule")->check(one_of(names));
+  command->add_option("--read", options->read, "Read the schedule from this file instead");
+  command->add_option("--ranks", options->ranks, "Number of ranks")
       ->check(integer_from(1, INT_MAX))
       ->capture_default_str();
-  command->add_option("--micro-batches", options->micro_batches, "How many micro-batches")
+  command->add_option("--micro-batches", options->micro_batches, "Number of micro-batches")
       ->check(integer_from(1, INT_MAX))
       ->capture_default_str();
   command->add_option("--chunks", options->chunks, "Stages of each rank, for interleaved")
@@ -328,30 +336,31 @@ void add_schedule_command(CLI::App& app) {
   add_times("--forward", options->forward, "Time of forward [1]");
   add_times("--backward-input", options->backward_input, "Time of the input's gradients [1]");
   add_times("--backward-weight", options->backward_weight, "Time of the weights' gradients [1]");
-  add_times("--backward", options->backward, "Time of both at once [their sum]");
-  command->add_option("--communication", options->communication, "Time until a message is there")
+  add_times("--backward", options->backward, "Time of a backward that is not split [their sum]");
+  command->add_option("--communication", options->communication, "Time of a message")
       ->check(number_from_zero())
       ->option_text("MS");
   command
       ->add_option("--activation-bytes", options->activation_bytes,
-                   "Kept from forward to backward, or its input part")
+                   "Bytes kept from forward to backward, or to its input part")
       ->delimiter(',')
       ->check(integer_from(0, kMostBytes))
       ->option_text("BYTES");
   command
       ->add_option("--weight-input-bytes", options->weight_input_bytes,
-                   "Kept from the input part to the weight part [as many]")
+                   "Bytes kept from the input part to the weight part [the same]")
       ->delimiter(',')
       ->check(integer_from(0, kMostBytes))
       ->option_text("BYTES");
   command
       ->add_option("--memory-cap", options->memory_cap,
-                   "Most that a rank may keep [search: what 1f1b keeps on rank 0]")
+                   "Maximum that a rank may keep [search: the bytes of 1f1b on rank 0]")
       ->check(integer_from(1))
       ->option_text("BYTES");
   command
-      ->add_option("--outstanding", options->outstanding,
-                   "Messages that may be sent and not received, 0 for rendezvous [any number]")
+      ->add_option(
+          "--outstanding", options->outstanding,
+          "Maximum of messages sent but not received; 0: a send waits for its receive [no limit]")
       ->check(integer_from(0, INT_MAX))
       ->option_text("NUMBER");
   command->add_option("--recompute", options->recompute, "Stages whose activations are recomputed")
@@ -360,13 +369,14 @@ void add_schedule_command(CLI::App& app) {
       ->option_text("STAGES");
   command
       ->add_option("--offload", options->offload,
-                   "Stages whose activations are in host memory where backward is far off")
+                   "Stages whose activations move to host memory if backward is far off")
       ->delimiter(',')
       ->check(integer_from(0, INT_MAX))
       ->option_text("STAGES");
-  command->add_option("--output", options->output, "Write the schedule, with its messages");
-  command->add_option("--svg", options->svg, "Write a picture");
-  command->add_option("--trace", options->trace, "Write a trace for chrome://tracing or Perfetto");
+  command->add_option("--output", options->output, "File for the schedule with its messages");
+  command->add_option("--svg", options->svg, "File for a picture");
+  command->add_option("--trace", options->trace,
+                      "File for a trace for chrome://tracing or Perfetto");
   command->callback([options, command] { run(*command, *options); });
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trireme schedule`: makes, verifies, times and draws schedules of pipelines. Uses no LibTorch.
+// The command `trireme schedule`, which makes, verifies, times and draws pipeline schedules. Uses
+// no LibTorch.
 #pragma once
 
 namespace CLI {
@@ -8,8 +9,8 @@ class App;
 
 namespace trireme::apps {
 
-/// Adds the subcommand `schedule`, which does its work in its callback: it prints a table and what
-/// it wrote, and throws the exceptions of trireme/base/error.h.
+/// Adds the subcommand `schedule`. Parsing it prints a table and the files that were written.
+/// Throws the exceptions of trireme/base/error.h.
 void add_schedule_command(CLI::App& app);
 
 }  // namespace trireme::apps

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the shared object with LibTorch exports to the program. Both are built together, so that C++
-// types may pass.
+// The functions that the shared object with LibTorch exports to the program. Both are built
+// together, so C++ types may be passed.
 #pragma once
 
 #include <trireme/launch/run/run.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of the program that need LibTorch. They are a shared object of their own, loaded when
-// they are first needed: LibTorch takes a quarter of a second to load, which `trireme run` spends
-// while its ranks load theirs.
+// The parts of the program that need LibTorch. They are in a shared object that is loaded on first
+// use, because loading LibTorch takes a quarter of a second. `trireme run` loads it while its ranks
+// load theirs.
 #pragma once
 
 #include <trireme/launch/run/run.h>
@@ -11,19 +11,19 @@
 
 namespace trireme::apps {
 
-/// Returns what opens a run's store; calling it loads the shared object. Empty in a build without
-/// LibTorch.
+/// Returns the function that opens the store of a run. Calling it loads the shared object. Returns
+/// an empty function in a build without LibTorch.
 launch::StoreOpener store_opener();
 
-/// Examines this machine and this build and prints what it finds; returns the exit code: 0 where
+/// Examines the machine and this build, prints the findings and returns the exit code: 0 if
 /// everything is in order.
-/// @param as_rank be one of the two processes of the self-test instead.
+/// @param as_rank runs as one of the two processes of the self-test instead.
 int doctor(bool as_rank);
 
-/// Is one rank of `trireme bench comm`: see measure_collective in comm_benchmark.h.
+/// Runs as one rank of `trireme bench comm`; see measure_collective() in comm_benchmark.h.
 void time_collective(const CommBenchmark& benchmark);
 
-/// Does one task of `trireme checkpoint`: see do_checkpoint_task in checkpoint_tools.h.
+/// Executes a task of `trireme checkpoint`; see do_checkpoint_task() in checkpoint_tools.h.
 int checkpoint_task(const CheckpointTask& task);
 
 }  // namespace trireme::apps

@@ -14,17 +14,18 @@ namespace {
 
 constexpr const char* kModule = "trireme_torch.so";
 
-// Beside the program in a build, in the library folder where it is installed.
+// Returns the path of the shared object: next to the program in a build, in the library folder of
+// an installation.
 std::filesystem::path module_path() {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const auto beside = folder / kModule;
   return std::filesystem::exists(beside) ? beside : folder / TRIREME_MODULE_FOLDER / kModule;
 }
 
-// LibTorch may have moved since this was built: TRIREME_TORCH_DIR names it, as it does for the
-// build: the folder that has lib/libtorch.so, or its CMake prefix (share/cmake). What is loaded by
-// path satisfies the module's need by name. Returns what went wrong; nothing where no folder is
-// named.
+// Loads LibTorch from TRIREME_TORCH_DIR if it is set, because LibTorch may have moved since the
+// build. The variable has the same meaning as for the build: the folder with lib/libtorch.so, or
+// its CMake prefix (share/cmake). A library that was loaded by path satisfies the shared object's
+// dependency by name. Returns an error message, or an empty string.
 std::string load_torch_of_environment() {
   const auto given = Environment::of_process().find("TRIREME_TORCH_DIR");
   if (!given) return {};
@@ -40,7 +41,7 @@ std::string load_torch_of_environment() {
   return join_message("TRIREME_TORCH_DIR=", *given, " has no lib/libtorch.so");
 }
 
-// Never closed: LibTorch does not survive being unloaded.
+// The shared object is never closed, because LibTorch does not survive unloading.
 template <typename Function>
 Function* load(const char* name) {
   const auto path = module_path();

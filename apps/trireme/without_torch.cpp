@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for with_torch.cpp in a build without LibTorch.
+// Replaces with_torch.cpp in a build without LibTorch. Every function that needs it throws
+// ConfigError.
 #include <trireme/base/error.h>
 
 #include <apps/trireme/torch_parts.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A port for ranks that are started without a launcher.
+// Finds a port for ranks that are started without a launcher.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -13,8 +13,8 @@
 
 namespace trireme::test {
 
-/// A port that was free a moment ago, as MASTER_PORT must be chosen by whoever starts ranks without
-/// a launcher.
+/// Returns a port that was free a moment ago. Whoever starts ranks without a launcher must choose
+/// MASTER_PORT.
 inline std::string free_port() {
   const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a line of shell and keeps what it printed, for tests of whole programs.
+// Runs a shell command and captures its output, for tests of whole programs.
 #pragma once
 
 #include <sys/wait.h>
@@ -11,11 +11,13 @@
 
 namespace trireme::test {
 
+/// The result of a command.
 struct Finished {
-  int code = -1;       ///< exit code, or 128 and the signal
-  std::string output;  ///< both streams
+  int code = -1;       ///< The exit code, or 128 plus the signal.
+  std::string output;  ///< Standard output and standard error together.
 };
 
+/// Runs a shell command and waits for its end.
 inline Finished shell(const std::string& command) {
   Finished finished;
   const std::string with_errors = "{ " + command + "\n} 2>&1";
@@ -28,12 +30,13 @@ inline Finished shell(const std::string& command) {
   return finished;
 }
 
-/// An environment variable that the build gives to the test; empty where it is unset.
+/// Returns an environment variable that the build sets for the test, or an empty string.
 inline std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
+/// Returns true if a program is in the PATH.
 inline bool is_installed(const std::string& program) {
   return shell("command -v " + program).code == 0;
 }

@@ -21,13 +21,14 @@
 namespace trireme::checkpoint {
 namespace {
 
+// A group of the same ranks whose collectives cannot mix with those of the training.
 comm::Group duplicate(const comm::Group& group) {
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return group.size() == 1 ? comm::Group::self() : group.subgroup(ranks);
 }
 
-// Each tensor at a multiple of a cache line.
+// Returns the size of a tensor, rounded up to a cache line.
 std::int64_t room_for(const at::Tensor& tensor) {
   constexpr std::int64_t kAlignment = 64;
   return (static_cast<std::int64_t>(tensor.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
@@ -37,13 +38,13 @@ std::int64_t room_for(const at::Tensor& tensor) {
 
 struct AsyncSaver::Impl {
   comm::Group group;
-  comm::Group writers;  // the same ranks; its collectives belong to the writing thread
+  comm::Group writers;  // The same ranks; its collectives belong to the writing thread.
   AsyncOptions options;
-  at::Tensor staging;  // [n] bytes
+  at::Tensor staging;  // The memory of the copies, [n] bytes.
   std::atomic<bool> is_writing = false;
-  std::exception_ptr failure;  // of the writing thread, which has ended then
+  std::exception_ptr failure;  // Set by the writing thread before it ends.
   std::optional<std::filesystem::path> last;
-  std::chrono::duration<double> seconds{0};  // of the last
+  std::chrono::duration<double> seconds{0};  // The duration of the last successful save.
   std::thread thread;
 
   Impl(const comm::Group& the_group, AsyncOptions the_options)
@@ -54,7 +55,7 @@ struct AsyncSaver::Impl {
     if (thread.joinable()) thread.join();
   }
 
-  // The message of a failure that was not reported yet, taken out.
+  // Removes and returns the message of a failure that was not reported yet.
   std::optional<std::string> take_failure() {
     const std::exception_ptr thrown = std::exchange(failure, nullptr);
     if (!thrown) return std::nullopt;
@@ -72,19 +73,19 @@ struct AsyncSaver::Impl {
     if (const auto message = take_failure()) options.on_failure(*message);
   }
 
-  // One of the ranks may be done before another: all have to see the same.
+  // Ranks may finish at different times, so they must agree whether a save is running.
   bool any_is_writing() const {
     const auto all = comm::all_gather_text(is_writing ? "1" : "0", group);
     return std::ranges::find(all, "1") != all.end();
   }
 
-  // Parts whose tensors are copies.
+  // Returns the parts with copies of their tensors in the staging memory.
   std::vector<TensorPart> stage(std::vector<TensorPart> parts) {
     const at::NoGradGuard no_grad;
     std::int64_t bytes = 0;
     for (const TensorPart& part : parts) bytes += room_for(part.local);
     if (!staging.defined() || staging.numel() < bytes) {
-      staging.reset();  // first, so that there are never two
+      staging.reset();  // First, so that two never exist.
       staging = at::empty({bytes}, at::kByte);
     }
     std::int64_t begin = 0;
@@ -99,8 +100,9 @@ struct AsyncSaver::Impl {
     return parts;
   }
 
-  // What the writing thread is to write. What goes wrong here on one rank is thrown there, where
-  // the others wait for it.
+  // Returns a function with this rank's data for the writing thread. An error here on one rank is
+  // rethrown on the writing thread, within a collective step, because the other ranks wait for this
+  // one there.
   std::function<Content()> stage_or_fail(const SaveOptions& save,
                                          const std::function<Content()>& make) {
     try {
@@ -143,6 +145,8 @@ bool AsyncSaver::save(const SaveOptions& options, const std::function<Content()>
   impl.wait_and_report();
   const auto began = std::chrono::steady_clock::now();
   auto own = impl.stage_or_fail(options, make);
+  // `last`, `seconds` and `failure` are written by the thread and read after join(), or in check()
+  // after is_writing is false.
   impl.is_writing = true;
   impl.thread = std::thread([&impl, options, own = std::move(own), began] {
     try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves checkpoints beside the training: a step waits for a copy into memory, and the files are
-// written while it goes on.
+// Saves checkpoints in the background: training waits only while its tensors are copied in memory;
+// the files are written by a thread.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>
@@ -16,50 +16,56 @@
 
 namespace trireme::checkpoint {
 
-/// What a save does while the one before it is still under way: wait for that one, or leave itself
-/// out.
+/// The behaviour of a save while the previous one is running: wait for it, or skip itself.
 enum class WhenBusy { kWait, kSkip };
 
+/// Options of AsyncSaver.
 struct AsyncOptions {
+  /// The behaviour of save() while the previous save is running.
   WhenBusy when_busy = WhenBusy::kWait;
-  /// Called with the message of a save that failed, by the thread that calls `save` or `finish`
-  /// next, or destroys the saver; training goes on then. Without it these throw.
+  /// Receives the message of a failed save, and training continues. It is called on the thread that
+  /// next calls save() or finish(), or destroys the saver. Without it, save() and finish() throw.
   std::function<void(const std::string&)> on_failure{};
 };
 
-/// One save is under way at a time, so that memory for one copy of what this rank writes is all it
-/// takes; that memory is kept for the next one. A failure is reported once, by the next call.
-/// Thread-safety: none; the thread that writes is its own.
+/// Saves checkpoints on a thread of its own.
+///
+/// One save runs at a time, so one copy of the data that this rank writes is enough. The memory of
+/// the copy is kept for the next save. A failure is reported once, by the next call. Not
+/// thread-safe.
 class AsyncSaver {
  public:
-  /// Collective: makes a group of its own for the writing thread.
+  /// Makes a process group of its own for the writing thread. Collective.
   explicit AsyncSaver(const comm::Group& group, AsyncOptions options = {});
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
-  /// Waits for the save that is under way. A failure that nobody asked for goes to on_failure, or
-  /// else to standard error. Collective where a save is under way.
+  /// Waits for a running save. An unreported failure goes to on_failure, or else to standard error.
+  /// Collective if a save is running.
   ~AsyncSaver();
 
-  /// Copies what this rank writes and returns; the tensors may change from then on. Reports the
-  /// failure of the save before, in which case this one is not begun unless there is an on_failure.
-  /// Returns false where it was left out. Arguments as for save_parts. Collective, alike on all
-  /// ranks. What one rank alone cannot make or copy is a failure of this save, on all of them.
+  /// Copies the data that this rank writes and returns; the tensors may be changed afterwards.
+  ///
+  /// Reports the failure of the previous save. In that case this save begins only if there is an
+  /// on_failure. Returns false if this save was skipped. The arguments are those of save_parts().
+  /// Collective with the same options on all ranks. An error of one rank while it makes or copies
+  /// its data is a failure of this save on all ranks.
   bool save(const SaveOptions& options, const std::vector<TensorPart>& parts, const State& state);
+  /// Saves what `make` returns on each rank; otherwise like the overload above.
   bool save(const SaveOptions& options, const std::function<Content()>& make);
 
-  /// Waits until nothing is under way, reports a failure, and returns the path of the checkpoint
-  /// that was saved last. Blocking.
+  /// Waits for a running save, reports a failure, and returns the path of the last saved
+  /// checkpoint; nullopt if there is none. Blocking.
   std::optional<std::filesystem::path> finish();
 
-  /// Throws the failure of a save that has ended, as often as it is asked, and leaves reporting it
-  /// to the next call of the others; nothing while one is under way. Not collective: one rank may
-  /// know before another.
+  /// Throws the failure of a finished save, in every call until save() or finish() reports it. Does
+  /// nothing while a save is running. Not collective: one rank may see a failure before another.
   void check() const;
 
-  /// Whether files are being written.
+  /// Returns true while files are being written.
   bool is_busy() const;
 
-  /// From the begin of the save whose path `finish` has returned until it was on the disk.
+  /// Returns the time from the start of the last successful save until it was on disk. Call it only
+  /// when no save is running.
   std::chrono::duration<double> seconds() const;
 
  private:

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One checkpoint of a training run: model, optimizer and the state of the run in one folder, saved
-// and loaded as a whole, by one process or by all ranks together. docs/formats/checkpoint.md
-// describes the files, docs/guide/checkpoints.md how to use them.
-//
-//   const auto path = save({.folder = "runs", .prefix = "demo"}, *model, &optimizer,
-//                          {.epoch = 1, .step = 938});
-//   if (const auto found = latest("runs", "demo")) state = load(*found, *model, &optimizer);
+// Saves and loads checkpoints of a training run: model, optimizer and run state in one folder, by
+// one process or by all ranks together. docs/guide/checkpoints.md shows their use,
+// docs/formats/checkpoint.md describes the files. distributed_checkpoint.h is for modules with
+// distributed tensors.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint_folder.h>
@@ -33,90 +30,120 @@ class Optimizer;
 
 namespace trireme::checkpoint {
 
+/// Where and how a checkpoint is saved.
 struct SaveOptions {
+  /// The folder of the checkpoints; it is created if it does not exist.
   std::filesystem::path folder;
+  /// The beginning of the checkpoint's name.
   std::string prefix = "checkpoint";
-  /// How many checkpoints of this prefix remain after saving, the last ones written; 0 keeps all.
-  /// The one just saved always remains.
+  /// The number of checkpoints with this prefix to keep, the most recent ones; 0 keeps all. The
+  /// checkpoint just saved is always kept.
   std::int64_t keep = 5;
-  /// Besides these, the best by score, and one for each of these minutes; see Retention.
+  /// The number of checkpoints with the best scores to keep in addition; see Retention.
   std::int64_t keep_best = 0;
+  /// True if a higher score is better.
   bool higher_is_better = false;
+  /// Keeps in addition one checkpoint for each such time span; 0 for none. See Retention.
   std::chrono::minutes keep_every{0};
-  /// How good the checkpoint is, for keep_best: an evaluation's loss, say.
+  /// The score of this checkpoint for keep_best, such as the loss of an evaluation.
   std::optional<double> score{};
-  /// Parameters and buffers that are not saved, by patterns of their names as fnmatch has them:
-  /// `rotary.*`, say, for what the constructor computes. Loading leaves them as they are. A pattern
-  /// that fits none is an error.
+  /// Patterns (fnmatch) of names of parameters and buffers that are not saved, such as `rotary.*`
+  /// for values that the constructor computes. Loading leaves these tensors as they are. A pattern
+  /// that matches no name is an error.
   std::vector<std::string> leave_out{};
-  /// By what files are written; null for the system's calls. For tests. Must be there until what is
-  /// saved beside the training is on the disk.
+  /// The file operations; null for those of the system. For tests. It must outlive a save in the
+  /// background.
   FileLayer* files = nullptr;
 };
 
-/// Writes `folder/prefix-<epoch>_<step>` and returns its path; blocking until it is on the disk.
-/// Killed at any moment it leaves the earlier checkpoints and no incomplete one. Not collective:
-/// exactly one rank calls it. The module and the optimizer (nullptr to leave it out) are only read.
-/// Throws CheckpointError with path and cause where the file system refuses, UsageError for options
-/// or tensors that cannot be: of tensors that are distributed over several ranks
-/// distributed_checkpoint.h has the same function with a mesh.
+/// Saves a checkpoint of one process as `folder/prefix-<epoch>_<step>` and returns its path.
+///
+/// Blocks until the checkpoint is on disk. If the process is killed at any moment, the earlier
+/// checkpoints remain and no incomplete checkpoint appears. Not collective: exactly one rank calls
+/// this. Module and optimizer are only read.
+///
+///     const auto path = save({.folder = "runs", .prefix = "demo"}, *model, &optimizer,
+///                            {.epoch = 1, .step = 938});
+///     if (const auto found = latest("runs", "demo")) state = load(*found, *model, &optimizer);
+///
+/// @param options folder, name and retention.
+/// @param module the module to save.
+/// @param optimizer the optimizer, or nullptr to save the module only.
+/// @param state epoch, step and entries of the run.
+/// @throws CheckpointError with path and cause if a file operation fails.
+/// @throws UsageError for invalid options, and for tensors that cannot be saved. Distributed
+/// tensors need the function with a mesh in distributed_checkpoint.h.
 std::filesystem::path save(const SaveOptions& options, const torch::nn::Module& module,
                            const torch::optim::Optimizer* optimizer, const State& state);
 
-/// The same by all ranks of a group at once: each writes the parts that it gives, and its share by
-/// size of those that are replicated; rank 0 makes the folder, writes the index and publishes.
-/// Every rank must see the folder. Collective, blocking; every rank returns the path. Where one
-/// rank fails, all throw the same CheckpointError that names it, and nothing is published. What of
-/// earlier checkpoints cannot be removed afterwards is a warning on standard error.
+/// Saves a checkpoint by all ranks of a group together and returns its path.
+///
+/// Each rank writes the parts that it passes, and its share by size of those that are replicated.
+/// Rank 0 creates the folder, writes the index and publishes the checkpoint. All ranks must see the
+/// same folder. Collective and blocking. If one rank fails, all throw the same CheckpointError,
+/// which names that rank, and nothing is published. A failure to remove earlier checkpoints
+/// afterwards is only a warning on standard error.
 std::filesystem::path save_parts(const SaveOptions& options, const std::vector<TensorPart>& parts,
                                  const State& state, const comm::Group& group);
 
-/// What a rank gives to a checkpoint.
+/// The data that a rank contributes to a checkpoint.
 struct Content {
+  /// The parts of tensors.
   std::vector<TensorPart> parts{};
+  /// The state of the run.
   State state{};
-  /// Names of tensors that were there and are not saved, by section; filled by saving.
+  /// The names of tensors that are not saved, by section. Set by saving.
   std::map<std::string, std::set<std::string>> left_out{};
 };
 
-/// The same where a rank may fail to make what it gives: what `make` throws on one rank fails the
-/// save on all.
+/// Saves what `make` returns on each rank. An exception of `make` on one rank fails the save on all
+/// ranks.
 std::filesystem::path save_parts(const SaveOptions& options, const std::function<Content()>& make,
                                  const comm::Group& group);
 
-/// The parts of a module and an optimizer (nullptr to leave it out) that every rank has whole:
-/// sections `model` and `optimizer`. See distributed_checkpoint.h for those it has not. What no
-/// tensor holds of the optimizer goes into `state.own`. Tensors share memory with theirs.
+/// Returns the parts of a module and an optimizer that every rank holds completely, in the sections
+/// `model` and `optimizer`.
+///
+/// The tensors share memory with module and optimizer. State of the optimizer that is not in
+/// tensors is added to `state.own`. For distributed tensors see distributed_checkpoint.h.
+/// @param module the module.
+/// @param optimizer the optimizer, or nullptr to leave it out.
+/// @param state the run state that receives the rest of the optimizer's state.
 std::vector<TensorPart> parts_of(const torch::nn::Module& module,
                                  const torch::optim::Optimizer* optimizer, State& state);
 
-/// Loads a checkpoint, whatever ranks wrote it, into a module and an optimizer (nullptr to leave
-/// it) of the same construction. Everything is read and verified before anything changes, which
-/// takes memory for a second copy. Of distributed tensors this rank's part is read. Throws
-/// CheckpointError naming the file, and the first parameter that does not fit. Not collective;
-/// every rank may call it.
+/// Loads a checkpoint into a module and an optimizer that were constructed in the same way, and
+/// returns the run state.
+///
+/// The checkpoint may have been written by any number of ranks. Everything is read and verified
+/// before anything is changed, which needs memory for a second copy. For distributed tensors, the
+/// part of this rank is read. Not collective; every rank may call it.
+/// @param path the folder of the checkpoint.
+/// @param module the module to load into.
+/// @param optimizer the optimizer to load into, or nullptr to load the module only.
+/// @throws CheckpointError with the file and the first parameter that does not match.
 State load(const std::filesystem::path& path, torch::nn::Module& module,
            torch::optim::Optimizer* optimizer);
 
-/// Which tensors to load under which names.
+/// Selects the tensors to load and their names.
 struct LoadModelOptions {
-  /// Gives the module's name for a name in the checkpoint; an empty one leaves the tensor out.
+  /// Maps a name in the checkpoint to a name in the module; an empty result skips the tensor.
   std::function<std::string(const std::string&)> rename{};
-  /// The same as a table, which goes before `rename`.
+  /// The same mapping as a table, which takes precedence over `rename`.
   std::map<std::string, std::string> names{};
-  /// Every parameter and buffer must be there, and every tensor must have a place.
+  /// Requires that every parameter and buffer is in the checkpoint and every tensor is used.
   bool strict = true;
 };
 
-/// What a load that is not strict passed over.
+/// The tensors that a load that is not strict did not match.
 struct LoadedModel {
-  std::vector<std::string> missing;     ///< parameters and buffers that stay as they were
-  std::vector<std::string> unexpected;  ///< tensors of the checkpoint without a place
+  std::vector<std::string> missing;     ///< Parameters and buffers that were not loaded.
+  std::vector<std::string> unexpected;  ///< Tensors of the checkpoint that were not used.
 };
 
-/// Loads parameters and buffers alone, from a checkpoint or from any safetensors file. Throws
-/// CheckpointError, before anything changes, for a tensor of another shape or dtype, for two of one
-/// name, and where `strict` is not met. Not collective.
+/// Loads parameters and buffers only, from a checkpoint or any safetensors file. Not collective.
+/// @throws CheckpointError, before anything is changed, if a tensor has another shape or dtype, two
+/// tensors get the same name, or `strict` is violated.
 LoadedModel load_model(const std::filesystem::path& path, torch::nn::Module& module,
                        const LoadModelOptions& options = {});
 

@@ -45,8 +45,8 @@ struct Numbered {
   fs::path path{};
 };
 
-// Epoch and step of a folder name; nothing where it is not one that checkpoint_name makes for this
-// prefix.
+// Returns epoch and step of a folder name, or nullopt if checkpoint_name() does not make it for
+// this prefix.
 std::optional<Numbered> parse_name(std::string_view name, const std::string& prefix) {
   if (!name.starts_with(prefix + "-")) return std::nullopt;
   Numbered result;
@@ -59,10 +59,10 @@ std::optional<Numbered> parse_name(std::string_view name, const std::string& pre
   return result;
 }
 
-// Which of its prefix a checkpoint is in the order of writing, from 1; 0 where nothing says so.
+// The number of a checkpoint in the order of writing, from 1; 0 if it is unknown.
 struct Order {
   std::int64_t number = 0;
-  std::string problem{};  // why nobody can tell; the number is then only a guess
+  std::string problem{};  // The reason why the number is not certain; then it is only a guess.
 };
 
 std::optional<std::int64_t> parse_order(std::string_view text) {
@@ -72,14 +72,15 @@ std::optional<std::int64_t> parse_order(std::string_view text) {
   return can_be ? number : std::nullopt;
 }
 
-// The checkpoint may be sound, and the newest: to pass over it would lose work.
+// Throws for errors of the machine, such as too many open files. The checkpoint may be intact and
+// the newest one, so skipping it would lose work.
 void throw_if_of_the_machine(const fs::path& file, int error_number) {
   constexpr std::array kOfTheMachine{EMFILE, ENFILE, ENOMEM, EIO, EINTR, ESTALE, ETIMEDOUT, EACCES};
   if (std::ranges::count(kOfTheMachine, error_number) > 0) throw_cannot("read", file, error_number);
 }
 
-// The number that index.json has, on a line of its own before all that is long; nothing where it
-// cannot be read.
+// Returns the number in index.json without parsing it: it is on a line of its own before all long
+// parts. Returns nullopt if it cannot be found.
 std::optional<std::int64_t> order_in_index(const fs::path& file) {
   constexpr std::string_view kKey = "\n \"order\": ";
   const InputFile input = open_input(file);
@@ -97,7 +98,7 @@ std::optional<std::int64_t> order_in_index(const fs::path& file) {
       const std::size_t begin = place + kKey.size();
       return parse_order(std::string_view(text).substr(begin, end - begin));
     }
-    // The line may go on in the next block.
+    // Keeps a possible beginning of the line, which may continue in the next block.
     text.erase(0, std::min(place, text.size() - std::min(text.size(), kKey.size())));
   }
   return std::nullopt;
@@ -132,7 +133,8 @@ Order read_order(const fs::path& checkpoint) {
   return order;
 }
 
-// Once for each in this process, which may look every few steps.
+// Warns once per process about each checkpoint, because a process may look for checkpoints every
+// few steps.
 void warn_of(const Order& order, const fs::path& checkpoint) {
   static std::mutex mutex;
   static std::set<fs::path> known;
@@ -156,8 +158,8 @@ std::vector<fs::path> children(const fs::path& folder) {
 }
 
 struct Found {
-  std::vector<Numbered> checkpoints{};  // in the order of writing
-  std::int64_t highest = 0;             // number, also of those that are passed over
+  std::vector<Numbered> checkpoints{};  // In the order of writing.
+  std::int64_t highest = 0;  // The highest number, including those of skipped checkpoints.
 };
 
 Found find_checkpoints(const fs::path& folder, const std::string& prefix) {
@@ -168,7 +170,8 @@ Found find_checkpoints(const fs::path& folder, const std::string& prefix) {
     auto numbered = parse_name(path.filename().string(), prefix);
     if (numbered && fs::is_directory(path, ignored)) {
       Order order = read_order(path);
-      if (!order.problem.empty()) order = read_order(path);  // may have been replaced in between
+      // It may have been replaced between the reads.
+      if (!order.problem.empty()) order = read_order(path);
       found.highest = std::max(found.highest, order.number);
       if (!order.problem.empty()) {
         warn_of(order, path);
@@ -184,16 +187,16 @@ Found find_checkpoints(const fs::path& folder, const std::string& prefix) {
   return found;
 }
 
-// A lock on the folder itself, which ends with the process that holds it; none where somebody else
-// has it.
+// Locks the folder itself; returns nothing if another process holds the lock. The lock ends with
+// the process.
 UniqueFd try_lock(const fs::path& folder) {
   UniqueFd handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (handle && ::flock(handle.get(), LOCK_EX | LOCK_NB) != 0) handle.reset();
   return handle;
 }
 
-// A hidden name beside a checkpoint that nothing has: a process of this number may have left one
-// where folders cannot be locked.
+// Returns an unused hidden name next to a checkpoint. A process with this process id may have left
+// one on a file system that cannot lock folders.
 fs::path hidden_sibling(const fs::path& path) {
   const std::string begin = join_message(".", path.filename().string(), ".", ::getpid());
   fs::path hidden = path.parent_path() / join_message(begin, kTemporarySuffix);
@@ -204,8 +207,8 @@ fs::path hidden_sibling(const fs::path& path) {
   return hidden;
 }
 
-// Whether a name is hidden_sibling's for a checkpoint of this prefix, and not of one that begins
-// like it.
+// Returns true if hidden_sibling() makes this name for a checkpoint of this prefix, and not of a
+// longer prefix.
 bool is_hidden_of(std::string_view name, const std::string& prefix) {
   if (!name.starts_with('.') || !name.ends_with(kTemporarySuffix)) return false;
   if (name.size() <= kTemporarySuffix.size()) return false;
@@ -241,7 +244,8 @@ std::optional<fs::path> latest(const fs::path& folder, const std::string& prefix
 }
 
 void remove_checkpoint(const fs::path& path, FileLayer& files) {
-  // Hidden first: a kill while its files go must not leave something that looks complete.
+  // Renames first: if the process is killed while it removes files, nothing must look like a
+  // complete checkpoint.
   const fs::path hidden = hidden_sibling(path);
   if (files.rename(path, hidden) != 0) throw_cannot("remove", path, errno);
   remove_all(hidden, files);
@@ -249,7 +253,7 @@ void remove_checkpoint(const fs::path& path, FileLayer& files) {
 
 void remove_leftovers(const fs::path& folder, const std::string& prefix, FileLayer& files) {
   check_prefix(prefix);
-  std::exception_ptr failure;  // the first one
+  std::exception_ptr failure;  // The first failure.
   for (const fs::path& path : children(folder)) {
     if (!is_hidden_of(path.filename().string(), prefix)) continue;
     try {
@@ -285,6 +289,8 @@ void CheckpointFolderWriter::remove_hidden() {
 }
 
 fs::path CheckpointFolderWriter::commit() {
+  // The order of these steps makes the checkpoint crash-safe: all files are flushed, then their
+  // names, then the folder is renamed, and the parent folder is flushed last.
   OutputFile order(temporary_ / kOrderFile, files_);
   order.append(join_message(order_, "\n"));
   order.finish();
@@ -302,7 +308,8 @@ fs::path CheckpointFolderWriter::commit() {
     }
     is_exchanged = true;
   }
-  is_made_ = is_exchanged;  // the old one, which now has the hidden name
+  // After an exchange, the hidden name belongs to the old checkpoint, which is removed.
+  is_made_ = is_exchanged;
   const fs::path folder = destination_.has_parent_path() ? destination_.parent_path() : ".";
   flush_names(folder, files_);
   remove_hidden();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints as folders `prefix-<epoch>_<step>` inside one folder: their names, which there are,
-// which to keep, and how a new one appears whole or not at all. What is in them is checkpoint.h's
-// business. One process owns the folders of a prefix: only it may write and remove them; any may
-// read.
+// Checkpoint folders named `prefix-<epoch>_<step>`: their names, listing, removal and atomic
+// publication. checkpoint.h handles their content. One process owns the folders of a prefix: only
+// it may write and remove them. Any process may read them.
 #pragma once
 
 #include <trireme/base/unique_fd.h>
@@ -16,58 +15,62 @@
 
 namespace trireme::checkpoint {
 
-/// Returns `prefix-<epoch>_<step>`. Throws UsageError for a prefix that is empty, hidden or has a
-/// slash, and for negative numbers.
+/// Returns `prefix-<epoch>_<step>`. Throws UsageError if the prefix is empty, begins with a dot or
+/// contains a slash, and for negative numbers.
 std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::int64_t step);
 
 /// Returns the complete checkpoints of a prefix in the order in which they were written, the newest
-/// last: each carries its number in a file `order`, clocks play no part. Those without this file
-/// count as the oldest, by epoch and step. One whose number cannot be read, or is another one in
-/// its index, is passed over with a warning on standard error: nobody can tell whether it is newer
-/// than others, so that it is neither the latest nor removed. Empty where the folder does not
-/// exist.
+/// last.
+///
+/// The order is that of the numbers in the files `order`; clocks are not used. Checkpoints without
+/// this file come first, sorted by epoch and step. A checkpoint whose number cannot be read, or
+/// differs from the one in its index, is skipped with a warning on standard error. It is not known
+/// whether it is the newest, so it is neither loaded as the latest nor removed. Returns an empty
+/// list if the folder does not exist.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder,
                                                     const std::string& prefix);
 
-/// Returns the complete checkpoint that was written last, if there is one. After a run went on from
-/// an older one that is the new run's, whatever the abandoned one had reached.
+/// Returns the complete checkpoint that was written last, or nullopt. If a run continued from an
+/// older checkpoint, this is the checkpoint of the new run, even if the abandoned run had reached a
+/// later step.
 std::optional<std::filesystem::path> latest(const std::filesystem::path& folder,
                                             const std::string& prefix);
 
-/// Removes a checkpoint. For the owner only. Killed on the way it leaves no half checkpoint that a
-/// reader could take for a whole one.
+/// Removes a checkpoint. Only the owner of the prefix may call it. If the process is killed
+/// meanwhile, no partial checkpoint remains that a reader could take for a complete one.
 void remove_checkpoint(const std::filesystem::path& path, FileLayer& files = system_files());
 
-/// Removes what writers of this prefix that were killed left behind; a writer at work is left
-/// alone, and so are all of other prefixes. Throws CheckpointError where the file system refuses,
-/// having removed what it could.
+/// Removes what killed writers of this prefix left behind. Writers that are running and other
+/// prefixes are not affected. Throws CheckpointError if a file operation fails, after removing
+/// everything else.
 void remove_leftovers(const std::filesystem::path& folder, const std::string& prefix,
                       FileLayer& files = system_files());
 
-/// Name of the file with a checkpoint's number among those of its prefix.
+/// The name of the file with the number of a checkpoint among those of its prefix.
 inline constexpr auto kOrderFile = "order";
 
-/// A checkpoint under construction: a hidden folder that `commit()` gives its name. Without a
-/// commit the destructor removes it. Not thread-safe.
+/// A checkpoint that is being written: a hidden folder that commit() renames. The destructor
+/// removes it if commit() was not called. Not thread-safe.
 class CheckpointFolderWriter {
  public:
-  /// Makes `folder` where it is missing. Throws CheckpointError with path and cause where the file
-  /// system refuses.
+  /// Creates the hidden folder, and `folder` if it does not exist. Throws CheckpointError with path
+  /// and cause if a file operation fails.
   CheckpointFolderWriter(const std::filesystem::path& folder, const std::string& prefix,
                          std::int64_t epoch, std::int64_t step, FileLayer& files = system_files());
   CheckpointFolderWriter(const CheckpointFolderWriter&) = delete;
   CheckpointFolderWriter& operator=(const CheckpointFolderWriter&) = delete;
   ~CheckpointFolderWriter();
 
-  /// Place for the files; write each with OutputFile, which flushes it.
+  /// Returns the folder to write the files to. Write each with OutputFile, which flushes it.
   const std::filesystem::path& path() const { return temporary_; }
 
-  /// Which of its prefix this checkpoint is, counted from 1.
+  /// Returns the number of this checkpoint among those of its prefix, from 1.
   std::int64_t order() const { return order_; }
 
-  /// Makes the checkpoint visible and returns its path; blocking until the disk has it. A
-  /// checkpoint of the same name is exchanged for the new one in one step; where it cannot be
-  /// removed then, it stays under a hidden name for remove_leftovers.
+  /// Publishes the checkpoint and returns its path. Blocks until it is on disk.
+  ///
+  /// An existing checkpoint of the same name is replaced atomically. If the old one cannot be
+  /// removed afterwards, it keeps a hidden name, under which remove_leftovers() finds it.
   std::filesystem::path commit();
 
  private:
@@ -76,9 +79,11 @@ class CheckpointFolderWriter {
   FileLayer& files_;
   std::filesystem::path destination_;
   std::filesystem::path temporary_;
-  bool is_made_ = false;  // and is to be removed
+  // True if the destructor must remove the hidden folder.
+  bool is_made_ = false;
   std::int64_t order_ = 1;
-  UniqueFd lock_;  // held while this writer lives; the kernel frees it when the process dies
+  // A lock on the folder. The kernel releases it when the process dies.
+  UniqueFd lock_;
 };
 
 }  // namespace trireme::checkpoint

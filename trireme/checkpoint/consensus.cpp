@@ -16,13 +16,13 @@ std::vector<std::string> agree(const comm::Group& group, std::string_view action
     own = work();
     is_done = true;
   } catch (const CommError&) {
-    throw;  // the others learn of it by themselves
+    throw;  // A dead group cannot agree; the other ranks notice it themselves.
   } catch (const std::exception& error) {
     own = message_of(error);
   } catch (...) {
     own = "an exception that is no std::exception";
   }
-  // The first letter says how it went.
+  // The first character tells success or failure.
   auto all = comm::all_gather_text(join_message(is_done ? '+' : '-', own), group);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].front() == '+') continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work that all ranks do, or none of them has done.
+// Runs work that either all ranks complete or none.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -11,9 +11,13 @@
 
 namespace trireme::checkpoint {
 
-/// Runs `work` on every rank and returns what each returned, by rank. Where it throws on one, all
-/// throw a CheckpointError: `rank <r> <action>: <message>`. In a group of one, the exception itself
-/// comes out. Collective, blocking.
+/// Runs `work` on every rank and returns the results of all ranks, by rank.
+///
+/// If `work` throws on one rank, all ranks throw a CheckpointError: `rank <r> <action>: <message>`.
+/// In a group of one rank, the exception itself is thrown. Collective and blocking.
+/// @param group the ranks.
+/// @param action what failed, for the message, such as "cannot save".
+/// @param work the work of this rank; it returns a text for all ranks.
 std::vector<std::string> agree(const comm::Group& group, std::string_view action,
                                const std::function<std::string()>& work);
 

@@ -29,7 +29,7 @@ FileDigest export_safetensors(const fs::path& checkpoint, const fs::path& file,
                      .dtype = tensor.dtype,
                      .values = [&reader, section, name] { return reader.read(section, name); }};
   }
-  // As the package's own writers say of what torch wrote.
+  // The same mark that the safetensors package writes for tensors of torch.
   return write_safetensors_from(file, sources, {{"format", "pt"}});
 }
 

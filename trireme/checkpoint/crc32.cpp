@@ -10,11 +10,11 @@
 namespace trireme::checkpoint {
 
 std::uint32_t update_crc32(std::uint32_t crc, std::span<const std::byte> bytes) {
-  // libdeflate takes no pointer for the checksum of nothing.
+  // libdeflate does not accept a null pointer for no bytes.
   return bytes.empty() ? crc : ::libdeflate_crc32(crc, bytes.data(), bytes.size());
 }
 
-// libdeflate has no such function.
+// Uses zlib, because libdeflate has no such function.
 std::uint32_t join_crc32(std::uint32_t first, std::uint32_t second, std::int64_t second_bytes) {
   return static_cast<std::uint32_t>(::crc32_combine(first, second, second_bytes));
 }

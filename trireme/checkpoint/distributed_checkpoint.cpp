@@ -27,7 +27,8 @@ struct Saved {
   at::Tensor tensor;
 };
 
-// Reduces what is Partial, in the order of the list, once every rank can do its part of the rest.
+// Reduces Partial tensors in the order of the list. All ranks first agree that they can make their
+// parts, so that no rank waits in a reduction for one that has failed.
 void complete(std::vector<Saved>& all, const RankGrid& grid, const comm::Group& group) {
   if (std::ranges::none_of(all, [](const Saved& item) { return is_partial(item.tensor); })) return;
   agree(group, "cannot save", [&]() -> std::string {
@@ -57,6 +58,7 @@ std::vector<TensorPart> parts_of(const torch::nn::Module& module,
   for (const auto& [section, name, tensor] : all) {
     parts.push_back(part_of(section, name, tensor, grid));
   }
+  // Set last, so that an error above leaves the state unchanged.
   if (optimizer != nullptr) state.own[kOptimizerScalars] = std::move(scalars);
   return parts;
 }
@@ -88,6 +90,7 @@ State load(const fs::path& path, torch::nn::Module& module, torch::optim::Optimi
     content = read_content(path, module, optimizer, grid.rank);
     return content.identity;
   });
+  // Assigns only after all ranks have read their parts of the same checkpoint.
   check_same(found, path);
   put_content(content, module, optimizer);
   return std::move(content.state);

@@ -34,6 +34,7 @@ Layout without_partial(Layout layout) {
   return layout;
 }
 
+// Returns the range of this rank on the axis with FlatShard.
 FlatRange range_of(const Layout& layout) {
   const auto coordinate = layout.mesh().coordinate();
   for (std::size_t axis = 0; axis < coordinate.size(); ++axis) {
@@ -45,7 +46,7 @@ FlatRange range_of(const Layout& layout) {
   return {};
 }
 
-// The grid's axis that an axis of a layout is.
+// Returns the axis of the grid that corresponds to an axis of a layout.
 std::size_t axis_in(const std::string& name, const Layout& layout, int axis,
                     const std::vector<std::int64_t>& own, const RankGrid& grid) {
   const DeviceMesh mesh = layout.mesh();
@@ -103,8 +104,11 @@ Slice slice_of(at::IntArrayRef shape, const Layout& layout) {
 
 std::vector<int> holders_of(const std::string& name, const Layout& layout, const RankGrid& grid) {
   const std::vector<std::int64_t> own = coordinate_in(grid, grid.rank);
+  // The axes along which ranks hold different elements. Ranks that have this rank's coordinates on
+  // all of them hold the same elements.
   std::vector<std::size_t> cutting;
   for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
+    // Replicated axes and axes of size 1 divide nothing, so they need not be in the grid.
     if (layout[axis].is_replicate() || layout.mesh().size(axis) == 1) continue;
     const std::size_t place = axis_in(name, layout, axis, own, grid);
     if (!layout[axis].is_partial()) cutting.push_back(place);
@@ -148,6 +152,7 @@ at::Tensor read_like(Reader& reader, const std::string& section, const std::stri
   const Layout layout = without_partial(layout_of(like));
   const Slice slice = slice_of(like.sizes(), layout);
   at::Tensor local = reader.read(section, name, slice);
+  // A slice is read flat; a sharded box has its own shape.
   if (!layout.has_flat_shard()) {
     local = local.view(local_sizes(like.sizes(), layout, layout.mesh().coordinate()));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank has of distributed tensors (trireme/tensor), as parts of a checkpoint, and back from
-// one, whatever layouts it was saved from.
+// Converts distributed tensors (trireme/tensor) to parts of a checkpoint and back, whatever layouts
+// the checkpoint was saved with.
 #pragma once
 
 #include <trireme/checkpoint/reader.h>
@@ -19,45 +19,53 @@ class Layout;
 
 namespace trireme::checkpoint {
 
-/// The ranks that save, in a grid as those of a mesh: the last axis varies fastest. Without axes,
-/// one rank.
+/// The ranks that save, arranged in a grid like those of a mesh: the last axis varies fastest.
+/// Without axes, it is one rank.
 struct RankGrid {
+  /// The axes with their sizes.
   std::vector<MeshAxis> axes{};
-  int rank = 0;  ///< this one
+  int rank = 0;  ///< This rank.
 };
 
-/// The ranks of mesh.group(). Throws UsageError on a rank that is not in the mesh, and for one that
-/// no ranks stand behind.
+/// Returns the ranks of mesh.group(). Throws UsageError if this rank is not in the mesh, and for a
+/// mesh without ranks.
 RankGrid grid_of(const DeviceMesh& mesh);
 
-/// Where each axis of the grid has a rank of it.
+/// Returns the coordinate of a rank on each axis of the grid.
 std::vector<std::int64_t> coordinate_in(const RankGrid& grid, int rank);
 
-/// Which elements of a tensor this rank has by its layout: a box, a range for FlatShard, all of
-/// them where nothing is cut. Throws UsageError for Partial, and on a rank outside of the mesh.
+/// Returns the elements of a tensor that this rank holds with this layout.
+///
+/// The slice is a box, a range for FlatShard, or the whole tensor if nothing is sharded. Throws
+/// UsageError for Partial and on a rank outside of the mesh.
 Slice slice_of(at::IntArrayRef shape, const Layout& layout);
 
-/// The ranks of the grid that have the same elements as this one, in ascending order. Throws
-/// UsageError unless every axis of the layout that is not Replicate is one of the grid too, of the
-/// same name and size, with this rank at the same place.
-/// @param name of the tensor, for the message.
+/// Returns the ranks of the grid that hold the same elements as this one, in ascending order.
+///
+/// Throws UsageError unless every axis of the layout that is not Replicate is an axis of the grid
+/// with the same name, size and coordinate of this rank.
+/// @param name the name of the tensor, for the message.
+/// @param layout the layout of the tensor.
+/// @param grid the ranks that save.
 std::vector<int> holders_of(const std::string& name, const Layout& layout, const RankGrid& grid);
 
-/// What this rank has of a tensor, plain or distributed: of a plain one, which every rank has, all
-/// of it. Shares memory. Throws UsageError as the two before do.
+/// Returns the part of a plain or distributed tensor that this rank holds; for a plain one, all of
+/// it. Shares memory with the tensor. Throws UsageError like slice_of() and holders_of().
 TensorPart part_of(std::string section, std::string name, const at::Tensor& tensor,
                    const RankGrid& grid);
 
-/// Whether a tensor is distributed and still to be reduced.
+/// Returns true if a tensor is distributed and must still be reduced.
 bool is_partial(const at::Tensor& tensor);
 
-/// The tensor with what is Partial reduced, and with it whole along those axes; others as they are.
-/// Collective over the mesh for a Partial, blocking.
+/// Returns the tensor with Partial axes reduced to Replicate; other tensors are returned unchanged.
+/// Collective over the mesh for a Partial tensor, and blocking.
 at::Tensor completed(const at::Tensor& tensor);
 
-/// The values for a tensor, read from a checkpoint that has it in its whole shape: all of them for
-/// a plain one, as a plain tensor; for a distributed one those that this rank has, as a distributed
-/// tensor of its layout, with Partial as Replicate. Not collective. Throws as Reader does.
+/// Reads the values for a tensor from a checkpoint that contains it in its whole shape.
+///
+/// For a plain tensor, returns the whole tensor. For a distributed one, returns a distributed
+/// tensor of its layout with the elements of this rank; Partial becomes Replicate. Not collective.
+/// Throws like Reader.
 at::Tensor read_like(Reader& reader, const std::string& section, const std::string& name,
                      const at::Tensor& like);
 

@@ -18,6 +18,7 @@ namespace trireme::checkpoint {
 namespace fs = std::filesystem;
 
 int FileLayer::create(const fs::path& file) {
+  // O_EXCL and O_NOFOLLOW: never writes into an existing file or through a link.
   return ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
 }
 
@@ -60,6 +61,7 @@ void throw_cannot(std::string_view action, const fs::path& path, int error_numbe
 }
 
 void flush_names(const fs::path& folder, FileLayer& files) {
+  // Some file systems cannot flush folders.
   if (files.flush_folder(folder) == 0 || errno == EINVAL || errno == ENOTSUP) return;
   throw_cannot("flush", folder, errno);
 }
@@ -67,6 +69,7 @@ void flush_names(const fs::path& folder, FileLayer& files) {
 void make_folders(const fs::path& folder, FileLayer& files) {
   std::vector<fs::path> missing;
   std::error_code failure;
+  // Collects the missing folders from the innermost to the outermost.
   for (fs::path above = folder; !above.empty() && !fs::exists(above, failure);
        above = above.parent_path()) {
     missing.push_back(above);
@@ -74,10 +77,11 @@ void make_folders(const fs::path& folder, FileLayer& files) {
   }
   for (; !missing.empty(); missing.pop_back()) {
     const fs::path& next = missing.back();
+    // Another rank or program may have created it in the meantime.
     if (files.make_folder(next) != 0 && errno != EEXIST) {
       throw_cannot("create the checkpoint folder", next, errno);
     }
-    // Where one may make folders one need not be allowed to read, which flushing takes.
+    // Flushing needs read permission, which a user who may create folders need not have.
     const fs::path above = next.has_parent_path() ? next.parent_path() : ".";
     if (::access(above.c_str(), R_OK) == 0) flush_names(above, files);
   }
@@ -110,7 +114,8 @@ OutputFile::OutputFile(fs::path path, FileLayer& files)
 }
 
 void OutputFile::append(std::span<const std::byte> bytes) {
-  // The disk works while the next bytes are made; advice, so that no failure counts.
+  // Asks the kernel to start writing, so that the disk works while the next bytes are made. This is
+  // only advice, so a failure does not matter.
   constexpr std::int64_t kSendBytes = std::int64_t{8} << 20;
   write_at(end_, bytes);
   end_ += static_cast<std::int64_t>(bytes.size());

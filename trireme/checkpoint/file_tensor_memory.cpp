@@ -23,7 +23,7 @@ namespace {
 
 at::Tensor memory_for(const std::string& what, at::IntArrayRef shape, at::ScalarType dtype) {
   const std::int64_t bytes = elements(shape) * static_cast<std::int64_t>(c10::elementSize(dtype));
-  constexpr std::int64_t kSmall = std::int64_t{64} << 20;  // for which nobody is asked
+  constexpr std::int64_t kSmall = std::int64_t{64} << 20;  // Allocated without a check.
   if (bytes > kSmall) {
     const std::int64_t most = available_memory();
     if (bytes > most) refuse(what, bytes, join_message("and this process may have ", most));
@@ -33,7 +33,7 @@ at::Tensor memory_for(const std::string& what, at::IntArrayRef shape, at::Scalar
     return at::empty(shape, options);
   } catch (const std::bad_alloc&) {
     refuse(what, bytes, "which the system does not give");
-  } catch (const c10::Error&) {  // of LibTorch's allocator
+  } catch (const c10::Error&) {  // Thrown by LibTorch's allocator.
     refuse(what, bytes, "which the system does not give");
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for tensors whose size stands in a file. Internal to this component.
+// Allocates tensors whose size comes from a file. Internal to this component.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +8,8 @@
 
 namespace trireme::checkpoint {
 
-// New CPU memory, not initialised. Throws CheckpointError that begins with `what` where the process
-// may not have so much, before it is asked for.
+/// Returns an uninitialized CPU tensor. Throws CheckpointError that begins with `what` if the
+/// process cannot have that much memory, before it is requested.
 at::Tensor memory_for(const std::string& what, at::IntArrayRef shape, at::ScalarType dtype);
 
 }  // namespace trireme::checkpoint

@@ -29,13 +29,14 @@ using nlohmann::json;
 constexpr auto kOwnChecksum = "crc32";
 constexpr int kFormat = 2;
 
+// Returns the checksum of a document without its own entry.
 std::uint32_t checksum(json document) {
   document.erase(kOwnChecksum);
   const std::string text = document.dump();
   return crc32_of(std::as_bytes(std::span(text)));
 }
 
-// A text as it is where JSON can hold it, else its bytes as hexadecimal digits.
+// Returns a text unchanged if JSON can hold it, otherwise its bytes as hexadecimal digits.
 json text_to_json(const std::string& text) {
   try {
     json value = text;
@@ -67,7 +68,8 @@ std::string text_from_json(const json& value) {
   return text;
 }
 
-// JSON has numbers of any size, and fractions, of which a cast would make something else.
+// Returns an integer. JSON has numbers of any size and fractions, which a cast would silently
+// change.
 template <typename Integer>
 Integer integer_of(const json& value) {
   if (value.is_number_unsigned()) {
@@ -104,7 +106,7 @@ Entries entries_from_json(const json& value) {
   return entries;
 }
 
-// The range of a piece of either kind that has one.
+// Returns the range of a piece, or null if it is a box.
 template <typename Variant>
 auto* range_of(Variant& slice) {
   auto* const part = std::get_if<BoxRange>(&slice);
@@ -198,7 +200,7 @@ void read_contents(const json& document, Index& index) {
   }
 }
 
-// In quotation marks, and on one line whatever is in it.
+// Returns a name in quotes, on one line whatever it contains.
 std::string quoted(const std::string& name) {
   std::string text = json(name).dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
                                      json::error_handler_t::replace);
@@ -217,7 +219,8 @@ void check_files(const Index& index, const fs::path& file) {
   }
 }
 
-// What a reader relies on besides: bytes inside of files, a checksum for each block.
+// Checks what the reader relies on: pieces lie within their files and have a checksum for each
+// block.
 void check_places(const Index& index, const fs::path& file) {
   for (const auto& [section, tensors] : index.sections) {
     for (const auto& [name, tensor] : tensors) {
@@ -236,6 +239,8 @@ void check_places(const Index& index, const fs::path& file) {
   }
 }
 
+// Compares the file `order` with the index. A checkpoint copied from another one may have a wrong
+// number.
 void check_order(const fs::path& folder, std::int64_t order) {
   const fs::path file = folder / kOrderFile;
   constexpr std::int64_t kMostBytes = 64;
@@ -248,7 +253,8 @@ void check_order(const fs::path& folder, std::int64_t order) {
       file, join_message("is damaged: it should hold ", order, ", the number in ", kIndexFile));
 }
 
-// The text of a document with its checksum put in, which is that of the document without it.
+// Returns the text of a document with its checksum added. The checksum is that of the document
+// without it.
 std::string seal(json document) {
   try {
     document[kOwnChecksum] = checksum(document);
@@ -259,7 +265,7 @@ std::string seal(json document) {
   }
 }
 
-// The document of a file, its checksum verified; `format` is the one expected.
+// Reads a document and verifies its checksum. `format` is the expected format.
 json read_sealed(const fs::path& file, int format) {
   InputFile input = open_input(file);
   const auto content = read_text(input, kMostIndexBytes);
@@ -281,7 +287,7 @@ json read_sealed(const fs::path& file, int format) {
     throw_bad_file(file, join_message("is of format ", found.dump(), ", expected ", format),
                    "read it with the version of Trireme that wrote it");
   }
-  // A flipped bit may leave the meaning, not the text.
+  // Compares the text as well, because a flipped bit may change the text but not its meaning.
   const bool is_own_text =
       text == document.dump(1) + "\n" || (format == 1 && text == document.dump(2) + "\n");
   if (!is_own_text || document.value(kOwnChecksum, json()) != checksum(document)) {
@@ -307,6 +313,7 @@ std::string_view dtype_name(at::ScalarType dtype) {
 }
 
 std::string write_index(const Index& index) {
+  // nlohmann::json sorts keys, so equal indices have equal text.
   json ranks = json::array();
   for (const Entries& entries : index.state.of_ranks) ranks.push_back(entries_to_json(entries));
   json document{{"format", kFormat},
@@ -351,6 +358,7 @@ Index read_index(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) return index_of_file(path);
   const fs::path file = path / kIndexFile;
+  // A folder without index.json but with state.json is of format 1.
   if (!fs::exists(file, ignored) && fs::exists(path / kStateFile, ignored)) {
     return index_of_format_1(path);
   }
@@ -405,6 +413,7 @@ Index join_indices(const std::vector<std::string>& by_rank) {
     all.state.of_ranks.push_back(entries_from_json(document.at("own")));
     Index own;
     read_contents(document, own);
+    // File names contain the rank, so they cannot collide.
     all.files.merge(own.files);
     for (const auto& [section, names] : own.left_out) {
       all.left_out[section].insert(names.begin(), names.end());

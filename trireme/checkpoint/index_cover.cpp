@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the pieces of a tensor make it up.
+// Checks that the pieces of a tensor cover it exactly once.
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/index_document.h>
 
@@ -14,7 +14,7 @@
 namespace trireme::checkpoint {
 namespace {
 
-// Overlaps of boxes, and of what should follow each other.
+// Returns true if two boxes have common elements.
 bool overlap(const Box& one, const Box& other) {
   for (std::size_t d = 0; d < one.begin.size(); ++d) {
     if (one.begin[d] >= other.begin[d] + other.size[d] ||
@@ -25,8 +25,8 @@ bool overlap(const Box& one, const Box& other) {
   return true;
 }
 
-// The first two boxes found that overlap; empty where there are none among the first thousands,
-// beyond which looking at each pair takes too long for a message.
+// Returns a message about the first two overlapping boxes, or an empty string. Only the first
+// thousands are compared, because comparing all pairs would take too long for a message.
 std::string overlapping(const std::vector<Box>& boxes) {
   constexpr std::size_t kMost = 2000;
   const std::size_t count = std::min(boxes.size(), kMost);
@@ -40,10 +40,10 @@ std::string overlapping(const std::vector<Box>& boxes) {
   return {};
 }
 
-// Numbers modulo a prime, of which none is known before.
+// Random weights of boxes modulo a prime.
 class Weights {
  public:
-  // Product over dimensions of the weight of [begin[d], begin[d] + size[d]).
+  // Returns the product over all dimensions of the weight of [begin[d], begin[d] + size[d]).
   std::uint64_t of(const Box& box) const {
     std::uint64_t product = 1;
     for (std::size_t d = 0; d < box.begin.size(); ++d) {
@@ -61,7 +61,8 @@ class Weights {
   __extension__ using Wide = unsigned __int128;
   static constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61U) - 1;
 
-  // Of the elements before a place in a dimension; the mixing function is splitmix64's.
+  // Returns the weight of the elements before a position of a dimension. The mixing function is
+  // that of splitmix64.
   std::uint64_t up_to(std::size_t dimension, std::int64_t place) const {
     std::uint64_t mixed = secret_;
     for (const std::uint64_t part : {std::uint64_t{dimension}, static_cast<std::uint64_t>(place)}) {
@@ -76,10 +77,11 @@ class Weights {
   std::uint64_t secret_ = std::uint64_t{std::random_device()()} << 32U | std::random_device()();
 };
 
-// Whether boxes inside a tensor, which have as many elements as it, have each element once. Where
-// every element of a dimension has a random weight and every element of the tensor the product of
-// those of its coordinates, boxes that make it up weigh as much as it does. Others do so by a
-// chance of one to 2^54 (Schwartz and Zippel's lemma), and no pairs have to be compared.
+// Returns true if boxes within a tensor, with as many elements as it in total, cover each element
+// once. Every index of a dimension has a random weight, and every element has the product of the
+// weights of its indices. Boxes that cover the tensor have the same total weight as the tensor.
+// Other boxes have it with a probability of 2^-54 (Schwartz-Zippel lemma). So no pairs must be
+// compared.
 bool make_up(const std::vector<Box>& boxes, at::IntArrayRef shape) {
   const Weights weights;
   std::uint64_t sum = 0;
@@ -88,7 +90,7 @@ bool make_up(const std::vector<Box>& boxes, at::IntArrayRef shape) {
          weights.of({.begin = std::vector<std::int64_t>(shape.size(), 0), .size = shape.vec()});
 }
 
-// Whether elements and bytes can be counted, also where a dimension is empty.
+// Returns true if the numbers of elements and bytes do not overflow, even with empty dimensions.
 bool can_be(const IndexedTensor& tensor) {
   auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
   return std::ranges::all_of(tensor.shape, [&](std::int64_t size) {
@@ -96,14 +98,14 @@ bool can_be(const IndexedTensor& tensor) {
   });
 }
 
-// Ranges of one box; a box that nothing cuts further is one range.
+// The ranges of one box. A box that is not divided further is one range.
 struct Counted {
   Box box;
   std::vector<FlatRange> ranges;
 };
 
-// What is wrong with the ranges of a box; empty where they follow each other from its first element
-// on. Adds up their elements.
+// Returns a message unless the ranges of a box are consecutive from its first element on. Adds
+// their elements to `sum`.
 std::string misfit(Counted& counted, std::int64_t& sum) {
   std::ranges::sort(counted.ranges, {}, &FlatRange::begin);
   std::int64_t end = 0;
@@ -118,7 +120,7 @@ std::string misfit(Counted& counted, std::int64_t& sum) {
     }
     end = range.end;
   }
-  // More than a tensor can have is too much, whatever it is.
+  // Saturates: a sum beyond the maximum is too large in any case.
   if (__builtin_add_overflow(sum, end, &sum)) sum = std::numeric_limits<std::int64_t>::max();
   return {};
 }
@@ -128,7 +130,7 @@ const char* kind_of(const Slice& slice) {
   return std::holds_alternative<Box>(slice) ? "the box " : "the range of a box ";
 }
 
-// What is wrong with the pieces of a tensor; empty where they make it up.
+// Returns a message unless the pieces cover the tensor exactly once.
 std::string misfit(const IndexedTensor& tensor) {
   if (!can_be(tensor)) return "no tensor has this shape";
   const std::int64_t all = elements(tensor.shape);

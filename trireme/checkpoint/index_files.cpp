@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indices of what has none: folders of format 1, and single files.
+// Makes indices for data without one: folders of format 1, and single safetensors files.
 #include <trireme/base/error.h>
 #include <trireme/base/input_file.h>
 #include <trireme/checkpoint/index_document.h>
@@ -17,10 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One checksum for each tensor. A multiple of every element's bytes.
+// A block size for one checksum per tensor; a multiple of the size of every element.
 constexpr std::int64_t kWholeTensors = std::int64_t{1} << 62;
 
-// Puts the tensors of a file into a section, as whole pieces.
+// Adds the tensors of a file to a section, each as one whole piece.
 Metadata add_file(const fs::path& folder, const std::string& name, const std::string& section,
                   Index& index) {
   FileHeader header = read_header(folder / name);
@@ -64,7 +64,7 @@ std::uint32_t checksum_of_file(int handle, const fs::path& file, std::int64_t by
   return crc;
 }
 
-// Holds a file against what state.json says of it.
+// Compares size and checksum of a file with state.json.
 void check_file(const fs::path& file, const FileDigest& expected) {
   const std::int64_t bytes = expected.bytes;
   const InputFile input = open_input(file);

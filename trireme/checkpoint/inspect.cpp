@@ -19,6 +19,7 @@
 namespace trireme::checkpoint {
 namespace {
 
+// Formats a time in UTC, independent of the locale and time zone of the machine.
 std::string date_of(std::int64_t seconds) {
   const auto time = static_cast<std::time_t>(seconds);
   std::tm parts{};
@@ -65,12 +66,14 @@ void describe_section(const std::string& name, const Section& tensors, TextWrite
   }
 }
 
-// In what two tensors of one name differ; empty for the same bits.
+// Returns a message about the difference between two tensors, or an empty string if they are
+// bitwise equal.
 std::string difference(const at::Tensor& one, const at::Tensor& other) {
   if (one.scalar_type() != other.scalar_type() || one.sizes() != other.sizes()) {
     return join_message("is ", dtype_name(one.scalar_type()), " ", one.sizes(), " in the one, ",
                         dtype_name(other.scalar_type()), " ", other.sizes(), " in the other");
   }
+  // Compares bytes and not values, so that NaNs are equal to themselves and -0 differs from 0.
   const auto bytes = [](const at::Tensor& tensor) {
     return std::span(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
   };
@@ -82,6 +85,8 @@ std::string difference(const at::Tensor& one, const at::Tensor& other) {
       ++count;
     }
   }
+  // The largest difference is computed in float64, which represents the elements of most dtypes
+  // exactly.
   const at::ScalarType wide = one.is_complex() ? at::kComplexDouble : at::kDouble;
   const double most = (one.to(wide) - other.to(wide)).abs().max().item<double>();
   return join_message("differs in ", count, " of ", one.numel(), " elements, by ", most,
@@ -188,6 +193,7 @@ std::vector<std::string> differences(const std::filesystem::path& one,
   for (const auto& [name, tensors] : first.index().sections) sections.insert(name);
   for (const auto& [name, tensors] : second.index().sections) sections.insert(name);
   for (const std::string& section : sections) compare_sections(first, second, section, found);
+  // Names come from files and may contain control characters.
   for (std::string& line : found) line = printable(line);
   return found;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts about checkpoints, for people.
+// Descriptions of checkpoints as text.
 #pragma once
 
 #include <filesystem>
@@ -8,14 +8,15 @@
 
 namespace trireme::checkpoint {
 
-/// What a checkpoint, or a safetensors file, has: where the run stood, its files, every tensor with
-/// dtype, shape and number of parts, names and sizes of its entries. Reads the index alone; throws
+/// Returns a description of a checkpoint or safetensors file: epoch and step, files, entries, and
+/// every tensor with dtype, shape and number of parts. Reads the index only. Throws
 /// CheckpointError.
 std::string describe_checkpoint(const std::filesystem::path& path);
 
-/// A line for each thing in which two checkpoints differ: tensors that one of them lacks, shapes,
-/// dtypes, values (how many, and the largest difference), entries, epoch and step. Who wrote which
-/// part makes no difference. Empty where they are the same bit for bit. Throws CheckpointError.
+/// Returns one line for each difference between two checkpoints: missing tensors, shapes, dtypes,
+/// values (how many and the largest difference), entries, epoch and step. How tensors are divided
+/// into parts does not matter. Returns an empty list if they are bitwise equal. Throws
+/// CheckpointError.
 std::vector<std::string> differences(const std::filesystem::path& one,
                                      const std::filesystem::path& other);
 

@@ -12,6 +12,7 @@
 namespace trireme::checkpoint {
 namespace {
 
+// Returns the name in the module for a name in the checkpoint; empty to skip the tensor.
 std::string name_in_module(const std::string& saved, const LoadModelOptions& options) {
   const auto found = options.names.find(saved);
   if (found != options.names.end()) return found->second;
@@ -24,6 +25,8 @@ LoadPlan plan_load(const Reader& reader, const std::vector<WantedTensor>& wanted
                    const LoadModelOptions& options) {
   const std::string source = reader.describe_section("model");
   const Section& section = reader.section("model");
+  // The names in the checkpoint by their names in the module. Two tensors must not get the same
+  // name.
   std::map<std::string, std::string> saved_by_name;
   for (const auto& [saved, tensor] : section) {
     std::string name = name_in_module(saved, options);
@@ -34,18 +37,20 @@ LoadPlan plan_load(const Reader& reader, const std::vector<WantedTensor>& wanted
                                        "' would both be '", place->first, "' in the model"),
                           "rename them differently, or one of them to nothing to leave it out");
   }
+  // An entry of the table that matches no tensor is probably a misspelt name.
   for (const auto& [saved, name] : options.names) {
     if (section.contains(saved)) continue;
     throw CheckpointError(join_message(source, " has no tensor '", saved, "' to be '", name, "'"),
                           "trireme checkpoint inspect lists what there is");
   }
-  std::set<std::string> left_out;  // when it was saved
+  std::set<std::string> left_out;  // Tensors that were left out when the checkpoint was saved.
   for (const std::string& saved : reader.left_out("model")) {
     left_out.insert(name_in_module(saved, options));
   }
   LoadPlan plan;
   for (const WantedTensor& one : wanted) {
     const auto found = saved_by_name.find(one.name);
+    // A tensor that was deliberately not saved is not missing.
     if (found == saved_by_name.end() && left_out.contains(one.name)) continue;
     if (found == saved_by_name.end()) {
       plan.passed_over.missing.push_back(one.name);

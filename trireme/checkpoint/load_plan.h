@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensor of a checkpoint goes to which of a module, and what else a load needs of a
-// checkpoint. For this component and for those that load into modules that are cut.
+// Matches tensors of a checkpoint to tensors of a module, and extracts the rest of a checkpoint's
+// state. For this component and for those that load into sharded modules.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>
@@ -12,36 +12,42 @@
 
 namespace trireme::checkpoint {
 
+/// A parameter or buffer that is to be loaded.
 struct WantedTensor {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  at::ScalarType dtype = at::kFloat;
+  std::string name;                   ///< The name in the module.
+  std::vector<std::int64_t> shape;    ///< The whole shape.
+  at::ScalarType dtype = at::kFloat;  ///< The dtype.
 };
 
+/// The result of plan_load().
 struct LoadPlan {
-  std::map<std::string, std::string>
-      sources;  ///< by name in the module, the name in the checkpoint
+  /// The name in the checkpoint, by name in the module.
+  std::map<std::string, std::string> sources;
+  /// The tensors without a match.
   LoadedModel passed_over;
 };
 
-/// Throws CheckpointError for what does not fit; see load_model.
+/// Matches the tensors of a checkpoint to the wanted ones. Throws CheckpointError like
+/// load_model().
 LoadPlan plan_load(const Reader& reader, const std::vector<WantedTensor>& wanted,
                    const LoadModelOptions& options);
 
+/// Returns true if the checkpoint contains the state of an optimizer.
 bool has_optimizer(const Reader& reader);
 
-/// What no tensor holds of the optimizer, put together from all ranks that saved: see
-/// OptimizerState. Throws CheckpointError for a checkpoint of a model alone.
+/// Returns the state of the optimizer that is not in tensors, joined from all ranks that saved; see
+/// OptimizerState. Throws CheckpointError if the checkpoint contains a model only.
 std::string optimizer_scalars(const Reader& reader);
 
-/// Which checkpoint a rank has before it: hosts may see different files under one path.
+/// Returns a text that identifies the checkpoint, because hosts may see different files under one
+/// path.
 std::string identify(const Reader& reader);
 
-/// Throws CheckpointError where ranks have identified different ones.
+/// Throws CheckpointError if ranks have identified different checkpoints.
 void check_same(const std::vector<std::string>& by_rank, const std::filesystem::path& path);
 
-/// The state as a rank gets it: with what the rank of that number saved for itself, and without
-/// what this component had put in.
+/// Returns the run state for a rank: with the entries that the rank of this number saved for
+/// itself, and without those that this component added.
 State state_for_rank(const Reader& reader, int rank);
 
 }  // namespace trireme::checkpoint

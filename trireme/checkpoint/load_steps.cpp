@@ -14,7 +14,7 @@ namespace {
 constexpr auto kModel = "model";
 constexpr auto kOptimizer = "optimizer";
 
-// Shape and dtype without values.
+// Returns a tensor on the meta device: shape and dtype without values.
 at::Tensor shape_of(const IndexedTensor& tensor) {
   return at::empty(tensor.shape, at::TensorOptions().dtype(tensor.dtype).device(at::kMeta));
 }
@@ -25,7 +25,8 @@ TensorMap shapes_of(const Section& section) {
   return shapes;
 }
 
-// State of the parameters; of what fits none its shape, for the message.
+// Reads the state of the parameters. State without a matching parameter is returned without values,
+// for the error message.
 TensorMap read_states(Reader& reader, const torch::nn::Module& module) {
   TensorMap states;
   const auto parameters = module.named_parameters();
@@ -49,7 +50,7 @@ ReadContent read_content(const std::filesystem::path& path, const torch::nn::Mod
   const TensorMap own = module_tensors(module);
   TensorMap saved = shapes_of(reader.section(kModel));
   for (const std::string& name : reader.left_out(kModel)) {
-    // Stays as it is: its own values are put in.
+    // The tensor keeps its own values.
     if (const auto found = own.find(name); found != own.end()) content.model.insert(*found);
   }
   saved.insert(content.model.begin(), content.model.end());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two halves of loading: reading and verifying, which changes nothing, and putting in. Internal
-// to this component.
+// The two steps of loading: reading and verifying, which changes nothing, and then assigning the
+// values. Internal to this component.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>
@@ -14,30 +14,35 @@
 
 namespace trireme::checkpoint {
 
+/// The data of this rank, read from a checkpoint.
 struct ReadContent {
-  TensorMap model;  // distributed where the module's are, of the same layouts
-  OptimizerState optimizer;
-  State state;
-  std::string identity;  // of the checkpoint, see identify
-  std::string model_source;
-  std::string optimizer_source;
+  TensorMap model;           ///< Distributed if the module's tensors are, with the same layouts.
+  OptimizerState optimizer;  ///< The state of the optimizer.
+  State state;               ///< The state of the run for this rank.
+  std::string identity;      ///< The identity of the checkpoint; see identify().
+  std::string model_source;  ///< The source of the model, for messages.
+  std::string optimizer_source;  ///< The source of the optimizer, for messages.
 };
 
-// What this rank holds of a module and an optimizer (nullptr to leave it), as load gives it to the
-// rank of that number. Not collective.
+/// Reads the data of this rank for a module and an optimizer (nullptr to leave it out). `rank`
+/// selects the entries `own`. Not collective.
 ReadContent read_content(const std::filesystem::path& path, const torch::nn::Module& module,
                          const torch::optim::Optimizer* optimizer, int rank);
+/// Assigns the values. Changes nothing if the optimizer's state does not match.
 void put_content(const ReadContent& content, torch::nn::Module& module,
                  torch::optim::Optimizer* optimizer);
 
+/// The parameters and buffers of this rank, read from a checkpoint or file.
 struct ReadModel {
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // where to, and the values
-  LoadedModel passed_over;
-  std::string identity;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  ///< Targets and their values.
+  LoadedModel passed_over;                                ///< The tensors without a match.
+  std::string identity;  ///< The identity of the checkpoint; see identify().
 };
 
+/// Reads the values for the parameters and buffers of a module. Not collective.
 ReadModel read_model(const std::filesystem::path& path, const torch::nn::Module& module,
                      const LoadModelOptions& options);
+/// Assigns the values.
 void put_model(const ReadModel& content);
 
 }  // namespace trireme::checkpoint

@@ -18,7 +18,7 @@ struct Member {
   at::Tensor tensor;
 };
 
-// Parameters, then buffers, each in the order of registration.
+// Returns parameters, then buffers, each in the order of registration.
 std::vector<Member> members_of(const torch::nn::Module& module) {
   std::vector<Member> members;
   for (const auto& item : module.named_parameters())
@@ -28,7 +28,7 @@ std::vector<Member> members_of(const torch::nn::Module& module) {
   return members;
 }
 
-// What is wrong with the saved tensor for this member; empty where it fits.
+// Returns a message if the saved tensor does not match this member; otherwise an empty string.
 std::string misfit(const Member& member, const TensorMap& tensors) {
   const auto found = tensors.find(member.name);
   if (found == tensors.end()) {
@@ -71,6 +71,7 @@ void check_module_tensors(const TensorMap& tensors, const torch::nn::Module& mod
     known.insert(member.name);
     const std::string problem = misfit(member, tensors);
     if (problem.empty()) continue;
+    // The message shows the first problem and counts the others.
     if (first.empty()) {
       first = join_message(member.kind, " '", member.name, "' ", problem);
     } else {

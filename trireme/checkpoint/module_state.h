@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and buffers of a module by name, out and back in. Names are LibTorch's own
+// Gets and sets the parameters and buffers of a module by name. Names are LibTorch's own
 // (`layer1.0.conv1.weight`), which are those of Python's state_dict. Gradients and training mode
-// are not part of it.
+// are not included.
 #pragma once
 
 #include <trireme/checkpoint/safetensors.h>
@@ -14,20 +14,25 @@ class Module;
 
 namespace trireme::checkpoint {
 
-/// Returns every parameter and buffer under its name. The tensors share the module's storage:
-/// nothing is copied, and distributed ones are distributed here.
+/// Returns every parameter and buffer by name. The tensors share the module's storage, and
+/// distributed ones stay distributed.
 TensorMap module_tensors(const torch::nn::Module& module);
 
-/// Throws CheckpointError unless `tensors` has exactly the module's names, with its shapes and
-/// dtypes: the message names the first parameter, in the module's order, that does not fit, and
-/// counts the others. `source` says where the tensors come from.
+/// Throws CheckpointError unless `tensors` has exactly the names of the module, with its shapes and
+/// dtypes. The message names the first parameter, in the order of the module, that does not match,
+/// and counts the others.
+/// @param tensors the tensors to check.
+/// @param module the module to match.
+/// @param source where the tensors come from, for the message.
 void check_module_tensors(const TensorMap& tensors, const torch::nn::Module& module,
                           std::string_view source);
 
-/// Copies the values into the module's own parameters and buffers, whose storage, device, strides
-/// and gradients stay. Values for a distributed tensor are whole and plain on every rank, or
-/// distributed on the same mesh; other layouts are redistributed, which is collective. Checks first
-/// as `check_module_tensors` does, so that on its error nothing has changed.
+/// Copies values into the parameters and buffers of a module. Their storage, device, strides and
+/// gradients stay the same.
+///
+/// Values for a distributed tensor are either plain and whole on every rank, or distributed on the
+/// same mesh. Values of another layout are redistributed, which is collective. Checks first like
+/// check_module_tensors(), so that nothing is changed on error.
 void load_module_tensors(const TensorMap& tensors, torch::nn::Module& module,
                          std::string_view source);
 

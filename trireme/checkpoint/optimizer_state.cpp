@@ -23,8 +23,8 @@ using torch::optim::Optimizer;
 
 constexpr std::string_view kPrefix = "optimizer.";
 
-// One struct per optimizer: its classes, and its fields by name for a visitor that reads or writes
-// them.
+// One struct per optimizer, with its classes and a visitor of its fields by name. The same visitor
+// reads and writes them.
 struct Sgd {
   using Options = torch::optim::SGDOptions;
   using ParameterState = torch::optim::SGDParamState;
@@ -106,8 +106,8 @@ struct Adagrad {
   }
 };
 
-// Calls `visit` with the struct above that fits the optimizer; a class derived from LibTorch's
-// counts as its base.
+// Calls `visit` with the struct above that matches the optimizer. A class derived from one of
+// LibTorch's counts as its base.
 template <typename Visit>
 auto with_kind(const Optimizer& optimizer, Visit visit) {
   if (dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr) return visit(Sgd{});
@@ -125,8 +125,8 @@ auto with_kind(const Optimizer& optimizer, Visit visit) {
       "save the model alone, or use SGD, Adam, AdamW, RMSprop or Adagrad");
 }
 
-// Name of each of the optimizer's parameters, group by group. A tied parameter goes by its first
-// name.
+// Returns the names of the optimizer's parameters by group. A tied parameter has the first of its
+// names.
 std::vector<std::vector<std::string>> parameter_names(const Optimizer& optimizer,
                                                       const torch::nn::Module& module) {
   std::unordered_map<const c10::TensorImpl*, std::string> names;
@@ -171,12 +171,15 @@ OptimizerState collect(const Optimizer& optimizer,
 
     for (std::size_t place = 0; place < names[index].size(); ++place) {
       const std::string& name = names[index][place];
+      // A parameter without gradients has no state yet.
       const auto found = optimizer.state().find(group.params()[place].unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;
       json& fields = states[name] = json::object();
       Kind::visit_state(dynamic_cast<typename Kind::ParameterState&>(*found->second),
                         [&](const char* field, const auto& value) {
                           if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+                            // Marks fields that are tensors, so that a missing file is noticed when
+                            // the state is loaded.
                             fields[field] = value.defined() ? json("tensor") : json(nullptr);
                             if (value.defined())
                               result.tensors[tensor_name(name, field)] = value.detach();
@@ -190,8 +193,8 @@ OptimizerState collect(const Optimizer& optimizer,
   return result;
 }
 
-// Builds everything that is to replace the optimizer's state, so that a misfit is found before
-// anything changes.
+// Builds the complete new state before anything is changed, so that a mismatch leaves the optimizer
+// as it was.
 template <typename Kind>
 class Restorer {
  public:
@@ -219,10 +222,11 @@ class Restorer {
       for (std::size_t place = 0; place < names[index].size(); ++place) {
         const auto found = document.at("state").find(names[index][place]);
         if (found == document.at("state").end()) continue;
-        if (!names_read_.insert(names[index][place]).second) continue;  // tied, so listed twice
+        if (!names_read_.insert(names[index][place]).second) continue;  // Tied, so listed twice.
         read_state(names[index][place], *found, optimizer.param_groups()[index].params()[place]);
       }
     }
+    // State that nobody uses would be lost silently.
     if (tensors_used_ != saved_.tensors.size()) {
       fail(join_message("holds ", saved_.tensors.size(),
                         " tensors, of which this optimizer knows only ", tensors_used_));
@@ -263,7 +267,7 @@ class Restorer {
       if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
         if (!saved.is_null()) value = read_tensor(tensor_name(name, field), parameter);
       } else {
-        // A cast would make some number of a fraction, or of one that is too large.
+        // A cast would silently change a fraction or a number that is too large.
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::int64_t>) {
           if (!saved.is_number_integer()) {
             fail(join_message("has ", saved.dump(), " for '", field, "' of '", name,
@@ -286,7 +290,8 @@ class Restorer {
                         parameter.scalar_type()));
     }
     ++tensors_used_;
-    // On the parameter's device and with its strides: kernels round differently over other strides.
+    // The state gets the device and strides of the parameter, because kernels round differently
+    // with other strides.
     return torch::empty_like(parameter, parameter.options().requires_grad(false)).copy_(saved);
   }
 
@@ -325,6 +330,7 @@ std::string join_scalars(const std::vector<std::string>& by_rank, std::string_vi
     for (const std::string& scalars : by_rank) {
       const json own = json::parse(scalars);
       for (const auto& [name, fields] : own.at("state").items()) {
+        // Ranks that step parts of the same parameter have equal numbers.
         if (!all.at("state").contains(name)) all["state"][name] = fields;
       }
     }

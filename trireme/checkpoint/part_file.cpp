@@ -12,7 +12,7 @@
 namespace trireme::checkpoint {
 namespace {
 
-// Writes block by block, each while it is in the cache from its checksum.
+// Writes block by block, while each block is still in the cache from computing its checksum.
 std::vector<std::uint32_t> append_with_checksums(OutputFile& file,
                                                  std::span<const std::byte> bytes) {
   std::vector<std::uint32_t> checksums;
@@ -25,7 +25,7 @@ std::vector<std::uint32_t> append_with_checksums(OutputFile& file,
   return checksums;
 }
 
-// Of all bytes, from those of their blocks.
+// Returns the checksum of all bytes from those of their blocks.
 std::uint32_t join_all(const std::vector<std::uint32_t>& checksums, std::int64_t bytes) {
   std::uint32_t all = 0;
   for (const std::uint32_t checksum : checksums) {
@@ -62,6 +62,8 @@ void write_part_file(const std::filesystem::path& folder, const std::string& nam
     }
   }
   sort_for_file(tensors);
+  // The header comes first but contains the checksums. Its length does not depend on their values,
+  // so its space is reserved and filled in at the end.
   const std::string room = encode_header(tensors, {}, checksums);
 
   OutputFile file(folder / name, files);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading of runs of bytes from files, with or without their checksum. Internal to this component.
+// Reads runs of bytes from files, optionally with their checksum. Internal to this component.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +10,22 @@
 
 namespace trireme::checkpoint {
 
-// Where reading stopped; at the end of the file where there is no error number.
+/// The offset at which reading failed. Without an error number, the file ended there.
 struct ReadFailure {
-  std::int64_t offset = 0;
-  int error_number = 0;
+  std::int64_t offset = 0;  ///< The offset in the file.
+  int error_number = 0;     ///< The errno, or 0 at the end of the file.
 };
 
-// `cannot be read at offset 7: ...` or `became shorter while it was read, at offset 7`; and what to
-// do.
+/// Returns `cannot be read at offset 7: ...` or `became shorter while it was read, at offset 7`.
 std::string describe(const ReadFailure& failure);
+/// Returns the hint for the error message.
 std::string hint(const ReadFailure& failure);
 
-// Fills `bytes` with what lies from `offset` on. Nothing where that worked.
+/// Fills `bytes` from `offset` on. Returns nullopt on success.
 [[nodiscard]] std::optional<ReadFailure> read_bytes(int file, std::int64_t offset,
                                                     std::span<std::byte> bytes);
 
-// The same, and carries the checksum on over them while they are in the cache.
+/// Fills `bytes` and updates the checksum `crc` while they are in the cache.
 [[nodiscard]] std::optional<ReadFailure> read_bytes(int file, std::int64_t offset,
                                                     std::span<std::byte> bytes, std::uint32_t& crc);
 

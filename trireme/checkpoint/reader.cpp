@@ -25,11 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Half of what a process may open where nobody has asked for more. Thousands of ranks write
-// thousands of files.
+// Half of the usual limit of open files of a process. Thousands of ranks write thousands of files.
 constexpr std::size_t kMaximumOpenFiles = 512;
 
-// What is read at a time of a piece that has to be taken apart.
+// The number of bytes that are read at a time from a piece that must be taken apart.
 constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
 
 [[noreturn]] void throw_unreadable(const fs::path& path, const ReadFailure& failure) {
@@ -43,7 +42,8 @@ constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
                                     ", expected ", hexadecimal(expected)));
 }
 
-// A file of the checkpoint whose size and header are what the index says.
+// Opens a file and compares its size and header with the index. Distinguishes a damaged header from
+// an intact file of another checkpoint.
 UniqueFd open_verified(const fs::path& path, const IndexedFile& expected) {
   InputFile input = open_input(path);
   if (!input) throw_bad_file(path, input.problem);
@@ -104,7 +104,8 @@ struct Reader::Impl {
   at::Tensor read_region(const std::string& name, const IndexedTensor& tensor, Region wanted);
 };
 
-// Reads bytes of a piece from `begin` on, each block of it with its checksum.
+// Reads bytes of a piece from `begin` on and verifies the checksum of each block. A block that is
+// only partly wanted is read completely into a buffer.
 void Reader::Impl::read_piece(const std::string& name, const IndexedTensor& tensor,
                               const Piece& piece, std::int64_t begin, std::span<std::byte> bytes) {
   if (bytes.empty()) return;
@@ -153,7 +154,7 @@ void Reader::Impl::read_piece(const std::string& name, const IndexedTensor& tens
                    });
 }
 
-// Holds all bytes of a piece against their checksums, in a megabyte of memory a thread.
+// Verifies all checksums of a piece with a megabyte of memory per thread.
 void Reader::Impl::verify_piece(const std::string& name, const IndexedTensor& tensor,
                                 const Piece& piece) {
   const int handle = file(piece.file);
@@ -182,8 +183,8 @@ void Reader::Impl::verify_piece(const std::string& name, const IndexedTensor& te
   });
 }
 
-// Reads a block of a piece that begins with its element `first`, chunk by chunk, and keeps what is
-// wanted: all chunks where there is a checksum over them, else the parts that matter.
+// Reads the block of a piece that begins with element `first`, chunk by chunk, and copies the
+// wanted elements. With a checksum all chunks are read, otherwise only the wanted parts.
 void Reader::Impl::read_block(const std::string& name, const Piece& piece,
                               std::optional<std::uint32_t> expected, std::int64_t first,
                               const Region& block, const Target& target) {
@@ -217,14 +218,15 @@ void Reader::Impl::read_block(const std::string& name, const Piece& piece,
                 *expected);
 }
 
-// Takes what is wanted out of the blocks of a piece that lies in memory otherwise.
+// Copies the wanted elements of a piece whose elements are in another order than those of the
+// target.
 void Reader::Impl::read_scattered(const std::string& name, const IndexedTensor& tensor,
                                   const Piece& piece, const Region& saved, const Target& target) {
   if (!target.common_part(saved)) return;
   const std::int64_t item = item_bytes(tensor.dtype);
   const bool has_checksums = !piece.checksums.empty();
   const std::int64_t size = has_checksums ? index.block_bytes : kChunkBytes;
-  if (size % item != 0) {  // of another writer, whose blocks end inside of elements
+  if (size % item != 0) {  // Written by another program; blocks end within elements.
     const at::Tensor values =
         memory_for(join_message("a part of tensor '", name, "'"), {saved.elements()}, tensor.dtype);
     read_piece(name, tensor, piece, 0,
@@ -232,7 +234,7 @@ void Reader::Impl::read_scattered(const std::string& name, const IndexedTensor& 
     target.copy_from(saved, values);
     return;
   }
-  file(piece.file);  // opened by one thread
+  file(piece.file);  // Opens the file before the threads use it.
   const std::int64_t per_block = size / item;
   const std::int64_t all = saved.elements();
   at::parallel_for(0, (all - 1) / per_block + 1, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -247,10 +249,10 @@ void Reader::Impl::read_scattered(const std::string& name, const IndexedTensor& 
   });
 }
 
-// [n] elements in the order of the region.
+// Returns [n] elements in the order of the region.
 at::Tensor Reader::Impl::read_region(const std::string& name, const IndexedTensor& tensor,
                                      Region wanted) {
-  // First, so that no memory is taken for what no file has.
+  // Opens the files first, so that no memory is allocated for data that does not exist.
   for (const Piece& piece : tensor.pieces) file(piece.file);
   const at::Tensor values = memory_for(join_message("tensor '", name, "' of ", path.string()),
                                        {wanted.elements()}, tensor.dtype);
@@ -262,7 +264,7 @@ at::Tensor Reader::Impl::read_region(const std::string& name, const IndexedTenso
     const Region saved = region_of(piece.slice, tensor.shape);
     const std::int64_t begin = std::max(region.begin, saved.begin);
     const std::int64_t end = std::min(region.end, saved.end);
-    // A part of a large block is not read at once with what lies beside it.
+    // A small part of a large block is read in chunks, to avoid a buffer for the whole block.
     const bool is_large = !piece.checksums.empty() && index.block_bytes > kChunkBytes &&
                           end - begin < saved.elements();
     if (is_large || !counts_alike(saved, region)) {
@@ -355,7 +357,7 @@ std::vector<std::string> find_damage(const fs::path& path) {
     try {
       read();
     } catch (const CheckpointError& error) {
-      // One file that is gone is one line, not one for each of its tensors.
+      // A missing file gives one line, not one for each of its tensors.
       const std::string line = error.what();
       if (std::ranges::find(found, line) == found.end()) found.push_back(line);
     }
@@ -367,7 +369,7 @@ std::vector<std::string> find_damage(const fs::path& path) {
         note([&] { reader.verify(section, name); });
       }
     }
-    // Files without tensors have a header all the same.
+    // Files without tensors also have a header to verify.
     for (const auto& [name, file] : reader.index().files) {
       note([&] { open_verified(reader.index().format == 0 ? path : path / name, file); });
     }

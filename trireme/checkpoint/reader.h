@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads tensors of a checkpoint, or any slice of them, whatever ranks wrote which part.
+// Reads tensors of a checkpoint, or slices of them, whatever ranks wrote which part.
 #pragma once
 
 #include <trireme/checkpoint/index.h>
@@ -12,40 +12,47 @@
 
 namespace trireme::checkpoint {
 
-/// A checkpoint, or one safetensors file as the section `model`, open for reading. Reads no more
-/// than it is asked for, in whole blocks whose checksums it verifies, and holds no more than that
-/// and a megabyte a thread. Every method throws
-/// CheckpointError naming file, tensor and offset for what is missing, cut short or damaged. Not
-/// thread-safe; other programs may read at the same time.
+/// A checkpoint that is open for reading, or one safetensors file as the section `model`.
+///
+/// Reads only what is requested, in whole blocks whose checksums it verifies. It holds no more in
+/// memory than that and a megabyte per thread. Every method throws CheckpointError with file,
+/// tensor and offset for data that is missing, truncated or damaged. Not thread-safe; other
+/// programs may read at the same time.
 class Reader {
  public:
+  /// Reads and verifies the index.
   explicit Reader(std::filesystem::path path);
+  /// Moves an open checkpoint.
   Reader(Reader&&) noexcept;
   ~Reader();
 
+  /// Returns the path of the checkpoint.
   const std::filesystem::path& path() const noexcept;
+  /// Returns the index.
   const Index& index() const noexcept;
+  /// Returns the state of the run.
   const State& state() const noexcept { return index().state; }
 
+  /// Returns true if the section exists.
   bool has(const std::string& section) const { return index().sections.contains(section); }
-  /// Empty where there is no such section.
+  /// Returns the tensors of a section; an empty one if the section does not exist.
   const Section& section(const std::string& name) const;
-  /// Names of tensors that were there and were not saved; see SaveOptions::leave_out.
+  /// Returns the names of tensors that were not saved; see SaveOptions::leave_out.
   const std::set<std::string>& left_out(const std::string& section) const;
-  /// Where a section lies, for messages: its file, or the folder where there are several.
+  /// Returns the location of a section for messages: its file, or the folder if there are several
+  /// files.
   std::string describe_section(const std::string& name) const;
 
-  /// Returns a tensor of the whole shape, in new CPU memory. UsageError where there is none of that
-  /// name.
+  /// Returns a whole tensor in new CPU memory. Throws UsageError if the tensor does not exist.
   at::Tensor read(const std::string& section, const std::string& name);
-  /// Returns a slice: [n] for a range, of a box too, of the box's size for a box. UsageError for
-  /// one that the tensor has not.
+  /// Returns a slice: [n] for a range, also for a range of a box, and the size of the box for a
+  /// box. Throws UsageError if the slice is not inside the tensor.
   at::Tensor read(const std::string& section, const std::string& name, const Slice& slice);
 
-  /// Holds every byte of a tensor against its checksums, with no memory for the tensor.
+  /// Verifies the checksums of all bytes of a tensor, without memory for the tensor.
   void verify(const std::string& section, const std::string& name);
 
-  /// Bytes read so far, for whoever wants to see that it reads its own part alone.
+  /// Returns the number of bytes read so far, to check that a rank reads only its part.
   std::int64_t bytes_read() const noexcept;
 
  private:
@@ -53,8 +60,8 @@ class Reader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Reads all of a checkpoint and returns what is wrong with it, a line for each; empty where it is
-/// whole and undamaged.
+/// Reads a whole checkpoint and returns one line for each problem; an empty list if it is complete
+/// and undamaged.
 std::vector<std::string> find_damage(const std::filesystem::path& path);
 
 }  // namespace trireme::checkpoint

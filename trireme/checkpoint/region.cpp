@@ -22,7 +22,7 @@ Box all_of(at::IntArrayRef shape) {
   return {.begin = std::vector<std::int64_t>(shape.size(), 0), .size = shape.vec()};
 }
 
-// How far apart neighbours of each dimension are.
+// Returns the distance between neighbours in each dimension.
 std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& sizes,
                                      const std::vector<std::int64_t>& order) {
   std::vector<std::int64_t> strides(order.size());
@@ -34,7 +34,7 @@ std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& sizes,
   return strides;
 }
 
-// Which element of the box that is which begins another one.
+// Returns the position within the box of the element at `begin`.
 std::int64_t place_of(const std::vector<std::int64_t>& begin, const Box& box,
                       const std::vector<std::int64_t>& strides) {
   std::int64_t place = 0;
@@ -42,7 +42,7 @@ std::int64_t place_of(const std::vector<std::int64_t>& begin, const Box& box,
   return place;
 }
 
-// Nothing where two boxes have nothing in common.
+// Returns the common box, or nullopt if there is none.
 std::optional<Box> intersection(const Box& one, const Box& other) {
   Box both;
   for (std::size_t d = 0; d < one.begin.size(); ++d) {
@@ -55,8 +55,9 @@ std::optional<Box> intersection(const Box& one, const Box& other) {
   return both;
 }
 
-// Cuts elements [begin, end) of a box into boxes: the whole rows of its slowest dimension from
-// `level` of the order on, and what is left of rows before and behind them.
+// Divides elements [begin, end) of a box into boxes. These are the complete rows of the slowest
+// dimension from `level` of the order on, and the incomplete rows before and after them, which are
+// divided further.
 void cut(const Box& box, const std::vector<std::int64_t>& order, std::size_t level,
          std::int64_t begin, std::int64_t end, std::vector<Box>& boxes) {
   if (begin >= end) return;
@@ -86,6 +87,7 @@ void cut(const Box& box, const std::vector<std::int64_t>& order, std::size_t lev
   if (tail > 0) cut(rows(last, 1), order, level + 1, 0, tail, boxes);
 }
 
+// Returns a view of the elements of `box` in the flat values of a region.
 at::Tensor view(const Region& region, const at::Tensor& values, const Box& box) {
   const auto strides = strides_of(region.box.size, region.order);
   const std::int64_t place = place_of(box.begin, region.box, strides) - region.begin;
@@ -113,7 +115,8 @@ Region region_of(const Slice& slice, at::IntArrayRef shape) {
                 .begin = range.begin,
                 .end = range.end};
   if (elements(box.size) == 0) return region;
-  bool is_cut = false;  // a faster dimension than one of several elements may not be cut
+  // Elements are consecutive unless a faster dimension of a dimension with several elements is cut.
+  bool is_cut = false;
   bool is_run = true;
   for (auto at = region.order.rbegin(); at != region.order.rend(); ++at) {
     is_run = is_run && (!is_cut || box.size[index(*at)] == 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices of every kind in one form, and the copying of what two of them have in common. Internal to
-// this component.
+// A common form for all kinds of slices, and the copying of their common elements. Internal to this
+// component.
 #pragma once
 
 #include <trireme/checkpoint/tensor_part.h>
@@ -13,44 +13,49 @@
 
 namespace trireme::checkpoint {
 
-// Elements [begin, end) of a box, counted through with all its dimensions in that order, the last
-// one fastest. Values of a region are flat, in its order.
+/// Elements [begin, end) of a box, counted with its dimensions in `order`, the last one fastest.
+/// The values of a region are flat, in this order.
 struct Region {
-  Box box;
-  std::vector<std::int64_t> order;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
+  Box box;                          ///< The box.
+  std::vector<std::int64_t> order;  ///< All dimensions, slowest first.
+  std::int64_t begin = 0;           ///< The first element.
+  std::int64_t end = 0;             ///< The element after the last.
 
+  /// Returns the number of elements.
   std::int64_t elements() const { return end - begin; }
-  // Part of it, counted from its begin on.
+  /// Returns elements [from, to) of the region, counted from its beginning.
   Region part(std::int64_t from, std::int64_t to) const;
 };
 
-// A box whose elements follow each other in the whole tensor comes out as a range of that, so that
-// slices along the first dimension look alike whatever they were given as.
+/// Returns the region of a slice. A box whose elements are consecutive in the tensor becomes a
+/// range of the tensor, so that slices along the first dimension have the same form however they
+/// were given.
 Region region_of(const Slice& slice, at::IntArrayRef shape);
 
-// Whether two count the same box in the same order, so that their ranges can be compared.
+/// Returns true if both regions count the same box in the same order, so that their ranges can be
+/// compared.
 bool counts_alike(const Region& one, const Region& other);
 
-// The boxes that make up a region, none of them empty: 2 n - 1 at most for n dimensions.
+/// Returns the boxes that make up a region, none of them empty: at most 2 n - 1 for n dimensions.
 std::vector<Box> boxes_of(const Region& region);
 
-// A region that values are copied into, with its boxes.
+/// A region that values are copied into.
 class Target {
  public:
-  // `values` has [n] elements in the order of the region.
+  /// Makes a target. `values` has [n] elements in the order of the region.
   Target(Region region, at::Tensor values);
 
+  /// Returns the region.
   const Region& region() const noexcept { return region_; }
+  /// Returns the values.
   const at::Tensor& values() const noexcept { return values_; }
 
-  // The smallest part of `source` that has all that the two have in common, counted from the begin
-  // of `source` on; nothing where they have nothing in common.
+  /// Returns the smallest range of `source` that contains all common elements, counted from the
+  /// beginning of `source`; nullopt if there are none.
   std::optional<FlatRange> common_part(const Region& source) const;
 
-  // Copies what the two have in common. From several threads at once for sources that have nothing
-  // in common.
+  /// Copies the common elements. Several threads may call it at the same time for sources without
+  /// common elements.
   void copy_from(const Region& source, const at::Tensor& values) const;
 
  private:

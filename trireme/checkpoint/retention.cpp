@@ -38,7 +38,7 @@ void mark_best(std::vector<Written>& all, const Retention& retention) {
   for (Written& one : all) {
     if (one.score) scored.push_back(&one);
   }
-  // Of equal ones the newest.
+  // Among equal scores, the newest counts as better.
   std::ranges::reverse(scored);
   std::ranges::stable_sort(scored, {}, [&](const Written* one) {
     return retention.higher_is_better ? -*one->score : *one->score;
@@ -84,7 +84,7 @@ std::vector<fs::path> keep(const fs::path& folder, const std::string& prefix,
     if (retention.every.count() > 0) mark_spans(all, retention.every);
   }
   std::vector<fs::path> gone;
-  std::exception_ptr failure;  // the first one; what cannot be removed keeps nothing else
+  std::exception_ptr failure;  // The first failure; it does not stop the removal of others.
   for (Written& one : all) {
     if (one.stays) continue;
     try {

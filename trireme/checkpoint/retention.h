@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoints stay.
+// Decides which checkpoints are kept, and removes the others.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint_folder.h>
@@ -12,24 +12,33 @@
 
 namespace trireme::checkpoint {
 
-/// A checkpoint stays where one of these asks for it; the newest always does.
+/// Rules for keeping checkpoints. A checkpoint is kept if one of the rules applies; the newest
+/// always is.
 struct Retention {
-  /// The last ones written; 0 for all.
+  /// The number of the most recent checkpoints; 0 keeps all.
   std::int64_t last = 5;
-  /// Those with the best scores; ones without a score are never among them.
+  /// The number of checkpoints with the best scores; those without a score do not count.
   std::int64_t best = 0;
+  /// True if a higher score is better.
   bool higher_is_better = false;
-  /// The first one written in each span of so many minutes; 0 for none.
+  /// Keeps the first checkpoint in each time span of this length; 0 for none.
   std::chrono::minutes every{0};
 };
 
 /// Throws UsageError for negative numbers.
 void check(const Retention& retention);
 
-/// Removes the others of this prefix and returns their paths; `dry_run` removes nothing. For the
-/// owner only. Throws UsageError for negative numbers, CheckpointError where the file system
-/// refuses, having removed what it could; one whose index cannot be read counts as without a score,
-/// and as written at no time.
+/// Removes the checkpoints of a prefix that no rule keeps, and returns their paths.
+///
+/// Only the owner of the prefix may call it. A checkpoint whose index cannot be read has no score
+/// and no time.
+/// @param folder the folder of the checkpoints.
+/// @param prefix the prefix of their names.
+/// @param retention the rules.
+/// @param files the file operations.
+/// @param dry_run removes nothing.
+/// @throws UsageError for negative numbers.
+/// @throws CheckpointError if a file operation fails, after removing everything else.
 std::vector<std::filesystem::path> keep(const std::filesystem::path& folder,
                                         const std::string& prefix, const Retention& retention,
                                         FileLayer& files = system_files(), bool dry_run = false);

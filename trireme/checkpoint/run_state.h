@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run stands: numbers, and texts that this component keeps unread.
+// The state of a run besides tensors: epoch and step, and texts that this component does not
+// interpret.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,22 @@
 
 namespace trireme::checkpoint {
 
-/// Texts by name, of any bytes.
+/// Texts by name; they may contain any bytes.
 using Entries = std::map<std::string, std::string>;
 
+/// The state of a run besides tensors.
 struct State {
+  /// The number of the epoch.
   std::int64_t epoch = 0;
+  /// The number of the step.
   std::int64_t step = 0;
-  /// What others put in and get back unchanged. Rank 0's are saved; every rank gets them.
+  /// Entries of other components, returned unchanged. Those of rank 0 are saved, and every rank
+  /// gets them.
   Entries entries{};
-  /// What each rank puts in for itself. On loading, those of the rank of the same number; none
-  /// where fewer ranks saved.
+  /// Entries that each rank saves for itself. Loading returns those of the rank with the same
+  /// number, or none if fewer ranks saved.
   Entries own{};
-  /// Filled by loading: `own` of all ranks that saved.
+  /// The entries `own` of all ranks that saved. Set by loading.
   std::vector<Entries> of_ranks{};
 };
 

@@ -21,8 +21,9 @@ namespace {
 
 using nlohmann::json;
 
-// Finds names that stand twice, of which a document keeps the last: those of the outermost object,
-// in one pass. A callback of json::parse would look through all that came before at each tensor.
+// Finds names that occur twice in the outermost object; a parsed document keeps only the last one.
+// This is a single pass. A callback of json::parse would search all earlier entries for each
+// tensor.
 class RepeatedName final : public nlohmann::json_sax<json> {
  public:
   const std::string& found() const { return found_; }
@@ -107,6 +108,7 @@ void FileReader::fill(std::int64_t offset, std::span<std::byte> bytes,
   if (const auto failure = read_bytes(file_.get(), offset, bytes)) fail(*failure, what);
 }
 
+// Reads the header. Its length is checked against the file before memory is allocated for it.
 std::string FileReader::read_header() {
   if (file_bytes_ < kLengthBytes) {
     fail(join_message("is cut short: it has ", file_bytes_,
@@ -129,8 +131,7 @@ std::string FileReader::read_header() {
 }
 
 json FileReader::parse_header(const std::string& text) const {
-  // Before anything goes down into it by recursion.
-  constexpr std::size_t kDepthOfSizes = 3;  // header, tensor and shape
+  constexpr std::size_t kDepthOfSizes = 3;  // Header, tensor and shape.
   if (json_depth(text) > kDepthOfSizes) {
     fail("has a damaged header: lists in lists, where a tensor has numbers");
   }
@@ -188,8 +189,8 @@ HeaderTensor FileReader::parse_entry(const std::string& name, const json& value)
   }
   entry.type = known->type;
   std::int64_t bytes = item_bytes(entry.type);
-  std::int64_t stride_limit =
-      bytes;  // bytes with empty dimensions counted as 1: LibTorch's strides must not overflow
+  // Counts empty dimensions as 1, because LibTorch's strides must not overflow either.
+  std::int64_t stride_limit = bytes;
   for (const json& size : shape) {
     const std::int64_t dimension = parse_integer(size, name, "its shape");
     entry.shape.push_back(dimension);
@@ -207,8 +208,8 @@ HeaderTensor FileReader::parse_entry(const std::string& name, const json& value)
   return entry;
 }
 
-// Entries in the order of their bytes, which have to follow each other without gap up to the end of
-// the file.
+// Returns the entries in the order of their bytes. These must be consecutive, without gaps, up to
+// the end of the file.
 std::vector<HeaderTensor> FileReader::parse_entries(const json& header) const {
   std::vector<HeaderTensor> entries;
   for (const auto& [name, value] : header.items()) {
@@ -218,7 +219,7 @@ std::vector<HeaderTensor> FileReader::parse_entries(const json& header) const {
                     [](const HeaderTensor& entry) { return std::pair(entry.begin, entry.end); });
   std::int64_t expected = 0;
   for (HeaderTensor& entry : entries) {
-    // Unsigned: a header may say anything up to 2^63-1, and the data begin behind it.
+    // Unsigned, because offsets may be up to 2^63 - 1 and the beginning of the data is added.
     const auto data_begin = static_cast<std::uint64_t>(data_begin_);
     const std::uint64_t begin = data_begin + static_cast<std::uint64_t>(entry.begin);
     if (entry.begin != expected) {
@@ -254,7 +255,7 @@ at::Tensor FileReader::read_tensor(const HeaderTensor& entry, std::uint32_t& crc
   return tensor;
 }
 
-// Real pairs that are said to be complex numbers.
+// Converts an entry of real pairs that is marked as complex.
 void FileReader::restore_complex(HeaderTensor& entry, const std::string& dtype) const {
   const Dtype* const known = find_dtype(dtype);
   const bool is_pair = known != nullptr && c10::isComplexType(known->type) &&
@@ -276,6 +277,7 @@ FileHeader FileReader::header() {
   header.tensors = parse_entries(document);
   header.file_bytes = file_bytes_;
   header.header_bytes = data_begin_;
+  // Metadata with a prefix of this library are interpreted; the others are returned to the caller.
   const json metadata = document.value(kMetadataKey, json::object());
   if (!metadata.is_object()) fail("has a damaged header: __metadata__ is not a JSON object");
   for (HeaderTensor& tensor : header.tensors) {
@@ -313,6 +315,7 @@ TensorFile FileReader::read() {
                         entry.begin, " to ", entry.end, " have CRC-32 ", hexadecimal(crc),
                         ", expected ", checksum->second));
     }
+    // The digest of the file is computed from those of its parts, without reading it again.
     file.digest.crc32 = join_crc32(file.digest.crc32, crc, entry.end - entry.begin);
   }
   return file;

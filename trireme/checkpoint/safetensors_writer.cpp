@@ -17,9 +17,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kAlignment =
-    64;  // of the first tensor; a cache line, and what LibTorch allocates
+// The alignment of the first tensor: a cache line, and the alignment of LibTorch's allocator.
+constexpr std::int64_t kAlignment = 64;
 
+// Throws the UsageError for a tensor that cannot be written.
 [[noreturn]] void refuse(const std::string& name, std::string_view what, std::string_view hint) {
   throw UsageError(join_message("cannot write tensor '", name, "' to a safetensors file: ", what),
                    hint);
@@ -67,6 +68,7 @@ std::string encode_header(std::vector<HeaderTensor>& tensors, const Metadata& me
     for (const std::int64_t size : tensor.shape) bytes *= size;
     tensor.begin = offset;
     tensor.end = offset += bytes;
+    // A complex tensor is written as pairs of real numbers; its dtype goes to the metadata.
     at::ScalarType type = tensor.type;
     std::vector<std::int64_t> shape = tensor.shape;
     if (c10::isComplexType(type)) {
@@ -89,6 +91,7 @@ std::string encode_header(std::vector<HeaderTensor>& tensors, const Metadata& me
     throw UsageError(join_message("cannot write a safetensors header: ", error.what()),
                      "names and metadata have to be valid UTF-8");
   }
+  // Spaces after the JSON text are allowed by the format and align the data.
   const auto used = static_cast<std::size_t>(kLengthBytes) + text.size();
   text.append((kAlignment - used % kAlignment) % kAlignment, ' ');
   const std::uint64_t length = text.size();
@@ -105,6 +108,8 @@ FileDigest write_safetensors_from(const std::filesystem::path& path, const Tenso
                                   const Metadata& metadata) {
   std::vector<HeaderTensor> items;
   std::map<std::string, std::uint32_t> checksums;
+  // Makes the values of a tensor. A source must return what it declared, because the header is
+  // written first.
   const auto values_of = [](const std::string& name, const TensorSource& source) {
     const at::Tensor values = source.values();
     check_storable(name, values);
@@ -116,6 +121,8 @@ FileDigest write_safetensors_from(const std::filesystem::path& path, const Tenso
     items.push_back({.name = name, .type = source.dtype, .shape = source.shape});
     checksums[name] = crc32_of(bytes_of(values_of(name, source)));
   }
+  // The header needs all checksums, so every tensor is made once for its checksum and once to be
+  // written.
   sort_for_file(items);
   const std::string head = encode_header(items, metadata, checksums);
   FileDigest digest{static_cast<std::int64_t>(head.size()),
@@ -125,6 +132,8 @@ FileDigest write_safetensors_from(const std::filesystem::path& path, const Tenso
   for (const HeaderTensor& item : items) {
     const at::Tensor values = values_of(item.name, tensors.at(item.name));
     const std::uint32_t checksum = checksums.at(item.name);
+    // Detects a tensor that another thread changed between the two passes; the file would be
+    // invalid.
     if (crc32_of(bytes_of(values)) != checksum) {
       throw CheckpointError(join_message("cannot write ", path.string(), ": tensor '", item.name,
                                          "' changed while it was written"),

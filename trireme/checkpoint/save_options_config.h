@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SaveOptions as a part of a program's configuration. Score, file layer and what is
-// left out are the program's to give.
+// SaveOptions as part of a program's configuration. Score, file layer and leave_out are set by the
+// program.
 #pragma once
 
 #include <trireme/base/config/fields.h>
@@ -8,6 +8,7 @@
 
 namespace trireme::checkpoint {
 
+/// Adds the fields of SaveOptions to a configuration.
 void describe(config::Fields& fields, SaveOptions& options);
 
 }  // namespace trireme::checkpoint

@@ -66,7 +66,7 @@ void check_part(const TensorPart& part) {
       "give the part that the slice says");
 }
 
-// The ranks that have a part; itself alone where there are no others.
+// Returns the ranks that hold a part; an empty list if only this rank does.
 std::vector<int> holders_of(const TensorPart& part, const comm::Group& group) {
   std::vector<int> holders = part.holders;
   if (part.is_replicated) {
@@ -96,7 +96,7 @@ bool fits(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
 }
 
-// This rank's files.
+// Writes the files of this rank.
 Index write_own(const fs::path& folder, const Content& own, const comm::Group& group,
                 FileLayer& files) {
   std::map<std::string, std::vector<TensorPart>> sections;
@@ -110,7 +110,7 @@ Index write_own(const fs::path& folder, const Content& own, const comm::Group& g
   return index;
 }
 
-// What the whole has besides tensors.
+// Adds the parts of the index that are not about tensors.
 void describe_whole(const SaveOptions& options, const State& state, Index& index) {
   index.written_at = std::chrono::duration_cast<std::chrono::seconds>(
                          std::chrono::system_clock::now().time_since_epoch())
@@ -122,7 +122,7 @@ void describe_whole(const SaveOptions& options, const State& state, Index& index
   index.state.entries = state.entries;
 }
 
-// A pattern that fits nothing is a mistake, and what it was to leave out is saved.
+// Rejects patterns that match nothing: such a pattern is a mistake, and its tensors would be saved.
 void check_patterns(const SaveOptions& options, const Index& index) {
   for (const std::string& pattern : options.leave_out) {
     const auto fits_one = [&](const auto& section) {
@@ -137,7 +137,8 @@ void check_patterns(const SaveOptions& options, const Index& index) {
   }
 }
 
-// Earlier checkpoints take room, but that they cannot be removed is no reason to end a training.
+// Removes earlier data, but only warns on failure. They take space, but that is no reason to stop
+// training.
 void try_to_remove(const SaveOptions& options, const std::function<void()>& remove) {
   try {
     remove();
@@ -195,6 +196,8 @@ fs::path save_own(const SaveOptions& options, const std::function<Content()>& ow
   const bool is_first = group.rank() == 0;
   Content content;
   std::optional<CheckpointFolderWriter> writer;
+  // Every step is agreed upon, so that an error of one rank stops all ranks before the next step.
+  // First rank 0 creates the hidden folder and tells its path.
   const auto places = agree(group, "cannot save", [&]() -> std::string {
     content = own();
     if (!is_first) return {};
@@ -203,9 +206,11 @@ fs::path save_own(const SaveOptions& options, const std::function<Content()>& ow
     writer.emplace(options.folder, options.prefix, content.state.epoch, content.state.step, files);
     return fs::absolute(writer->path()).string();
   });
+  // Each rank writes its files and returns their index.
   const auto written = agree(group, "cannot save", [&] {
     return describe_own(write_own(places.front(), content, group, files));
   });
+  // Rank 0 joins the indices, writes index.json last and publishes the folder.
   const auto published = agree(group, "cannot save", [&]() -> std::string {
     if (!is_first) return {};
     Index index = join_indices(written);
@@ -218,6 +223,7 @@ fs::path save_own(const SaveOptions& options, const std::function<Content()>& ow
     file.finish();
     return writer->commit().string();
   });
+  // Retention comes after publication, so a failure here cannot lose the new checkpoint.
   agree(group, "cannot tidy up", [&]() -> std::string {
     if (!is_first) return {};
     try_to_remove(options,

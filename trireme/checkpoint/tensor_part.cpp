@@ -12,7 +12,7 @@
 namespace trireme::checkpoint {
 namespace {
 
-// Of dimensions; none stands for row by row.
+// Returns true if `order` is a permutation of the dimensions, or empty for row-major order.
 bool is_order(std::vector<std::int64_t> order, std::size_t dimensions) {
   if (order.empty()) return true;
   std::ranges::sort(order);
@@ -61,7 +61,8 @@ bool is_whole(const Slice& slice, at::IntArrayRef shape) {
 }
 
 std::vector<std::int64_t> memory_order(at::IntArrayRef sizes, at::IntArrayRef strides) {
-  // Dimensions of one element lie anywhere: first, so that equal orders look equal.
+  // Dimensions of one element may be anywhere. They come first, so that equal orders have equal
+  // lists.
   std::vector<std::int64_t> order;
   std::vector<std::int64_t> long_ones;
   for (std::size_t dimension = 0; dimension < sizes.size(); ++dimension) {

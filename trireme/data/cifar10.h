@@ -16,7 +16,7 @@ namespace trireme::data {
 /// `test_batch.bin` for Split::kTest. A file may hold any number of records. The columns are
 /// "image", uint8 [3, 32, 32], and "label", int64 [].
 ///
-/// @throws DataError if the folder or a file is missing; with file and offset if a record is
+/// @throws DataError if the folder or a file is missing. It has file and offset if a record is
 /// truncated or a label is above 9.
 std::shared_ptr<const Dataset> cifar10(const std::filesystem::path& folder, Split split);
 

@@ -15,7 +15,7 @@ namespace trireme::data {
 /// The columns are "image", uint8 [3, 32, 32]; "label", int64 [], one of 100 classes; and
 /// "coarse_label", int64 [], one of 20 superclasses.
 ///
-/// @throws DataError if the folder or the file is missing; with file and offset if a record is
+/// @throws DataError if the folder or the file is missing. It has file and offset if a record is
 /// truncated, a label is above 99 or a coarse label is above 19.
 std::shared_ptr<const Dataset> cifar100(const std::filesystem::path& folder, Split split);
 

@@ -14,10 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file below the folder of its class: the path of the folders between, and the name. They sort as
-// torchvision sorts them: the folder "a-b" comes before what is in "a/b".
+// A file within the folder of its class: the path of the folders in between, and its name. As in
+// torchvision, pairs are compared by folder first: the folder "a-b" sorts before the files in
+// "a/b".
 using Place = std::pair<std::string, std::string>;
 
+// Adds the samples in `folder` and the folders in it. `below` is the path from the folder of the
+// class.
 void collect(const fs::path& folder, const std::string& below,
              const std::function<bool(const fs::path&)>& is_sample, std::vector<Place>& places) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -95,10 +98,12 @@ class Folders final : public ClassFolders {
 
  private:
   struct File {
-    std::string name;  // from the folder of the class on
+    std::string name;  // Relative to the folder of the class.
     std::size_t label;
   };
 
+  // Adds the files of one class. A class without samples is an error because its label would never
+  // occur.
   void list(std::size_t label) {
     std::vector<Place> places;
     collect(root_ / classes_[label], "", kind_.is_sample, places);

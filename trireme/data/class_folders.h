@@ -30,7 +30,7 @@ class ClassFolders : public Dataset {
 /// concurrently.
 struct FileKind {
   /// The kind of file, for error messages, such as "images (JPEG, PNG)".
-  std::string description;  ///< For messages: "images (JPEG, PNG)".
+  std::string description;
   /// The names of the tensors that `load` returns, in this order.
   std::vector<std::string> columns;
 

@@ -18,7 +18,7 @@
 namespace trireme::data {
 namespace {
 
-// The lines of the file that are not empty, one after the other, each taken apart.
+// Iterates over the lines that are not empty and splits each into fields.
 class Lines {
  public:
   Lines(const std::filesystem::path& path, std::string_view text, char separator)
@@ -27,7 +27,7 @@ class Lines {
     if (text_.starts_with(kByteOrderMark)) text_.remove_prefix(kByteOrderMark.size());
   }
 
-  // Goes to the next line; false at the end.
+  // Reads the next line; returns false at the end of the file.
   bool next() {
     while (!text_.empty()) {
       const std::size_t end = std::min(text_.find('\n'), text_.size());
@@ -42,10 +42,11 @@ class Lines {
     return false;
   }
 
-  // Of the present line; without quotes and the spaces around it, doubled quotes left as they are.
+  // The fields of the current line, without quotes and surrounding spaces. Doubled quotes are not
+  // replaced, so that a field stays a view of the file.
   const std::vector<std::string_view>& fields() const { return fields_; }
 
-  // The name may be empty.
+  // Throws a DataError about a field. `name` may be empty.
   [[noreturn]] void fail(std::size_t field, std::string_view name, std::string_view what,
                          std::string_view remedy) const {
     throw DataError(
@@ -61,11 +62,13 @@ class Lines {
   }
 
  private:
+  // Fields are views of the mapped file. A quoted field may contain separators, so the end of such
+  // a field is searched from its closing quote on.
   void split(std::string_view line) {
     fields_.clear();
     for (;;) {
       const std::string_view rest = trim(line);
-      std::size_t end = 0;  // in the line: where the separator may be
+      std::size_t end = 0;  // The position of the separator in `line`.
       if (rest.starts_with('"')) {
         const auto begin = static_cast<std::size_t>(rest.data() - line.data()) + 1;
         end = closing_quote(line, begin);
@@ -83,7 +86,8 @@ class Lines {
     }
   }
 
-  // Two quotes stand for one inside.
+  // Returns the position of the closing quote. Two quotes in a row stand for one quote within the
+  // field.
   std::size_t closing_quote(std::string_view line, std::size_t begin) const {
     for (std::size_t place = begin;; place += 2) {
       place = line.find('"', place);
@@ -105,20 +109,20 @@ class Lines {
   static constexpr std::string_view kQuotes = "quotes go around a whole field: \"1.5\"";
 
   const std::filesystem::path& path_;
-  std::string_view text_;  // what is left of it
+  std::string_view text_;  // The rest of the file.
   char separator_;
   std::int64_t number_ = 0;
   std::vector<std::string_view> fields_;
 };
 
-// Takes the whole text, with one plus before it, which from_chars does not know.
+// Parses the whole text as a number. Accepts a leading plus sign, which from_chars does not.
 template <typename Number>
 std::errc parse(std::string_view text, Number& number) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc{} && end != text.data() + text.size()) return std::errc::invalid_argument;
-  // What is too small for any number but 0 is as lost as what is too large; from_chars tells the
-  // latter alone.
+  // Underflow loses a value as overflow does, but from_chars reports only the latter reliably. A
+  // result of 0 from digits that are not all 0 is underflow.
   const std::string_view digits = text.substr(0, text.find_first_of("eE"));
   if (error == std::errc{} && number == 0 &&
       digits.find_first_of("123456789") != std::string_view::npos)
@@ -126,7 +130,7 @@ std::errc parse(std::string_view text, Number& number) {
   return error;
 }
 
-// By way of float64, as NumPy does.
+// Parses float64 and rounds it, like NumPy. Rounding may overflow or underflow as well.
 std::errc parse(std::string_view text, float& number) {
   double wide = 0;
   const std::errc error = parse(text, wide);
@@ -135,10 +139,10 @@ std::errc parse(std::string_view text, float& number) {
   return error == std::errc{} && is_lost ? std::errc::result_out_of_range : error;
 }
 
-// One column of the data set in the making.
+// A column of the data set that is being read.
 struct Target {
   std::string name;
-  std::vector<std::size_t> fields;  // their places in a line
+  std::vector<std::size_t> fields;  // The positions of its fields in a line.
   at::Tensor rows;
 };
 
@@ -194,6 +198,7 @@ std::size_t field_index(const std::filesystem::path& path, const std::vector<std
                   "use one of these names");
 }
 
+// Allocates the columns for at most `most_rows` lines; the caller shortens them at the end.
 std::vector<Target> targets_of(const std::filesystem::path& path,
                                const std::vector<std::string>& names,
                                const std::vector<CsvColumn>& columns, std::int64_t most_rows) {
@@ -253,6 +258,7 @@ std::shared_ptr<const Dataset> csv(const std::filesystem::path& path,
   const std::vector<std::string> names = names_of(lines.fields(), options.has_header);
   if (columns.empty())
     for (const std::string& name : names) columns.push_back({name});
+  // An upper limit, because empty lines are not samples.
   const std::int64_t most_rows = std::ranges::count(text, '\n') + 1;
   std::vector<Target> targets = targets_of(path, names, columns, most_rows);
 

@@ -47,10 +47,11 @@ struct CsvOptions {
 /// @param columns the columns to read; by default each field becomes a float32 column of its own.
 /// @param options separator and header.
 /// @throws UsageError for another dtype, or if two columns have the same name.
-/// @throws DataError if the file is missing or has no line, or if a field that a column asks for is
-/// not in the header or is there twice. It is thrown with file, line and field if a line has
-/// another number of fields than the first one, if quotes do not enclose a whole field, or if a
-/// field is empty, is not a number or does not fit into the dtype.
+/// @throws DataError with the file if it is missing or has no line, or if a field of a column is
+/// not in the header or is there twice. It has file, line and field if
+/// - a line has another number of fields than the first one,
+/// - quotes do not enclose a whole field, or
+/// - a field is empty, is not a number or does not fit into the dtype.
 std::shared_ptr<const Dataset> csv(const std::filesystem::path& path,
                                    std::vector<CsvColumn> columns = {}, CsvOptions options = {});
 

@@ -24,7 +24,7 @@ void check_at_least(std::string_view what, std::int64_t value, std::int64_t mini
                    "give a larger number");
 }
 
-// So that products of two such numbers are numbers still.
+// Limits counts to 31 bits, so that the product of two of them cannot overflow.
 void check_count(std::string_view what, std::int64_t value, std::int64_t minimum) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   check_at_least(what, value, minimum);
@@ -33,7 +33,7 @@ void check_count(std::string_view what, std::int64_t value, std::int64_t minimum
                    "give a smaller number");
 }
 
-// A data set of a program's own may promise more than it keeps.
+// A Dataset of the program may return columns that the loader cannot read in place.
 void check_stored(const Dataset& dataset) {
   const std::vector<at::Tensor>& stored = dataset.stored();
   if (stored.empty()) return;
@@ -63,7 +63,8 @@ const std::vector<std::string>& last_columns(const detail::LoaderSpec& spec) {
   return spec.blocks.back().columns;
 }
 
-// Columns of samples and those that pad() adds, each once.
+// Returns the columns of the samples and those that pad() adds. Throws UsageError if a name
+// repeats.
 std::vector<std::string> names_of(const std::vector<std::string>& columns,
                                   const std::vector<detail::PaddedColumn>& padded) {
   std::vector<std::string> names = columns;
@@ -74,7 +75,8 @@ std::vector<std::string> names_of(const std::vector<std::string>& columns,
   return names;
 }
 
-// Where the columns of the next block come from. The results stand where the first input stood.
+// Returns name and origin of each column of the next block. The results take the position of the
+// first input.
 std::vector<std::pair<std::string, detail::Join::Source>> sources_of(
     const std::vector<std::string>& columns, const std::vector<std::size_t>& inputs,
     const std::vector<std::string>& results) {
@@ -91,7 +93,7 @@ std::vector<std::pair<std::string, detail::Join::Source>> sources_of(
   return sources;
 }
 
-// FNV-1a, of 64 bits.
+// Hashes numbers by 64-bit FNV-1a.
 std::uint64_t digest_of(const std::vector<std::int64_t>& numbers) {
   std::uint64_t digest = 0xcbf29ce484222325;
   for (const std::int64_t number : numbers) {
@@ -103,6 +105,7 @@ std::uint64_t digest_of(const std::vector<std::int64_t>& numbers) {
   return digest;
 }
 
+// Throws UsageError if lengths and buckets do not fit the data set or each other.
 void check_buckets(const std::vector<std::int64_t>& lengths, const Buckets& buckets,
                    std::int64_t samples) {
   if (static_cast<std::int64_t>(lengths.size()) != samples) {
@@ -125,6 +128,7 @@ void check_buckets(const std::vector<std::int64_t>& lengths, const Buckets& buck
   }
 }
 
+// Returns a spec with one block of columns and without transforms.
 detail::LoaderSpec spec_of(const std::vector<std::string>& columns) {
   detail::check_names(columns);
   detail::LoaderSpec spec;
@@ -134,6 +138,8 @@ detail::LoaderSpec spec_of(const std::vector<std::string>& columns) {
   return spec;
 }
 
+// Throws UsageError if LibTorch was built without the device type or the machine does not have the
+// device.
 void check_device(at::Device device) {
   const bool is_there =
       c10::impl::hasDeviceGuardImpl(device.type()) &&
@@ -172,7 +178,7 @@ void DataLoader::check_numbered(const char* what) const {
                    "such samples have shuffle_buffer, strided shards and batch");
 }
 
-// Streams share the spec with the data loader, so a change makes a new one.
+// Streams share the spec with the loader, so a change makes a copy of it.
 template <typename Change>
 DataLoader& DataLoader::edit(const Change& change) {
   auto spec = std::make_shared<detail::LoaderSpec>(*spec_);
@@ -236,6 +242,8 @@ DataLoader& DataLoader::map_columns(const std::vector<std::string>& from,
     throw UsageError("map_columns leaves no column", "name at least one that the function gives");
   }
   next.steps.resize(next.columns.size());
+  // Everything that may throw comes before edit(), so that a failed call leaves the loader
+  // unchanged.
   std::vector<std::string> names = names_of(next.columns, spec_->padded);
   for (const auto& [column, padding] : spec_->padded) {
     if (std::ranges::find(next.columns, column) != next.columns.end()) continue;
@@ -280,6 +288,8 @@ DataLoader& DataLoader::bucket(const std::vector<std::int64_t>& lengths, Buckets
   plan->counts.resize(buckets.rows.size());
   plan->bucket_of.reserve(lengths.size());
   for (const std::int64_t length : lengths) {
+    // Bucket i holds lengths below boundaries[i], so the first greater boundary is that of the
+    // bucket.
     const auto place = std::ranges::upper_bound(buckets.boundaries, length);
     plan->bucket_of.push_back(static_cast<std::uint32_t>(place - buckets.boundaries.begin()));
     ++plan->counts[plan->bucket_of.back()];
@@ -325,6 +335,7 @@ DataLoader& DataLoader::pad(const std::string& column, Padding padding) {
 DataLoader& DataLoader::skip_failed(std::int64_t at_most) {
   check_at_least("the number of samples to skip", at_most, 0);
   return edit([&](detail::LoaderSpec& spec) {
+    // Without a limit, the collator does not catch errors at all.
     spec.skip_limit = at_most == 0 ? std::nullopt : std::optional(at_most);
   });
 }
@@ -367,6 +378,7 @@ const std::vector<std::string>& DataLoader::columns() const { return spec_->name
 std::unique_ptr<BatchStream> DataLoader::open(std::int64_t epoch, std::int64_t first_batch) const {
   check_count("the epoch", epoch, 0);
   check_at_least("the first batch", first_batch, 0);
+  // An iterable data set of unknown size has no total to check against.
   const bool is_known = spec_->dataset || spec_->iterable->size();
   if (const std::int64_t total = is_known ? batches() : first_batch; first_batch > total) {
     throw UsageError(
@@ -383,6 +395,7 @@ std::unique_ptr<BatchStream> DataLoader::open(const StreamState& state) const {
                                 " in the state, ", here, " here");
   };
   const auto settings = spec_->settings();
+  // Collects all differences, so that the user can fix them at once.
   for (const auto& [name, here] : settings) {
     const auto there =
         std::ranges::find(state.settings, name, [](const auto& entry) { return entry.first; });

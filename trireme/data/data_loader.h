@@ -46,14 +46,15 @@ class BatchStream {
   /// If a sample cannot be loaded or transformed, or a batch cannot be made, this call throws. The
   /// error is thrown on the calling thread, at the batch that contains the sample. It is a
   /// UsageError or DataError that names column, operation and sample, with the original error
-  /// nested (std::rethrow_if_nested). The stream ends with an error. DataLoader::skip_failed()
-  /// makes it skip failed samples instead.
+  /// nested (std::rethrow_if_nested). After an error, next() returns nullopt.
+  /// DataLoader::skip_failed() skips failed samples instead.
   virtual std::optional<Batch> next() = 0;
 
-  /// Returns the position of the stream. A data loader with the same settings that is opened with
-  /// this state continues with the first batch that next() has not returned yet; prefetched batches
-  /// do not count as returned. After the last batch, the state stands for an epoch with no batches
-  /// left.
+  /// Returns the position of the stream.
+  ///
+  /// A data loader with the same settings that is opened with this state continues with the next
+  /// batch. Prefetched batches that next() has not returned do not count. After the last batch, the
+  /// state stands for an epoch with no batches left.
   virtual StreamState state() const = 0;
 
   /// Returns the samples skipped in the batches returned so far, in the order of the rows.
@@ -107,10 +108,11 @@ class DataLoader {
   /// Makes a loader over samples that can only be read in sequence.
   ///
   /// Each shard reads all samples and keeps its part. shuffle_buffer() works on the samples
-  /// themselves, which wait in the buffer. shuffle(), bucket() and contiguous shards need numbered
-  /// samples and throw UsageError. With skip_failed(), a failed sample is replaced by one of the
-  /// same batch; an error of the reader itself always ends the stream. Batches before the first one
-  /// requested from open() are read and dropped. A pass without samples has no batches.
+  /// themselves, which wait in the buffer. The settings shuffle(), bucket() and contiguous shards
+  /// need numbered samples and throw UsageError. With skip_failed(), a failed sample is replaced by
+  /// one of the same batch. An error of the reader itself always ends the stream. Batches before
+  /// the first one requested from open() are read and dropped. A pass without samples has no
+  /// batches.
   /// @throws UsageError if the data set is null or says that its size is 0.
   explicit DataLoader(std::shared_ptr<const IterableDataset> dataset);
 
@@ -140,9 +142,10 @@ class DataLoader {
   /// The function receives the columns `from` in this order and returns the columns `to`. The new
   /// columns take the position of the first column of `from`; all other columns stay. In this way
   /// columns are added, dropped and renamed.
-  /// @throws UsageError if `from` is empty, names a column twice or names one that does not exist;
-  /// if a resulting name would exist twice or no column would be left; or if a column that pad()
-  /// was called for would be removed.
+  /// @throws UsageError if
+  /// - `from` is empty, names a column twice or names one that does not exist,
+  /// - a resulting name would exist twice or no column would be left, or
+  /// - a column that pad() was called for would be removed.
   DataLoader& map_columns(const std::vector<std::string>& from, const std::vector<std::string>& to,
                           SampleTransform transform);
 
@@ -170,15 +173,19 @@ class DataLoader {
   /// data::lengths.
   /// @param buckets the boundaries and the batch size of each bucket.
   /// @param last how each bucket ends.
-  /// @throws UsageError if the number of lengths is not the number of samples, the boundaries do
-  /// not ascend, `rows` does not have one entry more than `boundaries`, or an entry is below 1.
+  /// @throws UsageError if
+  /// - the number of lengths is not the number of samples,
+  /// - the boundaries do not ascend, or
+  /// - `rows` does not have one entry more than `boundaries`, or has an entry below 1.
   DataLoader& bucket(const std::vector<std::int64_t>& lengths, Buckets buckets,
                      LastBatch last = LastBatch::kKeep);
 
   /// Pads the samples of a column to a common length; see Padding.
-  /// @throws UsageError if the column does not exist or is padded already, the multiple or the
-  /// fixed length is below 1, both are given, no dimension is given, or a column with the name of
-  /// Padding::lengths exists already.
+  /// @throws UsageError if
+  /// - the column does not exist or is padded already,
+  /// - the multiple or the fixed length is below 1, or both are given,
+  /// - no dimension is given, or
+  /// - a column with the name of Padding::lengths exists already.
   DataLoader& pad(const std::string& column, Padding padding = {});
 
   /// Skips up to `at_most` samples on each rank that cannot be loaded or transformed.
@@ -214,9 +221,10 @@ class DataLoader {
   DataLoader& seed(std::uint64_t seed);
 
   /// Returns the number of batches of this shard in one epoch, including repetitions.
-  /// @throws UsageError if there would be none, because the shard is empty or is smaller than a
-  /// batch and the rest is dropped. It is also thrown if an iterable data set does not know its
-  /// size.
+  ///
+  /// A shard that is empty because of Remainder::kUneven may have 0.
+  /// @throws UsageError if there is no batch because the samples of the shard do not fill one and
+  /// the rest is dropped. It is also thrown if an iterable data set does not know its size.
   std::int64_t batches() const;
 
   /// Returns the number of rows of all these batches, without padded ones. Throws like batches().

@@ -7,6 +7,7 @@
 namespace trireme::data {
 namespace {
 
+// A data set of tensors in memory.
 class Tensors final : public Dataset {
  public:
   explicit Tensors(std::vector<std::pair<std::string, at::Tensor>> columns) {
@@ -17,6 +18,7 @@ class Tensors final : public Dataset {
                          "give a tensor of shape [samples, ...] on the CPU");
       }
       names_.push_back(std::move(name));
+      // Resolves lazy conjugation and negation, because samples are read as bytes.
       tensors_.push_back(tensor.detach().resolve_conj().resolve_neg().contiguous());
     }
     detail::check_names(names_);
@@ -45,6 +47,7 @@ class Tensors final : public Dataset {
   std::vector<at::Tensor> tensors_;
 };
 
+// A data set that computes its samples.
 class Generator final : public Dataset {
  public:
   Generator(std::int64_t size, std::vector<std::string> names,
@@ -80,6 +83,7 @@ class Generator final : public Dataset {
 }  // namespace
 
 const std::vector<at::Tensor>& Dataset::stored() const {
+  // Returned by reference, so it must outlive the call.
   static const std::vector<at::Tensor> none;
   return none;
 }

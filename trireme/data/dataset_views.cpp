@@ -30,7 +30,7 @@ void check_count(std::string_view view, std::int64_t count) {
   throw UsageError(join_message(view, " of ", count, " samples"), "give 0 or more");
 }
 
-// Samples begin to begin + size - 1.
+// Samples begin to begin + size - 1 of a data set.
 class Range final : public Dataset {
  public:
   Range(DatasetPtr dataset, std::int64_t begin, std::int64_t size)
@@ -55,7 +55,7 @@ class Range final : public Dataset {
   std::vector<at::Tensor> stored_;
 };
 
-// The indices are in the data set.
+// Selected samples of a data set. The caller has checked the indices.
 class Subset final : public Dataset {
  public:
   Subset(DatasetPtr dataset, std::vector<std::int64_t> indices)
@@ -91,6 +91,7 @@ class Concatenation final : public Dataset {
 
   std::vector<at::Tensor> get(std::int64_t index) const override {
     detail::check_index(index, size());
+    // The first data set whose end is beyond the index contains the sample.
     const auto end = std::upper_bound(ends_.begin(), ends_.end(), index);
     const Dataset& dataset = *datasets_[static_cast<std::size_t>(end - ends_.begin())];
     return dataset.get(index - (*end - dataset.size()));
@@ -113,7 +114,8 @@ class Concatenation final : public Dataset {
   }
 
   std::vector<DatasetPtr> datasets_;
-  std::vector<std::int64_t> ends_;  // by data set: the samples up to its last one
+  // By data set: the number of samples up to and including its last one.
+  std::vector<std::int64_t> ends_;
 };
 
 class Zip final : public Dataset {
@@ -150,7 +152,7 @@ class Zip final : public Dataset {
   std::vector<at::Tensor> stored_;
 };
 
-// Column i is column places[i] of the data set, under the name names[i].
+// Selects and renames columns: column i is column places[i] of the data set, named names[i].
 class Columns final : public Dataset {
  public:
   Columns(DatasetPtr dataset, std::vector<std::size_t> places, std::vector<std::string> names)
@@ -192,8 +194,11 @@ class Cache final : public Dataset {
     detail::check_index(index, size());
     Slot& slot = slots_[static_cast<std::size_t>(index)];
     std::unique_lock lock(mutex_);
+    // Another thread may be loading this sample. Waiting for it avoids loading the sample twice.
     loaded_.wait(lock, [&] { return !slot.is_loading; });
     if (slot.sample) return *slot.sample;
+    // Loads without the lock, so that other samples can be loaded at the same time. After an error
+    // the slot is free again, and the next waiting thread tries.
     slot.is_loading = true;
     lock.unlock();
     std::optional<std::vector<at::Tensor>> loaded;
@@ -217,16 +222,16 @@ class Cache final : public Dataset {
  private:
   struct Slot {
     std::optional<std::vector<at::Tensor>> sample;
-    bool is_loading = false;  // by one thread, without the lock; others wait
+    bool is_loading = false;  // One thread loads the sample without the lock; others wait.
   };
 
   DatasetPtr dataset_;
-  mutable std::mutex mutex_;  // guards the slots
+  mutable std::mutex mutex_;  // Guards the slots.
   mutable std::condition_variable loaded_;
   mutable std::vector<Slot> slots_;
 };
 
-// What the predicate threw says nothing about where.
+// Adds the sample number, which the predicate's own error does not contain.
 [[noreturn]] void fail_predicate(std::int64_t index, std::string_view what) {
   std::throw_with_nested(
       UsageError(join_message("filter: the predicate threw at sample ", index, ": ", what),

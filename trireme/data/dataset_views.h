@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data sets derived from other data sets: some of the samples, several sets in sequence or side by
 // side, or other columns. A view copies nothing and keeps the underlying data set alive. An error
-// from get() is the one of the underlying data set and contains its sample number; a data loader
-// prepends the number in the view. take, skip, zip, select_columns and rename_columns keep
+// from get() contains the sample number of the underlying data set; a data loader prepends that of
+// the view. The functions take, skip, zip, select_columns and rename_columns keep
 // Dataset::stored().
 #pragma once
 

@@ -31,7 +31,8 @@ at::Tensor read_npy(const std::filesystem::path& path) {
   const NpyHeader header = read_npy_header(path);
   at::Tensor bytes = detail::map_file(path).narrow(0, header.offset, header.bytes);
   const at::ScalarType dtype = dtype_of(header);
-  // NumPy puts the elements at a multiple of 16 or 64 bytes; other programs may not.
+  // NumPy aligns the elements to 16 or 64 bytes, but other programs may not. A tensor must be
+  // aligned to its elements, so an unaligned array is copied.
   if (header.offset % static_cast<std::int64_t>(c10::elementSize(dtype)) != 0)
     bytes = bytes.clone();
   return bytes.view(dtype).view(header.shape);

@@ -17,9 +17,10 @@ namespace trireme::data {
 /// Booleans, integers, floating-point and complex numbers are supported, as far as LibTorch has the
 /// dtype. The file is memory-mapped, so it may be larger than the memory. It must not be truncated
 /// or written to while the tensor is in use. Writing to the tensor does not change the file.
-/// @throws DataError with the file, and the offset if there is one, if the file is missing,
-/// damaged, truncated, too long, not of format 1.0 or 2.0, in Fortran order, big-endian, or of
-/// another dtype.
+/// @throws DataError with the file, and the offset if there is one, if the file is
+/// - missing, damaged, truncated or too long,
+/// - not of format 1.0 or 2.0, or
+/// - in Fortran order, big-endian, or of another dtype.
 at::Tensor read_npy(const std::filesystem::path& path);
 
 /// Makes a data set of one column from an array [samples, ...]: row i is sample i.

@@ -11,8 +11,9 @@
 namespace trireme::data {
 namespace {
 
-// Philox turns (seed, subsequence, offset) into bits as a cipher does, which makes it the hash that
-// joins the numbers for which its own three arguments do not suffice.
+// Philox has three arguments, but a sequence is identified by four numbers. Since Philox maps its
+// arguments to bits like a block cipher, it also serves as a hash that combines three of the
+// numbers.
 std::uint64_t derive_key(std::uint64_t seed, std::uint64_t pass, std::uint64_t operation) {
   at::Philox4_32 engine(seed, pass, operation);
   const std::uint64_t low = engine();
@@ -22,7 +23,7 @@ std::uint64_t derive_key(std::uint64_t seed, std::uint64_t pass, std::uint64_t o
 }  // namespace
 
 void Random::refill() {
-  // Not in the constructor, for most operations draw nothing.
+  // The key is derived here and not in the constructor because most operations draw nothing.
   if (offset_ == 0) key_ = derive_key(seed_, pass_, operation_);
   at::Philox4_32 engine(key_, sample_, offset_++);
   for (std::uint32_t& word : block_) word = engine();
@@ -32,9 +33,9 @@ void Random::refill() {
 std::int64_t Random::below(std::int64_t bound) {
   TRIREME_CHECK(bound >= 1);
   const auto range = static_cast<std::uint64_t>(bound);
-  // The product's upper half is the result; draws whose lower half is under 2^64 mod range would
-  // favour some results (Lemire, "Fast random integer generation in an interval", 2019; here with
-  // 32 bits where they do).
+  // Maps 32 bits to the range by a multiplication (Lemire, "Fast random integer generation in an
+  // interval", 2019): the upper half of the product is the result. Draws whose lower half is below
+  // 2^32 mod range would favour some results and are rejected.
   if (range <= UINT32_MAX) {
     const auto narrow = static_cast<std::uint32_t>(range);
     std::uint64_t product = std::uint64_t{bits()} * narrow;
@@ -45,6 +46,7 @@ std::int64_t Random::below(std::int64_t bound) {
     }
     return static_cast<std::int64_t>(product >> 32);
   }
+  // A larger range takes 64 bits and the remainder; draws below 2^64 mod range are rejected.
   const std::uint64_t threshold = (0ULL - range) % range;
   for (;;) {
     const std::uint64_t high = bits();
@@ -54,7 +56,7 @@ std::int64_t Random::below(std::int64_t bound) {
 }
 
 double Random::normal() {
-  // Box and Muller; 1 - u is in (0, 1], where the logarithm is finite.
+  // The Box-Muller transform. 1 - u is in (0, 1], where the logarithm is finite.
   const double radius = std::sqrt(-2.0 * std::log(1.0 - bits() * 0x1p-32));
   return radius * std::cos(2.0 * std::numbers::pi * bits() * 0x1p-32);
 }

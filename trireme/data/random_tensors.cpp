@@ -82,7 +82,8 @@ std::shared_ptr<const Dataset> random_tensors(std::int64_t size, std::vector<Ran
       size, std::move(names), [columns = std::move(columns), seed](std::int64_t index) {
         std::vector<at::Tensor> sample;
         for (const RandomColumn& column : columns) {
-          // From the far end: the operations of a data loader count up from 0.
+          // Operation numbers count down from 2^64 - 1. Those of a data loader count up, so the two
+          // never meet.
           const std::uint64_t operation = ~static_cast<std::uint64_t>(sample.size());
           sample.push_back(
               draw(column, Random(seed, 0, static_cast<std::uint64_t>(index), operation)));

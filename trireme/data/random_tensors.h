@@ -33,8 +33,10 @@ struct RandomColumn {
 /// Sample i depends only on `seed`, i and the columns. It does not depend on the number of samples,
 /// on other ranks or on earlier requests. It shares no random numbers with the transforms of a data
 /// loader that has the same seed.
-/// @throws UsageError if the size is negative, there is no column or names repeat; also for another
-/// dtype, a negative size, or a bound that is not positive or too large for the dtype.
+/// @throws UsageError if
+/// - the size is negative, there is no column or names repeat,
+/// - a column has another dtype or a negative size, or
+/// - a bound is not positive or too large for the dtype.
 std::shared_ptr<const Dataset> random_tensors(std::int64_t size, std::vector<RandomColumn> columns,
                                               std::uint64_t seed = 0);
 

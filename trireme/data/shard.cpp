@@ -22,6 +22,8 @@ std::int64_t shard_size(std::int64_t samples, const Shard& shard) {
 
 std::int64_t shard_place(std::int64_t samples, const Shard& shard, std::int64_t i) {
   if (shard.partition == Partition::kStrided) return (shard.index + i * shard.count) % samples;
+  // Contiguous pieces have equal sizes, except that with kUneven the first `samples % count` have
+  // one more.
   std::int64_t begin = shard.index * shard_size(samples, shard);
   if (shard.remainder == Remainder::kUneven) {
     begin = shard.index * (samples / shard.count) + std::min(shard.index, samples % shard.count);

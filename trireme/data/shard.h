@@ -17,7 +17,7 @@ enum class Remainder {
   kUneven,
 };
 
-/// Which samples of the order belong to a shard.
+/// How the samples are divided among the shards.
 enum class Partition {
   /// The samples at index, index + count, index + 2 count, and so on.
   kStrided,
@@ -33,7 +33,7 @@ struct Shard {
   std::int64_t count = 1;
   /// How samples that do not divide evenly are treated.
   Remainder remainder = Remainder::kWrap;
-  /// Which samples belong to the shard.
+  /// How the samples are divided.
   Partition partition = Partition::kStrided;
 };
 

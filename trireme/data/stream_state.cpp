@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kTitle = "trireme stream state 1";
 constexpr std::string_view kSeparator = " = ";
 
-// Names of columns may hold anything; a line may not.
+// Escapes line breaks, because column names may contain them but each setting takes one line.
 std::string escaped(std::string_view text) {
   std::string line;
   for (const char c : text) {
@@ -43,7 +43,7 @@ std::string unescaped(std::string_view line) {
       "give the text that StreamState::to_text() wrote, all of it");
 }
 
-// Takes the next line off the text.
+// Removes the next line from the text; returns nullopt if there is no complete line.
 std::optional<std::string_view> take_line(std::string_view& text) {
   const std::size_t end = text.find('\n');
   if (end == std::string_view::npos) return std::nullopt;
@@ -93,6 +93,7 @@ StreamState StreamState::from_text(std::string_view text) {
     entries.emplace_back(line->substr(0, place),
                          unescaped(line->substr(place + kSeparator.size())));
   }
+  // The first two entries are epoch and batch; all others are settings.
   if (entries.size() < 2) fail(number, "end", "'epoch = <number>' and 'next batch = <number>'");
   StreamState state;
   state.epoch = number_of(entries[0], "epoch", 2);

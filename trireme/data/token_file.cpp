@@ -43,7 +43,8 @@ class TokenFile final : public Dataset {
     return widen<std::int32_t>(begin);
   }
 
-  // A loop, for at::Tensor::to starts OpenMP threads for long sequences.
+  // Converts tokens to int64. This is a loop because at::Tensor::to starts OpenMP threads for long
+  // sequences.
   template <typename Token>
   at::Tensor widen(std::int64_t begin) const {
     at::Tensor sequence = at::empty({sequence_length_}, at::kLong);
@@ -52,7 +53,7 @@ class TokenFile final : public Dataset {
     return sequence;
   }
 
-  at::Tensor bytes_;  // the file
+  at::Tensor bytes_;  // The mapped file.
   at::ScalarType dtype_;
   std::int64_t sequence_length_;
   std::int64_t stride_;

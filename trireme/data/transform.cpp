@@ -22,7 +22,7 @@ at::Tensor Transform::operator()(const at::Tensor& sample, Random& random) const
   if (!operation_) return function_(sample.clone(), random);
   const detail::Value input = detail::value_of(sample, name_ + ": the sample");
   const detail::Form to = operation_->result(input.form);
-  (void)to.bytes();  // refuses what is too large
+  (void)to.bytes();  // Throws if the result is too large.
   at::Tensor output = at::empty(to.sizes, to.dtype);
   operation_->run(input.form, input.data, static_cast<std::byte*>(output.mutable_data_ptr()),
                   random);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk whose n-th call fails, or is the last one that the process makes. What is flushed is noted
-// and not sent to the real disk, which takes longer than all the rest.
+// A disk whose n-th call fails, or is the last one before the process dies. Flushes are recorded
+// but not executed, because flushing the real disk would take most of the time of a test.
 #pragma once
 
 #include <trireme/checkpoint/file_layer.h>
@@ -15,22 +15,24 @@
 
 namespace trireme::test {
 
-/// Thrown in place of a process that dies; no std::exception, so that nobody handles it.
+/// Thrown instead of ending the process. It is not a std::exception, so that nobody handles it.
 struct Crash {};
 
+/// File operations of which one fails.
 class FailingFiles final : public checkpoint::FileLayer {
  public:
-  /// What happens at the call.
+  /// The effect of the failing call.
   enum class How {
-    kFail,       ///< it returns an error, and those after it work
-    kKill,       ///< the process dies before it, having written half where it is a write
-    kPowerLoss,  ///< besides, what was not flushed is gone
+    kFail,       ///< The call returns an error; later calls work.
+    kKill,       ///< The process dies before the call; a write has written half of its bytes.
+    kPowerLoss,  ///< Like kKill, and data that was not flushed are lost.
   };
 
-  /// Without a call at which it happens, nothing happens.
+  /// Makes call number `at` fail; without `at`, no call fails.
   explicit FailingFiles(How how = How::kFail, std::int64_t at = -1, int error_number = EIO)
       : how_(how), at_(at), error_number_(error_number) {}
 
+  /// Returns the number of calls so far.
   std::int64_t calls() const { return calls_; }
 
   int create(const std::filesystem::path& file) override {
@@ -69,9 +71,9 @@ class FailingFiles final : public checkpoint::FileLayer {
   }
 
  private:
-  // Whether the call takes place.
+  // Returns true if the call is executed.
   bool begin() {
-    if (is_dead_) {  // destructors still run; the process would not have run them
+    if (is_dead_) {  ///< Destructors still run, unlike in a dead process.
       errno = EIO;
       return false;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk that waits.
+// A disk whose flushes wait until the test lets them through.
 #pragma once
 
 #include <trireme/checkpoint/file_layer.h>
@@ -10,7 +10,7 @@
 
 namespace trireme::test {
 
-/// Holds every flush of a file until it is let through; may fail it. Thread-safe.
+/// Blocks every flush of a file until open() is called, and can make it fail. Thread-safe.
 class GatedFiles final : public checkpoint::FileLayer {
  public:
   int flush(int file) override {
@@ -24,10 +24,12 @@ class GatedFiles final : public checkpoint::FileLayer {
     }
     return FileLayer::flush(file);
   }
+  /// Waits until a flush is blocked.
   void wait_until_it_waits() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return is_waiting_; });
   }
+  /// Lets all flushes through; with an error number they fail.
   void open(int error_number = 0) {
     const std::scoped_lock lock(mutex_);
     is_open_ = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes out of a data loader, as numbers, with and without workers.
+// Reads the batches of a data loader as numbers, with and without workers.
 #pragma once
 
 #include <trireme/data/data_loader.h>
@@ -16,19 +16,21 @@
 
 namespace trireme::data::testing {
 
+/// The numbers of one column.
 using Numbers = std::vector<std::int64_t>;
 
-/// Column `x` of sample i is i.
+/// Returns a data set whose column `x` is i in sample i.
 inline std::shared_ptr<const Dataset> count_to(std::int64_t size) {
   return tensors({{"x", at::arange(size)}});
 }
 
+/// Returns the elements of a tensor.
 inline Numbers numbers_of(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.to(at::kLong).contiguous();
   return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
 }
 
-/// Tests that run with and without workers: GetParam() of them.
+/// Base of tests that run with and without workers; GetParam() is the number of workers.
 class WithWorkers : public ::testing::TestWithParam<int> {
  protected:
   static DataLoader over(DataLoader loader) {
@@ -40,22 +42,23 @@ class WithWorkers : public ::testing::TestWithParam<int> {
   }
 };
 
-/// None, which makes each batch when it is asked for, one and several.
+/// The numbers of workers to test: none (each batch is made on request), one and several.
 inline auto numbers_of_workers() { return ::testing::Values(0, 1, 3); }
 
-/// Column `x` of every batch that is left.
+/// Returns column `x` of every remaining batch.
 inline std::vector<Numbers> batches_of(BatchStream& stream) {
   std::vector<Numbers> batches;
   while (const auto batch = stream.next()) batches.push_back(numbers_of((*batch)["x"]));
   return batches;
 }
 
+/// Returns column `x` of every batch of an epoch.
 inline std::vector<Numbers> batches_of(const DataLoader& loader, std::int64_t epoch = 0,
                                        std::int64_t first_batch = 0) {
   return batches_of(*loader.open(epoch, first_batch));
 }
 
-/// Column `x` of an epoch.
+/// Returns column `x` of all rows of an epoch.
 inline Numbers rows_of(const DataLoader& loader, std::int64_t epoch = 0) {
   Numbers rows;
   for (const Numbers& batch : batches_of(loader, epoch))
@@ -63,13 +66,14 @@ inline Numbers rows_of(const DataLoader& loader, std::int64_t epoch = 0) {
   return rows;
 }
 
+/// Returns the remaining batches.
 inline std::vector<Batch> all_of(BatchStream& stream) {
   std::vector<Batch> batches;
   while (auto batch = stream.next()) batches.push_back(std::move(*batch));
   return batches;
 }
 
-/// Columns, names and padded rows.
+/// Returns true if names, columns and padded rows are equal.
 inline bool is_same(const Batch& a, const Batch& b) {
   if (a.names != b.names || a.padded_rows != b.padded_rows) return false;
   for (std::size_t i = 0; i < a.columns.size(); ++i) {
@@ -79,8 +83,7 @@ inline bool is_same(const Batch& a, const Batch& b) {
   return true;
 }
 
-/// Expects the same batches from every number of workers, and from every batch on as from the
-/// first.
+/// Expects the same batches for every number of workers, and after resuming at every batch.
 inline void expect_same_for_workers_and_resumed(const DataLoader& loader, std::int64_t epoch) {
   const std::vector<Batch> all = all_of(*loader.open(epoch));
   ASSERT_EQ(std::ssize(all), loader.batches());

@@ -29,8 +29,8 @@ using File = std::unique_ptr<SNDFILE, Close>;
   throw DataError(join_message(path.string(), ": ", what), remedy);
 }
 
-// Why a file could not be opened lies in a global variable of libsndfile, which every opening
-// writes to.
+// libsndfile stores the reason of a failed sf_open in a global variable, which every call
+// overwrites. The lock keeps it until it is read.
 File open(const std::filesystem::path& path, SF_INFO& info) {
   static std::mutex opening;
   if (!std::filesystem::is_regular_file(path)) {
@@ -65,7 +65,7 @@ void check_options(const AudioOptions& options) {
                    "give numbers of at least 0");
 }
 
-// How many frames to read.
+// Returns the number of frames to read. Throws DataError if the options do not fit the file.
 std::int64_t frames_of(const std::filesystem::path& path, const SF_INFO& info,
                        const AudioOptions& options) {
   if (info.frames == SF_COUNT_MAX)
@@ -113,6 +113,8 @@ Audio read_audio(const std::filesystem::path& path, const AudioOptions& options)
   at::Tensor samples = at::empty({channels, frames}, at::kFloat);
   auto* to = samples.mutable_data_ptr<float>();
   std::vector<float> block(static_cast<std::size_t>(channels * std::min(kBlockFrames, frames)));
+  // libsndfile interleaves channels; the tensor stores one channel after the other. Blocks keep the
+  // interleaved samples in the cache.
   for (std::int64_t frame = 0; frame < frames;) {
     const std::int64_t count =
         ::sf_readf_float(file.get(), block.data(), std::min(kBlockFrames, frames - frame));

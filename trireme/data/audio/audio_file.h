@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sound files as tensors, by libsndfile.
+// Reads sound files into tensors with libsndfile.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,48 +11,58 @@
 
 namespace trireme::data {
 
-/// What a sound file says of itself.
+/// The properties of a sound file.
 struct AudioInfo {
-  std::int64_t sample_rate = 0;  ///< frames per second
+  /// The sample rate in frames per second.
+  std::int64_t sample_rate = 0;
+  /// The number of channels.
   std::int64_t channels = 0;
-  std::int64_t frames = 0;  ///< samples of each channel
-  std::string format;       ///< as libsndfile calls it: "WAV (Microsoft), Signed 16 bit PCM"
+  /// The number of frames: samples of each channel.
+  std::int64_t frames = 0;
+  /// The format as libsndfile names it, such as "WAV (Microsoft), Signed 16 bit PCM".
+  std::string format;
 };
 
 /// Sound in memory.
 struct Audio {
-  at::Tensor
-      samples;  ///< float32 [channels, frames]; whole numbers as parts of their range, [-1, 1)
-  std::int64_t sample_rate = 0;  ///< frames per second
+  /// The samples, float32 [channels, frames]. Integers are scaled to [-1, 1).
+  at::Tensor samples;
+  /// The sample rate in frames per second.
+  std::int64_t sample_rate = 0;
 };
 
+/// The part of a file to read, and a limit.
 struct AudioOptions {
+  /// The first frame to read.
   std::int64_t first_frame = 0;
-  std::optional<std::int64_t> num_frames = std::nullopt;  ///< at most so many; default: all
+  /// The maximum number of frames to read; by default all.
+  std::optional<std::int64_t> num_frames = std::nullopt;
 
-  /// Channels times frames above which a file is refused before memory is taken for it. The default
-  /// is 4 GiB of samples.
+  /// The maximum of channels times frames; a file with more is refused before memory is allocated
+  /// for it. The default is 4 GiB of samples.
   std::int64_t max_samples = std::int64_t{1} << 30;
 };
 
-/// Reads what a file says of itself. Throws as read_audio() does where it cannot be opened or is
-/// cut short in its header.
+/// Returns the properties of a file. Throws like read_audio() if the file cannot be opened or its
+/// header is truncated.
 AudioInfo audio_info(const std::filesystem::path& path);
 
-/// Reads a WAV or FLAC file, or a part of it, or whatever else this libsndfile knows. Whole numbers
-/// of n bits are divided by 2^(n-1), floating-point numbers stay as they are, as in torchaudio's
-/// `load`. Safe to call concurrently.
+/// Reads a WAV or FLAC file or a part of it, or any other format that the installed libsndfile
+/// supports.
 ///
-/// Throws DataError with the file where it is missing, is no sound file, or has another number of
-/// frames than it says: with the frame where it is damaged or ends, and for WAV with the offset of
-/// the chunk that is cut short; where first_frame is beyond its end; where there are more than
-/// max_samples; and where a FLAC stream does not say how long it is. Throws UsageError where a
-/// number of frames is negative, ConfigError where Trireme was built without libsndfile.
+/// Integers of n bits are divided by 2^(n-1); floating-point samples are not changed, as in
+/// torchaudio's `load`. Safe to call concurrently.
+/// @throws DataError with the file if it is missing, is not a sound file, or first_frame is beyond
+/// its end. It is thrown with the frame if the file is damaged or truncated, and for WAV with the
+/// offset of the truncated chunk. It is also thrown if there are more than max_samples, or if a
+/// FLAC stream does not state its length.
+/// @throws UsageError if a number of frames is negative.
+/// @throws ConfigError if Trireme was built without libsndfile.
 Audio read_audio(const std::filesystem::path& path, const AudioOptions& options = {});
 
 namespace detail {
 
-/// Throws ConfigError where Trireme was built without libsndfile.
+/// Throws ConfigError if Trireme was built without libsndfile.
 void require_audio_reader();
 
 }  // namespace detail

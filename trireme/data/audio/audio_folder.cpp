@@ -23,7 +23,7 @@ bool is_sound(const std::filesystem::path& file) {
   return extension == ".wav" || extension == ".flac";
 }
 
-// A loop, for at::mean starts OpenMP threads for long samples.
+// Averages the channels. This is a loop because at::mean starts OpenMP threads for long samples.
 at::Tensor mixed(const at::Tensor& samples) {
   const std::int64_t channels = samples.size(0);
   const std::int64_t frames = samples.size(1);
@@ -40,11 +40,11 @@ at::Tensor mixed(const at::Tensor& samples) {
   return mono;
 }
 
-// Loads files, and keeps a filter for each rate that it has met. Safe to call concurrently.
+// Loads files and caches one filter for each source rate. Safe to call concurrently.
 class Loader {
  public:
   explicit Loader(const AudioFolderOptions& options) : options_(options) {
-    if (options_.sample_rate) filter_from(*options_.sample_rate);  // refuses what is no rate
+    if (options_.sample_rate) filter_from(*options_.sample_rate);  // Checks the rate early.
   }
 
   std::vector<at::Tensor> load(const std::filesystem::path& path) {
@@ -84,7 +84,7 @@ class Loader {
 
   const AudioFolderOptions options_;
   std::mutex mutex_;
-  std::map<std::int64_t, Filter> filters_;  // guarded by mutex_
+  std::map<std::int64_t, Filter> filters_;  // Guarded by mutex_.
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sound files sorted into a folder for each class, such as the Speech Commands set.
+// Data sets of sound files in one folder per class, such as Speech Commands.
 #pragma once
 
 #include <trireme/data/audio/audio_file.h>
@@ -12,29 +12,32 @@
 
 namespace trireme::data {
 
+/// Options of audio_folder().
 struct AudioFolderOptions {
-  /// What sound of another rate is resampled to, as resample() does with its defaults. Default:
-  /// sound stays at its own rate.
+  /// The rate that sound is resampled to, like resample() with its defaults. By default sound keeps
+  /// its own rate.
   std::optional<std::int64_t> sample_rate = std::nullopt;
 
-  bool is_mono = false;  ///< Channels are mixed to one, their mean.
+  /// Averages the channels into one.
+  bool is_mono = false;
 
-  /// Of each file; before resampling.
+  /// The part of each file to read, before resampling.
   AudioOptions part = {};
 };
 
-/// Lists `root/<class>/…/<file>` as class_folders() does; samples are the files that end with .wav
-/// or .flac in small or capital letters. Columns: "audio" float32 [channels, frames], read by
-/// read_audio() each time that it is asked for; "sample_rate" int64 [], which is that of the
-/// column; and "label" int64 [].
+/// Makes a data set of the files `root/<class>/…/<file>` like class_folders(). Samples are the
+/// files that end in .wav or .flac, in lower or upper case.
 ///
-/// Sound of different lengths has to be brought to one before it makes a batch:
+/// The columns are "audio", float32 [channels, frames], read by read_audio() on each request;
+/// "sample_rate", int64 [], the rate of "audio"; and "label", int64 []. Sound of different lengths
+/// must be brought to one length before it forms a batch:
 ///
 ///     const auto words = audio_folder("speech", {.sample_rate = 16000, .is_mono = true});
 ///     DataLoader(words).map("audio", fix_length(16000)).map("audio", mel_spectrogram()).batch(32);
 ///
-/// Throws as class_folders() and, in get(), read_audio() and resample() do; UsageError where the
-/// sample rate is none, ConfigError where Trireme was built without libsndfile.
+/// Throws like class_folders(); get() throws like read_audio() and resample().
+/// @throws UsageError if the sample rate is out of range.
+/// @throws ConfigError if Trireme was built without libsndfile.
 std::shared_ptr<const ClassFolders> audio_folder(const std::filesystem::path& root,
                                                  const AudioFolderOptions& options = {});
 

@@ -48,9 +48,10 @@ class AmplitudeToDecibel final : public detail::Operation {
     const std::int64_t count = from.elements();
     const auto factor = static_cast<Number>(factor_);
     const auto least = static_cast<Number>(1e-10);
-    // Such that what is not a number stays so.
+    // std::max(x, least) with x first returns NaN for NaN.
     for (std::int64_t i = 0; i < count; ++i) y[i] = factor * std::log10(std::max(x[i], least));
     if (!range_ || count == 0) return;
+    // The range applies to each group of the last three dimensions.
     std::int64_t group = 1;
     for (std::size_t back = 1; back <= std::min<std::size_t>(from.sizes.size(), 3); ++back)
       group *= from.sizes[from.sizes.size() - back];

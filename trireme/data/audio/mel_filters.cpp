@@ -11,7 +11,7 @@
 namespace trireme::data {
 namespace {
 
-// Slaney's scale is linear up to here.
+// Slaney's scale is linear below this frequency and logarithmic above.
 constexpr double kKneeHz = 1000;
 constexpr double kKneeMel = 15;
 const double kLogStep = std::log(6.4) / 27;
@@ -39,7 +39,8 @@ at::Tensor mel_filters(std::int64_t num_frequencies, const MelOptions& options) 
                                   " Hz at a rate of ", options.sample_rate),
                      "give at least 2 frequencies, 1 mel, a rate, and 0 <= low < high");
   }
-  // Filter i goes up from corner i to i + 1 and down to i + 2.
+  // Filter i rises from corner i to corner i + 1 and falls to corner i + 2. Corners are equidistant
+  // in mel.
   const double first = mel_of(options.low, options.scale);
   const double last = mel_of(high, options.scale);
   std::vector<double> corners;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for audio_file.cpp where CMake found no libsndfile.
+// Replaces audio_file.cpp if CMake found no libsndfile. Every function throws ConfigError.
 #include <trireme/base/error.h>
 #include <trireme/data/audio/audio_file.h>
 

@@ -9,30 +9,34 @@
 
 namespace trireme::data::detail {
 
-/// Sound of one rate as sound of another, by a windowed sinc. Only taps within the window are kept:
-/// a convolution over whole periods, as torchaudio does it, multiplies by zeros for the most part.
-/// Const methods may be called concurrently.
+/// Converts sound to another sample rate by a windowed sinc filter.
+///
+/// Only the taps within the window are kept. torchaudio convolves over whole periods and multiplies
+/// mostly by zeros. Const methods may be called concurrently.
 class Resampler {
  public:
-  /// Throws UsageError as resample() says.
+  /// Makes the filter. Throws UsageError like resample().
   Resampler(std::int64_t from_rate, std::int64_t to_rate, const ResampleOptions& options);
 
-  /// Frames that so many become: frames * to_rate / from_rate, rounded up.
+  /// Returns the number of frames after resampling: frames * to_rate / from_rate, rounded up.
   std::int64_t frames(std::int64_t from_frames) const;
 
-  /// Writes frames(from_frames) of them; sums in float64.
+  /// Resamples one channel: writes frames(from_frames) frames to `to`. Sums are computed in
+  /// float64.
   template <typename Number>
   void run(const Number* from, std::int64_t from_frames, Number* to) const;
 
  private:
   void make_taps(const ResampleOptions& options);
 
-  // Rates without their common divisor: `to_` frames come out of `from_`.
+  // The rates divided by their greatest common divisor: `from_` frames become `to_` frames.
   std::int64_t from_;
   std::int64_t to_;
-  std::int64_t width_ = 0;           // taps of each of the `to_` filters
-  std::vector<std::int64_t> first_;  // which frame each filter begins with
-  std::vector<double> taps_;         // [to_, width_]
+  // The number of taps of each of the `to_` filters.
+  std::int64_t width_ = 0;
+  // The frame at which each filter begins.
+  std::vector<std::int64_t> first_;
+  std::vector<double> taps_;  // The taps, [to_, width_].
 };
 
 }  // namespace trireme::data::detail

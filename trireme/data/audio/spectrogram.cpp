@@ -17,7 +17,7 @@
 namespace trireme::data {
 namespace {
 
-// The settings with all defaults filled in.
+// The settings with all defaults filled in. Also the function that a transform copies.
 class Spectrogram {
  public:
   explicit Spectrogram(SpectrogramOptions options) : options_(std::move(options)) {
@@ -44,6 +44,7 @@ class Spectrogram {
   at::Tensor operator()(const at::Tensor& waveform) const {
     check(waveform);
     const at::Tensor window = options_.window.to(waveform.scalar_type());
+    // stft takes at most two dimensions.
     at::Tensor rows = waveform.reshape({-1, waveform.size(-1)});
     if (options_.padding > 0)
       rows = at::constant_pad_nd(rows, {options_.padding, options_.padding});
@@ -53,10 +54,12 @@ class Spectrogram {
     at::DimVector sizes(waveform.sizes().begin(), waveform.sizes().end() - 1);
     sizes.push_back(result.size(-2));
     sizes.push_back(result.size(-1));
+    // Restores the leading dimensions.
     result = result.reshape(sizes);
     if (options_.norm == SpectrogramNorm::kWindow) result = result / window.square().sum().sqrt();
     if (!options_.power) return result;
     const at::Tensor magnitude = result.abs();
+    // The usual power 1 needs no pow().
     return *options_.power == 1 ? magnitude : magnitude.pow(*options_.power);
   }
 
@@ -72,6 +75,7 @@ class Spectrogram {
     if (waveform.dim() == 0 || waveform.numel() == 0)
       refuse("there is no sound", "give sound [..., frames]");
     const std::int64_t frames = waveform.size(-1) + 2 * options_.padding;
+    // A reflection needs more frames than it adds; without centring, a whole transform must fit.
     const bool is_reflected = options_.is_centered && options_.pad_mode == PadMode::kReflect;
     const std::int64_t least = is_reflected           ? options_.fft_size / 2 + 1
                                : options_.is_centered ? 1

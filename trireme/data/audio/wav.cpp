@@ -12,10 +12,11 @@
 namespace trireme::data::detail {
 namespace {
 
-// Programs that cannot go back to fill in the length write 0, or the largest numbers there are.
+// A program that writes to a pipe cannot go back to fill in the length. It writes 0 or the largest
+// possible number.
 bool is_unknown(std::uint32_t bytes) { return bytes == 0 || bytes >= 0x7FFFF000; }
 
-// Name and length, little-endian.
+// Name and little-endian length of a chunk.
 struct ChunkHead {
   std::array<char, 8> bytes{};
 
@@ -50,7 +51,7 @@ void check_wav_is_whole(const std::filesystem::path& path) {
           "the file is cut short: get it anew");
     }
     if (is_data) return;
-    offset += head.length() + head.length() % 2;  // chunks begin at even offsets
+    offset += head.length() + head.length() % 2;  // Chunks begin at even offsets.
     file.seekg(static_cast<std::streamoff>(offset));
   }
 }

@@ -19,13 +19,13 @@ namespace {
 
 constexpr std::int64_t kMaximumRate = 1'000'000;
 
-// Of the sinc itself, sin(pi t) / (pi t), at t zero crossings from its middle.
+// Returns sin(pi t) / (pi t), where t counts zero crossings from the middle.
 double sinc(double t) {
   const double angle = std::numbers::pi * t;
   return angle == 0 ? 1 : std::sin(angle) / angle;
 }
 
-// `part` is from -1 to 1.
+// Returns the value of the window at `part`, from -1 to 1.
 double window_at(double part, const ResampleOptions& options) {
   if (options.window == ResampleWindow::kHann) {
     const double cosine = std::cos(std::numbers::pi * part / 2);
@@ -35,7 +35,8 @@ double window_at(double part, const ResampleOptions& options) {
          std::cyl_bessel_i(0.0, options.beta);
 }
 
-// Four sums at once, for each has to wait for its last addition.
+// Keeps four independent sums, because each addition has to wait for the one before it in the same
+// sum.
 template <typename Number>
 double dot(const Number* x, const double* taps, std::int64_t count) {
   std::array<double, 4> sums{};
@@ -75,14 +76,14 @@ Resampler::Resampler(std::int64_t from_rate, std::int64_t to_rate, const Resampl
   if (from_ != to_) make_taps(options);
 }
 
-// Frame j of the result lies at j * from / to frames of the original; the sinc crosses zero `rate`
-// times in `from` frames of it.
+// Output frame j is at position j * from / to of the input. The sinc has `rate` zero crossings in
+// `from` input frames. Positions repeat after `to` output frames, so `to` filters suffice.
 void Resampler::make_taps(const ResampleOptions& options) {
   const auto from = static_cast<double>(from_);
   const auto to = static_cast<double>(to_);
   const double rate = std::min(from, to) * options.rolloff;
   const auto crossings = static_cast<double>(options.lowpass_filter_width);
-  const double reach = crossings * from / rate;  // in frames, to each side
+  const double reach = crossings * from / rate;  // In frames, to each side.
   width_ = static_cast<std::int64_t>(std::floor(2 * reach)) + 1;
   taps_.resize(static_cast<std::size_t>(to_ * width_));
   double* tap = taps_.data();
@@ -98,7 +99,8 @@ void Resampler::make_taps(const ResampleOptions& options) {
 }
 
 std::int64_t Resampler::frames(std::int64_t from_frames) const {
-  // Both factors of the second product are below the rates.
+  // Divides first, so that the products stay small: both factors of the second one are below the
+  // rates.
   return from_frames / from_ * to_ + (from_frames % from_ * to_ + from_ - 1) / from_;
 }
 
@@ -109,7 +111,7 @@ void Resampler::run(const Number* from, std::int64_t from_frames, Number* to) co
     return;
   }
   const std::int64_t count = frames(from_frames);
-  std::int64_t period = 0;  // frame of `from` that phase 0 lies at
+  std::int64_t period = 0;  // The input frame at which phase 0 lies.
   for (std::int64_t j = 0, phase = 0; j < count; ++j) {
     const std::int64_t begin = period + first_[static_cast<std::size_t>(phase)];
     const double* const taps = taps_.data() + phase * width_;
@@ -144,7 +146,7 @@ Form with_frames(const Form& input, std::int64_t frames) {
   return output;
 }
 
-// How often [frames] is there.
+// Returns the number of rows [frames] in a sample.
 std::int64_t rows_of(const Form& form) {
   return form.sizes.back() == 0 ? 0 : form.elements() / form.sizes.back();
 }

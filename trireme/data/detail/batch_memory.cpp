@@ -13,10 +13,10 @@
 namespace trireme::data::detail {
 namespace {
 
-// Smaller ones the standard allocator uses again itself.
+// The standard allocator reuses smaller blocks itself.
 constexpr std::int64_t kSmallest = std::int64_t{1} << 20;
-// Pieces that wait to be used again. A loop that takes batch after batch brings one back for each;
-// what a program has kept for a while and then lets go all at once is freed.
+// The maximum number of free blocks. A loop that takes batch after batch returns one block per
+// batch. Blocks beyond this, which a program held for a while and releases together, are freed.
 constexpr std::size_t kMostKept = 4;
 
 }  // namespace
@@ -45,14 +45,15 @@ class BatchMemory::Pool {
       const std::lock_guard lock(mutex_);
       pieces_.emplace_back(data, bytes);
       if (pieces_.size() <= kMostKept) return;
-      data = pieces_.front().first;  // the one that has waited longest may be of another size
+      // The block that has been free for longest may have a size that is not needed any more.
+      data = pieces_.front().first;
       pieces_.erase(pieces_.begin());
     }
     c10::free_cpu(data);
   }
 
  private:
-  std::mutex mutex_;  // guards pieces_
+  std::mutex mutex_;  // Guards pieces_.
   std::vector<std::pair<void*, std::size_t>> pieces_;
 };
 
@@ -63,10 +64,11 @@ at::Tensor BatchMemory::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   bool is_too_large = false;
   for (const std::int64_t size : sizes)
     is_too_large = __builtin_mul_overflow(bytes, size, &bytes) || is_too_large;
-  // at::empty says so where it is too large.
+  // at::empty reports sizes that are too large.
   if (is_too_large || bytes < kSmallest) return at::empty(sizes, dtype);
   const auto size = static_cast<std::size_t>(bytes);
   void* const data = pool_->take(size);
+  // The deleter holds the pool, so tensors may outlive this object.
   return at::from_blob(
       data, sizes, [pool = pool_, size](void* piece) { pool->give_back(piece, size); },
       at::TensorOptions().dtype(dtype));

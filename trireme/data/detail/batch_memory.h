@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of batches that is used again. A batch of images has megabytes; new ones would come from
-// the system page after page, which takes longer than filling them.
+// Reusable memory for batches. A batch of images has megabytes; fresh memory would come from the
+// system page by page, which takes longer than filling it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,14 +9,14 @@
 
 namespace trireme::data::detail {
 
-/// Makes tensors whose memory comes back when the last of them ends, on whatever thread. A few
-/// pieces are kept until this object and all its tensors have ended. Not thread-safe itself.
+/// Allocates tensors whose memory is reused once the last tensor that shares it is destroyed, on
+/// any thread. Keeps a few free blocks until this object and all its tensors are gone. Not
+/// thread-safe itself.
 class BatchMemory {
  public:
   BatchMemory();
 
-  /// Returns a tensor on the CPU of any content, as at::empty does; large ones cannot be made
-  /// larger by resize_().
+  /// Returns an uninitialized CPU tensor, like at::empty. resize_() cannot enlarge a large one.
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype);
 
  private:

@@ -8,6 +8,8 @@
 namespace trireme::data::detail {
 namespace {
 
+// The sampler for numbered samples. Planning a pass may shuffle all sample numbers, so the plan is
+// made once and shared by the batches of the pass.
 class PlannedBatchSampler final : public BatchSampler {
  public:
   PlannedBatchSampler(std::shared_ptr<const LoaderSpec> spec, std::int64_t epoch,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks through the batches of an epoch, before any of them is made.
+// Iterates over the batches of an epoch as lists of sample numbers, before any batch is made.
 #pragma once
 
 #include <trireme/data/detail/loader_spec.h>
@@ -14,26 +14,32 @@ namespace trireme::data::detail {
 
 /// One batch to be made.
 struct BatchRequest {
+  /// The pass that the batch belongs to.
   std::uint64_t pass = 0;
-  std::int64_t number = 0;  // of the batch in its pass
+  /// The number of the batch within its pass.
+  std::int64_t number = 0;
+  /// The samples, one per row.
   Rows rows;
-  std::shared_ptr<const Pass> plan;             // where samples have numbers
-  std::vector<std::vector<at::Tensor>> loaded;  // by row, where they have none
+  /// The plan of the pass, for data sets with numbered samples; otherwise null.
+  std::shared_ptr<const Pass> plan;
+  /// The samples themselves by row, for iterable data sets; otherwise empty.
+  std::vector<std::vector<at::Tensor>> loaded;
 
-  /// The sample that stands for the one of this row where it and `attempt` - 1 others after it have
-  /// failed; see Pass::replacement.
+  /// Returns the sample to use for a row if its own sample and `attempt` - 1 replacements have
+  /// failed; see Pass::replacement. Returns nullopt if there is none left.
   std::optional<std::int64_t> replacement(std::int64_t row, std::int64_t attempt) const;
 };
 
-/// Not thread-safe.
+/// Returns the batches of an epoch in order. Not thread-safe.
 class BatchSampler {
  public:
   virtual ~BatchSampler() = default;
 
-  /// Returns the next batch, nothing after the last.
+  /// Returns the next batch, or nullopt after the last one.
   virtual std::optional<BatchRequest> next() = 0;
 };
 
+/// Makes the sampler for an epoch that begins with batch `first_batch`.
 std::unique_ptr<BatchSampler> make_batch_sampler(const std::shared_ptr<const LoaderSpec>& spec,
                                                  std::int64_t epoch, std::int64_t first_batch);
 

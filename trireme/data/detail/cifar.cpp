@@ -33,7 +33,7 @@ std::int64_t count_records(const CifarFormat& format, const fs::path& file) {
                                "'s binary format: get it anew"));
 }
 
-// Where the next record goes.
+// The position in each column where the next record is written.
 struct Destination {
   std::uint8_t* image;
   std::vector<std::int64_t*> labels;
@@ -84,6 +84,7 @@ std::shared_ptr<const Dataset> read_cifar(const CifarFormat& format,
                                           const std::vector<fs::path>& files) {
   std::vector<std::int64_t> counts;
   std::int64_t total = 0;
+  // The columns are allocated once, so all files are counted first.
   for (const fs::path& file : files) total += counts.emplace_back(count_records(format, file));
 
   std::vector<std::pair<std::string, at::Tensor>> columns;

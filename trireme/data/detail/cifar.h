@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the binary versions of CIFAR-10 and CIFAR-100 share: records of labels, one byte each, and
-// an image.
+// The common part of the readers for CIFAR-10 and CIFAR-100: records of one byte per label,
+// followed by an image.
 #pragma once
 
 #include <trireme/data/dataset.h>
@@ -13,29 +13,35 @@
 
 namespace trireme::data::detail {
 
+/// One label of a record.
 struct CifarLabel {
+  /// The name of the column.
   std::string column;
+  /// The number of classes; a label must be below it.
   std::int64_t classes;
 };
 
+/// The layout of a file.
 struct CifarFormat {
-  std::string name;                ///< what error messages call it
-  std::vector<CifarLabel> labels;  ///< in the order of the record's bytes
+  std::string name;                ///< The name of the data set in error messages.
+  std::vector<CifarLabel> labels;  ///< The labels in the order of the bytes of a record.
 };
 
-/// Throws DataError where there is no such folder.
-/// @param wanted the files that are looked for there.
-/// @param remedy how to get them.
+/// Throws DataError if the folder does not exist.
+/// @param folder the folder to check.
+/// @param wanted the files that are expected in it, for the message.
+/// @param remedy how to get the data set, for the message.
 void check_folder(const std::filesystem::path& folder, const std::string& wanted,
                   std::string_view remedy);
 
-/// Throws DataError that says that none of `wanted` is in the folder.
+/// Throws DataError that says that none of the `wanted` files is in the folder.
 [[noreturn]] void fail_without_files(const std::filesystem::path& folder, const std::string& wanted,
                                      std::string_view remedy);
 
-/// Reads the records of all files into memory: the column "image" uint8 [3, 32, 32], then one int64
-/// [] for each label. Throws DataError with file and offset for a record that is cut short or a
-/// label that is not of one of its classes.
+/// Reads the records of all files into memory.
+///
+/// The columns are "image", uint8 [3, 32, 32], followed by one int64 [] for each label. Throws
+/// DataError with file and offset if a record is truncated or a label is out of range.
 std::shared_ptr<const Dataset> read_cifar(const CifarFormat& format,
                                           const std::vector<std::filesystem::path>& files);
 

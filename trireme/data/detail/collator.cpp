@@ -17,13 +17,14 @@
 namespace trireme::data::detail {
 namespace {
 
-// Samples of one batch that do not go together. None of them is at fault alone, so none is skipped.
+// Samples of one batch whose forms differ. None of them alone is at fault, so none is skipped.
 class Misfit : public UsageError {
  public:
   using UsageError::UsageError;
 };
 
-// Makes a value last while other samples are loaded: a function may use its memory again.
+// Makes the value independent of memory that a function of the program may reuse for the next
+// sample.
 void keep(Value& value) {
   if (is_shared(value.owner)) value = value_of(tensor_of(value));
 }
@@ -59,7 +60,7 @@ std::optional<CollatedBatch> Collator::collate(BatchRequest request, const std::
   } catch (const Error&) {
     throw;
   } catch (...) {
-    // Such as no memory for so many rows.
+    // An error without a place, such as too little memory for a batch.
     rethrow_from(join_message("batch ", request_.number, " of pass ", request_.pass));
   }
 }
@@ -112,7 +113,8 @@ void Collator::add_or_replace(std::size_t row, CollatedBatch& made) {
     } catch (const Misfit&) {
       throw;
     } catch (const Error& error) {
-      // What is not in the batch does not say what form the others must have.
+      // The first sample determines the form of each column. A failed sample is not in the batch,
+      // so its form must be forgotten.
       if (row == 0) begin_columns();
       if (attempt > 0) continue;
       message = error.what();
@@ -124,7 +126,8 @@ void Collator::add_or_replace(std::size_t row, CollatedBatch& made) {
   }
 }
 
-// `from` is the row that the sample was meant for, where it was loaded before.
+// Loads and transforms a sample and writes it to `row`. `from` is the row in which an iterable data
+// set has loaded it already.
 void Collator::add(std::size_t row, std::size_t from, std::int64_t sample) {
   if (row + 1 < loaded_.size()) prefetch(loaded_[row + 1]);
   load(from, sample);
@@ -137,8 +140,8 @@ void Collator::add(std::size_t row, std::size_t from, std::int64_t sample) {
   }
 }
 
-// A shuffled sample is in no cache: it comes while the one before it is worked on. What is beyond
-// its beginning the processor prefetches.
+// A shuffled sample is not in the cache. Its beginning is prefetched while the sample before it is
+// processed; the hardware prefetcher continues from there.
 void Collator::prefetch(std::int64_t sample) const {
   constexpr std::size_t kLine = 64;
   constexpr std::size_t kBeginning = 1024;
@@ -198,8 +201,8 @@ void Collator::run_steps(const TransformBlock& block, std::size_t column, std::s
   if (into == nullptr) keep(values_[column]);
 }
 
-// `into` is the column of the batch that the last step may write to; without one its result has to
-// outlive the scratch memory.
+// Applies one step to `value`. `into` is the column of the batch that the last step may write to.
+// Without it, the result gets a tensor of its own because the scratch memory is reused.
 void Collator::apply(const Step& step, const Step* next, Column* into, std::size_t row,
                      std::int64_t sample, Value& value) {
   Random random(spec_->seed, request_.pass, static_cast<std::uint64_t>(sample), step.number);
@@ -212,7 +215,8 @@ void Collator::apply(const Step& step, const Step* next, Column* into, std::size
   const std::size_t bytes = form.bytes();
   if (const Pointwise* const pointwise = operation->pointwise()) {
     pointwise_.push_back({pointwise, value.form.dtype});
-    // The next one is to find the results in the cache: all run with the last of them.
+    // The step is deferred. Consecutive pointwise steps run together with the last of them, block
+    // by block, so that each finds its input in the cache.
     if (next != nullptr && is_pointwise(*next)) {
       value.form = std::move(form);
       return;
@@ -235,6 +239,8 @@ void Collator::apply(const Step& step, const Step* next, Column* into, std::size
   if (pointwise_.empty()) {
     operation->run(value.form, value.data, output, random);
   } else {
+    // While steps were deferred, `value.form` already had the dtype of their results. The data
+    // still has the dtype of the first step's input.
     value.form.dtype = pointwise_.front().from;
     run_pointwise(pointwise_, value.form, form.dtype, value.data, output);
     pointwise_.clear();
@@ -287,7 +293,8 @@ void Collator::apply_join(const TransformBlock& block, std::int64_t sample) {
   values_ = std::move(next);
 }
 
-// Whether a sample of this form goes into the batch's column. The first sample makes the column.
+// Returns true if a sample of this form fits the column of the batch. The first sample creates the
+// column.
 bool Collator::fits(Column& column, std::int64_t sample, const Form& form) {
   if (!column.tensor.defined()) {
     at::DimVector sizes{std::ssize(request_.rows.samples)};
@@ -327,6 +334,7 @@ Batch Collator::finish() {
 void Collator::apply_to_batch(const BatchStep& step, Batch& batch) const {
   const std::int64_t rows = batch.rows();
   const Shard& shard = spec_->shard;
+  // The number of the batch among all batches of all shards.
   Random random(spec_->seed, request_.pass,
                 static_cast<std::uint64_t>(request_.number * shard.count + shard.index),
                 step.number);

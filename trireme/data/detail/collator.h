@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads and transforms the samples of a batch, each straight into its row.
+// Loads and transforms the samples of a batch and writes each directly into its row.
 #pragma once
 
 #include <trireme/data/detail/batch_memory.h>
@@ -19,32 +19,40 @@
 
 namespace trireme::data::detail {
 
-/// A batch, and the samples that others stand for in it.
+/// A batch, and the samples that were replaced in it.
 struct CollatedBatch {
+  /// A sample that failed and was replaced.
   struct Failure {
+    /// The sample and its error message.
     SkippedSample sample;
+    /// The error itself.
     std::exception_ptr error;
   };
 
-  Batch batch;  // without columns where more failed than may
+  /// The batch. It has no columns if more samples failed than are allowed.
+  Batch batch;
+  /// The failed samples, in the order of the rows.
   std::vector<Failure> failures;
 };
 
-/// Makes batches. Keeps memory for intermediate results, so each thread has its own. Not
-/// thread-safe.
+/// Makes batches. Each thread needs its own collator because it keeps memory for intermediate
+/// results. Not thread-safe.
 class Collator {
  public:
+  /// Makes a collator for the data loader that `spec` describes.
   explicit Collator(std::shared_ptr<const LoaderSpec> spec);
 
-  /// Returns the batch, or nothing where a stop was asked for meanwhile. Throws as
-  /// BatchStream::next() does.
+  /// Returns the batch, or nullopt if `stop` was requested in the meantime. Throws like
+  /// BatchStream::next().
   std::optional<CollatedBatch> collate(BatchRequest request, const std::stop_token& stop);
 
  private:
-  // A column of the batch in the making.
+  // A column of the batch that is being made.
   struct Column {
-    const Padding* padding = nullptr;  // the values then wait for all others
-    Form form;                         // that of the first sample to come, number first_sample
+    /// How the column is padded, or null. Values of a padded column wait in `values` for all rows.
+    const Padding* padding = nullptr;
+    /// The form of the first sample in the column; its number is `first_sample`.
+    Form form;
     std::int64_t first_sample = 0;
     std::byte* rows = nullptr;
     at::Tensor tensor;
@@ -69,16 +77,21 @@ class Collator {
   void apply_to_batch(const BatchStep& step, Batch& batch) const;
 
   std::shared_ptr<const LoaderSpec> spec_;
-  std::vector<Form> stored_;  // forms of the rows that the data set has in memory
-  std::array<std::vector<std::byte>, 2> scratch_;  // steps read from one and write into the other
+  // The form of a row of each stored column (Dataset::stored).
+  std::vector<Form> stored_;
+  // Scratch memory: steps read from one buffer and write to the other.
+  std::array<std::vector<std::byte>, 2> scratch_;
   std::size_t next_scratch_ = 0;
-  std::vector<PointwiseStep> pointwise_;  // of the column in hand: those that wait to run together
+  // Pending pointwise steps of the current column, which run together.
+  std::vector<PointwiseStep> pointwise_;
   BatchMemory memory_;
 
   BatchRequest request_;
   std::vector<Column> columns_;
-  std::vector<std::int64_t> loaded_;  // by row: its sample, or the one that stands for it
-  std::vector<Value> values_;         // of the sample in hand, by column of the block
+  // The sample of each row, or its replacement.
+  std::vector<std::int64_t> loaded_;
+  // The values of the current sample, by column of the current block.
+  std::vector<Value> values_;
 };
 
 }  // namespace trireme::data::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looking up a column by its name.
+// Lookup of columns by name.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -11,14 +11,14 @@
 
 namespace trireme::data::detail {
 
-/// Joins the names as `'image', 'label'`.
+/// Returns the names joined as `'image', 'label'`.
 inline std::string quoted(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
   return text;
 }
 
-/// Returns the place of `name`. Throws UsageError that lists the names there are.
+/// Returns the position of `name`. Throws UsageError with the list of names if it is not there.
 inline std::size_t column_index(const std::vector<std::string>& names, std::string_view name) {
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) {

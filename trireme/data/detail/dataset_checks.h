@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every data set refuses alike.
+// Checks of arguments that all data sets share.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -12,7 +12,7 @@
 
 namespace trireme::data::detail {
 
-/// Throws UsageError where there is no name or one is there twice.
+/// Throws UsageError if there is no name or a name is there twice.
 inline void check_names(const std::vector<std::string>& names) {
   if (names.empty()) throw UsageError("a data set without columns", "name at least one column");
   std::set<std::string> seen;
@@ -31,7 +31,7 @@ inline void check_index(std::int64_t index, std::int64_t size) {
                    join_message("samples are numbered from 0 to ", size - 1));
 }
 
-/// Throws UsageError for a negative number of samples.
+/// Throws UsageError if the number of samples is negative.
 inline void check_size(std::int64_t size) {
   if (size < 0)
     throw UsageError(join_message("a data set of ", size, " samples"), "give 0 or more");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says where in a data loader something failed.
+// Adds to an error the place in the data loader where it happened.
 #pragma once
 
 #include <string>
 
 namespace trireme::data::detail {
 
-/// Throws what is in flight again with the place where it happened before its message, and the
-/// original nested: a UsageError as such, all else as DataError.
+/// Rethrows the current exception with `place` prepended to its message and the original nested. A
+/// UsageError stays a UsageError; every other exception becomes a DataError.
 [[noreturn]] void rethrow_from(const std::string& place);
 
 }  // namespace trireme::data::detail

@@ -64,6 +64,7 @@ std::string batch_text(const LoaderSpec& spec) {
                       name_of(spec.last), ", lengths ", std::hex, spec.buckets->digest);
 }
 
+// Lists transforms by number and name. Parameters and functions of the program cannot be compared.
 std::string operations_text(const LoaderSpec& spec) {
   std::string text;
   const auto add = [&](std::uint64_t number, const std::string& what, const std::string& name) {
@@ -113,6 +114,8 @@ const std::vector<std::string>& LoaderSpec::source_columns() const {
   return dataset ? dataset->columns() : iterable->columns();
 }
 
+// With kPad all shards have a full batch if at least one of them has a sample; with kDrop only a
+// batch that is full on all shards counts.
 LoaderSpec::Part LoaderSpec::part_of(std::int64_t samples, std::int64_t batch_rows) const {
   const std::int64_t own = shard_size(samples, shard);
   if (last == LastBatch::kPad) return {own, largest_shard(samples, shard) > 0 ? batch_rows : 0};
@@ -125,6 +128,7 @@ std::int64_t LoaderSpec::samples_per_pass() const {
   if (buckets) {
     for (std::size_t i = 0; i < buckets->counts.size(); ++i) {
       const std::int64_t rows_here = buckets->buckets.rows[i];
+      // Each bucket fills batches of all shards; the rest is divided among the shards.
       const std::int64_t whole = buckets->counts[i] / (rows_here * shard.count);
       const std::int64_t rest = buckets->counts[i] % (rows_here * shard.count);
       kept += whole * rows_here + part_of(rest, rows_here).valid;
@@ -133,6 +137,7 @@ std::int64_t LoaderSpec::samples_per_pass() const {
     const std::int64_t own = shard_size(size(), shard);
     kept = last == LastBatch::kDrop ? own / rows * rows : own;
   }
+  // An uneven shard without samples has no batches, which is not an error.
   const bool may_be_empty = shard.remainder == Remainder::kUneven && shard_size(size(), shard) == 0;
   if (kept > 0 || may_be_empty ||
       (buckets && shard.remainder == Remainder::kUneven && last != LastBatch::kDrop)) {
@@ -160,7 +165,7 @@ std::int64_t LoaderSpec::batches_per_pass() const {
     }
     return batches;
   }
-  // Padded, all shards have as many batches as the largest one.
+  // With padding, all shards have as many batches as the largest one.
   const std::int64_t covered = last == LastBatch::kPad ? largest_shard(size(), shard) : samples;
   return (covered + rows - 1) / rows;
 }

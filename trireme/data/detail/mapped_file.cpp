@@ -29,11 +29,11 @@ at::Tensor map_file(const std::filesystem::path& path) {
                     "check the path, and the folder that the program was started in");
   }
   const std::size_t bytes = std::filesystem::file_size(path);
-  if (bytes == 0) return at::empty({0}, at::kByte);  // mmap refuses it
+  if (bytes == 0) return at::empty({0}, at::kByte);  // mmap rejects a length of 0.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) fail(path, " cannot be opened: ", errno);
-  // at::from_file reserves memory for the whole file, so that one larger than the memory is
-  // refused.
+  // at::from_file reserves swap for the whole file and so fails for a file larger than the memory.
+  // MAP_PRIVATE keeps writes away from the file; MAP_NORESERVE avoids the reservation.
   void* const data =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
   if (data == MAP_FAILED) fail(path, " cannot be mapped: ", errno);

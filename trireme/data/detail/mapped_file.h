@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file as a tensor of bytes that are read when they are touched.
+// Memory-mapped files as tensors of bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +8,8 @@
 
 namespace trireme::data::detail {
 
-/// Maps the whole file: uint8 [bytes]. Writing to it changes the memory, never the file. Throws
-/// DataError with the file where it is missing, not a plain file or cannot be mapped.
+/// Maps a whole file into memory as uint8 [bytes]. Writing to the tensor never changes the file.
+/// Throws DataError with the file if it is missing, not a regular file, or cannot be mapped.
 at::Tensor map_file(const std::filesystem::path& path);
 
 }  // namespace trireme::data::detail

@@ -39,8 +39,8 @@ std::vector<std::int64_t> Pass::order_of_all() const {
   return order;
 }
 
-// All shards fill the same buckets with the samples of all and each takes its part of a full one,
-// so that in every step all have a batch out of the same bucket.
+// Every shard fills the same buckets with the samples of all shards and takes its part of each full
+// bucket. So in every step all shards have a batch of the same bucket, without communication.
 void Pass::plan_buckets() {
   const BucketPlan& plan = *spec_->buckets;
   std::vector<std::vector<std::int64_t>> filling(plan.counts.size());
@@ -64,6 +64,7 @@ void Pass::add_batch(const std::vector<std::int64_t>& samples, std::int64_t batc
   if (part.rows == 0) return;
   begins_.push_back(samples_.size());
   padded_.push_back(part.rows - part.valid);
+  // A shard without a sample in this batch pads with the one at its position (shard_place wraps).
   const std::int64_t own = std::max<std::int64_t>(part.valid, 1);
   for (std::int64_t i = 0; i < part.rows; ++i) {
     const std::int64_t place = shard_place(size, spec_->shard, i % own);
@@ -88,6 +89,7 @@ Rows Pass::rows(std::int64_t batch) const {
   const std::int64_t begin = batch * spec_->rows;
   const std::int64_t valid = std::clamp<std::int64_t>(kept_ - begin, 0, spec_->rows);
   const std::int64_t all = spec_->last == LastBatch::kPad ? spec_->rows : valid;
+  // Padded rows start again at the first sample of the shard (i % own_).
   rows.padded = all - valid;
   for (std::int64_t i = begin; i < begin + all; ++i) rows.samples.push_back(sample(i % own_));
   return rows;

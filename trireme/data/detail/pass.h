@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples are in which batch of one pass: the order of samples, before any of them is loaded.
+// The plan of one pass: which samples are in which batch, before any of them is loaded.
 #pragma once
 
 #include <trireme/data/detail/loader_spec.h>
@@ -14,22 +14,28 @@ namespace trireme::data::detail {
 
 /// The samples of one batch, one for each row.
 struct Rows {
-  std::vector<std::int64_t> samples;
-  std::int64_t padded = 0;  // the last of them
+  std::vector<std::int64_t> samples;  ///< The sample numbers.
+  std::int64_t padded = 0;            ///< The number of rows at the end that are padding.
 };
 
-/// The batches of this shard in one pass. Never changes, so that threads share it.
+/// The batches of this shard in one pass. Immutable, so that threads can share it.
 class Pass {
  public:
+  /// Plans the pass with this number: epoch times repetitions plus repetition.
   Pass(std::shared_ptr<const LoaderSpec> spec, std::uint64_t number);
 
+  /// Returns the number of the pass.
   std::uint64_t number() const { return number_; }
 
+  /// Returns the samples of a batch.
   Rows rows(std::int64_t batch) const;
 
-  /// Returns the sample that stands for the one of this row where that has failed, and `attempt` -
-  /// 1 others after it: the next ones in the order of this shard, around its end, or of the same
-  /// batch where there are buckets. Nothing once it has come to the row's own sample again.
+  /// Returns the sample that replaces the one of a row after it and `attempt` - 1 replacements have
+  /// failed.
+  ///
+  /// Replacements are the next samples in the order of this shard, wrapping around at its end. With
+  /// buckets they are the next rows of the same batch. Returns nullopt when the row's own sample is
+  /// reached again.
   std::optional<std::int64_t> replacement(std::int64_t batch, std::int64_t row,
                                           std::int64_t attempt) const;
 
@@ -41,13 +47,16 @@ class Pass {
 
   std::shared_ptr<const LoaderSpec> spec_;
   std::uint64_t number_;
-  std::int64_t own_;   // samples of this shard; without any, one of another to pad with
-  std::int64_t kept_;  // rows that count
+  // The number of samples of this shard; 1 if it has none, so that it can pad with a sample of
+  // another one.
+  std::int64_t own_;
+  // The number of rows that are not padding.
+  std::int64_t kept_;
 
-  // The own samples where they are shuffled; with buckets, the rows of all batches.
+  // The samples of this shard if they are shuffled; with buckets, the rows of all batches.
   std::vector<std::int64_t> samples_;
-  std::vector<std::size_t> begins_;   // by batch, and the end; with buckets only
-  std::vector<std::int64_t> padded_;  // by batch; with buckets only
+  std::vector<std::size_t> begins_;  // The first row of each batch, and the end; only with buckets.
+  std::vector<std::int64_t> padded_;  // The padded rows of each batch; only with buckets.
 };
 
 }  // namespace trireme::data::detail

@@ -9,6 +9,7 @@
 namespace trireme::data::detail {
 namespace {
 
+// Elements of one block. Two blocks of float64 take 16 KiB and stay in the first-level cache.
 constexpr std::int64_t kBlock = 1024;
 using BlockBytes = std::array<std::byte, kBlock * sizeof(double)>;
 
@@ -26,7 +27,8 @@ void Pointwise::run(const Form& from, const std::byte* input, std::byte* output,
 
 void run_pointwise(std::span<const PointwiseStep> steps, const Form& from, at::ScalarType to,
                    const std::byte* input, std::byte* output) {
-  // Images by plane; anything else is one.
+  // Images are processed plane by plane, because the channel selects mean and std. A sample with
+  // fewer than two dimensions is a single plane.
   const bool is_image = from.sizes.size() >= 2;
   const Planes planes = is_image ? planes_of(from) : Planes{1, 1, from.elements()};
   const std::int64_t channels = is_image ? channels_of(from) : 1;

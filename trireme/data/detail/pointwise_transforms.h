@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that make each element of the result of one element of the sample. Several in a row
-// run block after block, so that what is between them stays in the cache of the core.
+// Pointwise operations: each element of the result depends on one element of the sample. Several in
+// a row run block by block, so that intermediate results stay in the cache of the core.
 #pragma once
 
 #include <trireme/data/detail/operation.h>
@@ -11,28 +11,35 @@
 
 namespace trireme::data::detail {
 
-/// The result has the sizes of the sample.
+/// A pointwise operation. The result has the sizes of the sample.
 class Pointwise : public Operation {
  public:
   void run(const Form& from, const std::byte* input, std::byte* output, Random& random) const final;
   const Pointwise* pointwise() const final { return this; }
 
   /// Computes `count` elements of one channel.
-  /// @param from dtype of the input.
-  /// @param channel below the size of the dimension before height and width; 0 where there is none.
+  /// @param from the dtype of the input.
+  /// @param channel the index in the dimension before height and width; 0 if there is none.
+  /// @param input the elements to read.
+  /// @param output the elements to write.
+  /// @param count the number of elements.
   virtual void run_block(at::ScalarType from, std::int64_t channel, const std::byte* input,
                          std::byte* output, std::int64_t count) const = 0;
 };
 
+/// A pointwise operation and the dtype of its input.
 struct PointwiseStep {
+  /// The operation.
   const Pointwise* operation;
-  at::ScalarType from;  ///< dtype that it takes
+  at::ScalarType from;  ///< The dtype of its input.
 };
 
 /// Runs operations one after the other, each on the result of the one before.
-/// @param steps at least one.
-/// @param from form of the input, of the first one's dtype.
-/// @param to dtype of the output.
+/// @param steps the operations, at least one.
+/// @param from the form of the input, with the dtype of the first operation.
+/// @param to the dtype of the output.
+/// @param input the sample to read.
+/// @param output the sample to write.
 void run_pointwise(std::span<const PointwiseStep> steps, const Form& from, at::ScalarType to,
                    const std::byte* input, std::byte* output);
 

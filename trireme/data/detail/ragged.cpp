@@ -24,7 +24,7 @@ namespace {
       "pad the other dimensions too (Padding::dimensions), or bring all samples to one shape");
 }
 
-// The dimensions that are padded, counted from 0.
+// Returns the padded dimensions, counted from 0.
 std::vector<std::size_t> dimensions_of(const std::string& column, const Padding& padding,
                                        const Form& form) {
   const auto count = static_cast<std::int64_t>(form.sizes.size());
@@ -46,6 +46,8 @@ std::vector<std::size_t> dimensions_of(const std::string& column, const Padding&
   return dimensions;
 }
 
+// Returns the common length of a dimension: the fixed one, or the longest rounded up to the
+// multiple.
 std::int64_t padded_length(const std::string& column, const Padding& padding,
                            const std::vector<Value>& rows, const std::vector<std::int64_t>& samples,
                            std::size_t dimension) {
@@ -62,7 +64,8 @@ std::int64_t padded_length(const std::string& column, const Padding& padding,
       "cut the samples by map, leave them out by filter, or give a larger Padding::length");
 }
 
-// Writes a sample into the beginning of every dimension of its row.
+// Copies a sample to the beginning of each dimension of its row. Recurses until the remaining
+// dimensions are contiguous in both, and then copies them at once.
 void copy_block(const std::byte* from, const std::int64_t* sizes, std::byte* to,
                 const std::int64_t* row_sizes, std::size_t dimensions, std::size_t element) {
   if (dimensions == 0) {

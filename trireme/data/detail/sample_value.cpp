@@ -15,7 +15,8 @@ Value value_of(at::Tensor tensor, std::string_view what) {
     throw UsageError(join_message(what, " is not a dense CPU tensor"),
                      "a dense tensor on the CPU is needed");
   }
-  // at::conj() and its like only note what is to be done to the elements.
+  // at::conj() and the negation of imaginary parts are lazy: they only set a flag. The elements
+  // must be final because they are read as bytes.
   if (tensor.is_conj()) tensor = tensor.resolve_conj();
   if (tensor.is_neg()) tensor = tensor.resolve_neg();
   tensor = tensor.contiguous();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sample of one column on its way into the batch.
+// One sample of one column while it is loaded and transformed.
 #pragma once
 
 #include <trireme/data/detail/operation.h>
@@ -11,21 +11,22 @@
 
 namespace trireme::data::detail {
 
-/// Lies in the data set, in scratch memory, in the batch or in a tensor.
+/// The memory of a sample: in the data set, in scratch memory, in the batch or in a tensor.
 struct Value {
-  Form form;
-  const std::byte* data = nullptr;
-  at::Tensor owner;  // keeps `data` alive where nothing else does
+  Form form;                        ///< The dtype and sizes.
+  const std::byte* data = nullptr;  ///< The first byte of the sample.
+  at::Tensor owner;                 ///< Keeps `data` alive if nothing else does.
 };
 
-/// A value that keeps the tensor. Throws UsageError that begins with `what` unless it is a dense
-/// one on the CPU.
+/// Makes a value that keeps the tensor alive. Throws UsageError that begins with `what` unless the
+/// tensor is dense and on the CPU.
 Value value_of(at::Tensor tensor, std::string_view what = "the result");
 
-/// Whether a function that has made the tensor may write to its memory again.
+/// Returns true if somebody else holds the tensor or its storage, and so may write to its memory
+/// again.
 bool is_shared(const at::Tensor& tensor);
 
-/// A tensor of its own with that value.
+/// Returns a new tensor with a copy of the value.
 at::Tensor tensor_of(const Value& value);
 
 }  // namespace trireme::data::detail

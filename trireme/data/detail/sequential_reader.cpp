@@ -10,8 +10,8 @@
 namespace trireme::data::detail {
 namespace {
 
-// The reader may use the memory of a sample for the next one, which is read before this one has
-// found its place. What is no sample is refused where it is loaded.
+// Copies a tensor that the reader may overwrite: it reads the next sample before this one is in a
+// batch. Tensors that are not valid samples are rejected later, when they are loaded.
 void keep(at::Tensor& tensor) {
   const bool is_dense = tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu();
   if (is_dense && is_shared(tensor)) tensor = tensor_of(value_of(tensor));
@@ -71,7 +71,8 @@ std::optional<SequentialReader::Item> SequentialReader::next_of_all() {
       std::swap(buffer_[place], buffer_.back());
       item = std::move(buffer_.back());
       buffer_.pop_back();
-      // As buffered_order() does: the next one takes this place, or the last one at the end.
+      // Like buffered_order(): the next sample takes the free position; at the end the last one of
+      // the buffer does.
       if (std::optional<Item> further = read()) {
         buffer_.push_back(std::move(*further));
         std::swap(buffer_[place], buffer_.back());
@@ -84,6 +85,7 @@ std::optional<SequentialReader::Item> SequentialReader::next_of_all() {
   return item;
 }
 
+// With kDrop, a sample counts only if all shards get one, so it waits for the last shard's sample.
 std::optional<SequentialReader::Item> SequentialReader::next_own() {
   const Shard& shard = spec_->shard;
   while (std::optional<Item> item = next_of_all()) {
@@ -98,7 +100,8 @@ std::optional<SequentialReader::Item> SequentialReader::next_own() {
   return last_own();
 }
 
-// Where the shards wrap, the one sample more that some need.
+// With kWrap, some shards need one more sample than they have read: they reuse the first samples of
+// the pass.
 std::optional<SequentialReader::Item> SequentialReader::last_own() {
   const Shard& shard = spec_->shard;
   const std::int64_t rest = num_of_all_ % shard.count;
@@ -129,7 +132,7 @@ std::optional<BatchRequest> SequentialReader::next() {
   return request;
 }
 
-// All shards end with as many batches as the largest one.
+// Pads the last batch, and adds a batch of padding only if other shards have one more batch.
 void SequentialReader::fill_up(BatchRequest& request) {
   const std::int64_t rows = spec_->rows;
   const std::int64_t batches = (largest_shard(num_of_all_, spec_->shard) + rows - 1) / rows;

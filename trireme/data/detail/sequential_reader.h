@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of samples that have to be read one after the other.
+// Makes batches of samples that can only be read in sequence.
 #pragma once
 
 #include <trireme/data/detail/batch_sampler.h>
@@ -14,14 +14,16 @@
 
 namespace trireme::data::detail {
 
-/// Reads one pass: shuffles in the buffer, keeps this shard's part and puts it into batches. Every
-/// shard reads all samples. Not thread-safe.
+/// Reads one pass: shuffles in the buffer, keeps this shard's part and divides it into batches.
+/// Every shard reads all samples. Not thread-safe.
 class SequentialReader {
  public:
+  /// Opens the data set for a pass. Throws what the data set throws, with the number of the pass.
   SequentialReader(std::shared_ptr<const LoaderSpec> spec, std::int64_t pass);
 
-  /// Returns the next batch, nothing after the last. Throws what the reader throws with the
-  /// sample's number, and DataError where there are not as many samples as the data set said.
+  /// Returns the next batch, or nullopt after the last one. Throws errors of the reader with the
+  /// number of the sample, and DataError if the number of samples is not the one that the data set
+  /// declared.
   std::optional<BatchRequest> next();
 
  private:
@@ -45,19 +47,24 @@ class SequentialReader {
   std::optional<BufferChoice> choice_;
   std::vector<Item> buffer_;
 
-  std::int64_t num_of_all_ = 0;  // samples of all shards that have left the buffer
-  std::vector<Item> first_;      // of them, as many as there are shards
-  std::optional<Item> waiting_;  // own, until all shards have one
+  // The samples of all shards that have left the buffer.
+  std::int64_t num_of_all_ = 0;
+  // The first of them, one for each shard, for Remainder::kWrap and for padding.
+  std::vector<Item> first_;
+  // This shard's sample, which waits until all shards have one (Remainder::kDrop).
+  std::optional<Item> waiting_;
   bool has_ended_ = false;
 
   std::int64_t num_own_ = 0;
-  std::vector<Item> first_own_;  // as many as a batch has rows
+  // The first samples of this shard, up to the rows of a batch, for padding.
+  std::vector<Item> first_own_;
   std::int64_t num_batches_ = 0;
 };
 
-/// All passes of an epoch.
+/// Iterates over all passes of an epoch.
 class SequentialBatchSampler final : public BatchSampler {
  public:
+  /// Makes a sampler of an epoch that reads and drops the batches before `first_batch`.
   SequentialBatchSampler(std::shared_ptr<const LoaderSpec> spec, std::int64_t epoch,
                          std::int64_t first_batch);
 
@@ -67,7 +74,8 @@ class SequentialBatchSampler final : public BatchSampler {
   std::shared_ptr<const LoaderSpec> spec_;
   std::int64_t next_pass_;
   std::int64_t end_pass_;
-  std::int64_t to_skip_;  // batches that were seen already: they are read, but not made
+  // Batches that the run has seen already: they are read, but not returned.
+  std::int64_t to_skip_;
   std::optional<SequentialReader> reading_;
 };
 

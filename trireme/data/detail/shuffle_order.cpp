@@ -8,7 +8,7 @@
 namespace trireme::data::detail {
 namespace {
 
-// Operations of a data loader count up from 1.
+// The operation number of the shuffle; those of transforms begin at 1.
 constexpr std::uint64_t kShuffle = 0;
 
 }  // namespace
@@ -17,7 +17,8 @@ std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std
   std::vector<std::int64_t> order(static_cast<std::size_t>(size));
   std::iota(order.begin(), order.end(), 0);
   Random random(seed, pass, 0, kShuffle);
-  // Fisher and Yates; std::shuffle gives other orders with other standard libraries.
+  // A Fisher-Yates shuffle. std::shuffle would give different orders with different standard
+  // libraries.
   for (std::size_t i = order.size(); i > 1; --i) {
     std::swap(order[i - 1],
               order[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);

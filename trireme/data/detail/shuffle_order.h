@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two ways of shuffling, on sample numbers.
+// The two ways to shuffle sample numbers: a full permutation and a shuffle buffer.
 #pragma once
 
 #include <trireme/data/philox.h>
@@ -10,25 +10,28 @@
 
 namespace trireme::data::detail {
 
-/// Returns the numbers 0 to size - 1 in the order that belongs to (seed, pass); each order is
+/// Returns the numbers 0 to size - 1 in random order, determined by seed and pass. All orders are
 /// equally likely.
 std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::uint64_t pass);
 
-/// Chooses which sample of a full buffer leaves it. The random numbers belong to (seed, pass).
+/// Chooses which sample leaves a shuffle buffer. The random numbers are determined by seed and
+/// pass.
 class BufferChoice {
  public:
+  /// Makes the random numbers of a pass.
   BufferChoice(std::uint64_t seed, std::uint64_t pass);
 
-  /// Returns a place from 0 to filled - 1, each equally likely.
+  /// Returns a position from 0 to filled - 1, each with equal probability.
   std::size_t choose(std::size_t filled);
 
  private:
   Random random_;
 };
 
-/// Returns the numbers 0 to size - 1 as they leave a buffer of so many samples, filled in
-/// ascending order, which gives one of them at random whenever it is full or nothing is left to
-/// come.
+/// Returns the numbers 0 to size - 1 in the order in which they leave a shuffle buffer.
+///
+/// The buffer is filled in ascending order. It emits a random number whenever it is full or all
+/// numbers have been added.
 std::vector<std::int64_t> buffered_order(std::int64_t size, std::int64_t buffer, std::uint64_t seed,
                                          std::uint64_t pass);
 

@@ -18,11 +18,12 @@
 namespace trireme::data::detail {
 namespace {
 
-// What both kinds do with a batch once it is made, in the order of the batches.
+// The part of both kinds that handles finished batches, in order.
 class Stream : public BatchStream {
  public:
   std::optional<Batch> next() final {
     if (is_over_) return std::nullopt;
+    // Stays true if anything below throws, so a stream that failed has ended.
     is_over_ = true;
     try {
       std::optional<CollatedBatch> made = take();
@@ -52,10 +53,10 @@ class Stream : public BatchStream {
         state_{.epoch = epoch, .next_batch = first_batch, .settings = spec_->settings()} {}
 
  private:
-  // Returns the next batch, nothing after the last.
+  // Returns the next batch, or nullopt after the last one.
   virtual std::optional<CollatedBatch> take() = 0;
 
-  // Nothing is taken any more.
+  // Called after an error: no further batch is taken.
   virtual void end() {}
 
   void record(const CollatedBatch& made) {
@@ -79,9 +80,10 @@ class Stream : public BatchStream {
   std::shared_ptr<const LoaderSpec> spec_;
   StreamState state_;
   std::vector<SkippedSample> skipped_;
-  bool is_over_ = false;  // at the end and after an error
+  bool is_over_ = false;  // True at the end and after an error.
 };
 
+// Makes each batch on the calling thread when it is requested.
 class DirectStream final : public Stream {
  public:
   DirectStream(const std::shared_ptr<const LoaderSpec>& spec, std::int64_t epoch,
@@ -101,9 +103,9 @@ class DirectStream final : public Stream {
   std::unique_ptr<BatchSampler> sampler_;
 };
 
-// Batch number n goes through slot n % slots: a worker takes number n only once the consumer has
-// taken n - slots, so that a slot never holds two, and the batches come out in order whichever
-// worker is first.
+// Makes batches ahead of time. Batch n uses slot n % slots. A worker takes on batch n only after
+// the consumer has taken batch n - slots. So a slot never holds two batches, and batches are
+// returned in order whichever worker finishes first.
 class PrefetchStream final : public Stream {
  public:
   PrefetchStream(const std::shared_ptr<const LoaderSpec>& spec, std::int64_t epoch,
@@ -114,7 +116,7 @@ class PrefetchStream final : public Stream {
     const std::size_t num_workers =
         std::min(static_cast<std::size_t>(spec->workers), slots_.size());
     for (std::size_t i = 0; i < num_workers; ++i) {
-      // Made here, so that what it throws is open()'s.
+      // Made on this thread, so that its errors are thrown by open().
       auto assembler = std::make_unique<Collator>(spec);
       workers_.emplace_back([this, assembler = std::move(assembler)](const std::stop_token& stop) {
         work(*assembler, stop);
@@ -130,7 +132,8 @@ class PrefetchStream final : public Stream {
     std::exception_ptr error;
   };
 
-  // No more than there are batches, where that is known.
+  // Returns the number of slots: the number of prefetched batches, but at most the number of
+  // batches.
   static std::size_t num_slots(const LoaderSpec& spec, std::int64_t first_batch) {
     std::int64_t slots = spec.prefetch;
     if (spec.dataset) {
@@ -154,7 +157,7 @@ class PrefetchStream final : public Stream {
 
   void end() override { stop_workers(); }
 
-  // Each finishes the sample it has in hand.
+  // Stops the workers. Each finishes the sample that it is working on.
   void stop_workers() {
     for (std::jthread& worker : workers_) worker.request_stop();
     workers_.clear();
@@ -162,7 +165,7 @@ class PrefetchStream final : public Stream {
 
   void work(Collator& assembler, const std::stop_token& stop) {
     for (;;) {
-      // One worker at a time: numbers and batches stay together.
+      // Only one worker at a time may ask the sampler, so that batch n has number n.
       std::unique_lock turn(turn_mutex_);
       if (!wait_for_space(stop)) return;
       const std::size_t number = taken_;
@@ -177,7 +180,8 @@ class PrefetchStream final : public Stream {
       } catch (...) {
         result.error = std::current_exception();
       }
-      // The consumer ends all where it meets an error, and a cursor that threw is not asked again.
+      // The consumer stops the stream at the first error. If the sampler itself threw (the turn is
+      // still held), it must not be asked again, so the stream ends after this batch.
       if (turn.owns_lock()) end_at(number + 1);
       const std::lock_guard lock(mutex_);
       slots_[number % slots_.size()] = std::move(result);
@@ -185,7 +189,7 @@ class PrefetchStream final : public Stream {
     }
   }
 
-  // Returns whether there is another batch to be made.
+  // Waits for a free slot. Returns false if there are no more batches or a stop was requested.
   bool wait_for_space(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     return space_.wait(lock, stop, [&] { return end_ || taken_ < next_ + slots_.size(); }) && !end_;
@@ -197,18 +201,20 @@ class PrefetchStream final : public Stream {
     ready_.notify_one();
   }
 
-  std::mutex turn_mutex_;  // guards the two below; taken before mutex_
+  // Guards the sampler and `taken_`. Lock order: turn_mutex_ before mutex_.
+  std::mutex turn_mutex_;
   std::unique_ptr<BatchSampler> sampler_;
-  std::size_t taken_ = 0;  // batches that workers have taken on
+  std::size_t taken_ = 0;  // The number of batches that workers have taken on.
 
-  std::mutex mutex_;                   // guards the three below
-  std::condition_variable ready_;      // the batch that the consumer waits for is in its slot
-  std::condition_variable_any space_;  // the consumer took a batch
-  std::size_t next_ = 0;               // batch that the consumer takes next
-  std::optional<std::size_t> end_;     // batches of the whole stream, once that is known
+  // Guards next_, end_ and slots_.
+  std::mutex mutex_;
+  std::condition_variable ready_;      // The batch that the consumer waits for is in its slot.
+  std::condition_variable_any space_;  // The consumer has taken a batch.
+  std::size_t next_ = 0;               // The number of the batch that the consumer takes next.
+  std::optional<std::size_t> end_;     // The number of all batches, once it is known.
   std::vector<Slot> slots_;
 
-  std::vector<std::jthread> workers_;  // last: they use all above
+  std::vector<std::jthread> workers_;  // The last member, because the threads use all others.
 };
 
 }  // namespace

@@ -47,6 +47,7 @@ void write_records(const ImageSet& set, std::int64_t begin, std::int64_t end,
     record[0] = set.labels[static_cast<std::size_t>(i)];
     const std::uint8_t* grey = set.pixels.data() + i * kGreySide * kGreySide;
     for (std::int64_t channel = 0; channel < 3; ++channel) {
+      // The three channels are equal; the border stays 0.
       std::uint8_t* plane = record + 1 + channel * kCifar10PlaneBytes;
       for (std::int64_t row = 0; row < kGreySide; ++row) {
         std::memcpy(plane + (row + kBorder) * kCifar10Side + kBorder, grey + row * kGreySide,
@@ -75,7 +76,7 @@ Conversion fashion_mnist_to_cifar10(const fs::path& from, const fs::path& to, st
   }
 
   const Conversion written{std::min(limit, train.count()), std::min(limit, test.count())};
-  // Always all files, so that none of an earlier and larger conversion is left among them.
+  // Always writes all files, so that none of an earlier, larger conversion is left.
   const std::int64_t share = (written.train + kTrainFiles - 1) / kTrainFiles;
   for (std::int64_t i = 0; i < kTrainFiles; ++i) {
     write_records(train, std::min(i * share, written.train),

@@ -19,14 +19,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kFirstBytes = std::uint64_t{1} << 26;  // 64 MiB: all of MNIST at once
+constexpr std::uint64_t kFirstBytes = std::uint64_t{1} << 26;  // 64 MiB: all of MNIST at once.
 
 constexpr std::string_view kRemedy =
     "Fashion-MNIST comes with Debian's and Ubuntu's package dataset-fashion-mnist (sudo apt-get "
     "install "
     "dataset-fashion-mnist), which puts it into /usr/share/datasets/fashion-mnist";
 
-// zlib's own reader takes gzip and plain files alike.
+// Reads an IDX file through zlib, which accepts gzip and plain files alike.
 class IdxFile {
  public:
   explicit IdxFile(const fs::path& path) : path_(path), file_(::gzopen(path.c_str(), "rb")) {
@@ -36,7 +36,7 @@ class IdxFile {
     ::gzbuffer(file_.get(), 1U << 17);
   }
 
-  // Reads a big-endian number, which is how the header counts.
+  // Reads a number of the header, which is big-endian.
   std::uint32_t read_number() {
     std::array<std::uint8_t, 4> bytes{};
     read(bytes.data(), 4);
@@ -53,15 +53,16 @@ class IdxFile {
   }
 
   std::vector<std::uint8_t> read_bytes(std::uint64_t count) {
-    // Deflate makes at most 1032 bytes out of one: a header that promises more is refused before
-    // memory is taken for it.
+    // Deflate expands one byte to at most 1032. A header that states more than that is rejected
+    // before memory is allocated for it.
     const std::uint64_t most = fs::file_size(path_) * 1032;
     if (count > most) {
       throw DataError(join_message(path_.string(), ": offset 4: the header promises ", count,
                                    " bytes, more than this file can hold"),
                       "the file is damaged: get the data set anew");
     }
-    // A damaged header may still promise far more than there is: memory follows what was read.
+    // Within that limit a damaged header may still state far more than there is, so the buffer
+    // grows with the bytes that were read.
     std::vector<std::uint8_t> bytes;
     while (bytes.size() < count) {
       const std::uint64_t there = bytes.size();
@@ -72,7 +73,8 @@ class IdxFile {
     return bytes;
   }
 
-  // Also lets zlib compare the checksum, which it does at the end only.
+  // Throws unless the file ends here. This read also makes zlib compare the checksum, which it does
+  // only at the end.
   void expect_end() {
     std::uint8_t byte = 0;
     const int read = ::gzread(file_.get(), &byte, 1);
@@ -106,7 +108,7 @@ class IdxFile {
     const int error_number = errno;
     std::string cause = ::gzerror(file_.get(), &code);
     if (code == Z_ERRNO) cause = describe_errno(error_number);
-    const std::string prefix = path_.string() + ": ";  // zlib puts the path before its own messages
+    const std::string prefix = path_.string() + ": ";  // zlib repeats the path in its messages.
     if (cause.starts_with(prefix)) cause.erase(0, prefix.size());
     throw DataError(join_message(path_.string(), ": offset ", offset_, ": cannot be read: ", cause),
                     "the file is damaged: get the data set anew");
@@ -130,7 +132,7 @@ class IdxFile {
 
   fs::path path_;
   std::unique_ptr<gzFile_s, Close> file_;
-  std::uint64_t offset_ = 0;  // in the unpacked bytes
+  std::uint64_t offset_ = 0;  // In uncompressed bytes.
 };
 
 fs::path find_file(const fs::path& folder, const std::string& name) {
@@ -153,7 +155,7 @@ ImageSet read_mnist(const fs::path& folder, Split split) {
   const fs::path image_path = find_file(folder, prefix + "-images-idx3-ubyte");
   const fs::path label_path = find_file(folder, prefix + "-labels-idx1-ubyte");
 
-  // 08: unsigned bytes; then the number of dimensions.
+  // The third byte, 08, stands for unsigned bytes; the fourth is the number of dimensions.
   IdxFile labels(label_path);
   labels.expect_magic(0x00000801, "labels");
   const std::uint32_t label_count = labels.read_number();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The IDX files of MNIST and Fashion-MNIST as bytes in memory, without LibTorch. The format:
-// docs/formats/datasets.md.
+// Reads the IDX files of MNIST and Fashion-MNIST into memory, without LibTorch.
+// docs/formats/datasets.md describes the format.
 #pragma once
 
 #include <trireme/data/files/split.h>
@@ -11,17 +11,18 @@
 
 namespace trireme::data {
 
-/// Grey images, one byte a pixel, row after row, and one label for each.
+/// Grey images of one byte per pixel in row-major order, and one label for each.
 struct ImageSet {
-  std::int64_t height = 0;
-  std::int64_t width = 0;
-  std::vector<std::uint8_t> pixels;
-  std::vector<std::uint8_t> labels;
+  std::int64_t height = 0;           ///< The height of an image in pixels.
+  std::int64_t width = 0;            ///< The width of an image in pixels.
+  std::vector<std::uint8_t> pixels;  ///< All images, one after the other.
+  std::vector<std::uint8_t> labels;  ///< The label of each image.
 
+  /// Returns the number of images.
   std::int64_t count() const { return static_cast<std::int64_t>(labels.size()); }
 };
 
-/// Reads both files of one split, gzip or plain. Throws DataError as mnist() says.
+/// Reads the two files of one split, plain or compressed by gzip. Throws DataError like mnist().
 ImageSet read_mnist(const std::filesystem::path& folder, Split split);
 
 }  // namespace trireme::data

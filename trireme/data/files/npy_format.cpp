@@ -20,11 +20,11 @@ constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kMaximumDimensions = 64;
 constexpr std::string_view kDamaged = "the file is damaged: save it anew with numpy.save";
 
-// The header is a Python dictionary of three literals: {'descr': '<f4', 'fortran_order': False,
-// 'shape': (3, 4), }. The order of the keys is free.
+// Parses the header, a Python dictionary of three literals in any order: {'descr': '<f4',
+// 'fortran_order': False, 'shape': (3, 4), }.
 class Literal {
  public:
-  // `offset` is that of the text in the file.
+  // `offset` is the position of the text in the file.
   Literal(const fs::path& path, std::string_view text, std::size_t offset)
       : path_(path), text_(text), offset_(offset) {}
 
@@ -34,7 +34,7 @@ class Literal {
                     kDamaged);
   }
 
-  // Skips spaces, then takes the character where it is the next one.
+  // Skips spaces, then consumes the next character if it is this one.
   bool accept(char character) {
     skip_spaces();
     if (place_ == text_.size() || text_[place_] != character) return false;
@@ -104,8 +104,8 @@ class Literal {
   throw DataError(join_message(path.string(), ": ", what), remedy);
 }
 
-// The `descr` is the byte order, the kind and the bytes of an element; one byte has no order.
-// Returns kind and bytes.
+// `descr` is the byte order, the kind and the size of an element, such as '<f4'. An element of one
+// byte has no byte order. Returns kind and size.
 std::string check_descr(const fs::path& path, const std::string& descr) {
   static const std::vector<std::string> known = {"b1", "u1", "u2", "u4", "u8", "i1", "i2",
                                                  "i4", "i8", "f2", "f4", "f8", "c8", "c16"};
@@ -127,7 +127,7 @@ std::string check_descr(const fs::path& path, const std::string& descr) {
 std::int64_t bytes_of(const fs::path& path, const NpyHeader& header) {
   std::int64_t width = 0;
   std::from_chars(header.dtype.data() + 1, header.dtype.data() + header.dtype.size(), width);
-  // Sizes beside a zero count too: LibTorch multiplies them for its strides.
+  // Sizes next to a 0 count as well, because LibTorch multiplies them for the strides.
   if (header.shape.size() > kMaximumDimensions) {
     refuse(path,
            join_message("the shape has ", header.shape.size(), " dimensions, more than NumPy's ",
@@ -149,7 +149,7 @@ std::int64_t bytes_of(const fs::path& path, const NpyHeader& header) {
   return is_empty ? 0 : bytes;
 }
 
-// Reads the magic string, the version and the length; returns the length of what follows.
+// Reads the magic string, the version and the length of the header. Returns that length.
 std::size_t read_preamble(const fs::path& path, std::ifstream& stream) {
   std::string preamble(8, '\0');
   stream.read(preamble.data(), 8);
@@ -232,7 +232,8 @@ NpyHeader read_npy_header(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   const std::size_t length = read_preamble(path, stream);
   const auto begin = static_cast<std::size_t>(stream.tellg());
-  // A header that promises more than the file has is refused before memory is taken for it.
+  // A header that states more bytes than the file has is rejected before memory is allocated for
+  // it.
   std::string text(begin + length > fs::file_size(path) ? 0 : length, '\0');
   if (text.size() < length || !stream.read(text.data(), static_cast<std::streamsize>(length))) {
     throw DataError(join_message(path.string(), ": offset ", begin,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of NumPy's array files, without LibTorch. The format: docs/formats/datasets.md.
+// Parses the header of NumPy's .npy files, without LibTorch. docs/formats/datasets.md describes the
+// format.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,19 @@
 
 namespace trireme::data {
 
-/// What lies in a `.npy` file, and where.
+/// The type, shape and location of the array in a `.npy` file.
 struct NpyHeader {
-  std::string dtype;  ///< without the byte order: `f4`, `u1`, `b1`
-  std::vector<std::int64_t> shape;
-  std::int64_t offset = 0;  ///< of the first element
-  std::int64_t bytes = 0;   ///< of all elements: those of the file from `offset` on
+  std::string dtype;                ///< The type without the byte order: `f4`, `u1`, `b1`.
+  std::vector<std::int64_t> shape;  ///< The shape of the array.
+  std::int64_t offset = 0;          ///< The offset of the first element in the file.
+  std::int64_t bytes = 0;  ///< The bytes of all elements, which fill the file from `offset` on.
 };
 
-/// Reads the header of a file of format 1.0 or 2.0 in C order and little-endian. Throws DataError
-/// with file and offset where the file is missing or not of this kind; where its elements are in
-/// Fortran order, big-endian, structures, objects, text or dates; and where the file has fewer or
-/// more bytes than its header promises.
+/// Reads the header of a little-endian file of format 1.0 or 2.0 in C order.
+/// @throws DataError with file and offset if
+/// - the file is missing or of another kind,
+/// - its elements are in Fortran order, big-endian, structures, objects, text or dates, or
+/// - it has fewer or more bytes than its header states.
 NpyHeader read_npy_header(const std::filesystem::path& path);
 
 }  // namespace trireme::data

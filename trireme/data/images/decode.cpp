@@ -25,7 +25,8 @@ namespace {
                   "check the path and the permissions of the file");
 }
 
-// Reading is faster than mapping for files of this size, and nobody can shorten them meanwhile.
+// Reads the whole file. For files of this size, reading is faster than mapping, and a file that is
+// truncated meanwhile cannot crash the process.
 std::vector<std::byte> read_whole(const std::filesystem::path& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) fail_reading(path, errno);

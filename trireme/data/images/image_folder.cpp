@@ -14,7 +14,7 @@
 namespace trireme::data {
 namespace {
 
-// The names first: a set may have a million files, and opening each takes minutes.
+// Checks the name first: a data set may have a million files, and opening each one takes minutes.
 bool is_image(const std::filesystem::path& file) {
   std::string extension = file.extension().string();
   std::ranges::transform(extension, extension.begin(), ascii_lower);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/data/images/jpeg.h>
 
-#include <trireme/base/error.h>  // has <cstdio>, which jpeglib.h needs before it
+#include <trireme/base/error.h>  // Includes <cstdio>, which jpeglib.h needs.
 #include <trireme/data/images/long_jump.h>
 #include <trireme/data/images/planes.h>
 
@@ -15,12 +15,12 @@
 namespace trireme::data::detail {
 namespace {
 
-// A progressive file is held in memory as coefficients, several bytes for each pixel, and each of
-// its scans may be a pass over all of them, while a scan that changes nothing takes a few bytes of
-// the file. So its pixels, and its scans times its pixels, are limited; files that cameras and
-// programs write have about ten scans.
+// Limits for progressive files. libjpeg holds such a file in memory as coefficients, several bytes
+// per pixel. Each scan may be a pass over all of them, while a scan that changes nothing takes only
+// a few bytes of the file. So a small file could take hours. Files from cameras and programs have
+// about ten scans.
 constexpr int kMaximumScans = 500;
-constexpr std::int64_t kMaximumPasses = 16;  // over max_progressive_pixels pixels
+constexpr std::int64_t kMaximumPasses = 16;  // Passes over max_progressive_pixels pixels.
 
 struct Failure : jpeg_error_mgr {
   std::jmp_buf jump;
@@ -39,11 +39,12 @@ struct Failure : jpeg_error_mgr {
   std::longjmp(failure->jump, 1);
 }
 
-// Level -1 is damage that libjpeg would go on from, with pixels that it makes up.
+// libjpeg calls this for warnings (level -1) and traces. A warning is usually damage after which
+// libjpeg would continue with invented pixels, so it becomes an error.
 void judge(j_common_ptr common, int level) {
-  if (level >= 0) return;  // a note
+  if (level >= 0) return;  // A trace message.
   switch (common->err->msg_code) {
-    // Oddities of programs that write files; the pixels are whole.
+    // Deviations that encoders produce; the pixels are intact.
     case JWRN_ADOBE_XFORM:
     case JWRN_EXTRANEOUS_DATA:
     case JWRN_JFIF_MAJOR:
@@ -55,8 +56,9 @@ void judge(j_common_ptr common, int level) {
   }
 }
 
+// libjpeg calls this when it needs bytes beyond the end of the file.
 boolean refuse_to_refill(j_decompress_ptr info) {
-  info->src->bytes_in_buffer = 0;  // the decoder counts in a copy of its own
+  info->src->bytes_in_buffer = 0;  // The decoder keeps a copy of its own.
   fail_with(reinterpret_cast<j_common_ptr>(info), "the file is cut short");
 }
 
@@ -68,9 +70,10 @@ void skip(j_decompress_ptr info, long count) {
 }
 
 struct Progress : jpeg_progress_mgr {
-  std::int64_t max_pixels;  // of all scans together
+  std::int64_t max_pixels;  // The limit for all scans together.
 };
 
+// libjpeg calls this for each scan.
 void limit_scans(j_common_ptr common) {
   const auto* const info = reinterpret_cast<j_decompress_ptr>(common);
   const int scans = info->input_scan_number;
@@ -80,6 +83,8 @@ void limit_scans(j_common_ptr common) {
     fail_with(common, "it has more scans than an image of this size may have");
 }
 
+// Runs the steps of decoding. Each step runs within returns(), so errors of libjpeg leave it by
+// longjmp; between the steps, C++ code may allocate and throw.
 class Decoder {
  public:
   Decoder(std::span<const std::byte> bytes, std::string_view name) : bytes_(bytes), name_(name) {
@@ -97,7 +102,7 @@ class Decoder {
   }
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
-  ~Decoder() { jpeg_destroy_decompress(&info_); }  // also where it was never created
+  ~Decoder() { jpeg_destroy_decompress(&info_); }  // Safe even if it was never created.
 
   at::Tensor decode(const ImageOptions& options) {
     progress_.max_pixels = kMaximumPasses * options.max_progressive_pixels;
@@ -158,7 +163,7 @@ class Decoder {
       jpeg_read_scanlines(&info_, &row, 1);
       planes_->put(number, layout, row);
     }
-    jpeg_finish_decompress(&info_);  // reads to the end of the image
+    jpeg_finish_decompress(&info_);  // Reads to the end of the image.
   }
 
   std::span<const std::byte> bytes_;

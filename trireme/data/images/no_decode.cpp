@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for decode.cpp where CMake found no libjpeg or no libpng.
+// Replaces decode.cpp if CMake found no libjpeg or no libpng. Every function throws ConfigError.
 #include <trireme/base/error.h>
 #include <trireme/data/images/decode.h>
 

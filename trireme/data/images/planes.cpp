@@ -10,13 +10,13 @@
 namespace trireme::data::detail {
 namespace {
 
-// a * b / 255, rounded to the nearest.
+// Returns a * b / 255, rounded to the nearest.
 std::uint32_t product_of_parts(std::uint32_t a, std::uint32_t b) {
   const std::uint32_t product = a * b + 128;
   return ((product >> 8) + product) >> 8;
 }
 
-// In place. Each ink takes its part of what black leaves.
+// Converts a row in place, like Pillow: each ink removes its part of the light that black leaves.
 void rgb_of_inverted_cmyk(std::uint8_t* pixels, std::int64_t width) {
   std::uint8_t* rgb = pixels;
   for (std::int64_t x = 0; x < width; ++x, pixels += 4, rgb += 3) {
@@ -33,7 +33,7 @@ std::uint8_t grey_of(const std::uint8_t* rgb) {
                                    16);
 }
 
-// The product is taken where it cannot overflow.
+// Compares by a division, which cannot overflow.
 bool has_more_pixels(std::int64_t height, std::int64_t width, std::int64_t maximum) {
   return width > 0 && height > maximum / width;
 }

@@ -11,31 +11,34 @@
 
 namespace trireme::data::detail {
 
-/// How a library hands out the pixels of a row; the value is the bytes of a pixel.
+/// The order of the bytes in a row that a library returns. The value is the number of bytes of a
+/// pixel.
 enum class PixelLayout {
   kGrey = 1,
   kRgb = 3,
   kInvertedCmyk = 4,
 };
 
-/// An image of which nothing is written yet. Not thread-safe.
+/// An image that is being decoded. Not thread-safe.
 class ImagePlanes {
  public:
-  /// Throws DataError with the name where there are more pixels than the options allow.
+  /// Allocates an uninitialized image. Throws DataError with the name if there are more pixels than
+  /// the options allow.
   ImagePlanes(std::string_view name, std::int64_t height, std::int64_t width,
               const ImageOptions& options);
 
-  /// Takes one row; `pixels` may be changed. Calls nothing that throws and makes nothing that has
-  /// to be destroyed, so that longjmp may leave the caller.
+  /// Writes one row; may modify `pixels`. Never throws and has no local objects with destructors,
+  /// so that longjmp may leave the caller.
   void put(std::int64_t row, PixelLayout layout, std::uint8_t* pixels) noexcept;
 
+  /// Returns the image.
   at::Tensor tensor() const { return tensor_; }
 
  private:
   at::Tensor tensor_;  // [3 or 1, H, W]
   std::uint8_t* data_;
   std::int64_t width_;
-  std::int64_t plane_;  // bytes of one
+  std::int64_t plane_;  // The bytes of one plane.
   Colors colors_;
 };
 

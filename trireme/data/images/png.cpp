@@ -15,12 +15,14 @@
 namespace trireme::data::detail {
 namespace {
 
+// Runs the steps of decoding. Each step runs within returns(), so errors of libpng leave it by
+// longjmp; between the steps, C++ code may allocate and throw.
 class Decoder {
  public:
   Decoder(std::span<const std::byte> bytes, std::string_view name) : bytes_(bytes), name_(name) {}
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
-  ~Decoder() { png_destroy_read_struct(&png_, &info_, nullptr); }  // also where there is none
+  ~Decoder() { png_destroy_read_struct(&png_, &info_, nullptr); }  // Safe if there is none.
 
   at::Tensor decode(const ImageOptions& options) {
     run<&Decoder::read_header>();
@@ -53,7 +55,7 @@ class Decoder {
     static_cast<Decoder*>(png_get_error_ptr(png))->leave(text);
   }
 
-  // Such as a colour profile that is not used here anyway.
+  // Ignores warnings, such as one about a colour profile, which is not used anyway.
   static void ignore(png_structp /*png*/, png_const_charp /*text*/) {}
 
   static void read(png_structp png, png_bytep to, std::size_t count) {
@@ -72,13 +74,13 @@ class Decoder {
     info_ = png_create_info_struct(png_);
     if (info_ == nullptr) leave("no memory");
     png_set_read_fn(png_, this, read);
-    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // ImagePlanes has the limit
-    // Only what pixels depend on: a compressed text may unpack to any size.
+    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // ImagePlanes has the limit.
+    // Skips chunks that pixels do not depend on: a compressed text may unpack to any size.
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
     png_read_info(png_, info_);
   }
 
-  // Pixels of one or three bytes.
+  // Asks libpng for pixels of one or three 8-bit values.
   void choose_layout() {
     const png_byte color_type = png_get_color_type(png_, info_);
     const bool is_color = (color_type & PNG_COLOR_MASK_COLOR) != 0;
@@ -101,7 +103,7 @@ class Decoder {
         planes_->put(row, layout_, pixels_.data());
       }
     } else {
-      // Each pass adds pixels to rows that are there already.
+      // Each pass of an interlaced image adds pixels to existing rows, so the whole image is kept.
       for (int pass = 0; pass < passes_; ++pass) {
         for (std::int64_t row = 0; row < height_; ++row) png_read_row(png_, at(row), nullptr);
       }
@@ -125,7 +127,7 @@ class Decoder {
   int passes_ = 1;
   std::int64_t height_ = 0;
   std::size_t row_bytes_ = 0;
-  std::vector<png_byte> pixels_;  // one row, or the image where it is interlaced
+  std::vector<png_byte> pixels_;  // One row, or the whole image if it is interlaced.
   ImagePlanes* planes_ = nullptr;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kind of image a file is, by its first bytes.
+// Recognizes JPEG and PNG files by their first bytes.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,14 @@
 
 namespace trireme::data::detail {
 
+/// The format of an image file.
 enum class ImageKind { kUnknown, kJpeg, kPng };
 
+/// The number of bytes that image_kind() needs.
 inline constexpr std::size_t kSignatureBytes = 8;
 
-/// Looks at the first kSignatureBytes; fewer are no image.
+/// Returns the format of a file that begins with these bytes; kUnknown for fewer than the
+/// signature.
 inline ImageKind image_kind(std::span<const std::byte> bytes) {
   using std::string_view_literals::operator""sv;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());

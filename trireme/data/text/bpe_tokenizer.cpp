@@ -27,10 +27,10 @@ class BpeTokenizer::Engine {
   std::int64_t vocabulary_size() const { return static_cast<std::int64_t>(bytes_.size()); }
 
  private:
-  // What the encoding of one text needs besides its tokens.
+  // The state of encoding one text.
   struct Work {
     std::vector<std::int64_t> tokens;
-    std::vector<detail::WordScanner> scanners;  // one for each pattern
+    std::vector<detail::WordScanner> scanners;  // One for each pattern.
     std::vector<std::int32_t> word;
   };
 
@@ -41,9 +41,9 @@ class BpeTokenizer::Engine {
 
   detail::BpeRecipe recipe_;
   SpecialTokens all_;
-  SpecialTokens ordinary_;  // those that are not special
+  SpecialTokens ordinary_;  // Added tokens that are not special.
   std::array<std::optional<std::int32_t>, 256> tokens_of_bytes_;
-  std::vector<std::optional<std::string>> bytes_;  // by token
+  std::vector<std::optional<std::string>> bytes_;  // The bytes of each token.
   mutable detail::WordCache cache_;
 };
 
@@ -81,6 +81,8 @@ std::vector<std::int64_t> BpeTokenizer::Engine::encode(std::string_view text,
   return std::move(work.tokens);
 }
 
+// Splits `text` by the pattern with this number, and each part by the patterns after it. `offset`
+// is the position of `text` in the encoded text, for errors.
 void BpeTokenizer::Engine::encode_words(Work& work, std::size_t pattern, std::string_view text,
                                         std::int64_t offset) const {
   if (pattern == work.scanners.size()) {
@@ -93,6 +95,7 @@ void BpeTokenizer::Engine::encode_words(Work& work, std::size_t pattern, std::st
     encode_words(work, pattern + 1, *word, offset + (word->data() - text.data()));
 }
 
+// Appends the tokens of a word, from the cache if possible.
 void BpeTokenizer::Engine::encode_word(Work& work, std::string_view word,
                                        std::int64_t offset) const {
   if (cache_.append(word, work.tokens)) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every byte is a token: any language and any file, without a vocabulary.
+// A tokenizer with one token per byte. It works for any language and any file without a vocabulary.
 #pragma once
 
 #include <trireme/data/text/tokenizer.h>
@@ -14,11 +14,11 @@ namespace detail {
 class SpecialTokens;
 }
 
-/// Token 0 to 255 is the byte of that value; special tokens follow. A cheap value.
+/// Maps each byte to the token of its value, 0 to 255. Special tokens follow. Cheap to copy.
 class ByteTokenizer final : public Tokenizer {
  public:
-  /// @param special_tokens names of the tokens 256, 257 and so on.
-  /// Throws UsageError where a name is empty or there twice.
+  /// Makes a tokenizer. Throws UsageError if a name is empty or is there twice.
+  /// @param special_tokens the names of the tokens 256, 257 and so on.
   explicit ByteTokenizer(const std::vector<std::string>& special_tokens = {});
 
   std::vector<std::int64_t> encode(std::string_view text) const override;

@@ -10,6 +10,7 @@
 namespace trireme::data {
 namespace {
 
+// The shares of chosen tokens: 80 % become the mask token, the next 10 % a random one.
 constexpr float kMaskShare = 0.8F;
 constexpr float kMaskOrAnyShare = 0.9F;
 

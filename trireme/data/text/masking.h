@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masked language modelling, as BERT is trained (Devlin, Chang, Lee, Toutanova, "BERT", 2019,
-// section 3.1).
+// Masked language modelling for training BERT (Devlin, Chang, Lee, Toutanova, "BERT", 2019, section
+// 3.1).
 #pragma once
 
 #include <trireme/data/philox.h>
@@ -14,46 +14,59 @@
 
 namespace trireme::data {
 
-/// The label of a token that is not to be predicted: what LibTorch's cross entropy leaves out.
+/// The label of a token that is not to be predicted. LibTorch's cross entropy ignores it.
 constexpr std::int64_t kIgnoredLabel = -100;
 
+/// Options of BertMasking.
 struct BertMaskingOptions {
+  /// The number of the mask token.
   std::int64_t mask_token = -1;
+  /// The number of tokens in the vocabulary.
   std::int64_t vocabulary_size = 0;
-  double probability = 0.15;  ///< that a token is chosen
-  /// Never chosen: beginning, end and padding, and the mask token itself.
+  /// The probability that a token is chosen.
+  double probability = 0.15;
+  /// Tokens that are never chosen: beginning, end, padding, and the mask token itself.
   std::vector<std::int64_t> special_tokens = {};
 };
 
+/// The masked tokens and their labels.
 struct MaskedTokens {
-  at::Tensor input;   ///< int64, the tokens' shape
-  at::Tensor labels;  ///< int64: the token where it was chosen, kIgnoredLabel elsewhere
+  /// The input of the model, int64 with the shape of the tokens.
+  at::Tensor input;
+  /// The labels, int64: the original token where it was chosen, kIgnoredLabel elsewhere.
+  at::Tensor labels;
 };
 
-/// Chooses tokens at random; of those 80 % become the mask token, 10 % any token of the vocabulary,
-/// and 10 % stay. A cheap value; const methods may be called concurrently.
+/// Chooses tokens at random and masks them.
 ///
-/// Draws for each token in order, unless it is special: `uniform`, which chooses it below the
-/// probability; if so `uniform` again, below 0.8 for the mask token, below 0.9 for any, which is
-/// `below(vocabulary_size)`.
+/// Of the chosen tokens, 80 % become the mask token, 10 % a random token of the vocabulary, and 10
+/// % stay as they are. For each token in order that is not special, draws `uniform`, which chooses
+/// it if below the probability. For a chosen token draws `uniform` again: below 0.8 it becomes the
+/// mask token, below 0.9 the token `below(vocabulary_size)`. Cheap to copy; const methods may be
+/// called concurrently.
 class BertMasking {
  public:
-  /// Throws UsageError where the probability is not in [0, 1], or the mask token or a special one
-  /// not in the vocabulary.
+  /// Checks and stores the options. Throws UsageError if the probability is not in [0, 1], or if
+  /// the mask token or a special token is not in the vocabulary.
   explicit BertMasking(BertMaskingOptions options);
 
-  /// @param tokens int64 or int32 on the CPU, of any shape; not changed.
-  /// Throws UsageError for others, and names place and number of a token that is not in the
-  /// vocabulary.
+  /// Masks a tensor of tokens of any shape.
+  /// @param tokens int64 or int32 on the CPU; it is not changed.
+  /// @param random the source of the random choices.
+  /// @throws UsageError for another tensor, or with position and number of a token that is not in
+  /// the vocabulary.
   MaskedTokens operator()(const at::Tensor& tokens, Random& random) const;
 
  private:
   std::shared_ptr<const BertMaskingOptions> options_;
-  std::shared_ptr<const std::vector<bool>> is_special_;  // by token
+  // True for special tokens, by token.
+  std::shared_ptr<const std::vector<bool>> is_special_;
 };
 
-/// BertMasking of one column, which makes two. Throws as its constructor does; refuses another
-/// number of columns.
+/// Returns a transform that makes two columns, input and labels, of one column of tokens.
+///
+/// Throws like the constructor of BertMasking. The data loader throws UsageError for another number
+/// of columns.
 ///
 ///     loader.map_columns({"tokens"}, {"input", "labels"},
 ///                          bert_masking({.mask_token = 103,

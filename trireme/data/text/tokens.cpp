@@ -58,6 +58,7 @@ TokenWriter::TokenWriter(const std::filesystem::path& path, at::ScalarType dtype
 
 void TokenWriter::add(std::span<const std::int64_t> tokens) {
   const auto [least, most] = range_of(dtype_);
+  // All tokens are checked first, so that a failed call writes nothing.
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] >= least && tokens[i] <= most) continue;
     throw UsageError(
@@ -66,7 +67,7 @@ void TokenWriter::add(std::span<const std::int64_t> tokens) {
         most < std::numeric_limits<std::int32_t>::max() ? "give at::kUInt32, here and to token_file"
                                                         : "check what made the tokens");
   }
-  // The bytes of a token in the file are the first of its int64.
+  // On a little-endian machine, the low bytes of an int64 come first.
   const std::size_t token_bytes = c10::elementSize(dtype_);
   for (const std::int64_t token : tokens) {
     const std::size_t at = buffer_.size();

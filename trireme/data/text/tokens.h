@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens in tensors, and in the files that token_file.h reads.
+// Converts tokens to tensors and to the files that token_file.h reads.
 #pragma once
 
 #include <trireme/base/atomic_file.h>
@@ -17,15 +17,15 @@
 
 namespace trireme::data {
 
-/// Returns the tokens of `text`: int64 [tokens]. Throws as Tokenizer::encode does.
+/// Returns the tokens of `text` as int64 [tokens]. Throws like Tokenizer::encode.
 at::Tensor encode_to_tensor(const Tokenizer& tokenizer, std::string_view text);
 
-/// Returns the text of an int64 tensor on the CPU, whatever its shape. Throws UsageError for
-/// another tensor, and as Tokenizer::decode does.
+/// Returns the text of an int64 tensor of any shape on the CPU. Throws UsageError for another
+/// tensor, and errors of Tokenizer::decode.
 std::string decode_tensor(const Tokenizer& tokenizer, const at::Tensor& tokens);
 
-/// Writes a file of tokens piece after piece, so that a text may be larger than the memory. The
-/// file appears when it is whole. Not thread-safe.
+/// Writes a file of tokens piece by piece, so the text may be larger than the memory. The file
+/// appears under its name when finish() is called. Not thread-safe.
 ///
 ///     TokenWriter writer("train.bin");
 ///     const std::int64_t end = tokenizer.find("<|endoftext|>").value();
@@ -36,26 +36,30 @@ std::string decode_tensor(const Tokenizer& tokenizer, const at::Tensor& tokens);
 ///     writer.finish();
 class TokenWriter {
  public:
-  /// @param dtype of the file: kUInt16, kUInt32 or kInt, little-endian.
-  /// Throws UsageError for another dtype; CheckpointError, here and in the other methods, where the
-  /// file system refuses.
+  /// Opens the file for writing.
+  /// @param path the file to write.
+  /// @param dtype the type of a token in the file: kUInt16, kUInt32 or kInt, little-endian.
+  /// @throws UsageError for another dtype.
+  /// @throws CheckpointError, here and in the other methods, if the file cannot be written.
   explicit TokenWriter(const std::filesystem::path& path, at::ScalarType dtype = at::kUInt16);
 
-  /// Throws UsageError that names the token and its place in the file where the dtype cannot hold
-  /// it. Nothing of `tokens` is written then.
+  /// Appends tokens. Throws UsageError with the token and its position in the file if the dtype
+  /// cannot represent it; then none of `tokens` is written.
   void add(std::span<const std::int64_t> tokens);
 
-  /// Publishes the file and returns how many tokens it has; blocking. Call once, last.
+  /// Publishes the file under its name and returns the number of tokens in it. Blocks until the
+  /// file is on disk. Call it once, at the end.
   std::int64_t finish();
 
  private:
   at::ScalarType dtype_;
   AtomicFile file_;
   std::int64_t size_ = 0;
-  std::vector<std::byte> buffer_;  // not written yet
+  // Bytes that are not written yet.
+  std::vector<std::byte> buffer_;
 };
 
-/// Writes a file of these tokens, as TokenWriter does.
+/// Writes a file of these tokens, like TokenWriter.
 void write_tokens(const std::filesystem::path& path, std::span<const std::int64_t> tokens,
                   at::ScalarType dtype = at::kUInt16);
 

@@ -16,7 +16,7 @@ namespace {
 using detail::SpecialToken;
 using detail::SpecialTokens;
 
-// What `tokenizers` does to each decoded token, in this order.
+// The replacements that `tokenizers` applies to each decoded token, in this order.
 struct Replacement {
   std::string_view from;
   std::string_view to;
@@ -43,11 +43,13 @@ std::string cleaned_up(std::string text) {
   return text;
 }
 
+// Returns true unless the byte at this position continues a UTF-8 character.
 bool begins_character(std::string_view text, std::size_t at) {
   return at == text.size() || (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
 }
 
-// Those found in the normalized text by their normalized names, or the others.
+// Returns the tokens that are searched in the normalized text, under their normalized names, or the
+// other tokens.
 SpecialTokens chosen(std::vector<SpecialToken> tokens, bool are_normalized,
                      const detail::BertText& text) {
   std::erase_if(tokens,
@@ -73,7 +75,7 @@ class WordPieceTokenizer::Engine {
   }
 
  private:
-  // Added tokens, before and after the text is normalized.
+  // The added tokens to search for before and after normalization.
   struct Added {
     SpecialTokens raw;
     SpecialTokens normalized;
@@ -93,8 +95,8 @@ class WordPieceTokenizer::Engine {
   detail::WordPieceRecipe recipe_;
   detail::BertText text_;
   Added all_;
-  Added ordinary_;                 // those that are not special
-  std::size_t longest_token_ = 0;  // bytes
+  Added ordinary_;                 // Added tokens that are not special.
+  std::size_t longest_token_ = 0;  // In bytes.
   mutable detail::WordCache cache_;
 };
 
@@ -142,7 +144,8 @@ void WordPieceTokenizer::Engine::encode_word(Work& work, std::string_view word) 
   cache_.keep(word, work.word);
 }
 
-// Leaves the tokens in `work.word`. Returns whether there are some for all of the word.
+// Splits a word into the longest tokens from its beginning on and leaves them in `work.word`.
+// Returns false if some part of the word has no token.
 bool WordPieceTokenizer::Engine::cut_word(Work& work, std::string_view word) const {
   const auto characters = std::ranges::count_if(
       word, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; });

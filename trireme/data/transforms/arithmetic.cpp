@@ -17,7 +17,7 @@ namespace {
 using detail::Form;
 using detail::Real;
 
-// Results have the dtype in which the arithmetic is done.
+// Results have the dtype of the arithmetic.
 Form real_form(const Form& input) {
   return {input.dtype == at::kDouble ? at::kDouble : at::kFloat, input.sizes};
 }
@@ -47,6 +47,7 @@ class Rescale final : public detail::Pointwise {
   }
 
  private:
+  // Other dtypes, without hand-written loops.
   void rescale_others(at::ScalarType from, const std::byte* input, std::byte* output,
                       std::int64_t count) const {
     AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from, "rescale", [&] {
@@ -110,6 +111,7 @@ class Normalize final : public detail::Pointwise {
   }
 
  private:
+  // Other dtypes, without hand-written loops.
   void normalize_others(at::ScalarType from, std::size_t place, const std::byte* input,
                         std::byte* output, std::int64_t count) const {
     AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from, "normalize", [&] {
@@ -118,7 +120,7 @@ class Normalize final : public detail::Pointwise {
       auto* y = reinterpret_cast<Number*>(output);
       const auto mean = static_cast<Number>(mean_[place]);
       const auto std = static_cast<Number>(std_[place]);
-      // A division and not a product with 1 / std: the same bits as torchvision.
+      // Divides instead of multiplying by 1 / std, to get the same bits as torchvision.
       for (std::int64_t i = 0; i < count; ++i) y[i] = (static_cast<Number>(x[i]) - mean) / std;
     });
   }
@@ -136,6 +138,7 @@ class TypeCast final : public detail::Pointwise {
 
   void run_block(at::ScalarType from, std::int64_t /*channel*/, const std::byte* input,
                  std::byte* output, std::int64_t count) const override {
+    // One loop for each pair of dtypes.
     AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, from, "type_cast", [&] {
       using From = scalar_t;
       const auto* x = reinterpret_cast<const From*>(input);

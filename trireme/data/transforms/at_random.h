@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a sample with a given probability, or else not.
+// The base class of transforms that apply with a given probability.
 #pragma once
 
 #include <trireme/data/detail/operation.h>
@@ -9,7 +9,7 @@
 
 namespace trireme::data::detail {
 
-/// Draws one `uniform`: below the probability the sample is changed, else copied.
+/// Draws one `uniform` and changes the sample if it is below the probability; otherwise copies it.
 class RandomApply : public Operation {
  public:
   std::string_view name() const final { return name_; }
@@ -21,8 +21,9 @@ class RandomApply : public Operation {
   }
 
  protected:
-  /// Throws UsageError where the probability is not in [0, 1].
-  /// @param name a literal.
+  /// Stores name and probability. Throws UsageError if the probability is not in [0, 1].
+  /// @param name a string literal.
+  /// @param probability the probability of a change.
   RandomApply(std::string_view name, double probability) : name_(name), probability_(probability) {
     check_probability(name, probability);
   }

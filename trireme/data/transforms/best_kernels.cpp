@@ -14,6 +14,8 @@ extern const Kernels kKernels;
 }
 #endif
 
+// Half-pixel centres: output element i is at (i + 0.5) * from / to - 0.5 of the input, clamped to
+// its ends.
 ResizedLine::ResizedLine(std::int64_t from, std::int64_t to) {
   const auto count = static_cast<std::size_t>(to);
   first.resize(count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transform that averages neighbours: gaussian_blur. The bell is a product of one for rows and
-// one for columns, so each row is first averaged with those above and below, then along itself.
+// gaussian_blur. The kernel is the product of one for rows and one for columns. So each row is
+// first averaged with the rows above and below, and then along itself.
 #include <trireme/base/error.h>
 #include <trireme/data/detail/operation.h>
 #include <trireme/data/transform.h>
@@ -18,13 +18,13 @@ namespace {
 using detail::Form;
 using detail::Range;
 
-// Place in a line of `size` pixels that is mirrored at its ends.
+// Returns the index for a position in a line of `size` pixels that is mirrored at its ends.
 std::int64_t mirrored(std::int64_t place, std::int64_t size) {
   if (place < 0) return -place;
   return place < size ? place : 2 * (size - 1) - place;
 }
 
-// Weights of `count` neighbours, of sum 1.
+// Returns the Gaussian weights of `count` neighbours, which sum to 1.
 template <typename Number>
 std::vector<Number> bell(std::int64_t count, double sigma) {
   std::vector<double> heights;
@@ -71,7 +71,7 @@ class GaussianBlur final : public detail::Operation {
       using Number = detail::Real<scalar_t>;
       const std::vector<Number> weights = bell<Number>(kernel_size_, sigma);
       const std::int64_t half = kernel_size_ / 2;
-      // One row, mirrored by `half` at either end.
+      // One averaged row, continued by `half` mirrored pixels at either end.
       std::vector<Number> row(static_cast<std::size_t>(planes.width + 2 * half));
       const auto* x = reinterpret_cast<const scalar_t*>(input);
       auto* y = reinterpret_cast<scalar_t*>(output);

@@ -22,7 +22,7 @@ using detail::Form;
 using detail::Range;
 using detail::Real;
 
-// Red, green and blue of an image [3, H, W] lie `pixels` elements apart.
+// One image. The channels of [3, H, W] are `pixels` elements apart.
 template <typename Element>
 struct Image {
   Element* data;
@@ -32,7 +32,7 @@ struct Image {
   std::int64_t elements() const { return channels * pixels; }
 };
 
-// Integers are cut off, as torchvision does.
+// Returns the grey of a pixel. Integers are truncated, as in torchvision.
 template <typename Element>
 Element gray_of(const Element* pixel, std::int64_t pixels) {
   using Number = Real<Element>;
@@ -56,7 +56,7 @@ std::int64_t pixels_of(const Form& form) {
 template <typename Element>
 constexpr Real<Element> kBrightest = std::is_integral_v<Element> ? 255 : 1;
 
-// factor * value + (1 - factor) * other, within black and white.
+// Computes factor * value + (1 - factor) * other, clamped to black and white.
 template <typename Element>
 struct Blend {
   using Number = Real<Element>;
@@ -81,6 +81,7 @@ void adjust_brightness(const Image<Element>& image, double factor) {
 
 template <typename Element>
 void adjust_contrast(const Image<Element>& image, double factor) {
+  // The mean of the grey image; other numbers of channels have no grey and use all values.
   const bool is_gray = image.channels != 3;
   const std::int64_t count = is_gray ? image.elements() : image.pixels;
   double sum = 0;
@@ -109,7 +110,7 @@ void adjust_saturation(const Image<Element>& image, double factor) {
 template <typename Number>
 using Color = std::array<Number, 3>;
 
-// Red, green and blue to hue, saturation and value, all in [0, 1].
+// Converts red, green and blue to hue, saturation and value, all in [0, 1].
 template <typename Number>
 Color<Number> to_hsv(const Color<Number>& rgb) {
   const auto& [red, green, blue] = rgb;
@@ -125,6 +126,7 @@ Color<Number> to_hsv(const Color<Number>& rgb) {
   } else if (value == green) {
     sixths = 2 + from_red - from_blue;
   }
+  // Adds a turn so that negative hues become positive.
   const Number turned = sixths / 6 + 1;
   return {turned < 1 ? turned : turned - 1, chroma / value, value};
 }
@@ -133,7 +135,7 @@ template <typename Number>
 Color<Number> to_rgb(const Color<Number>& hsv) {
   const auto& [hue, saturation, value] = hsv;
   const Number sixths = hue * 6;
-  // A hue of NaN has no sector.
+  // A NaN has no sector and must not be converted to int.
   const int sector = sixths >= 0 && sixths <= 6 ? static_cast<int>(sixths) : 0;
   const Number part = sixths - static_cast<Number>(sector);
   const auto shade = [&](Number fraction) {
@@ -171,7 +173,7 @@ void adjust_hue(const Image<Element>& image, double shift) {
     if (hsv[0] < 0) hsv[0] += 1;
     if (hsv[0] > 1) hsv[0] -= 1;
     color = to_rgb(hsv);
-    // Torchvision's way back: each integer has an equal part of [0, 1].
+    // Like torchvision: each integer gets an equal part of [0, 1].
     const auto scale =
         std::is_integral_v<Element> ? static_cast<Number>(255 + 1.0 - 1e-3) : Number(1);
     for (std::size_t channel = 0; channel < 3; ++channel) {
@@ -217,6 +219,7 @@ class ColorJitter final : public detail::Operation {
       std::swap(order[i],
                 order[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i) + 1))]);
     }
+    // All four are drawn even if unused, so that switching one off does not change the others.
     std::array<double, 4> draws{};
     for (std::size_t i = 0; i < draws.size(); ++i) {
       const double setting = settings_[i];
@@ -271,7 +274,7 @@ class ColorJitter final : public detail::Operation {
   std::array<double, 4> settings_;
 };
 
-// Writes the grey of each image `copies` times.
+// Writes the grey image `copies` times.
 void write_gray(const Form& from, std::int64_t copies, const std::byte* input, std::byte* output) {
   const std::int64_t pixels = pixels_of(from);
   const std::int64_t count = from.elements();

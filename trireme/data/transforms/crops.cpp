@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transforms that cut, surround or overwrite rectangles of an image: random_crop, center_crop, pad,
+// Transforms that cut, pad or overwrite rectangles of an image: random_crop, center_crop, pad,
 // random_erasing.
 #include <trireme/base/error.h>
 #include <trireme/data/detail/operation.h>
@@ -17,11 +17,12 @@ namespace {
 using detail::Form;
 using detail::Range;
 
-// Writes the piece [height, width] whose corner is at (top, left) of the image; zeros where it lies
-// outside.
+// Writes the piece [height, width] with its corner at (top, left) of the image; pixels outside the
+// image are 0.
 void cut(const Form& from, std::int64_t top, std::int64_t left, std::int64_t height,
          std::int64_t width, const std::byte* input, std::byte* output) {
   const detail::Planes planes = detail::planes_of(from);
+  // The columns [begin, end) of the piece lie inside the image; the others are 0.
   const std::int64_t begin = std::clamp<std::int64_t>(-left, 0, width);
   const std::int64_t end = std::clamp<std::int64_t>(planes.width - left, begin, width);
   const std::int64_t element = from.element_bytes();
@@ -69,7 +70,7 @@ class RandomCrop final : public detail::Operation {
   void run(const Form& from, const std::byte* input, std::byte* output,
            Random& random) const override {
     const detail::Planes planes = detail::planes_of(from);
-    // Place of the piece's corner in the image; negative inside the padding.
+    // The corner of the piece in the image; negative within the padding.
     const std::int64_t top = random.below(planes.height + 2 * padding_ - height_ + 1) - padding_;
     const std::int64_t left = random.below(planes.width + 2 * padding_ - width_ + 1) - padding_;
     cut(from, top, left, height_, width_, input, output);
@@ -102,7 +103,7 @@ class CenterCrop final : public detail::Operation {
   }
 
  private:
-  // Torchvision rounds half of what is left over to even, and half of what is missing down.
+  // torchvision rounds half of the surplus to even, and half of the missing pixels down.
   static std::int64_t begin_of(std::int64_t size, std::int64_t piece) {
     if (piece > size) return -((piece - size) / 2);
     const std::int64_t half = (size - piece) / 2;
@@ -159,6 +160,7 @@ class Pad final : public detail::Operation {
             continue;
           }
           const Element* row = x + source_y * width;
+          // Only the columns beside the image need the mapping; the image itself is copied at once.
           const auto outside = [&](std::int64_t column) {
             const std::int64_t source = source_of(column, width);
             return source < 0 ? fill : row[source];
@@ -173,7 +175,8 @@ class Pad final : public detail::Operation {
   }
 
  private:
-  // Place in a line of `size` pixels whose value stands at `place`; -1 for the constant.
+  // Returns the index of the pixel that is shown at `place` in a line of `size` pixels; -1 for the
+  // constant.
   std::int64_t source_of(std::int64_t place, std::int64_t size) const {
     if (place >= 0 && place < size) return place;
     if (mode_ == PadMode::kConstant) return -1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the built-in transforms share: which samples they take, and the arithmetic of one element.
+// Common parts of the built-in transforms: checks of samples, and the arithmetic of one element.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -16,14 +16,14 @@
 
 namespace trireme::data::detail {
 
-/// Pixels on one side, so that sums of them are numbers still.
+/// The maximum number of padded pixels on one side; sums of such numbers cannot overflow.
 inline constexpr std::int64_t kMostPadding = std::int64_t{1} << 31;
 
-/// Arithmetic is done in float64 for float64 and in float32 for all else.
+/// The type for arithmetic on an element: double for float64, float for all other types.
 template <typename Element>
 using Real = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
-/// The result of arithmetic as an element: integers to the nearest.
+/// Converts the result of arithmetic to an element; integers are rounded to the nearest.
 template <typename Element, typename Number>
 Element rounded(Number value) {
   // The conversion truncates. std::nearbyint would be a call of the library for every element.
@@ -31,8 +31,8 @@ Element rounded(Number value) {
   return static_cast<Element>(value);
 }
 
-/// Calls `body` with an unsigned integer as large as an element: moving does not depend on what the
-/// bits mean.
+/// Calls `body` with an unsigned integer of the size of an element. Moving elements does not depend
+/// on their type.
 template <typename Body>
 void for_element_size(std::int64_t bytes, const Body& body) {
   switch (bytes) {
@@ -50,11 +50,12 @@ void for_element_size(std::int64_t bytes, const Body& body) {
   }
 }
 
-/// An empty sample may have no memory at all, which memcpy must not be given.
+/// Copies a sample. An empty sample may have a null pointer, which memcpy must not get.
 inline void copy_sample(const Form& form, const std::byte* input, std::byte* output) {
   if (form.bytes() > 0) std::memcpy(output, input, form.bytes());
 }
 
+/// Returns the form with another height and width.
 inline Form with_sides(const Form& input, std::int64_t height, std::int64_t width) {
   Form output = input;
   output.sizes[output.sizes.size() - 2] = height;
@@ -62,24 +63,27 @@ inline Form with_sides(const Form& input, std::int64_t height, std::int64_t widt
   return output;
 }
 
-/// Size of the dimension before height and width, 1 where there is none.
+/// Returns the size of the dimension before height and width, or 1 if there is none.
 inline std::int64_t channels_of(const Form& form) {
   planes_of(form);
   return form.sizes.size() < 3 ? 1 : form.sizes[form.sizes.size() - 3];
 }
 
+/// Throws UsageError if the height or width to produce is not positive.
 inline void check_sides(std::string_view name, std::int64_t height, std::int64_t width) {
   if (height >= 1 && width >= 1) return;
   throw UsageError(join_message(name, " to ", height, " x ", width),
                    "give a height and a width of at least 1");
 }
 
+/// Throws UsageError if the probability is not in [0, 1].
 inline void check_probability(std::string_view name, double probability) {
   if (probability >= 0 && probability <= 1) return;
   throw UsageError(join_message(name, " with probability ", probability), "give one from 0 to 1");
 }
 
-/// For what makes another size: there is no pixel that it could show.
+/// Throws UsageError if the image has no pixels. For transforms that change the size, because there
+/// would be no pixel to show.
 inline void check_pixels(std::string_view name, const Form& form) {
   const Planes planes = planes_of(form);
   if (planes.height > 0 && planes.width > 0) return;
@@ -87,7 +91,7 @@ inline void check_pixels(std::string_view name, const Form& form) {
                    "leave such samples out");
 }
 
-/// For what computes with elements.
+/// Throws UsageError if the dtype is not numeric. For transforms that compute with elements.
 inline void check_numbers(std::string_view name, const Form& form) {
   switch (form.dtype) {
     case at::kByte:
@@ -106,11 +110,11 @@ inline void check_numbers(std::string_view name, const Form& form) {
   }
 }
 
-/// The first bytes are `value` in the dtype of `form`. Throws UsageError where that is an integer
-/// or bool which cannot hold it.
+/// Returns `value` in the dtype of `form` in the first bytes of the array. Throws UsageError if the
+/// dtype is an integer or bool that cannot represent it.
 inline std::array<std::byte, 8> element_of(std::string_view name, double value, const Form& form) {
   std::array<std::byte, 8> bytes{};
-  if (value == 0) return bytes;  // in any dtype
+  if (value == 0) return bytes;  // Zero bits are 0 in every dtype.
   if (form.dtype != at::kBool) check_numbers(name, form);
   AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, form.dtype, "element_of", [&] {
     if constexpr (std::is_integral_v<scalar_t>) {

@@ -66,13 +66,13 @@ class RandomVerticalFlip final : public detail::RandomApply {
   }
 };
 
-// A point of the image: (0, 0) is the middle of the first pixel.
+// A point of the image; (0, 0) is the centre of the first pixel.
 struct Point {
   double x;
   double y;
 };
 
-// From where in the image each pixel of the turned one comes.
+// Maps each pixel of the rotated image to its origin in the image.
 class Turn {
  public:
   Turn(double degrees, const detail::Planes& planes)
@@ -144,8 +144,10 @@ class RandomRotation final : public detail::Operation {
 
   template <typename Element>
   static Element nearest(const Element* image, const detail::Planes& planes, const Point& point) {
-    // The edges of pixels, where the conversion truncates, are half a pixel before their middles.
+    // Rounds to the nearest pixel: the conversion truncates, and the edge of a pixel is half a
+    // pixel before its centre.
     const Point corner{point.x + 0.5, point.y + 0.5};
+    // Written so that NaN is rejected, too.
     if (!(corner.x >= 0 && corner.y >= 0)) return {};
     const auto x = static_cast<std::int64_t>(corner.x);
     const auto y = static_cast<std::int64_t>(corner.y);
@@ -155,8 +157,9 @@ class RandomRotation final : public detail::Operation {
   template <typename Element>
   static Element bilinear(const Element* image, const detail::Planes& planes, const Point& point) {
     using Number = detail::Real<Element>;
+    // Written so that NaN is rejected, too.
     if (!(point.x > -1 && point.y > -1)) return {};
-    // The conversion truncates, also below 0.
+    // Computes floor() for values above -1; the conversion itself truncates towards 0.
     const std::int64_t left = static_cast<std::int64_t>(point.x + 1) - 1;
     const std::int64_t top = static_cast<std::int64_t>(point.y + 1) - 1;
     const auto right_weight = static_cast<Number>(point.x - static_cast<double>(left));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled once for each set of instructions, TRIREME_KERNELS being its namespace.
+// The inner loops of transforms. Compiled once for each instruction set; TRIREME_KERNELS is the
+// namespace.
 #include <trireme/data/transforms/kernels.h>
 
 #if defined(__AVX2__)
@@ -28,8 +29,8 @@ __m256i load(const std::int32_t* places) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(places));
 }
 
-// Eight results from the i-th on. What they need of the line lies in eight elements where it is not
-// made much smaller, and is then taken out of one vector.
+// Computes eight results from the i-th on. Unless the line shrinks a lot, their inputs are within
+// eight elements. These are loaded as one vector and permuted, which is faster than a gather.
 __m256 stretched_lanes(const float* in, const ResizedLine& line, std::size_t i) {
   const std::int32_t begin = line.first[i];
   const __m256i first = load(&line.first[i]);
@@ -77,7 +78,7 @@ void rescale(const Element* in, std::size_t count, float scale, float shift, flo
   for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i]) * scale + shift;
 }
 
-// A division and not a product with 1 / std: the same bits as torchvision.
+// Divides instead of multiplying by 1 / std, to get the same bits as torchvision.
 template <typename Element>
 void normalize(const Element* in, std::size_t count, float mean, float std, float* out) {
   for (std::size_t i = 0; i < count; ++i) out[i] = (static_cast<float>(in[i]) - mean) / std;

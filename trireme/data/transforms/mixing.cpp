@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixing the rows of a batch: mixup, cutmix. Loops over memory, so that no OpenMP threads start.
+// Batch transforms that mix rows: mixup, cutmix. They are loops over memory, so that no OpenMP
+// threads start.
 #include <trireme/base/error.h>
 #include <trireme/data/batch_transform.h>
 #include <trireme/data/detail/column_names.h>
@@ -16,11 +17,11 @@
 namespace trireme::data {
 namespace {
 
-// In (0, 1], where the logarithm is finite.
+// Returns a number in (0, 1], where the logarithm is finite.
 double positive_uniform(Random& random) { return 1.0 - static_cast<double>(random.uniform()); }
 
-// The logarithm of a Gamma(shape, 1) number (Marsaglia and Tsang, "A simple method for generating
-// gamma variables", 2000): of small shapes the number itself may be 0.
+// Returns the logarithm of a Gamma(shape, 1) number (Marsaglia and Tsang, "A simple method for
+// generating gamma variables", 2000). For small shapes the number itself may underflow to 0.
 double draw_log_gamma(double shape, Random& random) {
   double raise = 0;
   if (shape < 1) {
@@ -40,7 +41,7 @@ double draw_log_gamma(double shape, Random& random) {
   }
 }
 
-// A Beta(alpha, alpha) number.
+// Returns a Beta(alpha, alpha) number: a / (a + b) of two Gamma numbers, from their logarithms.
 double draw_weight(double alpha, Random& random) {
   const double first = draw_log_gamma(alpha, random);
   const double second = draw_log_gamma(alpha, random);
@@ -59,7 +60,7 @@ void check_settings(std::string_view name, std::int64_t classes, double alpha) {
 
 std::size_t previous(std::size_t row, std::size_t rows) { return (row + rows - 1) % rows; }
 
-// Soft labels: float32 [rows, classes].
+// Returns the labels as probabilities, float32 [rows, classes].
 at::Tensor soften(const at::Tensor& labels, std::int64_t classes) {
   if (labels.scalar_type() == at::kFloat && labels.dim() == 2 && labels.size(1) == classes) {
     return labels.contiguous();
@@ -87,7 +88,7 @@ at::Tensor soften(const at::Tensor& labels, std::int64_t classes) {
   return soft;
 }
 
-// w x + (1 - w) x', x' the row before, of float32 or float64.
+// Computes w x + (1 - w) x' for float32 or float64, where x' is the row before.
 at::Tensor blend(const at::Tensor& rows, double w) {
   const at::Tensor input = rows.contiguous();
   at::Tensor output = at::empty(input.sizes(), input.scalar_type());
@@ -126,7 +127,7 @@ Rectangle draw_rectangle(std::int64_t height, std::int64_t width, double w, Rand
           .right = std::min(x + half_width, width)};
 }
 
-// Each image with the rectangle of the one before.
+// Returns each image with the rectangle of the image before.
 at::Tensor paste(const at::Tensor& images, const Rectangle& rectangle) {
   const at::Tensor input = images.contiguous();
   at::Tensor output = at::empty(input.sizes(), input.scalar_type());

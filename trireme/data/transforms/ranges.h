@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranges from which transforms draw real numbers, and rectangles of a random area.
+// Ranges of random real numbers, and rectangles of random area.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -12,22 +12,25 @@
 
 namespace trireme::data::detail {
 
-/// Draws one number of [min, max), by one `uniform`.
+/// The interval [min, max).
 struct Range {
-  double min;
-  double max;
+  double min;  ///< The smallest number.
+  double max;  ///< The upper bound, which is exclusive.
 
+  /// Returns a number of the interval, drawn by one `uniform`.
   double draw(Random& random) const {
     return min + (max - min) * static_cast<double>(random.uniform());
   }
 };
 
+/// Throws UsageError unless 0 <= scale.min <= scale.max <= 1.
 inline void check_parts(std::string_view name, Range scale) {
   if (scale.min >= 0 && scale.min <= scale.max && scale.max <= 1) return;
   throw UsageError(join_message(name, " with a scale from ", scale.min, " to ", scale.max),
                    "give parts of the area, 0 <= scale_min <= scale_max <= 1");
 }
 
+/// Throws UsageError unless 0 < range.min <= range.max and both are finite.
 inline void check_positive(std::string_view name, std::string_view what, Range range) {
   if (range.min > 0 && range.min <= range.max && std::isfinite(range.max)) return;
   throw UsageError(join_message(name, " with a ", what, " from ", range.min, " to ", range.max),
@@ -36,12 +39,12 @@ inline void check_positive(std::string_view name, std::string_view what, Range r
 
 /// The two sides of a rectangle, rounded half to even.
 struct Sides {
-  std::int64_t first;
-  std::int64_t second;
+  std::int64_t first;   ///< The first side.
+  std::int64_t second;  ///< The second side.
 };
 
-/// A rectangle of `scale` times `area`, whose first side is `ratio` times the second: draws the
-/// scale uniformly, then the ratio uniformly in its logarithm.
+/// Draws a rectangle of `scale` times `area` whose first side is `ratio` times the second. The
+/// scale is drawn uniformly, then the ratio uniformly in its logarithm.
 inline Sides draw_sides(Random& random, double area, Range scale, Range ratio) {
   const double part = area * scale.draw(random);
   const double quotient = std::exp(Range{std::log(ratio.min), std::log(ratio.max)}.draw(random));

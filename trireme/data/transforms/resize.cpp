@@ -26,7 +26,8 @@ struct Piece {
   std::int64_t width;
 };
 
-// One plane. Rows are blended first, then each is stretched: the order in which float32 is rounded.
+// The two steps of resizing a plane: blend two rows, then stretch the result. This order determines
+// how float32 is rounded.
 template <typename Element>
 struct Lines {
   using Number = detail::Real<Element>;
@@ -154,7 +155,7 @@ class RandomResizedCrop final : public detail::Operation {
     return central_piece(image);
   }
 
-  // The largest piece in the middle whose ratio is allowed, of at least one pixel.
+  // Returns the largest central piece whose ratio is allowed, of at least one pixel.
   Piece central_piece(const detail::Planes& image) const {
     Piece piece{0, 0, image.height, image.width};
     const auto height = static_cast<double>(image.height);

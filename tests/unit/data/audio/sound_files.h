@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sound files with contents that the test chose.
+// Writes sound files with known contents.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,16 @@
 
 namespace trireme::data::testing {
 
-/// Writes whole numbers in the full range of int32: a format of n bits keeps the upper n.
-/// @param format SF_FORMAT_… of libsndfile, container and numbers.
-/// @param samples the channels of a frame next to each other.
+/// Writes integers in the full range of int32; a format of n bits keeps the upper n.
+/// @param path the file.
+/// @param format container and encoding, SF_FORMAT_… of libsndfile.
+/// @param sample_rate the sample rate.
+/// @param channels the number of channels.
+/// @param samples the samples, with the channels of a frame next to each other.
 void write_sound(const std::filesystem::path& path, int format, int sample_rate, int channels,
                  const std::vector<std::int32_t>& samples);
 
-/// Writes floating-point numbers as they are.
+/// Writes floating-point samples unchanged.
 void write_sound(const std::filesystem::path& path, int format, int sample_rate, int channels,
                  const std::vector<float>& samples);
 

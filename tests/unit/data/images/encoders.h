@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JPEG and PNG files with contents that the test chose.
+// Encodes JPEG and PNG files with known contents.
 #pragma once
 
 #include <gtest/gtest.h>  // has <cstdio>, which jpeglib.h needs before it
@@ -14,7 +14,7 @@
 
 namespace trireme::data::testing {
 
-/// Pixels row after row, the channels of a pixel next to each other.
+/// An image in row-major order, with the channels of a pixel next to each other.
 struct Pixels {
   std::int64_t height = 0;
   std::int64_t width = 0;
@@ -26,21 +26,22 @@ struct Pixels {
   }
 };
 
-/// Every byte another, without a pattern.
+/// Returns an image of bytes without a pattern.
 Pixels noise(std::int64_t height, std::int64_t width, std::int64_t channels);
 
-/// All pixels the same.
+/// Returns an image whose pixels are all equal.
 Pixels plain(std::int64_t height, std::int64_t width, const std::vector<std::uint8_t>& pixel);
 
-/// Encodes 1 channel as grey, 2 as nothing known, 3 as RGB, 4 as CMYK (as it is, not inverted), at
+/// Encodes 1 channel as grey, 2 as an unknown colour space, 3 as RGB, 4 as CMYK (not inverted), at
 /// the highest quality without subsampling.
-/// @param adjust changes the settings before it starts.
+/// @param pixels the image.
+/// @param adjust changes the settings before the encoder starts.
 /// @param after_start writes markers.
 std::string jpeg_of(
     const Pixels& pixels, const std::function<void(jpeg_compress_struct&)>& adjust = [](auto&) {},
     const std::function<void(jpeg_compress_struct&)>& after_start = [](auto&) {});
 
-/// What a PNG file is made of.
+/// The settings of a PNG file.
 struct PngSettings {
   int color_type = 0;  ///< PNG_COLOR_TYPE_…
   int bit_depth = 8;
@@ -51,7 +52,11 @@ struct PngSettings {
   };
 };
 
-/// @param rows packed as in the file: `bytes` of each row, one after the other.
+/// Encodes a PNG file.
+/// @param height the number of rows.
+/// @param width the number of pixels in a row.
+/// @param settings the settings.
+/// @param rows the bytes of all rows, packed as in the file.
 std::string png_of(std::int64_t height, std::int64_t width, const PngSettings& settings,
                    std::vector<std::uint8_t> rows);
 

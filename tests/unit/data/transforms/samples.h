@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images, and transforms of them by random numbers that a test can draw again.
+// Applies transforms to images with random numbers that a test can draw again.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -17,29 +17,32 @@
 
 namespace trireme::data::testing {
 
-/// The random numbers of a sample.
+/// Returns the random numbers of a sample.
 inline Random numbers(std::uint64_t sample = 0) { return {7, 0, sample, 1}; }
 
+/// Applies a transform with the random numbers of a sample.
 inline at::Tensor apply(const Transform& transform, const at::Tensor& image,
                         std::uint64_t sample = 0) {
   Random random = numbers(sample);
   return transform(image, random);
 }
 
+/// Returns an image of random bytes.
 inline at::Tensor random_image(at::IntArrayRef sizes, at::ScalarType dtype = at::kByte) {
   return at::randint(256, sizes, dtype);
 }
 
-/// Message of the UsageError that `transform` meets in `image`.
+/// Returns the message of the UsageError that `transform` throws for `image`.
 inline std::string refusal(const Transform& transform, const at::Tensor& image) {
   return test::message_of<UsageError>([&] { apply(transform, image); });
 }
 
-/// A number from `low` to `high`.
+/// Draws a number from `low` to `high` like a transform.
 inline double draw(Random& random, double low, double high) {
   return low + (high - low) * static_cast<double>(random.uniform());
 }
 
+/// A rectangle of an image.
 struct Rectangle {
   std::int64_t top;
   std::int64_t left;

@@ -14,7 +14,7 @@
 namespace trireme::data::detail {
 namespace {
 
-constexpr char kLeftOut = '\x80';  // no ASCII
+constexpr char kLeftOut = '\x80';  // Not an ASCII character.
 
 bool is_ascii(char byte) { return static_cast<unsigned char>(byte) < 0x80; }
 
@@ -22,7 +22,7 @@ utf8proc_category_t category(char32_t character) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(character));
 }
 
-// BERT's own choice: blocks of ideographs, the planes of whose extensions it does not name all.
+// BERT's own list of ideograph blocks, which does not include all extensions.
 bool is_chinese(char32_t character) {
   struct Block {
     char32_t first;
@@ -41,7 +41,7 @@ bool is_chinese(char32_t character) {
   });
 }
 
-// Nothing of it is left when a text is cleaned.
+// Returns true for characters that cleaning removes.
 bool is_dirt(char32_t character) {
   if (character == '\t' || character == '\n' || character == '\r') return false;
   const utf8proc_category_t kind = category(character);
@@ -61,7 +61,7 @@ char32_t ascii_lower(char32_t character) {
   return character >= 'A' && character <= 'Z' ? character + ('a' - 'A') : character;
 }
 
-// Canonical decomposition (NFD) without the marks that take no space of their own.
+// Decomposes canonically (NFD) and removes the non-spacing marks.
 std::string without_accents(const std::string& text) {
   const auto* const bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
@@ -75,7 +75,7 @@ std::string without_accents(const std::string& text) {
     characters.resize(static_cast<std::size_t>(size));
     size = decompose();
   }
-  // The text is UTF-8, so nothing but memory can be lacking.
+  // The text is valid UTF-8, so only memory can be missing.
   if (size < 0) throw std::bad_alloc();
   characters.resize(static_cast<std::size_t>(size));
   std::string result;
@@ -87,7 +87,7 @@ std::string without_accents(const std::string& text) {
 }
 
 std::string lower_case(const std::string& text) {
-  constexpr char32_t kCapitalIWithDot = 0x130;  // the one capital that becomes two characters
+  constexpr char32_t kCapitalIWithDot = 0x130;  // The only capital that becomes two characters.
   std::string result;
   for (std::size_t offset = 0; offset < text.size();) {
     const CodePoint point = first_character(std::string_view(text).substr(offset));
@@ -118,8 +118,8 @@ BertText::BertText(const BertTextOptions& options) : options_(options) {
 std::string BertText::normalize(std::string_view text) const {
   std::string result;
   result.reserve(text.size());
-  // ASCII neither composes with what is before it nor is moved, so that the stretches between are
-  // texts of their own.
+  // ASCII characters neither compose with the characters before them nor get reordered. So the
+  // stretches between them can be normalized separately.
   while (!text.empty()) {
     const bool is_first_ascii = is_ascii(text.front());
     const auto end =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What BERT does with a text before its words are looked up (Devlin and others, "BERT", 2019:
-// BasicTokenizer of its tokenization.py).
+// The normalization and word splitting of BERT before the vocabulary lookup (Devlin and others,
+// "BERT", 2019: BasicTokenizer of its tokenization.py).
 #pragma once
 
 #include <array>
@@ -9,22 +9,23 @@
 
 namespace trireme::data::detail {
 
-/// All off: nothing is changed but for bytes that are not UTF-8.
+/// The normalization steps. With all of them off, only bytes that are not UTF-8 are removed.
 struct BertTextOptions {
-  bool clean_text = false;            ///< Controls are left out, white space becomes a space.
-  bool handle_chinese_chars = false;  ///< Each becomes a word of its own.
-  bool strip_accents = false;         ///< Letters are parted from their marks, which are left out.
-  bool lowercase = false;
+  bool clean_text = false;  ///< Removes control characters and turns white space into spaces.
+  bool handle_chinese_chars = false;  ///< Makes each Chinese character a word of its own.
+  bool strip_accents = false;         ///< Decomposes letters and removes their marks.
+  bool lowercase = false;             ///< Converts to lower case.
 };
 
-/// Brings a text to the form of which the vocabulary has the words. Const methods may be called
+/// Normalizes a text to the form of the words in the vocabulary. Const methods may be called
 /// concurrently.
 class BertText {
  public:
+  /// Prepares the table for ASCII characters.
   explicit BertText(const BertTextOptions& options);
 
-  /// Returns UTF-8: bytes that are not are left out. Which new characters are marks or capitals is
-  /// what the utf8proc that runs knows of Unicode.
+  /// Returns the normalized text in UTF-8, without bytes that are not UTF-8. The Unicode version of
+  /// the installed utf8proc decides whether a recently added character is a mark or a capital.
   std::string normalize(std::string_view text) const;
 
  private:
@@ -32,11 +33,12 @@ class BertText {
   void append_others(std::string_view text, std::string& result) const;
 
   BertTextOptions options_;
-  std::array<char, 128> ascii_{};  // what becomes of it; kLeftOut for nothing
+  // The replacement of each ASCII character; kLeftOut for none.
+  std::array<char, 128> ascii_{};
 };
 
-/// Takes the first word off `rest`, which is UTF-8, and returns it; empty after the last. White
-/// space parts words and is in none; a punctuation mark is a word of its own.
+/// Removes the first word from `rest`, which is UTF-8, and returns it; returns an empty view at the
+/// end. White space separates words; a punctuation mark is a word of its own.
 std::string_view next_bert_word(std::string_view& rest);
 
 }  // namespace trireme::data::detail

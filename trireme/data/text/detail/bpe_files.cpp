@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr std::string_view kHint = "only byte-level BPE is read: see docs/formats/vocabularies.md";
 
-// Adds the merge of two tokens; `place` is where it stands, for messages.
+// Adds the merge of two tokens. `place` is the position in the file, for messages.
 void add_merge(BpeRecipe& recipe, std::int32_t rank, std::string_view left, std::string_view right,
                const std::string& place) {
   const auto number_of = [&](std::string_view token) {
@@ -31,7 +31,7 @@ void add_merge(BpeRecipe& recipe, std::int32_t rank, std::string_view left, std:
   recipe.pairs.add(left_number, right_number, rank, number_of(join_message(left, right)));
 }
 
-// Both tokens of `left right`. Throws DataError where the text is something else.
+// Splits `left right` into its two tokens. Throws DataError for other text.
 std::pair<std::string_view, std::string_view> tokens_of(std::string_view text,
                                                         const std::string& place) {
   const std::size_t space = text.find(' ');
@@ -60,7 +60,7 @@ void add_merges(BpeRecipe& recipe, const std::filesystem::path& path) {
   }
 }
 
-// The rest is Hugging Face's tokenizer.json.
+// The functions below read Hugging Face's tokenizer.json.
 
 void add_json_merges(BpeRecipe& recipe, const json& merges, const TokenizerFile& file) {
   std::int32_t rank = 0;
@@ -81,7 +81,7 @@ void add_json_merges(BpeRecipe& recipe, const json& merges, const TokenizerFile&
 }
 
 void add_model(BpeRecipe& recipe, const json& model, const TokenizerFile& file) {
-  // Old files do not say the type.
+  // Old files have no type.
   const json& type = member(model, "type");
   if (!model.is_object() || (!type.is_null() && type != "BPE"))
     refuse(file, "model.type", type, "\"BPE\"");
@@ -101,7 +101,8 @@ void add_model(BpeRecipe& recipe, const json& model, const TokenizerFile& file) 
   add_json_merges(recipe, merges, file);
 }
 
-// Adds what one pre_tokenizer does. Returns whether it is the one that turns text into bytes.
+// Adds the effect of one pre_tokenizer. Returns true if it is ByteLevel, which converts text to
+// bytes.
 bool add_cutter(BpeRecipe& recipe, const json& cutter, const std::string& place,
                 const TokenizerFile& file) {
   const std::string type = text_of(cutter, "type");
@@ -124,7 +125,7 @@ bool add_cutter(BpeRecipe& recipe, const json& cutter, const std::string& place,
   const std::string text = text_of(pattern, "String");
   if (expression.empty() && text.empty())
     refuse(file, place + ".pattern", pattern, "a Regex or String");
-  // What lies between words would be lost by others; where there is nothing they are the same.
+  // Other behaviors drop or merge the text between words.
   if (text_of(cutter, "behavior") != "Isolated" || flag(cutter, "invert"))
     refuse(file, place, cutter, "the behavior \"Isolated\" without invert");
   recipe.patterns.emplace_back(expression.empty() ? quoted_expression(text) : expression, name);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A word is a linked list of tokens, and a heap has the pairs in it that can be merged. A merge
-// makes pairs with its neighbours and leaves stale ones in the heap, which are recognised when they
-// come out: their tokens are not those of the list any more.
+// A word is a linked list of tokens, and a heap holds the pairs that can be merged. A merge creates
+// pairs with its neighbours and leaves stale pairs in the heap. A stale pair is recognized when it
+// is popped: its tokens are not those of the list any more.
 #include <trireme/data/text/detail/byte_pairs.h>
 
 #include <queue>
@@ -20,12 +20,12 @@ struct Node {
 
 struct Candidate {
   std::int32_t rank;
-  std::int32_t place;  // of the left node
-  std::int32_t left;   // tokens, when it was found
+  std::int32_t place;  // The position of the left node.
+  std::int32_t left;   // The tokens when the pair was found.
   std::int32_t right;
   std::int32_t merged;
 
-  // The top of the heap is the largest.
+  // std::priority_queue has the largest element on top, so the comparison is reversed.
   bool operator<(const Candidate& other) const {
     return std::tie(other.rank, other.place) < std::tie(rank, place);
   }

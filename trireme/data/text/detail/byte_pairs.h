@@ -10,15 +10,16 @@
 
 namespace trireme::data::detail {
 
-/// Pairs of tokens that become one token, each with a rank. Const methods may be called
+/// The pairs of tokens that merge into one token, each with a rank. Const methods may be called
 /// concurrently.
 class BytePairs {
  public:
-  /// The pair's token is `merged`; where the pair is known already the later one counts.
+  /// Adds a pair that merges into the token `merged`. A pair that is added again replaces the
+  /// earlier one.
   void add(std::int32_t left, std::int32_t right, std::int32_t rank, std::int32_t merged);
 
-  /// Merges pairs as long as there are any: of those there are the one of lowest rank, of equal
-  /// ones the leftmost. n log n for n tokens.
+  /// Merges pairs until none is left. The pair of lowest rank merges first; among equal ranks, the
+  /// leftmost. Takes O(n log n) for n tokens.
   void merge(std::vector<std::int32_t>& tokens) const;
 
  private:
@@ -31,7 +32,8 @@ class BytePairs {
     return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
            static_cast<std::uint32_t>(right);
   }
-  // The identity would put pairs with one right token into one bucket.
+  // std::hash of an integer is the identity, which would put all pairs with the same right token
+  // into one bucket.
   struct Mix {
     std::size_t operator()(std::uint64_t pair) const {
       pair *= 0x9E3779B97F4A7C15U;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that are found by their name, before a text is cut into words.
+// Special tokens, which are recognized by their names before a text is split into words.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@
 
 namespace trireme::data::detail {
 
+/// A token that is recognized by its name.
 struct SpecialToken {
-  std::string name;
-  std::int64_t number = 0;
-  bool takes_space_before = false;  ///< White space next to it belongs to it.
-  bool takes_space_after = false;
-  bool is_special = true;      ///< Texts of others should not have it.
-  bool is_normalized = false;  ///< Looked for in the normalized text, by its normalized name.
+  std::string name;                 ///< The name in the text.
+  std::int64_t number = 0;          ///< The number of the token.
+  bool takes_space_before = false;  ///< White space before the name belongs to the token.
+  bool takes_space_after = false;   ///< White space after the name belongs to the token.
+  bool is_special = true;           ///< Text from others must not contain it.
+  bool is_normalized = false;       ///< The normalized name is searched in the normalized text.
 };
 
-/// Returns those that are not special.
+/// Returns the tokens that are not special.
 std::vector<SpecialToken> ordinary_tokens(std::vector<SpecialToken> tokens);
 
 /// Finds special tokens in texts. Const methods may be called concurrently.
@@ -26,24 +27,25 @@ class SpecialTokens {
  public:
   SpecialTokens() = default;
 
-  /// @param tokens with names that are not empty.
+  /// Makes a finder for tokens with non-empty names.
   explicit SpecialTokens(std::vector<SpecialToken> tokens);
 
-  /// A special token, or ordinary text where there is none.
+  /// A special token, or ordinary text if `token` is null.
   struct Piece {
-    std::string_view text;
-    const SpecialToken* token = nullptr;
+    std::string_view text;                ///< The text of the piece.
+    const SpecialToken* token = nullptr;  ///< The token, or null for ordinary text.
   };
 
-  /// Cuts `text` at the special tokens in it: the leftmost, and of those the longest. No piece is
-  /// empty.
+  /// Splits `text` at the special tokens in it. The leftmost token wins, and among those the
+  /// longest. No piece is empty.
   std::vector<Piece> cut(std::string_view text) const;
 
  private:
-  // The longest one that `text` begins with.
+  // Returns the longest token that `text` begins with, or null.
   const SpecialToken* find(std::string_view text) const;
 
-  std::vector<SpecialToken> tokens_;  // the longest first
+  // The tokens, longest first.
+  std::vector<SpecialToken> tokens_;
   std::string first_bytes_;
 };
 

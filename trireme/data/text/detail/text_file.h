@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files as text and as JSON, with errors that name them.
+// Reads files as text and as JSON, with errors that name the file.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -10,11 +10,13 @@
 
 namespace trireme::data::detail {
 
-/// Throws DataError with the file where it is missing or cannot be read.
+/// Returns the content of a file. Throws DataError with the file if it is missing or cannot be
+/// read.
 std::string read_text(const std::filesystem::path& path);
 
-/// Reads a JSON object; a template, so that a header does not bring the library. Throws DataError
-/// as read_text does, and with line and column where the file is none.
+/// Reads a file that is a JSON object. A template, so that this header does not include the JSON
+/// library. Throws DataError like read_text(), and with line and column if the file is not such an
+/// object.
 template <typename Json>
 Json read_json(const std::filesystem::path& path) {
   const std::string text = read_text(path);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every tokenizer refuses alike.
+// Checks of arguments that all tokenizers share.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -9,6 +9,7 @@
 
 namespace trireme::data::detail {
 
+/// Throws the UsageError for a number that is not a token.
 [[noreturn]] inline void fail_unknown_token(std::int64_t token, std::size_t place,
                                             std::int64_t vocabulary_size) {
   throw UsageError(join_message("token ", token, " at place ", place,

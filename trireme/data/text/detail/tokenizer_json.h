@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face's tokenizer.json: what files of all models have in common. Templates, so that this
-// header does not bring the library; `Json` is nlohmann::json.
+// Parts of Hugging Face's tokenizer.json that are common to all models. These are templates, so
+// that the header does not include the JSON library; `Json` is nlohmann::json.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -15,13 +15,17 @@
 
 namespace trireme::data::detail {
 
-/// Which file is read, and what of such files can be.
+/// The file that is read, and the hint for errors about it.
 struct TokenizerFile {
-  std::filesystem::path path;
-  std::string_view hint;  ///< of errors
+  std::filesystem::path path;  ///< The path of the file.
+  std::string_view hint;       ///< The hint of the error messages.
 };
 
-/// Throws DataError: `place` of the file is `value`, expected `expected`.
+/// Throws the DataError for a value in the file that is not supported.
+/// @param file the file.
+/// @param place the path of the value in the file.
+/// @param value the value found.
+/// @param expected the values that are supported.
 [[noreturn]] inline void refuse(const TokenizerFile& file, std::string_view place,
                                 std::string_view value, std::string_view expected) {
   throw DataError(
@@ -35,7 +39,7 @@ template <typename Json>
   refuse(file, place, std::string_view(value.dump()), expected);
 }
 
-/// Returns the member of that name; null where there is none, or `object` is none.
+/// Returns the member with this name; null if there is none or `object` is not an object.
 template <typename Json>
 const Json& member(const Json& object, const char* name) {
   static const Json none;
@@ -44,21 +48,22 @@ const Json& member(const Json& object, const char* name) {
   return found == object.end() ? none : *found;
 }
 
-/// Returns `otherwise` where there is no such boolean.
+/// Returns the boolean with this name, or `otherwise` if there is none.
 template <typename Json>
 bool flag(const Json& object, const char* name, bool otherwise = false) {
   const Json& value = member(object, name);
   return value.is_boolean() ? value.template get<bool>() : otherwise;
 }
 
-/// Returns nothing where there is no such text.
+/// Returns the string with this name, or an empty string if there is none.
 template <typename Json>
 std::string text_of(const Json& object, const char* name) {
   const Json& value = member(object, name);
   return value.is_string() ? value.template get<std::string>() : std::string();
 }
 
-/// Adds numbers by token. Throws DataError where a number is no integer, and as Vocabulary::add.
+/// Adds tokens with their numbers. Throws DataError if a number is not an integer, and errors of
+/// Vocabulary::add.
 template <typename Json>
 void add_tokens(Vocabulary& vocabulary, const Json& tokens) {
   for (const auto& [token, number] : tokens.items()) {
@@ -71,8 +76,9 @@ void add_tokens(Vocabulary& vocabulary, const Json& tokens) {
   }
 }
 
-/// Reads `added_tokens`, and adds to the vocabulary those that it lacks. Throws DataError where one
-/// has no name or number, another number than in the vocabulary, or is to be a word of its own.
+/// Reads `added_tokens` and adds the missing ones to the vocabulary. Throws DataError if a token
+/// has no name or number, has another number in the vocabulary, or must be a word of its own
+/// (`single_word`).
 template <typename Json>
 std::vector<SpecialToken> add_special_tokens(Vocabulary& vocabulary, const Json& tokens,
                                              const TokenizerFile& file) {
@@ -104,7 +110,7 @@ std::vector<SpecialToken> add_special_tokens(Vocabulary& vocabulary, const Json&
   return added;
 }
 
-/// Returns whether a normalizer changes nothing: none, or a sequence of none.
+/// Returns true if a normalizer changes nothing: it is null or an empty sequence.
 template <typename Json>
 bool is_empty_normalizer(const Json& normalizer) {
   return normalizer.is_null() ||

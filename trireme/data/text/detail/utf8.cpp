@@ -13,7 +13,8 @@ namespace {
 
 bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
 
-// Bytes of the character whose first byte this is, and the bits of it that count; 0 for others.
+// Returns the number of bytes of the character with this first byte, and the first byte's value
+// bits. Returns {} if the byte cannot be a first byte.
 CodePoint lead(unsigned char byte) {
   if (byte < 0x80) return {byte, 1};
   if (byte >= 0xC2 && byte < 0xE0) return {byte & 0x1FU, 2};
@@ -33,6 +34,7 @@ CodePoint first_character(std::string_view text) {
     if (!continues(text[i])) return {};
     point.value = point.value << 6 | (static_cast<unsigned char>(text[i]) & 0x3FU);
   }
+  // Rejects overlong forms, surrogates and values beyond Unicode.
   constexpr std::array<char32_t, 5> kSmallest = {0, 0, 0x80, 0x800, 0x10000};
   const bool is_surrogate = point.value >= 0xD800 && point.value < 0xE000;
   if (point.value < kSmallest[point.bytes] || is_surrogate || point.value > 0x10FFFF) return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens as their file writes them, by number and the other way round.
+// Maps between tokens, as a vocabulary file writes them, and their numbers.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +14,30 @@
 
 namespace trireme::data::detail {
 
+/// The hint of errors about damaged vocabulary files.
 inline constexpr std::string_view kDamagedVocabulary =
     "the file is damaged, or not of this vocabulary: get it anew";
 
+/// The tokens of a vocabulary.
 class Vocabulary {
  public:
-  /// @param file what messages call it.
+  /// Makes an empty vocabulary.
+  /// @param file the name of the file in messages.
   explicit Vocabulary(std::string file) : file_(std::move(file)) {}
 
+  /// Returns the name of the file.
   const std::string& file() const { return file_; }
 
-  /// Of a token that is added twice the last number is found. Throws DataError where the number is
-  /// negative, beyond 2^24 or there already.
+  /// Adds a token. If a token is added twice, find() returns the last number. Throws DataError if
+  /// the number is negative, 2^24 or more, or taken.
   void add(const std::string& token, std::int64_t number);
 
+  /// Returns the number of a token, or nullopt.
   std::optional<std::int32_t> find(std::string_view token) const;
 
-  /// Nothing where no token has this number.
+  /// Returns the token with this number, or nullopt if there is none. `number` is below size().
   const std::optional<std::string>& token(std::size_t number) const { return tokens_[number]; }
-  /// One more than the largest number.
+  /// Returns the largest number plus one.
   std::size_t size() const { return tokens_.size(); }
 
  private:

@@ -17,7 +17,7 @@ void WordCache::keep(std::string_view word, const std::vector<std::int32_t>& tok
   if (word.size() > kLongest) return;
   Shard& shard = shard_of(word);
   const std::lock_guard lock(shard.mutex);
-  // A text whose words changed fills it anew.
+  // Clears the whole shard when it is full, so that the cache follows a text whose words change.
   if (shard.words.size() == kWordsOfShard) shard.words.clear();
   shard.words.emplace(word, tokens);
 }

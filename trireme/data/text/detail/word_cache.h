@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens of words that came before: a text has few words, again and again.
+// A cache of the tokens of words: a text consists of few distinct words that occur again and again.
 #pragma once
 
 #include <array>
@@ -17,10 +17,11 @@ namespace trireme::data::detail {
 /// Tokens by word. Holds 64 Ki words of up to 64 bytes, about 10 MiB. Safe to use concurrently.
 class WordCache {
  public:
-  /// Appends the tokens of `word` to `tokens`. Returns whether it has them.
+  /// Appends the tokens of `word` to `tokens` and returns true if the word is cached; otherwise
+  /// returns false.
   bool append(std::string_view word, std::vector<std::int64_t>& tokens);
 
-  /// Keeps the tokens of `word`, unless it is too long to come again.
+  /// Caches the tokens of `word`, unless the word is so long that it is unlikely to occur again.
   void keep(std::string_view word, const std::vector<std::int32_t>& tokens);
 
  private:
@@ -34,12 +35,13 @@ class WordCache {
       return std::hash<std::string_view>()(word);
     }
   };
-  // Threads that ask for different words seldom wait for one another.
+  // Each shard has a lock of its own, so that threads that look up different words seldom block
+  // each other.
   struct Shard {
-    std::mutex mutex;  // guards words
+    std::mutex mutex;  // Guards words.
     std::unordered_map<std::string, std::vector<std::int32_t>, Hash, std::equal_to<>> words;
   };
-  // Not by the bits that choose a bucket of the map.
+  // Uses the upper bits of the hash because the map of the shard uses the lower ones.
   Shard& shard_of(std::string_view word) { return shards_[Hash()(word) >> 58]; }
 
   std::array<Shard, kShards> shards_;

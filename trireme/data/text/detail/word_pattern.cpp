@@ -52,7 +52,7 @@ WordPattern::WordPattern(std::string_view expression, std::string name) {
                                  " cannot be used: ", pcre_message(failure)),
                     "give one that PCRE2 understands");
   }
-  // Where there is no compiler for this processor the expression is interpreted.
+  // If PCRE2 has no JIT compiler for this processor, it interprets the expression.
   ::pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   compiled_ = std::make_unique<const Compiled>(Compiled{std::move(name), std::move(code)});
 }
@@ -100,7 +100,7 @@ std::optional<std::string_view> WordScanner::next() {
   return take(done_ < match_begin_ ? match_begin_ : match_end_);
 }
 
-// Without a match what is left of the stretch is one.
+// Finds the next match; without one, the rest of the stretch counts as a match.
 void WordScanner::find_match() {
   const auto* stretch = reinterpret_cast<PCRE2_SPTR>(text_.data() + stretch_begin_);
   const auto match = [&](std::uint32_t options) {
@@ -109,7 +109,7 @@ void WordScanner::find_match() {
                          matches_->data.get(), nullptr);
   };
   int found = match(0);
-  // The compiled form has a small stack; the interpreter takes memory.
+  // JIT code has a small stack; the interpreter uses the heap.
   if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);
   if (found < 0 && found != PCRE2_ERROR_NOMATCH) {
     throw DataError(join_message(compiled_->name, ": the regular expression fails at offset ",
@@ -120,7 +120,7 @@ void WordScanner::find_match() {
   match_end_ = stretch_end_;
   if (found < 0) return;
   const PCRE2_SIZE* const ends = ::pcre2_get_ovector_pointer(matches_->data.get());
-  // `\K` may move the beginning of a match; it is then no word that can be cut out.
+  // `\K` may move the beginning of a match before the current position; such a match is not a word.
   if (ends[0] < done_ - stretch_begin_ || ends[1] <= ends[0]) return;
   match_begin_ = stretch_begin_ + ends[0];
   match_end_ = stretch_begin_ + ends[1];
@@ -149,7 +149,7 @@ std::string with_white_space(std::string_view expression) {
     } else if (!is_in_class && two[0] == '[') {
       is_in_class = true;
       copy(two == "[^" ? 2 : 1);
-      if (expression.starts_with(']')) copy(1);  // an ordinary character, there
+      if (expression.starts_with(']')) copy(1);  // An ordinary character in this place.
     } else {
       if (two[0] == ']') is_in_class = false;
       copy(1);

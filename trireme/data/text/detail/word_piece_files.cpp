@@ -27,6 +27,7 @@ std::string_view without_space_at_end(std::string_view line) {
   }
 }
 
+// Adds one token per line; the number of a token is that of its line.
 void add_lines(Vocabulary& vocabulary, const std::filesystem::path& path) {
   const std::string text = read_text(path);
   std::int64_t number = 0;
@@ -44,6 +45,7 @@ void add_lines(Vocabulary& vocabulary, const std::filesystem::path& path) {
     throw DataError(join_message(path.string(), " has no tokens"), kDamagedVocabulary);
 }
 
+// Returns the number of a token that must exist.
 std::int64_t number_of(const Vocabulary& vocabulary, std::string_view what,
                        const std::string& name) {
   const auto number = vocabulary.find(name);
@@ -52,10 +54,10 @@ std::int64_t number_of(const Vocabulary& vocabulary, std::string_view what,
                   "name tokens of the vocabulary");
 }
 
-// The rest is Hugging Face's tokenizer.json.
+// The functions below read Hugging Face's tokenizer.json.
 
 void add_model(WordPieceRecipe& recipe, const json& model, const TokenizerFile& file) {
-  // Old files do not say the type, but then BPE has merges.
+  // Old files have no type, but a BPE model has merges.
   const json& type = member(model, "type");
   const bool is_old = type.is_null() && model.is_object() && !model.contains("merges");
   if (type != "WordPiece" && !is_old) refuse(file, "model.type", type, "\"WordPiece\"");

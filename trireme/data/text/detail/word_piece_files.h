@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of WordPiece vocabularies. docs/formats/vocabularies.md has their form.
+// Reads the files of WordPiece vocabularies. docs/formats/vocabularies.md describes them.
 #pragma once
 
 #include <trireme/data/text/detail/bert_text.h>
@@ -15,25 +15,26 @@
 
 namespace trireme::data::detail {
 
-/// All that such files, or the options beside them, say.
+/// The content of the files of a WordPiece vocabulary, completed by the options.
 struct WordPieceRecipe {
+  /// Makes an empty recipe.
   explicit WordPieceRecipe(std::string file) : vocabulary(std::move(file)) {}
 
-  Vocabulary vocabulary;
-  BertTextOptions text;
-  std::vector<SpecialToken> added;
-  std::int64_t unknown = 0;    // the number of the token for words that cannot be cut
-  std::string prefix = "##";   // of tokens that go on with a word
-  std::int64_t longest = 100;  // characters of a word that is cut
-  std::string decoder_prefix = "##";
-  bool cleans_up = true;  // decode() puts punctuation next to the word before it
+  Vocabulary vocabulary;              ///< The tokens and their numbers.
+  BertTextOptions text;               ///< The normalization of texts.
+  std::vector<SpecialToken> added;    ///< The tokens that are recognized by their names.
+  std::int64_t unknown = 0;           ///< The token for words that cannot be split.
+  std::string prefix = "##";          ///< The prefix of tokens that continue a word.
+  std::int64_t longest = 100;         ///< The maximum number of characters of a word.
+  std::string decoder_prefix = "##";  ///< The prefix that decode() removes.
+  bool cleans_up = true;  ///< decode() puts punctuation directly after the word before it.
 };
 
-/// Throws as WordPieceTokenizer::read does.
+/// Reads a vocab.txt. Throws like WordPieceTokenizer::read.
 WordPieceRecipe read_vocabulary_txt(const std::filesystem::path& vocabulary,
                                     const WordPieceOptions& options);
 
-/// Throws as WordPieceTokenizer::read_json does.
+/// Reads a tokenizer.json. Throws like WordPieceTokenizer::read_json.
 WordPieceRecipe read_word_piece_json(const std::filesystem::path& path);
 
 }  // namespace trireme::data::detail
