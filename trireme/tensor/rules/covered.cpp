@@ -20,13 +20,13 @@ bool takes_tensors(const c10::FunctionSchema& schema) {
   });
 }
 
-// `add.Tensor` of `aten::add`.
+// Returns `add.Tensor` for the overload Tensor of `aten::add`.
 std::string short_name(const c10::OperatorName& name) {
   const std::string base = name.name.substr(name.name.find("::") + 2);
   return name.overload_name.empty() ? base : base + "." + name.overload_name;
 }
 
-// Names without overloads, each with how many it has where there are several.
+// Writes names without overloads, with the number of overloads where there are several.
 void list(TextWriter& text, const std::vector<std::string>& names) {
   std::map<std::string, int> overloads;
   for (const std::string& name : names) ++overloads[name.substr(0, name.find('.'))];

@@ -13,7 +13,8 @@ bool is_one_of(const std::vector<int>& list, int value) {
   return std::ranges::find(list, value) != list.end();
 }
 
-// Sums of values rounded to another type are not the rounded sum.
+// Returns true if no output has another dtype than these inputs. A sum of values that were rounded
+// to another dtype is not the rounded sum.
 bool keeps_type(const Call& call, const std::vector<int>& inputs) {
   return std::ranges::all_of(inputs, [&](int input) {
     const at::ScalarType type = call.input(input).scalar_type();
@@ -33,7 +34,7 @@ Strategy partial_together(const Call& call, const std::vector<int>& together) {
   return strategy;
 }
 
-// Whether some rank may hold nothing of an input under that strategy.
+// Returns true if some rank may hold nothing of an input under that strategy.
 bool may_be_empty(const Strategy& strategy, const AxisCall& axis) {
   const std::int64_t most_parts = axis.layouts[0].mesh().size();
   for (int i = 0; i < axis.call.num_inputs(); ++i) {
@@ -43,11 +44,12 @@ bool may_be_empty(const Strategy& strategy, const AxisCall& axis) {
   return false;
 }
 
-// What an operator writes into keeps its layout.
+// A tensor that the operator writes to must keep its layout.
 bool is_possible(const Strategy& strategy, const Call& call) {
   return !call.is_in_place() || strategy.inputs.front() == strategy.outputs.front();
 }
 
+// Lets inputs keep their placement along this axis if the call does not read their values.
 void leave_as_they_are(Strategy& strategy, const AxisCall& axis, const Indices& indices) {
   for (int i = 0; i < axis.call.num_inputs(); ++i) {
     const auto index = static_cast<std::size_t>(i);
