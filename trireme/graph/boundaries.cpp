@@ -11,24 +11,25 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// A tensor over time: its values in their order.
+// A tensor over time: its values in the order of the writes to it.
 struct Object {
   ValueId first = kNoValue;
   std::vector<ValueId> versions;
 };
 
-// Tensors that lie in the same memory.
+// Tensors that share memory.
 struct Memory {
   std::vector<Object> objects;
   int last_write = -1;
 };
 
+// Returns true if the value belongs to the module and is not made by an operator.
 bool is_of_module(const Value& value) {
   return value.kind == ValueKind::kParameter || value.kind == ValueKind::kBuffer ||
          value.kind == ValueKind::kConstant;
 }
 
-// Only those that are written to can be in the way.
+// Returns the memories that operators write to. Others cannot prevent a cut.
 std::vector<Memory> written_memories(const Graph& graph) {
   std::map<ValueId, Memory> all;
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
@@ -67,7 +68,7 @@ class Boundaries {
   }
 
  private:
-  // The value that an object has at the boundary, if it is there yet and needed afterwards.
+  // Returns the value that a tensor has at the boundary, if it exists and is needed after it.
   ValueId handed_over(const Object& object, int boundary) const {
     ValueId current = kNoValue;
     int last_use = -1;

@@ -93,7 +93,7 @@ void check_hooks(const std::vector<at::Tensor>& results,
   while (!waiting.empty()) {
     torch::autograd::Node* const node = waiting.back();
     waiting.pop_back();
-    // What accumulates gradients of parameters has hooks that stay there.
+    // Nodes that accumulate gradients of parameters have hooks of the user, which stay.
     if (node->sequence_nr() == std::numeric_limits<std::uint64_t>::max()) continue;
     if (!node->tensor_pre_hooks().empty() || !node->pre_hooks().empty() ||
         !node->post_hooks().empty()) {

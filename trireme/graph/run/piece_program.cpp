@@ -29,7 +29,7 @@ void check_same(const Value& value, const std::string& name, const at::Tensor& t
       "give the module that was captured, or capture this one");
 }
 
-// The memories that operators write to.
+// Returns the memories that operators write to.
 std::unordered_set<ValueId> written_by(const Graph& graph, int begin, int end) {
   std::unordered_set<ValueId> written;
   for (int index = begin; index < end; ++index) {
@@ -40,8 +40,8 @@ std::unordered_set<ValueId> written_by(const Graph& graph, int begin, int end) {
   return written;
 }
 
-// Which arguments say on which device an operator works: those that name one, and what is left open
-// where no tensor says it.
+// Returns the positions of arguments that give the device: those that name one, and an open
+// `device` argument of an operator without tensors.
 std::vector<std::size_t> devices_of(const Node& node) {
   const bool has_tensors =
       std::ranges::any_of(node.inputs, [](const auto& ids) { return !ids.empty(); });
@@ -135,8 +135,8 @@ void Program::add_input(ValueId id) {
   }
 }
 
-// A part works on the module's own tensors, whatever has been written to them before it, and on
-// copies of those that others write to.
+// A part reads the module's own tensors, whatever was written to them before it. It reads copies of
+// buffers that other operators write to.
 void Program::add_input_of_part(ValueId id) {
   const Value& value = graph->value(id);
   if (value.node >= begin) return;
@@ -252,7 +252,7 @@ std::vector<at::Tensor> Program::lasting() const {
   return all;
 }
 
-// Of a copy, whose parts are still those of the original.
+// Called on a copy, whose parts are still those of the original.
 void Program::move(at::Device its_device, const std::function<at::Tensor(ValueId)>& there) {
   device = its_device;
   for (const std::vector<ValueId>* ids : {&parameters, &buffers}) {
@@ -261,7 +261,7 @@ void Program::move(at::Device its_device, const std::function<at::Tensor(ValueId
   for (const auto& [object, slot] : slots_) {
     const bool is_constant = graph->value(object).kind == ValueKind::kConstant;
     at::Tensor& tensor = tensors[slot];
-    // A number that was made a tensor goes with tensors of any device, and promotes as a number.
+    // A tensor made from a number works with any device, and must keep promoting as a number.
     if (!is_constant || !tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       continue;
     }
@@ -324,7 +324,7 @@ void Program::add_step(int index) {
   for (const ValueId id : node.outputs) step.outputs.push_back(slot_of(id));
 }
 
-// Not what the module holds anyway.
+// Frees each tensor after its last use, except those of the module and the outputs.
 void Program::drop_unused() {
   std::unordered_set<std::size_t> seen(output_slots.begin(), output_slots.end());
   for (std::size_t slot = 0; slot < tensors.size(); ++slot) {

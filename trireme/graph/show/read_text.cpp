@@ -20,6 +20,7 @@ namespace {
 using detail::shown;
 using Json = nlohmann::json;
 
+// Reads the parts of a document. Each object is read under its place, for errors.
 class Reader : private detail::JsonReader {
  public:
   Reader(const Json& document, std::string_view source)
@@ -37,7 +38,7 @@ class Reader : private detail::JsonReader {
   }
 
  private:
-  // Of the document, each with its place.
+  // Reads each element of a list of the document under its place.
   template <typename Read>
   void for_each(const char* key, const Read& read) {
     set_place("");
@@ -51,7 +52,7 @@ class Reader : private detail::JsonReader {
 
   // -- references ------------------------------------------------------------------------------
 
-  // From `least` to one below `end`.
+  // Returns `number` if it is at least `least` and below `end`; throws otherwise.
   int within(int number, int least, std::size_t end, std::string_view what) const {
     if (number >= least && number < static_cast<std::int64_t>(end)) return number;
     fail(join_message(what, " is ", number, ", expected ", least, " to ",
@@ -109,7 +110,7 @@ class Reader : private detail::JsonReader {
 
   void read_value(const Json& json) {
     const auto id = static_cast<ValueId>(graph_.values.size());
-    const std::size_t here = graph_.values.size() + 1;  // what it refers to is not behind it
+    const std::size_t here = graph_.values.size() + 1;  // a value only refers to earlier ones
     Value value;
     const auto kind = get<std::string>(json, "kind");
     const auto known = std::ranges::find(detail::kKindNames, kind);
