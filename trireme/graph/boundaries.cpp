@@ -90,6 +90,7 @@ class Boundaries {
       is_any_moved = is_any_moved || graph_.value(value).node >= 0;
       is_any_of_module = is_any_of_module || is_of_module(graph_.value(object.first));
     }
+    // Both sides use the module's own tensor, but a moved view of it would be a copy.
     if (is_any_moved && is_any_of_module) {
       return join_message(names(needed), needed.size() == 1 ? " lies" : " lie",
                           " in memory of the module that ", graph_.describe(memory.last_write),
@@ -139,6 +140,7 @@ std::vector<std::string> reasons_against_cuts(const Graph& graph) {
 
 std::vector<std::int64_t> bytes_across(const Graph& graph) {
   const std::vector<int> last = last_uses(graph);
+  // A value counts from the boundary after its operator to the one before its last use.
   std::vector<std::int64_t> change(graph.nodes.size() + 2, 0);
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
     const Value& value = graph.values[i];

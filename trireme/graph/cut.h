@@ -16,8 +16,8 @@ using ModuleStage = std::pair<std::string, int>;
 
 /// The range of operators of a module; both ends are included.
 struct Extent {
-  int first = -1;
-  int last = -1;
+  int first = -1;  ///< first operator
+  int last = -1;   ///< last operator
 };
 
 /// Returns the operators of a module or mark.

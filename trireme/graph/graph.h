@@ -54,8 +54,8 @@ struct Value {
 
 /// A write of an operator to a tensor: the values before and after it.
 struct Write {
-  ValueId before = kNoValue;
-  ValueId after = kNoValue;
+  ValueId before = kNoValue;  ///< the value that is overwritten
+  ValueId after = kNoValue;   ///< the value that the write makes
 };
 
 /// The settings of LibTorch's autocast; index 0 is the CPU, index 1 CUDA.
@@ -78,7 +78,7 @@ struct AutocastState {
 struct Node {
   explicit Node(const c10::OperatorHandle& its_op) : op(its_op) {}
 
-  c10::OperatorHandle op;
+  c10::OperatorHandle op;  ///< the operator in LibTorch's dispatcher
   /// The arguments without tensors: None and empty lists are in their places.
   std::vector<c10::IValue> arguments;
   /// For each argument the tensors in it: one, or the elements of a list.
@@ -90,10 +90,10 @@ struct Node {
   std::vector<Write> writes;
   /// Path of the module whose code called it; empty for the outermost module and code around it.
   std::string module;
-  bool grad_mode = true;
-  AutocastState autocast;
-  bool is_random = false;  ///< draws random numbers
-  double flops = 0;
+  bool grad_mode = true;      ///< gradients were enabled
+  AutocastState autocast;     ///< autocast as it was set
+  bool is_random = false;     ///< draws random numbers
+  double flops = 0;           ///< FLOPs of forward
   double backward_flops = 0;  ///< FLOPs of its part of backward
   std::int64_t bytes = 0;     ///< bytes of new memory for its outputs
   /// The values that its part of backward reads, each once: inputs, results and buffers.
@@ -107,9 +107,9 @@ struct Node {
 
 /// A module of the tree and its state.
 struct ModuleState {
-  std::string path;  ///< empty for the outermost module
-  std::string type;  ///< such as `torch::nn::LinearImpl`
-  bool is_training = true;
+  std::string path;         ///< empty for the outermost module
+  std::string type;         ///< such as `torch::nn::LinearImpl`
+  bool is_training = true;  ///< train() or eval()
 };
 
 /// A place that the code named with trireme::mark (mark.h).
@@ -128,8 +128,8 @@ struct Mark {
 
 /// A recorded forward pass. A plain value: it may be copied, and read by several threads.
 struct Graph {
-  std::vector<Value> values;
-  std::vector<Node> nodes;
+  std::vector<Value> values;  ///< all tensors, in the order in which they appeared
+  std::vector<Node> nodes;    ///< all operators, in the order in which they ran
   /// The inputs, in the order in which they were given.
   std::vector<ValueId> inputs;
   /// The tensors that forward returned.

@@ -82,6 +82,8 @@ class Run {
   Run(const detail::Program& program, const RunOptions& options)
       : program_(program), options_(options), tensors_(program.tensors) {}
 
+  // Puts the inputs in their slots. Those that an operator writes to are copied, since callers keep
+  // theirs, and so are buffers that shall not change.
   void give(const std::vector<at::Tensor>& inputs) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       at::Tensor& tensor = tensors_[program_.input_slots[i]];
@@ -120,6 +122,8 @@ class Run {
   }
 
  private:
+  // Runs a part through the caller's function, if there is one. The function gets its own handle on
+  // the program, because it may run the part again after this run has ended.
   void run_part(const Step& step) {
     const std::shared_ptr<const detail::Program>& part = step.part;
     std::vector<at::Tensor> inputs;
@@ -145,6 +149,7 @@ class Run {
     try {
       if (options_.replace != nullptr && options_.replace(step.node->op, stack_)) return;
       step.node->op.callBoxed(stack_);
+      // The caller handles these two itself; other errors get the name of the operator.
     } catch (const c10::OutOfMemoryError&) {
       throw;
     } catch (const c10::DistError&) {  // an error of other ranks

@@ -15,8 +15,8 @@ namespace trireme::graph::detail {
 
 /// A parameter or buffer that an operator is given.
 struct TensorUse {
-  ValueId object = kNoValue;
-  std::string module;  ///< path of the module in whose code it is used
+  ValueId object = kNoValue;  ///< Value::object of the tensor
+  std::string module;         ///< path of the module in whose code it is used
 };
 
 /// Attributes tensors of operators to modules; operators come in the order in which they run. The

@@ -47,6 +47,7 @@ void distribute_in_place(const at::Tensor& tensor, const Layout& layout);
 /// `local` is this rank's part of the gradient. Throws UsageError where the sizes of `local` are
 /// not those that the layout and the global sizes give this rank.
 at::Tensor from_local(const at::Tensor& local, const Layout& layout);
+/// Does the same with the global `sizes` given; nothing is communicated.
 at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes);
 
 /// Returns this rank's local tensor. It shares memory with `tensor`, except where an operator made
@@ -67,10 +68,11 @@ at::Tensor to_local(const at::Tensor& tensor);
 /// UsageError where they differ.
 at::Tensor full(const at::Tensor& tensor);
 
-/// Returns a tensor with the same values in another layout, by the cheapest path. Collective and
-/// blocking over the meshes of both layouts. Differentiable: the gradient is redistributed to the
-/// layout of `tensor`, Partial placements replaced by Replicate. Throws UsageError for a plain
-/// tensor, or a layout that does not fit.
+/// Returns a tensor with the same values in another layout over the same mesh, by the cheapest
+/// path. Collective and blocking over the mesh. Differentiable: the gradient is redistributed to
+/// the layout of `tensor`, Partial placements replaced by Replicate. Throws UsageError for a plain
+/// tensor, for a layout that does not fit, and for one over another mesh
+/// (tensor::redistribute_between).
 at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout);
 
 /// Gives a layout hint in the code of a model: redistributes a distributed tensor to `layout`, and

@@ -56,6 +56,7 @@ void check_flat(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements, int
                         " coordinates"),
            "give one range for each coordinate; of length 0 where it holds nothing");
   }
+  // Empty ranges may be anywhere; the others must follow one another from 0.
   std::erase_if(ranges, [](const FlatRange& range) { return range.length == 0; });
   std::ranges::sort(ranges, {}, &FlatRange::offset);
   std::int64_t end = 0;
@@ -193,6 +194,7 @@ Layout::Layout(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements) : st
     node.has_flat_shard = node.has_flat_shard || placement.is_flat_shard();
   }
   Table& table = Table::of(mesh);
+  // The lock also orders the node's construction before its use by other threads.
   const std::lock_guard lock(table.mutex);
   node_ = &*table.nodes.insert(std::move(node)).first;
 }

@@ -117,8 +117,8 @@ class Layout {
 
 /// A contiguous range of one dim.
 struct Extent {
-  std::int64_t offset = 0;
-  std::int64_t size = 0;
+  std::int64_t offset = 0;  ///< first element
+  std::int64_t size = 0;    ///< number of elements
   bool operator==(const Extent&) const = default;
 };
 

@@ -55,6 +55,7 @@ at::Tensor batch_of_slices(const at::Tensor& slice, const DeviceMesh& mesh);
 /// It must stay on the thread that made it. Objects nest: only the innermost one applies.
 class StrategyOfNextOperator {
  public:
+  /// Makes `strategy` pending for the next operator of this thread.
   [[nodiscard]] explicit StrategyOfNextOperator(OperatorStrategy strategy);
   ~StrategyOfNextOperator();
   StrategyOfNextOperator(const StrategyOfNextOperator&) = delete;
@@ -117,6 +118,7 @@ decltype(auto) with_strategy(OperatorStrategy strategy, Call&& call) {
 ///   - the operator is called in backward.
 class DataParallelDefault {
  public:
+  /// Starts the default on this thread. Objects nest.
   [[nodiscard]] DataParallelDefault();
   ~DataParallelDefault();
   DataParallelDefault(const DataParallelDefault&) = delete;

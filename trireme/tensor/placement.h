@@ -22,19 +22,19 @@ struct Replicate {};
 /// `level` gives the order in which axes divide the same dim: level 0 divides the dim, level 1 the
 /// parts of level 0, and so on. The default of -1 follows the order of the axes.
 struct Shard {
-  int dim = 0;
-  int level = -1;
+  int dim = 0;     ///< the dim that is divided, counted from the front
+  int level = -1;  ///< order among the axes that divide the same dim; -1 for the order of the axes
 };
 
 /// Every rank holds a tensor of the full shape, and the value is the reduction of them by `op`.
 struct Partial {
-  PartialOp op = PartialOp::kSum;
+  PartialOp op = PartialOp::kSum;  ///< the reduction
 };
 
 /// Elements [offset, offset + length) of the flattened tensor.
 struct FlatRange {
-  std::int64_t offset = 0;
-  std::int64_t length = 0;
+  std::int64_t offset = 0;  ///< first element
+  std::int64_t length = 0;  ///< number of elements; may be 0
   bool operator==(const FlatRange&) const = default;
 };
 
@@ -42,12 +42,13 @@ struct FlatRange {
 /// use it. The ranges are given for every coordinate; together they cover the tensor without
 /// overlap. Valid for pointwise operators, redistribution and checkpoints, and on one axis at most.
 struct FlatShard {
-  std::vector<FlatRange> ranges;
+  std::vector<FlatRange> ranges;  ///< one for each coordinate along the axis
 };
 
 /// One of Replicate, Shard, Partial and FlatShard, as a value of two words.
 class Placement {
  public:
+  /// The kinds of placement.
   enum class Kind : std::uint8_t { kReplicate, kShard, kPartial, kFlatShard };
 
   /// Makes Replicate.
@@ -58,6 +59,7 @@ class Placement {
       : kind_(Kind::kShard), dim_(narrow(shard.dim, shard)), level_(narrow(shard.level, shard)) {}
   constexpr Placement(Partial partial)  // NOLINT(google-explicit-constructor)
       : kind_(Kind::kPartial), op_(partial.op) {}
+  /// Keeps the ranges for the life of the process, once for equal lists.
   Placement(const FlatShard& flat);  // NOLINT(google-explicit-constructor)
 
   constexpr Kind kind() const noexcept { return kind_; }

@@ -4,8 +4,8 @@
 // end gives the highest peak that any constraint allows, and the upper end is the limit of kept
 // bytes. If the cheapest choice within these limits fits, no choice in the interval is cheaper.
 // Otherwise it keeps too much for its peak, and the interval is split there: choices that keep
-// less, and choices that keep at least as much and must have a lower peak. The interval with the
-// lowest bound is searched first.
+// less, and choices that keep at least as much and must have a lower peak. The lowest bound is
+// next.
 #include <trireme/graph/parts/choose.h>
 
 #include <algorithm>

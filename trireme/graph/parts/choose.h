@@ -45,8 +45,8 @@ struct Unit {
 
 /// Memory that one unit makes and other units use.
 struct SharedTensor {
-  std::int64_t bytes = 0;
-  int made_by = 0;
+  std::int64_t bytes = 0;      ///< size of the memory
+  int made_by = 0;             ///< unit that makes it
   std::vector<int> readers{};  ///< later units that read it, ascending
   /// Units whose backward reads it, ascending: some readers, and perhaps the unit that made it.
   std::vector<int> keepers{};
@@ -60,8 +60,8 @@ struct Line {
 
 /// Units begin to end - 1.
 struct UnitRange {
-  int begin = 0;
-  int end = 0;
+  int begin = 0;  ///< first unit
+  int end = 0;    ///< unit after the last one
 
   bool operator==(const UnitRange&) const = default;
 };
@@ -109,9 +109,9 @@ std::vector<Choice> smallest_choices(const Line& line);
 /// A limit on memory. A choice fits if `times * kept`, plus the peak if `has_peak`, is within
 /// `limit`.
 struct MemoryConstraint {
-  std::int64_t times = 1;
-  bool has_peak = false;
-  std::int64_t limit = 0;
+  std::int64_t times = 1;  ///< factor of the kept bytes
+  bool has_peak = false;   ///< the peak is added
+  std::int64_t limit = 0;  ///< most bytes
 
   /// Returns true if a choice fits.
   bool allows(const Choice& choice) const {

@@ -12,8 +12,8 @@ namespace trireme::graph::detail {
 
 /// The factors that a product saves.
 struct SavedFactors {
-  bool has_first = false;
-  bool has_second = false;
+  bool has_first = false;         ///< the first factor itself is saved
+  bool has_second = false;        ///< the second factor itself is saved
   std::int64_t copied_bytes = 0;  ///< bytes of copies that are saved instead of factors
 };
 

@@ -20,8 +20,9 @@
 #include <algorithm>
 #include <utility>
 
-// Values with and without memory: inputs, parameters and their results are distributed tensors over
-// meta tensors ("stand-ins"). Tensors that the code makes from numbers have values and do run.
+// Two kinds of tensors occur. Inputs, parameters and what is computed from them are distributed
+// tensors over meta tensors (stand-ins). Tensors that the code makes from numbers have values, and
+// operators on them run.
 namespace trireme::graph::detail {
 namespace {
 

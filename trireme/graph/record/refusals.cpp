@@ -82,6 +82,7 @@ void refuse_failed(const std::string& where, std::string_view what) {
 
 void check_hooks(const std::vector<at::Tensor>& results,
                  const std::function<std::string(std::uint64_t)>& describe) {
+  // Visits the autograd graph of the results; each node once.
   std::unordered_set<const torch::autograd::Node*> seen;
   std::vector<torch::autograd::Node*> waiting;
   const auto add = [&](torch::autograd::Node* node) {

@@ -20,6 +20,7 @@ void add_once(std::vector<ValueId>& all, ValueId id) {
   if (std::ranges::find(all, id) == all.end()) all.push_back(id);
 }
 
+// Throws unless a tensor of the module has the sizes and dtype of the captured one.
 void check_same(const Value& value, const std::string& name, const at::Tensor& tensor) {
   if (tensor.sizes() == c10::IntArrayRef(value.sizes) && tensor.scalar_type() == value.dtype)
     return;
@@ -114,6 +115,7 @@ void Program::check_boundaries() const {
   }
 }
 
+// Returns the slot of a tensor. Its values share one, since a write changes the tensor in place.
 std::size_t Program::slot_of(ValueId id) {
   if (id == kNoValue) return Feed::kNone;
   const auto [found, is_new] = slots_.try_emplace(graph->value(id).object, slots_.size());
@@ -121,6 +123,8 @@ std::size_t Program::slot_of(ValueId id) {
   return found->second;
 }
 
+// Adds a value that an operator of the piece reads to the inputs, parameters, buffers or constants,
+// unless the piece makes it.
 void Program::add_input(ValueId id) {
   const Value& value = graph->value(id);
   if (value.node >= begin) return;
@@ -176,6 +180,8 @@ void Program::find_inputs() {
   }
 }
 
+// The outputs are values that later operators or the results need. A part leaves out tensors of the
+// module, which it changes in place.
 void Program::find_outputs() {
   const std::vector<int> last = last_uses(*graph);
   const auto add = [&](ValueId id) {
@@ -203,6 +209,7 @@ void Program::find_writes() {
   }
 }
 
+// Takes the tensors of the module by name. Any of the names of a shared tensor will do.
 void Program::bind(const torch::nn::Module& module) {
   const ModuleTree tree(module);
   std::unordered_map<std::string, const at::Tensor*> by_name;
@@ -276,6 +283,7 @@ void Program::move(at::Device its_device, const std::function<at::Tensor(ValueId
   }
 }
 
+// Adds a step for each operator and for each part, in order.
 void Program::add_steps(const std::vector<Part>& parts) {
   int index = begin;
   for (const Part& one_part : parts) {

@@ -25,9 +25,9 @@ namespace trireme::graph::detail {
 /// The tensors of one argument, as indices (slots) into Program::tensors.
 struct Feed {
   enum class Kind { kTensor, kList, kOptionalList };
-  static constexpr auto kNone = static_cast<std::size_t>(-1);
+  static constexpr auto kNone = static_cast<std::size_t>(-1);  ///< slot of an undefined tensor
 
-  std::size_t argument = 0;
+  std::size_t argument = 0;  ///< position of the argument
   Kind kind = Kind::kTensor;
   std::vector<std::size_t> slots;
 };
@@ -74,7 +74,7 @@ struct Program {
   std::vector<at::Tensor> tensors;  ///< parameters, buffers and constants; undefined elsewhere
   std::vector<Step> steps;
   std::vector<std::size_t> input_slots;
-  std::vector<bool> is_input_written;
+  std::vector<bool> is_input_written;  ///< inputs that are copied, since operators write to them
   /// For a part: inputs that other operators write to later, in this run or the next. They are
   /// copied, so that a recomputation finds them unchanged.
   std::vector<bool> is_input_copied;

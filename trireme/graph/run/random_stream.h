@@ -16,8 +16,8 @@ namespace trireme::graph {
 /// Determines, with the number of the operator in its graph, all random numbers of an operator,
 /// such as the mask of a dropout (docs/design/numerics.md).
 struct RandomStream {
-  std::uint64_t seed = 0;
-  std::int64_t step = 0;
+  std::uint64_t seed = 0;        ///< seed of the run
+  std::int64_t step = 0;         ///< number of the training step
   std::int64_t micro_batch = 0;  ///< number among the micro-batches of all ranks in the step
 };
 

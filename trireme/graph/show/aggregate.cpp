@@ -37,6 +37,7 @@ std::vector<ValueId> kept_memories(const Graph& graph) {
   return kept;
 }
 
+// Collects groups in the order of the tree. Marks have a group even without operators.
 class Fold {
  public:
   // The number of a module in the tree, and of a mark in its code.
@@ -56,6 +57,7 @@ class Fold {
   void add(const std::string& module, int node, const Sums& sums) {
     const std::string path = folded(module, depth_);
     int mark = kNoMark;
+    // A module at the full depth includes all operators within it, whatever the marks.
     const bool is_whole = depth_of(path) == depth_;
     for (std::size_t i = 0; i < graph_.marks.size() && !is_whole; ++i) {
       const Mark& candidate = graph_.marks[i];

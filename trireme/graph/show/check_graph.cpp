@@ -30,8 +30,8 @@ bool is_list(const c10::Type& type) {
                              [](const c10::TypePtr& element) { return is_list(*element); });
 }
 
+// Checks a graph that was read from a file for consistency, so that other code can rely on it.
 class Check {
-  // Checks a graph that was read from a file for consistency, so that other code can rely on it.
  public:
   Check(const Graph& graph, std::string_view source) : graph_(graph), source_(source) {}
 

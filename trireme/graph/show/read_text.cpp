@@ -59,6 +59,7 @@ class Reader : private detail::JsonReader {
                       static_cast<std::int64_t>(end) - 1));
   }
 
+  // Returns the id of a value that has been read already.
   ValueId value_id(const Json& json, int least, std::string_view what) const {
     return within(as<int>(json, what), least, graph_.values.size(), what);
   }
@@ -131,6 +132,7 @@ class Reader : private detail::JsonReader {
     graph_.values.push_back(std::move(value));
   }
 
+  // Checks sizes, strides and names of a value, and that its bytes do not overflow.
   void check(const Value& value) const {
     auto bytes = static_cast<std::int64_t>(c10::elementSize(value.dtype));
     bool fits = value.strides.size() == value.sizes.size() &&
@@ -184,6 +186,7 @@ class Reader : private detail::JsonReader {
     });
   }
 
+  // Looks up an operator with its overload in this program.
   c10::OperatorHandle operator_named(const std::string& name) const {
     const std::size_t dot = std::min(name.find('.'), name.size());
     const std::string overload = dot < name.size() ? name.substr(dot + 1) : "";

@@ -24,6 +24,7 @@ OrderedJson number(double value) {
   return {{"double", plain_text(value)}};
 }
 
+// Returns an argument. Types that JSON does not tell apart are objects with the type as their key.
 OrderedJson argument(const c10::IValue& value) {
   if (value.isNone()) return nullptr;
   if (value.isBool()) return value.toBool();

@@ -263,7 +263,7 @@ DeviceMesh mesh_of(const OperatorFacts& facts, const InputSlots& inputs) {
                                     input.meta->layout.mesh().to_string(), "]"),
                        "arrange ranks that work together on one mesh: give it to distribute_module "
                        "or parallelize for every module; or bring one of the tensors to the "
-                       "other's mesh with trireme::redistribute");
+                       "other's mesh with trireme::tensor::redistribute_between");
     }
   }
   return first->layout.mesh();

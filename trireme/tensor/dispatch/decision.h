@@ -36,7 +36,7 @@ struct InputDecision {
 
 /// How one result of a call becomes a distributed tensor.
 struct OutputDecision {
-  Layout layout;
+  Layout layout;               ///< the layout that the strategy gives
   bool is_from_local = false;  ///< replicated: the geometry is that of the local result
   Geometry geometry;           ///< of the global tensor
   at::ScalarType type = at::ScalarType::Undefined;
@@ -47,7 +47,7 @@ struct OutputDecision {
 
 /// How a call runs: redistribute the inputs, replace arguments, run the kernel, wrap the results.
 struct Decision {
-  std::vector<InputDecision> inputs;
+  std::vector<InputDecision> inputs;    ///< every input, lists element by element
   bool has_paths = false;               ///< at least one input is redistributed
   bool gathers_view = false;            ///< the result is a copy although the operator is a view
   std::vector<OutputDecision> outputs;  ///< every returned tensor, lists element by element

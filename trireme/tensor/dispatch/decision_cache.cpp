@@ -140,6 +140,7 @@ const Decision* find_decision(const DecisionKey& key) {
   const auto index = static_cast<std::size_t>(key.facts().index);
   if (index >= own_cache.latest.size()) own_cache.latest.resize(index + 1, nullptr);
   const Entry*& latest = own_cache.latest[index];
+  // Most calls of an operator are like the one before, and comparing is cheaper than hashing.
   if (latest != nullptr && key.has(latest->words)) return latest->decision.get();
   const auto found = own_cache.entries.find(key.hash());
   if (found == own_cache.entries.end()) return nullptr;

@@ -23,7 +23,7 @@ struct DistributedMeta final : c10::BackendMeta {
   c10::intrusive_ptr<c10::BackendMeta> clone(
       const c10::intrusive_ptr<c10::BackendMeta>& meta) const override;
 
-  at::Tensor local;
+  at::Tensor local;  ///< the local tensor of this rank
   Layout layout;
   /// The operator was a view whose base had to be gathered. A write to this copy would not reach
   /// the base, so it is refused.

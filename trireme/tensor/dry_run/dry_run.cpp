@@ -198,6 +198,8 @@ struct DryRun::Impl {
   Completed completed(const OperatorFacts& facts, const Scan& scan, const Decision* decision);
 };
 
+// Decomposed operators and libraries without kernels for distributed tensors have no facts: their
+// calls pass unrecorded.
 const OperatorFacts* DryRun::Impl::facts_of(const c10::OperatorHandle& op) {
   const auto [found, is_new] = known.try_emplace(op.operator_name());
   if (is_new) {
@@ -251,6 +253,7 @@ void DryRun::Impl::predict_replicated(const c10::OperatorHandle& op, const Opera
     prediction.outputs = rule->shapes(call);
     return;
   }
+  // Results that are no tensors, such as sizes, may still be known from shapes alone.
   torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
   try {
     prediction.outputs = outputs_on_meta(op, facts, call);

@@ -50,6 +50,7 @@ class DryRun {
   /// Returns the dry run of this thread; null if there is none.
   static DryRun* of_thread() noexcept;
 
+  /// Returns what happens to recorded operators.
   Mode mode() const noexcept;
 
   /// Sets the name that records use for a distributed tensor of the dry run and for its views.

@@ -20,6 +20,7 @@ struct Prediction {
   std::unique_ptr<Decision> decision;
   /// The layout of the results if there is no decision.
   Layout replicated;
+  /// The result is a copy that stands for a view.
   bool is_copy_of_view = false;
   /// Results that are not tensors.
   std::vector<c10::IValue> values;

@@ -14,6 +14,7 @@ namespace trireme::tensor {
 /// nested objects are destroyed innermost first.
 class PendingStrategy {
  public:
+  /// Makes `strategy` pending on this thread, instead of an outer one.
   explicit PendingStrategy(OperatorStrategy strategy);
   ~PendingStrategy();
   PendingStrategy(const PendingStrategy&) = delete;

@@ -11,8 +11,8 @@ namespace trireme::tensor {
 
 /// Why a mesh cannot shard a tensor in the wanted way, and what to do.
 struct Obstacle {
-  std::string what;
-  std::string hint;
+  std::string what;  ///< end of a message, after what was asked for
+  std::string hint;  ///< what to do
 };
 
 /// Returns nullopt if dims can be sharded into `parts`: one number for each dim, none below one.

@@ -193,6 +193,7 @@ void execute_together(const std::vector<const Action*>& actions,
   constexpr std::int64_t kAlignment = 64;
   const Action& first = *actions.front();
   const auto item = static_cast<std::int64_t>(in_flight.front()->tensor.element_size());
+  // Every tensor begins at the same alignment as one from LibTorch's allocator.
   const std::int64_t aligned = kAlignment / item;
   std::vector<std::int64_t> begins;
   std::int64_t slot = 0;
@@ -203,6 +204,7 @@ void execute_together(const std::vector<const Action*>& actions,
     slot = (end + aligned - 1) / aligned * aligned;
     has_gaps = has_gaps || action->has_gaps || slot != end;
   }
+  // No rank has anything to send, so that no collective is needed.
   if (slot == 0) {
     for (std::size_t index = 0; index < actions.size(); ++index) {
       exchange(*actions[index], *in_flight[index], {});

@@ -31,8 +31,8 @@ struct RedistributionStep {
   /// The operation of the step.
   enum class Kind { kAllGather, kAllToAll, kAllReduce, kReduceScatter, kSlice, kToPartial };
   Kind kind = Kind::kSlice;
-  int axis = 0;  ///< mesh axis whose placement changes
-  Layout from, to;
+  int axis = 0;           ///< mesh axis whose placement changes
+  Layout from, to;        ///< layouts before and after the step
   double bytes_sent = 0;  ///< by one rank
   double seconds = 0;     ///< estimated
 };

@@ -19,10 +19,10 @@ namespace trireme::tensor {
 /// A part of a contiguous tensor, in elements: `rows` rows of `row` elements, `stride` apart, the
 /// first at `offset`. In a slot of a buffer the rows follow one another without gaps.
 struct Block {
-  std::int64_t offset = 0;
-  std::int64_t rows = 1;
-  std::int64_t row = 0;
-  std::int64_t stride = 0;
+  std::int64_t offset = 0;  ///< first element of the first row
+  std::int64_t rows = 1;    ///< number of rows
+  std::int64_t row = 0;     ///< elements of a row
+  std::int64_t stride = 0;  ///< elements from one row to the next
 
   std::int64_t elements() const noexcept { return rows * row; }
 };
@@ -62,7 +62,7 @@ struct Action {
 struct Program {
   at::ScalarType dtype;
   at::MemoryFormat format;
-  Dims order;
+  Dims order;          ///< dims from the outermost in memory to the innermost
   Sizes local_sizes;   ///< of the given local tensor, in the order of its dims
   Sizes result_sizes;  ///< of the result, in the order of its dims
   std::vector<Action> actions;

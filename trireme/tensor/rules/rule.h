@@ -97,8 +97,8 @@ using LocalKernel = void (*)(LocalCall& call);
 /// Placements along one axis under which the local call is right: one for each input, and one for
 /// each output or a single one for all outputs.
 struct Strategy {
-  c10::SmallVector<Placement, 4> inputs;
-  c10::SmallVector<Placement, 2> outputs;
+  c10::SmallVector<Placement, 4> inputs;   ///< one for each tensor among the arguments
+  c10::SmallVector<Placement, 2> outputs;  ///< one for each result, or one for all
   /// Null if the operator itself runs on the local tensors. If several axes chose strategies and
   /// one of them has a kernel, the kernel runs once and looks at the layouts of all axes.
   LocalKernel kernel = nullptr;
@@ -109,7 +109,7 @@ struct Strategy {
 
 /// A call and one axis of its mesh.
 struct AxisCall {
-  const Call& call;
+  const Call& call;    ///< the call, in global shapes
   std::int64_t ranks;  ///< number of ranks along this axis
   /// Returns the number of parts that all axes together make of a dim of an input, if this axis
   /// shards it too.
@@ -181,8 +181,8 @@ struct Exchange {
 /// A call whose layouts are decided, before it runs on the rank at `coordinate`.
 struct DecidedCall {
   const Call& call;
-  c10::ArrayRef<Layout> inputs, outputs;
-  c10::IntArrayRef coordinate;
+  c10::ArrayRef<Layout> inputs, outputs;  ///< the layouts that were decided
+  c10::IntArrayRef coordinate;            ///< of the rank in the mesh
 };
 
 /// What is known of an operator. Only `strategies` is required.

@@ -80,6 +80,7 @@ void variance(LocalCall& call) {
     return reduced_across(at::sum(values, dims, /*keepdim=*/true), mesh, axes, comm::ReduceOp::kSum,
                           name);
   };
+  // Two passes: the difference of large sums would lose digits.
   const at::Tensor mean = sums(wide).div_(count);
   const at::Tensor squares = sums((wide - mean).square());
   const c10::IValue& given = call.argument(call.call().position("correction"));

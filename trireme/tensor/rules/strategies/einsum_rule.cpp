@@ -75,6 +75,7 @@ Rule einsum_rule(std::function<Indices(const Call&)> indices_of, const char* fam
     if (!indices.together.empty() && keeps_type(call, indices.together)) {
       made.push_back(partial_together(call, indices.together));
     }
+    // The general strategy that replicates everything would also gather inputs that are not read.
     if (!indices.unread.empty() || !indices.shape_only.empty()) {
       Strategy& whole = made.emplace_back();
       whole.inputs.assign(static_cast<std::size_t>(call.num_inputs()), Placement(Replicate{}));
@@ -166,6 +167,7 @@ c10::SmallVector<std::int64_t, 5> local_output_sizes(const LocalCall& call, int 
 at::Tensor output_of_empty_part(LocalCall& call, int output) {
   const at::Tensor& global = call.call().output(output);
   if (!global.defined()) return {};
+  // Several Partials of one layout commute, so any of them gives the neutral value.
   PartialOp op = PartialOp::kSum;
   for (const Placement& placement : call.output_layout(output).placements()) {
     if (placement.is_partial()) op = placement.op();
