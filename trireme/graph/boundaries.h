@@ -18,8 +18,8 @@ std::vector<int> last_uses(const Graph& graph);
 /// Returns why a graph cannot be cut at a boundary, in words that name the tensors; empty if it
 /// can.
 ///
-/// A tensor that crosses a boundary is another tensor on the other side. Two tensors that share
-/// memory and are both needed after the boundary must therefore not be written to after it, and a
+/// A tensor that crosses a boundary is another tensor on the other side. If two tensors share
+/// memory and are both needed after the boundary, neither may therefore be written to after it. A
 /// buffer must not be written to on both sides.
 std::string reason_against_cut(const Graph& graph, int boundary);
 

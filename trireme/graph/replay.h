@@ -57,10 +57,10 @@ class Piece {
   /// @param parts parts for RunOptions::around, in order, between boundaries that part_boundaries
   /// (parts/part.h) allows.
   ///
-  /// Throws UsageError for boundaries out of range, where the graph cannot be cut
-  /// (reason_against_cut, boundaries.h), and for tensors that the module does not have or has with
-  /// another shape. Throws it also for parts out of order, and for a part that reads a parameter
-  /// which forward writes to elsewhere.
+  /// Throws UsageError for boundaries out of range or where the graph cannot be cut
+  /// (reason_against_cut, boundaries.h). Throws it for tensors that the module does not have, or
+  /// has with another shape. Throws it also for parts out of order, and for a part that reads a
+  /// parameter which forward writes to elsewhere.
   Piece(std::shared_ptr<const Graph> graph, int begin, int end, const torch::nn::Module& module,
         const std::vector<Part>& parts = {});
 

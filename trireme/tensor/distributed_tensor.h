@@ -61,9 +61,9 @@ at::Tensor to_local(const at::Tensor& tensor);
 ///
 /// Differentiable if every rank computes the same with the result and so arrives at the same
 /// gradient: each rank keeps its own part of that gradient, and nothing is summed. If ranks compute
-/// different things with the result (as a contrastive loss does, with its own rows against all
-/// rows), their gradients differ and what is kept is wrong. In that case stay with distributed
-/// tensors, or use the differentiable collectives of comm/differentiable.h. With
+/// different things with the result, their gradients differ and what is kept is wrong. A
+/// contrastive loss of a rank's own rows against all rows is an example. In that case stay with
+/// distributed tensors, or use the differentiable collectives of comm/differentiable.h. With
 /// TRIREME_CHECK=values in the environment, backward compares the gradients of the ranks and throws
 /// UsageError where they differ.
 at::Tensor full(const at::Tensor& tensor);

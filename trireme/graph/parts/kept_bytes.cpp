@@ -52,8 +52,8 @@ class Memories {
 
   std::int64_t bytes(ValueId id) const { return graph_.value(graph_.value(id).memory).bytes(); }
 
-  // Returns true if a recomputation of operators `begin` to `end - 1` needs a copy of a buffer that
-  // it reads, because other operators write to the buffer.
+  // Returns true if a recomputation of operators `begin` to `end - 1` needs a copy of a buffer.
+  // That is so if it reads the buffer and other operators write to it.
   bool is_copied(ValueId id, int begin, int end) const {
     const Value& value = graph_.value(id);
     return graph_.value(value.memory).kind == ValueKind::kBuffer &&

@@ -26,10 +26,10 @@ struct TableOptions {
 /// other lines have all of these operators. Each operator and parameter counts once, a parameter
 /// with the operator that uses it first.
 ///
-/// The columns are the number of operators, the elements of parameters, the FLOPs of forward and of
-/// backward, the bytes of new memory for results, and the bytes kept for backward, including masks
-/// and statistics. Below the table stand the bytes of the inputs and the parameters with several
-/// names. Throws UsageError for a depth below 0 and for invalid boundaries.
+/// The columns are: number of operators; elements of parameters; FLOPs of forward; FLOPs of
+/// backward; bytes of new memory for results; bytes kept for backward. The last includes masks and
+/// statistics. Below the table stand the bytes of the inputs and the parameters with several names.
+/// Throws UsageError for a depth below 0 and for invalid boundaries.
 std::string module_table(const Graph& graph, const TableOptions& options = {});
 
 /// Returns a table of operators in the order in which they ran.

@@ -13,7 +13,7 @@ namespace trireme::tensor {
 bool commute(PartialOp a, PartialOp b);
 
 /// Throws UsageError where the value of a tensor in `layout` depends on the order in which axes are
-/// reduced, and where the dtype does not have a reduction.
+/// reduced. Throws it also where the dtype does not have a reduction.
 void check_partials(const Layout& layout, c10::ScalarType dtype);
 
 /// Returns the element that leaves any value unchanged to the bit when it is combined with it.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers that do not depend on the mesh. Every call takes one key from the generator, which
 // has the same seed on all ranks. Element i of the whole tensor is what Philox makes of the key and
-// i, so each rank draws its part alone, and a mesh of one rank draws the same values. (Salmon et
-// al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011; docs/design/numerics.md, rule 10.)
+// i. Each rank draws its part alone, and a mesh of one rank draws the same values. (Salmon et al.,
+// "Parallel random numbers: as easy as 1, 2, 3", SC 2011; docs/design/numerics.md, rule 10.)
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>

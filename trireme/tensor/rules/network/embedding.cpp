@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of embeddings and one_hot. If the rows of a weight are sharded (a parallel vocabulary),
-// every rank looks up the indices of its own rows, and the results are a Partial sum. The gradient
-// of a row is computed where the row is. Embedding bags run on whole tensors.
+// every rank looks up the indices of its own rows. The results are a Partial sum. The gradient of a
+// row is computed where the row is. Embedding bags run on whole tensors.
 #include <ATen/ops/embedding.h>
 
 #include <trireme/base/error.h>
@@ -105,8 +105,8 @@ std::vector<at::Tensor> embedding_shape(const Call& call) {
   return {call.input(0).new_empty(sizes)};
 }
 
-// The arguments are the gradient, the indices, the number of rows, the padding index, and a flag
-// that divides gradients by the frequency of an index, which takes all indices.
+// The arguments are the gradient, the indices, the number of rows, the padding index, and a flag.
+// The flag divides gradients by the frequency of an index, which needs all indices.
 void embedding_backward(LocalCall& call) {
   const at::Tensor grad = call.tensor(0);
   const at::Tensor indices = call.tensor(1);

@@ -126,8 +126,8 @@ std::vector<at::Tensor> padded_shape(const Call& call) {
   return {resized(input, last)};
 }
 
-// Adds the strategy that shards a dim whose size in the result is a multiple of that in the input,
-// or the reverse, if both sizes divide evenly.
+// Adds the strategy that shards a dim of input and result, if both sizes divide evenly. The size of
+// one is a multiple of that of the other.
 void add_multiple(const AxisCall& axis, std::int64_t dim, std::vector<Strategy>& all) {
   const std::int64_t parts = axis.parts(0, dim);
   const std::int64_t from = axis.call.input(0).size(dim);

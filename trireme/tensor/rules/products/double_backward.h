@@ -23,9 +23,9 @@ std::tuple<at::Tensor, at::Tensor> matmul_backward_recorded(const at::Tensor& gr
                                                             const at::Tensor& other,
                                                             std::array<bool, 2> is_wanted);
 
-/// Returns the gradients of the factors of `self . other`, given the gradient of the product: grad
-/// . other^T and self^T . grad, summed over broadcast dims. A gradient that is not wanted is
-/// undefined.
+/// Returns the gradients of the factors of `matmul(self, other)`, given the gradient of the
+/// product: `matmul(grad, other^T)` and `matmul(self^T, grad)`, summed over broadcast dims. A
+/// gradient that is not wanted is undefined.
 std::tuple<at::Tensor, at::Tensor> gradients_of_matmul(const at::Tensor& grad,
                                                        const at::Tensor& self,
                                                        const at::Tensor& other,

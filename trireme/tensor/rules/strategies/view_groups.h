@@ -22,9 +22,9 @@ struct ViewGroup {
 std::vector<ViewGroup> view_groups(c10::ArrayRef<std::int64_t> from,
                                    c10::ArrayRef<std::int64_t> to);
 
-/// Returns the dim of the view that is sharded if `dim` is sharded into `parts`, such that every
-/// rank's part of the view is a view of its part. Returns -1 if there is none. It is the outermost
-/// dim of a group if the sizes on both sides divide by `parts`, or if both dims have the same size.
+/// Returns the dim of the view that is sharded if `dim` is sharded into `parts`. Every rank's part
+/// of the view is then a view of its part. Returns -1 if there is none. It is the outermost dim of
+/// a group if the sizes on both sides divide by `parts`, or if both dims have the same size.
 int cut_of_view(c10::ArrayRef<std::int64_t> from, c10::ArrayRef<std::int64_t> to, int dim,
                 std::int64_t parts);
 
