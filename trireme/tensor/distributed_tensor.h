@@ -25,7 +25,7 @@ bool has_layout(const at::Tensor& tensor);
 /// reduced values and their layout. Throws UsageError for a plain tensor.
 Layout layout_of(const at::Tensor& tensor);
 
-/// Makes a distributed tensor of a plain one. Every rank of the mesh gives all of the values, and
+/// Makes a distributed tensor from a plain one. Every rank of the mesh gives all of the values, and
 /// keeps a copy of its own part. With a Partial placement coordinate 0 gets the value and the other
 /// coordinates get the neutral element.
 ///

@@ -33,8 +33,7 @@ DeviceMesh devices_mesh(const comm::Group& group);
 
 /// Returns the layout of a tensor whose dims are sharded into `parts`. Axes of the mesh are used
 /// from the first; on the axes that are left the tensor is replicated. On a mesh of one rank it is
-/// the replicated layout. Use it for parameters that should lie as the operators that use them need
-/// them.
+/// the replicated layout. Use it to give parameters the layout that the operators on them need.
 ///
 /// Throws UsageError where a number is below one, where their product does not divide the number of
 /// devices, and where no combination of axes gives these numbers.
@@ -78,10 +77,10 @@ class StrategyOfNextOperator {
 ///
 /// Each input is redistributed to the layout that the strategy asks for, by the cheapest path. A
 /// strategy may use fewer devices than there are if their number divides; the input is replicated
-/// over the others. If the operator's rule allows several layouts, the one that moves the least
-/// data is taken. The output has the layout that the rule gives it; an output that is Partial stays
-/// so until an operator needs its values. The gradient of an input is redistributed to the layout
-/// that the input had.
+/// over the others. If the operator's rule allows several layouts, the cheapest to reach is taken.
+/// The output has the layout that the rule gives it; an output that is Partial stays so until an
+/// operator needs its values. The gradient of an input is redistributed to the layout that the
+/// input had.
 ///
 /// These operators do not count as the first one: operators on numbers and on tensors without dims,
 /// factories such as zeros_like, and views, unless the strategy has a single tuple. A composite

@@ -40,7 +40,7 @@ class NumberedRandom {
 
  private:
   const at::Generator* outer_ = nullptr;
-  at::Generator generator_;  // an own one on CPU, otherwise the device's
+  at::Generator generator_;  // its own on CPU, otherwise the device's
   at::Tensor state_;         // the former state of the device's generator
   std::optional<c10::impl::IncludeDispatchKeyGuard> include_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contractions: sums of products in the notation of einsum. The letters that inputs and outputs
-// share give all strategies of matrix products, convolutions and their backwards.
+// share determine all strategies of matrix products, convolutions and their backwards.
 #pragma once
 
 #include <trireme/tensor/rules/rule.h>
