@@ -83,10 +83,10 @@ class StrategyOfNextOperator {
 /// input had.
 ///
 /// These operators do not count as the first one: operators on numbers and on tensors without dims,
-/// factories such as zeros_like, and views, unless the strategy has a single tuple. A composite
-/// operator counts as the operator that it calls (docs/guide/operator-strategies.md). On plain
-/// tensors the strategy has no effect, and on a mesh of one rank nothing is sharded, so the same
-/// program runs on a single process.
+/// factories such as zeros_like, and views. Views do count if the strategy has a single tuple. A
+/// composite operator counts as the operator that it calls (docs/guide/operator-strategies.md). On
+/// plain tensors the strategy has no effect, and on a mesh of one rank nothing is sharded, so the
+/// same program runs on a single process.
 ///
 /// Collective over the mesh: every rank gives the same strategy. Throws UsageError where the
 /// strategy does not fit the operator's tensors, the number of devices or the operator's rule;
@@ -108,8 +108,7 @@ decltype(auto) with_strategy(OperatorStrategy strategy, Call&& call) {
 /// parallel: inputs that are no parameters are sharded along dim 0 over all devices, and all other
 /// inputs are replicated. A parameter is a leaf that requires a gradient.
 ///
-/// In the following cases an operator takes the layouts of its inputs as they are, or the cheapest
-/// that its rule allows:
+/// In the following cases an operator takes the layouts that cost least:
 ///   - the operator's rule does not allow sharding along dim 0;
 ///   - the number of devices does not divide the size of dim 0;
 ///   - the result would not be sharded along dim 0, unless it has no dims, such as a loss;
