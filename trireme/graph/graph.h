@@ -98,8 +98,8 @@ struct Node {
   std::int64_t bytes = 0;     ///< bytes of new memory for its outputs
   /// The values that its part of backward reads, each once: inputs, results and buffers.
   std::vector<ValueId> saved;
-  std::int64_t saved_bytes =
-      0;  ///< of what it keeps for backward beside values (masks, statistics)
+  /// Bytes that it keeps for backward beside values: masks, statistics.
+  std::int64_t saved_bytes = 0;
 
   /// Returns the name with overload, such as `aten::add.Tensor`.
   std::string name() const;

@@ -30,8 +30,8 @@ class FakeTensors {
  private:
   struct Before {
     at::Tensor tensor;
-    c10::intrusive_ptr<c10::TensorImpl> impl;  // of one that was plain
-    at::Tensor local;                          // of one that was distributed
+    c10::intrusive_ptr<c10::TensorImpl> impl;  // former impl of a plain tensor
+    at::Tensor local;                          // former local tensor of a distributed one
     Layout layout;
     at::Tensor gradient;
     std::int64_t version = 0;

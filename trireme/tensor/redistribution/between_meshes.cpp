@@ -127,7 +127,7 @@ class Side {
 // Throws unless the mesh was made of `world`, as far as this rank can see.
 void check_mesh(const Layout& layout, const comm::Group& world) {
   const DeviceMesh mesh = layout.mesh();
-  mesh.group();  // throws where there are no ranks behind it
+  mesh.group();  // throws if the mesh has no ranks
   const c10::ArrayRef<int> ranks = mesh.ranks();
   const auto place = std::ranges::find(ranks, world.rank());
   const bool is_inside = place != ranks.end() && mesh.contains_this_rank() &&
