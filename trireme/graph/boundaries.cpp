@@ -11,24 +11,25 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// A tensor over time: its values in their order.
+// A tensor over time: its values in the order of the writes to it.
 struct Object {
   ValueId first = kNoValue;
   std::vector<ValueId> versions;
 };
 
-// Tensors that lie in the same memory.
+// Tensors that share memory.
 struct Memory {
   std::vector<Object> objects;
   int last_write = -1;
 };
 
+// Returns true if the value belongs to the module and is not made by an operator.
 bool is_of_module(const Value& value) {
   return value.kind == ValueKind::kParameter || value.kind == ValueKind::kBuffer ||
          value.kind == ValueKind::kConstant;
 }
 
-// Only those that are written to can be in the way.
+// Returns the memories that operators write to. Others cannot prevent a cut.
 std::vector<Memory> written_memories(const Graph& graph) {
   std::map<ValueId, Memory> all;
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
@@ -67,7 +68,7 @@ class Boundaries {
   }
 
  private:
-  // The value that an object has at the boundary, if it is there yet and needed afterwards.
+  // Returns the value that a tensor has at the boundary, if it exists and is needed after it.
   ValueId handed_over(const Object& object, int boundary) const {
     ValueId current = kNoValue;
     int last_use = -1;
@@ -89,6 +90,7 @@ class Boundaries {
       is_any_moved = is_any_moved || graph_.value(value).node >= 0;
       is_any_of_module = is_any_of_module || is_of_module(graph_.value(object.first));
     }
+    // Both sides use the module's own tensor, but a moved view of it would be a copy.
     if (is_any_moved && is_any_of_module) {
       return join_message(names(needed), needed.size() == 1 ? " lies" : " lie",
                           " in memory of the module that ", graph_.describe(memory.last_write),
@@ -138,6 +140,7 @@ std::vector<std::string> reasons_against_cuts(const Graph& graph) {
 
 std::vector<std::int64_t> bytes_across(const Graph& graph) {
   const std::vector<int> last = last_uses(graph);
+  // A value counts from the boundary after its operator to the one before its last use.
   std::vector<std::int64_t> change(graph.nodes.size() + 2, 0);
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
     const Value& value = graph.values[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a graph can be cut in two: what lies before and after a boundary, and why it may not be.
-// Boundary i lies before operator i.
+// Where a graph can be cut in two, why it cannot be cut elsewhere, and what crosses a cut. Boundary
+// i lies before operator i.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -11,20 +11,23 @@
 
 namespace trireme::graph {
 
-/// For each value the operator that uses it last, as an input or to write to it; the number of
-/// operators where it is a result, and -1 where nothing uses it.
+/// Returns for each value the last operator that reads it or writes to it. The entry is the number
+/// of operators if forward returns the value, and -1 if nothing uses it.
 std::vector<int> last_uses(const Graph& graph);
 
-/// What cannot be handed over at a boundary, in words that name the tensors; empty where a cut is
-/// possible. A tensor that is handed over is another tensor on the other side: where two that share
-/// memory are needed there, neither may be written to afterwards, and a buffer may not be written
-/// to on both sides.
+/// Returns why a graph cannot be cut at a boundary, in words that name the tensors; empty if it
+/// can.
+///
+/// A tensor that crosses a boundary is another tensor on the other side. If two tensors share
+/// memory and are both needed after the boundary, neither may therefore be written to after it. A
+/// buffer must not be written to on both sides.
 std::string reason_against_cut(const Graph& graph, int boundary);
 
-/// The same for all boundaries, 0 and the number of operators included.
+/// Returns the reasons for all boundaries, from 0 to the number of operators.
 std::vector<std::string> reasons_against_cuts(const Graph& graph);
 
-/// The bytes of what operators before a boundary make and operators after it or results need.
+/// Returns for each boundary the bytes of values that operators before it make and that operators
+/// after it, or the results, need.
 std::vector<std::int64_t> bytes_across(const Graph& graph);
 
 }  // namespace trireme::graph

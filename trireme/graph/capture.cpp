@@ -29,7 +29,7 @@
 namespace trireme::graph {
 namespace {
 
-// Operators on tensors that have values draw while they are recorded; nobody is to notice.
+// Restores the default generator: operators on tensors with values draw from it during capture.
 class KeptGenerator {
  public:
   KeptGenerator() : generator_(at::detail::getDefaultCPUGenerator()) {
@@ -67,7 +67,8 @@ at::Tensor without_values(const at::Tensor& like, const Layout& replicated) {
   return tensor;
 }
 
-// With one rank every layout is: what no rule knows is taken as it is where all are replicated.
+// Sets the layouts of results to replicated. With a single rank every layout is replicated, and
+// operators without a rule accept replicated tensors only.
 void replicate(c10::ArrayRef<c10::IValue> made, const Layout& replicated) {
   const auto change = [&](const at::Tensor& tensor) {
     if (tensor::is_wrapper(tensor)) tensor::distributed_meta(tensor).layout = replicated;
@@ -79,7 +80,8 @@ void replicate(c10::ArrayRef<c10::IValue> made, const Layout& replicated) {
   }
 }
 
-// Hooks that users have set on the gradients of parameters: they are not to see one without values.
+// Removes the hooks that users set on gradients of parameters while it lives. They must not see
+// gradients without values.
 class HooksAside {
  public:
   explicit HooksAside(const std::vector<at::Tensor>& leaves) {
@@ -105,7 +107,7 @@ class HooksAside {
     Hooks hooks;
   };
 
-  // A Node lets them be added and read, not taken out.
+  // A Node has functions to add and read hooks, but none to remove them.
   static Hooks& hooks_of(torch::autograd::Node& node) {
     return const_cast<Hooks&>(node.tensor_pre_hooks());
   }
@@ -113,7 +115,7 @@ class HooksAside {
   std::vector<Aside> all_;
 };
 
-// From the first result alone: it is the loss.
+// Runs the backward of the first result, which is taken to be the loss.
 void record_backward(const Graph& graph, const at::Tensor& loss,
                      const std::vector<at::Tensor>& leaves, const Layout& replicated) {
   std::vector<at::Tensor> inputs;
@@ -176,7 +178,7 @@ Graph capture(torch::nn::Module& module, const Forward& forward,
     const detail::Recorder::Recording recording(recorder);
     try {
       results = forward(given);
-    } catch (const c10::Error& error) {  // of a check between operators
+    } catch (const c10::Error& error) {  // thrown between operators, such as by TORCH_CHECK
       detail::refuse_failed("forward" + recorder.after(), error.what_without_backtrace());
     }
   }

@@ -17,7 +17,7 @@
 namespace trireme::graph {
 namespace {
 
-// What a module or mark that is listed has in the graph.
+// A listed module or mark, and its operators.
 struct Listed {
   std::string what;  // `module layer1`, `mark middle`
   int stage = 0;
@@ -67,7 +67,7 @@ void check_module(const Graph& graph, const std::string& module) {
   }
 }
 
-// In the order in which forward comes to them.
+// Returns what is listed, in the order in which forward reaches it.
 std::vector<Listed> listed_in_order(const Graph& graph, std::span<const ModuleStage> stages) {
   std::vector<Listed> all;
   for (const auto& [name, stage] : stages) {
@@ -103,11 +103,11 @@ void check_numbers(const Graph& graph, std::span<const ModuleStage> stages) {
   }
 }
 
-// Where stage 0 is not listed, it is what runs before stage 1.
+// Throws if stage 0 is not listed and nothing runs before stage 1.
 void check_first(const std::vector<Listed>& listed) {
   const Listed& first = listed.front();
   if (first.stage != 1 || first.extent.first > 0) return;
-  if (std::ranges::find(listed, 0, &Listed::stage) != listed.end()) return;  // in the wrong order
+  if (std::ranges::find(listed, 0, &Listed::stage) != listed.end()) return;  // check_order throws
   throw UsageError(
       join_message("nothing runs before ", first.what, ", which is listed for stage 1"),
       "list it for stage 0, and a later one for stage 1");
@@ -131,7 +131,7 @@ void check_order(const Graph& graph, const Listed& before, const Listed& after) 
 
 double cost_of(const Node& node) { return node.flops + node.backward_flops; }
 
-// The costliest of stages is to be as cheap as possible: dynamic programming over boundaries.
+// Minimizes the cost of the most expensive stage by dynamic programming over boundaries.
 class Balance {
  public:
   Balance(const Graph& graph, int num_stages)
@@ -159,8 +159,8 @@ class Balance {
   std::size_t num() const { return places_.size(); }
   double cost(std::size_t begin, std::size_t end) const { return costs_[end] - costs_[begin]; }
 
-  // best[i]: of the stages so far, which end at place i. It grows with i, so where the last stage
-  // begins is found by halving.
+  // best[i] is the lowest cost of the most expensive of the stages so far if they end at place i.
+  // It grows with i, so binary search finds where the last stage begins.
   double smallest_bound() const {
     std::vector<double> best = costs_;
     for (int stage = 1; stage < num_stages_; ++stage) {
@@ -184,7 +184,7 @@ class Balance {
     return best.back();
   }
 
-  // Of all ways under the bound the one across whose boundaries the fewest bytes go.
+  // Returns the boundaries with the fewest bytes across them, of all with no stage above the bound.
   std::vector<int> fewest_bytes(double bound) const {
     constexpr auto kNever = std::numeric_limits<std::int64_t>::max();
     std::vector<std::vector<std::size_t>> from;
@@ -193,7 +193,7 @@ class Balance {
     for (int stage = 0; stage < num_stages_; ++stage) {
       std::vector<std::int64_t> next(num(), kNever);
       std::vector<std::size_t>& row = from.emplace_back(num(), 0);
-      std::deque<std::size_t> window;  // of beginnings, the best in front
+      std::deque<std::size_t> window;  // candidates for the beginning, the best in front
       std::size_t first = 0;
       for (std::size_t end = 1; end < num(); ++end) {
         const std::size_t added = end - 1;
@@ -223,8 +223,8 @@ class Balance {
 
   int num_stages_;
   std::vector<std::int64_t> bytes_;
-  std::vector<int> places_;    // where cuts are possible, both ends included
-  std::vector<double> costs_;  // of all operators before each
+  std::vector<int> places_;    // boundaries where cuts are possible, both ends included
+  std::vector<double> costs_;  // for each place the cost of all operators before it
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages of a graph: from a list of modules and marks, or of equal cost.
+// Divides a graph into stages: at given modules and marks, or into parts of equal cost.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -11,40 +11,49 @@
 
 namespace trireme::graph {
 
-/// A module by its path in the tree, or a mark by its name (mark.h), and the stage that it belongs
-/// to.
+/// A module by its path in the tree, or a mark by its name (mark.h), with the number of its stage.
 using ModuleStage = std::pair<std::string, int>;
 
-/// The operators of a module: first to last, both included.
+/// The range of operators of a module; both ends are included.
 struct Extent {
-  int first = -1;
-  int last = -1;
+  int first = -1;  ///< first operator
+  int last = -1;   ///< last operator
 };
 
-/// From the first operator that touches one of the module's parameters or buffers to the last that
-/// touches one for the first time: a weight that is used again later (a module that is called
-/// twice) does not reach further. Of a weight that several modules have registered (tied
-/// embeddings) each has its own uses. Of a mark, the first operator after it. Throws UsageError for
-/// a name that no module or mark has, with the nearest that one has and all marks, for modules
-/// without parameters or that forward does not call, and for a mark at the end.
+/// Returns the operators of a module or mark.
+///
+/// For a module, the range begins with the first operator on one of its parameters or buffers. It
+/// ends with the last operator that uses one of them for the first time. A module that is called
+/// twice therefore ends with its first call. If several modules register one weight (tied
+/// embeddings), each has its own uses. For a mark, it is the first operator after the mark.
+///
+/// Throws UsageError for a name that no module or mark has; the error lists the nearest name and
+/// all marks. Throws it also for a module without parameters, for one that forward does not call,
+/// and for a mark after the last operator.
 Extent extent_of(const Graph& graph, const std::string& name);
 
-/// `module layer1`, or `mark middle` where a mark has that name: for messages.
+/// Returns `module layer1`, or `mark middle` if a mark has that name; for messages.
 std::string describe_place(const Graph& graph, const std::string& name);
 
-/// The boundaries of stages: stage s has the operators from boundary s to s + 1, so there is one
-/// boundary more than stages. A stage begins with the first operator that touches its modules, or
-/// comes after its mark; modules that are not listed and operators without parameters stay with
-/// what is before them. Where nothing is listed for stage 0, it is what runs before stage 1.
-/// Throws UsageError as extent_of; for stages that are not numbered from 0 or 1 without gaps in the
-/// order in which forward comes to them, or whose modules lie between each other's; and where a cut
-/// is not possible (boundaries.h).
+/// Returns the boundaries of the listed stages. Stage s has the operators from boundary s up to
+/// boundary s + 1, so there is one more boundary than stages.
+///
+/// A stage begins with the first operator of its modules, or after its mark. Modules that are not
+/// listed and operators without parameters belong to the stage before them. If nothing is listed
+/// for stage 0, it is what runs before stage 1.
+///
+/// Throws UsageError as extent_of does, and in these cases:
+///   - stages are not numbered from 0 or 1 without gaps, in the order in which forward reaches
+///     them;
+///   - modules of different stages overlap;
+///   - the graph cannot be cut at a boundary (boundaries.h).
 std::vector<int> cut(const Graph& graph, std::span<const ModuleStage> stages);
 
-/// Boundaries of `num_stages` stages, the costliest of which is as cheap as possible: in FLOPs of
-/// forward and backward, or in bytes of results where nothing counts FLOPs. Among equals those
-/// across which the fewest bytes go. O(stages * operators * log(operators)). Throws UsageError
-/// where there are too few places to cut.
+/// Returns boundaries of `num_stages` stages whose most expensive stage is as cheap as possible.
+/// The cost is the FLOPs of forward and backward, or the bytes of results if no operator counts
+/// FLOPs. Of equally good solutions it takes one with the fewest bytes across boundaries. Takes
+/// O(stages * operators * log(operators)) time. Throws UsageError if there are too few places to
+/// cut.
 std::vector<int> balance(const Graph& graph, int num_stages);
 
 }  // namespace trireme::graph

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module's forward and loss as a list of operators in the order in which they ran: what each was
-// given, what it gave, which module of the tree it belongs to, what it costs.
-// docs/design/capture.md says how it comes to be and what can be done with it.
+// Graph: the forward pass and loss of a module as a list of operators in the order in which they
+// ran. It records inputs, outputs, module and cost of each operator. How it is made and used:
+// docs/design/capture.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,137 +16,145 @@
 
 namespace trireme::graph {
 
-/// A place in Graph::values.
+/// An index into Graph::values.
 using ValueId = int;
-/// A tensor that is not defined.
+/// Stands for an undefined tensor.
 inline constexpr ValueId kNoValue = -1;
 
+/// Where a value comes from.
 enum class ValueKind { kInput, kParameter, kBuffer, kConstant, kResult };
 
-/// A tensor between two writes to it: an operator that writes to a tensor makes a new value of it.
+/// A tensor between two writes to it. An operator that writes to a tensor makes a new value of it.
 struct Value {
   ValueKind kind = ValueKind::kResult;
-  /// Of a parameter or buffer its name in the module; else what errors call it: `input 1`,
-  /// `constant 0`, `result of aten::relu (operator 12)`.
+  /// The name of a parameter or buffer in the module. For other values a description for messages:
+  /// `input 1`, `constant 0`, `result of aten::relu (operator 12)`.
   std::string name;
-  /// Of a parameter or buffer all its names, more than one where modules share it.
+  /// All names of a parameter or buffer; several if modules share it. Empty for other values.
   std::vector<std::string> names;
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   at::ScalarType dtype = at::kFloat;
   bool requires_grad = false;
-  int node = -1;  ///< whose result it is, or that wrote it last; -1 for what was there before
-  /// The first value of the same tensor; itself where nothing had written to it.
+  int node = -1;  ///< operator that made it or wrote to it; -1 if it existed before forward
+  /// The first value of the same tensor; its own id if nothing has written to it.
   ValueId object = kNoValue;
-  /// The first value whose memory it lies in: views and what they are views of have the same.
+  /// The first value in the same memory. A view and its base have the same.
   ValueId memory = kNoValue;
-  /// What it is a view of; the nearest that the graph has.
+  /// The nearest value that it is a view of; kNoValue if it is no view.
   ValueId view_of = kNoValue;
-  /// Whether backward reads it, so that its memory stays until then.
+  /// True if backward reads it, so that its memory is kept until then.
   bool is_saved = false;
-  /// Of a constant the tensor itself; its values are never changed.
+  /// The tensor of a constant, whose values never change; undefined for other values.
   at::Tensor constant;
 
+  /// Returns the size in bytes, from sizes and dtype.
   std::int64_t bytes() const;
 };
 
-/// What an operator wrote to.
+/// A write of an operator to a tensor: the values before and after it.
 struct Write {
-  ValueId before = kNoValue;
-  ValueId after = kNoValue;
+  ValueId before = kNoValue;  ///< the value that is overwritten
+  ValueId after = kNoValue;   ///< the value that the write makes
 };
 
-/// How LibTorch's automatic mixed precision is set, on the processor and CUDA.
+/// The settings of LibTorch's autocast; index 0 is the CPU, index 1 CUDA.
 struct AutocastState {
   std::array<bool, 2> is_enabled = {};
   std::array<at::ScalarType, 2> dtype = {};
+  /// True if casts of parameters are cached within an autocast region.
   bool keeps_casts = true;
 
   bool operator==(const AutocastState&) const = default;
   bool is_any_enabled() const noexcept { return is_enabled[0] || is_enabled[1]; }
 
-  /// Of this thread.
+  /// Returns the settings of this thread.
   static AutocastState now();
+  /// Applies the settings to this thread.
   void set() const;
 };
 
-/// One operator that the code of the modules called; what it is made of is not taken apart.
+/// One operator that the code of the modules called. Composite operators are recorded whole.
 struct Node {
   explicit Node(const c10::OperatorHandle& its_op) : op(its_op) {}
 
-  c10::OperatorHandle op;
-  /// As they were given, without tensors: in their places are None and empty lists.
+  c10::OperatorHandle op;  ///< the operator in LibTorch's dispatcher
+  /// The arguments without tensors: None and empty lists are in their places.
   std::vector<c10::IValue> arguments;
-  /// For each argument the tensors in it: one, or those of a list.
+  /// For each argument the tensors in it: one, or the elements of a list.
   std::vector<std::vector<ValueId>> inputs;
-  /// Every tensor returned, lists element by element. One that was given is the value that it was,
-  /// or is after the write.
+  /// Every returned tensor, lists element by element. A returned argument has the value that it
+  /// had, or the value after the write.
   std::vector<ValueId> outputs;
-  /// Declared by the operator, and the running statistics of norms in training.
+  /// The writes that the schema declares, and those to running statistics of norms in training.
   std::vector<Write> writes;
-  /// The module whose code called it, by path; empty is the outermost one or code around it.
+  /// Path of the module whose code called it; empty for the outermost module and code around it.
   std::string module;
-  bool grad_mode = true;
-  AutocastState autocast;
-  bool is_random = false;  ///< draws random numbers
-  double flops = 0;
-  double backward_flops = 0;  ///< of what its share of backward runs
-  std::int64_t bytes = 0;     ///< of new memory for its outputs
-  /// What its share of backward reads, each once: results and inputs of operators, and buffers.
+  bool grad_mode = true;      ///< gradients were enabled
+  AutocastState autocast;     ///< autocast as it was set
+  bool is_random = false;     ///< draws random numbers
+  double flops = 0;           ///< FLOPs of forward
+  double backward_flops = 0;  ///< FLOPs of its part of backward
+  std::int64_t bytes = 0;     ///< bytes of new memory for its outputs
+  /// The values that its part of backward reads, each once: inputs, results and buffers.
   std::vector<ValueId> saved;
-  std::int64_t saved_bytes =
-      0;  ///< of what it keeps for backward beside values (masks, statistics)
+  /// Bytes that it keeps for backward beside values: masks, statistics.
+  std::int64_t saved_bytes = 0;
 
-  /// With overload: `aten::add.Tensor`.
+  /// Returns the name with overload, such as `aten::add.Tensor`.
   std::string name() const;
 };
 
-/// A module of the tree.
+/// A module of the tree and its state.
 struct ModuleState {
-  std::string path;  ///< empty for the outermost
-  std::string type;  ///< such as `torch::nn::LinearImpl`
-  bool is_training = true;
+  std::string path;         ///< empty for the outermost module
+  std::string type;         ///< such as `torch::nn::LinearImpl`
+  bool is_training = true;  ///< train() or eval()
 };
 
 /// A place that the code named with trireme::mark (mark.h).
 struct Mark {
-  /// As it was given; with a number, `middle.1`, where a module or an earlier mark is called so.
+  /// The given name. It gets a number (`middle.1`) if a module or an earlier mark has the same
+  /// name.
   std::string name;
-  int node = 0;  ///< the first operator after it; the number of operators where none is
-  /// The tensor that was given; kNoValue for one that no operator here knows.
+  int node = 0;  ///< first operator after it; the number of operators if there is none
+  /// The given tensor; kNoValue if no operator of the graph made or used it.
   ValueId value = kNoValue;
-  /// The innermost module that has the operators before and after it.
+  /// The innermost module that contains the operators before and after it.
   std::string module;
 
   bool operator==(const Mark&) const = default;
 };
 
+/// A recorded forward pass. A plain value: it may be copied, and read by several threads.
 struct Graph {
-  std::vector<Value> values;
-  std::vector<Node> nodes;
-  /// In the order in which they were given.
+  std::vector<Value> values;  ///< all tensors, in the order in which they appeared
+  std::vector<Node> nodes;    ///< all operators, in the order in which they ran
+  /// The inputs, in the order in which they were given.
   std::vector<ValueId> inputs;
-  /// What forward returned.
+  /// The tensors that forward returned.
   std::vector<ValueId> results;
-  /// In the module's order, each once.
+  /// The parameters in the module's order, each once.
   std::vector<ValueId> parameters;
+  /// The buffers in the module's order, each once.
   std::vector<ValueId> buffers;
-  /// The outermost first.
+  /// The modules of the tree, the outermost first.
   std::vector<ModuleState> modules;
-  /// In the order in which forward came to them.
+  /// The marks, in the order in which forward reached them.
   std::vector<Mark> marks;
-  /// False where it was read from a file (show/graph_text.h): to look at, balance and cut, not to
-  /// run.
+  /// False for a graph that was read from a file (show/graph_text.h). It can be shown, balanced and
+  /// cut, but not run.
   bool can_run = true;
 
+  /// Returns the number of operators.
   int num_nodes() const noexcept { return static_cast<int>(nodes.size()); }
   const Node& node(int index) const { return nodes.at(static_cast<std::size_t>(index)); }
   const Value& value(ValueId id) const { return values.at(static_cast<std::size_t>(id)); }
 
-  /// Every tensor that a node is given, each once.
+  /// Returns every tensor that a node is given, each once.
   std::vector<ValueId> inputs_of(int node) const;
 
-  /// `operator 12, aten::relu of layer1.0`.
+  /// Returns text such as `operator 12, aten::relu of layer1.0`.
   std::string describe(int node) const;
 };
 

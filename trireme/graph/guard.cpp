@@ -13,6 +13,7 @@
 namespace trireme::graph {
 namespace {
 
+// Returns an argument as text that is different for different values: doubles have all digits.
 std::string text_of(const c10::IValue& value) {
   TextWriter text;
   if (value.isDouble()) {
@@ -28,6 +29,8 @@ std::string shape_of(const Value& value) {
                       c10::IntArrayRef(value.strides));
 }
 
+// Compares two graphs: first modules and inputs, then operators in the order in which they ran. The
+// first difference is usually the cause of all later ones.
 class Comparison {
  public:
   Comparison(const Graph& before, const Graph& after) : before_(before), after_(after) {}
@@ -79,6 +82,7 @@ class Comparison {
     const Node& was = before_.node(index);
     const Node& is = after_.node(index);
     const std::string place = before_.describe(index);
+    // Ids of values are comparable because everything before this operator is equal.
     if (was.op != is.op || was.module != is.module) {
       return join_message(place, " is now ", after_.describe(index));
     }
@@ -124,6 +128,7 @@ std::string capture_key(const torch::nn::Module& module, const std::vector<at::T
   for (const at::Tensor& input : inputs) {
     key << ' ' << input.scalar_type() << input.sizes() << (input.requires_grad() ? 'g' : '-');
   }
+  // Each node records the autocast settings under which it ran.
   const AutocastState autocast = AutocastState::now();
   for (std::size_t i = 0; i < autocast.is_enabled.size(); ++i) {
     if (autocast.is_enabled[i]) key << " autocast" << i << autocast.dtype[i];

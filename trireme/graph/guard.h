@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a record is still true: what forward depends on is compared by a key, and a graph with
-// one recorded anew.
+// Tells when a graph is out of date: by a key of what forward depends on, and by comparing it with
+// a graph that was recorded anew.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -16,14 +16,14 @@ class Module;
 
 namespace trireme::graph {
 
-/// Equal for runs that one graph is good for, as far as can be seen from outside: whether each
-/// module is in training, shapes, dtypes and requires_grad of inputs, and autocast. For a map of
-/// graphs.
+/// Returns a key that is equal for runs that can use one graph, as far as can be seen from outside.
+/// It contains the training flag of each module, the shapes, dtypes and requires_grad of the
+/// inputs, and the autocast settings. Meant for a map of graphs.
 std::string capture_key(const torch::nn::Module& module, const std::vector<at::Tensor>& inputs);
 
-/// Says in words what the first operator is in which two graphs differ, and in what: another
-/// operator, other arguments, inputs or shapes, another module. Empty where they are the same.
-/// Constants count by shape, not by their values.
+/// Returns a description of the first difference between two graphs: another module, input,
+/// operator, argument or shape. Empty if they are the same. Constants are compared by shape, not by
+/// value.
 std::string first_difference(const Graph& before, const Graph& after);
 
 }  // namespace trireme::graph

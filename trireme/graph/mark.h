@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names a place in a module's code, for where code has no modules of its own to name.
+// Names a place in forward, for code that has no modules to name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,9 +8,9 @@
 
 namespace trireme {
 
-/// Gives `tensor` back, the same one, and names the place in forward at which it is called. Where
-/// forward is captured (graph::capture, Pipeline), what runs afterwards can be given to a stage by
-/// this name as if it were a module's path, and tables and pictures show it:
+/// Returns `tensor` unchanged, and names the place in forward where it is called. If forward is
+/// captured (graph::capture, Pipeline), a stage can begin at this place: the name is used like the
+/// path of a module. Tables and pictures show the name:
 ///
 ///     at::Tensor forward(at::Tensor x) {
 ///       x = torch::relu(torch::linear(x, weight1));
@@ -20,11 +20,12 @@ namespace trireme {
 ///
 ///     plan.stages = {{"second half", 1}};
 ///
-/// Elsewhere it does nothing: no copy, nothing in autograd. A name that a module or an earlier mark
-/// has already, as where code runs twice, gets a number: `second half.1`. The place counts in the
-/// order in which operators run; `tensor` only says which tensor it is that goes across.
+/// Without a capture it does nothing: no copy, and nothing in autograd. If a module or an earlier
+/// mark has the name already, for instance because the code runs twice, it gets a number:
+/// `second half.1`. The place is determined by the order in which operators run. `tensor` only says
+/// which tensor crosses the boundary.
 ///
-/// Of the thread that runs forward. Throws UsageError for an empty name.
+/// Call it on the thread that runs forward. Throws UsageError for an empty name.
 at::Tensor mark(at::Tensor tensor, std::string_view name);
 
 }  // namespace trireme

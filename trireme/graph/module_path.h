@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths of modules in the tree, as named_modules() gives them: `layer1.0`, empty for the outermost.
+// Functions on paths of modules, as named_modules() returns them: `layer1.0`; empty for the
+// outermost module.
 #pragma once
 
 #include <algorithm>
@@ -9,31 +10,32 @@
 
 namespace trireme::graph::detail {
 
-/// Of a parameter's name: `layer1.0` of `layer1.0.weight`. Of a path the module above it.
+/// Returns the path without its last name: the module `layer1.0` of the parameter
+/// `layer1.0.weight`, or the parent of a module.
 inline std::string module_of(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   return dot == std::string_view::npos ? std::string() : std::string(name.substr(0, dot));
 }
 
-/// Whether a path is the module's or that of one within.
+/// Returns true if `path` is that of `module` or of a module within it.
 inline bool is_within(std::string_view path, std::string_view module) {
   if (module.empty() || path == module) return true;
   return path.size() > module.size() && path.starts_with(module) && path[module.size()] == '.';
 }
 
-/// The innermost module that has both.
+/// Returns the innermost module that contains both.
 inline std::string common_module(std::string_view a, std::string_view b) {
   std::string common(a);
   while (!is_within(b, common)) common = module_of(common);
   return common;
 }
 
-/// How many names a path has: 0 for the outermost, 2 for `layer1.0`.
+/// Returns the number of names in a path: 0 for the outermost module, 2 for `layer1.0`.
 inline int depth_of(std::string_view path) {
   return path.empty() ? 0 : static_cast<int>(std::ranges::count(path, '.')) + 1;
 }
 
-/// The first `depth` names of a path.
+/// Returns the first `depth` names of a path.
 inline std::string folded(std::string_view path, int depth) {
   if (depth == 0) return {};
   std::size_t end = path.find('.');

@@ -19,7 +19,7 @@ using detail::Step;
 
 namespace {
 
-// Grad mode and autocast change between operators and are afterwards what they were.
+// Sets grad mode and autocast for each operator, and restores them at the end.
 class Surroundings {
  public:
   Surroundings() : outer_(AutocastState::now()), autocast_(outer_) {}
@@ -37,7 +37,8 @@ class Surroundings {
     set_autocast(node.autocast);
   }
 
-  // A part sees to its operators itself, within the casts of what is around it.
+  // A part sets them for its own operators. Autocast stays that of the first one, so that casts of
+  // parameters are shared with the operators around the part.
   void become_for_part(const Node& first) {
     set_gradients(has_gradients_);
     set_autocast(first.autocast);
@@ -54,7 +55,7 @@ class Surroundings {
     autocast_ = wanted;
     autocast_.set();
     if (!autocast_.is_any_enabled()) return;
-    // Within a region a parameter is cast once, and its gradient back.
+    // Within a nested region a parameter is cast once, and its gradient is cast back once.
     at::autocast::increment_nesting();
     is_nested_ = true;
   }
@@ -75,11 +76,14 @@ std::vector<at::Tensor> run_program(const detail::Program& program,
                                     const std::vector<at::Tensor>& inputs,
                                     const RunOptions& options);
 
+// The state of one run: the tensors of the program's slots and the stack of the current operator.
 class Run {
  public:
   Run(const detail::Program& program, const RunOptions& options)
       : program_(program), options_(options), tensors_(program.tensors) {}
 
+  // Puts the inputs in their slots. Those that an operator writes to are copied, since callers keep
+  // theirs, and so are buffers that shall not change.
   void give(const std::vector<at::Tensor>& inputs) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       at::Tensor& tensor = tensors_[program_.input_slots[i]];
@@ -118,6 +122,8 @@ class Run {
   }
 
  private:
+  // Runs a part through the caller's function, if there is one. The function gets its own handle on
+  // the program, because it may run the part again after this run has ended.
   void run_part(const Step& step) {
     const std::shared_ptr<const detail::Program>& part = step.part;
     std::vector<at::Tensor> inputs;
@@ -143,9 +149,10 @@ class Run {
     try {
       if (options_.replace != nullptr && options_.replace(step.node->op, stack_)) return;
       step.node->op.callBoxed(stack_);
+      // The caller handles these two itself; other errors get the name of the operator.
     } catch (const c10::OutOfMemoryError&) {
       throw;
-    } catch (const c10::DistError&) {  // of other ranks
+    } catch (const c10::DistError&) {  // an error of other ranks
       throw;
     } catch (const c10::Error& error) {
       throw UsageError(join_message(program_.graph->describe(step.index),
@@ -155,6 +162,7 @@ class Run {
     }
   }
 
+  // Puts the arguments of a step on the stack, then frees the tensors that are not needed any more.
   void fill(const Step& step) {
     stack_.assign(step.node->arguments.begin(), step.node->arguments.end());
     for (const std::size_t argument : step.devices) stack_[argument] = program_.device;
@@ -184,6 +192,7 @@ class Run {
     for (const std::size_t slot : step.dropped_before) tensors_[slot].reset();
   }
 
+  // Stores the results on the stack in their slots.
   void keep(const Step& step) {
     auto slot = step.outputs.begin();
     const auto store = [&](const at::Tensor& tensor) {

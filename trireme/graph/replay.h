@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a part of a graph on values.
+// Runs a piece of a graph on tensors with values.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -23,74 +23,89 @@ namespace detail {
 struct Program;
 }
 
-/// Runs a part on its inputs and gives its outputs; as often as it is wanted, also when the run of
-/// the piece is over.
+/// Runs a part on its inputs and returns its outputs. It may be called any number of times, also
+/// after the run of the piece has ended.
 using RunPart = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
+/// Options of Piece::run.
 struct RunOptions {
-  /// Without one, random operators draw from LibTorch's default generator as the module would.
+  /// Keys of random numbers. Without them, random operators draw from LibTorch's default generator
+  /// as the module would.
   std::optional<RandomStream> random = std::nullopt;
-  /// Leaves the module's buffers as they are (running statistics, counters), for a second run of
-  /// the same micro-batch: what writes to them writes to copies.
+  /// Leaves the module's buffers unchanged (running statistics, counters): writes go to copies.
+  /// Meant for a second run of the same micro-batch.
   bool keep_buffers = false;
-  /// Is asked first to run each operator, with its arguments on the stack: leaves the results there
-  /// and returns true, or returns false and leaves it as it is. Null: nobody is.
+  /// Called before each operator with its arguments on the stack. It either leaves the results on
+  /// the stack and returns true, or leaves the stack unchanged and returns false. May be null.
   bool (*replace)(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) = nullptr;
-  /// Is given each part of the piece with its inputs, and gives what `run` gives for them. Null:
-  /// parts run as everything else.
+  /// Called for each part of the piece with its inputs; returns what `run` returns for them. If it
+  /// is null, parts run like other operators.
   std::function<std::vector<at::Tensor>(const Part& part, RunPart run,
                                         const std::vector<at::Tensor>& inputs)>
       around = nullptr;
 };
 
-/// The operators of a graph from one boundary to another, with the tensors of a module that they
-/// need. Made once, run often; a handle that is cheap to copy.
+/// The operators of a graph between two boundaries, with the tensors of a module that they need. It
+/// is made once and run often; copies are cheap and share everything.
 class Piece {
  public:
-  /// @param begin,end boundaries: operators begin to end - 1.
-  /// @param module the one that was captured, or another that has parameters and buffers of the
-  /// same names and shapes for this part; its tensors, not their values, are taken now. Throws
-  /// UsageError for boundaries that are none, where the graph cannot be cut at one of them
-  /// (reason_against_cut, boundaries.h), and for tensors that the module lacks or has otherwise.
-  /// @param parts for RunOptions::around, between boundaries that part_boundaries (parts/part.h)
-  /// allows. Throws UsageError for parts out of order, or that read a parameter which forward
-  /// writes to elsewhere.
+  /// @param graph the graph; it is kept.
+  /// @param begin,end boundaries: the piece has the operators from begin to end - 1.
+  /// @param module the captured module, or another one that has parameters and buffers of the same
+  /// names and shapes for these operators. The piece keeps these tensors and reads their values
+  /// when it runs.
+  /// @param parts parts for RunOptions::around, in order, between boundaries that part_boundaries
+  /// (parts/part.h) allows.
+  ///
+  /// Throws UsageError for boundaries out of range or where the graph cannot be cut
+  /// (reason_against_cut, boundaries.h). Throws it for tensors that the module does not have, or
+  /// has with another shape. Throws it also for parts out of order, and for a part that reads a
+  /// parameter which forward writes to elsewhere.
   Piece(std::shared_ptr<const Graph> graph, int begin, int end, const torch::nn::Module& module,
         const std::vector<Part>& parts = {});
 
-  /// The same operators on a device, with tensors that lie there. A graph knows no devices: an
-  /// operator that names one, or makes a tensor of numbers alone, takes this one. Constants are
-  /// copied; run() takes inputs that lie there, and random numbers are those of the device's kind.
-  /// @param there what stands for each of parameters() and buffers(), of its shape and dtype.
+  /// Returns a piece with the same operators on a device, with tensors on that device. A graph
+  /// records no devices: an operator that names a device, or makes a tensor from numbers alone,
+  /// uses this one. Constants are copied. run() then takes inputs on this device, and random
+  /// numbers are those of the kind of device.
+  /// @param there returns the tensor to use for each of parameters() and buffers(), of the same
+  /// shape and dtype.
   Piece moved_to(at::Device device, const std::function<at::Tensor(ValueId)>& there) const;
 
+  /// Returns the boundary before the first operator.
   int begin() const noexcept;
+  /// Returns the boundary after the last operator.
   int end() const noexcept;
+  /// Returns the graph of the piece.
   const Graph& graph() const noexcept;
 
-  /// What run() takes: inputs of the graph, and results of earlier operators, that it uses. Of a
-  /// piece that ends with the graph also inputs that are results.
+  /// Returns the values that run() takes: the inputs of the graph and results of earlier operators
+  /// that the piece uses. A piece at the end of the graph also takes inputs that forward returns.
   const std::vector<ValueId>& inputs() const noexcept;
-  /// What run() gives: what its operators make and later ones use, or forward returned. Of a piece
-  /// that ends with the graph also results that no operator makes.
+  /// Returns the values that run() returns: those that its operators make and that later operators
+  /// use or forward returned. A piece at the end of the graph also returns results that no operator
+  /// makes.
   const std::vector<ValueId>& outputs() const noexcept;
-  /// Of the module, that its operators use.
+  /// Returns the parameters that its operators use.
   const std::vector<ValueId>& parameters() const noexcept;
+  /// Returns the buffers that its operators use.
   const std::vector<ValueId>& buffers() const noexcept;
-  /// Of the buffers those that its operators write to.
+  /// Returns the buffers that its operators write to.
   const std::vector<ValueId>& written_buffers() const noexcept;
 
-  /// What it has from run to run: parameters, buffers, and constants of the graph where it runs.
+  /// Returns the tensors that it keeps between runs: parameters, buffers and constants.
   std::vector<at::Tensor> lasting() const;
 
-  /// Runs the operators, with autograd as when they were recorded, unless gradients are off here:
-  /// the same bits as the module's own code, and gradients that backward from the outputs gives are
-  /// too. Each value is let go after its last use. Inputs are never written to: one that an
-  /// operator writes to is copied first. Autocast is as it was recorded.
+  /// Runs the operators on values and returns the outputs.
   ///
-  /// Const, and may be called by several threads at once where they do not write to the same
-  /// buffers. Throws UsageError for inputs of another number, shape or dtype than captured; what
-  /// operators throw passes.
+  /// Results, and gradients of a backward from them, have the same bits as those of the module's
+  /// own code. Autograd and autocast are as recorded; autograd is off if gradients are disabled in
+  /// the caller. Each value is freed after its last use. Inputs are never written to: an input that
+  /// an operator writes to is copied first.
+  ///
+  /// Several threads may call it at once if they do not write to the same buffers. Throws
+  /// UsageError for inputs of another number, shape or dtype than captured, and for an operator
+  /// that fails. Out-of-memory errors and errors of other ranks pass through.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs,
                               const RunOptions& options = {}) const;
 

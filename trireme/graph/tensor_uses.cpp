@@ -28,7 +28,7 @@ TensorUses::Candidates TensorUses::candidates(ValueId object, const Node& node) 
       suitable.modules.push_back(all.modules.back());
     }
   }
-  // Without embeddings, or with nothing else, all of its uses count alike.
+  // If all or none of the modules are embeddings, all uses count alike.
   const bool tells_apart = !suitable.modules.empty() && suitable.modules.size() < names.size();
   return tells_apart ? suitable : all;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which module of the tree an operator on a parameter or buffer belongs to, also where several
-// modules have registered the tensor.
+// Attributes the parameters and buffers of operators to modules of the tree, also if several
+// modules have registered a tensor.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -15,23 +15,23 @@ namespace trireme::graph::detail {
 
 /// A parameter or buffer that an operator is given.
 struct TensorUse {
-  ValueId object = kNoValue;
-  std::string module;  ///< in whose code it is used
+  ValueId object = kNoValue;  ///< Value::object of the tensor
+  std::string module;         ///< path of the module in whose code it is used
 };
 
-/// Attributes operators to modules, in the order in which they run. A tensor that several modules
-/// have registered (tied embeddings) belongs to them one after the other, in the order of the
-/// module tree. Where some of them are embeddings, look-ups belong to those, and other operators to
-/// the rest.
+/// Attributes tensors of operators to modules; operators come in the order in which they run. The
+/// uses of a tensor that several modules have registered (tied embeddings) are attributed to them
+/// one after the other, in the order of the module tree. If some of these modules are embeddings,
+/// look-ups belong to them and other operators to the rest.
 class TensorUses {
  public:
-  /// Refers to the graph, of which values and modules count.
+  /// Keeps a reference to the graph, whose values and modules must be complete.
   explicit TensorUses(const Graph& graph) : graph_(&graph) {}
 
-  /// Of the operator that comes next, each tensor once.
+  /// Returns the uses of the next operator, each tensor once.
   std::vector<TensorUse> of(const Node& node) const;
 
-  /// The same, and goes on to the operator after it.
+  /// Returns the same as of(), and moves on to the operator after it.
   std::vector<TensorUse> take(const Node& node);
 
  private:
@@ -42,7 +42,8 @@ class TensorUses {
   Candidates candidates(ValueId object, const Node& node) const;
 
   const Graph* graph_;
-  std::map<std::pair<ValueId, bool>, std::size_t> counts_;  // of uses, by Candidates::is_lookup
+  // The number of uses so far, by tensor and Candidates::is_lookup.
+  std::map<std::pair<ValueId, bool>, std::size_t> counts_;
 };
 
 }  // namespace trireme::graph::detail

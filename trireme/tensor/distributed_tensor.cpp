@@ -57,7 +57,7 @@ void expect_plain(const at::Tensor& tensor, const char* what) {
   }
 }
 
-// Gradients do not arrive as sums that are still to be made.
+// The layout of the gradient of a tensor with that layout. Gradients do not arrive as Partial.
 Layout without_partial(Layout layout) {
   for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
     if (layout[axis].is_partial()) layout = layout.with(axis, Replicate{});
@@ -65,8 +65,8 @@ Layout without_partial(Layout layout) {
   return layout;
 }
 
-// Of a tensor without gaps whose dims are nested as `strides` say: equal on all ranks, which this
-// rank's part is not.
+// The geometry of a tensor without gaps whose dims are nested as `strides` say. The strides must be
+// equal on all ranks, so they come from the global tensor and not from this rank's part.
 Geometry global_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   Geometry geometry;
   geometry.sizes.assign(sizes.begin(), sizes.end());
@@ -74,7 +74,7 @@ Geometry global_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return geometry;
 }
 
-// The part in memory that is nested so; itself where it is.
+// Returns `local` in memory whose dims are nested as `strides` say; no copy where they are already.
 at::Tensor in_order(const at::Tensor& local, c10::IntArrayRef strides) {
   if (local.dim() != static_cast<std::int64_t>(strides.size())) return local;  // a flat range
   const auto wanted = tensor::dense_strides(strides, local.sizes());
@@ -87,7 +87,7 @@ bool is_dry_run() {
   return dry_run != nullptr && dry_run->mode() == tensor::DryRun::Mode::kInstead;
 }
 
-// This rank's part, in memory of its own.
+// Returns this rank's part in memory of its own.
 at::Tensor part_of_full(const at::Tensor& full, const Layout& layout) {
   if (is_dry_run()) return tensor::meta_part(full, layout);
   const Layout replicated = Layout::replicated(layout.mesh());
@@ -106,11 +106,14 @@ at::Tensor wrapped(const at::Tensor& local, const Layout& layout, c10::IntArrayR
   return wrapped(local, layout, sizes, c10::contiguous_strides(sizes));
 }
 
-// What shares memory with a distributed tensor would change with it.
+// Returns `local`, copied where it shares memory with the distributed tensor: a write to one would
+// change the other.
 at::Tensor in_own_memory(const at::Tensor& local, const at::Tensor& distributed) {
   return local.is_alias_of(distributed_meta(distributed).local) ? local.clone() : local;
 }
 
+// Returns this rank's local tensor in another layout: by collectives, or by the dry run if one is
+// in progress.
 at::Tensor local_in(const at::Tensor& tensor, const Layout& layout, std::string_view label) {
   const auto& meta = distributed_meta(tensor);
   if (meta.layout == layout) return meta.local;
@@ -129,7 +132,7 @@ at::Tensor local_in(const at::Tensor& tensor, const Layout& layout, std::string_
                                                                                    label);
 }
 
-// In the check mode: what every rank of the mesh is to give alike.
+// With TRIREME_CHECK=values, throws unless every rank of the mesh gives the same value.
 void check_equal_on(const DeviceMesh& mesh, const at::Tensor& value, const char* name,
                     const char* what) {
   if (!comm::checks_values() || is_dry_run() || !mesh.contains_this_rank()) return;
@@ -139,7 +142,8 @@ void check_equal_on(const DeviceMesh& mesh, const at::Tensor& value, const char*
 
 using Map = std::function<at::Tensor(const at::Tensor&)>;
 
-// A node of autograd whose forward and backward are given.
+// An autograd node whose forward and backward are given as functions. autograd::Function saves
+// IValues only, so the backward function travels in a capsule.
 struct MapHolder : torch::CustomClassHolder {
   explicit MapHolder(Map its_map) : map(std::move(its_map)) {}
   Map map;
@@ -148,7 +152,7 @@ struct Mapped : torch::autograd::Function<Mapped> {
   static Variable forward(AutogradContext* context, const Variable& tensor, const Map& there,
                           const Map& back) {
     context->saved_data["back"] = c10::IValue::make_capsule(c10::make_intrusive<MapHolder>(back));
-    context->set_materialize_grads(false);  // zeros would be plain ones
+    context->set_materialize_grads(false);  // materialized zeros would be plain tensors
     return there(tensor);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -201,7 +205,7 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArr
   const Layout of_gradient = without_partial(layout);
   return Mapped::apply(
       local,
-      // Detached: the part's own history goes on through this node.
+      // Detached: autograd goes on through this node, not through the history of the part.
       [layout, global](const at::Tensor& part) { return wrapped(part.detach(), layout, global); },
       [of_gradient](const at::Tensor& gradient) {
         return is_wrapper(gradient) ? to_local(redistribute(gradient, of_gradient)) : gradient;
@@ -215,10 +219,10 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout) {
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     const Placement& placement = layout[axis];
     if (!placement.is_shard() || placement.dim() >= local.dim()) continue;
-    // Axes that cut the same dim each add up what the ones before them found.
+    // Of several axes that shard one dim, each sums the sizes that the axes before it found.
     at::Tensor size = at::empty({1}, at::kLong);
     std::int64_t& dim_size = sizes[static_cast<std::size_t>(placement.dim())];
-    if (is_dry_run()) {  // all parts as long as this one
+    if (is_dry_run()) {  // assumes that all parts are as long as this one
       dim_size *= mesh.size(axis);
       continue;
     }
@@ -237,7 +241,8 @@ at::Tensor to_local(const at::Tensor& tensor) {
   return Mapped::apply(
       tensor,
       [](const at::Tensor& distributed) {
-        // Not one that may be replaced, which one rank alone would do.
+        // A local tensor that keep_complete may replace must not be shared: only the rank whose
+        // next operator needs the values would see the replacement.
         const tensor::DistributedMeta& meta = distributed_meta(distributed);
         return meta.is_own && meta.layout.has_partial() ? meta.local.clone() : meta.local.detach();
       },

@@ -28,7 +28,7 @@ std::string describe(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements
   return "[" + text.str() + "]";
 }
 
-// The axes that cut `dim`, in their order.
+// Returns the axes that shard `dim`, in the order of the axes.
 Axes cutting_axes(c10::ArrayRef<Placement> placements, std::int64_t dim) {
   Axes axes;
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
@@ -37,7 +37,7 @@ Axes cutting_axes(c10::ArrayRef<Placement> placements, std::int64_t dim) {
   return axes;
 }
 
-// Throws unless the ranges of an axis cut a flat tensor into one stretch a coordinate.
+// Throws unless the ranges of an axis divide a flat tensor into one range for each coordinate.
 void check_flat(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements, int axis) {
   const auto refuse = [&](const std::string& why, std::string_view hint) {
     throw UsageError(join_message("in ", describe(mesh, placements), ", ", why), hint);
@@ -56,6 +56,7 @@ void check_flat(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements, int
                         " coordinates"),
            "give one range for each coordinate; of length 0 where it holds nothing");
   }
+  // Empty ranges may be anywhere; the others must follow one another from 0.
   std::erase_if(ranges, [](const FlatRange& range) { return range.length == 0; });
   std::ranges::sort(ranges, {}, &FlatRange::offset);
   std::int64_t end = 0;
@@ -73,8 +74,8 @@ void check_flat(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements, int
   }
 }
 
-// Brings the levels of one dim into their only form: explicit and complete where several axes cut
-// it, and left out where one does.
+// Brings the levels of one dim into canonical form: all explicit where several axes shard the dim,
+// and left out where one axis does.
 void complete_levels(const DeviceMesh& mesh, Placements& placements, int dim) {
   const Axes axes = cutting_axes(placements, dim);
   c10::SmallVector<int, 4> axis_of_level(axes.size(), -1);
@@ -101,7 +102,7 @@ void complete_levels(const DeviceMesh& mesh, Placements& placements, int dim) {
   }
 }
 
-// The only form of these placements. Throws where they are no layout of the mesh.
+// Returns these placements in canonical form. Throws where they are no layout of the mesh.
 Placements canonical(const DeviceMesh& mesh, c10::ArrayRef<Placement> given) {
   if (!mesh.defined()) {
     throw UsageError("a layout over a mesh that is a default DeviceMesh",
@@ -148,7 +149,7 @@ Placements by_name(const DeviceMesh& mesh,
   return placements;
 }
 
-// Throws unless `layout` is one of a mesh that has `coordinate`.
+// Throws unless `layout` is defined and its mesh has `coordinate`.
 void check_place(const Layout& layout, c10::ArrayRef<std::int64_t> coordinate) {
   if (!layout.defined()) {
     throw UsageError("the part that a rank holds of a tensor without a layout",
@@ -159,7 +160,8 @@ void check_place(const Layout& layout, c10::ArrayRef<std::int64_t> coordinate) {
 
 }  // namespace
 
-// All layouts of a mesh. Nodes stay where they are, and as long as the mesh.
+// All layouts of one mesh. Elements of a node container do not move, so Layout may hold pointers to
+// them; they live as long as the mesh.
 struct Layout::Table final : DeviceMesh::Attachment {
   struct Hash {
     std::size_t operator()(const Node& node) const {
@@ -192,6 +194,7 @@ Layout::Layout(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements) : st
     node.has_flat_shard = node.has_flat_shard || placement.is_flat_shard();
   }
   Table& table = Table::of(mesh);
+  // The lock also orders the node's construction before its use by other threads.
   const std::lock_guard lock(table.mutex);
   node_ = &*table.nodes.insert(std::move(node)).first;
 }
@@ -212,13 +215,14 @@ c10::SmallVector<int, 4> Layout::axes_of(std::int64_t dim) const {
 
 Layout Layout::with(int axis, Placement placement) const {
   const DeviceMesh its_mesh = mesh();
-  its_mesh.axis_name(axis);  // throws where there is none
+  its_mesh.axis_name(axis);  // throws for an axis that is not there
   Placements changed(placements().begin(), placements().end());
   Placement& own = changed[static_cast<std::size_t>(axis)];
   if (placement.is_shard() && placement.level() == -1 && own.is_shard(placement.dim())) {
     return *this;
   }
-  // Every other cut of a dim that changes is numbered anew, with a gap where the new one goes.
+  // Renumbers the other axes that shard `dim`, leaving the level `gap` free for the new placement.
+  // Returns the first free level after them.
   const auto number = [&](int dim, int gap) {
     int level = 0;
     for (const int other : axes_of(dim)) {

@@ -25,7 +25,8 @@ struct HashRanges {
   }
 };
 
-// Elements of a node container stay where they are.
+// Returns the one stored copy of these ranges. Elements of a node container do not move, so the
+// pointer stays valid.
 const std::vector<FlatRange>* intern(const std::vector<FlatRange>& ranges) {
   static std::mutex mutex;
   static std::unordered_set<std::vector<FlatRange>, HashRanges> known;

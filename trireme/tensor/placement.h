@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Placement: what the ranks along one axis of a mesh hold of a tensor.
+// Placement: how the values of a tensor are distributed over the ranks along one axis of a mesh.
 #pragma once
 
 #include <cstdint>
@@ -9,52 +9,57 @@
 
 namespace trireme {
 
-/// How the values of Partial ranks become one.
+/// The reduction that makes one value of those of Partial ranks.
 enum class PartialOp : std::uint8_t { kSum, kAverage, kMaximum, kMinimum, kProduct };
 
-/// Every rank holds all of it.
+/// Every rank along the axis holds the whole tensor.
 struct Replicate {};
 
-/// Cut along `dim` into one part a rank, in order of the coordinate: as equal as they can be, the
-/// first ones one longer where the size does not divide, the last ones empty where it is less than
-/// the ranks. Where several axes cut the same dim, that of level 0 cuts first, that of level 1 cuts
-/// its parts, and so on; levels that are left out follow the order of the axes.
+/// The tensor is divided along `dim` into one part for each rank, in the order of the coordinate.
+/// Sizes of parts differ by one at most, and the longer ones come first. If the size is below the
+/// number of ranks, the last parts are empty.
+///
+/// `level` gives the order in which axes divide the same dim: level 0 divides the dim, level 1 the
+/// parts of level 0, and so on. The default of -1 follows the order of the axes.
 struct Shard {
-  int dim = 0;
-  int level = -1;
+  int dim = 0;     ///< the dim that is divided, counted from the front
+  int level = -1;  ///< order among the axes that divide the same dim; -1 for the order of the axes
 };
 
-/// Every rank holds a tensor of the full shape; the value is what `op` makes of them.
+/// Every rank holds a tensor of the full shape, and the value is the reduction of them by `op`.
 struct Partial {
-  PartialOp op = PartialOp::kSum;
+  PartialOp op = PartialOp::kSum;  ///< the reduction
 };
 
 /// Elements [offset, offset + length) of the flattened tensor.
 struct FlatRange {
-  std::int64_t offset = 0;
-  std::int64_t length = 0;
+  std::int64_t offset = 0;  ///< first element
+  std::int64_t length = 0;  ///< number of elements; may be 0
   bool operator==(const FlatRange&) const = default;
 };
 
-/// Every rank holds a range of the flattened tensor as a tensor of one dim: what sharded optimizers
-/// step. The ranges are given for every coordinate; they may not overlap and must cover all.
-/// Valid for pointwise work, redistribution and checkpoints, on one axis at most.
+/// Every rank holds one range of the flattened tensor, as a tensor of one dim. Sharded optimizers
+/// use it. The ranges are given for every coordinate; together they cover the tensor without
+/// overlap. Valid for pointwise operators, redistribution and checkpoints, and on one axis at most.
 struct FlatShard {
-  std::vector<FlatRange> ranges;
+  std::vector<FlatRange> ranges;  ///< one for each coordinate along the axis
 };
 
-/// One of the above, as a small value: compared and hashed as two words.
+/// One of Replicate, Shard, Partial and FlatShard, as a value of two words.
 class Placement {
  public:
+  /// The kinds of placement.
   enum class Kind : std::uint8_t { kReplicate, kShard, kPartial, kFlatShard };
 
+  /// Makes Replicate.
   constexpr Placement() = default;
   constexpr Placement(Replicate) {}  // NOLINT(google-explicit-constructor): reads as what it is
-  /// Throws UsageError for a dim or a level that no tensor can have (beyond -128 to 127).
+  /// Throws UsageError for a dim or a level outside -128 to 127.
   constexpr Placement(Shard shard)  // NOLINT(google-explicit-constructor)
       : kind_(Kind::kShard), dim_(narrow(shard.dim, shard)), level_(narrow(shard.level, shard)) {}
   constexpr Placement(Partial partial)  // NOLINT(google-explicit-constructor)
       : kind_(Kind::kPartial), op_(partial.op) {}
+  /// Keeps the ranges for the life of the process, once for equal lists.
   Placement(const FlatShard& flat);  // NOLINT(google-explicit-constructor)
 
   constexpr Kind kind() const noexcept { return kind_; }
@@ -65,17 +70,20 @@ class Placement {
   constexpr bool is_partial(PartialOp op) const noexcept { return is_partial() && op_ == op; }
   constexpr bool is_flat_shard() const noexcept { return kind_ == Kind::kFlatShard; }
 
-  /// The dim that Shard cuts; -1 of the others.
+  /// The dim of a Shard; -1 for the other kinds.
   constexpr int dim() const noexcept { return dim_; }
-  /// Which cut of that dim this is, 0 first; -1 where the order of the axes says it.
+  /// The level of a Shard, 0 for the first that divides its dim. -1 means the order of the axes,
+  /// and stands for the other kinds too.
   constexpr int level() const noexcept { return level_; }
+  /// The reduction of a Partial; kSum for the other kinds.
   constexpr PartialOp op() const noexcept { return op_; }
 
-  /// The ranges of FlatShard, by coordinate; none of the others. They live as long as the process:
-  /// equal lists are kept once, which is what makes placements cheap to compare.
+  /// The ranges of a FlatShard by coordinate; empty for the other kinds. Equal lists are stored
+  /// once and live as long as the process, which makes placements cheap to compare.
   const std::vector<FlatRange>& ranges() const noexcept;
 
-  /// `Shard(0)`, `Shard(1, level 1)`, `Replicate`, `Partial(sum)`, `FlatShard(0+12, 12+11)`.
+  /// Returns text such as `Shard(0)`, `Shard(1, level 1)`, `Replicate`, `Partial(sum)` or
+  /// `FlatShard(0+12, 12+11)`.
   std::string to_string() const;
 
   constexpr bool operator==(const Placement&) const = default;
@@ -92,10 +100,10 @@ class Placement {
   std::int8_t dim_ = -1;
   std::int8_t level_ = -1;
   PartialOp op_ = PartialOp::kSum;
-  const std::vector<FlatRange>* ranges_ = nullptr;  // interned
+  const std::vector<FlatRange>* ranges_ = nullptr;  // interned, never freed
 };
 
-/// `sum`, `average`, `maximum`, `minimum` or `product`.
+/// Returns `sum`, `average`, `maximum`, `minimum` or `product`.
 const char* to_string(PartialOp op);
 
 }  // namespace trireme

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a model that work on whole, plain tensors beside others that are distributed: packed
-// sequences, functions that read the memory of tensors, operators without a rule.
+// Runs parts of a model on whole, plain tensors within a distributed model: packed sequences,
+// functions that read the memory of tensors, operators without a rule.
 #pragma once
 
 #include <trireme/tensor/distributed_tensor.h>
@@ -18,16 +18,17 @@ namespace trireme {
 
 namespace tensor {
 
-/// Lets an operator without a rule, such as `mine::odd`, run on replicated inputs: what is cut is
-/// gathered first. Never happens unasked. Call it on every rank, before training.
+/// Allows an operator without a rule, such as `mine::odd`, to run on replicated inputs: sharded
+/// inputs are gathered before each call. This never happens for an operator that was not allowed
+/// it. Call it on every rank, before training.
 void allow_replication(std::string_view operator_name);
 
 }  // namespace tensor
 
 namespace detail {
 
-/// What run_replicated returns of a result: tensors replicated on the mesh, also within tuples,
-/// pairs and vectors; everything else as it is.
+/// Returns `result` with its tensors replicated on the mesh, also those within tuples, pairs and
+/// vectors. A value of another type is returned unchanged.
 template <typename Result>
 Result replicated_on(const DeviceMesh& mesh, Result result) {
   if constexpr (std::is_same_v<Result, at::Tensor>) {
@@ -45,15 +46,17 @@ Result replicated_on(const DeviceMesh& mesh, Result result) {
 
 }  // namespace detail
 
-/// Calls `function` with all of each input, as plain tensors on every rank, and returns its results
-/// replicated on the mesh of the first input that is distributed:
+/// Calls `function` with each input as a whole, plain tensor on every rank. Returns its results as
+/// distributed tensors, replicated on the mesh of the first distributed input:
 ///
 ///     auto y = trireme::run_replicated([&](const torch::Tensor& x) { return encode(x); }, x);
 ///
-/// All ranks do the same work, so parameters within must be equal on them and stay plain: name
-/// their module by `keep_whole` in plan.layouts. Results are tensors, or tuples, pairs and vectors
-/// of them. Inputs that are plain already are given as they are; without a distributed one this is
-/// the function alone. Collective over the mesh, blocking. Differentiable.
+/// All ranks do the same work. Parameters within the function must therefore be equal on all ranks
+/// and stay plain: name their module with `keep_whole` in plan.layouts. Results are tensors, or
+/// tuples, pairs and vectors of tensors.
+///
+/// Plain inputs are passed unchanged. Without a distributed input it just calls the function.
+/// Collective over the mesh and blocking. Differentiable.
 template <typename Function, typename... Inputs>
 auto run_replicated(Function&& function, const Inputs&... inputs) {
   static_assert((std::is_convertible_v<const Inputs&, at::Tensor> && ...),

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constraints bind what a choice keeps and its peak together, and a search wants a limit for each.
-// With what is kept between two numbers, the lower one says how high the peak may be at most, and
-// the upper one is the other limit. Of the choices within those the cheapest either fits, and none
-// in between is cheaper, or it keeps too much for its peak: then what is kept is less than that, or
-// it is at least that and the peak may be less. Both are looked at in turn, the cheaper first.
+// Branch and bound over the bytes that a choice keeps. A constraint may limit the sum of kept bytes
+// and peak, whereas best_choices takes a limit for each. For kept bytes in an interval, the lower
+// end gives the highest peak that any constraint allows, and the upper end is the limit of kept
+// bytes. If the cheapest choice within these limits fits, no choice in the interval is cheaper.
+// Otherwise it keeps too much for its peak, and the interval is split there: choices that keep
+// less, and choices that keep at least as much and must have a lower peak. The lowest bound is
+// next.
 #include <trireme/graph/parts/choose.h>
 
 #include <algorithm>
@@ -12,7 +14,7 @@
 namespace trireme::graph {
 namespace {
 
-constexpr int kMostSearches = 64;
+constexpr int kMostSearches = 64;  // intervals that are searched before giving up on the optimum
 
 class Branching {
  public:
@@ -36,12 +38,12 @@ class Branching {
   }
 
  private:
-  // Choices that keep from `low` to `high`, of which the cheapest does not fit: it keeps more than
-  // `low`, for which its peak would do.
+  // An interval of kept bytes whose cheapest choice does not fit. That choice keeps more than
+  // `low`, with which its peak would have been allowed.
   struct Between {
     std::int64_t low = 0;
     std::int64_t high = 0;
-    std::int64_t kept = 0;  // of the cheapest
+    std::int64_t kept = 0;  // bytes that the cheapest choice keeps
     RecomputeCost at_least{};
   };
 
@@ -52,7 +54,7 @@ class Branching {
   std::int64_t most_kept() const {
     std::int64_t most = ChoiceLimits().kept;
     for (const MemoryConstraint& constraint : constraints_) {
-      // The peak is never below what is kept.
+      // The peak is never below the kept bytes.
       const std::int64_t times = constraint.times + (constraint.has_peak ? 1 : 0);
       if (times > 0) most = std::min(most, constraint.limit / times);
     }
@@ -78,7 +80,7 @@ class Branching {
     };
     const auto fitting = std::ranges::find_if(choices.best, fits);
     if (!choices.is_exact) {
-      // What was left out is not looked for again, and counts in the bound alone.
+      // Partial choices that were left out are not searched again; they only count in the bound.
       is_exact_ = false;
       for (const Choice& bound : choices.bounds) at_least_ = std::min(at_least_, bound.cost);
     }

@@ -18,14 +18,14 @@ namespace {
 
 std::size_t element(int index) { return static_cast<std::size_t>(index); }
 
-// How ranges came to be, from the last to the first.
+// The ranges of a partial choice, as a list from the last to the first.
 struct Link {
   UnitRange range;
   int before = -1;
 };
 
-// Goes from unit to unit with all partial choices that may still become the best. `closed` are
-// those whose last unit is kept or ends a range, `open` those in the middle of a range.
+// Goes from unit to unit with all partial choices (labels) that may still become the best. In a
+// closed label the last unit is kept or ends a range; in an open label it is within a range.
 class Search {
  public:
   Search(const Line& line, const ChoiceLimits& limits, std::size_t room, Labels::Leaving leaving)
@@ -64,6 +64,7 @@ class Search {
     }
   }
 
+  // Returns the label after a unit that is kept.
   Label kept(Label label, int unit) const {
     label.kept += line_.units[element(unit)].own_bytes;
     for (const Slots::Use& use : slots_.uses(unit)) {
@@ -72,12 +73,14 @@ class Search {
     return label;
   }
 
+  // Returns a closed label with a range that begins at a unit.
   static Label begun(Label label, int unit) {
     label.begin = unit;
     label.through = label.cost;
     return label;
   }
 
+  // Returns an open label after another unit of its range.
   Label run_again(Label label, int unit) const {
     const Unit& line_unit = line_.units[element(unit)];
     label.kept += line_unit.run_again_bytes;
@@ -98,6 +101,7 @@ class Search {
     return label;
   }
 
+  // Returns an open label whose range ends.
   Label ended(Label label, int end) {
     label.peak = std::max(label.peak, label.kept + label.rebuilt);
     label.rebuilt = 0;
@@ -126,6 +130,7 @@ class Search {
   std::vector<Link> links_;
 };
 
+// Returns the range that each unit is in; -1 for units that are kept.
 std::vector<int> range_of_units(const std::vector<UnitRange>& ranges, std::size_t count) {
   std::vector<int> own(count, -1);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -154,7 +159,7 @@ RecomputeCost cost_of(const Line& line, const UnitRange& range) {
 
 Choice evaluate(const Line& line, std::vector<UnitRange> ranges) {
   const std::vector<int> range_of = range_of_units(ranges, line.units.size());
-  // By the unit from which on they are kept, and by range.
+  // Kept bytes by the unit that first keeps them, and rebuilt bytes by range.
   std::vector<std::int64_t> kept_from(line.units.size(), 0);
   std::vector<std::int64_t> rebuilt(ranges.size(), 0);
   for (std::size_t i = 0; i < line.units.size(); ++i) {
@@ -196,7 +201,7 @@ Choice evaluate(const Line& line, std::vector<UnitRange> ranges) {
 
 namespace {
 
-// Where there was no room for all, a search leaves them by what they keep.
+// If a search ran out of room, its choices are ordered by the bytes that they keep.
 void sort_by_cost(std::vector<Choice>& choices) {
   std::ranges::stable_sort(choices, {}, [](const Choice& candidate) {
     return std::tuple(candidate.cost, candidate.kept, candidate.peak);

@@ -17,13 +17,13 @@ bool is_of_module(const Value& value) {
 
 bool keeps(const Node& node) { return !node.saved.empty() || node.saved_bytes > 0; }
 
-// Views cost nothing, though they count as an operation for each element in a record.
+// A view costs nothing, though the graph counts an operation for each of its elements.
 RecomputeCost cost_of(const Node& node) {
   if (node.bytes == 0 && node.writes.empty()) return {};
   return {.flops = node.flops, .bytes = static_cast<double>(node.bytes)};
 }
 
-// Memory that operators of a piece take, and who uses it.
+// The memory that operators of a piece allocate, and who uses it.
 class Memories {
  public:
   Memories(const Graph& graph, int begin, int end) : graph_(graph), begin_(begin), end_(end) {
@@ -39,8 +39,8 @@ class Memories {
   const Graph& graph() const { return graph_; }
   int begin() const { return begin_; }
 
-  // The operator that makes the memory of a value; -1 where it is not made in the piece. What comes
-  // into the piece and is written to there is copied at its beginning.
+  // Returns the operator that allocates the memory of a value; -1 if no operator of the piece does.
+  // An input that the piece writes to is copied at its beginning.
   int made_by(ValueId id) const {
     const Value& memory = graph_.value(graph_.value(id).memory);
     if (is_of_module(memory) || memory.kind == ValueKind::kConstant || memory.node >= end_) {
@@ -52,8 +52,8 @@ class Memories {
 
   std::int64_t bytes(ValueId id) const { return graph_.value(graph_.value(id).memory).bytes(); }
 
-  // Whether a second run of operators `begin` to `end - 1` needs a copy of what it reads, because
-  // others write to it.
+  // Returns true if a recomputation of operators `begin` to `end - 1` needs a copy of a buffer.
+  // That is so if it reads the buffer and other operators write to it.
   bool is_copied(ValueId id, int begin, int end) const {
     const Value& value = graph_.value(id);
     return graph_.value(value.memory).kind == ValueKind::kBuffer &&
@@ -69,7 +69,7 @@ class Memories {
     return false;
   }
 
-  // Of buffers, for a second run of these operators.
+  // Returns the bytes of copies of buffers that a recomputation of these operators needs.
   std::int64_t bytes_of_copies(int begin, int end) const {
     std::set<ValueId> copied;
     std::int64_t sum = 0;
@@ -88,7 +88,7 @@ class Memories {
     return sum;
   }
 
-  // What a second run of operators `begin` to `end - 1` keeps in copies of buffers it has written.
+  // Returns the bytes of written buffers that a recomputation of these operators keeps as copies.
   std::int64_t bytes_of_seen(int node, int begin, int end) const {
     std::int64_t sum = 0;
     for (const ValueId id : graph_.node(node).saved) {
@@ -106,8 +106,8 @@ class Memories {
   std::unordered_set<ValueId> written_;
 };
 
-// Up to the last tensor that the operator keeps: what it has computed itself is there only once it
-// has run.
+// Returns the cost up to the last tensor that the operator keeps. A tensor that it computes itself
+// exists only once it has run.
 RecomputeCost cost_to_last(const Memories& memories, int index) {
   const Node& node = memories.graph().node(index);
   const bool keeps_own =
@@ -129,7 +129,8 @@ const Part* part_at(const std::vector<Part>& parts, int node) {
   return found == parts.end() ? nullptr : &*found;
 }
 
-// Of a second run, which ends with the last that is kept; parts within keep their inputs.
+// Returns the cost of a recomputation, which ends with the last tensor that is kept. Parts within
+// it keep their inputs.
 RecomputeCost cost_of(const Memories& memories, const Part& part) {
   RecomputeCost cost;
   RecomputeCost through;
@@ -153,7 +154,8 @@ std::int64_t bytes_of_all_copies(const Memories& memories, const Part& part) {
   return sum;
 }
 
-// What operators keep of what they have made themselves, as forward comes to them.
+// Sums the bytes that operators keep of memory that they allocated themselves, in the order of
+// forward.
 class Keeping {
  public:
   Keeping(const Memories& memories, const Part& range, bool is_again)
@@ -173,6 +175,7 @@ class Keeping {
   }
 
  private:
+  // Counts the memory of a value once, if these operators allocated it.
   void hold(ValueId id) {
     const int made = memories_.made_by(id);
     if (made < range_.begin || made >= range_.end) return;
@@ -211,7 +214,7 @@ class Keeping {
   KeptBytes sums_;
 };
 
-// An operator that costs, keeps and changes nothing goes with the one before it.
+// Returns true for an operator that costs, keeps and changes nothing. It joins the unit before it.
 bool is_nothing(const Node& node) {
   return cost_of(node) == RecomputeCost() && !keeps(node) && node.writes.empty();
 }
@@ -300,7 +303,7 @@ std::vector<Part> PieceLine::parts_of(const std::vector<UnitRange>& ranges) cons
 PieceLine line_of(const Graph& graph, int begin, int end) {
   const Memories memories(graph, begin, end);
   PieceLine piece = {.line = {}, .boundaries = boundaries_of_units(graph, begin, end)};
-  std::map<ValueId, SharedTensor> tensors;  // by memory
+  std::map<ValueId, SharedTensor> tensors;  // by the first value in the memory
   for (std::size_t i = 0; i + 1 < piece.boundaries.size(); ++i) {
     const auto unit = static_cast<int>(i);
     const int first = piece.boundaries[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a piece keeps for backward, and what is to be gained by running parts of it again: from its
-// record alone.
+// Estimates what a piece keeps for backward, and what recomputing parts of it saves, from the graph
+// alone.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -12,35 +12,38 @@
 
 namespace trireme::graph {
 
+/// Bytes and costs of a piece with parts that are recomputed.
 struct KeptBytes {
-  /// From the end of forward on: what came from other pieces, and the memory that forward took and
-  /// backward reads or runs parts again with. Inputs of the graph, parameters and buffers do not
-  /// count.
+  /// Bytes kept from the end of forward on: tensors from other pieces, and memory of forward that
+  /// backward, or the recomputation of parts, reads. Inputs of the graph, parameters and buffers do
+  /// not count.
   std::int64_t kept = 0;
-  /// The most in backward at the end of the second run of a part, when what it keeps is there and
-  /// so is what comes before it; 0 without parts. Gradients do not count.
+  /// The most bytes in backward at the end of a recomputation: what the part keeps, and what the
+  /// operators before it keep. 0 without parts. Gradients do not count.
   std::int64_t rebuilding = 0;
-  /// Of what runs again.
+  /// Cost of what is recomputed.
   RecomputeCost cost{};
 };
 
-/// Of operators `begin` to `end - 1` with these parts. What LibTorch keeps and backward never reads
-/// is not known to the record.
+/// Returns the bytes for operators `begin` to `end - 1` with these parts. Tensors that LibTorch
+/// saves and backward never reads are not in the graph, and do not count.
 KeptBytes kept_bytes(const Graph& graph, int begin, int end, const std::vector<Part>& parts);
 
-/// What the weight part of a backward in two parts reads at most beside `kept`: for each operator
-/// that has a parameter what it keeps and its gradient.
+/// Returns the most bytes beside `kept` that the weight part of a backward in two parts reads. For
+/// each operator that has a parameter these are the tensors that it keeps and its gradient.
 std::int64_t bytes_for_weights(const Graph& graph, int begin, int end);
 
-/// The piece as a line of units to choose from (choose.h), each of one operator or of a few that
-/// stay together. A buffer that one unit of a range reads and another writes to counts for both,
-/// where a second run has one copy of it.
+/// A piece as units to choose from (choose.h). A unit has one operator, or a few that must stay
+/// together. A buffer that one unit of a range reads and another one writes to counts for both,
+/// although a recomputation has one copy of it.
 struct PieceLine {
   Line line{};
   std::vector<int> boundaries{};  ///< unit i has the operators from boundary i to i + 1
 
+  /// Returns the parts that correspond to ranges of units.
   std::vector<Part> parts_of(const std::vector<UnitRange>& ranges) const;
 };
+/// Returns the units of operators `begin` to `end - 1`.
 PieceLine line_of(const Graph& graph, int begin, int end);
 
 }  // namespace trireme::graph

@@ -12,7 +12,7 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// The one that is no worse than either.
+// Makes `label` no worse than both labels.
 void merge(Label& label, const Label& other) {
   label.kept = std::min(label.kept, other.kept);
   label.peak = std::min(label.peak, other.peak);
@@ -21,7 +21,7 @@ void merge(Label& label, const Label& other) {
   label.rebuilt = std::min(label.rebuilt, other.rebuilt);
   label.counted.unite(other.counted);
   label.inside.unite(other.inside);
-  // Inside costs nothing more only where it is rebuilt already.
+  // A tensor within the range costs nothing more only if it counts as rebuilt already.
   label.rebuilt_slots = label.inside;
 }
 
@@ -85,8 +85,9 @@ std::int64_t Slots::bytes(std::size_t word, std::uint64_t slots) const {
   return sum;
 }
 
-// Whatever both do from here on, one pays for `missing` more in what it keeps, and for `unbuilt`
-// more in what it rebuilds.
+// Compares two labels under the assumption that both treat the remaining units in the same way.
+// Then `label` may still have to pay for `missing` more kept bytes and `unbuilt` more rebuilt
+// bytes.
 bool Labels::is_no_worse(const Label& label, const Label& than) const {
   if (label.cost > than.cost || label.through > than.through || label.kept > than.kept ||
       label.kept + label.rebuilt > than.kept + than.rebuilt) {
@@ -133,7 +134,8 @@ std::vector<Label> Labels::best_open(std::vector<Label> labels) {
   return best(std::move(labels));
 }
 
-// Neighbours by what they keep; the first and the last, which keep least and cost least, stay.
+// Groups neighbours by the bytes that they keep. The first and the last group contain the labels
+// that keep least and cost least, which stay.
 void Labels::make_room(std::vector<Label>& labels) {
   if (labels.size() <= room_) return;
   has_left_out_ = true;

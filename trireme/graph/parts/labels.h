@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial choices of what to run again (choose.h), and which of them can be left behind.
+// Labels: partial choices of what to recompute (choose.h), and the rules by which some are dropped.
 #pragma once
 
 #include <trireme/graph/parts/choose.h>
@@ -10,13 +10,13 @@
 
 namespace trireme::graph::detail {
 
-/// Few small numbers.
+/// A set of small numbers, as bits.
 class NumberSet {
  public:
   explicit NumberSet(std::size_t limit = 0) : words_((limit + 63) / 64, 0) {}
 
   bool has(int number) const { return ((word(number) >> bit(number)) & 1U) != 0; }
-  /// Whether it was not there.
+  /// Returns true if the number was not in the set.
   bool add(int number) {
     const bool is_new = !has(number);
     word(number) |= std::uint64_t{1} << bit(number);
@@ -40,25 +40,26 @@ class NumberSet {
   std::vector<std::uint64_t> words_;
 };
 
-/// The choice for the units so far.
+/// A choice for the units so far.
 struct Label {
   std::int64_t kept = 0;
-  std::int64_t peak = 0;  ///< of ranges that have ended
+  std::int64_t peak = 0;  ///< highest peak of the ranges that have ended
   RecomputeCost cost{};
-  NumberSet counted;  ///< slots of tensors that are in `kept`
+  NumberSet counted;  ///< slots of tensors that are counted in `kept`
   int link = -1;      ///< the last range
 
-  // Of a range that has not ended:
+  // For a range that has not ended:
   int begin = -1;
   std::int64_t rebuilt = 0;
-  RecomputeCost through{};  ///< of running it to here, whether or not anything is kept here
-  NumberSet inside;         ///< slots of tensors that it has made
-  NumberSet rebuilt_slots;  ///< of these what is in `rebuilt`
+  RecomputeCost through{};  ///< cost of running the range to here, even if nothing is kept here
+  NumberSet inside;         ///< slots of tensors that the range made
+  NumberSet rebuilt_slots;  ///< those of them that are counted in `rebuilt`
 };
 
-/// Places for the tensors that are there between two units, used again.
+/// Assigns numbers (slots) to the tensors that are in use between units. Slots are reused.
 class Slots {
  public:
+  /// How a unit uses a tensor.
   struct Use {
     int slot = 0;
     bool is_made = false;
@@ -67,15 +68,16 @@ class Slots {
 
   explicit Slots(const Line& line);
 
+  /// Returns the label before the first unit.
   Label first_label() const;
-  /// Before anything is asked of a unit; one after the other.
+  /// Moves on to a unit. To be called for each unit in order, before its uses are read.
   void come_to(int unit);
-  /// Takes what nobody reads any more out of the labels.
+  /// Removes tensors that no later unit reads from the labels.
   void leave(int unit, std::vector<Label>& labels) const;
 
   const std::vector<Use>& uses(int unit) const { return uses_[static_cast<std::size_t>(unit)]; }
   std::int64_t bytes(int slot) const { return bytes_[static_cast<std::size_t>(slot)]; }
-  /// Of the slots in a word of sets.
+  /// Returns the bytes of the slots that are set in one word of a set.
   std::int64_t bytes(std::size_t word, std::uint64_t slots) const;
 
  private:
@@ -85,24 +87,27 @@ class Slots {
   };
   std::vector<std::vector<Use>> uses_;     // by unit
   std::vector<std::vector<Making>> made_;  // by unit
-  std::vector<std::vector<int>> ending_;   // by unit
-  std::vector<std::int64_t> bytes_;        // by slot, now
+  std::vector<std::vector<int>> ending_;   // by unit: slots that are free after it
+  std::vector<std::int64_t> bytes_;        // by slot, at the current unit
 };
 
-/// Leaves out labels than which another is no worse, whatever comes.
+/// Drops labels than which another label is no worse, whatever the remaining units do.
 class Labels {
  public:
-  /// What becomes of labels beyond the room there is.
+  /// What happens to labels beyond the available room.
   enum class Leaving : std::uint8_t {
-    kOut,     ///< of neighbours one stays: what is found can be had
-    kMerged,  ///< neighbours become one that is no worse than any of them: a bound
+    kOut,     ///< one of several neighbours stays, so that the results are real choices
+    kMerged,  ///< neighbours are merged into one that is no worse than any of them: a lower bound
   };
 
   Labels(const Slots& slots, std::size_t room, Leaving leaving)
       : slots_(slots), room_(room), leaving_(leaving) {}
 
+  /// Returns the closed labels that may still become the best.
   std::vector<Label> best_closed(std::vector<Label> labels);
+  /// Returns the open labels that may still become the best.
   std::vector<Label> best_open(std::vector<Label> labels);
+  /// Returns true if labels were dropped or merged for lack of room.
   bool has_left_out() const noexcept { return has_left_out_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators of a piece that are run as one, so that what they compute need not be kept for
-// backward.
+// Part: operators of a piece that are recomputed together, so that their results need not be kept
+// for backward.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -9,19 +9,19 @@
 
 namespace trireme::graph {
 
-/// Operators from one boundary to another.
+/// The operators between two boundaries.
 struct Part {
   int begin = 0;
-  int end = 0;                ///< operators begin to end - 1
-  std::vector<Part> parts{};  ///< within it, in order
+  int end = 0;                ///< the part has the operators begin to end - 1
+  std::vector<Part> parts{};  ///< parts within it, in order
 
   bool operator==(const Part&) const = default;
 };
 
-/// For each boundary from `begin` to `end` whether a part of a piece between them may begin or end
-/// there. Operators from the one that makes memory to the last that writes to it stay together: a
-/// second run of some of them would find what others wrote. Parameters and buffers are the
-/// exception, since a second run is given their contents as they were.
+/// Returns for each boundary from `begin` to `end` if a part of the piece may begin or end there.
+/// Operators from the one that allocates memory to the last one that writes to it must stay
+/// together: a recomputation of some of them would read what the others wrote. Parameters and
+/// buffers are an exception, since a recomputation gets their former contents.
 std::vector<bool> part_boundaries(const Graph& graph, int begin, int end);
 
 }  // namespace trireme::graph

@@ -26,7 +26,7 @@ bool fits(const std::string& pattern, const Node& node) {
   return fits(pattern, node.op.operator_name().name) || fits(pattern, node.name());
 }
 
-// Those that fit and are within no other that does.
+// Returns the modules that match and are not within another match.
 std::vector<std::string> outermost(const Graph& graph, const std::string& pattern) {
   std::vector<std::string> all;
   for (const ModuleState& module : graph.modules) {
@@ -37,7 +37,7 @@ std::vector<std::string> outermost(const Graph& graph, const std::string& patter
   return all;
 }
 
-// The longest ranges of operators for which `is_in` holds.
+// Returns the longest ranges of operators for which `is_in` is true.
 template <typename Test>
 std::vector<Part> runs(int begin, int end, const Test& is_in) {
   std::vector<Part> all;
@@ -49,7 +49,8 @@ std::vector<Part> runs(int begin, int end, const Test& is_in) {
   return all;
 }
 
-// Whether the operator keeps for backward what operators `begin` to `end - 1` make.
+// Returns true if the operator keeps a tensor for backward that operators `begin` to `end - 1`
+// made.
 bool keeps_of(const Graph& graph, int node, int begin, int end) {
   return std::ranges::any_of(graph.node(node).saved, [&](const ValueId id) {
     const int made = graph.value(graph.value(id).memory).node;
@@ -57,6 +58,7 @@ bool keeps_of(const Graph& graph, int node, int begin, int end) {
   });
 }
 
+// Returns true if recomputing the part saves memory.
 bool drops_anything(const Graph& graph, const Part& part) {
   for (int node = part.begin; node < part.end; ++node) {
     const bool keeps = graph.node(node).saved_bytes > 0;
@@ -65,8 +67,8 @@ bool drops_anything(const Graph& graph, const Part& part) {
   return false;
 }
 
-// To the next operator that makes or changes memory, where it keeps a result: views come in
-// between.
+// Extends a part to the next operator that allocates or changes memory, if it keeps a result of the
+// part. Views may lie in between.
 int end_with_keeper(const Graph& graph, const Part& part, int end) {
   for (int node = part.end; node < end; ++node) {
     if (keeps_of(graph, node, part.begin, part.end)) return node + 1;
@@ -75,6 +77,7 @@ int end_with_keeper(const Graph& graph, const Part& part, int end) {
   return part.end;
 }
 
+// Extends a part to boundaries where it may begin and end.
 void grow(Part& part, const std::vector<bool>& is_free, int offset) {
   const auto at = [&](int boundary) {
     return is_free[static_cast<std::size_t>(boundary - offset)];
@@ -110,7 +113,7 @@ bool is_inside(const Part& inner, const Part& outer) {
   return outer.begin <= inner.begin && inner.end <= outer.end;
 }
 
-// Two that overlap, neither within the other, become one, until there are none.
+// Joins parts that overlap, except where one is within the other, until there are none.
 void join_overlapping(std::vector<Part>& all) {
   const auto overlap = [](const Part& a, const Part& b) {
     return a.begin < b.end && b.begin < a.end && !is_inside(a, b) && !is_inside(b, a);
@@ -129,7 +132,7 @@ void join_overlapping(std::vector<Part>& all) {
   }
 }
 
-// From ranges, outer ones before inner ones, that do not overlap otherwise.
+// Builds nested parts from ranges that are sorted with outer ranges before inner ones.
 std::vector<Part> nested(const std::vector<Part>& ranges, std::size_t& next, const Part* around) {
   std::vector<Part> all;
   while (next < ranges.size() && (around == nullptr || is_inside(ranges[next], *around))) {
@@ -140,7 +143,7 @@ std::vector<Part> nested(const std::vector<Part>& ranges, std::size_t& next, con
   return all;
 }
 
-// With numbers replaced by `*` too, as people write them.
+// Returns all names, and module paths with numbers replaced by `*`, as users write them.
 std::vector<std::string> names_in(const Graph& graph, bool of_operators) {
   std::set<std::string> names;
   if (of_operators) {

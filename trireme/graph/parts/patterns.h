@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a graph by the names of modules and operators.
+// Parts of a graph that are given by names of modules and operators.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -11,25 +11,27 @@
 
 namespace trireme::graph {
 
-/// The parts of a piece that patterns name, with `*` for any characters, dots included, `?` for
-/// one, and `[ab]` for one of several:
+/// Returns the parts of a piece that patterns name. In a pattern `*` stands for any characters,
+/// including dots, `?` for one character, and `[ab]` for one of several:
 ///
-/// - `blocks.*`: modules by their paths. The outermost that fit are one part each, and what fits
-///   within them is no part of its own, unless by another pattern: `blocks.*` and
-///   `blocks.*.attention` make parts within parts. `*` fits the whole module.
-/// - `aten::gelu`, with `::`: operators, with overload (`aten::add.Tensor`) or without. Those that
-///   follow each other are one part. Where the next one keeps a result of theirs for backward, it
-///   belongs to the part too: its input is computed again, and not it.
+/// - `blocks.*` matches modules by their paths. Each outermost module that matches is one part.
+///   Matching modules within it are no parts of their own, unless another pattern names them:
+///   `blocks.*` and `blocks.*.attention` make parts within parts. `*` matches the whole module.
+/// - `aten::gelu`, with `::`, matches operators, with overload (`aten::add.Tensor`) or without.
+///   Consecutive operators are one part. If the next operator keeps their result for backward, it
+///   belongs to the part too: its input is recomputed instead of kept.
 ///
-/// A part begins and ends where it may (part_boundaries), and so may be larger; parts that overlap
-/// become one. Operators that keep nothing for backward, and whose results nothing after them
-/// keeps, are left out.
+/// A part begins and ends where part_boundaries allows, so it may be larger than what is named.
+/// Overlapping parts are joined. Operators that keep nothing for backward, and whose results no
+/// later operator keeps, are left out.
+///
 /// @param begin,end boundaries of the piece.
+/// @param patterns the patterns, in any order.
 std::vector<Part> parts_of(const Graph& graph, int begin, int end,
                            std::span<const std::string> patterns);
 
-/// Throws UsageError for a pattern that fits no operator of the graph and no module that has
-/// operators of its own, with near names.
+/// Throws UsageError for a pattern that matches no operator of the graph, and no module that has
+/// operators of its own. The error suggests similar names.
 void check_patterns(const Graph& graph, std::span<const std::string> patterns);
 
 }  // namespace trireme::graph

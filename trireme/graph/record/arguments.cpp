@@ -20,6 +20,7 @@ c10::IValue without_tensors(const c10::IValue& value) {
 std::vector<std::size_t> arguments_written(const c10::FunctionSchema& schema,
                                            const std::vector<c10::IValue>& given) {
   std::vector<std::size_t> written;
+  // Norms update running statistics in training only; their flag has one of three names.
   bool is_in_training = false;
   const auto& arguments = schema.arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -37,6 +38,7 @@ std::vector<std::size_t> arguments_written(const c10::FunctionSchema& schema,
 
 bool overwrites(const c10::OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
+  // Such as normal_ and bernoulli_.
   const bool draws = name.ends_with('_') && op.hasTag(at::Tag::nondeterministic_seeded);
   return draws || name == "aten::fill_" || name == "aten::zero_" || name == "aten::copy_" ||
          std::ranges::any_of(op.schema().arguments(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the arguments of an operator are to a record.
+// Functions on the arguments of an operator for recording.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace trireme::graph::detail {
 
-/// Calls `take` with every tensor in a value, also undefined ones.
+/// Calls `take` with every tensor in a value, including undefined ones.
 template <typename Take>
 void for_each_tensor(const c10::IValue& value, const Take& take) {
   if (value.isTensor()) {
@@ -24,22 +24,24 @@ void for_each_tensor(const c10::IValue& value, const Take& take) {
   }
 }
 
-/// None and empty lists in the places of tensors.
+/// Returns a value with None or an empty list in place of its tensors.
 c10::IValue without_tensors(const c10::IValue& value);
 
-/// The positions of arguments that are written to. Norms in training write to their running
-/// statistics, which their schemas do not say.
+/// Returns the positions of arguments that are written to. Norms in training write to their running
+/// statistics, although their schemas do not declare it.
 std::vector<std::size_t> arguments_written(const c10::FunctionSchema& schema,
                                            const std::vector<c10::IValue>& given);
 
-/// Whether it gives its first argument values, or those given as out=, without reading what is
+/// Returns true if the operator writes to its first argument or to out= without reading what is
 /// there.
 bool overwrites(const c10::OperatorHandle& op);
 
+/// Returns true if the operator returns a tensor or a list of tensors.
 bool returns_tensors(const c10::FunctionSchema& schema);
 
-/// The argument that results may be views of, where the schema says so and the operator is not made
-/// of others, whose results say it of themselves; else null.
+/// Returns the argument that results may be views of, according to the schema; null if there is
+/// none. Null also for composite operators: the tensors that they return say themselves what they
+/// view.
 const c10::IValue* viewed(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments);
 
 }  // namespace trireme::graph::detail

@@ -95,7 +95,7 @@ void Costs::add_backward(const tensor::DryRunCall& call) {
   }
 }
 
-// The call that took the memory which another gives a view of.
+// Returns the call that allocated the memory of which another call returns a view.
 int Costs::root_of(int call) const {
   while (forward_[static_cast<std::size_t>(call)].is_view) {
     const int viewed = forward_[static_cast<std::size_t>(call)].viewed;
@@ -105,13 +105,14 @@ int Costs::root_of(int call) const {
   return call;
 }
 
-// What a call made, or its one result where a view of it is read: a view keeps all of it.
+// Returns the bytes that a view keeps alive: all of the call's result if it has one.
 std::int64_t Costs::bytes_of_root(int call, const tensor::DryRunTensor& view) const {
   const Made& made = forward_[static_cast<std::size_t>(call)];
   return made.bytes.size() == 1 ? made.bytes.front() : bytes_of(view);
 }
 
-// Values that are views of it come first: they are told apart from the others by their bytes.
+// Notes that backward reads a result of a call. Values in its memory come first; they are told
+// apart from other results by their bytes.
 void Costs::save_result(int call, std::int64_t bytes, int reader) {
   const Made& made = forward_[static_cast<std::size_t>(call)];
   int count = ++read_[{call, bytes}];
@@ -139,7 +140,7 @@ void Costs::note(ValueId value, int reader) {
   if (std::ranges::find(saved, value) == saved.end()) saved.push_back(value);
 }
 
-// A tensor that forward made and backward reads has been kept for it.
+// Notes a tensor that backward reads: forward made it, or it existed before.
 void Costs::save(const tensor::DryRunTensor& tensor, int reader) {
   int call = tensor.made_by;
   if (call >= static_cast<int>(forward_.size())) return;
@@ -165,7 +166,8 @@ void Costs::save(const tensor::DryRunTensor& tensor, int reader) {
   save_before(tensor, name, reader);
 }
 
-// What no recorded call has made: it has a name, or has values, and is told by its memory.
+// Notes a tensor that no recorded call made. It has a name, or it has values and is identified by
+// its memory.
 void Costs::save_before(const tensor::DryRunTensor& tensor, const std::string& name, int reader) {
   if (const auto found = named_.find(name); found != named_.end()) {
     note(found->second, reader);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of forward and backward cost, by the operator that they are part of.
+// Counts what the kernels of forward and backward cost, and attributes it to recorded operators.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -16,24 +16,27 @@
 
 namespace trireme::graph::detail {
 
-/// Is told of every recorded call, in their order.
+/// Gets every call of the dry run, in order, and updates the graph.
 class Costs {
  public:
   Costs(Graph& graph, Recorder& recorder) : graph_(&graph), recorder_(&recorder) {}
 
-  /// Forward is recorded; what comes now is backward.
+  /// Ends the recording of forward: further calls belong to backward.
   void begin_backward();
 
+  /// Counts a call.
   void add(const tensor::DryRunCall& call);
 
  private:
+  // A call of forward.
   struct Made {
     int node = -1;
-    int viewed = -1;  // the call that made what it gives views of
+    int viewed = -1;  // for a view: the call that made its base
     bool is_view = false;
-    std::string name = {};                 // of a parameter or input that it gives views of
-    std::vector<std::int64_t> bytes = {};  // of results
+    std::string name = {};                 // for a view: name of the parameter or input viewed
+    std::vector<std::int64_t> bytes = {};  // of each result
   };
+  // What the schema says about an operator.
   struct Known {
     bool is_random = false;
     bool is_view = false;
@@ -54,15 +57,16 @@ class Costs {
   std::vector<Made> forward_;
   std::unordered_map<std::string, Known> operators_;
   std::unordered_map<int, std::vector<ValueId>> values_;  // by the call that made them
-  std::unordered_map<std::string, ValueId> named_;        // of what was there before
-  // By the call that took their memory, of values that are views of it.
+  std::unordered_map<std::string, ValueId> named_;        // inputs, parameters and buffers by name
+  // Values that lie in the memory of a call's result, by that call.
   std::unordered_map<int, std::vector<ValueId>> memories_;
-  // What is saved and no value: by call and bytes, how many of them. A call of backward says which
-  // call made what it reads, not which of its results it is: as many as one takes are there.
+  // Results that are saved and are no values: their number, by call and bytes. A call of backward
+  // names the call that made what it reads, but not which of its results. Results of equal size are
+  // therefore counted.
   using Unnamed = std::map<std::pair<int, std::int64_t>, int>;
   Unnamed saved_;
   Workspaces workspaces_;
-  Unnamed read_;  // by the call of backward at hand
+  Unnamed read_;  // what the current call of backward has read so far
 };
 
 }  // namespace trireme::graph::detail

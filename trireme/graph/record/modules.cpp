@@ -29,14 +29,14 @@ void add_tensors(const OrderedDict& all, bool is_parameter, std::vector<ModuleTe
   }
 }
 
-// The part of `path` that is the child of `module` on the way there.
+// Returns the child of `module` that contains `path`.
 std::string child_towards(const std::string& module, const std::string& path) {
   const std::size_t begin = module.empty() ? 0 : module.size() + 1;
   if (path.size() < begin) return module;
   return path.substr(0, path.find('.', begin));
 }
 
-// Of what lies between operators of two modules.
+// Returns the module of an operator between operators of two modules.
 std::string module_between(const std::string& before, const std::string& after,
                            const ModuleTree& tree) {
   const std::string common = common_module(before, after);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which module of the tree an operator belongs to: C++ modules have no hooks around forward, so the
-// parameters that operators touch have to tell.
+// Finds the module that an operator belongs to. C++ modules have no hooks around forward, so the
+// parameters of the operators are used instead.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -20,30 +20,31 @@ class Module;
 
 namespace trireme::graph::detail {
 
-/// A parameter or buffer.
+/// A parameter or buffer of the module tree.
 struct ModuleTensor {
   at::Tensor tensor;
-  std::vector<std::string> names;  ///< more than one where modules share it
+  std::vector<std::string> names;  ///< several if modules share it
   bool is_parameter = true;
 };
 
+/// The modules of a tree and their tensors.
 struct ModuleTree {
   explicit ModuleTree(const torch::nn::Module& module);
 
   std::vector<ModuleState> modules;
-  /// Parameters first; each once, and none that is undefined.
+  /// Parameters before buffers; each once, undefined ones left out.
   std::vector<ModuleTensor> tensors;
-  /// Paths of lists of modules, which have no operators of their own.
+  /// Paths of containers such as Sequential, which have no operators of their own.
   std::unordered_set<std::string> lists;
 };
 
-/// The module whose parameters and buffers an operator is given: the innermost that has them all.
-/// Nothing where it is given none.
+/// Returns the innermost module that contains all parameters and buffers of an operator; nullopt if
+/// it has none.
 std::optional<std::string> touched_module(const std::vector<TensorUse>& uses);
 
-/// Sets Node::module and Mark::module. An operator without parameters belongs to the module whose
-/// code calls it, as far as can be told: the innermost that has the operators with parameters
-/// before and after it, or, where that is a list, the element before.
+/// Sets Node::module and Mark::module. An operator without parameters is attributed to the
+/// innermost module that contains the operators with parameters before and after it. If that is a
+/// container, it is attributed to the element before.
 void assign_modules(Graph& graph, const ModuleTree& tree);
 
 }  // namespace trireme::graph::detail

@@ -43,7 +43,7 @@ std::vector<at::Tensor> saved_by(Node* node) {
   return saved;
 }
 
-// By the one product that a result comes from; there are but views between.
+// Returns what the product saves that a result comes from; only views lie between.
 std::vector<at::Tensor> saved_for(const at::Tensor& result) {
   std::vector<at::Tensor> saved;
   for (auto node = result.grad_fn(); node && saved.empty(); node = node->next_edge(0).function) {
@@ -65,7 +65,7 @@ std::optional<SavedFactors> saved_factors(const tensor::DryRunCall& backward) {
   const auto second = input(is_linear ? "weight" : "other");
   if (first == backward.inputs.end() || second == backward.inputs.end()) return std::nullopt;
 
-  // As outside of the call, with autograd, and seen by no one.
+  // The usual dispatch keys: with autograd, and outside the dry run and recorder.
   const c10::impl::ForceDispatchKeyGuard plain(c10::default_included_set,
                                                c10::default_excluded_set);
   const at::AutoGradMode with_graph(true);

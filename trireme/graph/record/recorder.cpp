@@ -20,11 +20,14 @@
 #include <algorithm>
 #include <utility>
 
+// Two kinds of tensors occur. Inputs, parameters and what is computed from them are distributed
+// tensors over meta tensors (stand-ins). Tensors that the code makes from numbers have values, and
+// operators on them run.
 namespace trireme::graph::detail {
 namespace {
 
-// A mode above autograd and below that of tensor/per_call: what a strategy moves is recorded as it
-// was moved. LibTorch has no kernels on it.
+// The key of a mode above autograd and below that of tensor/per_call, for which LibTorch has no
+// kernels. Inputs that a strategy redistributes are recorded after the redistribution.
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
 thread_local Recorder* current = nullptr;
@@ -42,7 +45,7 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 c10::DispatchKey registered_key() {
-  // Never destroyed: static destruction of LibTorch's dispatcher may come first.
+  // Never destroyed: LibTorch's dispatcher may be destroyed first.
   static const auto* const library = [] {
     auto* made = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     made->fallback(torch::CppFunction::makeFromBoxedFunction<&on_operator>());
@@ -123,7 +126,8 @@ ValueId Recorder::add(const at::Tensor& tensor, ValueKind kind, std::vector<std:
   return add_value(tensor, std::move(value));
 }
 
-// Forward is not over: of what has no parameters only what ran before it is known.
+// Forward has not ended, so an operator without parameters can only be described by what ran
+// before.
 std::string Recorder::where(const Call& call) const {
   std::string text = "operator " + call.node.name();
   const auto touched = touched_module(uses_.of(call.node));
@@ -133,8 +137,8 @@ std::string Recorder::where(const Call& call) const {
 
 std::string Recorder::after() const { return last_place_.empty() ? "" : ", after " + last_place_; }
 
-// With the tensors that it was given: of what a wrong shape or type comes from, LibTorch's message
-// has numbers alone.
+// Adds the given tensors to an error. LibTorch's message on a wrong shape or dtype has only
+// numbers.
 void Recorder::refuse_failed(const Call& call, std::string_view what) const {
   std::string given;
   const auto& arguments = call.op.schema().arguments();
@@ -151,6 +155,7 @@ void Recorder::refuse_failed(const Call& call, std::string_view what) const {
 
 // -- before the call ---------------------------------------------------------------------------
 
+// Returns the value of an argument. A plain tensor that is not known becomes a constant.
 ValueId Recorder::value_of_argument(const at::Tensor& tensor, const Call& call) {
   if (!tensor.defined()) return kNoValue;
   const bool is_stand_in = tensor::is_wrapper(tensor);
@@ -169,8 +174,8 @@ ValueId Recorder::value_of_argument(const at::Tensor& tensor, const Call& call) 
   return add_value(tensor, std::move(value));
 }
 
-// Memory that no operator has written to and one reads: code has filled it through data_ptr, as
-// torch::tensor does with a std::vector.
+// Returns true for memory that no operator has written to. If an operator reads it, the code has
+// filled it through data_ptr, as torch::tensor does with a std::vector.
 bool Recorder::is_unwritten(ValueId id) const {
   const Value& value = graph_->value(id);
   if (value.kind != ValueKind::kResult || value.object != id || value.view_of != kNoValue) {
@@ -186,6 +191,7 @@ bool Recorder::is_unwritten(ValueId id) const {
   return std::ranges::none_of(graph_->nodes, is_written);
 }
 
+// Turns the result of an allocation into a constant with its present values.
 void Recorder::make_constant(ValueId id, const at::Tensor& tensor) {
   Value& value = graph_->values[static_cast<std::size_t>(id)];
   Node& made_by = graph_->nodes[static_cast<std::size_t>(value.node)];
@@ -209,8 +215,8 @@ void Recorder::read_arguments(Call& call) {
   }
 }
 
-// Tensors that have values meet such that have not: where the former are written to, or lead to a
-// gradient, they lose theirs.
+// Handles tensors with values that meet stand-ins in one call. If such a tensor is written to, or
+// requires a gradient, it loses its values and becomes a stand-in too.
 void Recorder::check_arguments(const Call& call) {
   const std::vector<std::size_t> written = arguments_written(call.op.schema(), call.arguments);
   for (std::size_t i = 0; i < call.arguments.size(); ++i) {
@@ -235,6 +241,7 @@ void Recorder::check_arguments(const Call& call) {
   }
 }
 
+// Turns a tensor, and the base that it is a view of, into a tensor without values.
 void Recorder::stand_in(const at::Tensor& tensor) const {
   if (tensor.is_view()) {
     const at::Tensor base(tensor._base());
@@ -252,6 +259,8 @@ void Recorder::stand_in(const at::Tensor& tensor) const {
 
 // -- the call and after ------------------------------------------------------------------------
 
+// A torch::autograd::Function creates an autograd node between two recorded operators, which shows
+// as a gap in the sequence numbers.
 void Recorder::check_sequence(const std::string& where) const {
   if (at::sequence_number::peek() != last_sequence_) refuse_function(where);
 }
@@ -272,13 +281,15 @@ void Recorder::run(Call& call, c10::DispatchKeySet below, torch::jit::Stack& sta
   call.node.flops = flops_;
 }
 
+// Finds out whose memory a result lies in, and what it is a view of.
 void Recorder::place_in_memory(const at::Tensor& tensor, const Call& call, Value& value) {
   const c10::IValue* const argument = viewed(call.op, call.arguments);
   ValueId of = kNoValue;
   if (tensor.is_view()) {
     const at::Tensor its_base(tensor._base());
     of = find(its_base);
-    // Of something within the operator, which has no value: views of it are by themselves.
+    // The base was made within the operator and has no value; its views share memory with each
+    // other.
     if (of == kNoValue) {
       const auto next = static_cast<ValueId>(graph_->values.size());
       Known base = {c10::weak_intrusive_ptr<c10::TensorImpl>(its_base.getIntrusivePtr()), next};
@@ -373,7 +384,7 @@ void Recorder::record(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   read_writes(call);
   read_outputs(call, stack);
   const std::uint64_t begin = std::exchange(last_sequence_, at::sequence_number::peek());
-  // Questions leave nothing behind.
+  // A call without results and writes, such as a comparison of sizes, leaves no node.
   if (call.node.outputs.empty() && call.node.writes.empty()) return;
   if (const auto module = touched_module(uses_.take(call.node))) {
     last_place_ = join_message(call.node.name(), module->empty() ? "" : " of module ", *module,

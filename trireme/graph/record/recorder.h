@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes operators into a graph as they are called: a boxed kernel above autograd that this
-// thread's operators pass while a recorder records, so that composite ones arrive whole.
+// Records operators in a graph as they are called: a boxed kernel above autograd that the operators
+// of a thread pass while it records. Composite operators therefore arrive whole.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -21,10 +21,12 @@
 
 namespace trireme::graph::detail {
 
-/// Of one thread, and one at a time there.
+/// Records one forward pass. To be used on one thread, where only one recorder may record at a
+/// time.
 class Recorder {
  public:
-  /// @param replicated of what stands in for tensors.
+  /// @param graph the graph to add to; its modules must be set.
+  /// @param replicated layout of the tensors that stand for others.
   Recorder(Graph& graph, const Layout& replicated);
   ~Recorder() = default;
   Recorder(const Recorder&) = delete;
@@ -32,10 +34,10 @@ class Recorder {
   Recorder(Recorder&&) = delete;
   Recorder& operator=(Recorder&&) = delete;
 
-  /// Adds a value that is there before the first operator.
+  /// Adds a value that exists before the first operator.
   ValueId add(const at::Tensor& tensor, ValueKind kind, std::vector<std::string> names);
 
-  /// As long as it lives, operators are recorded. For one forward pass.
+  /// Records the operators of this thread while it lives.
   class Recording {
    public:
     explicit Recording(Recorder& recorder);
@@ -49,52 +51,58 @@ class Recorder {
     c10::impl::IncludeDispatchKeyGuard include_;
   };
 
-  /// The one that records on this thread; null where none does.
+  /// Returns the recorder that records on this thread; null if none does.
   static Recorder* of_thread() noexcept;
 
-  /// Names the place that forward has come to.
+  /// Names the current place in forward.
   void mark(const at::Tensor& tensor, std::string_view name);
 
-  /// What forward returned.
+  /// Sets the results of the graph and checks the end of forward.
   void finish(const std::vector<at::Tensor>& results);
 
-  /// The operator that is running, as long as one is.
+  /// Returns the operator that is running. Only valid while an operator runs.
   int current_node() const noexcept { return graph_->num_nodes(); }
+  /// Notes that the running operator draws random numbers.
   void notice_random() noexcept { is_random_ = true; }
+  /// Adds FLOPs to the running operator.
   void add_flops(double flops) noexcept { flops_ += flops; }
 
-  /// `, after aten::addmm of module layer (operator 3)`, the last operator so far that was given a
-  /// parameter or buffer; empty before the first.
+  /// Returns text for messages such as `, after aten::addmm of module layer (operator 3)`. It names
+  /// the last operator on a parameter or buffer; empty before the first.
   std::string after() const;
 
-  /// Whose autograd node has the number; -1 where it is none's.
+  /// Returns the operator whose autograd node has that sequence number; -1 if there is none.
   int node_of_sequence(std::uint64_t number) const;
 
-  /// The value that took the memory of a tensor with values; kNoValue where none did.
+  /// Returns the value in whose memory a tensor with values lies; kNoValue if there is none.
   ValueId value_of_memory(const void* memory) const;
 
-  /// The recorded call that made a value; -1 where none did.
+  /// Returns the call of the dry run that made a value; -1 if none did.
   int call_of(ValueId value) const { return call_.at(static_cast<std::size_t>(value)); }
 
+  /// Records one call and runs it with the keys `below`.
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack);
 
  private:
+  // A tensor that has a value.
   struct Known {
-    // Weak: LibTorch copies a new tensor that someone else holds, and values are not to live
-    // longer here. The address is not used again as long as it is held.
+    // Weak, because LibTorch copies a new tensor that has another owner, and because values must
+    // not live longer here. The address is not reused while the weak pointer exists.
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
     ValueId value;
   };
 
+  // A call that is being recorded.
   struct Call {
     const c10::OperatorHandle& op;
     std::vector<c10::IValue> arguments;
     Node node;
-    bool has_stand_ins = false;  // among its tensors
+    bool has_stand_ins = false;  // one of its tensors has no values
   };
 
+  // Memory of a tensor with values.
   struct Memory {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // as above
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // weak for the same reasons
     ValueId value;
   };
 
@@ -119,15 +127,15 @@ class Recorder {
   Graph* graph_;
   Layout replicated_;
   std::unordered_map<const c10::TensorImpl*, Known> known_;
-  // By what views are views of, where the graph has no value of that: the first of them.
+  // For bases without a value of their own: the first view of each.
   std::unordered_map<const c10::TensorImpl*, Known> bases_;
-  std::unordered_map<const void*, Memory> memories_;  // of tensors that have values
+  std::unordered_map<const void*, Memory> memories_;  // by storage, of tensors with values
   std::vector<int> call_;                             // by value
-  std::vector<bool> depends_on_random_;               // by value; of tensors that have values
-  std::vector<std::uint64_t> sequence_;               // by node, where its autograd nodes begin
+  std::vector<bool> depends_on_random_;               // by value, for tensors with values
+  std::vector<std::uint64_t> sequence_;               // by node: its first autograd sequence number
   std::uint64_t last_sequence_ = 0;
   TensorUses uses_;
-  std::string last_place_;  // the last operator on a tensor of the module, in words
+  std::string last_place_;  // description of the last operator on a tensor of the module
   bool is_random_ = false;
   double flops_ = 0;
 };

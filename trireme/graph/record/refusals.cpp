@@ -82,6 +82,7 @@ void refuse_failed(const std::string& where, std::string_view what) {
 
 void check_hooks(const std::vector<at::Tensor>& results,
                  const std::function<std::string(std::uint64_t)>& describe) {
+  // Visits the autograd graph of the results; each node once.
   std::unordered_set<const torch::autograd::Node*> seen;
   std::vector<torch::autograd::Node*> waiting;
   const auto add = [&](torch::autograd::Node* node) {
@@ -93,7 +94,7 @@ void check_hooks(const std::vector<at::Tensor>& results,
   while (!waiting.empty()) {
     torch::autograd::Node* const node = waiting.back();
     waiting.pop_back();
-    // What accumulates gradients of parameters has hooks that stay there.
+    // Nodes that accumulate gradients of parameters have hooks of the user, which stay.
     if (node->sequence_nr() == std::numeric_limits<std::uint64_t>::max()) continue;
     if (!node->tensor_pre_hooks().empty() || !node->pre_hooks().empty() ||
         !node->post_hooks().empty()) {

@@ -17,10 +17,10 @@
 namespace trireme::graph::detail {
 namespace {
 
-constexpr std::int64_t kLstm = 2;  // among the kinds of recurrent layers, the one that oneDNN has
+constexpr std::int64_t kLstm = 2;  // LibTorch's number for an LSTM, the one kind that oneDNN runs
 
-// Of the input [time, batch, features], the weights of input and state [4 hidden, …], and the state
-// [batch, hidden].
+// The arguments whose sizes determine the workspace: the input [time, batch, features], the weights
+// of input and state [4 hidden, …], and the state [batch, hidden].
 constexpr auto kArguments = std::to_array<std::string_view>({"input", "weight1", "weight2", "hx_"});
 
 std::int64_t bytes_of_layer(at::ScalarType dtype,
@@ -28,7 +28,7 @@ std::int64_t bytes_of_layer(at::ScalarType dtype,
   const c10::impl::ExcludeDispatchKeyGuard aside(
       c10::DispatchKeySet(tensor::kBelowAutograd) |
       c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
-  // The kernel asks for it when it decides whether there is to be a workspace.
+  // The kernel makes a workspace only if gradients are enabled.
   const at::AutoGradMode as_in_forward(true);
   const auto zeros = [dtype](at::IntArrayRef shape) { return at::zeros(shape, dtype); };
   const at::Tensor bias = zeros({sizes[1][0]});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels keep for their backward and only they know the size of.
+// The size of workspaces that kernels keep for their backward, and that only the kernels know.
 #pragma once
 
 #include <trireme/tensor/dry_run/dry_run_record.h>
@@ -11,10 +11,10 @@
 
 namespace trireme::graph::detail {
 
-/// Of oneDNN's recurrent layers. Asks the kernel: runs it on zeros, once for each shape.
+/// Measures workspaces of oneDNN's recurrent layers by running the kernel on zeros, once per shape.
 class Workspaces {
  public:
-  /// Bytes that a call of backward was handed; 0 for operators without a workspace.
+  /// Returns the bytes of the workspace that a call of backward gets; 0 for operators without one.
   std::int64_t bytes(const tensor::DryRunCall& backward);
 
  private:

@@ -20,6 +20,7 @@ void add_once(std::vector<ValueId>& all, ValueId id) {
   if (std::ranges::find(all, id) == all.end()) all.push_back(id);
 }
 
+// Throws unless a tensor of the module has the sizes and dtype of the captured one.
 void check_same(const Value& value, const std::string& name, const at::Tensor& tensor) {
   if (tensor.sizes() == c10::IntArrayRef(value.sizes) && tensor.scalar_type() == value.dtype)
     return;
@@ -29,7 +30,7 @@ void check_same(const Value& value, const std::string& name, const at::Tensor& t
       "give the module that was captured, or capture this one");
 }
 
-// The memories that operators write to.
+// Returns the memories that operators write to.
 std::unordered_set<ValueId> written_by(const Graph& graph, int begin, int end) {
   std::unordered_set<ValueId> written;
   for (int index = begin; index < end; ++index) {
@@ -40,8 +41,8 @@ std::unordered_set<ValueId> written_by(const Graph& graph, int begin, int end) {
   return written;
 }
 
-// Which arguments say on which device an operator works: those that name one, and what is left open
-// where no tensor says it.
+// Returns the positions of arguments that give the device: those that name one, and an open
+// `device` argument of an operator without tensors.
 std::vector<std::size_t> devices_of(const Node& node) {
   const bool has_tensors =
       std::ranges::any_of(node.inputs, [](const auto& ids) { return !ids.empty(); });
@@ -114,6 +115,7 @@ void Program::check_boundaries() const {
   }
 }
 
+// Returns the slot of a tensor. Its values share one, since a write changes the tensor in place.
 std::size_t Program::slot_of(ValueId id) {
   if (id == kNoValue) return Feed::kNone;
   const auto [found, is_new] = slots_.try_emplace(graph->value(id).object, slots_.size());
@@ -121,6 +123,8 @@ std::size_t Program::slot_of(ValueId id) {
   return found->second;
 }
 
+// Adds a value that an operator of the piece reads to the inputs, parameters, buffers or constants,
+// unless the piece makes it.
 void Program::add_input(ValueId id) {
   const Value& value = graph->value(id);
   if (value.node >= begin) return;
@@ -135,8 +139,8 @@ void Program::add_input(ValueId id) {
   }
 }
 
-// A part works on the module's own tensors, whatever has been written to them before it, and on
-// copies of those that others write to.
+// A part reads the module's own tensors, whatever was written to them before it. It reads copies of
+// buffers that other operators write to.
 void Program::add_input_of_part(ValueId id) {
   const Value& value = graph->value(id);
   if (value.node >= begin) return;
@@ -176,6 +180,8 @@ void Program::find_inputs() {
   }
 }
 
+// The outputs are values that later operators or the results need. A part leaves out tensors of the
+// module, which it changes in place.
 void Program::find_outputs() {
   const std::vector<int> last = last_uses(*graph);
   const auto add = [&](ValueId id) {
@@ -203,6 +209,7 @@ void Program::find_writes() {
   }
 }
 
+// Takes the tensors of the module by name. Any of the names of a shared tensor will do.
 void Program::bind(const torch::nn::Module& module) {
   const ModuleTree tree(module);
   std::unordered_map<std::string, const at::Tensor*> by_name;
@@ -252,7 +259,7 @@ std::vector<at::Tensor> Program::lasting() const {
   return all;
 }
 
-// Of a copy, whose parts are still those of the original.
+// Called on a copy, whose parts are still those of the original.
 void Program::move(at::Device its_device, const std::function<at::Tensor(ValueId)>& there) {
   device = its_device;
   for (const std::vector<ValueId>* ids : {&parameters, &buffers}) {
@@ -261,7 +268,7 @@ void Program::move(at::Device its_device, const std::function<at::Tensor(ValueId
   for (const auto& [object, slot] : slots_) {
     const bool is_constant = graph->value(object).kind == ValueKind::kConstant;
     at::Tensor& tensor = tensors[slot];
-    // A number that was made a tensor goes with tensors of any device, and promotes as a number.
+    // A tensor made from a number works with any device, and must keep promoting as a number.
     if (!is_constant || !tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       continue;
     }
@@ -276,6 +283,7 @@ void Program::move(at::Device its_device, const std::function<at::Tensor(ValueId
   }
 }
 
+// Adds a step for each operator and for each part, in order.
 void Program::add_steps(const std::vector<Part>& parts) {
   int index = begin;
   for (const Part& one_part : parts) {
@@ -324,7 +332,7 @@ void Program::add_step(int index) {
   for (const ValueId id : node.outputs) step.outputs.push_back(slot_of(id));
 }
 
-// Not what the module holds anyway.
+// Frees each tensor after its last use, except those of the module and the outputs.
 void Program::drop_unused() {
   std::unordered_set<std::size_t> seen(output_slots.begin(), output_slots.end());
   for (std::size_t slot = 0; slot < tensors.size(); ++slot) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A piece of a graph, made ready to run: which tensor comes from where and is let go when.
+// A piece of a graph, prepared to run: where each argument comes from, and when each tensor is
+// freed.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -21,36 +22,37 @@ class Module;
 
 namespace trireme::graph::detail {
 
-/// Where an argument with tensors gets them: places in Program::tensors.
+/// The tensors of one argument, as indices (slots) into Program::tensors.
 struct Feed {
   enum class Kind { kTensor, kList, kOptionalList };
-  static constexpr auto kNone = static_cast<std::size_t>(-1);
+  static constexpr auto kNone = static_cast<std::size_t>(-1);  ///< slot of an undefined tensor
 
-  std::size_t argument = 0;
+  std::size_t argument = 0;  ///< position of the argument
   Kind kind = Kind::kTensor;
   std::vector<std::size_t> slots;
 };
 
 struct Program;
 
+/// One operator of a program, or one part that runs as a whole.
 struct Step {
-  const Node* node = nullptr;  ///< of a part its first
-  int index = 0;               ///< of the node in the whole graph
-  /// Is run instead of the node, with one feed for its inputs.
+  const Node* node = nullptr;  ///< the operator; for a part, its first operator
+  int index = 0;               ///< index of the operator in the whole graph
+  /// A part that runs instead of the operator; its inputs are the only feed.
   std::shared_ptr<const Program> part{};
   std::vector<Feed> feeds;
-  std::vector<std::size_t> devices{};  ///< arguments that say where
-  std::vector<std::size_t> outputs;
-  std::vector<std::size_t> dropped_before;  ///< once the arguments are together
-  std::vector<std::size_t> dropped_after;
+  std::vector<std::size_t> devices{};       ///< positions of arguments that name the device
+  std::vector<std::size_t> outputs;         ///< slots of the results
+  std::vector<std::size_t> dropped_before;  ///< slots that are freed once the arguments are read
+  std::vector<std::size_t> dropped_after;   ///< slots that are freed once the operator has run
 };
 
-/// A tensor has one place for all its values.
+/// A piece that is ready to run. All values of a tensor share one slot.
 struct Program {
   Program(std::shared_ptr<const Graph> its_graph, int its_begin, int its_end,
           const torch::nn::Module& module, const std::vector<Part>& parts);
 
-  /// Of a part. Its tensors of the module are not there yet.
+  /// Makes the program of a part. The tensors of the module are set when the whole piece is bound.
   Program(std::shared_ptr<const Graph> its_graph, const Part& its_part);
 
   /// See Piece::moved_to.
@@ -69,16 +71,16 @@ struct Program {
   std::vector<ValueId> buffers;
   std::vector<ValueId> written_buffers;
 
-  std::vector<at::Tensor> tensors;  ///< of the module and constants; undefined elsewhere
+  std::vector<at::Tensor> tensors;  ///< parameters, buffers and constants; undefined elsewhere
   std::vector<Step> steps;
   std::vector<std::size_t> input_slots;
-  std::vector<bool> is_input_written;
-  /// Of a part: what others write to later, in this run or the next, and a second run of the part
-  /// is to find as it was.
+  std::vector<bool> is_input_written;  ///< inputs that are copied, since operators write to them
+  /// For a part: inputs that other operators write to later, in this run or the next. They are
+  /// copied, so that a recomputation finds them unchanged.
   std::vector<bool> is_input_copied;
   std::vector<std::size_t> output_slots;
   std::vector<std::size_t> written_buffer_slots;
-  Part part;  ///< of the graph, that this is
+  Part part;  ///< the operators of this program, with the parts in it
 
  private:
   void check_boundaries() const;
@@ -98,9 +100,9 @@ struct Program {
   void drop_unused();
 
   bool is_part_ = false;
-  std::unordered_set<ValueId> written_;           // memories, by its own operators
-  std::unordered_set<ValueId> written_anywhere_;  // and by any of the graph; of a part
-  std::map<ValueId, std::size_t> slots_;          // by object
+  std::unordered_set<ValueId> written_;           // memories that its operators write to
+  std::unordered_set<ValueId> written_anywhere_;  // for a part: those that any operator writes to
+  std::map<ValueId, std::size_t> slots_;          // by Value::object
   std::vector<std::shared_ptr<Program>> parts_;
 };
 

@@ -15,6 +15,7 @@ namespace {
 
 thread_local const at::Generator* current = nullptr;
 
+// Passes the current generator to a random operator that was given none.
 bool give_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
   if (current == nullptr || !op.hasTag(at::Tag::nondeterministic_seeded)) return false;
@@ -46,7 +47,8 @@ std::uint64_t next(std::uint64_t& state) {
   return mixed ^ (mixed >> 31);
 }
 
-// A key at a time goes into the state, each through a round, so that sums of keys do not meet.
+// Mixes the keys one after the other with a round each. Their sum would be equal for different
+// keys.
 std::uint64_t mixed(const RandomStream& stream, int node) {
   std::uint64_t state = stream.seed;
   for (const std::int64_t key :
@@ -56,7 +58,7 @@ std::uint64_t mixed(const RandomStream& stream, int node) {
   return next(state);
 }
 
-// LibTorch's generator takes 32 bits of a seed: its state is filled here, from 64.
+// Seeds of LibTorch's generator have 32 bits; this fills its state from 64 bits.
 at::mt19937 engine_of(std::uint64_t key) {
   at::mt19937_data_pod data = {};
   data.seed_ = key;

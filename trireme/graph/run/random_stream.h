@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers that belong to one operator of one micro-batch of one step: the same wherever and
-// however often it runs.
+// Random numbers that belong to one operator of one micro-batch of one step. They are the same on
+// any rank, and in any recomputation.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -13,20 +13,22 @@
 
 namespace trireme::graph {
 
-/// Of a run: masks of dropout and other random numbers follow from these three and the operator's
-/// place in its graph alone (docs/design/numerics.md).
+/// Determines, with the number of the operator in its graph, all random numbers of an operator,
+/// such as the mask of a dropout (docs/design/numerics.md).
 struct RandomStream {
-  std::uint64_t seed = 0;
-  std::int64_t step = 0;
-  std::int64_t micro_batch = 0;  ///< among all ranks' of the step
+  std::uint64_t seed = 0;        ///< seed of the run
+  std::int64_t step = 0;         ///< number of the training step
+  std::int64_t micro_batch = 0;  ///< number among the micro-batches of all ranks in the step
 };
 
 namespace detail {
 
-/// As long as it lives, random operators of this thread that are given no generator draw numbers of
-/// this operator's own. On the processor from a generator of its own: the default one is neither
-/// read nor locked. On other devices, where some kernels take none but the default generator, that
-/// one is seeded for it, and is afterwards what it was; one thread at a time may do so on a device.
+/// While it lives, random operators of this thread without a generator argument draw the numbers of
+/// operator `node`.
+///
+/// On CPU they get a generator of their own; the default one is neither read nor locked. On other
+/// devices some kernels accept only the default generator: it is seeded, and restored by the
+/// destructor. Only one thread at a time may do this on a device.
 class NumberedRandom {
  public:
   NumberedRandom(const RandomStream& stream, int node, at::Device device = at::kCPU);
@@ -38,8 +40,8 @@ class NumberedRandom {
 
  private:
   const at::Generator* outer_ = nullptr;
-  at::Generator generator_;  // of its own, or the device's
-  at::Tensor state_;         // of the device's, as it was
+  at::Generator generator_;  // its own on CPU, otherwise the device's
+  at::Tensor state_;         // the former state of the device's generator
   std::optional<c10::impl::IncludeDispatchKeyGuard> include_;
 };
 

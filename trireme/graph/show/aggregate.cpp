@@ -18,7 +18,7 @@ namespace {
 constexpr int kNoMark = -1;
 constexpr int kNoNode = -1;
 
-// For each tensor the first operator that it is given to.
+// Returns for each tensor the first operator that uses it.
 std::unordered_map<ValueId, int> first_uses(const Graph& graph) {
   std::unordered_map<ValueId, int> first;
   for (int node = 0; node < graph.num_nodes(); ++node) {
@@ -27,7 +27,7 @@ std::unordered_map<ValueId, int> first_uses(const Graph& graph) {
   return first;
 }
 
-// Memory of which backward reads something, by the value that took it.
+// Returns the memories that backward reads, by their first value.
 std::vector<ValueId> kept_memories(const Graph& graph) {
   std::unordered_set<ValueId> seen;
   std::vector<ValueId> kept;
@@ -37,9 +37,10 @@ std::vector<ValueId> kept_memories(const Graph& graph) {
   return kept;
 }
 
+// Collects groups in the order of the tree. Marks have a group even without operators.
 class Fold {
  public:
-  // A module by its number in the tree, and a mark in its code.
+  // The number of a module in the tree, and of a mark in its code.
   using Key = std::pair<int, int>;
 
   Fold(const Graph& graph, int depth) : graph_(graph), depth_(depth) {
@@ -52,10 +53,11 @@ class Fold {
     }
   }
 
-  // @param node kNoNode for a parameter that no operator uses.
+  // @param node the operator; kNoNode for a parameter that no operator uses.
   void add(const std::string& module, int node, const Sums& sums) {
     const std::string path = folded(module, depth_);
     int mark = kNoMark;
+    // A module at the full depth includes all operators within it, whatever the marks.
     const bool is_whole = depth_of(path) == depth_;
     for (std::size_t i = 0; i < graph_.marks.size() && !is_whole; ++i) {
       const Mark& candidate = graph_.marks[i];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators added up by the modules and marks that they belong to, down to a depth of the tree.
+// Sums of operators by the modules and marks that they belong to, down to a depth of the tree.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -10,56 +10,59 @@
 
 namespace trireme::graph::detail {
 
-/// What operators and parameters come to.
+/// Totals of operators and parameters.
 struct Sums {
   int operators = 0;
-  std::int64_t parameters = 0;  ///< elements; those that are shared count once
+  std::int64_t parameters = 0;  ///< elements; shared parameters count once
   double flops = 0;
   double backward_flops = 0;
-  std::int64_t bytes = 0;  ///< of new memory for results
-  /// Of what it made, that backward needs: tensors, each memory whole and counted where it was
-  /// taken, and masks and statistics.
+  std::int64_t bytes = 0;  ///< new memory for results
+  /// Bytes that backward needs: tensors, as whole memories and counted with the operator that
+  /// allocated them, and masks and statistics.
   std::int64_t kept_bytes = 0;
-  int first_stage = -1;  ///< of its operators; -1 where there are none
-  int last_stage = -1;
+  int first_stage = -1;  ///< first stage of the operators; -1 without stages or operators
+  int last_stage = -1;   ///< last stage of the operators
 
   Sums& operator+=(const Sums& other);
 };
 
-/// What each operator comes to. A parameter counts in the operator that is given it first.
-/// @param boundaries of stages, or none.
+/// Returns the totals of each operator. A parameter counts with the operator that uses it first.
+/// @param boundaries boundaries of stages; may be empty.
 std::vector<Sums> sums_of_operators(const Graph& graph, const std::vector<int>& boundaries);
 
-/// Bytes that backward needs of the graph's inputs, together.
+/// Returns the bytes of the graph's inputs that backward needs.
 std::int64_t kept_bytes_of_inputs(const Graph& graph);
 
-/// `1`, `0 to 1`; nothing where there are no stages.
+/// Returns the stages as text: `1`, `0 to 1`, or nothing without stages.
 std::string stages_of(const Sums& sums);
 
-/// What has a line of its own.
+/// A module or mark that has a line or box of its own.
 struct Group {
-  std::string path;  ///< a module's, or a mark's name
+  std::string path;  ///< path of a module, or name of a mark
   bool is_mark = false;
   Sums sums;
 };
 
-/// Throws UsageError unless they are what cut and balance give: from 0 to the number of operators,
-/// rising.
+/// Throws UsageError unless the boundaries are like those of cut and balance: ascending from 0 to
+/// the number of operators.
 void check_boundaries(const Graph& graph, const std::vector<int>& boundaries);
 
-/// The stage that an operator is in.
+/// Returns the stage of an operator.
 int stage_of(const std::vector<int>& boundaries, int node);
 
 /// Throws UsageError for a depth below 0.
 void check_depth(int depth);
 
-/// Each operator and parameter in one group, in the order of the tree, marks after their module;
-/// modules with neither are left out. A module `depth` names deep has all that is within it, one
-/// above only what is in no deeper one. Of that, operators after a mark belong to the mark, which
-/// may have none. Parameters that no operator is given are in the module that their name says.
-/// @param boundaries of stages, or none.
+/// Groups operators and parameters by module, in the order of the tree, with marks after their
+/// module. Each belongs to one group; modules with neither are left out.
+///
+/// A module at `depth` names includes everything within it; a module above it includes only what is
+/// in no deeper group. Of the latter, operators after a mark belong to the mark, which may have
+/// none. A parameter that no operator uses belongs to the module that its name says.
+/// @param boundaries boundaries of stages; may be empty.
 std::vector<Group> fold(const Graph& graph, int depth, const std::vector<int>& boundaries);
 
+/// Returns the number of elements of a tensor.
 std::int64_t elements_of(const Value& value);
 
 }  // namespace trireme::graph::detail

@@ -30,6 +30,7 @@ bool is_list(const c10::Type& type) {
                              [](const c10::TypePtr& element) { return is_list(*element); });
 }
 
+// Checks a graph that was read from a file for consistency, so that other code can rely on it.
 class Check {
  public:
   Check(const Graph& graph, std::string_view source) : graph_(graph), source_(source) {}
@@ -141,7 +142,7 @@ class Check {
   }
 
   void check_writes(int index) {
-    std::set<ValueId> current;  // what may be written to
+    std::set<ValueId> current;  // the values that may be written to
     for (const ValueId id : graph_.inputs_of(index)) current.insert(id);
     for (const Write& write : graph_.node(index).writes) {
       if (!current.contains(write.before)) {
@@ -158,7 +159,8 @@ class Check {
     }
   }
 
-  // Results are outputs or written by their node, and only the latter are of another's object.
+  // Every result must be an output of its operator or be written by it. Only a written one belongs
+  // to another value's object.
   void check_makers() {
     for (std::size_t i = 0; i < graph_.values.size(); ++i) {
       const Value& value = graph_.values[i];
@@ -208,7 +210,7 @@ class Check {
     }
   }
 
-  // No sum of some of them can overflow, nor twice such a sum.
+  // Keeps the sum of all bytes so small that code may add some of them twice without overflow.
   void count(std::int64_t bytes) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 4;
     if (bytes > kMost - bytes_) fail("bytes are more in all than can be counted");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tables and pictures call things.
+// Names of values in tables and pictures.
 #pragma once
 
 #include <trireme/base/text.h>
@@ -11,24 +11,24 @@
 
 namespace trireme::graph::detail {
 
-/// `Float [2, 3]`.
+/// Returns text such as `Float [2, 3]`.
 std::string shape_of(const Value& value);
 
-/// What a value is called where its shape stands beside it: `fc.weight`, `input 0`, `%12` for the
-/// result that is value 12, `nothing` for kNoValue.
+/// Returns the name of a value for use beside its shape: `fc.weight`, `input 0`, `%12` for the
+/// result that is value 12, and `nothing` for kNoValue.
 std::string short_name(const Graph& graph, ValueId id);
 
 using trireme::printable;
 
-/// How many letters a text has; one of UTF-8 counts once.
+/// Returns the number of characters of a UTF-8 text.
 std::size_t letters_in(std::string_view text);
 
-/// The text itself where it has at most `letters`, else `…` and its end, which of paths says more
-/// than the beginning.
+/// Returns the text if it has at most `letters` characters, otherwise `…` and its end. The end of a
+/// path says more than its beginning.
 std::string shortened(std::string_view text, std::size_t letters);
 
-/// Joins its arguments as join_message does, but whatever the program's locale is: no thousands are
-/// set apart in what other programs are to read.
+/// Joins its arguments as join_message does, but independently of the program's locale. Other
+/// programs read the result, so it must not contain thousands separators.
 template <typename... Parts>
 std::string plain_text(const Parts&... parts) {
   TextWriter text;

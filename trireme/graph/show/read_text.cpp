@@ -20,6 +20,7 @@ namespace {
 using detail::shown;
 using Json = nlohmann::json;
 
+// Reads the parts of a document. Each object is read under its place, for errors.
 class Reader : private detail::JsonReader {
  public:
   Reader(const Json& document, std::string_view source)
@@ -37,7 +38,7 @@ class Reader : private detail::JsonReader {
   }
 
  private:
-  // Of the document, each with its place.
+  // Reads each element of a list of the document under its place.
   template <typename Read>
   void for_each(const char* key, const Read& read) {
     set_place("");
@@ -51,13 +52,14 @@ class Reader : private detail::JsonReader {
 
   // -- references ------------------------------------------------------------------------------
 
-  // From `least` to one below `end`.
+  // Returns `number` if it is at least `least` and below `end`; throws otherwise.
   int within(int number, int least, std::size_t end, std::string_view what) const {
     if (number >= least && number < static_cast<std::int64_t>(end)) return number;
     fail(join_message(what, " is ", number, ", expected ", least, " to ",
                       static_cast<std::int64_t>(end) - 1));
   }
 
+  // Returns the id of a value that has been read already.
   ValueId value_id(const Json& json, int least, std::string_view what) const {
     return within(as<int>(json, what), least, graph_.values.size(), what);
   }
@@ -109,7 +111,7 @@ class Reader : private detail::JsonReader {
 
   void read_value(const Json& json) {
     const auto id = static_cast<ValueId>(graph_.values.size());
-    const std::size_t here = graph_.values.size() + 1;  // what it refers to is not behind it
+    const std::size_t here = graph_.values.size() + 1;  // a value only refers to earlier ones
     Value value;
     const auto kind = get<std::string>(json, "kind");
     const auto known = std::ranges::find(detail::kKindNames, kind);
@@ -130,6 +132,7 @@ class Reader : private detail::JsonReader {
     graph_.values.push_back(std::move(value));
   }
 
+  // Checks sizes, strides and names of a value, and that its bytes do not overflow.
   void check(const Value& value) const {
     auto bytes = static_cast<std::int64_t>(c10::elementSize(value.dtype));
     bool fits = value.strides.size() == value.sizes.size() &&
@@ -183,6 +186,7 @@ class Reader : private detail::JsonReader {
     });
   }
 
+  // Looks up an operator with its overload in this program.
   c10::OperatorHandle operator_named(const std::string& name) const {
     const std::size_t dot = std::min(name.find('.'), name.size());
     const std::string overload = dot < name.size() ? name.substr(dot + 1) : "";

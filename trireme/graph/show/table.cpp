@@ -22,14 +22,15 @@ using detail::shortened;
 using detail::Sums;
 
 constexpr std::size_t kWidth = 120;
-constexpr std::size_t kLeastName = 16;  // what is left of a path, however wide the numbers are
+constexpr std::size_t kLeastName = 16;  // least width of a name, however wide the numbers are
 constexpr std::string_view kGap = "  ";
 
 using Row = std::vector<std::string>;
 
+// Rows of cells, aligned in columns.
 class Columns {
  public:
-  // @param sides for each column `l` or `r`: the side to which its texts are moved.
+  // @param sides for each column `l` or `r`, the side to which its cells are aligned.
   Columns(std::string_view sides, Row titles) : sides_(sides) { add(std::move(titles)); }
 
   void add(Row row) {
@@ -39,7 +40,7 @@ class Columns {
     rows_.push_back(std::move(row));
   }
 
-  // Columns of names, which are to the left, become shorter, the widest first, until all fit.
+  // Shortens the columns of names, which are left-aligned, until a row fits; the widest one first.
   void fit() {
     std::size_t whole = kGap.size() * (widths_.size() - 1);
     for (const std::size_t width : widths_) whole += width;
@@ -100,17 +101,18 @@ Row row_of(const std::string& name, const Sums& sums, bool has_stages) {
   return joined(std::move(row), cells(sums));
 }
 
-// Two of them and ` is ` fill a line.
+// Returns the name shortened so that two of them and ` is ` fit in a line.
 std::string half_line(const std::string& name) {
   return shortened(printable(name), (kWidth - 4) / 2);
 }
 
-// Of a mark after which its module's own code has nothing.
+// Returns the row of a mark after which its module's own code has no operators.
 Row with_name_alone(Row row) {
   std::fill(std::next(row.begin()), row.end(), "");
   return row;
 }
 
+// Returns the notes below a table.
 std::string notes(const Graph& graph) {
   std::int64_t bytes = 0;
   for (const ValueId id : graph.inputs) bytes += graph.value(id).bytes();
@@ -127,7 +129,8 @@ std::string notes(const Graph& graph) {
   return text;
 }
 
-// Texts with commas between them, on lines that are not too long. `begin` stands before them.
+// Returns texts separated by commas, on lines that are not too long; `begin` is before the first
+// one.
 std::string wrapped(const std::vector<std::string>& texts, std::string_view begin) {
   std::string all(begin);
   std::size_t width = begin.size();
@@ -153,7 +156,7 @@ std::string named(const Graph& graph, ValueId id) {
   return id == kNoValue ? name : plain_text(name, " ", detail::shape_of(graph.value(id)));
 }
 
-// What an operator takes, gives and writes to.
+// Returns what an operator reads, returns and writes to.
 std::string inputs_and_outputs(const Graph& graph, int index) {
   const Node& node = graph.node(index);
   std::vector<std::string> texts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph as tables of text, 120 letters wide at most: long names lose their beginning, down to 16
-// letters.
+// A graph as tables of text with at most 120 characters in a line. Long names lose their beginning,
+// but keep at least 16 characters.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -10,29 +10,36 @@
 
 namespace trireme::graph {
 
+/// Options of module_table.
 struct TableOptions {
-  /// Modules whose paths have up to this many names have lines of their own, and what is deeper
-  /// counts there: 0 is one line for all.
+  /// The depth of the table: modules with up to this many names in their path have a line of their
+  /// own, which includes deeper modules. 0 gives a single line.
   int depth = 2;
-  /// Of stages, as cut, balance and Pipeline::boundaries give them: adds a column.
+  /// Boundaries of stages, as cut, balance and Pipeline::boundaries return them. They add a column.
   std::vector<int> boundaries = {};
 };
 
-/// Returns a line for each module down to `depth` that has operators or parameters of its own, and
-/// for each mark (mark.h) one with what comes after it in the code of its module, or with its name
-/// alone where modules with lines of their own have all that; then their totals. Each operator and
-/// parameter counts once, a parameter with the operator that is given it first. Columns: how many
-/// operators; elements of parameters; FLOPs forward and backward; bytes of new memory for results;
-/// of these, and of masks and statistics besides, the bytes that are kept for backward. Below stand
-/// what inputs take, and parameters that have several names. Throws UsageError for a depth below 0
-/// and boundaries that are none.
+/// Returns a table of modules and marks with a line of totals.
+///
+/// Each module down to `depth` that has operators or parameters of its own has a line. Each mark
+/// (mark.h) has a line with the operators after it in the code of its module; only its name if
+/// other lines have all of these operators. Each operator and parameter counts once, a parameter
+/// with the operator that uses it first.
+///
+/// The columns are: number of operators; elements of parameters; FLOPs of forward; FLOPs of
+/// backward; bytes of new memory for results; bytes kept for backward. The last includes masks and
+/// statistics. Below the table stand the bytes of the inputs and the parameters with several names.
+/// Throws UsageError for a depth below 0 and for invalid boundaries.
 std::string module_table(const Graph& graph, const TableOptions& options = {});
 
-/// Returns two lines and more for each operator in the order in which they ran: its number, name,
-/// module, FLOPs forward and backward, bytes of results, bytes kept for backward; then what it
-/// takes and gives, with dtypes and shapes. `%12` is the result that is value 12; parameters and
-/// buffers have their names. Marks and the beginnings of stages stand between them.
-/// @param boundaries of stages, or none. Throws UsageError for such that are none.
+/// Returns a table of operators in the order in which they ran.
+///
+/// An operator has at least two lines: first its number, name, module, FLOPs of forward and
+/// backward, bytes of results and bytes kept for backward; then its inputs and outputs with dtypes
+/// and shapes. `%12` is the result that is value 12; parameters and buffers have their names. Marks
+/// and the beginnings of stages stand between the operators. Throws UsageError for invalid
+/// boundaries.
+/// @param boundaries boundaries of stages; may be empty.
 std::string operator_table(const Graph& graph, const std::vector<int>& boundaries = {});
 
 }  // namespace trireme::graph

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What writer and reader of graphs agree on: docs/formats/graph.md.
+// The parts of the file format that the writer and the reader of graphs share:
+// docs/formats/graph.md.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -9,22 +10,23 @@
 
 namespace trireme::graph::detail {
 
-/// Its value is the number of the format.
+/// The key whose value is the number of the format.
 inline constexpr auto kFormatKey = "trireme-graph";
+/// The number of the format.
 inline constexpr int kFormat = 1;
 
-/// In the order of ValueKind.
+/// The names of kinds, in the order of ValueKind.
 inline constexpr std::array<std::string_view, 5> kKindNames = {"input", "parameter", "buffer",
                                                                "constant", "result"};
 
-/// What to do about a file that is no graph.
+/// The hint of errors about a file that is no graph.
 inline constexpr std::string_view kDamagedHint =
     "the file is damaged or was edited; name one that write_graph made";
 
-/// Checks that the parts of a graph fit each other as those of a captured one do: what operators
-/// take is there before them, each tensor and its memory have one beginning, lists hold what they
-/// are of, names are there once, and sums of bytes and FLOPs can be counted. Numbers of values and
-/// operators have to be in range, sizes those of tensors. Throws DataError with `source` and place.
+/// Checks that a graph is as consistent as a captured one. Operators use values that exist before
+/// them. Each tensor and each memory has one first value. Lists have values of the right kind,
+/// names are unique, and sums of bytes and FLOPs do not overflow. Indices must be in range and
+/// sizes valid when it is called. Throws DataError with `source` and place.
 void check_graph(const Graph& graph, std::string_view source);
 
 }  // namespace trireme::graph::detail

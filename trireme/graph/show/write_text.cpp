@@ -18,12 +18,13 @@ namespace {
 using detail::plain_text;
 using OrderedJson = nlohmann::ordered_json;
 
-// JSON has no infinities.
+// JSON has no infinities and no NaN.
 OrderedJson number(double value) {
   if (std::isfinite(value)) return value;
   return {{"double", plain_text(value)}};
 }
 
+// Returns an argument. Types that JSON does not tell apart are objects with the type as their key.
 OrderedJson argument(const c10::IValue& value) {
   if (value.isNone()) return nullptr;
   if (value.isBool()) return value.toBool();
@@ -66,7 +67,7 @@ OrderedJson of(const AutocastState& state) {
   return {{"devices", std::move(devices)}, {"keeps_casts", state.keeps_casts}};
 }
 
-// What is as it mostly is stays out.
+// Fields with their usual value are left out.
 OrderedJson of(const Value& value, ValueId id) {
   OrderedJson json = {{"kind", detail::kKindNames[static_cast<std::size_t>(value.kind)]},
                       {"name", value.name},
@@ -109,7 +110,7 @@ OrderedJson of(const Mark& mark) {
   return json;
 }
 
-// A line for each, so that two files can be compared.
+// Writes one element in a line, so that files can be compared by line.
 void add_lines(std::string& text, const char* key, const std::vector<OrderedJson>& all) {
   text += plain_text(",\n\"", key, "\": [");
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -168,7 +169,7 @@ void write_graph(const Graph& graph, const std::filesystem::path& file) {
     AtomicFile written(file);
     written.write(text);
     written.commit();
-  } catch (const CheckpointError& error) {  // what files that appear whole throw; it has its hint
+  } catch (const CheckpointError& error) {  // thrown by AtomicFile; its message includes a hint
     throw DataError(error.what(), "");
   }
 }

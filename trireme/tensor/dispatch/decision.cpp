@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Chooses the strategy of each mesh axis by estimated cost, then derives layouts, redistributions
+// and geometry of results from it (docs/design/tensor.md).
 #include <trireme/tensor/dispatch/decision.h>
 
 #include <trireme/base/error.h>
@@ -18,8 +20,8 @@ thread_local bool gather_in_views = true;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Seconds a rank takes to write one byte, and to begin any copy: what keeps strategies that only
-// slice from looking free.
+// Seconds that a rank takes to write one byte and to start a copy. Without them, strategies that
+// only slice would seem free.
 constexpr double kSecondsPerByte = 1e-10;
 constexpr double kSecondsPerCopy = 2e-7;
 
@@ -39,7 +41,8 @@ std::string describe_layouts(c10::ArrayRef<Layout> layouts) {
   return text;
 }
 
-// What it costs to bring `bytes` that a rank holds along one axis from one placement to another.
+// Returns the estimated seconds to bring `bytes`, which a rank holds along one axis, from one
+// placement to another.
 double change_seconds(const Placement& from, const Placement& to, double bytes,
                       std::int64_t ranks) {
   if (from == to || ranks == 1) return 0;
@@ -59,8 +62,8 @@ double change_seconds(const Placement& from, const Placement& to, double bytes,
   return copy + seconds(Collective::kAllGather, bytes, ranks);
 }
 
-// The order in which axes cut a dim that several cut: that of the first input which says so, else
-// that of the mesh.
+// Returns the order in which axes shard a dim that several of them shard: the order of the first
+// input whose layout has levels, otherwise the order of the mesh.
 c10::SmallVector<int, 4> order_of_axes(const Decision& decision, c10::ArrayRef<Layout> current) {
   c10::SmallVector<int, 4> order;
   for (int axis = 0; axis < decision.mesh.num_axes(); ++axis) order.push_back(axis);
@@ -74,6 +77,7 @@ c10::SmallVector<int, 4> order_of_axes(const Decision& decision, c10::ArrayRef<L
   return order;
 }
 
+// Makes a layout of one placement for each axis; Shards of one dim get levels in `order`.
 Layout assemble(const DeviceMesh& mesh, c10::ArrayRef<Placement> placements,
                 c10::ArrayRef<int> order) {
   c10::SmallVector<Placement, 4> all(placements.begin(), placements.end());
@@ -92,25 +96,25 @@ bool is_written(const OperatorFacts& facts, int argument) {
   return std::ranges::find(facts.written, argument) != facts.written.end();
 }
 
-// What is decided together: a whole call, or the elements of one position in the lists of a foreach
-// operator.
+// What is decided together: a whole call, or one position in the lists of a foreach operator.
 struct Part {
   Call call;
-  std::vector<std::size_t> inputs;   // of the whole call
-  std::vector<std::size_t> outputs;  // of the whole call
-  std::vector<Layout> current;       // of the inputs
-  std::vector<bool> is_shared;       // inputs that belong to every part: they stay replicated
+  std::vector<std::size_t> inputs;   // positions in the whole call
+  std::vector<std::size_t> outputs;  // positions in the whole call
+  std::vector<Layout> current;       // layouts of the inputs
+  std::vector<bool> is_shared;       // inputs that every part has; they stay replicated
 };
 
-// Everything that choosing needs, for one part of a call.
+// What the choice of a strategy depends on, for one part of a call.
 struct Choice {
   const OperatorFacts& facts;
   const Call& call;
-  c10::ArrayRef<Layout> current;  // of the inputs
+  c10::ArrayRef<Layout> current;  // layouts of the inputs
   const std::vector<bool>& is_shared;
   const DeviceMesh& mesh;
 
-  // Bytes that one rank holds of an input when only the other axes cut it.
+  // Returns the bytes of an input that one rank holds if all axes but `axis` are sharded as they
+  // are.
   double bytes_of(int input, int axis) const {
     const at::Tensor& tensor = call.input(input);
     double bytes = static_cast<double>(tensor.numel() * tensor.element_size());
@@ -124,6 +128,7 @@ struct Choice {
     return bytes;
   }
 
+  // Returns the estimated seconds that a strategy takes along one axis.
   double cost(const Strategy& strategy, int axis) const {
     double total = 0;
     for (int input = 0; input < call.num_inputs(); ++input) {
@@ -132,7 +137,7 @@ struct Choice {
       const double bytes = bytes_of(input, axis);
       const std::int64_t ranks = mesh.size(axis);
       total += change_seconds(from, to, bytes, ranks);
-      // A sum is scattered along the first dim, and comes to another from there.
+      // reduce-scatter works along dim 0, so another dim needs an all-to-all after it.
       const bool goes_on = from.is_partial() && to.is_shard() && to.dim() > 0;
       if (goes_on) total += change_seconds(Shard{0}, to, bytes, ranks);
       if (is_written(facts, call.argument_of(input)))
@@ -141,9 +146,9 @@ struct Choice {
     return total + put_off(strategy, axis);
   }
 
-  // A sum over ranks that is passed on to several results is not saved: somebody completes each of
-  // them, such as the three gradients of a layer norm. What is written keeps its layout, and views
-  // have no choice.
+  // Returns the cost that a strategy leaves to later operators. A Partial input that is passed on
+  // to several results is not saved: each of them has to be reduced, such as the three gradients of
+  // a layer norm. Written tensors keep their layout and views have no choice, so both cost nothing.
   double put_off(const Strategy& strategy, int axis) const {
     if (facts.returns_view || !facts.written.empty()) return 0;
     const auto inputs = static_cast<std::size_t>(call.num_inputs());
@@ -172,7 +177,8 @@ struct Choice {
   }
 };
 
-// FlatShard is the only placement that may cut a tensor, on whichever axis.
+// Returns true if the placement would shard a tensor along with a FlatShard on another axis, which
+// no layout allows.
 bool cuts_beside_flat(const Layout& layout, int axis, const Placement& placement) {
   for (int other = 0; other < static_cast<int>(layout.placements().size()); ++other) {
     const Placement& given = layout[other];
@@ -182,6 +188,7 @@ bool cuts_beside_flat(const Layout& layout, int axis, const Placement& placement
   return false;
 }
 
+// Returns true if the inputs can have the placements of a strategy.
 bool fits(const Strategy& strategy, const Choice& choice, int axis) {
   for (int input = 0; input < choice.call.num_inputs(); ++input) {
     const auto index = static_cast<std::size_t>(input);
@@ -200,6 +207,7 @@ Strategy replicate_everywhere(const Call& call, std::size_t num_outputs) {
   return strategy;
 }
 
+// Returns the strategy of the rule that costs least along one axis.
 Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
   std::vector<Strategy> strategies;
   const AxisCall axis_call = {choice.call, choice.mesh.size(axis), choice.current, axis};
@@ -243,6 +251,7 @@ Strategy cheapest(const Choice& choice, const Rule& rule, int axis) {
                    "trireme::run_replicated (docs/guide/tensor-parallel.md)"));
 }
 
+// Returns the mesh of the distributed inputs. Throws UsageError where there are two.
 DeviceMesh mesh_of(const OperatorFacts& facts, const InputSlots& inputs) {
   const DistributedMeta* first = nullptr;
   for (const InputSlot& input : inputs) {
@@ -254,7 +263,7 @@ DeviceMesh mesh_of(const OperatorFacts& facts, const InputSlots& inputs) {
                                     input.meta->layout.mesh().to_string(), "]"),
                        "arrange ranks that work together on one mesh: give it to distribute_module "
                        "or parallelize for every module; or bring one of the tensors to the "
-                       "other's mesh with trireme::redistribute");
+                       "other's mesh with trireme::tensor::redistribute_between");
     }
   }
   return first->layout.mesh();
@@ -269,7 +278,8 @@ void refuse_view(const OperatorFacts& facts, const Call& call, const Redistribut
       "trireme::tensor::allow_gather_in_views(true)");
 }
 
-// What is moved for a call comes back with the shape that it had.
+// Throws where a tensor that is redistributed for a call would change its shape in place: it is
+// redistributed back afterwards, to the shape that it had.
 void refuse_other_shape(const OperatorFacts& facts, const Call& call, const Redistribution& path) {
   const bool keeps_shape = !call.is_in_place() || call.num_outputs() == 0 ||
                            !call.output(0).defined() ||
@@ -281,7 +291,7 @@ void refuse_other_shape(const OperatorFacts& facts, const Call& call, const Redi
                    "redistribute the tensor before, or call the operator that returns a new one");
 }
 
-// Layouts of inputs and outputs from the strategies of all axes.
+// Sets the layouts of inputs and outputs from the strategies of all axes.
 void set_layouts(Decision& decision, const Part& part,
                  const std::vector<Strategy>& strategy_of_axis) {
   const auto order = order_of_axes(decision, part.current);
@@ -299,7 +309,7 @@ void set_layouts(Decision& decision, const Part& part,
   }
 }
 
-// The whole call as one part.
+// Returns the whole call as one part.
 std::vector<Part> whole(const Call& call, const std::vector<Layout>& current,
                         std::size_t num_outputs) {
   std::vector<Part> parts;
@@ -310,7 +320,7 @@ std::vector<Part> whole(const Call& call, const std::vector<Layout>& current,
   return parts;
 }
 
-// One part for each position in the lists.
+// Returns one part for each position in the lists.
 std::vector<Part> by_element(const Call& call, const InputSlots& slots,
                              const std::vector<Layout>& current, std::size_t num_outputs) {
   int num_elements = 0;
@@ -347,6 +357,7 @@ std::vector<Part> by_element(const Call& call, const InputSlots& slots,
   return parts;
 }
 
+// Sets the redistributions of the inputs whose layouts are not those of the strategy.
 void set_paths(Decision& decision, const OperatorFacts& facts,
                const std::vector<Layout>& current_layouts) {
   const Call& call = *decision.call;
@@ -370,6 +381,8 @@ void set_paths(Decision& decision, const OperatorFacts& facts,
   }
 }
 
+// Sets sizes, strides and dtype of the results. Where they are unknown, and for replicated results
+// that are no views, the local result gives them.
 void set_geometry(Decision& decision, const OperatorFacts& facts) {
   const Call& call = *decision.call;
   for (std::size_t i = 0; i < decision.outputs.size(); ++i) {
@@ -383,7 +396,7 @@ void set_geometry(Decision& decision, const OperatorFacts& facts) {
     decided.geometry.strides.assign(output.strides().begin(), output.strides().end());
     decided.geometry.offset = output.storage_offset();
     decided.type = output.scalar_type();
-    // A view's geometry follows from that of what it views.
+    // The geometry of a view follows from that of its base.
     decided.is_view = facts.returns_view && !decision.gathers_view;
     decided.is_from_local = decided.layout.is_replicated() && !decided.is_view;
   }
@@ -403,7 +416,7 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
                                  const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments) {
   auto decision = std::make_unique<Decision>();
   decision->mesh = mesh_of(facts, inputs);
-  // One that was added after the operator was first looked at is found here.
+  // A rule that was added after the kernel was registered is found here.
   const Rule* const found = facts.rule != nullptr
                                 ? facts.rule
                                 : find_rule(op.schema().name(), op.schema().overload_name());
@@ -429,14 +442,14 @@ std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFa
                                       : whole(call, current, num_outputs);
   bool moves_data = false;
   for (const Part& part : parts) {
-    // Each axis sees what those before it chose, or two could come to cut one dim more often than
-    // it divides.
+    // Each axis sees the placements that the axes before it chose. Otherwise two axes could shard
+    // one dim more often than its size divides.
     std::vector<Layout> seen = part.current;
     std::vector<Strategy> strategy_of_axis;
     for (int axis = 0; axis < decision->mesh.num_axes(); ++axis) {
       const Choice choice = {facts, part.call, seen, part.is_shared, decision->mesh};
       const Strategy& chosen = strategy_of_axis.emplace_back(cheapest(choice, rule, axis));
-      // One that moves data does the work of those that do not.
+      // A kernel that moves data also does what the kernels do that only compute.
       if (chosen.kernel != nullptr && (chosen.is_copy || !moves_data)) {
         decision->kernel = chosen.kernel;
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decision: how one call with given layouts and shapes runs on local tensors. Made once from the
-// operator's rule, kept per thread, and used for every further call like it.
+// A decision: how a call with given layouts and shapes runs on local tensors. It is made once from
+// the rule of the operator, cached per thread, and reused for every call of the same kind.
 #pragma once
 
 #include <trireme/tensor/dispatch/distributed_meta.h>
@@ -18,59 +18,64 @@
 
 namespace trireme::tensor {
 
-/// A tensor among the arguments of a call: by itself or in a list.
+/// A tensor among the arguments of a call, either by itself or in a list.
 struct InputSlot {
   const at::Tensor* tensor;
-  const DistributedMeta* meta;  ///< null: a plain tensor, which counts as replicated
-  int argument;
-  int element;  ///< in a list; -1 by itself
+  const DistributedMeta* meta;  ///< null for a plain tensor, which counts as replicated
+  int argument;                 ///< position among the arguments
+  int element;                  ///< position in the list; -1 outside lists
 };
 using InputSlots = c10::SmallVector<InputSlot, 8>;
 
+/// How one input of a call is redistributed.
 struct InputDecision {
-  Layout target;
-  std::optional<Redistribution> path;  ///< absent: it is there already
-  std::optional<Redistribution> back;  ///< for written tensors that were redistributed
+  Layout target;                       ///< the layout that the strategy asks for
+  std::optional<Redistribution> path;  ///< to the target; absent if the input has it already
+  std::optional<Redistribution> back;  ///< from the target, for a written tensor that was moved
 };
 
+/// How one result of a call becomes a distributed tensor.
 struct OutputDecision {
-  Layout layout;
-  bool is_from_local = false;  ///< geometry is that of the local result
-  Geometry geometry;
+  Layout layout;               ///< the layout that the strategy gives
+  bool is_from_local = false;  ///< replicated: the geometry is that of the local result
+  Geometry geometry;           ///< of the global tensor
   at::ScalarType type = at::ScalarType::Undefined;
-  bool is_view = false;      ///< of an argument's memory
-  bool is_complete = false;  ///< false: to be completed with the first local result
-  c10::SmallVector<std::int64_t, 5> local_strides;  ///< of new tensors
+  bool is_view = false;      ///< the result shares the memory of an argument
+  bool is_complete = false;  ///< the first local result was checked and completed the geometry
+  c10::SmallVector<std::int64_t, 5> local_strides;  ///< of the local tensors of new results
 };
 
+/// How a call runs: redistribute the inputs, replace arguments, run the kernel, wrap the results.
 struct Decision {
-  std::vector<InputDecision> inputs;
-  bool has_paths = false;
-  bool gathers_view = false;            ///< the result is a copy where a view was asked for
+  std::vector<InputDecision> inputs;    ///< every input, lists element by element
+  bool has_paths = false;               ///< at least one input is redistributed
+  bool gathers_view = false;            ///< the result is a copy although the operator is a view
   std::vector<OutputDecision> outputs;  ///< every returned tensor, lists element by element
+  /// Arguments with other values on local tensors, such as the sizes of a view.
   std::vector<std::pair<int, c10::IValue>> local_arguments;
-  LocalKernel kernel = nullptr;
+  LocalKernel kernel = nullptr;  ///< null: the operator itself
   DeviceMesh mesh;
-  double seconds = 0;  ///< of redistribution, estimated
-  // For kernels, which outlive the arguments.
+  double seconds = 0;  ///< estimated time of the redistributions
+  // What a kernel reads of the call. The decision outlives the arguments, so it keeps copies.
   std::optional<Call> call;
   std::vector<Layout> input_layouts, output_layouts;
   std::vector<c10::IntArrayRef> input_sizes, output_sizes;
 };
 
-/// Decides how to run a call. Depends only on what is equal on all ranks, local arguments aside.
-/// Throws UsageError where the operator has no rule, meshes differ, or a view would need
-/// communication and that was not allowed.
+/// Decides how to run a call. The decision depends only on what is equal on all ranks, except for
+/// the local arguments. Throws UsageError where the operator has no rule, where inputs are on
+/// different meshes, and where a view would need communication that is not allowed.
 std::unique_ptr<Decision> decide(const c10::OperatorHandle& op, const OperatorFacts& facts,
                                  const InputSlots& inputs, c10::ArrayRef<c10::IValue> arguments);
 
-/// This rank's coordinate; in a mesh that it is not in (one without ranks, in a dry run), the
-/// first, whose parts are the longest.
+/// Returns the coordinate of this rank. For a mesh without this rank, such as one without ranks in
+/// a dry run, returns the first coordinate, whose parts are the longest.
 c10::SmallVector<std::int64_t, 4> coordinate_here(const DeviceMesh& mesh);
 
-/// Whether a view that no rank can make of its part alone is a redistributed copy, which must not
-/// be written to, as it is unless this is called with false; or refused, with the collective that
-/// it would take. Decisions that were taken before stay. Per thread. Returns what was set before.
+/// Sets what happens to a view that no rank can make of its local tensor alone. If allowed, which
+/// is the default, the base is redistributed and the result is a copy that must not be written to.
+/// Otherwise the call throws UsageError that names the collective. Cached decisions stay as they
+/// are. Applies to this thread. Returns the previous setting.
 bool allow_gather_in_views(bool is_allowed);
 
 }  // namespace trireme::tensor

@@ -22,9 +22,9 @@ struct Entry {
 };
 
 struct Cache {
-  // By hash; calls with equal hashes are in one bucket of the list, where they stay.
+  // Decisions by hash. Calls with equal hashes share a list, whose entries do not move.
   std::unordered_map<std::uint64_t, std::list<Entry>> entries;
-  // The last found of each operator: comparing with it comes before hashing.
+  // The decision found last for each operator. It is compared before anything is hashed.
   std::vector<const Entry*> latest;
   std::int64_t num_entries = 0;
   std::int64_t num_made = 0;
@@ -41,7 +41,7 @@ Cache& cache() {
 
 constexpr std::uint64_t kSeed = 0x9E3779B97F4A7C15;
 
-// The words of an argument that is no tensor.
+// Passes the words of an argument that is no tensor to `take`.
 template <class Take>
 void visit_value(const OperatorFacts& facts, const c10::IValue& value, Take& take) {
   if (value.isInt()) {
@@ -99,7 +99,7 @@ void DecisionKey::visit(Take take) const {
 }
 
 std::uint64_t DecisionKey::hash() const {
-  // Each word is mixed with its place and then added, so that no word waits for the one before it.
+  // Each word is mixed with its position and then added, so no step waits for the one before it.
   std::uint64_t hash = 0;
   std::uint64_t place = kSeed;
   visit([&](std::uint64_t word) {
@@ -132,6 +132,7 @@ bool DecisionKey::has(const std::vector<std::uint64_t>& words) const {
 
 const Decision* find_decision(const DecisionKey& key) {
   Cache& own_cache = cache();
+  // Only the caller may be in progress: a call further out still uses its decision.
   if (own_cache.version_of_rules != rules_version() && own_cache.calls_in_progress <= 1) {
     forget_decisions();
     own_cache.version_of_rules = rules_version();
@@ -139,6 +140,7 @@ const Decision* find_decision(const DecisionKey& key) {
   const auto index = static_cast<std::size_t>(key.facts().index);
   if (index >= own_cache.latest.size()) own_cache.latest.resize(index + 1, nullptr);
   const Entry*& latest = own_cache.latest[index];
+  // Most calls of an operator are like the one before, and comparing is cheaper than hashing.
   if (latest != nullptr && key.has(latest->words)) return latest->decision.get();
   const auto found = own_cache.entries.find(key.hash());
   if (found == own_cache.entries.end()) return nullptr;

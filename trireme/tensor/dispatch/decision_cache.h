@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decisions of this thread, by operator, layouts, shapes and arguments. One cache a thread: no lock
-// and no sharing, and threads that act as ranks do not meet.
+// The cache of decisions by operator, layouts, shapes and arguments. Each thread has a cache of its
+// own: it needs no lock, and threads that act as ranks share nothing.
 #pragma once
 
 #include <trireme/tensor/dispatch/decision.h>
@@ -13,19 +13,22 @@
 
 namespace trireme::tensor {
 
-/// The words that tell one call from another, read from its arguments whenever they are asked for:
-/// writing the words of long lists down would take longer than comparing them. Refers to what it is
-/// made of.
+/// The words that identify a call. They are read from the arguments each time, because storing the
+/// words of long lists would take longer than comparing them. Holds references to what it is made
+/// of.
 class DecisionKey {
  public:
   DecisionKey(const OperatorFacts& facts, const InputSlots& inputs,
               c10::ArrayRef<c10::IValue> arguments)
       : facts_(facts), inputs_(inputs), arguments_(arguments) {}
 
-  // These throw UsageError for an argument whose type cannot be part of a key.
+  // hash(), words() and has() throw UsageError for an argument whose type cannot be part of a key.
+
+  /// Returns a hash of the words.
   std::uint64_t hash() const;
+  /// Returns a copy of the words, to be kept with a decision.
   std::vector<std::uint64_t> words() const;
-  /// Whether those are its words.
+  /// Returns true if `words` are the words of this key.
   bool has(const std::vector<std::uint64_t>& words) const;
 
   const OperatorFacts& facts() const noexcept { return facts_; }
@@ -39,14 +42,15 @@ class DecisionKey {
   c10::ArrayRef<c10::IValue> arguments_;
 };
 
-/// The decision for that call; null where there is none since rules last changed.
+/// Returns the decision for a call; null if none was made since rules last changed.
 const Decision* find_decision(const DecisionKey& key);
 
-/// Keeps a decision and returns it. The cache is emptied where it has grown beyond 16384 decisions
-/// (shapes that never repeat) and no call of this thread is under way.
+/// Stores a decision and returns it. The cache is emptied first if it holds 16384 decisions (shapes
+/// that never repeat) and no other call of this thread is in progress.
 const Decision& keep_decision(const DecisionKey& key, std::unique_ptr<Decision> decision);
 
-/// Calls of this thread that hold decisions.
+/// Marks a call of this thread as in progress while it lives. The decisions that it uses are not
+/// deleted in the meantime.
 class CallInProgress {
  public:
   CallInProgress() noexcept;
@@ -57,10 +61,11 @@ class CallInProgress {
   CallInProgress& operator=(CallInProgress&&) = delete;
 };
 
-/// Forgets this thread's decisions: policies have changed. With rules it happens by itself.
+/// Deletes all decisions of this thread. Call it when a policy changes; a change of rules does it
+/// automatically.
 void forget_decisions();
 
-/// How many decisions this thread has made since it began; for tests and benchmarks.
+/// Returns the number of decisions that this thread has made; for tests and benchmarks.
 std::int64_t num_decisions_made();
 
 }  // namespace trireme::tensor

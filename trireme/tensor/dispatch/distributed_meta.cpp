@@ -13,24 +13,24 @@ namespace trireme::tensor {
 namespace {
 
 c10::DispatchKeySet keys_for(const at::Tensor& local) {
-  // The keys of autograd are added by TensorImpl's constructor, those of autocast are not, and
-  // PrivateUse2 has none of its own.
+  // TensorImpl's constructor adds the autograd keys but not the autocast keys, and PrivateUse2 has
+  // no autocast key of its own.
   const auto autocast =
       local.is_cuda() ? c10::DispatchKey::AutocastCUDA : c10::DispatchKey::AutocastCPU;
   return c10::DispatchKeySet(c10::DispatchKey::PrivateUse2) | c10::DispatchKeySet(autocast);
 }
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr bool kSpares = false;  // a wrapper that is used after its end is to be seen
+constexpr bool kSpares = false;  // reuse would hide a use of a wrapper after it was freed
 #else
 constexpr bool kSpares = true;
 #endif
 
-// What wrappers of this thread have left behind for the next ones: the memory of a TensorImpl, and
-// an ExtraMeta with its DistributedMeta. A wrapper lives as briefly as an activation does, and
-// taking its four pieces from malloc costs more than the rest of it. Whichever thread frees a
-// wrapper keeps it. Of constant initialization and without a destructor, for tensors outlive other
-// variables of threads.
+// Memory of freed wrappers of this thread, for reuse: the memory of a TensorImpl, and an ExtraMeta
+// with its DistributedMeta. Wrappers are as short-lived as activations, and four allocations would
+// take longer than the rest of making one. The thread that frees a wrapper keeps its memory. The
+// class is constant-initialized and has no destructor, because tensors may outlive other thread
+// locals.
 class Spares {
  public:
   void* take_memory() noexcept { return num_memory_ > 0 ? memory_[--num_memory_] : nullptr; }
@@ -38,7 +38,7 @@ class Spares {
     return std::unique_ptr<c10::ExtraMeta>(num_metas_ > 0 ? metas_[--num_metas_] : nullptr);
   }
 
-  // False where there is enough.
+  // Returns false where enough is kept already.
   bool keep_memory(void* memory) noexcept {
     if (num_memory_ == most_) return false;
     empty_at_exit();
@@ -63,7 +63,7 @@ class Spares {
   std::array<c10::ExtraMeta*, kMost> metas_ = {};
   std::size_t num_memory_ = 0;
   std::size_t num_metas_ = 0;
-  std::size_t most_ = kSpares ? kMost : 0;  // none once the thread ends
+  std::size_t most_ = kSpares ? kMost : 0;  // 0 once the thread has ended
 };
 
 constinit thread_local Spares spares = {};
@@ -79,7 +79,8 @@ void Spares::empty_at_exit() noexcept {
   static_cast<void>(at_exit);
 }
 
-// Within its life TensorImpls are made without a version counter.
+// While it lives, TensorImpls are constructed without a version counter, which LibTorch makes
+// dependent on inference mode. The wrapper then reuses a spare one.
 class WithoutVersion {
  public:
   WithoutVersion() noexcept
@@ -92,7 +93,7 @@ class WithoutVersion {
   WithoutVersion(WithoutVersion&&) = delete;
   WithoutVersion& operator=(WithoutVersion&&) = delete;
 
-  // Whether they are to have none anyway.
+  // Returns true if the caller is in inference mode, where tensors have no version counter.
   bool is_inference() const noexcept { return is_inference_; }
 
  private:
@@ -100,8 +101,8 @@ class WithoutVersion {
   bool is_inference_;
 };
 
-// What LibTorch throws where something reads the memory of a tensor: printing, torch::save,
-// data_ptr() and accessors.
+// The message of LibTorch's error where something reads the memory of a distributed tensor:
+// printing, torch::save, data_ptr() and accessors.
 constexpr const char* kNoMemory =
     "a distributed tensor has no memory of its own. To print or save it, take all of it: "
     "trireme::full(x), on every rank; trireme::to_local(x) is this rank's part. Modules and "
@@ -109,8 +110,8 @@ constexpr const char* kNoMemory =
     "tensors within trireme::run_replicated";
 
 struct DistributedImpl final : c10::TensorImpl {
-  // Over a local tensor on meta (planning) it still says CPU: composite operators then choose the
-  // paths that they choose on CPU.
+  // The device of a wrapper over a local meta tensor (planning) is CPU: composite operators then
+  // take the same branches as on CPU.
   DistributedImpl(at::Tensor&& local, const Layout& layout, const WithoutVersion& without)
       : TensorImpl(keys_for(local), local.dtype(),
                    local.is_meta() ? c10::Device(c10::DeviceType::CPU) : local.device()) {
@@ -124,6 +125,7 @@ struct DistributedImpl final : c10::TensorImpl {
   }
 
   ~DistributedImpl() override {
+    // Keeps the meta for the next wrapper, unless something else refers to it.
     if (extra_meta_ == nullptr || !extra_meta_->backend_meta_) return;
     const c10::ExtraMeta& extra = *extra_meta_;
     const bool has_more =
@@ -151,7 +153,7 @@ struct DistributedImpl final : c10::TensorImpl {
     if (!spares.keep_memory(memory)) ::operator delete(memory);
   }
 
-  // What set_sizes_and_strides makes of the example's sizes, strides and offset.
+  // Copies what set_sizes_and_strides computed for the example.
   void take_geometry(const DistributedImpl& example) {
     sizes_and_strides_ = example.sizes_and_strides_;
     storage_offset_ = example.storage_offset_;
@@ -187,7 +189,7 @@ struct DistributedImpl final : c10::TensorImpl {
   }
 };
 
-// Properties of the local tensor that the dispatcher looks at.
+// Copies the flags of the local tensor that the dispatcher reads.
 void mirror_flags(c10::TensorImpl& impl, const at::Tensor& local) {
   if (local.unsafeGetTensorImpl()->is_wrapped_number()) impl.set_wrapped_number(true);
   if (local.is_conj() != impl.is_conj()) impl._set_conj(local.is_conj());
@@ -244,7 +246,7 @@ at::Tensor wrap_replicated(at::Tensor local, const Layout& layout) {
 
 void convert_in_place(const at::Tensor& tensor, at::Tensor local, const Layout& layout,
                       const Geometry& geometry) {
-  // shallow_copy_from is below the type check that set_data makes.
+  // set_data would check that the types match; shallow_copy_from does not.
   tensor.unsafeGetTensorImpl()->shallow_copy_from(
       make_impl(std::move(local), layout, geometry.sizes, geometry.strides, geometry.offset));
 }

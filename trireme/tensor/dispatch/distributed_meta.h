@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a tensor is made distributed: a TensorImpl of the global shape without storage, whose
-// BackendMeta holds the local tensor and the layout. No subclass has fields, so an existing tensor
-// can be turned into one in place.
+// The representation of a distributed tensor: a TensorImpl of the global shape without storage,
+// whose BackendMeta holds the local tensor and the layout. The subclass of TensorImpl has no
+// fields, so that an existing tensor can be turned into a distributed one in place.
 #pragma once
 
 #include <trireme/tensor/layout.h>
@@ -13,28 +13,29 @@
 
 namespace trireme::tensor {
 
-/// What a distributed tensor knows.
+/// The state of a distributed tensor.
 struct DistributedMeta final : c10::BackendMeta {
   DistributedMeta(at::Tensor local_tensor, Layout its_layout)
       : local(std::move(local_tensor)), layout(std::move(its_layout)) {}
 
-  // For x.data(), detach() and set_data: the copy gets its own handle on the same storage, or a
-  // resize of one would change the other's sizes.
+  // LibTorch calls this for x.data(), detach() and set_data. The copy gets a TensorImpl of its own
+  // on the same storage: otherwise a resize of one would change the sizes of the other.
   c10::intrusive_ptr<c10::BackendMeta> clone(
       const c10::intrusive_ptr<c10::BackendMeta>& meta) const override;
 
-  at::Tensor local;
+  at::Tensor local;  ///< the local tensor of this rank
   Layout layout;
-  /// What should be a view of another tensor had to be gathered: writing to it would not reach
-  /// that.
+  /// The operator was a view whose base had to be gathered. A write to this copy would not reach
+  /// the base, so it is refused.
   bool is_copy_of_view = false;
-  /// An operator made it in memory of its own, of which nobody has taken a view since: the part may
-  /// be replaced by one of another layout with the same values (`keep_complete`).
+  /// An operator made this tensor in new memory, and no view of it has been taken. Its local tensor
+  /// may be replaced by one with the same values in another layout (`keep_complete`).
   mutable bool is_own = false;
-  /// Of the wrapper that had this before, for the next (distributed_meta.cpp).
+  /// A version counter left by the previous wrapper with this meta (distributed_meta.cpp).
   c10::VariableVersion spare_version = c10::VariableVersion::DISABLED;
 };
 
+/// Returns true if the tensor is distributed.
 inline bool is_wrapper(const c10::TensorImpl* impl) {
   return impl->key_set().has_backend(c10::BackendComponent::PrivateUse2Bit);
 }
@@ -43,38 +44,39 @@ inline bool is_wrapper(const at::Tensor& tensor) {
   return tensor.defined() && is_wrapper(tensor.unsafeGetTensorImpl());
 }
 
-/// Of a tensor that is_wrapper. Its fields may be changed by who changes its geometry too.
+/// Returns the state of a distributed tensor, which is not checked to be one. Code that changes the
+/// fields must also change the geometry accordingly.
 inline DistributedMeta& distributed_meta(const at::Tensor& tensor) {
   return *static_cast<DistributedMeta*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
 }
 
-/// Shape and strides of a global tensor.
+/// Sizes, strides and storage offset of a global tensor.
 struct Geometry {
   c10::SmallVector<std::int64_t, 5> sizes;
   c10::SmallVector<std::int64_t, 5> strides;
   std::int64_t offset = 0;
-  /// A tensor of this shape without values, for what is made often: what follows from sizes and
-  /// strides is copied from it instead of being worked out anew. May be null.
+  /// A tensor of this geometry, or null. wrap() copies the flags that follow from sizes and strides
+  /// from it instead of computing them anew.
   c10::intrusive_ptr<c10::TensorImpl> example;
 };
 
-/// Makes a distributed tensor. The geometry is trusted.
+/// Makes a distributed tensor. The geometry is not checked.
 at::Tensor wrap(at::Tensor local, const Layout& layout, c10::IntArrayRef sizes,
                 c10::IntArrayRef strides, std::int64_t offset);
 at::Tensor wrap(at::Tensor local, const Layout& layout, const Geometry& geometry);
 
-/// Gives the geometry an example.
+/// Sets the example of a geometry that is used often.
 void add_example(Geometry& geometry);
 
-/// Makes one whose layout is replicated: the geometry is the local tensor's.
+/// Makes a distributed tensor with the geometry of the local tensor; `layout` must be replicated.
 at::Tensor wrap_replicated(at::Tensor local, const Layout& layout);
 
-/// Turns `tensor` itself into a distributed one: every handle on it follows. requires_grad, hooks,
-/// gradient accumulator and version stay.
+/// Turns `tensor` itself into a distributed tensor: all handles on it see the change. It keeps
+/// requires_grad, hooks, gradient accumulator and version.
 void convert_in_place(const at::Tensor& tensor, at::Tensor local, const Layout& layout,
                       const Geometry& geometry);
 
-/// Gives a distributed tensor another local tensor, layout and shape (resize_, out=).
+/// Replaces local tensor, layout and geometry of a distributed tensor (resize_, out=).
 void replace_local(const at::Tensor& tensor, at::Tensor local, const Layout& layout,
                    const Geometry& geometry);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Registers the kernels of distributed tensors with LibTorch's dispatcher.
 #include <trireme/tensor/dispatch/composites.h>
 #include <trireme/tensor/dispatch/direct/direct_operators.h>
 #include <trireme/tensor/dispatch/kernel.h>
@@ -23,7 +24,7 @@ namespace {
 
 using c10::DispatchKey;
 
-// Registrations live as long as the process.
+// All registrations; they live as long as the process.
 struct Registrations {
   std::mutex mutex;
   std::map<std::string, torch::Library> libraries;
@@ -41,12 +42,12 @@ struct Registrations {
 };
 
 Registrations& registrations() {
-  // Never destroyed: static destruction of LibTorch's dispatcher may come first.
+  // Never destroyed: LibTorch's dispatcher may be destroyed first.
   static auto& all = *new Registrations;
   return all;
 }
 
-// Operators that never take tensors of ours, and whose libraries complain.
+// Libraries whose operators never take distributed tensors. Some of them reject registrations.
 bool is_foreign(std::string_view name_space) {
   for (const std::string_view other :
        {"prim", "prims", "profiler", "inductor", "onednn", "quantized", "_quantized", "mkldnn",
@@ -57,6 +58,7 @@ bool is_foreign(std::string_view name_space) {
   return false;
 }
 
+// Composite operators without a kernel here are decomposed by LibTorch.
 bool is_taken_apart(const c10::OperatorHandle& op, const std::string& name) {
   return op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !is_kept_whole(name);
 }
@@ -82,7 +84,7 @@ int install_operators(Registrations& all) {
   return count;
 }
 
-// LibTorch's own body reads the memory of tensors that need no gradient.
+// LibTorch's own body reads the memory of tensors that do not require a gradient.
 at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
                       at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
   return std::get<0>(
@@ -98,7 +100,7 @@ void install_replacements(Registrations& all) {
   above.impl("matmul_backward", &matmul_backward_recorded);
 }
 
-// A rule that came after its operator's kernel, or in place of another.
+// Applies a rule that was added or replaced after the operator's kernel was registered.
 void follow_rule(std::string_view rule_name) {
   Registrations& all = registrations();
   const std::scoped_lock lock(all.mutex);
@@ -115,8 +117,8 @@ int install() {
   Registrations& all = registrations();
   const std::scoped_lock lock(all.mutex);
   if (all.libraries.empty()) {
-    // LibTorch has no autograd fallback for this key; without one, operators without an Autograd
-    // kernel throw.
+    // LibTorch registers no autograd fallback for this key, and without one an operator without an
+    // Autograd kernel throws.
     all.library("_", DispatchKey::AutogradPrivateUse2)
         .fallback(torch::autograd::autogradNotImplementedFallback());
     install_replacements(all);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Runs calls on distributed tensors: scans and checks the arguments, finds or makes the decision,
+// replaces tensors by local ones, calls the operator, and wraps the results.
 #include <trireme/tensor/dispatch/kernel.h>
 
 #include <trireme/base/error.h>
@@ -52,7 +54,7 @@ namespace {
       "redistribute the tensor before the view, so that the view needs no communication");
 }
 
-// Whether two sets of strides mean the same order of a tensor's elements.
+// Returns true if `strides` order the elements of `local` as its own strides do.
 bool is_laid_out(const at::Tensor& local, c10::IntArrayRef strides) {
   const c10::IntArrayRef local_strides = local.strides();
   if (local_strides == strides) return true;
@@ -74,7 +76,7 @@ void add_input(Scan& scan, const at::Tensor& tensor, int argument, int element) 
   const DistributedMeta* meta = has_distributed_meta(tensor) ? &distributed_meta(tensor) : nullptr;
   if (meta != nullptr) {
     if (scan.first == nullptr) scan.first = meta;
-    // Those of two meshes are not: the decision refuses them.
+    // Inputs on two meshes are not replicated: the call then reaches decide(), which refuses them.
     const bool is_of_one_mesh = meta->layout.mesh_state() == scan.first->layout.mesh_state();
     scan.is_replicated = scan.is_replicated && is_of_one_mesh && meta->layout.is_replicated();
   }
@@ -139,8 +141,8 @@ bool stays_complete(const OperatorFacts& facts, const Decision& decision, const 
   for (int axis = 0; axis < static_cast<int>(from.placements().size()); ++axis) {
     if (!from[axis].is_partial() && from[axis] != to[axis]) return false;
   }
-  // What the call wrote to, or may have given back, is no longer the value. The tensor may be among
-  // the arguments twice, once to be written to.
+  // A tensor that the call wrote to or may have returned no longer has the value. A tensor may be
+  // among the arguments twice and be written to as only one of them.
   const auto is_written = [&](const InputSlot& other) {
     return other.meta == slot.meta &&
            std::ranges::find(facts.written, other.argument) != facts.written.end();
@@ -160,13 +162,14 @@ void keep_complete(const at::Tensor& wrapper, const at::Tensor& part, const Layo
 
 namespace {
 
-// What an out= argument was and where the result goes.
+// An out= argument and the distributed tensor given for it.
 struct Out {
   int argument;
   at::Tensor wrapper;
 };
 
-// Replaces tensors on the stack by local ones.
+// Replaces the tensors on the stack by local tensors, redistributed as decided, and keeps what is
+// needed after the call.
 class Unwrapping {
  public:
   Unwrapping(const OperatorFacts& facts, c10::IValue* arguments, const Scan& scan,
@@ -190,7 +193,7 @@ class Unwrapping {
     }
   }
 
-  // Written tensors that were redistributed go back into the memory that they have.
+  // Copies written tensors that were redistributed back into the memory that they had.
   void write_back(const Decision& decision) const {
     for (const auto& [index, original] : returning_) {
       const at::Tensor back = (*decision.inputs[index].back)(locals_[index], facts_.name);
@@ -198,20 +201,21 @@ class Unwrapping {
     }
   }
 
-  // Sums that were completed for the call are so from now on.
+  // Keeps the reduced values of Partial inputs in the tensors themselves (stays_complete).
   void keep_completed(const Decision& decision) const {
     for (const auto& [index, wrapper] : completed_) {
-      if (!distributed_meta(wrapper).layout.has_partial()) continue;  // it was given twice
+      if (!distributed_meta(wrapper).layout.has_partial()) continue;  // the same tensor twice
       keep_complete(wrapper, locals_[index], decision.inputs[index].target);
     }
   }
 
+  // Returns a written argument as it was before the call.
   const c10::IValue& kept(int argument) const {
     const auto at = std::ranges::find(facts_.written, argument) - facts_.written.begin();
     return kept_[static_cast<std::size_t>(at)];
   }
 
-  // Whether a written tensor was redistributed for the call: it has kept layout and shape.
+  // Returns true if a written tensor was redistributed for the call. It keeps its layout and shape.
   bool returned(const at::Tensor& wrapper) const {
     return std::ranges::any_of(returning_, [&](const auto& entry) {
       return entry.second.is_same(distributed_meta(wrapper).local);
@@ -221,6 +225,7 @@ class Unwrapping {
   const c10::SmallVector<Out, 2>& outs() const { return outs_; }
 
  private:
+  // Puts local tensors in the places of the arguments on the stack.
   void put(const Scan& scan) {
     std::size_t i = 0;
     while (i < scan.inputs.size()) {
@@ -253,13 +258,14 @@ class Unwrapping {
     }
   }
 
-  // The arguments have it from then on alone, unless it is wanted after the call.
+  // Moves the local tensor out where nothing needs it after the call, so that the operator may free
+  // or reuse its memory.
   at::Tensor take_local(std::size_t input) {
     if (!returning_.empty() || !completed_.empty()) return locals_[input];
     return std::move(locals_[input]);
   }
 
-  // The local operator writes into a fresh tensor, which then becomes the wrapper's part.
+  // Lets the local operator write to a new tensor, which finish_out moves into the wrapper.
   void open_out(int argument) {
     const at::Tensor wrapper = arguments_[argument].toTensor();
     outs_.push_back({argument, wrapper});
@@ -301,9 +307,10 @@ void check_local_result(const OperatorFacts& facts, const at::Tensor& local,
       "the operator's rule is wrong; please report it, or fix it where it is your own");
 }
 
-// A new tensor has the strides that the rule or LibTorch's meta kernel gives it, never those of the
-// local result: parts of different sizes may come out in different orders (one image is as much
-// channels-last as not), and ranks whose strides differ would take different ways from there on.
+// Wraps a new tensor. Its strides are those of the rule or of LibTorch's meta kernel, never those
+// of the local result. Parts of different sizes may come out in different memory orders: a single
+// image is both contiguous and channels-last. Ranks with different strides would then take
+// different decisions.
 at::Tensor wrap_new(at::Tensor local, const OutputDecision& decided) {
   if (local.numel() == 0 || is_laid_out(local, decided.local_strides)) {
     return wrap(std::move(local), decided.layout, decided.geometry);
@@ -320,7 +327,7 @@ at::Tensor wrap_output(const OperatorFacts& facts, at::Tensor local,
   if (!local.defined()) return local;
   if (decided.is_from_local) return wrap_replicated(std::move(local), decided.layout);
   if (!decided.is_complete) {
-    // The first result of this decision. Decisions belong to one thread.
+    // This is the first result of the decision. No other thread uses it, so it may be changed.
     auto& first =
         const_cast<OutputDecision&>(decided);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
     check_local_result(facts, local, decided);
@@ -356,6 +363,8 @@ void follow_local(const at::Tensor& wrapper, const OutputDecision* decided) {
 
 namespace {
 
+// Moves the local result of an out= argument into its wrapper: as a new local tensor where the
+// shape changes, otherwise redistributed into the memory that it has.
 void finish_out(const Out& out, const at::Tensor& local, const OutputDecision* decided,
                 const Layout& replicated) {
   const Layout& layout = decided == nullptr ? replicated : decided->layout;
@@ -374,7 +383,7 @@ void finish_out(const Out& out, const at::Tensor& local, const OutputDecision* d
   meta.local.copy_(path(local, "out"));
 }
 
-// Turns the local results on the stack into distributed ones.
+// Replaces the local results on the stack by distributed tensors.
 void wrap_results(const OperatorFacts& facts, torch::jit::Stack& stack,
                   const Unwrapping& unwrapping, const Decision* decision,
                   const Layout& replicated) {
@@ -422,6 +431,7 @@ void count_versions(const OperatorFacts& facts, const Unwrapping& unwrapping) {
   }
 }
 
+// Marks the results as copies that stand for views.
 void mark_copies(const OperatorFacts& facts, torch::jit::Stack& stack) {
   for (std::size_t i = stack.size() - facts.num_returns; i < stack.size(); ++i) {
     if (stack[i].isTensor()) {
@@ -434,9 +444,10 @@ void mark_copies(const OperatorFacts& facts, torch::jit::Stack& stack) {
   }
 }
 
-// In the backward of an in-place operation on a view, autograd writes through as_strided into a
-// tensor that it has just made of the gradient. Where the view of that would have to be gathered,
-// the tensor itself is moved: no one else has its memory, and no layout of it was promised.
+// In the backward of an in-place operator on a view, autograd writes through as_strided into a
+// tensor that it has just made from the gradient. If a view of this tensor would have to be
+// gathered, the tensor itself is redistributed instead. Nothing else shares its memory, and no
+// layout was promised for it.
 bool moves_itself(const OperatorFacts& facts, const Scan& scan, const Decision& decision) {
   if (!decision.gathers_view || facts.name != "aten::as_strided") return false;
   const InputSlot& slot = scan.inputs[0];
@@ -477,7 +488,7 @@ void run_with_decision(const OperatorFacts& facts, const c10::OperatorHandle& op
 
 void run_on_replicated(const OperatorFacts& facts, const c10::OperatorHandle& op,
                        torch::jit::Stack& stack, const Scan& scan) {
-  const Layout layout = scan.first->layout;  // the call may end the tensor that has it
+  const Layout layout = scan.first->layout;  // a copy: the call may free the tensor that has it
   const bool is_copy = facts.returns_view && scan.first->is_copy_of_view;
   c10::IValue* arguments = stack.data() + (stack.size() - facts.num_arguments);
   const Unwrapping unwrapping(facts, arguments, scan, nullptr);
@@ -497,6 +508,7 @@ void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::
   if (facts.has_out) check_outs(facts, arguments);
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveLocal);
   if (scan.first == nullptr) refuse_distributed_out(facts);
+  // A kernel of the rule runs on replicated inputs too, so such a call needs a decision.
   const bool has_kernel = facts.rule != nullptr && facts.rule->kernel != nullptr;
   if (scan.is_replicated && !has_kernel) {
     run_on_replicated(facts, op, stack, scan);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The boxed kernel that every operator has on distributed tensors.
+// The boxed kernel of every operator on distributed tensors.
 #pragma once
 
 #include <trireme/tensor/dispatch/operator_facts.h>
@@ -12,10 +12,11 @@
 
 namespace trireme::tensor {
 
-/// Runs a call whose arguments are on the stack: local arguments in, wrapped results out.
+/// Runs a call whose arguments are on the stack: replaces them by local tensors, calls the
+/// operator, and leaves the wrapped results on the stack.
 void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-/// One per operator, registered with the dispatcher.
+/// The kernel object of one operator, registered with the dispatcher.
 class DistributedKernel final : public c10::OperatorKernel {
  public:
   explicit DistributedKernel(OperatorFacts facts) : facts_(std::move(facts)) {}
@@ -24,17 +25,17 @@ class DistributedKernel final : public c10::OperatorKernel {
     run(facts_, op, *stack);
   }
 
-  /// Not to be changed while operators run.
+  /// The facts of the operator. They must not be changed while operators run.
   OperatorFacts& facts() noexcept { return facts_; }
 
  private:
   OperatorFacts facts_;
 };
 
-/// Makes the kernels known to LibTorch's dispatcher: for every operator of every library but the
-/// composite ones that autograd takes apart. Called by whatever makes the first distributed tensor;
-/// again after other libraries were loaded, it adds what is new. Thread-safe. Returns how many it
-/// added.
+/// Registers a kernel with LibTorch's dispatcher for every operator of every library, except
+/// composite operators that LibTorch decomposes. It runs when the first distributed tensor is made.
+/// Call it again after loading another library to add its operators. Thread-safe. Returns the
+/// number of kernels added.
 int install();
 
 }  // namespace trireme::tensor

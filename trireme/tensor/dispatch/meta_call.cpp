@@ -18,7 +18,7 @@ namespace trireme::tensor {
 namespace {
 
 at::Tensor on_meta(const at::Tensor& tensor) {
-  // Strides of an expanded tensor or a view stay; memory does not matter.
+  // Keeps the strides, which rules and operators read; an offset needs memory that covers it.
   const auto options = at::TensorOptions().dtype(tensor.dtype()).device(at::kMeta);
   at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(), options);
   if (tensor.storage_offset() != 0) {
@@ -70,7 +70,7 @@ bool is_pointwise(const OperatorFacts& facts) {
   return facts.rule != nullptr && std::string_view(facts.rule->family) == "pointwise";
 }
 
-// A tensor of that type without elements, or one number.
+// Returns a tensor of that dtype without elements; one number if it has no dims.
 at::Tensor without_elements(const at::Tensor& meta) {
   const auto options = at::TensorOptions().dtype(meta.dtype()).device(at::kCPU);
   if (meta.dim() > 0) return at::empty({0}, options);
@@ -81,8 +81,8 @@ at::Tensor without_elements(const at::Tensor& meta) {
   return number;
 }
 
-// Of operators that work element by element: types from a call without elements, sizes by
-// broadcasting, the memory order of the first input that has them.
+// Returns the results of a pointwise operator. The dtype comes from a call without elements, the
+// sizes from broadcasting, and the memory order from the first input of these sizes.
 std::vector<at::Tensor> outputs_by_broadcasting(const c10::OperatorHandle& op, const Call& call) {
   torch::jit::Stack stack;
   for (const c10::IValue& value : call.arguments()) {
@@ -138,7 +138,7 @@ Call make_meta_call(const c10::OperatorHandle& op, const OperatorFacts& facts,
 std::vector<at::Tensor> outputs_on_meta(const c10::OperatorHandle& op, const OperatorFacts& facts,
                                         const Call& call) {
   torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
-  // What changes its argument's shape in place must not change the call's input.
+  // An operator that changes the shape of its argument in place must not change the call's input.
   if (call.is_in_place() && stack.front().isTensor()) {
     stack.front() = on_meta(stack.front().toTensor());
   }

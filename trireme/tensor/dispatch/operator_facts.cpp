@@ -67,7 +67,7 @@ OperatorFacts::OperatorFacts(const c10::FunctionSchema& schema)
     is_in_key[i] = !has_tensors(argument.type()) && !is_number[i];
     has_key_values = has_key_values || is_in_key[i];
   }
-  // Beside what is known as a view by its schema.
+  // Operators that may return an input although their schema declares no view.
   may_return_input = !name.starts_with("aten::") || name.starts_with("aten::_unsafe_") ||
                      name.starts_with("aten::unsafe_") || name.starts_with("aten::lift") ||
                      name.starts_with("aten::_lazy_");

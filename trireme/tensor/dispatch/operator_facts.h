@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator's schema says about its tensors, worked out once.
+// What the schema of an operator says about its tensors, determined once per operator.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -12,38 +12,40 @@ namespace trireme::tensor {
 
 struct Rule;
 
+/// Facts about one operator.
 struct OperatorFacts {
   explicit OperatorFacts(const c10::FunctionSchema& schema);
 
-  /// Sets the rule, which may put numbers into the key.
+  /// Sets the rule. If the rule reads Scalars, they become part of the decision's key.
   void follow(const Rule* its_rule);
 
   std::string name;  ///< with overload: `aten::add.Tensor`
-  int index = 0;     ///< among all operators, for keys of caches
+  int index = 0;     ///< a number of its own, for caches
   std::uint32_t num_arguments = 0;
   std::uint32_t num_returns = 0;
-  /// Positions of arguments that are written to.
+  /// Positions of the arguments that are written to.
   std::vector<int> written;
-  /// Nobody above the kernel counts the writes as versions: on plain tensors the single operators
-  /// do, which a foreach operator is made of.
+  /// The kernel must count writes as versions. True for foreach operators: on plain tensors the
+  /// single operators that they consist of count them.
   bool counts_versions = false;
-  /// For each return the argument it is (in-place and out=), or -1.
+  /// For each return the position of the argument that is returned (in-place and out=), or -1.
   std::vector<int> return_is_argument;
-  /// For each return whether it is a view of an argument.
+  /// A return is a view of an argument.
   bool returns_view = false;
-  /// Position of the argument that the views alias.
+  /// Position of the argument that is viewed; -1 without a view.
   int viewed = -1;
-  /// Whether a result may have an argument's memory although the schema does not say so.
+  /// A result may share an argument's memory although the schema does not say so.
   bool may_return_input = false;
-  /// Arguments given as out=: written, and their values never read.
+  /// For each argument: it is given as out=, so that it is written and its values are never read.
   std::vector<bool> is_out;
   bool has_out = false;
-  /// Arguments whose values are part of a decision's key: all but tensors, Scalars and floats.
+  /// For each argument: its value is part of a decision's key. True for all but tensors, Scalars
+  /// and floats.
   std::vector<bool> is_in_key;
-  bool has_key_values = false;  ///< any of them
-  /// Scalars and floats.
+  bool has_key_values = false;  ///< at least one argument is in the key
+  /// For each argument: it is a Scalar, a float or a generator.
   std::vector<bool> is_number;
-  const Rule* rule = nullptr;  ///< null: none
+  const Rule* rule = nullptr;  ///< null if the operator has no rule
 };
 
 }  // namespace trireme::tensor

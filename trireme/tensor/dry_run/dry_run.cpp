@@ -25,6 +25,7 @@
 namespace trireme::tensor {
 namespace {
 
+// The innermost dry run of this thread.
 thread_local DryRun* current = nullptr;
 
 bool intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -41,7 +42,7 @@ c10::DispatchKeySet intercepted_keys() {
   return c10::DispatchKeySet(kBelowAutograd);
 }
 
-// Meta calls and rules inside are not recorded, and have no autograd.
+// Meta calls and rules that run within the dry run are not recorded and have no autograd.
 struct Aside {
   c10::impl::ExcludeDispatchKeyGuard exclude{c10::DispatchKeySet(kBelowAutograd) |
                                              c10::autograd_dispatch_keyset_with_ADInplaceOrView |
@@ -67,13 +68,14 @@ std::vector<Exchange> exchanges_of(const std::optional<Redistribution>& path) {
   return exchanges;
 }
 
-// MultiheadAttention asks it of query, key and value. A tensor equals itself, and others count as
-// different, which is the general way.
+// Returns true for aten::equal, which MultiheadAttention calls with query, key and value. A dry run
+// has no values to compare: a tensor counts as equal to itself and as different from others, which
+// leads to the general case.
 bool asks_whether_equal(const c10::OperatorHandle& op, const OperatorFacts& facts) {
   return op.operator_name().name == "aten::equal" && facts.num_returns == 1;
 }
 
-// Operators that move numbers, or set them, and compute none.
+// Returns true for operators that move or set numbers and compute nothing: they count 0 FLOPs.
 bool only_moves(const OperatorFacts& facts, const Rule* rule) {
   if (facts.returns_view) return true;
   const std::string_view family = rule == nullptr ? "" : rule->family;
@@ -118,6 +120,8 @@ bool only_moves(const OperatorFacts& facts, const Rule* rule) {
   return names.contains(name);
 }
 
+// Without a FLOP count in its rule, an operator counts one operation for each element that it reads
+// or writes.
 double flops_of(const OperatorFacts& facts, const Rule* rule, const Call& call) {
   if (rule != nullptr && rule->flops) return rule->flops(call);
   if (only_moves(facts, rule)) return 0;
@@ -129,7 +133,8 @@ double flops_of(const OperatorFacts& facts, const Rule* rule, const Call& call) 
   return elements;
 }
 
-// The ranks of the axes along which a part of the work is done on each.
+// Returns the number of ranks that share the work: the product of the axes along which an input or
+// an output is sharded.
 std::int64_t ranks_at_work(const Decision& decision) {
   std::int64_t ranks = 1;
   for (int axis = 0; axis < decision.mesh.num_axes(); ++axis) {
@@ -143,6 +148,7 @@ std::int64_t ranks_at_work(const Decision& decision) {
   return ranks;
 }
 
+// Returns the name of the autograd node whose backward calls the operator; empty in forward.
 std::string current_node() {
   const auto node = torch::autograd::get_current_node();
   return node ? node->name() : std::string();
@@ -151,11 +157,13 @@ std::string current_node() {
 }  // namespace
 
 struct DryRun::Impl {
+  // Where a tensor comes from.
   struct Origin {
     std::string name;
     int call = -1;
   };
 
+  // An input that is reduced for a call and keeps the reduced values (stays_complete).
   struct Completion {
     at::Tensor tensor;
     Layout layout;
@@ -167,9 +175,10 @@ struct DryRun::Impl {
   AfterEach after_each;
   DryRun* outer = nullptr;
   std::vector<DryRunCall> calls;
-  // Null for operators that are not ours.
+  // Facts by operator; null for operators without a kernel for distributed tensors.
   std::unordered_map<c10::OperatorName, std::unique_ptr<OperatorFacts>> known;
-  // By the memory of parts, which is kept so that no other has its address.
+  // Origins by the storage of the local tensor. `alive` keeps the storages, so that no new one can
+  // get the address of an old one.
   std::unordered_map<const c10::StorageImpl*, Origin> origins;
   std::vector<at::Tensor> alive;
 
@@ -189,6 +198,8 @@ struct DryRun::Impl {
   Completed completed(const OperatorFacts& facts, const Scan& scan, const Decision* decision);
 };
 
+// Decomposed operators and libraries without kernels for distributed tensors have no facts: their
+// calls pass unrecorded.
 const OperatorFacts* DryRun::Impl::facts_of(const c10::OperatorHandle& op) {
   const auto [found, is_new] = known.try_emplace(op.operator_name());
   if (is_new) {
@@ -242,6 +253,7 @@ void DryRun::Impl::predict_replicated(const c10::OperatorHandle& op, const Opera
     prediction.outputs = rule->shapes(call);
     return;
   }
+  // Results that are no tensors, such as sizes, may still be known from shapes alone.
   torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
   try {
     prediction.outputs = outputs_on_meta(op, facts, call);
@@ -350,7 +362,7 @@ void DryRun::Impl::record_outputs(const OperatorFacts& facts, c10::ArrayRef<c10:
     if (!facts.is_out[static_cast<std::size_t>(argument)]) {
       if (prediction.is_redistributed_back(argument)) recorded.layout = recorded.given = kept;
     } else if (written->toTensor().sizes() == global.sizes()) {
-      // What was given as out= keeps its layout where it has the shape already.
+      // An out= tensor that has the right shape keeps its layout.
       recorded.layout = kept;
       recorded.exchanges =
           exchanges_of(Redistribution(global.sizes(), recorded.dtype, recorded.given, kept));
@@ -371,7 +383,8 @@ void DryRun::Impl::remember(const OperatorFacts& facts, const Scan& scan,
   for (const at::Tensor& tensor : made) origin_of(tensor) = {.name = name, .call = number};
 }
 
-// Inputs that stay complete: their parts will be others, and their origins stay.
+// Returns the inputs that keep their reduced values. They get other local tensors, so their origins
+// have to be carried over.
 DryRun::Impl::Completed DryRun::Impl::completed(const OperatorFacts& facts, const Scan& scan,
                                                 const Decision* decision) {
   Completed all;
@@ -439,7 +452,7 @@ bool DryRun::take(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack& stack) {
   const OperatorFacts* const facts = impl_->facts_of(op);
   const std::size_t num_arguments = op.schema().arguments().size();
-  // Copies: results take the place of the arguments.
+  // Copies of the arguments, since results replace them on the stack.
   const std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(num_arguments),
                                            stack.end());
   const Scan scan = facts == nullptr ? Scan() : scan_arguments(*facts, arguments.data());

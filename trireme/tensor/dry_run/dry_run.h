@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// DryRun: the operators of a thread are decided and recorded, and do not run.
+// DryRun: decides and records the operators that a thread calls, without running them.
 //
-// Operators come to it between autograd and the kernels that run them (interception.h). So a
-// forward and backward go their usual way, and what runs otherwise costs nothing more.
+// The dry run sees an operator between autograd and its kernel (interception.h). Forward and
+// backward therefore take the same way as in a real run, and a real run costs nothing more.
 #pragma once
 
 #include <trireme/tensor/dry_run/dry_run_record.h>
@@ -19,22 +19,27 @@
 
 namespace trireme::tensor {
 
-/// As long as it lives, calls of this thread, and of the backward passes it starts, that take
-/// distributed tensors are recorded. Needs no ranks: meshes may be unconnected. Of one thread; a
-/// second one of the same thread takes over until it goes.
+/// Records the calls of this thread on distributed tensors while it lives, including the backward
+/// passes that the thread starts. Needs no ranks: meshes may be unconnected. It must be used on the
+/// thread that made it. A second dry run of the same thread replaces the first until it is
+/// destroyed.
 class DryRun {
  public:
+  /// What happens to recorded operators.
   enum class Mode {
-    /// Nothing runs and nothing is communicated: results are distributed tensors of the right
-    /// shape and layout whose parts are meta tensors. Operators on plain tensors alone do run.
+    /// Nothing runs and nothing is communicated. Results are distributed tensors of the right shape
+    /// and layout whose local tensors are meta tensors. Operators on plain tensors alone do run.
     kInstead,
-    /// Everything runs, and each record says what was to be expected: for tests of the former.
+    /// Everything runs as well, so that tests can compare the records with what happened.
     kBeside,
   };
 
-  /// @param after_each called after every call, with its record and, beside, what it gave.
+  /// A function called after every call with its record. `results` is empty for a redistribution
+  /// that the code asked for.
   using AfterEach = std::function<void(const DryRunCall&, c10::ArrayRef<c10::IValue> results)>;
 
+  /// @param mode what happens to recorded operators.
+  /// @param after_each function called after every call; may be empty.
   explicit DryRun(Mode mode = Mode::kInstead, AfterEach after_each = {});
   ~DryRun();
   DryRun(const DryRun&) = delete;
@@ -42,26 +47,31 @@ class DryRun {
   DryRun(DryRun&&) = delete;
   DryRun& operator=(DryRun&&) = delete;
 
-  /// Of this thread; null where there is none.
+  /// Returns the dry run of this thread; null if there is none.
   static DryRun* of_thread() noexcept;
 
+  /// Returns what happens to recorded operators.
   Mode mode() const noexcept;
 
-  /// What records call a distributed tensor of the dry run, and views of it.
+  /// Sets the name that records use for a distributed tensor of the dry run and for its views.
   void give_name(const at::Tensor& tensor, std::string name);
 
-  /// In the order in which they were made.
+  /// Returns the records in the order of the calls.
   const std::vector<DryRunCall>& calls() const noexcept;
 
-  /// A distributed tensor as an input of what is yet to come: its name, and the call that made it.
+  /// Describes a distributed tensor as an input of a later call: its name and the call that made
+  /// it.
   DryRunTensor describe(const at::Tensor& tensor) const;
 
-  /// This rank's part of `tensor` in `layout`: redistributed, or in its place a meta tensor. `what`
-  /// asked for it. Throws UsageError as Redistribution.
+  /// Returns this rank's part of `tensor` in `layout`, and records the redistribution. With
+  /// kInstead the part is a meta tensor. `what` names the function that asked for it. Throws
+  /// UsageError as Redistribution.
   at::Tensor moved(const at::Tensor& tensor, const Layout& layout, std::string_view what);
 
-  /// Takes the call on the stack, if it has distributed tensors. Throws UsageError where it gives a
-  /// value, or a shape that depends on values, and nothing runs; and as the call itself would.
+  /// Records the call on the stack and leaves its results there; returns false, having done
+  /// nothing, if it has no distributed tensors. With kInstead throws UsageError where the operator
+  /// returns a value, or a tensor whose shape depends on values. Throws also what the call itself
+  /// would throw.
   bool take(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack);
 
  private:

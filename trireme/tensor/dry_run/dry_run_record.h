@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of a call on distributed tensors before it runs.
+// What a dry run records of a call on distributed tensors.
 #pragma once
 
 #include <trireme/tensor/layout.h>
@@ -13,41 +13,44 @@
 
 namespace trireme::tensor {
 
+/// An input or a result of a recorded call.
 struct DryRunTensor {
-  /// Of the schema, and for an element of a list its place: `tensors[2]`. Empty for results.
+  /// Name of the argument in the schema; with the position in a list, such as `tensors[2]`. Empty
+  /// for results.
   std::string argument;
-  /// That was given to it or to what it is a view of; else empty.
+  /// Name given to the tensor or to the base that it is a view of; otherwise empty.
   std::string name;
-  /// The call whose result it is, by its place among all calls; -1 for what was there before.
+  /// Position among all calls of the call that made it; -1 if it existed before.
   int made_by = -1;
-  std::vector<std::int64_t> sizes;    ///< global
-  std::vector<std::int64_t> strides;  ///< of inputs, global
+  std::vector<std::int64_t> sizes;    ///< global sizes
+  std::vector<std::int64_t> strides;  ///< global strides; of inputs only
   at::ScalarType dtype = at::kFloat;
-  bool requires_grad = false;    ///< of inputs
-  bool is_plain = false;         ///< and counts as replicated
-  const void* memory = nullptr;  ///< of a plain tensor, told apart while it is alive
-  Layout given;                  ///< as it is
-  Layout layout;                 ///< as the call takes it, or gives it
-  /// What brings an input from one to the other, and a result that is written to memory of another
-  /// layout there.
+  bool requires_grad = false;    ///< of inputs only
+  bool is_plain = false;         ///< plain, which counts as replicated
+  const void* memory = nullptr;  ///< storage of a plain tensor; unique while the tensor lives
+  Layout given;                  ///< layout before the call
+  Layout layout;                 ///< layout in which the call reads or returns it
+  /// Collectives that redistribute an input from `given` to `layout`. For a result that is written
+  /// to memory of another layout: those that bring it there.
   std::vector<Exchange> exchanges;
-  /// What brings an input that is written to back.
+  /// Collectives that redistribute a written input back.
   std::vector<Exchange> back;
 };
 
+/// A recorded call.
 struct DryRunCall {
   std::string name;  ///< with overload: `aten::add.Tensor`
-  /// The node of autograd whose backward calls it: `MmBackward0`. Empty in forward.
+  /// The autograd node whose backward makes the call, such as `MmBackward0`. Empty in forward.
   std::string node;
-  std::vector<DryRunTensor> inputs;   ///< every tensor among the arguments, but those for out=
+  std::vector<DryRunTensor> inputs;   ///< every tensor among the arguments, except out=
   std::vector<DryRunTensor> outputs;  ///< every tensor returned
-  std::vector<Exchange> inside;       ///< what the rule's kernel does across ranks
-  /// Whether the caller's code asked for a layout: redistribute(), shard() or full().
+  std::vector<Exchange> inside;       ///< collectives of the rule's kernel
+  /// True for a redistribution that the code asked for: redistribute(), shard() or full().
   bool is_asked_for = false;
-  /// Whether a view had to be a redistributed copy.
+  /// True for a view that had to be a redistributed copy.
   bool gathers_view = false;
-  double flops = 0;                ///< of the whole call
-  std::int64_t ranks_at_work = 1;  ///< among which the call's work is divided
+  double flops = 0;                ///< FLOPs of the whole call
+  std::int64_t ranks_at_work = 1;  ///< number of ranks that share the work
 };
 
 }  // namespace trireme::tensor

@@ -35,7 +35,7 @@ FakeTensors::FakeTensors(const std::vector<at::Tensor>& tensors,
     before.gradient = tensor.grad();
     before.version = tensor.is_inference() ? 0 : tensor._version();
     if (is_wrapper(tensor)) {
-      // The part itself: others may know it, as ZeRO does.
+      // Keeps the local tensor itself, because others may hold it, as ZeRO does.
       before.local = distributed_meta(tensor).local;
       before.layout = distributed_meta(tensor).layout;
     } else {

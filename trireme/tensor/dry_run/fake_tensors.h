@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that are distributed ones without values, for a while.
+// Replaces tensors by distributed tensors without values for a limited time.
 #pragma once
 
 #include <trireme/tensor/layout.h>
@@ -13,12 +13,13 @@
 
 namespace trireme::tensor {
 
-/// As long as it lives, tensors are distributed ones over meta tensors; every handle on them
-/// follows. Then they are what they were, to the memory, the version and the gradient; those that
-/// were distributed before have their own parts and layouts again. Not copyable.
+/// While it lives, the given tensors are distributed tensors over meta tensors, for every handle on
+/// them. Its destructor restores them with memory, version and gradient; tensors that were
+/// distributed before get their local tensors and layouts back.
 class FakeTensors {
  public:
-  /// @param tensors on the processor or meta, or distributed; each once.
+  /// @param tensors each tensor once; on CPU or meta, or distributed.
+  /// @param layouts the layout of each tensor.
   FakeTensors(const std::vector<at::Tensor>& tensors, const std::vector<Layout>& layouts);
   ~FakeTensors();
   FakeTensors(const FakeTensors&) = delete;
@@ -29,8 +30,8 @@ class FakeTensors {
  private:
   struct Before {
     at::Tensor tensor;
-    c10::intrusive_ptr<c10::TensorImpl> impl;  // of one that was plain
-    at::Tensor local;                          // of one that was distributed
+    c10::intrusive_ptr<c10::TensorImpl> impl;  // former impl of a plain tensor
+    at::Tensor local;                          // former local tensor of a distributed one
     Layout layout;
     at::Tensor gradient;
     std::int64_t version = 0;

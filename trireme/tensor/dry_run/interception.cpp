@@ -13,7 +13,8 @@
 namespace trireme::tensor {
 namespace {
 
-// Read by every call, and written at most once each, from the front.
+// Each place is written at most once, from the front. Every call reads them without a lock: release
+// on the store and acquire on the load make the handler's own state visible.
 std::array<std::atomic<Interception>, 4> interceptions = {};
 
 void ask(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -31,7 +32,7 @@ void ask(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::St
 void intercept_below_autograd(Interception interception) {
   static std::mutex mutex;
   const std::scoped_lock lock(mutex);
-  // Never destroyed: static destruction of LibTorch's dispatcher may come first.
+  // Never destroyed: LibTorch's dispatcher may be destroyed first.
   static torch::Library& library = []() -> torch::Library& {
     auto& made = *new torch::Library(torch::Library::IMPL, "_", kBelowAutograd, __FILE__, __LINE__);
     made.fallback(torch::CppFunction::makeFromBoxedFunction<&ask>());

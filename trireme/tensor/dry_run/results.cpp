@@ -21,7 +21,7 @@ Geometry geometry_of(const at::Tensor& global) {
   return geometry;
 }
 
-// New memory has no gaps and begins at 0, as the kernel makes it.
+// New memory has no gaps and starts at offset 0, as the kernel makes it.
 Geometry geometry_of_new(const at::Tensor& global) {
   Geometry geometry = geometry_of(global);
   geometry.strides = dense_strides(geometry.strides, geometry.sizes);
@@ -29,6 +29,7 @@ Geometry geometry_of_new(const at::Tensor& global) {
   return geometry;
 }
 
+// Makes the results one after the other, in the order of the returns.
 class Results {
  public:
   Results(const OperatorFacts& facts, const Prediction& prediction)
@@ -50,7 +51,7 @@ class Results {
     return result;
   }
 
-  // A tensor that the call writes to and returns.
+  // Updates a tensor that the call writes to and returns.
   void follow(const c10::IValue& written, int argument) {
     const bool is_out = facts_.is_out[static_cast<std::size_t>(argument)];
     const std::size_t index = output_++;
@@ -59,7 +60,7 @@ class Results {
     const at::Tensor& global = prediction_.outputs[index];
     if (!global.defined() || !is_wrapper(tensor)) return;
     const bool has_same_sizes = tensor.sizes() == global.sizes();
-    if (is_out && has_same_sizes) return;  // the result came to the layout that it has
+    if (is_out && has_same_sizes) return;  // the result is redistributed to the layout that it has
     if (!is_out && prediction_.is_redistributed_back(argument)) return;
     const Layout& layout = prediction_.layout(index);
     if (!is_out && has_same_sizes && tensor.strides() == global.strides() &&
@@ -75,8 +76,8 @@ class Results {
   std::vector<at::Tensor> made() { return std::move(made_); }
 
  private:
-  // The workspace of a recurrent layer, which only its kernel knows the size of, is asked for again
-  // in backward. What others leave undefined is.
+  // Only the kernel of a recurrent layer knows the size of its workspace, and backward asks for the
+  // workspace again: an empty tensor stands for it. Other undefined results stay undefined.
   at::Tensor without_shape() const {
     if (facts_.name != "aten::mkldnn_rnn_layer") return {};
     return at::empty({0}, at::TensorOptions().dtype(at::kByte));

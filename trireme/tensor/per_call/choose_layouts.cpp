@@ -12,7 +12,7 @@
 namespace trireme::tensor {
 namespace {
 
-// Strategies that an error lists, of at most so many combinations.
+// An error lists this many strategies, and looks at this many combinations to find them.
 constexpr std::size_t kListed = 12;
 constexpr int kLookedAt = 2000;
 
@@ -25,11 +25,12 @@ std::string sizes_of_inputs(const Call& call) {
   return text;
 }
 
+// Levels are set only when a layout is made.
 bool is_same_ignoring_level(const Placement& a, const Placement& b) {
   return a.is_shard() && b.is_shard() ? a.dim() == b.dim() : a == b;
 }
 
-// Into how many parts each dim of each input is cut.
+// Returns the number of parts of each dim of each input.
 OperatorStrategy parts_of(const Call& call, c10::ArrayRef<Layout> layouts) {
   OperatorStrategy parts;
   for (int input = 0; input < call.num_inputs(); ++input) {
@@ -44,6 +45,7 @@ OperatorStrategy parts_of(const Call& call, c10::ArrayRef<Layout> layouts) {
   return parts;
 }
 
+// Returns true if every number of parts divides the wanted one: more axes may still reach it.
 bool divide(const OperatorStrategy& parts, const OperatorStrategy& wanted) {
   for (std::size_t input = 0; input < parts.size(); ++input) {
     for (std::size_t dim = 0; dim < parts[input].size(); ++dim) {
@@ -53,7 +55,8 @@ bool divide(const OperatorStrategy& parts, const OperatorStrategy& wanted) {
   return true;
 }
 
-// What a rule sees of the inputs before any axis is cut.
+// Returns the layouts that a rule sees before an axis is chosen: replicated, or Partial as they
+// are.
 std::vector<Layout> uncut(const OpenCall& open) {
   std::vector<Layout> layouts;
   for (const Layout& current : open.current) {
@@ -66,7 +69,7 @@ std::vector<Layout> uncut(const OpenCall& open) {
   return layouts;
 }
 
-// The operator's strategies along one axis, that which leaves all inputs whole last.
+// Returns the operator's strategies along one axis; the last one replicates all inputs.
 std::vector<Strategy> options_along(const OpenCall& open, int axis, c10::ArrayRef<Layout> seen) {
   std::vector<Strategy> options;
   const AxisCall axis_call = {open.call, open.mesh.size(axis), seen, axis};
@@ -76,6 +79,7 @@ std::vector<Strategy> options_along(const OpenCall& open, int axis, c10::ArrayRe
   return options;
 }
 
+// Returns the layouts after one axis took a strategy.
 std::vector<Layout> with(c10::ArrayRef<Layout> layouts, int axis, const Strategy& strategy) {
   std::vector<Layout> all;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
@@ -84,12 +88,13 @@ std::vector<Layout> with(c10::ArrayRef<Layout> layouts, int axis, const Strategy
   return all;
 }
 
-// Every combination of the operator's strategies over the axes of the mesh. Axes that are of one
-// size and on which all inputs lie alike may be exchanged: of such combinations one comes.
+// Visits the combinations of the operator's strategies over the axes of the mesh. Two axes of the
+// same size on which all inputs have the same placements are interchangeable; of such combinations
+// one is visited.
 class Combinations {
  public:
-  /// `visit` gets the layouts of the inputs, and returns whether more are to come. With `wanted`,
-  /// only combinations come whose cuts divide it.
+  /// `visit` gets the layouts of the inputs and returns false to stop. With `wanted`, only
+  /// combinations are visited whose numbers of parts divide it.
   Combinations(const OpenCall& open, const OperatorStrategy* wanted,
                std::function<bool(const std::vector<Layout>&)> visit)
       : open_(open), wanted_(wanted), visit_(std::move(visit)) {}
@@ -117,7 +122,8 @@ class Combinations {
            });
   }
 
-  // Inputs become terms of a sum where a cut asks for it, or stay so; not else.
+  // An input becomes or stays Partial only where a sharded dim needs it or where it is Partial
+  // already.
   bool is_possible(const Strategy& strategy, int axis) const {
     const bool cuts =
         std::ranges::any_of(strategy.inputs, [](const Placement& p) { return p.is_shard(); });
@@ -136,7 +142,7 @@ class Combinations {
   std::function<bool(const std::vector<Layout>&)> visit_;
 };
 
-// What it takes to bring all inputs there; infinite where there is no way.
+// Returns the estimated seconds to redistribute all inputs; infinity where that is not possible.
 double seconds_to(const OpenCall& open, const std::vector<Layout>& layouts) {
   double total = 0;
   for (int input = 0; input < open.call.num_inputs(); ++input) {
@@ -152,7 +158,8 @@ double seconds_to(const OpenCall& open, const std::vector<Layout>& layouts) {
   return total;
 }
 
-// `{{4, 1}, {1, 1}}, {{2, 2}, {2, 1}} and 5 others`: what the operator's rule allows.
+// Returns the strategies that the operator's rule allows, such as
+// `{{4, 1}, {1, 1}}, {{2, 2}, {2, 1}} and 5 others`.
 std::string allowed(const OpenCall& open) {
   std::vector<OperatorStrategy> all;
   int left = kLookedAt;
@@ -182,6 +189,7 @@ std::string allowed(const OpenCall& open) {
       hint);
 }
 
+// Throws unless the strategy has one tuple for each tensor and one number for each dim.
 void check_form(const OpenCall& open, const OperatorStrategy& strategy) {
   std::vector<const at::Tensor*> tensors;
   for (const at::Tensor& input : open.call.inputs()) {
@@ -210,7 +218,7 @@ void check_form(const OpenCall& open, const OperatorStrategy& strategy) {
   }
 }
 
-// Tuples for numbers too, which have none.
+// Returns the tuples with empty ones added for numbers, to which a strategy gives none.
 OperatorStrategy by_input(const Call& call, const OperatorStrategy& strategy) {
   OperatorStrategy all;
   std::size_t next = 0;
@@ -220,7 +228,7 @@ OperatorStrategy by_input(const Call& call, const OperatorStrategy& strategy) {
   return all;
 }
 
-// Whether data goes in and comes out cut along dim 0, and nothing else is cut.
+// Returns true if the strategy shards data along dim 0 of inputs and output, and nothing else.
 bool is_by_batch(const OpenCall& open, const Strategy& strategy,
                  const std::vector<bool>& is_parameter) {
   bool has_data = false;

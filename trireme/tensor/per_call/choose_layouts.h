@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layouts that an operator's strategy, or data parallelism, asks of the inputs of one call.
+// Chooses the layouts of one call's inputs, by the strategy of the operator or by data parallelism.
 #pragma once
 
 #include <trireme/tensor/operator_strategy.h>
@@ -12,29 +12,29 @@
 
 namespace trireme::tensor {
 
-/// Strategies along one axis, as Rule::strategies gives them.
+/// Lists the strategies along one axis, as Rule::strategies does.
 using StrategiesOf = std::function<void(const AxisCall&, std::vector<Strategy>&)>;
 
-/// A call whose inputs are to be laid out.
+/// A call whose inputs are to be redistributed.
 struct OpenCall {
-  std::string name;                ///< of the operator, for messages
-  const Call& call;                ///< outputs may be missing where it is composite
-  const StrategiesOf& strategies;  ///< empty: it takes its inputs whole
-  c10::ArrayRef<Layout> current;   ///< of the inputs; plain ones count as replicated
+  std::string name;                ///< name of the operator, for messages
+  const Call& call;                ///< outputs may be missing for a composite operator
+  const StrategiesOf& strategies;  ///< empty if the operator only takes replicated inputs
+  c10::ArrayRef<Layout> current;   ///< layouts of the inputs; plain ones count as replicated
   const DeviceMesh& mesh;
 };
 
-/// Layouts that cut each input as the strategy says: those of the operator's combinations that are
-/// reached at least cost. On a mesh of one rank, those that the inputs have. Throws UsageError as
-/// with_strategy says.
+/// Returns layouts that shard each input as the strategy says. Of the combinations that the
+/// operator's rule allows, it takes the one that the inputs reach at least cost. On a mesh of one
+/// rank the inputs keep their layouts. Throws UsageError as with_strategy.
 std::vector<Layout> layouts_by_strategy(const OpenCall& open, const OperatorStrategy& strategy);
 
-/// Layouts that cut dim 0 of inputs that are no parameters over all ranks; none where
-/// DataParallelDefault leaves the call as it is.
+/// Returns layouts that shard dim 0 of inputs that are no parameters over all ranks. Returns
+/// nullopt where DataParallelDefault leaves the call unchanged.
 std::optional<std::vector<Layout>> layouts_by_batch(const OpenCall& open,
                                                     const std::vector<bool>& is_parameter);
 
-/// Whether LibTorch made the tensor of a number.
+/// Returns true if LibTorch made the tensor from a number.
 bool is_number(const at::Tensor& tensor);
 
 }  // namespace trireme::tensor

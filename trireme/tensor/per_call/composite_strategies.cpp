@@ -13,8 +13,8 @@
 namespace trireme::tensor {
 namespace {
 
-// Scores [batch, classes, …] or [classes]. Class numbers are placed as by nll_loss, whose arguments
-// have the same names; class probabilities have the shape of the scores.
+// Scores are [batch, classes, …] or [classes]. A target of class numbers is placed as by nll_loss,
+// whose arguments have the same names. A target of class probabilities has the shape of the scores.
 void cross_entropy(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const Call& call = axis.call;
   const at::Tensor& scores = call.input(0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strategies of operators that LibTorch makes of several others and that users call as one.
+// Strategies of composite operators that users call as one and LibTorch makes of several others.
 #pragma once
 
 #include <trireme/tensor/per_call/choose_layouts.h>
@@ -8,8 +8,8 @@
 
 namespace trireme::tensor {
 
-/// Strategies of cross_entropy_loss and dropout; null for other operators. Composite operators that
-/// are not among them have the strategies of the first operator that they call.
+/// Returns the strategies of cross_entropy_loss and dropout; null for other operators. For any
+/// other composite operator, the first operator that it calls gets the strategy.
 const StrategiesOf* strategies_of_composite(std::string_view name);
 
 }  // namespace trireme::tensor

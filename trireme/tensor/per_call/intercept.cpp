@@ -27,12 +27,12 @@
 namespace trireme::tensor {
 namespace {
 
-// A mode above autograd: the operator that the user calls arrives whole, and what moves its inputs
-// is seen by autograd. No other that LibTorch leaves without a kernel is free: DeferredInit marks
-// parameters cut over data ranks, Fake is for modules built without memory.
+// The key of a mode above autograd: composite operators arrive whole, and autograd records the
+// redistribution of the inputs. The other keys without kernels in LibTorch are taken: DeferredInit
+// marks parameters sharded over data ranks, and Fake intercepts operators below autograd.
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// What is known of an operator, as long as the table of rules stays.
+// What is known of an operator. Valid until rules change.
 struct Known {
   explicit Known(const c10::OperatorHandle& op) : facts(op.schema()) {
     const std::string& name = op.schema().name();
@@ -52,17 +52,18 @@ struct Known {
   bool is_taken_apart = false;
 };
 
-// The layouts that a call's inputs are to have; none: it stays as it is. Keeps the mesh alive,
-// whose layouts are part of the key.
+// The layouts that the inputs of a call shall have; nullopt leaves the call unchanged. It keeps the
+// mesh alive, because layouts of the mesh are part of the cache key.
 struct Choice {
   DeviceMesh mesh;
   std::optional<std::vector<Layout>> layouts;
 };
 
+// The state of a thread.
 struct OfThread {
   PendingStrategy* waiting = nullptr;
   int num_cutting = 0;
-  const std::string* composite = nullptr;  // that is being taken apart
+  const std::string* composite = nullptr;  // outermost composite operator in progress
   std::uint64_t version_of_rules = 0;
   std::unordered_map<c10::OperatorHandle, Known> operators;
   std::map<std::vector<std::uint64_t>, Choice> choices;
@@ -87,7 +88,7 @@ constexpr std::size_t kMostChoices = 16384;
 // The tensors of a call.
 struct Inputs {
   InputSlots slots;
-  const at::Tensor* first = nullptr;  // that is distributed
+  const at::Tensor* first = nullptr;  // the first distributed tensor
   bool has_dims = false;
   bool has_one_mesh = true;
 
@@ -138,7 +139,7 @@ struct Inputs {
   }
 };
 
-// One call on its way through.
+// A call on its way through this kernel.
 struct Passing {
   OfThread& thread;
   const c10::OperatorHandle& op;
@@ -152,7 +153,8 @@ struct Passing {
   }
 };
 
-// Under autocast operators get types that would not go together: on meta all are of one.
+// Under autocast an operator may get dtypes that do not go together before they are cast. Meta
+// tensors of floating point therefore all get one dtype.
 std::vector<c10::IValue> of_one_type(c10::ArrayRef<c10::IValue> arguments, at::DeviceType device) {
   std::vector<c10::IValue> all(arguments.begin(), arguments.end());
   if (!at::autocast::is_autocast_enabled(device)) return all;
@@ -166,6 +168,7 @@ std::vector<c10::IValue> of_one_type(c10::ArrayRef<c10::IValue> arguments, at::D
   return all;
 }
 
+// Returns the call on meta tensors, with outputs where the rule can give them.
 Call described(const Passing& passing) {
   const OperatorFacts& facts = passing.known.facts;
   const at::DeviceType device = passing.inputs.first->device().type();
@@ -178,7 +181,7 @@ Call described(const Passing& passing) {
   return call;
 }
 
-// By a strategy or, without one, by batch.
+// Chooses by a strategy or, if it is null, by data parallelism.
 Choice choose(const Passing& passing, const OperatorStrategy* strategy) {
   const c10::impl::ExcludeDispatchKeyGuard below(
       c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
@@ -208,6 +211,7 @@ std::vector<std::uint64_t> words_of(const Passing& passing, const OperatorStrate
   return words;
 }
 
+// Returns the cached choice for this call, made if necessary.
 const Choice& chosen(const Passing& passing, const OperatorStrategy* strategy) {
   auto& known = passing.thread.choices;
   std::vector<std::uint64_t> words = words_of(passing, strategy);
@@ -230,10 +234,11 @@ void refuse_write(const Passing& passing, const InputSlot& slot, const Layout& l
       "redistribute the tensor first, or use the operator that returns its result");
 }
 
+// Returns an input in the layout that was chosen.
 at::Tensor moved(const Passing& passing, const InputSlot& slot, const Layout& layout) {
   const at::Tensor& tensor = *slot.tensor;
   if (slot.meta == nullptr) {
-    // One that requires a gradient is for the operator to refuse.
+    // A plain tensor that requires a gradient is left for the operator to refuse.
     const bool stays = layout.is_replicated() || tensor.requires_grad();
     return stays ? tensor : distribute(tensor, layout);
   }
@@ -257,7 +262,7 @@ void replace_element(c10::IValue& list, int element, const at::Tensor& tensor) {
   }
 }
 
-// Calls the operator on inputs in those layouts.
+// Calls the operator on inputs in these layouts.
 void call_on(const Passing& passing, const std::vector<Layout>& layouts, torch::jit::Stack& stack) {
   std::vector<at::Tensor> all;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
@@ -293,18 +298,18 @@ void check_can_be_cut(const Passing& passing) {
   }
 }
 
-// Whether a waiting strategy is not for this operator.
+// Returns true if the pending strategy is not meant for this operator.
 bool is_passed_over(const Passing& passing) {
   const Known& known = passing.known;
   if (known.is_factory()) return true;
-  // The transposed weight of a product, whose strategy has more tuples.
+  // Such as the transpose of a weight before its product, whose strategy has more tuples.
   if (known.facts.returns_view && passing.thread.waiting->strategy().size() != 1) return true;
   // Parts of a composite operator that compute nothing.
   return passing.thread.composite != nullptr && known.of_composite == nullptr &&
          (known.facts.rule == nullptr || known.facts.returns_view);
 }
 
-// Whether data parallelism leaves an operator as it is.
+// Returns true if the data-parallel default leaves an operator unchanged.
 bool follows_inputs(const Known& known) {
   const OperatorFacts& facts = known.facts;
   if (!facts.written.empty() || facts.returns_view || known.is_factory()) return true;
@@ -312,7 +317,7 @@ bool follows_inputs(const Known& known) {
   return facts.rule == nullptr || facts.rule->elementwise_lists || facts.rule->shape_from_local;
 }
 
-// What the call's inputs are to be; null: it goes on as it is.
+// Returns the layouts that the inputs shall have; null leaves the call unchanged.
 const std::vector<Layout>* layouts_for(const Passing& passing) {
   OfThread& thread = passing.thread;
   if (thread.is_strategy_waiting()) {
@@ -324,7 +329,7 @@ const std::vector<Layout>* layouts_for(const Passing& passing) {
     }
     if (is_passed_over(passing)) return nullptr;
     waiting.is_taken = true;
-    if (!passing.inputs.has_one_mesh) return nullptr;  // for the operator to refuse
+    if (!passing.inputs.has_one_mesh) return nullptr;  // the operator refuses it
     check_can_be_cut(passing);
     return &*chosen(passing, &waiting.strategy()).layouts;
   }
@@ -336,7 +341,7 @@ const std::vector<Layout>* layouts_for(const Passing& passing) {
   return choice.layouts ? &*choice.layouts : nullptr;
 }
 
-// Names the composite operator that is being taken apart, the outermost one.
+// Records the outermost composite operator that is in progress, for messages.
 class TakingApart {
  public:
   TakingApart(OfThread& thread, const std::string& name)
@@ -382,7 +387,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 }
 
 void register_fallback() {
-  // Never destroyed: static destruction of LibTorch's dispatcher may come first.
+  // Never destroyed: LibTorch's dispatcher may be destroyed first.
   static const auto* const library = [] {
     auto* made = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     made->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
@@ -391,7 +396,7 @@ void register_fallback() {
   static_cast<void>(library);
 }
 
-// In scopes, not in operators: what is known may be in use there.
+// Called when a scope begins and not for each operator: what is cached may be in use in between.
 c10::DispatchKey start_intercepting() {
   register_fallback();
   OfThread& thread = of_thread();

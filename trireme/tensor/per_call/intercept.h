@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lays out the inputs of operators before they are called: a kernel above autograd that this
-// thread's operators pass while a strategy waits or data is cut by default. Other threads, and all
-// threads at other times, have none of it.
+// Redistributes the inputs of operators before they are called, by a kernel above autograd. The
+// operators of a thread pass it while a strategy is pending or data parallelism is the default.
+// Other threads never pass it.
 #pragma once
 
 #include <trireme/tensor/operator_strategy.h>
@@ -10,9 +10,11 @@
 
 namespace trireme::tensor {
 
-/// A strategy for the next operator of this thread; made and destroyed there, innermost first.
+/// A strategy for the next operator of this thread. It is made and destroyed on this thread, and
+/// nested objects are destroyed innermost first.
 class PendingStrategy {
  public:
+  /// Makes `strategy` pending on this thread, instead of an outer one.
   explicit PendingStrategy(OperatorStrategy strategy);
   ~PendingStrategy();
   PendingStrategy(const PendingStrategy&) = delete;
@@ -22,8 +24,9 @@ class PendingStrategy {
 
   const OperatorStrategy& strategy() const noexcept { return strategy_; }
 
+  /// True once an operator was given the strategy.
   bool is_taken = false;
-  bool has_seen_plain = false;  ///< an operator whose tensors were all plain
+  bool has_seen_plain = false;  ///< an operator was called whose tensors were all plain
 
  private:
   OperatorStrategy strategy_;
@@ -31,7 +34,7 @@ class PendingStrategy {
   c10::impl::IncludeDispatchKeyGuard intercepted_;
 };
 
-/// Cuts the data of operators without a strategy; on the thread that made it.
+/// Makes operators of this thread without a strategy data parallel while it lives.
 class BatchSharding {
  public:
   BatchSharding();

@@ -11,7 +11,7 @@
 namespace trireme::tensor {
 namespace {
 
-// Finds what each axis from `axis` on cuts, so that of every dim as many parts as are left come.
+// Assigns a dim to each axis from `axis` on, so that every dim gets the parts that are `left`.
 bool assign(const DeviceMesh& mesh, int axis, std::vector<std::int64_t>& left,
             c10::SmallVector<Placement, 4>& placements) {
   if (axis == mesh.num_axes()) {

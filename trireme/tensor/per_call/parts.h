@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which axes of a mesh cut the dims of one tensor into given numbers of parts.
+// Finds the mesh axes that shard the dims of one tensor into given numbers of parts.
 #pragma once
 
 #include <trireme/tensor/layout.h>
@@ -9,16 +9,17 @@
 
 namespace trireme::tensor {
 
-/// Why a mesh cannot cut a tensor so, and what to do.
+/// Why a mesh cannot shard a tensor in the wanted way, and what to do.
 struct Obstacle {
-  std::string what;
-  std::string hint;
+  std::string what;  ///< end of a message, after what was asked for
+  std::string hint;  ///< what to do
 };
 
-/// None where dims can be cut into `parts`, one number a dim and none below one.
+/// Returns nullopt if dims can be sharded into `parts`: one number for each dim, none below one.
 std::optional<Obstacle> obstacle_to(const DeviceMesh& mesh, c10::IntArrayRef parts);
 
-/// The layout that cuts dims into `parts`, the first axes taken first; none where none does.
+/// Returns the layout that shards dims into `parts`, using axes from the first; nullopt if none
+/// does.
 std::optional<Layout> find_layout(const DeviceMesh& mesh, c10::IntArrayRef parts);
 
 }  // namespace trireme::tensor

@@ -20,9 +20,9 @@
 namespace trireme::tensor {
 namespace {
 
-constexpr int kTag = 7;  // of these messages, beside a program's own with 0
+constexpr int kTag = 7;  // tag of these messages; a program's own messages have 0
 
-// A part of a tensor: a stretch of each dim.
+// A part of a tensor: a range of each dim.
 using Box = c10::SmallVector<Extent, 5>;
 
 Sizes sizes_of(const Box& box) {
@@ -31,7 +31,7 @@ Sizes sizes_of(const Box& box) {
   return sizes;
 }
 
-// What two boxes share; nothing where that has no elements.
+// Returns the intersection of two boxes; nullopt if it has no elements.
 std::optional<Box> shared_by(const Box& a, const Box& b) {
   Box box;
   for (std::size_t dim = 0; dim < a.size(); ++dim) {
@@ -43,7 +43,7 @@ std::optional<Box> shared_by(const Box& a, const Box& b) {
   return box;
 }
 
-// That part of the tensor that holds `whole`.
+// Returns the view of `box` in a tensor that holds `whole`.
 at::Tensor part(const at::Tensor& tensor, const Box& whole, const Box& box) {
   std::int64_t offset = tensor.storage_offset();
   for (std::size_t dim = 0; dim < box.size(); ++dim) {
@@ -52,15 +52,16 @@ at::Tensor part(const at::Tensor& tensor, const Box& whole, const Box& box) {
   return alias(tensor, sizes_of(box), tensor.strides(), offset);
 }
 
-// One side: which ranks hold which boxes of a tensor, without Partial.
+// Source or target of the messages: which ranks hold which box of a tensor that is not Partial.
 class Side {
  public:
-  // With a FlatShard on either side boxes are ranges of the flattened tensor.
+  // `sizes` are those of the flattened tensor if the source or the target has a FlatShard.
   Side(Sizes sizes, Layout layout) : sizes_(std::move(sizes)), layout_(std::move(layout)) {}
 
   const Layout& layout() const { return layout_; }
   c10::ArrayRef<int> ranks() const { return layout_.mesh_state()->ranks; }
 
+  // Returns the box that the rank at a coordinate holds.
   Box box_of(c10::ArrayRef<std::int64_t> coordinate) const {
     if (!layout_.has_flat_shard()) {
       if (layout_.is_replicated()) return everything();
@@ -76,11 +77,11 @@ class Side {
                         "this is a defect in Trireme; please report it");
   }
 
-  // One coordinate for each different box.
+  // Returns one coordinate for each different box.
   std::vector<std::vector<std::int64_t>> owners() const { return coordinates(false); }
 
-  // The rank that sends its box at that coordinate to `receiver`, the rank at `place` of the
-  // target: the receiver itself where it has the box, else ranks with the same box take turns.
+  // Returns the rank that sends the box at `coordinate` to `receiver`, the rank at `place` of the
+  // target. It is the receiver itself if it has the box; otherwise the holders take turns by place.
   int sender(c10::ArrayRef<std::int64_t> coordinate, int receiver, std::size_t place) const {
     std::vector<int> holders;
     for (std::vector<std::int64_t>& other : coordinates(true)) {
@@ -100,7 +101,8 @@ class Side {
     return box;
   }
 
-  // All coordinates along the axes that are Replicate, or along the others; 0 elsewhere.
+  // Returns all coordinates along the axes that are Replicate, or along the other axes; the
+  // remaining numbers are 0.
   std::vector<std::vector<std::int64_t>> coordinates(bool of_replicate) const {
     const std::vector<MeshAxis>& axes = layout_.mesh_state()->axes;
     std::vector<std::vector<std::int64_t>> all = {std::vector<std::int64_t>(axes.size(), 0)};
@@ -122,9 +124,10 @@ class Side {
   Layout layout_;
 };
 
+// Throws unless the mesh was made of `world`, as far as this rank can see.
 void check_mesh(const Layout& layout, const comm::Group& world) {
   const DeviceMesh mesh = layout.mesh();
-  mesh.group();  // throws where there are no ranks behind it
+  mesh.group();  // throws if the mesh has no ranks
   const c10::ArrayRef<int> ranks = mesh.ranks();
   const auto place = std::ranges::find(ranks, world.rank());
   const bool is_inside = place != ranks.end() && mesh.contains_this_rank() &&
@@ -146,8 +149,9 @@ Layout without_partial(const Layout& layout) {
   return reduced;
 }
 
-// What the source becomes inside its own mesh: without Partial, as slices where that is cheaper,
-// and whole where flat ranges would have to be cut into boxes or the other way round.
+// Returns the layout to which the source is redistributed within its own mesh. It has no Partial,
+// and shards a reduced tensor where a reduce-scatter is cheaper. It is replicated where only one
+// side has a FlatShard, since flat ranges and boxes cannot be intersected.
 Layout source_layout(c10::ArrayRef<std::int64_t> sizes, at::ScalarType dtype, const Layout& from,
                      const Layout& to) {
   if (from.has_flat_shard() != to.has_flat_shard()) return Layout::replicated(from.mesh());
@@ -168,7 +172,8 @@ Layout source_layout(c10::ArrayRef<std::int64_t> sizes, at::ScalarType dtype, co
   return best;
 }
 
-// The Partial of which a rank holds neutral elements, if it does.
+// Returns the reduction whose neutral elements the rank at a coordinate gets; nullopt if it gets
+// the value.
 std::optional<PartialOp> neutral_at(const Layout& to, c10::ArrayRef<std::int64_t> coordinate) {
   for (std::size_t axis = 0; axis < coordinate.size(); ++axis) {
     const Placement& placement = to.placements()[axis];
@@ -179,18 +184,19 @@ std::optional<PartialOp> neutral_at(const Layout& to, c10::ArrayRef<std::int64_t
   return {};
 }
 
+// A message between two ranks, or a copy within one.
 struct Message {
   int sender;
   int receiver;
   Box box;
 
-  // One order for all ranks: those that wait for each other cannot form a ring.
+  // The same order on all ranks, so that ranks that wait for each other cannot form a cycle.
   auto order() const {
     return std::tuple(std::min(sender, receiver), std::max(sender, receiver), sender);
   }
 };
 
-// The messages that `rank` has part in, those to itself included, in their order.
+// Returns the messages that `rank` sends or receives, including those to itself, in their order.
 std::vector<Message> messages_of(int rank, const Side& source, const Side& target,
                                  const Layout& to) {
   std::vector<Message> messages;
@@ -222,17 +228,18 @@ std::vector<Message> messages_of(int rank, const Side& source, const Side& targe
   return messages;
 }
 
-// A message to receive that cannot be received where it goes.
+// A message that arrives in a buffer, because its place in the result is not contiguous.
 struct Arriving {
   at::Tensor place, buffer;
 };
 
+// Sends and receives the messages of this rank and waits for all of them.
 void exchange(const std::vector<Message>& messages, int rank, const at::Tensor& given,
               const Box& given_box, const at::Tensor& result, const Box& result_box,
               const comm::Group& world) {
   std::vector<comm::Work> under_way;
   std::vector<Arriving> arriving;
-  std::vector<at::Tensor> sent;  // which stay until they are
+  std::vector<at::Tensor> sent;  // kept until the sends are complete
   for (const Message& message : messages) {
     if (message.sender == rank && message.receiver == rank) {
       part(result, result_box, message.box).copy_(part(given, given_box, message.box));
@@ -264,7 +271,7 @@ at::Tensor redistribute_between(const at::Tensor& local, c10::ArrayRef<std::int6
   check_mesh(to, world);
   const Layout reduced = source_layout(sizes, dtype, from, to);
   const Redistribution inside(sizes, dtype, from, reduced);
-  redistribution_seconds(sizes, dtype, Layout::replicated(to.mesh()), to);  // checks it
+  redistribution_seconds(sizes, dtype, Layout::replicated(to.mesh()), to);  // checks `to`
 
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const bool is_source = from.mesh().contains_this_rank();

@@ -10,11 +10,11 @@ namespace {
 
 using Kind = RedistributionStep::Kind;
 
-// What this rank has around one step.
+// What compiling one step for this rank needs.
 struct Place {
   const RedistributionStep& step;
-  std::int64_t ranks;       // along the axis
-  std::int64_t coordinate;  // likewise
+  std::int64_t ranks;       // number of ranks along the axis
+  std::int64_t coordinate;  // of this rank along the axis
   Sizes before, after;      // local sizes in memory order
   const Dims& order;
 
@@ -31,7 +31,7 @@ std::int64_t product(const Sizes& sizes, std::size_t begin, std::size_t end) {
   return elements;
 }
 
-// A contiguous tensor of `sizes`, cut along a dim into as equal parts as can be.
+// Returns the parts of a contiguous tensor of `sizes` along a dim.
 Blocks cut(const Sizes& sizes, std::size_t dim, std::int64_t parts) {
   const std::int64_t rows = product(sizes, 0, dim);
   const std::int64_t inner = product(sizes, dim + 1, sizes.size());
@@ -46,6 +46,7 @@ Blocks cut(const Sizes& sizes, std::size_t dim, std::int64_t parts) {
   return blocks;
 }
 
+// Returns the ranges of a FlatShard.
 Blocks cut(const Placement& flat) {
   Blocks blocks;
   for (const FlatRange& range : flat.ranges()) {
@@ -54,6 +55,7 @@ Blocks cut(const Placement& flat) {
   return blocks;
 }
 
+// Returns the parts into which a placement divides a tensor of the local sizes `whole`.
 Blocks cut(const Placement& placement, const Sizes& whole, const Place& place) {
   return placement.is_flat_shard() ? cut(placement)
                                    : cut(whole, place.position_of(placement.dim()), place.ranks);
@@ -63,7 +65,7 @@ Blocks whole(const Sizes& sizes) {
   return Blocks(1, {.offset = 0, .rows = 1, .row = elements_of(sizes), .stride = 0});
 }
 
-// Whether the slots of a buffer, side by side, are the tensor.
+// Returns true if the slots of a buffer, one after the other, are the tensor itself.
 bool is_buffer(const Blocks& blocks, std::int64_t slot) {
   for (std::size_t index = 0; index < blocks.size(); ++index) {
     const Block& block = blocks[index];
@@ -81,7 +83,7 @@ std::int64_t longest(const Blocks& blocks) {
   return elements;
 }
 
-// What the longest message of an all-to-all holds, on whichever rank.
+// Returns the elements of the longest message of an all-to-all between any two ranks.
 std::int64_t longest_message(const Place& place) {
   const std::size_t from = place.position_of(place.from().dim());
   const std::size_t to = place.position_of(place.to().dim());
@@ -98,7 +100,7 @@ void choose_reduction(Action& action, const Place& place, at::ScalarType dtype) 
   action.reduces_bytes = dtype == at::kBool;
   switch (action.partial) {
     case PartialOp::kSum:
-      // Of bools: the logical or, by which engines need no bools.
+      // The sum of bools is the logical or: the maximum of bytes, which every engine can reduce.
       action.op = action.reduces_bytes ? comm::ReduceOp::kMaximum : comm::ReduceOp::kSum;
       break;
     case PartialOp::kAverage:
@@ -182,7 +184,7 @@ Action compile_step(const Place& place, const DeviceMesh& mesh, at::ScalarType d
                 .send = {},
                 .receive = {}};
   if (action.kind == Kind::kAllGather && place.ranks == 1) {
-    // A flat tensor on a single rank is the whole one, but for its shape.
+    // A flat tensor on a single rank is the whole tensor in another shape.
     action.kind = Kind::kSlice;
     action.is_flat = true;
   } else if (action.kind == Kind::kSlice) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of rows between tensors and buffers: bytes, so of any dtype. In host memory by loops of
-// our own, since an operator for each block would take longer than short collectives do.
+// Copies rows of bytes between tensors and buffers, so any dtype will do. Host memory is copied by
+// loops of memcpy: an operator for each block would take longer than a short collective.
 #include <trireme/tensor/redistribution/redistribution_program.h>
 
 #include <ATen/Parallel.h>
@@ -26,7 +26,7 @@ void copy_fixed(const Rows& rows, std::int64_t begin, std::int64_t end) {
   }
 }
 
-// Rows of one element are as common as long ones: a cut of the last dim into single columns.
+// Rows of a single element are common: a shard of the last dim may be one column.
 void copy_range(const Rows& rows, std::size_t bytes, std::int64_t begin, std::int64_t end) {
   switch (bytes) {
     case 1:

@@ -9,6 +9,7 @@
 
 #include <utility>
 
+// Executes the actions of a program: slices, neutral elements, and collectives with their buffers.
 namespace trireme::tensor {
 namespace {
 
@@ -30,7 +31,7 @@ void slice(const Action& action, InFlightTensor& in_flight) {
   const Sizes strides = action.is_flat ? strides_of(action.sizes)
                                        : Sizes(tensor.strides().begin(), tensor.strides().end());
   const std::int64_t step = action.is_flat ? 1 : strides[static_cast<std::size_t>(action.dim)];
-  // An empty part may begin behind the end of the memory.
+  // An empty part may begin beyond the end of the memory.
   const std::int64_t offset = elements_of(action.sizes) == 0 ? 0 : action.offset * step;
   in_flight.tensor = alias(tensor, action.sizes, strides, tensor.storage_offset() + offset);
 }
@@ -49,7 +50,7 @@ void to_partial(const Action& action, InFlightTensor& in_flight) {
   in_flight = {.tensor = result, .is_own = true};
 }
 
-// Bools are reduced as bytes, which engines know.
+// Bools are reduced as bytes, which every engine can reduce.
 at::Tensor numbers(const Action& action, const at::Tensor& tensor) {
   return action.reduces_bytes ? tensor.view(at::kByte) : tensor;
 }
@@ -83,7 +84,7 @@ void communicate(const Action& action, const at::Tensor& received, const at::Ten
   }
 }
 
-// Slots in the buffers of a collective.
+// The number of slots in the buffers of a collective.
 std::int64_t slots_sent(const Action& action) {
   return static_cast<std::int64_t>(action.send.size());
 }
@@ -93,7 +94,7 @@ std::int64_t slots_received(const Action& action) {
 
 at::Tensor buffer_to_send(const Action& action, const InFlightTensor& in_flight,
                           std::int64_t elements, bool has_gaps) {
-  // What nobody reads is 0 where it is added up: it may not look like a result that went wrong.
+  // Gaps that are summed are zeros: leftover values could overflow and look like an error.
   return reduces(action) && has_gaps ? at::zeros({elements}, in_flight.tensor.options())
                                      : empty_like(in_flight, {elements});
 }
@@ -104,6 +105,8 @@ void all_reduce(const Action& action, InFlightTensor& in_flight, std::string_vie
   communicate(action, in_flight.tensor, in_flight.tensor, label);
 }
 
+// Runs a collective: copies blocks into the send buffer unless the tensor is the buffer, and copies
+// the received blocks into the result unless the buffer is the result.
 void exchange(const Action& action, InFlightTensor& in_flight, std::string_view label) {
   if (action.slot == 0) {
     in_flight = {.tensor = empty_like(in_flight, action.sizes), .is_own = true};
@@ -160,7 +163,7 @@ void check_local(const at::Tensor& local, c10::ArrayRef<std::int64_t> sizes, at:
 InFlightTensor begin_transfer(const Program& program, const at::Tensor& local,
                               std::string_view label) {
   check_local(local, program.local_sizes, program.dtype, program.from, label);
-  // Collectives carry memory, which does not know of a conjugation that is still to be done.
+  // Collectives transfer memory, so a lazy conjugation or negation has to be applied first.
   const bool is_lazy = local.is_conj() || local.is_neg();
   const at::Tensor plain = is_lazy ? local.resolve_conj().resolve_neg() : local;
   if (program.format == at::MemoryFormat::Contiguous) {
@@ -183,13 +186,14 @@ void execute(const Action& action, InFlightTensor& in_flight, std::string_view l
   }
 }
 
-// Each slot holds a piece of every tensor, one after the other.
+// Each slot holds the blocks of all tensors, one tensor after the other, at multiples of 64 bytes.
 void execute_together(const std::vector<const Action*>& actions,
                       const std::vector<InFlightTensor*>& in_flight) {
   if (actions.size() == 1) return execute(*actions.front(), *in_flight.front(), {});
   constexpr std::int64_t kAlignment = 64;
   const Action& first = *actions.front();
   const auto item = static_cast<std::int64_t>(in_flight.front()->tensor.element_size());
+  // Every tensor begins at the same alignment as one from LibTorch's allocator.
   const std::int64_t aligned = kAlignment / item;
   std::vector<std::int64_t> begins;
   std::int64_t slot = 0;
@@ -200,6 +204,7 @@ void execute_together(const std::vector<const Action*>& actions,
     slot = (end + aligned - 1) / aligned * aligned;
     has_gaps = has_gaps || action->has_gaps || slot != end;
   }
+  // No rank has anything to send, so that no collective is needed.
   if (slot == 0) {
     for (std::size_t index = 0; index < actions.size(); ++index) {
       exchange(*actions[index], *in_flight[index], {});

@@ -73,7 +73,7 @@ void check_partials(const Layout& layout, at::ScalarType dtype) {
 at::Scalar neutral_element(PartialOp op, at::ScalarType dtype) {
   if (op == PartialOp::kProduct) return 1;
   if (op == PartialOp::kSum) {
-    // -0.0 + x is x for every x, 0.0 + -0.0 is 0.0.
+    // -0.0 + x is x for every x, whereas 0.0 + -0.0 is 0.0.
     if (at::isComplexType(dtype)) return c10::complex<double>(-0.0, -0.0);
     if (at::isFloatingType(dtype)) return -0.0;
     return 0;

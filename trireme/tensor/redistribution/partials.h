@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial: which ops go together, which dtypes have them, and what is neutral in each.
+// Partial: which reductions can be combined, which dtypes have them, and their neutral elements.
 #pragma once
 
 #include <trireme/tensor/layout.h>
@@ -9,14 +9,14 @@
 
 namespace trireme::tensor {
 
-/// Whether a value does not depend on which of two Partials is reduced first.
+/// Returns true if the value does not depend on which of two Partials is reduced first.
 bool commute(PartialOp a, PartialOp b);
 
-/// Throws UsageError where the value of a tensor in `layout` depends on the order of axes, or dtype
-/// and op do not go together.
+/// Throws UsageError where the value of a tensor in `layout` depends on the order in which axes are
+/// reduced. Throws it also where the dtype does not have a reduction.
 void check_partials(const Layout& layout, c10::ScalarType dtype);
 
-/// What changes nothing where it is combined with a value, to the bit.
+/// Returns the element that leaves any value unchanged to the bit when it is combined with it.
 c10::Scalar neutral_element(PartialOp op, c10::ScalarType dtype);
 
 }  // namespace trireme::tensor

@@ -22,15 +22,15 @@ namespace {
 
 using Kind = RedistributionStep::Kind;
 
-// A placement as a number: 0 is Replicate, 1 to 5 are Partial, 6 and 7 FlatShard as the path begins
-// and ends with it, and from 8 on Shard: eight levels for every dim.
+// A placement as a number: 0 is Replicate, and 1 to 5 are Partial. 6 and 7 are the FlatShard at the
+// start and at the end of the path. From 8 on it is Shard, with eight levels for every dim.
 using Code = std::uint16_t;
 constexpr Code kReplicate = 0;
 constexpr Code kPartial = 1;
 constexpr Code kFlatFrom = 6;
 constexpr Code kFlatTo = 7;
 constexpr Code kShard = 8;
-constexpr std::size_t kMaximumAxes = 8;  // so that there are at most as many levels
+constexpr std::size_t kMaximumAxes = 8;  // an axis more could need a ninth level
 
 bool is_partial(Code code) { return code >= kPartial && code < kFlatFrom; }
 bool is_flat(Code code) { return code == kFlatFrom || code == kFlatTo; }
@@ -42,7 +42,7 @@ Code shard_code(std::size_t dim, std::size_t level) {
   return static_cast<Code>(kShard + dim * kMaximumAxes + level);
 }
 
-// Placements on the axes that have several ranks.
+// The placements on the axes that have several ranks.
 struct State {
   std::array<Code, kMaximumAxes> codes = {};
   bool operator==(const State&) const = default;
@@ -56,6 +56,7 @@ struct HashOfState {
   }
 };
 
+// One search. Dims are numbered in memory order throughout.
 class Search {
  public:
   Search(c10::ArrayRef<std::int64_t> sizes, at::ScalarType dtype, const Layout& from,
@@ -78,10 +79,10 @@ class Search {
     double seconds;
     double bytes;
   };
-  // What the rank at the first coordinate holds: the longest parts.
+  // What the rank at the first coordinate holds, whose parts are the longest.
   struct Held {
     Sizes sizes;
-    Sizes cuts;  // parts that each dim is cut into
+    Sizes cuts;  // the number of parts of each dim
     double elements;
   };
 
@@ -105,14 +106,14 @@ class Search {
   PathStep step_of(const Node& node) const;
 
   Dims order_;
-  Sizes sizes_;  // in memory order, as all dims here
+  Sizes sizes_;  // in memory order
   double item_bytes_;
   double elements_;
-  c10::SmallVector<int, 8> axes_;  // of the mesh, those of several ranks
+  c10::SmallVector<int, 8> axes_;  // the mesh axes that have several ranks
   c10::SmallVector<std::int64_t, 8> parts_;
   std::size_t num_mesh_axes_;
   Placement flat_from_, flat_to_;
-  c10::SmallVector<std::size_t, 5> dims_;  // that a path may cut
+  c10::SmallVector<std::size_t, 5> dims_;  // the dims that steps may shard
   std::array<c10::SmallVector<Code, 8>, kMaximumAxes> candidates_;
   State from_, to_;
 
@@ -134,7 +135,7 @@ Search::Search(c10::ArrayRef<std::int64_t> sizes, at::ScalarType dtype, const La
     const auto at = static_cast<int>(axis);
     if (from[at].is_flat_shard()) flat_from_ = from[at];
     if (to[at].is_flat_shard()) flat_to_ = to[at];
-    // A flat tensor has other sizes than a whole one, on one rank too.
+    // A FlatShard changes the shape of the tensor, on a single rank too.
     if (axes[axis].size == 1 && !from[at].is_flat_shard() && !to[at].is_flat_shard()) continue;
     axes_.push_back(at);
     parts_.push_back(axes[axis].size);
@@ -167,7 +168,7 @@ State Search::state_of(const Layout& layout, Code flat) const {
     } else if (placement.is_shard()) {
       const auto dim =
           static_cast<std::size_t>(std::ranges::find(order_, placement.dim()) - order_.begin());
-      // Levels anew, for axes of one rank are left out.
+      // Levels are numbered anew, because axes of one rank are left out.
       std::size_t level = 0;
       for (const int other : axes_) {
         const Placement& cut = layout[other];
@@ -179,8 +180,9 @@ State Search::state_of(const Layout& layout, Code flat) const {
   return state;
 }
 
-// All dims of a small problem; else those that the ends cut, and one more that divides, for
-// reductions in parts and for detours around an outer cut.
+// Chooses the dims that steps may shard. In a small problem these are all dims. Otherwise they are
+// the dims that both ends shard, and one more that divides evenly: it allows a reduce-scatter
+// followed by an all-gather, and a detour where an outer level has to change.
 void Search::choose_dims(const State& from, const State& to) {
   const auto add = [&](std::size_t dim) {
     if (std::ranges::find(dims_, dim) == dims_.end()) dims_.push_back(dim);
@@ -201,6 +203,7 @@ void Search::choose_dims(const State& from, const State& to) {
   }
 }
 
+// Chooses the placements that each axis may take on the way.
 void Search::choose_candidates(const State& from, const State& to) {
   for (std::size_t axis = 0; axis < axes_.size(); ++axis) {
     auto& candidates = candidates_[axis];
@@ -233,8 +236,9 @@ bool Search::has_shards_beside(const State& state, std::size_t axis) const {
   return false;
 }
 
-// The step that gives `axis` another placement, if there is one. Only the last cut of a dim can be
-// undone, a new one becomes the last, and a flat shard is the only cut.
+// Returns the kind of the step that gives `axis` another placement; nullopt if there is none. Only
+// the last level of a dim can be removed, a new one becomes the last, and a FlatShard must be
+// alone.
 std::optional<Kind> Search::kind_of(const State& state, std::size_t axis, Code target) const {
   const Code code = state.codes[axis];
   if (code == target) return {};
@@ -257,6 +261,7 @@ std::optional<Kind> Search::kind_of(const State& state, std::size_t axis, Code t
   return code == kReplicate ? Kind::kSlice : Kind::kReduceScatter;
 }
 
+// Returns the longest parts that a rank holds in a state.
 Search::Held Search::held(const State& state) const {
   Held held{.sizes = sizes_, .cuts = Sizes(sizes_.size(), 1), .elements = 1};
   for (std::size_t axis = 0; axis < axes_.size(); ++axis) {
@@ -277,8 +282,8 @@ Search::Held Search::held(const State& state) const {
   return held;
 }
 
-// Whether parts of that dim, cut into so many in all, are pieces of equal length one after the
-// other, so that a collective reads or writes them where they are.
+// Returns true if the parts of a dim, divided into `parts` in all, are contiguous pieces of equal
+// length. A collective then reads or writes them in place.
 bool Search::is_cut_in_place(const Held& held, std::size_t dim, std::int64_t parts) const {
   return sizes_[dim] % parts == 0 &&
          elements_of({held.sizes.begin(), held.sizes.begin() + static_cast<std::ptrdiff_t>(dim)}) ==
@@ -295,6 +300,7 @@ bool Search::is_flat_in_place(Code flat) const {
   return true;
 }
 
+// Estimates a step: latency and bandwidth of its collective, and the copies around it.
 Search::Cost Search::cost_of(Kind kind, std::size_t axis, Code from, Code to, const Held& before,
                              const Held& after) const {
   const std::int64_t ranks = parts_[axis];
@@ -326,13 +332,13 @@ Search::Cost Search::cost_of(Kind kind, std::size_t axis, Code from, Code to, co
       if (!is_in_place(to, before, after)) copy(count * after.elements);
       break;
     case Kind::kAllReduce:
-      // In a copy of what is given, which costs what the results of a reduce-scatter and an
-      // all-gather do.
+      // It works in a copy of the tensor, which costs as much as the results of a reduce-scatter
+      // and an all-gather together.
       collective(Collective::kAllReduce, before.elements);
       fold(before.elements);
       break;
     case Kind::kAllToAll: {
-      // What goes from one rank to another: cut along both dims.
+      // A message between two ranks is sharded along both dims.
       double slot = 1;
       for (std::size_t dim = 0; dim < sizes_.size(); ++dim) {
         slot *= static_cast<double>(std::min(before.sizes[dim], after.sizes[dim]));
@@ -343,7 +349,7 @@ Search::Cost Search::cost_of(Kind kind, std::size_t axis, Code from, Code to, co
       break;
     }
     case Kind::kSlice:
-      // One piece of memory, of whatever length, is no copy.
+      // A slice that is one contiguous piece of memory needs no copy.
       if (is_shard(to) &&
           elements_of({before.sizes.begin(),
                        before.sizes.begin() + static_cast<std::ptrdiff_t>(dim_of(to))}) != 1) {
@@ -358,6 +364,7 @@ Search::Cost Search::cost_of(Kind kind, std::size_t axis, Code from, Code to, co
   return cost;
 }
 
+// Offers a way to the state in which `axis` has the placement `target`.
 void Search::relax(int from, const Held& before, std::size_t axis, Code target) {
   State state = nodes_[static_cast<std::size_t>(from)].state;
   const Code code = state.codes[axis];
@@ -413,7 +420,7 @@ std::vector<PathStep> Search::run() {
       std::ranges::reverse(steps);
       return steps;
     }
-    const Held before = held(node.state);  // `node` moves as the list grows
+    const Held before = held(node.state);  // relax() may move `node` when the list grows
     for (std::size_t axis = 0; axis < axes_.size(); ++axis) {
       for (const Code target : candidates_[axis]) relax(index, before, axis, target);
     }

@@ -26,7 +26,7 @@ void check(c10::ArrayRef<std::int64_t> sizes, const Layout& from, const Layout& 
                                   to.mesh().to_string(), ", which is another one"),
                      "use copies of one mesh, or redistribute_between for two");
   }
-  // Throws where a layout does not fit.
+  // local_sizes() throws where a layout does not fit.
   const c10::SmallVector<std::int64_t, 4> origin(from.placements().size(), 0);
   local_sizes(sizes, from, origin);
   local_sizes(sizes, to, origin);
@@ -69,7 +69,7 @@ Redistribution::Redistribution(c10::ArrayRef<std::int64_t> sizes, at::ScalarType
     seconds_ += step.seconds;
     bytes_sent_ += step.bytes_sent;
   }
-  if (steps_.empty()) return;  // they differ in axes of one rank
+  if (steps_.empty()) return;  // the layouts differ only on axes of one rank
   steps_.back().to = to;
   if (!from.mesh().contains_this_rank()) return;
   program_ = std::make_shared<const Program>(compile(steps_, sizes, dtype, format));
@@ -79,11 +79,12 @@ at::Tensor Redistribution::operator()(const at::Tensor& local, std::string_view 
   if (steps_.empty()) return local;
   if (!program_) {
     const DeviceMesh mesh = steps_.front().from.mesh();
-    mesh.coordinate();  // throws: this rank has none
+    mesh.coordinate();  // throws, because this rank has none
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  // Memory that is filled when an operator touches it (a parameter that is cut along another axis,
-  // ZeRO level 3) is read here without one.
+  // The key marks memory that is filled when an operator touches it (a ZeRO level 3 parameter that
+  // is also sharded along another axis). Here it is read without an operator, so alias() touches
+  // it.
   const bool is_watched = local.key_set().has(c10::DispatchKey::DeferredInit);
   InFlightTensor in_flight =
       begin_transfer(*program_, is_watched ? at::alias(local) : local, label);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several redistributions at once. Which steps travel together depends on the paths alone, so that
-// all ranks come to the same collectives.
+// Redistributes several tensors at once. Which steps are merged depends on the paths alone, so all
+// ranks make the same collectives.
 #include <trireme/base/error.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/redistribution/redistribution_program.h>
@@ -15,13 +15,14 @@ namespace {
 
 using Kind = RedistributionStep::Kind;
 
-// What sends as much is not worth a copy into a common buffer.
+// A step that sends this many bytes is not worth a copy into a common buffer.
 constexpr double kAloneBytes = 64 * 1024;
 
+// A tensor on its path.
 struct Journey {
   const Redistribution* path;
   InFlightTensor in_flight;
-  std::size_t next = 0;  // of the actions
+  std::size_t next = 0;  // index of the next action
 
   const std::vector<Action>& actions() const { return path->program()->actions; }
   bool has_arrived() const { return next == actions().size(); }
@@ -33,7 +34,7 @@ bool is_local(const Action& action) {
   return action.kind == Kind::kSlice || action.kind == Kind::kToPartial;
 }
 
-// Whether the next step of a journey and some step of another are one collective.
+// Returns true if the next step of a journey and a step of another can be one collective.
 bool go_together(const Journey& journey, const Journey& other, std::size_t step) {
   const Action& a = journey.action();
   const Action& b = other.actions()[step];
@@ -43,7 +44,7 @@ bool go_together(const Journey& journey, const Journey& other, std::size_t step)
          !journey.is_long(journey.next) && !other.is_long(step);
 }
 
-// Whether another tensor comes to such a collective later, so that this one had better wait.
+// Returns true if another tensor has a matching step later on, so that this one should wait for it.
 bool is_awaited(const std::vector<Journey>& journeys, const Journey& journey) {
   return std::ranges::any_of(journeys, [&](const Journey& other) {
     for (std::size_t step = other.next + 1; step < other.actions().size(); ++step) {
@@ -53,7 +54,8 @@ bool is_awaited(const std::vector<Journey>& journeys, const Journey& journey) {
   });
 }
 
-// The first journey whose collective nobody comes to later; the first of all where each has such.
+// Returns the first journey for whose next step no other comes later. If every journey would wait
+// for another, returns the first one, so that the loop always advances.
 const Journey* choose(const std::vector<Journey>& journeys) {
   const Journey* first = nullptr;
   for (const Journey& journey : journeys) {

@@ -20,13 +20,13 @@ bool takes_tensors(const c10::FunctionSchema& schema) {
   });
 }
 
-// `add.Tensor` of `aten::add`.
+// Returns `add.Tensor` for the overload Tensor of `aten::add`.
 std::string short_name(const c10::OperatorName& name) {
   const std::string base = name.name.substr(name.name.find("::") + 2);
   return name.overload_name.empty() ? base : base + "." + name.overload_name;
 }
 
-// Names without overloads, each with how many it has where there are several.
+// Writes names without overloads, with the number of overloads where there are several.
 void list(TextWriter& text, const std::vector<std::string>& names) {
   std::map<std::string, int> overloads;
   for (const std::string& name : names) ++overloads[name.substr(0, name.find('.'))];
@@ -72,13 +72,14 @@ Coverage coverage() {
 std::string to_markdown(const Coverage& coverage) {
   TextWriter text;
   text << "# Operators on distributed tensors\n\n"
-       << "Generated from the table of rules and LibTorch " << TORCH_VERSION
-       << "; the test of `unit_tensor_covered` says when it is out of date and how to make it "
-          "anew.\n\n"
-       << coverage.num_covered() << " overloads have a rule; " << coverage.num_composite
-       << " more are made of others and need none; " << coverage.missing.size()
-       << " have none and run on replicated tensors only, or after `tensor::allow_replication`.\n"
-       << "A number in brackets counts overloads.\n";
+       << "This page is generated from the table of rules and LibTorch " << TORCH_VERSION
+       << ". The test `unit_tensor_covered` fails if it is out of date,\n"
+       << "and writes it anew with `TRIREME_WRITE_PAGES=1` in the environment.\n\n"
+       << coverage.num_covered() << " overloads have a rule. " << coverage.num_composite
+       << " more are composed of other operators and need none. " << coverage.missing.size()
+       << " have none: they run on replicated\n"
+       << "tensors only, or after `tensor::allow_replication`. A number in parentheses counts "
+          "overloads.\n";
   for (const auto& [family, names] : coverage.covered) {
     std::string title = family.empty() ? std::string("other") : family;
     if (title[0] >= 'a' && title[0] <= 'z') title[0] = static_cast<char>(title[0] - 'a' + 'A');

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trireme's own rules, one function a family of operators, each in a file of its own.
+// Trireme's own rules: one function for each family of operators, in a file of its own.
 #pragma once
 
 #include <trireme/tensor/rules/rule.h>
@@ -12,6 +12,7 @@ namespace trireme::tensor {
 
 using NamedRules = std::vector<std::pair<std::string, Rule>>;
 
+// Each of these functions appends the rules of one family.
 void add_pointwise_rules(NamedRules& rules);
 void add_factory_rules(NamedRules& rules);
 void add_reduction_rules(NamedRules& rules);
@@ -40,7 +41,7 @@ void add_norm_rules(NamedRules& rules);
 void add_linear_algebra_rules(NamedRules& rules);
 void add_recurrent_rules(NamedRules& rules);
 
-/// All of them.
+/// Returns the rules of all families.
 NamedRules own_rules();
 
 }  // namespace trireme::tensor

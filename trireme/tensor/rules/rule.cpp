@@ -37,6 +37,7 @@ bool Call::is_in_place() const noexcept {
   return alias != nullptr && alias->isWrite();
 }
 
+// Other axes count if they shard the dim already; axes after this one may still change.
 std::int64_t AxisCall::parts(int input, std::int64_t dim) const {
   const Layout& layout = layouts[static_cast<std::size_t>(input)];
   std::int64_t product = ranks;
@@ -59,6 +60,7 @@ LocalCall::LocalCall(const c10::OperatorHandle& op, torch::jit::Stack& stack, co
       output_sizes_(output_sizes) {}
 
 c10::IValue& LocalCall::argument(int position) {
+  // The arguments are the last values on the stack.
   const std::size_t first = stack_.size() - op_.schema().arguments().size();
   return stack_[first + static_cast<std::size_t>(position)];
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rule is: for one operator, the layouts under which every rank's local call gives its part
+// Rules: for one operator, the layouts under which the local call of every rank computes its part
 // of the result.
 //
-// A rule speaks of one axis of a mesh; the dispatcher applies it to each axis. The executor, the
-// planner, the simulator and the documentation read the same table (rule_table.h). How to write
-// one: docs/guide/rules.md.
+// A rule describes one axis of a mesh, and is applied to each axis. The dispatcher, `explain`, the
+// planner and the documentation read the same table of rules (rule_table.h). Guide to writing one:
+// docs/guide/rules.md.
 #pragma once
 
 #include <trireme/mesh/collective_cost.h>
@@ -27,9 +27,11 @@ class OperatorHandle;
 
 namespace trireme::tensor {
 
-/// A call of an operator as a rule sees it: shapes, dtypes and arguments, no values.
+/// A call of an operator as a rule sees it: shapes, dtypes and arguments without the values of
+/// tensors.
 class Call {
  public:
+  /// @param argument_of_input for each input the position of its argument.
   Call(const c10::FunctionSchema& schema, std::vector<c10::IValue> arguments,
        std::vector<at::Tensor> inputs, std::vector<int> argument_of_input);
 
@@ -37,42 +39,47 @@ class Call {
   /// The operator's name without its overload, such as `aten::add`.
   const std::string& name() const noexcept { return schema_->name(); }
 
-  /// The arguments by position, defaults included. Tensors among them are meta tensors.
+  /// Returns an argument by position; defaults are filled in. Tensors in it are meta tensors.
   const c10::IValue& argument(int position) const {
     return arguments_[static_cast<std::size_t>(position)];
   }
   int num_arguments() const noexcept { return static_cast<int>(arguments_.size()); }
-  /// Position of the argument of that name; -1 where the schema has none.
+  /// Returns the position of the argument of that name; -1 if the schema has none.
   int position(std::string_view argument_name) const;
 
+  /// Returns an argument that is an int.
   std::int64_t integer(int position) const { return argument(position).toInt(); }
+  /// Returns an argument that is a bool.
   bool boolean(int position) const { return argument(position).toBool(); }
+  /// Returns an argument that is a list of ints.
   std::vector<std::int64_t> integers(int position) const {
     return argument(position).toIntVector();
   }
+  /// Returns true if an optional argument was not given.
   bool is_none(int position) const { return argument(position).isNone(); }
 
-  /// Every defined tensor among the arguments, lists element by element, in order, as meta tensors
-  /// of the global shape; those given as `out=` are not inputs.
+  /// Returns every defined tensor among the arguments in order, lists element by element, as meta
+  /// tensors of the global shape. Tensors given as `out=` are not inputs.
   c10::ArrayRef<at::Tensor> inputs() const noexcept { return inputs_; }
   const at::Tensor& input(int index) const { return inputs_[static_cast<std::size_t>(index)]; }
   int num_inputs() const noexcept { return static_cast<int>(inputs_.size()); }
-  /// Which argument an input is, or is an element of.
+  /// Returns the position of the argument that an input is, or is an element of.
   int argument_of(int input) const { return argument_of_input_[static_cast<std::size_t>(input)]; }
-  /// The first input that comes from that argument; -1 where it is not given.
+  /// Returns the first input that comes from the argument at `position`; -1 if it is not given.
   int input_of(int position) const;
 
-  /// Every tensor returned, lists element by element, as meta tensors of the global shape;
-  /// undefined ones where nothing is returned. Empty where the rule has `shape_from_local`.
+  /// Returns every returned tensor, lists element by element, as meta tensors of the global shape.
+  /// A tensor that is not returned is undefined. Empty for a rule with `shape_from_local`.
   c10::ArrayRef<at::Tensor> outputs() const noexcept { return outputs_; }
   const at::Tensor& output(int index) const { return outputs_[static_cast<std::size_t>(index)]; }
   int num_outputs() const noexcept { return static_cast<int>(outputs_.size()); }
+  /// Sets the outputs, once their shapes are known.
   void set_outputs(std::vector<at::Tensor> outputs) { outputs_ = std::move(outputs); }
 
-  /// Whether the call writes into its first argument and returns it.
+  /// Returns true if the call writes into its first argument.
   bool is_in_place() const noexcept;
 
-  /// All arguments, to run the call on meta tensors.
+  /// Returns all arguments, with which the call can be run on meta tensors.
   const std::vector<c10::IValue>& arguments() const noexcept { return arguments_; }
 
  private:
@@ -84,33 +91,34 @@ class Call {
 };
 
 class LocalCall;
-/// Does the local part of a call instead of the operator itself.
+/// A function that runs instead of the operator on local tensors.
 using LocalKernel = void (*)(LocalCall& call);
 
-/// Placements along one axis under which the local call is right: one an input, and one an output,
-/// or a single one that all outputs share.
+/// Placements along one axis under which the local call is right: one for each input, and one for
+/// each output or a single one for all outputs.
 struct Strategy {
-  c10::SmallVector<Placement, 4> inputs;
-  c10::SmallVector<Placement, 2> outputs;
-  /// Null: the operator itself runs on the local tensors. Where several axes chose strategies, any
-  /// of them with a kernel makes the kernel run, once; it looks at the layouts of all axes.
+  c10::SmallVector<Placement, 4> inputs;   ///< one for each tensor among the arguments
+  c10::SmallVector<Placement, 2> outputs;  ///< one for each result, or one for all
+  /// Null if the operator itself runs on the local tensors. If several axes chose strategies and
+  /// one of them has a kernel, the kernel runs once and looks at the layouts of all axes.
   LocalKernel kernel = nullptr;
-  /// Of an operator that returns a view: the kernel moves data between ranks, and what it gives is
-  /// a copy, as where a view has to be gathered.
+  /// For an operator that returns a view: the kernel moves data between ranks, and its result is a
+  /// copy that must not be written to.
   bool is_copy = false;
 };
 
-/// One axis of a call's mesh.
+/// A call and one axis of its mesh.
 struct AxisCall {
-  const Call& call;
-  std::int64_t ranks;  ///< along this axis
-  /// For each input and dim how many parts all axes together make of it, this one included.
+  const Call& call;    ///< the call, in global shapes
+  std::int64_t ranks;  ///< number of ranks along this axis
+  /// Returns the number of parts that all axes together make of a dim of an input, if this axis
+  /// shards it too.
   std::int64_t parts(int input, std::int64_t dim) const;
-  c10::ArrayRef<Layout> layouts;  ///< of the inputs as they are
-  int axis;
+  c10::ArrayRef<Layout> layouts;  ///< layouts of the inputs; axes before this one have chosen
+  int axis;                       ///< number of the axis in the mesh
 };
 
-/// A call about to run on local tensors.
+/// A call that is about to run on local tensors, as a kernel sees it.
 class LocalCall {
  public:
   LocalCall(const c10::OperatorHandle& op, torch::jit::Stack& stack, const Call* call,
@@ -118,36 +126,40 @@ class LocalCall {
             c10::ArrayRef<c10::IntArrayRef> input_sizes,
             c10::ArrayRef<c10::IntArrayRef> output_sizes);
 
-  /// Local value of the argument at that position of the schema.
+  /// Returns the local value of the argument at that position of the schema. It may be changed.
   c10::IValue& argument(int position);
+  /// Returns the local tensor of an argument.
   const at::Tensor& tensor(int position) { return argument(position).toTensor(); }
+  /// Returns true if the argument is a defined tensor.
   bool has_tensor(int position);
 
-  /// The call in global shapes. Values of Scalar arguments in it are those of the first such call:
-  /// read them with argument().
+  /// Returns the call in global shapes. Its Scalar arguments have the values of the first call of
+  /// this kind: read the values of this call with argument().
   const Call& call() const { return *call_; }
   const c10::OperatorHandle& op() const { return op_; }
 
-  /// Layouts that inputs have now, and that outputs are to have.
+  /// Returns the layout that an input has now.
   const Layout& input_layout(int input) const { return inputs_[static_cast<std::size_t>(input)]; }
+  /// Returns the layout that an output shall have.
   const Layout& output_layout(int output) const {
     return outputs_[static_cast<std::size_t>(output)];
   }
-  /// Global sizes.
+  /// Returns the global sizes of an input.
   c10::IntArrayRef input_sizes(int input) const {
     return input_sizes_[static_cast<std::size_t>(input)];
   }
+  /// Returns the global sizes of an output.
   c10::IntArrayRef output_sizes(int output) const {
     return output_sizes_[static_cast<std::size_t>(output)];
   }
 
-  /// Runs the operator itself on what the stack holds.
+  /// Runs the operator itself on the arguments as they are now.
   void call_operator();
 
-  /// A value returned, once the operator was called or results were given.
+  /// Returns a returned value, after call_operator() or give().
   c10::IValue& result(int position);
 
-  /// Replaces the arguments by the results.
+  /// Replaces the arguments by the results and so ends the call.
   void give(std::vector<c10::IValue> results);
 
  private:
@@ -161,7 +173,7 @@ class LocalCall {
 /// A collective along one axis of a mesh.
 struct Exchange {
   Collective collective;
-  int axis;
+  int axis;           ///< number of the axis in the mesh
   double bytes_sent;  ///< by one rank
   double seconds;     ///< estimated
 };
@@ -169,51 +181,52 @@ struct Exchange {
 /// A call whose layouts are decided, before it runs on the rank at `coordinate`.
 struct DecidedCall {
   const Call& call;
-  c10::ArrayRef<Layout> inputs, outputs;
-  c10::IntArrayRef coordinate;
+  c10::ArrayRef<Layout> inputs, outputs;  ///< the layouts that were decided
+  c10::IntArrayRef coordinate;            ///< of the rank in the mesh
 };
 
-/// What is known of an operator. Only `strategies` must be given.
+/// What is known of an operator. Only `strategies` is required.
 struct Rule {
-  /// The strategies of a call along one axis, appended to the list. Among equally cheap ones the
-  /// first counts. Replicate everywhere is acceptable for any operator and need not be listed,
-  /// unless `lists_all`.
+  /// Appends the strategies of a call along one axis. Of equally cheap strategies the first is
+  /// taken. Replicating everything works for any operator and need not be listed, unless
+  /// `lists_all`.
   std::function<void(const AxisCall&, std::vector<Strategy>&)> strategies;
 
-  /// Non-tensor arguments that differ on local tensors, such as the sizes of a view: position and
-  /// value. Given the coordinates that this rank has in the output's mesh.
+  /// Appends the non-tensor arguments that differ on local tensors, such as the sizes of a view, as
+  /// pairs of position and value. `coordinate` is that of this rank in the mesh of the outputs.
   std::function<void(const Call&, c10::ArrayRef<Layout> outputs, c10::IntArrayRef coordinate,
                      std::vector<std::pair<int, c10::IValue>>&)>
       local_arguments = nullptr;
 
-  /// Global outputs as meta tensors, where LibTorch has no meta kernel for the operator.
+  /// Returns the global outputs as meta tensors, where LibTorch has no meta kernel for the
+  /// operator.
   std::function<std::vector<at::Tensor>(const Call&)> shapes = nullptr;
 
-  /// Floating-point operations of the whole call; without it, the elements of inputs and outputs,
-  /// and 0 for views and for operators that only move or set numbers.
+  /// Returns the floating-point operations of the whole call. The default is the number of elements
+  /// of inputs and outputs, and 0 for views and for operators that only move or set numbers.
   std::function<double(const Call&)> flops = nullptr;
 
-  /// The shape of the result depends on values (nonzero) or the result is no tensor (item):
-  /// outputs are Replicate, and have the local result's shape.
+  /// The shape of the result depends on values (nonzero), or the result is no tensor (item).
+  /// Outputs are Replicate and have the shape of the local result.
   bool shape_from_local = false;
 
-  /// Lists go element by element: element i of every list belongs together, and its layouts do not
-  /// depend on other elements (foreach operators). `strategies` sees a call with one element a
-  /// list.
+  /// Lists are processed element by element (foreach operators): the elements i of all lists belong
+  /// together, and their layouts do not depend on other elements. `strategies` gets a call whose
+  /// lists have one element.
   bool elementwise_lists = false;
 
-  /// Values of Scalar and float arguments change the strategies (the p of a norm).
+  /// The values of Scalar and float arguments change the strategies, as the p of a norm does.
   bool scalars_matter = false;
 
-  /// `strategies` lists all there are: replicate everywhere counts only where it is listed. For
-  /// operators with an input that means something under one layout alone, such as a workspace.
+  /// Replicating everything is only allowed where `strategies` lists it. For operators with an
+  /// input that is valid under one layout alone, such as a workspace.
   bool lists_all = false;
 
-  /// Runs always instead of the operator, even where everything is replicated (random numbers).
+  /// Always runs instead of the operator, also where everything is replicated (random numbers).
   LocalKernel kernel = nullptr;
 
-  /// The collectives that the rule's kernels do in a call, appended to the list in their order, for
-  /// those who plan it. Without it they do none.
+  /// Appends the collectives that the rule's kernels make in a call, in their order. `explain` and
+  /// planning read them. Without it the kernels make none.
   std::function<void(const DecidedCall&, std::vector<Exchange>&)> exchanges = nullptr;
 
   /// The family that the operator belongs to, for the list of covered operators.

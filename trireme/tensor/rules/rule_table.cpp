@@ -27,7 +27,7 @@ Table& table() {
 std::atomic<std::uint64_t> version = 0;
 
 void put(Table& all, std::string_view name, Rule rule) {
-  // Kernels hold pointers to rules: one that is replaced stays where it is.
+  // Kernels hold pointers to rules, so a rule that is replaced keeps its address.
   const auto found = all.rules.find(name);
   if (found != all.rules.end()) {
     *found->second = std::move(rule);
@@ -36,7 +36,7 @@ void put(Table& all, std::string_view name, Rule rule) {
   }
 }
 
-// Trireme's own rules come first, so that those of users replace them.
+// Adds Trireme's own rules before any other, so that a user's rule replaces them.
 void add_own(Table& all) {
   if (std::exchange(all.has_own, true)) return;
   for (auto& [name, rule] : own_rules()) put(all, name, std::move(rule));
@@ -59,7 +59,8 @@ void add_rule(std::string_view operator_name, Rule rule) {
     followers = all.followers;
   }
   for (const auto& follow : followers) follow(operator_name);
-  // Threads that see it decide anew; until then none runs an operator.
+  // Threads that see the new version make new decisions. No operator runs until then, as add_rule
+  // requires.
   version.fetch_add(1, std::memory_order_release);
 }
 

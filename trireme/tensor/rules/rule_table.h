@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of rules, by the names of operators.
+// The table of rules by operator name.
 #pragma once
 
 #include <trireme/tensor/rules/rule.h>
@@ -14,25 +14,28 @@
 
 namespace trireme::tensor {
 
-/// Gives an operator its rule, such as `aten::gelu`, or `aten::add.Tensor` for one overload; a name
-/// without overload is for every overload that has no rule of its own. In-place and out= overloads
-/// of the same base name (`add_`, `add.out`) need rules of their own names; `add_` takes that of
-/// `add` where it has none. Replaces a rule that was there, and what was decided by it. Not
-/// thread-safe against running operators: give rules before training.
+/// Sets the rule of an operator and replaces an earlier one; decisions made with it are forgotten.
+///
+/// `operator_name` is a name such as `aten::gelu`, or one with an overload such as
+/// `aten::add.Tensor`. A name without overload stands for every overload that has no rule of its
+/// own. In-place and out= overloads (`add_`, `add.out`) have names of their own; `add_` uses the
+/// rule of `add` if it has none.
+///
+/// Must not be called while operators run on distributed tensors. Call it before training.
 void add_rule(std::string_view operator_name, Rule rule);
 
-/// The rule of an operator: of its overload, its name, or its name without a trailing underscore;
-/// null where it has none.
+/// Returns the rule of an operator: that of its overload, of its name, or of its name without a
+/// trailing underscore. Null if it has none.
 const Rule* find_rule(std::string_view name, std::string_view overload);
 
-/// How often the table has changed: what follows from rules is kept beside it and compared.
+/// Returns the number of changes of the table, with which caches notice that rules have changed.
 std::uint64_t rules_version() noexcept;
 
-/// Calls `follow` with the name given to add_rule after every change from now on, on the thread
-/// that makes it.
+/// Calls `follow` after every further change with the name given to add_rule, on the thread that
+/// makes the change.
 void on_change_of_rules(std::function<void(std::string_view operator_name)> follow);
 
-/// Names that have rules, sorted.
+/// Returns the names that have rules, sorted.
 std::vector<std::string> names_of_rules();
 
 }  // namespace trireme::tensor

@@ -12,17 +12,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A graph has seven; what is written and destroyed level by level is not to be deeper than this.
+// A graph has seven levels. Deeper documents are refused, since they are destroyed recursively.
 constexpr int kDeepest = 16;
 
-// `3:17` of a place in the text.
+// Returns the line and column of an offset, such as `3:17`.
 std::string place_of(std::string_view text, std::size_t offset) {
   const std::string_view before = text.substr(0, std::min(offset, text.size()));
-  const std::size_t line_begin = before.rfind('\n') + 1;  // 0 where there is none
+  const std::size_t line_begin = before.rfind('\n') + 1;  // 0 in the first line
   return join_message(std::ranges::count(before, '\n') + 1, ":", before.size() - line_begin + 1);
 }
 
-// Refuses what a parser would let pass.
+// Refuses documents that the parser itself would accept: duplicate keys and deep nesting.
 class Watch {
  public:
   explicit Watch(std::string_view source) : source_(source) {}
@@ -59,9 +59,9 @@ class Watch {
   }
 
   std::string_view source_;
-  std::vector<std::unordered_set<std::string>> keys_;  // of the objects that are open
-  std::string key_;                                    // of the document
-  std::ptrdiff_t index_ = -1;                          // in the list that it has
+  std::vector<std::unordered_set<std::string>> keys_;  // of the objects that are being read
+  std::string key_;                                    // the current key of the document
+  std::ptrdiff_t index_ = -1;                          // the current element of its list
 };
 
 Json parsed(std::string_view text, std::string_view source) {
@@ -77,7 +77,7 @@ Json parsed(std::string_view text, std::string_view source) {
         join_message(source, ":", place_of(text, offset),
                      offset >= text.size() ? ": the text ends too early" : ": this is no JSON"),
         kDamagedHint);
-  } catch (const Json::exception& error) {  // a number that no type holds
+  } catch (const Json::exception& error) {  // a number out of range
     throw DataError(join_message(source, ": this is no JSON: ", error.what()), kDamagedHint);
   }
 }

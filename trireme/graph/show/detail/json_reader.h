@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a JSON document by their types, and errors that say where one is not as expected.
-// Templates, so that this header does not bring the library; `Json` is nlohmann::json.
+// Typed access to a JSON document, with errors that name the place. Templates keep the JSON library
+// out of this header; `Json` is nlohmann::json.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -20,15 +20,16 @@
 namespace trireme::graph::detail {
 
 /// Parses a text. Throws DataError with `source` for text that is no JSON, with line and column
-/// from 1 but for numbers that no type holds; for an object that has a key twice; and for objects
-/// and lists in each other that are more than a graph has.
+/// counted from 1 (not for numbers out of range). Throws it also for an object that has a key
+/// twice, and for nesting deeper than a graph has.
 template <typename Json>
 Json parse_json(std::string_view text, std::string_view source);
 
-/// For messages: the beginning of a number or text, of others what they are.
+/// Returns a value for messages: the beginning of a number or string, otherwise its type.
 template <typename Json>
 std::string shown(const Json& json);
 
+/// Returns a description of the type for messages.
 template <typename Type>
 constexpr std::string_view expected() {
   if constexpr (std::is_same_v<Type, bool>) {
@@ -42,7 +43,7 @@ constexpr std::string_view expected() {
   }
 }
 
-/// Nothing where it is of another type, or too large.
+/// Returns the value; nullopt if it has another type or does not fit.
 template <typename Type, typename Json>
 std::optional<Type> converted(const Json& json) {
   if constexpr (std::is_same_v<Type, bool>) {
@@ -63,18 +64,20 @@ std::optional<Type> converted(const Json& json) {
   return std::nullopt;
 }
 
-/// Every method throws DataError with source and place. Not thread-safe.
+/// Reads parts of a document. Every method throws DataError with source and place. Not thread-safe.
 class JsonReader {
  public:
   explicit JsonReader(std::string_view source) : source_(source) {}
 
-  /// Such as `nodes[12]`; empty is the document.
+  /// Sets the place for messages, such as `nodes[12]`; empty stands for the document.
   void set_place(std::string place) { place_ = std::move(place); }
 
+  /// Throws DataError.
   [[noreturn]] void fail(const std::string& what, std::string_view hint = kDamagedHint) const {
     throw DataError(join_message(source_, ": ", place_, place_.empty() ? "" : ": ", what), hint);
   }
 
+  /// Returns a value of the given type; `what` names it in errors.
   template <typename Type, typename Json>
   Type as(const Json& json, std::string_view what) const {
     const std::optional<Type> value = converted<Type>(json);
@@ -82,6 +85,7 @@ class JsonReader {
     return *value;
   }
 
+  /// Returns the element of an object.
   template <typename Json>
   const Json& part(const Json& json, const char* key) const {
     if (!json.is_object()) fail(join_message("found ", shown(json), ", expected an object"));
@@ -90,16 +94,19 @@ class JsonReader {
     return *found;
   }
 
+  /// Returns the element of an object as the given type.
   template <typename Type, typename Json>
   Type get(const Json& json, const char* key) const {
     return as<Type>(part(json, key), key);
   }
 
+  /// Returns the element of an object as the given type; `otherwise` if it is missing.
   template <typename Type, typename Json>
   Type get(const Json& json, const char* key, const Type& otherwise) const {
     return json.is_object() && !json.contains(key) ? otherwise : get<Type>(json, key);
   }
 
+  /// Returns the element of an object, which must be a list.
   template <typename Json>
   const Json& list(const Json& json, const char* key) const {
     const Json& all = part(json, key);
@@ -107,6 +114,7 @@ class JsonReader {
     return all;
   }
 
+  /// Returns the element of an object, which must be a list of values of the given type.
   template <typename Type, typename Json>
   std::vector<Type> all_of(const Json& json, const char* key) const {
     std::vector<Type> all;
@@ -119,7 +127,7 @@ class JsonReader {
   std::string place_;
 };
 
-/// An argument of an operator, as Node::arguments has it.
+/// Returns an argument of an operator as Node::arguments has it.
 template <typename Json>
 c10::IValue read_argument(const JsonReader& reader, const Json& json);
 

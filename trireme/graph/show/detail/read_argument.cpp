@@ -26,7 +26,7 @@ std::vector<double> numbers(const JsonReader& reader, const Json& json, const ch
   return all;
 }
 
-// LibTorch reads numbers that are too large as others.
+// LibTorch accepts a device index that is too large and wraps it, so the text is compared.
 c10::Device device(const JsonReader& reader, const Json& json) {
   const auto name = reader.get<std::string>(json, "device");
   std::optional<c10::Device> device;

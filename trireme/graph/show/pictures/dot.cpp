@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A drawing in the language of Graphviz.
+// Writes a drawing in the language of Graphviz.
 #include <trireme/graph/module_path.h>
 #include <trireme/graph/show/names.h>
 #include <trireme/graph/show/pictures/drawing.h>
@@ -18,13 +18,13 @@ using detail::Box;
 using detail::BoxKind;
 using detail::plain_text;
 
-// Light, so that black text is readable; from the first again where stages are more.
+// Light colours, so that black text is readable. They repeat if there are more stages.
 constexpr std::array<std::string_view, 8> kStageColors = {
     "#cfe6fa", "#fbe3b5", "#c9ecdd", "#f3d0e3", "#e5dcf6", "#f8d3c8", "#e4e9b8", "#d5dbe3"};
 
-// A label of lines: what is in them stays text. Backslashes and quotes are escaped, and ampersands,
-// since Graphviz reads entities in labels; control characters become question marks, and what is no
-// UTF-8 U+FFFD.
+// Returns a label of several lines whose characters have no special meaning. Backslashes and quotes
+// are escaped, and so are ampersands, since Graphviz reads entities in labels. Control characters
+// become question marks, and invalid UTF-8 becomes U+FFFD.
 std::string label(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) {
@@ -71,7 +71,7 @@ class Writer {
   }
 
  private:
-  // And those around it.
+  // Adds a frame after the frames around it.
   void add_frames(const std::string& frame) {
     if (frame.empty() || std::ranges::find(frames_, frame) != frames_.end()) return;
     add_frames(detail::module_of(frame));
@@ -115,7 +115,7 @@ class Writer {
     for (const ValueId id : arrow.values) lines.push_back(detail::shape_of(graph_.value(id)));
     const BoxKind from = drawing_.boxes[static_cast<std::size_t>(arrow.from)].kind;
     std::string attributes = "label=" + label(lines);
-    if (from == BoxKind::kTensor) attributes = "style=dashed";  // its box says what it is
+    if (from == BoxKind::kTensor) attributes = "style=dashed";  // the box has dtype and shape
     if (arrow.is_skip) attributes += " style=bold color=\"#c2571a\"";
     text_ += plain_text("  b", arrow.from, " -> b", arrow.to, " [", attributes, "]\n");
   }

@@ -54,7 +54,7 @@ class Drawer {
     return static_cast<int>(drawing_.boxes.size()) - 1;
   }
 
-  // Numbers boxes of modules and operators in the order in which they first run.
+  // Numbers the boxes of modules and operators in the order in which they first run.
   void assign_nodes() {
     std::unordered_map<std::string, int> modules;
     for (const Node& node : graph_.nodes) {
@@ -69,8 +69,8 @@ class Drawer {
     }
   }
 
-  // Of each tensor that no operator made, the boxes in their order that take it; results count as
-  // one more.
+  // Returns for each tensor that no operator made the boxes that use it, by their number; the
+  // results count as one more.
   std::map<ValueId, std::set<int>> consumers() const {
     std::map<ValueId, std::set<int>> all;
     const auto take = [&](ValueId id, int order) {
@@ -164,7 +164,7 @@ class Drawer {
     }
   }
 
-  // A mark within a box is one of its lines.
+  // A mark within a box becomes one of its lines, any other mark a label between boxes.
   void add_mark_labels() {
     for (const Mark& mark : graph_.marks) {
       const bool is_at_end = mark.node == graph_.num_nodes();
@@ -173,7 +173,7 @@ class Drawer {
       if (before == after) {
         drawing_.boxes[at(after)].lines.push_back("mark " + mark.name);
       } else {
-        // What comes after it may be in a box that was there already.
+        // The operators after the mark may be in a box that has been drawn already.
         drawing_.mark_labels.push_back({.name = mark.name, .before = std::max(after, before + 1)});
       }
     }
@@ -182,9 +182,9 @@ class Drawer {
   const Graph& graph_;
   const PictureOptions& options_;
   Drawing drawing_;
-  std::vector<int> order_;  // of boxes, by node
+  std::vector<int> order_;  // for each node the number of its box
   int num_ordered_ = 0;
-  int first_ordered_ = 0;  // as a box
+  int first_ordered_ = 0;  // index of the first box of a module or operator
   std::unordered_map<ValueId, int> input_boxes_;
   std::unordered_map<ValueId, int> tensor_boxes_;
   std::map<std::pair<int, int>, std::vector<ValueId>> arrows_;

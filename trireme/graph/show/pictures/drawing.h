@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is in a picture of a graph, wherever it is drawn: boxes, and arrows between them.
+// The content of a picture of a graph, independent of the output format: boxes, and arrows between
+// them.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -11,13 +12,15 @@
 
 namespace trireme::graph::detail {
 
+/// What a box stands for.
 enum class BoxKind { kInput, kTensor, kModule, kOperator, kResult };
 
+/// A box with its text.
 struct Box {
   BoxKind kind = BoxKind::kOperator;
-  /// The frame that it is in: for a module's box the module above it.
+  /// The module whose frame the box is in; for the box of a module its parent.
   std::string frame = {};
-  /// The first is its name.
+  /// The lines of text; the first one is the name.
   std::vector<std::string> lines = {};
   Sums sums = {};
 };
@@ -27,24 +30,27 @@ struct Arrow {
   int from = 0;
   int to = 0;
   std::vector<ValueId> values;
-  bool is_skip = false;  ///< past other boxes that run between them
+  bool is_skip = false;  ///< passes other boxes that run in between
 };
 
-/// A mark between two boxes.
+/// The label of a mark between two boxes.
 struct MarkLabel {
   std::string name;
-  int before = 0;  ///< the box, in the order in which they are
+  int before = 0;  ///< index of the box that follows
 };
 
+/// A drawing.
 struct Drawing {
-  /// Inputs, then tensors, then modules and operators in the order in which they first run, then
-  /// results.
+  /// Inputs, then tensors, then modules and operators in the order in which they first run, and
+  /// then results.
   std::vector<Box> boxes;
-  /// By box of origin, then by the box that they lead to.
+  /// Ordered by the box where they start, and then by the box where they end.
   std::vector<Arrow> arrows;
   std::vector<MarkLabel> mark_labels;
 };
 
+/// Returns the drawing of a graph. Throws UsageError for a depth below 0 and for invalid
+/// boundaries.
 Drawing draw(const Graph& graph, const PictureOptions& options);
 
 }  // namespace trireme::graph::detail

@@ -11,12 +11,12 @@
 namespace trireme::graph::detail {
 namespace {
 
-constexpr double kHeading = 20;   // of a frame
-constexpr double kFrameGap = 12;  // below its last box
-constexpr double kPadding = 10;   // of a box
-constexpr double kStartGap = 12;  // between lines that leave one box on one side
+constexpr double kHeading = 20;   // height of a frame's heading
+constexpr double kFrameGap = 12;  // gap below the last box of a frame
+constexpr double kPadding = 10;   // padding of a box
+constexpr double kStartGap = 12;  // gap between lines that leave a box on one side
 
-// The frames around a box, the outermost first.
+// Returns the frames around a box, the outermost first.
 std::vector<std::string> frames_around(const Box& box) {
   std::vector<std::string> frames;
   for (std::string frame = box.frame; !frame.empty(); frame = module_of(frame)) {
@@ -25,7 +25,7 @@ std::vector<std::string> frames_around(const Box& box) {
   return frames;
 }
 
-// The boxes that a line passes, both ends included.
+// Returns the first and the last box that a line passes, including its ends.
 std::pair<int, int> span_of(const LaneLine& line) {
   const auto [low, high] = std::ranges::minmax(line.to, {}, &LaneEnd::box);
   return {std::min(low.box, line.from), std::max(high.box, line.from)};
@@ -68,7 +68,7 @@ class Maker {
     for (auto& [key, line] : lines) layout_.lane_lines.push_back(std::move(line));
   }
 
-  // Lines in one lane do not overlap. Short ones are nearest to the boxes.
+  // Assigns lanes so that lines in one lane do not overlap. Short lines are nearest to the boxes.
   void assign_lanes() {
     std::vector<LaneLine*> order;
     for (LaneLine& line : layout_.lane_lines) order.push_back(&line);
@@ -156,7 +156,7 @@ class Maker {
       if (sums.first_stage < 0) continue;
       const Extents extents = {.top = layout_.boxes[i].top - kBoxGap / 2,
                                .bottom = layout_.boxes[i].bottom + kBoxGap / 2};
-      // Frames that end between two boxes leave no gap.
+      // A frame that ends between two boxes leaves no gap between their bands.
       if (!layout_.bands.empty()) layout_.bands.back().extents.bottom = extents.top;
       const std::string stages = stages_of(sums);
       if (layout_.bands.empty() || layout_.bands.back().stages != stages) {
@@ -171,7 +171,7 @@ class Maker {
   const Drawing& drawing_;
   Layout layout_;
   double y_ = 0;
-  std::vector<std::string> open_;  // frames that are not closed yet
+  std::vector<std::string> open_;  // modules of the frames that are not closed yet
   std::vector<std::size_t> open_frames_;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the boxes and lines of a drawing lie where there is no Graphviz: boxes in one column, in
-// the order in which they run, and what skips boxes in lanes to both sides.
+// Places the boxes and lines of a drawing without Graphviz. Boxes are in one column in the order in
+// which they run. Lines that skip boxes are in lanes on both sides.
 //
-//      left lanes: back, tensors     boxes     right lanes: ahead
+//      left lanes: back, tensors     boxes     right lanes: forward
 //                  +-------------> [ input ]
 //                  |               [ first ] ---------+
 //                  |               [ second ]         |
@@ -17,7 +17,7 @@
 
 namespace trireme::graph::detail {
 
-/// Of a picture, in its pixels.
+/// A vertical range in pixels.
 struct Extents {
   double top = 0;
   double bottom = 0;
@@ -25,41 +25,43 @@ struct Extents {
   double middle() const { return (top + bottom) / 2; }
 };
 
-/// From a box to the next one.
+/// A line from a box to the next one.
 struct StraightLine {
   int from = 0;
   std::vector<ValueId> values;
 };
 
+/// Where a lane line ends.
 struct LaneEnd {
   int box = 0;
-  bool is_skip = false;  ///< past other boxes that run between
+  bool is_skip = false;  ///< passes other boxes that run in between
 };
 
-/// A value on its way to all boxes that take it and are not the next one, in a lane.
+/// A line in a lane for one value, from its box to all boxes that use it except the next one.
 struct LaneLine {
   int from = 0;
   std::vector<LaneEnd> to;
   ValueId value = kNoValue;
-  bool is_left = false;  ///< leads back, or is a tensor of the module
-  int lane = 0;          ///< from the boxes outwards
-  double start = 0;      ///< its height where it leaves its box
+  bool is_left = false;  ///< leads back, or starts at a tensor of the module
+  int lane = 0;          ///< counted from the boxes outwards
+  double start = 0;      ///< height at which it leaves its box
 };
 
-/// Around boxes of one module that follow each other.
+/// A frame around consecutive boxes of one module.
 struct Frame {
   std::string module;
-  int depth = 0;  ///< in how many others it is
+  int depth = 0;  ///< number of frames around it
   Extents extents;
 };
 
-/// Boxes that follow each other in the same stage, or in the same several ones.
+/// A band behind consecutive boxes of the same stage or stages.
 struct Band {
   int first_stage = 0;
-  std::string stages;  ///< `1`, `0 to 1`
+  std::string stages;  ///< such as `1` or `0 to 1`
   Extents extents;
 };
 
+/// The positions of everything in a picture.
 struct Layout {
   std::vector<Extents> boxes;
   std::vector<double> mark_labels;  ///< heights
@@ -69,15 +71,16 @@ struct Layout {
   std::vector<Band> bands;
   int left_lanes = 0;
   int right_lanes = 0;
-  int depth = 0;  ///< of frames in each other
+  int depth = 0;  ///< greatest number of nested frames
   double height = 0;
 };
 
-/// Heights of things.
+/// Heights and gaps in pixels.
 inline constexpr double kTextLine = 15;
 inline constexpr double kBoxGap = 30;
 inline constexpr double kPictureMargin = 20;
 
+/// Returns the layout of a drawing.
 Layout lay_out(const Drawing& drawing);
 
 }  // namespace trireme::graph::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A drawing as SVG.
+// Draws a picture as SVG.
 #include <trireme/graph/show/names.h>
 #include <trireme/graph/show/pictures/drawing.h>
 #include <trireme/graph/show/pictures/drawing_layout.h>
@@ -18,16 +18,16 @@ using detail::BoxKind;
 using detail::plain_text;
 using report::escaped;
 
-constexpr double kLetter = 6.4;  // width of one
-constexpr double kLane = 14;     // distance
-constexpr double kInset = 14;    // of a frame in another
+constexpr double kLetter = 6.4;  // average width of a character
+constexpr double kLane = 14;     // distance between lanes
+constexpr double kInset = 14;    // distance between nested frames
 constexpr std::size_t kMostLetters = 46;
 constexpr int kNumStageStyles = 4;
-// Their anchor is in the middle.
+// Styles of centred text.
 constexpr std::string_view kNameStyle = "name";
 constexpr std::string_view kLineStyle = "line-of-box";
 
-// Colours are concrete: few programs other than browsers know variables of CSS.
+// The colours are literal, because few programs other than browsers support CSS variables.
 constexpr std::string_view kStyle = R"css(<style>
   svg { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
   .back { fill: #ffffff; } text { fill: #1b1f24; font-size: 11px; }
@@ -111,7 +111,7 @@ class Picture {
     return (band.stages.find(' ') == std::string::npos ? "stage " : "stages ") + band.stages;
   }
 
-  // The picture becomes as wide as it takes to hold the text.
+  // Adds a text, and widens the picture if the text does not fit.
   std::string text_at(std::string_view style, double x, double y, const std::string& text) {
     const bool is_centred = style == kNameStyle || style == kLineStyle;
     const double width = width_of(text);
@@ -205,11 +205,11 @@ class Picture {
   const Graph& graph_;
   detail::Drawing drawing_;
   detail::Layout layout_;
-  double width_ = 120;  // of boxes
-  double left_ = 0;     // of boxes
-  double right_ = 0;
-  double lanes_ = 0;  // where the right ones begin
-  double whole_ = 0;
+  double width_ = 120;  // width of the boxes
+  double left_ = 0;     // left edge of the boxes
+  double right_ = 0;    // right edge of the boxes
+  double lanes_ = 0;    // left edge of the right lanes
+  double whole_ = 0;    // width of the picture
 };
 
 }  // namespace

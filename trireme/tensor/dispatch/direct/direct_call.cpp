@@ -12,7 +12,7 @@ using Borrowed = c10::MaybeOwnedTraits<at::Tensor>;
 
 bool is_copy(const DistributedMeta* meta) { return meta == nullptr || meta->is_copy_of_view; }
 
-// The operator itself on the parts as they lie.
+// Returns true if the operator itself runs on the local tensors as they are.
 bool is_plain(const Decision& decision) {
   return !decision.has_paths && decision.kernel == nullptr && decision.local_arguments.empty() &&
          !decision.gathers_view;
@@ -25,7 +25,7 @@ DirectCall::~DirectCall() {
 }
 
 void DirectCall::add(at::TensorList list) {
-  scan_.inputs.reserve(scan_.inputs.size() + 2 * list.size());  // others of its length may follow
+  scan_.inputs.reserve(scan_.inputs.size() + 2 * list.size());  // another list may follow
   int element = 0;
   for (const at::Tensor& tensor : list) {
     has_gaps_ = has_gaps_ || !tensor.defined();
@@ -35,6 +35,8 @@ void DirectCall::add(at::TensorList list) {
 }
 
 bool DirectCall::is_ready() {
+  // A kernel of the rule, an undefined list element or a value in the decision's key needs the
+  // boxed path, which has the arguments as IValues.
   const bool has_kernel = facts_.rule != nullptr && facts_.rule->kernel != nullptr;
   if (scan_.first == nullptr || has_gaps_ || facts_.has_key_values || has_kernel) return false;
   if (facts_.returns_view && is_copy(scan_.inputs[0].meta)) return false;

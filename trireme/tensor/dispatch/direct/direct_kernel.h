@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that take their arguments as the operator declares them. Putting them into IValues and
-// back takes as long as all the rest of a short call, and several times that for long lists.
+// Kernels with the C++ signature of their operator. Boxing arguments into IValues and unboxing them
+// takes as long as the rest of a short call, and several times as long for long lists.
 #pragma once
 
 #include <trireme/tensor/dispatch/direct/direct_call.h>
@@ -16,9 +16,10 @@
 
 namespace trireme::tensor {
 
-/// The kernel of `Operator`, one of at::_ops. Runs calls that need no more than their local part;
-/// leaves all others to the boxed kernel, the first of each kind among them, which takes the
-/// decision. Every argument but tensors is a number that rules do not look at. Thread-safe.
+/// The kernel of `Operator`, one of at::_ops. It runs calls that only need the operator on local
+/// tensors. All other calls go to the boxed kernel, and so does the first call of each kind, for
+/// which no decision has been made. Apart from tensors, the operator may only have arguments whose
+/// value no rule reads. Thread-safe.
 template <class Operator, class Schema = typename Operator::schema>
 class DirectKernel;
 
@@ -44,7 +45,7 @@ class DirectKernel<Operator, Result(Arguments...)> {
  private:
   static Result run(DirectCall& call, Arguments... arguments) {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveLocal);
-    // In braces, for the order in which locals are taken.
+    // Braces fix the order of evaluation: locals are taken in the order of the arguments.
     std::tuple<decltype(call.local(arguments))...> locals{call.local(arguments)...};
     if constexpr (std::is_void_v<Result>) {
       std::apply(Operator::call, locals);

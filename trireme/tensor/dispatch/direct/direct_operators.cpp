@@ -37,7 +37,7 @@ namespace {
 
 using Make = torch::CppFunction (*)(const c10::OperatorHandle&, std::unique_ptr<DistributedKernel>);
 
-// With the signature of the operator, from which LibTorch infers the schema.
+// Returns a function with the signature of the operator, from which LibTorch infers the schema.
 template <class Operator, class Result, class... Arguments>
 auto callable(std::shared_ptr<const DirectKernel<Operator>> kernel,
               Result (* /*signature*/)(Arguments...)) {

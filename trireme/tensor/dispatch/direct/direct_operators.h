@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operators have a kernel of their own signature beside the boxed one.
+// The list of operators that have a direct kernel in front of the boxed one.
 #pragma once
 
 #include <trireme/tensor/dispatch/kernel.h>
@@ -11,8 +11,8 @@
 
 namespace trireme::tensor {
 
-/// What to register for an operator: its direct kernel, in front of the boxed one, if it is one of
-/// those that most calls of a training step are; else the boxed one itself.
+/// Returns the function to register for an operator. The operators that make up most calls of a
+/// training step get a direct kernel that falls back to `boxed`; the others get `boxed` itself.
 torch::CppFunction kernel_function(const c10::OperatorHandle& op,
                                    std::unique_ptr<DistributedKernel> boxed);
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that make a tensor beside another: *_like have its layout, new_* are replicated unless
-// they have its shape.
+// Rules of operators that make a tensor like another: *_like operators keep its layout, and new_*
+// operators return replicated tensors unless the shape is the same.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 namespace trireme::tensor {
 namespace {
 
-// Values do not depend on the input: its own placement costs nothing. Zeros are whole in every
-// part, so that a partial tensor's zeros are replicated.
+// The result does not depend on values of the input, so its placement is kept without cost. Zeros
+// of a Partial tensor are replicated, because every rank holds the whole shape.
 Rule like() {
   return {.strategies =
               [](const AxisCall& axis, std::vector<Strategy>& strategies) {
@@ -20,6 +20,7 @@ Rule like() {
           .family = "factories"};
 }
 
+// new_zeros and others with given sizes, which are local sizes on local tensors.
 Rule new_of_sizes() {
   return {.strategies =
               [](const AxisCall& axis, std::vector<Strategy>& strategies) {

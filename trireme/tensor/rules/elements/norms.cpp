@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms: cut along reduced dims, ranks add the powers of their parts (or take the largest) in
-// double precision and round the root once.
+// Rules of norms. If a reduced dim is sharded, ranks add the powers of their parts, or take the
+// largest, in double precision; the root is rounded once.
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
@@ -41,6 +41,7 @@ bool is_reduced(const std::vector<std::int64_t>& dims, std::int64_t dim) {
   return std::ranges::find(dims, dim) != dims.end();
 }
 
+// Returns p, or ord; 2 if it was not given.
 double order_of(LocalCall& call) {
   const Call& global = call.call();
   const int position = std::max(global.position("p"), global.position("ord"));
@@ -48,7 +49,8 @@ double order_of(LocalCall& call) {
   return given.isNone() ? 2.0 : given.toScalar().toDouble();
 }
 
-// The norm of a part in double precision; dims are kept. Nothing counts for nothing.
+// Returns the norm of a part in double precision, with reduced dims kept at size one. A part
+// without elements gets the neutral value.
 at::Tensor norm_of_part(const at::Tensor& part, double order, c10::IntArrayRef dims) {
   const bool is_empty =
       std::ranges::any_of(dims, [&](std::int64_t dim) { return part.size(dim) == 0; });
@@ -62,13 +64,15 @@ at::Tensor norm_of_part(const at::Tensor& part, double order, c10::IntArrayRef d
                                 is_complex ? at::kComplexDouble : at::kDouble);
 }
 
+// Returns how the powers of parts are combined.
 comm::ReduceOp combination(double order) {
   if (order == kInfinity) return comm::ReduceOp::kMaximum;
   if (order == -kInfinity) return comm::ReduceOp::kMinimum;
   return comm::ReduceOp::kSum;
 }
 
-// What adds up over parts, and back.
+// Norms of a finite order other than 0 are combined as sums of powers. The others are combined as
+// they are.
 bool has_powers(double order) { return std::isfinite(order) && order != 0; }
 at::Tensor raised(const at::Tensor& norms, double order) {
   return has_powers(order) ? norms.pow(order) : norms;
@@ -83,7 +87,7 @@ at::Tensor combined(const at::Tensor& norms, double order, const DeviceMesh& mes
   return rooted(reduced_across(raised(norms, order), mesh, axes, combination(order), label), order);
 }
 
-// Axes that cut the dims, or the flattened tensor.
+// Returns the axes that shard the dims, or have a FlatShard.
 Axes cutting_axes(const Layout& layout, c10::IntArrayRef dims) {
   Axes axes = axes_that_cut(layout, dims);
   for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
@@ -138,7 +142,7 @@ void norm_strategies(const AxisCall& axis, std::vector<Strategy>& all) {
   for (Strategy& strategy : all) strategy.kernel = norm;
 }
 
-// Powers of rows in double precision; of a flat range there is one.
+// The kernel sums one power per row in double precision; a flat range is a single row.
 void norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Layout& layout = decided.inputs[0];
   const std::vector<std::int64_t> dims = reduced_dims(decided.call);
@@ -153,7 +157,7 @@ Rule norm_rule() {
           .family = kFamily};
 }
 
-// The norm of each tensor of a list: one collective an axis for all.
+// The norm of each tensor in a list, with one collective per axis for all tensors.
 void foreach_norm(LocalCall& call) {
   const double order = order_of(call);
   const auto parts = call.argument(0).toTensorVector();
@@ -190,7 +194,7 @@ void foreach_norm(LocalCall& call) {
   c10::List<at::Tensor> norms;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const at::Tensor norm = axes_of[i].empty() ? powers[i] : rooted(powers[i], order);
-    // Each in memory of its own: they share that of the stack.
+    // A clone, because all norms share the memory of the stack.
     norms.push_back(norm.to(call.call().output(static_cast<int>(i)).scalar_type()).clone());
   }
   call.give({norms});
@@ -230,7 +234,7 @@ Rule foreach_norm_rule() {
           .family = kFamily};
 }
 
-// dist: the norm of a difference.
+// dist is the norm of a difference.
 void distance(LocalCall& call) {
   const std::vector<std::int64_t> dims =
       all_dims(std::max(static_cast<std::int64_t>(call.input_sizes(0).size()),
@@ -282,8 +286,8 @@ Rule distance_rule() {
           .family = kFamily};
 }
 
-// weight_norm: the slices of a weight along one dim, each divided by its norm: that dim may be cut.
-// All tensors of the call have as many dims.
+// weight_norm divides each slice of a weight along one dim by its norm; this dim may be sharded.
+// All tensors of the call have the same number of dims.
 Indices weight_norm_indices(const Call& call) {
   const std::int64_t num_dims = call.input(0).dim();
   const std::int64_t dim = wrapped_dim(call.integer(call.position("dim")), num_dims);

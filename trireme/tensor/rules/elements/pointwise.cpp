@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that work element by element, with broadcasting: cut alike along any dim of the result.
+// Rules of operators that work element by element with broadcasting. Inputs and output may be
+// sharded along any dim of the result.
 #include <trireme/tensor/rules/families.h>
 
 #include <ATen/ExpandUtils.h>
@@ -16,20 +17,20 @@
 namespace trireme::tensor {
 namespace {
 
-// In which inputs an operator is linear, so that sums may be taken after it.
+// The inputs in which an operator is linear. They may be Partial, and so is the result then.
 enum class Linear {
   kNowhere,
-  kTogether,  // in all at once: add
-  kInEach,    // in any one while the others are whole: mul
+  kTogether,  // in all of them at once: add
+  kInEach,    // in each one while the others are whole: mul
   kInFirst,   // in the first while the others are whole: div
-  kAsItIs,    // hands values on unchanged: any partial result stays one
+  kAsItIs,    // values pass unchanged, so any Partial result stays Partial
 };
 
 const at::Tensor& result_of(const Call& call) {
   return call.num_outputs() > 0 ? call.output(0) : call.input(0);
 }
 
-// The placement of an input when the result is cut along `dim`.
+// Returns the placement of an input if the result is sharded along `dim`.
 Placement aligned(const at::Tensor& input, const at::Tensor& result, std::int64_t dim) {
   const std::int64_t own = dim - (result.dim() - input.dim());
   if (own < 0 || input.size(own) != result.size(dim)) return Replicate{};
@@ -47,7 +48,7 @@ void add_shards(const Call& call, std::vector<Strategy>& strategies) {
   }
 }
 
-// Flat ranges of tensors of one shape, beside single numbers.
+// Adds the strategy for flat ranges: all tensors have the same shape or are single numbers.
 void add_flat_shards(const AxisCall& axis, std::vector<Strategy>& strategies) {
   for (int i = 0; i < axis.call.num_inputs(); ++i) {
     const Placement& current = axis.layouts[static_cast<std::size_t>(i)][axis.axis];
@@ -64,6 +65,7 @@ void add_flat_shards(const AxisCall& axis, std::vector<Strategy>& strategies) {
   }
 }
 
+// Adds the strategy with input `which` Partial; with all inputs Partial if it is negative.
 void add_partial(std::vector<Strategy>& strategies, const Call& call, PartialOp op, int which) {
   Strategy strategy;
   for (int i = 0; i < call.num_inputs(); ++i) {
@@ -74,6 +76,8 @@ void add_partial(std::vector<Strategy>& strategies, const Call& call, PartialOp 
   strategies.push_back(std::move(strategy));
 }
 
+// Returns true if no input is of a wider type than the result: a sum of rounded terms would not be
+// the rounded sum.
 bool keeps_precision(const Call& call) {
   const at::Tensor& result = result_of(call);
   return std::ranges::all_of(call.inputs(), [&](const at::Tensor& input) {
@@ -94,7 +98,7 @@ void add_partials(const AxisCall& axis, Linear linear, std::vector<Strategy>& st
     }
     return;
   }
-  // An input of another, wider type would be summed after rounding.
+  // A wider input would be rounded before it is summed.
   if (linear == Linear::kNowhere || call.num_inputs() == 0 || !keeps_precision(call)) return;
   for (const PartialOp op : {PartialOp::kSum, PartialOp::kAverage}) {
     if (linear == Linear::kTogether) {
@@ -106,7 +110,8 @@ void add_partials(const AxisCall& axis, Linear linear, std::vector<Strategy>& st
   }
 }
 
-// Those of an operator on one list, where it returns any. For operators without a meta kernel.
+// Returns the shapes of an operator on one list, for operators without a meta kernel. The list is
+// empty if the operator returns nothing.
 std::vector<at::Tensor> shapes_of_list(const Call& call) {
   std::vector<at::Tensor> results;
   if (call.schema().returns().empty()) return results;
@@ -117,14 +122,14 @@ std::vector<at::Tensor> shapes_of_list(const Call& call) {
   return results;
 }
 
-// What all inputs are broadcast to, of the type that they are promoted to; the memory order of the
-// first that has the shape. For operators without a meta kernel.
+// Returns the result of broadcasting all inputs, for operators without a meta kernel. It has the
+// promoted dtype and the memory order of the first input that has the shape.
 std::vector<at::Tensor> broadcast_result(const Call& call) {
   std::vector<std::int64_t> sizes;
   std::optional<at::ScalarType> dtype;
   for (const at::Tensor& input : call.inputs()) {
     sizes = at::infer_size(sizes, input.sizes());
-    if (input.scalar_type() == at::kBool) continue;  // a condition
+    if (input.scalar_type() == at::kBool) continue;  // a condition does not take part
     dtype = dtype ? at::promote_types(*dtype, input.scalar_type()) : input.scalar_type();
   }
   const at::Tensor& first = call.input(0);
@@ -143,7 +148,7 @@ Rule pointwise(Linear linear) {
                 add_shards(axis.call, strategies);
                 add_flat_shards(axis, strategies);
                 add_partials(axis, linear, strategies);
-                // What is written to keeps its layout: views of it know no other.
+                // A written tensor must keep its layout, since views of it have the same.
                 if (axis.call.is_in_place()) {
                   std::erase_if(strategies, [](const Strategy& strategy) {
                     return !(strategy.inputs[0] == strategy.outputs[0]);
@@ -247,7 +252,7 @@ constexpr std::string_view kBinary[] = {"atan2",
                                         "__rshift__",
                                         "float_power"};
 
-// Backward of an activation: linear in the gradient, which is the first argument.
+// Backward operators of activations, linear in the gradient, which is their first argument.
 constexpr std::string_view kBackward[] = {"elu_backward",
                                           "gelu_backward",
                                           "hardshrink_backward",
@@ -271,7 +276,7 @@ constexpr std::string_view kBackward[] = {"elu_backward",
                                           "infinitely_differentiable_silu_backward",
                                           "native_dropout_backward"};
 
-// Of all these, the ones without a meta kernel.
+// The operators of these lists that have no meta kernel.
 constexpr std::string_view kWithoutMeta[] = {"relu",  "where", "_prelu_kernel", "abs",  "angle",
                                              "logit", "rrelu", "nan_to_num",    "celu", "selu"};
 

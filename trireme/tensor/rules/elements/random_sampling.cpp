@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers that do not depend on the mesh: every call takes one key from the generator, which
-// all ranks have seeded alike, and element i of the whole tensor is what Philox makes of key and i.
-// A part is drawn alone, and a mesh of one rank draws the same. (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011; docs/design/numerics.md, rule 6.)
+// Random numbers that do not depend on the mesh. Every call takes one key from the generator, which
+// has the same seed on all ranks. Element i of the whole tensor is what Philox makes of the key and
+// i. Each rank draws its part alone, and a mesh of one rank draws the same values. (Salmon et al.,
+// "Parallel random numbers: as easy as 1, 2, 3", SC 2011; docs/design/numerics.md, rule 10.)
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -26,7 +26,7 @@
 namespace trireme::tensor {
 namespace {
 
-// Four words for one element.
+// The random words of one element.
 class Words {
  public:
   Words(std::uint64_t key, std::int64_t element)
@@ -35,9 +35,10 @@ class Words {
     const std::uint64_t high = engine_();
     return high << 32 | engine_();
   }
-  // In [0, 1), with 53 bits.
+  // Returns a number in [0, 1) with 53 random bits.
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
-  // Box and Muller's transform of two uniform numbers, the first in (0, 1].
+  // Returns a normal number by the transform of Box and Muller from two uniform ones, the first of
+  // which is in (0, 1].
   double normal() {
     const double radius = std::sqrt(-2 * std::log(1 - uniform()));
     return radius * std::cos(2 * std::numbers::pi * uniform());
@@ -47,7 +48,8 @@ class Words {
   at::Philox4_32 engine_;
 };
 
-// The same on all ranks that have drawn as often: one number of the generator a call.
+// Returns the next number of the generator as the key of a call. It is the same on all ranks that
+// have drawn as often.
 std::uint64_t next_key(const c10::IValue& generator) {
   auto chosen = generator.isNone() ? at::detail::getDefaultCPUGenerator() : generator.toGenerator();
   auto* const engine = at::check_generator<at::CPUGeneratorImpl>(chosen);
@@ -55,7 +57,7 @@ std::uint64_t next_key(const c10::IValue& generator) {
   return engine->random64();
 }
 
-// Which elements of the whole tensor a part has: stretches of neighbours.
+// Visits the elements of the whole tensor that a part holds, as ranges of consecutive elements.
 template <typename Visit>
 void for_each_row(const Layout& layout, c10::IntArrayRef sizes, const Visit& visit) {
   for (int axis = 0; axis < static_cast<int>(layout.placements().size()); ++axis) {
@@ -83,7 +85,7 @@ void for_each_row(const Layout& layout, c10::IntArrayRef sizes, const Visit& vis
   }
 }
 
-// Fills this rank's part with `draw` of every element's words.
+// Fills this rank's part: each element is `draw` of its words.
 template <typename Draw>
 void fill(const at::Tensor& part, const Layout& layout, c10::IntArrayRef sizes, std::uint64_t key,
           const Draw& draw) {
@@ -101,7 +103,8 @@ void fill(const at::Tensor& part, const Layout& layout, c10::IntArrayRef sizes, 
   part.copy_(values);
 }
 
-// Below, rounding must not give the upper end of the range.
+// Returns the value rounded to `dtype`, but below `end`: rounding must not reach the end of the
+// range, which is exclusive.
 double below(double value, double end, at::ScalarType dtype) {
   if (dtype == at::kDouble) return value;
   if (dtype == at::kHalf || dtype == at::kBFloat16) {
@@ -109,7 +112,7 @@ double below(double value, double end, at::ScalarType dtype) {
         dtype == at::kHalf
             ? static_cast<double>(static_cast<float>(c10::Half(static_cast<float>(value))))
             : static_cast<double>(static_cast<float>(c10::BFloat16(static_cast<float>(value))));
-    // Two steps of the type below the end.
+    // The largest value of the type that is surely below the end.
     const double step = dtype == at::kHalf ? 0x1p-10 : 0x1p-7;
     return rounded < end ? rounded : end - std::abs(end) * step;
   }
@@ -118,6 +121,7 @@ double below(double value, double end, at::ScalarType dtype) {
   return static_cast<double>(std::min(rounded, last));
 }
 
+// Fills `part` from a new key and returns it as the result of the call.
 template <typename Draw>
 void fill_argument(LocalCall& call, const at::Tensor& part, const Draw& draw) {
   const int generator = call.call().position("generator");
@@ -130,7 +134,7 @@ double number(LocalCall& call, const char* name) {
   return call.argument(call.call().position(name)).toScalar().toDouble();
 }
 
-// A tensor of probabilities is cut as the result is.
+// The tensor of probabilities is sharded as the result is.
 void bernoulli_of_tensor(LocalCall& call) {
   const bool is_in_place = call.call().is_in_place();
   const at::Tensor probabilities = call.tensor(is_in_place ? 1 : 0);
@@ -167,7 +171,7 @@ void normal(LocalCall& call) {
                 [=](Words& words) { return mean + deviation * words.normal(); });
 }
 
-// A new tensor beside the argument, of the dtype that the call's result has.
+// Returns a new local tensor with the sizes of the first argument and the dtype of the result.
 at::Tensor new_part(LocalCall& call) {
   const at::Tensor self = call.tensor(0);
   return at::empty(self.sizes(), self.options().dtype(call.call().output(0).scalar_type()));
@@ -183,14 +187,16 @@ void randn_like(LocalCall& call) {
   fill_argument(call, new_part(call), [](Words& words) { return words.normal(); });
 }
 
-// Divided by the rate, the logarithm of a uniform number in (0, 1].
+// Exponential numbers are the negative logarithm of a uniform number in (0, 1], divided by the
+// rate.
 void exponential(LocalCall& call) {
   const double rate = call.argument(call.call().position("lambd")).toDouble();
   fill_argument(call, call.tensor(0),
                 [rate](Words& words) { return -std::log(1 - words.uniform()) / rate; });
 }
 
-// While training, what is not positive gets a random slope each, which `noise` keeps.
+// In training, every element that is not positive gets a random slope, which `noise` keeps for
+// backward.
 void rrelu(LocalCall& call) {
   const Call& global_call = call.call();
   const at::Tensor self = call.tensor(0);
@@ -210,7 +216,7 @@ void rrelu(LocalCall& call) {
   call.give({global_call.is_in_place() ? self.copy_(result) : result});
 }
 
-// Inputs and outputs cut alike, along any dim or into flat ranges.
+// Lists strategies with inputs and outputs sharded alike, along any dim or into flat ranges.
 void alike_everywhere(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const std::int64_t num_dims = axis.call.input(0).dim();
   for (std::int64_t dim = 0; dim < num_dims; ++dim) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions over dims: what is cut along a reduced dim gives a partial result.
+// Rules of reductions over dims. If a reduced dim is sharded, the result is Partial.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
@@ -13,12 +13,13 @@
 namespace trireme::tensor {
 namespace {
 
-// The dims that a call reduces, and where the others are in the result.
+// The dims that a call reduces, and the positions of the others in the result.
 struct Reduced {
   std::vector<std::int64_t> dims;
   bool keeps_dims = false;
 
   bool has(std::int64_t dim) const { return std::ranges::find(dims, dim) != dims.end(); }
+  // Returns the position in the result of a dim that is not reduced.
   int place(std::int64_t dim) const {
     if (keeps_dims) return static_cast<int>(dim);
     const auto before = std::ranges::count_if(dims, [&](std::int64_t d) { return d < dim; });
@@ -36,7 +37,7 @@ Reduced reduced_by(const Call& call) {
   return reduced;
 }
 
-// What a local part without elements contributes: the reduction itself has no value for it.
+// Returns neutral values for a local part without elements, for which the reduction has no value.
 void reduce_parts_that_may_be_empty(LocalCall& call) {
   const at::Tensor local = call.tensor(0);
   if (local.numel() != 0) {
@@ -54,8 +55,8 @@ void reduce_parts_that_may_be_empty(LocalCall& call) {
                             is_maximum ? PartialOp::kMaximum : PartialOp::kMinimum)});
 }
 
-// Sums of the parts over the number of all elements: partial means of uneven parts would not add
-// up.
+// Divides the sum of the part by the number of all elements. The means of parts of different sizes
+// would not add up to the mean.
 void mean_of_parts(LocalCall& call) {
   const at::Tensor local = call.tensor(0);
   const Reduced reduced = reduced_by(call.call());
@@ -64,7 +65,7 @@ void mean_of_parts(LocalCall& call) {
     if (local.dim() > 0) count *= call.input_sizes(0)[static_cast<std::size_t>(dim)];
   }
   const at::ScalarType dtype = call.call().output(0).scalar_type();
-  // Sums of half precision may be larger than its largest number where the mean is not.
+  // A sum in half precision may overflow although the mean does not.
   const bool is_narrow = dtype == at::kHalf || dtype == at::kBFloat16;
   const at::ScalarType wide = is_narrow ? at::kFloat : dtype;
   const at::Tensor sum =
@@ -114,11 +115,11 @@ Rule reduction(PartialOp op, LocalKernel kernel = nullptr, bool takes_partial = 
 
 void add_reduction_rules(NamedRules& rules) {
   rules.emplace_back("aten::sum", reduction(PartialOp::kSum));
-  // What is no number in one rank's term would be left out of that term alone.
+  // A NaN in one rank's term must make the whole value NaN, but nansum of the term would drop it.
   rules.emplace_back("aten::nansum", reduction(PartialOp::kSum, nullptr, /*takes_partial=*/false));
   rules.emplace_back("aten::mean", reduction(PartialOp::kSum, mean_of_parts));
   Rule product = reduction(PartialOp::kProduct);
-  product.shapes = shape_of_product;  // which has no meta kernel
+  product.shapes = shape_of_product;  // prod has no meta kernel
   rules.emplace_back("aten::prod", std::move(product));
   for (const char* name : {"amax", "max"}) {
     rules.emplace_back("aten::" + std::string(name),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cumulative sums and the like: cut along the dims that are not scanned.
+// Rules of cumulative operators: dims that are not scanned may be sharded.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -25,7 +25,7 @@ Indices linear_indices(const Call& call) {
   return indices;
 }
 
-// Of the input, only the shape counts.
+// Only the shape of the input is read.
 Indices of_extremes_indices(const Call& call) {
   Indices indices = linear_indices(call);
   indices.shape_only = {1};

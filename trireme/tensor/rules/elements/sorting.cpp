@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sorting, selecting and searching along a dim: the other dims may be cut. For the largest and the
-// smallest element the dim itself may be: ranks exchange their own (value, index) pairs.
+// Rules of sorting, selecting and searching along a dim: the other dims may be sharded. For the
+// largest and smallest element the dim itself may be sharded too: ranks exchange (value, index)
+// pairs.
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
@@ -32,7 +33,7 @@ bool keeps_dim(const Call& call) {
   return position >= 0 && call.boolean(position);
 }
 
-// Whether the call works along one dim, and which.
+// Returns true if the call works along one dim.
 bool has_dim(const Call& call) {
   const int position = call.position("dim");
   return position >= 0 && call.argument(position).isInt();
@@ -43,12 +44,12 @@ std::string without(std::string letters, std::int64_t dim) {
   return letters;
 }
 
-// sort, topk: results have all dims.
+// sort and topk return tensors with all dims.
 Indices sorting_indices(const Call& call) {
   return {same_letters(call, letters_except(call.input(0).dim(), {dim_of(call)}))};
 }
 
-// kthvalue, max and the like: the dim goes or stays with one element.
+// kthvalue, max and others drop the dim, or keep it with one element.
 Indices selecting_indices(const Call& call) {
   if (!has_dim(call)) return {};
   const std::int64_t dim = dim_of(call);
@@ -84,7 +85,7 @@ std::vector<at::Tensor> one_index(const Call& call) {
   return {call.input(0).new_empty(reduced_sizes(call)).to(at::kLong)};
 }
 
-// The largest or smallest elements of a part and where they are in the whole.
+// The largest or smallest elements of a part, with their indices in the whole tensor.
 struct Extremes {
   at::Tensor values;
   at::Tensor indices;
@@ -92,7 +93,8 @@ struct Extremes {
 
 constexpr std::int64_t kNoIndex = std::numeric_limits<std::int64_t>::max();
 
-// Of elements that are as large, that of the lowest index; NaN is larger and smaller than all.
+// Reduces candidates along dim 0. Of equal elements the one with the lowest index wins. NaN counts
+// as the largest and as the smallest element, as in LibTorch.
 Extremes better_along_front(const Extremes& all, bool is_largest) {
   const at::Tensor best =
       std::get<0>(is_largest ? at::max(all.values, 0, true) : at::min(all.values, 0, true));
@@ -102,6 +104,7 @@ Extremes better_along_front(const Extremes& all, bool is_largest) {
   return {best.squeeze(0), std::get<0>(at::min(indices, 0))};
 }
 
+// Returns the tensors of all ranks, stacked along a new dim 0.
 at::Tensor gathered_along_front(const at::Tensor& own, const comm::Group& group) {
   std::vector<std::int64_t> sizes = {group.size()};
   sizes.insert(sizes.end(), own.sizes().begin(), own.sizes().end());
@@ -112,7 +115,8 @@ at::Tensor gathered_along_front(const at::Tensor& own, const comm::Group& group)
 
 bool is_largest(const Call& call) { return call.name().find("max") != std::string::npos; }
 
-// The part's own extremes; without elements, ones that lose against all.
+// Returns the extremes of the part. A part without elements gets values that lose against all
+// others.
 Extremes own_extremes(const at::Tensor& local, std::int64_t dim, bool is_largest) {
   if (local.size(dim) > 0) {
     auto [values, indices] = is_largest ? at::max(local, dim, true) : at::min(local, dim, true);
@@ -125,6 +129,7 @@ Extremes own_extremes(const at::Tensor& local, std::int64_t dim, bool is_largest
           at::full(sizes, kNoIndex, local.options().dtype(at::kLong))};
 }
 
+// Returns the extremes along a dim over all ranks that shard it.
 Extremes extremes_along(LocalCall& call, std::int64_t dim) {
   const bool largest = is_largest(call.call());
   const Layout& layout = call.input_layout(0);
@@ -140,7 +145,7 @@ Extremes extremes_along(LocalCall& call, std::int64_t dim) {
   return found;
 }
 
-// Without a dim: the place in the flattened whole.
+// Returns the extreme of the whole tensor, with its index in the flattened whole.
 Extremes extremes_of_all(LocalCall& call) {
   const bool largest = is_largest(call.call());
   const Layout& layout = call.input_layout(0);
@@ -195,7 +200,7 @@ void find_extremes(LocalCall& call) {
   }
 }
 
-// Values and indices of all ranks, axis by axis.
+// The kernel gathers values and indices along each axis.
 void extremes_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Call& call = decided.call;
   const Layout& layout = decided.inputs[0];
@@ -215,7 +220,7 @@ void extremes_exchanges(const DecidedCall& decided, std::vector<Exchange>& excha
   }
 }
 
-// Cut along the dim too: the kernel makes the result whole.
+// max, min, argmax and argmin: the dim may be sharded too, and the kernel makes the result whole.
 Rule extremes() {
   const Rule plain = einsum_rule(selecting_indices, kFamily);
   return {.strategies =
@@ -232,7 +237,7 @@ Rule extremes() {
           .family = kFamily};
 }
 
-// Both extremes at once are partial results of their own.
+// aminmax: if the dim is sharded, both results are Partial.
 Rule both_extremes() {
   const Rule plain = einsum_rule(selecting_indices, kFamily);
   return {
@@ -265,7 +270,7 @@ Rule both_extremes() {
       .family = kFamily};
 }
 
-// grad and indices of what was selected; the gradient of the rest is zero.
+// The inputs are grad and the indices of the selected elements; all other gradients are zero.
 Indices selecting_backward_indices(const Call& call) {
   const std::vector<std::int64_t> sizes = call.integers(call.position("sizes"));
   const auto num_dims = static_cast<std::int64_t>(sizes.size());
@@ -277,7 +282,7 @@ Indices selecting_backward_indices(const Call& call) {
   return {{.inputs = {{output_letters}, {output_letters}}, .outputs = {{letters}}, .linear = {0}}};
 }
 
-// A sequence of one dim serves all values; others have the leading dims of the values.
+// A sequence of one dim is used for all values; otherwise it has the leading dims of the values.
 Indices searchsorted_indices(const Call& call) {
   const int sequence = call.input_of(call.position("sorted_sequence"));
   const int values = call.input_of(call.position("self"));

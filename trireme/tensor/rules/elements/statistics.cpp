@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Variances, counts, comparisons of whole tensors, distances between rows. What is cut along a
-// reduced dim is combined exactly: sums first, then squares of what differs from the mean.
+// Rules of variances, counts, comparisons of whole tensors and distances between rows. A reduction
+// along a sharded dim is exact: first the sums, then the squared differences from the mean.
 #include <trireme/comm/collectives.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
@@ -43,7 +43,7 @@ std::vector<std::int64_t> reduced_sizes(const Call& call) {
   return sizes;
 }
 
-// Letters of the result: those of `letters` that are not reduced.
+// Returns the letters of the result: those of `letters` whose dims are not reduced.
 std::string kept_letters(const Call& call, const std::string& letters) {
   const std::vector<std::int64_t> dims = reduced_dims(call);
   std::string kept;
@@ -80,6 +80,7 @@ void variance(LocalCall& call) {
     return reduced_across(at::sum(values, dims, /*keepdim=*/true), mesh, axes, comm::ReduceOp::kSum,
                           name);
   };
+  // Two passes: the difference of large sums would lose digits.
   const at::Tensor mean = sums(wide).div_(count);
   const at::Tensor squares = sums((wide - mean).square());
   const c10::IValue& given = call.argument(call.call().position("correction"));
@@ -96,7 +97,7 @@ void variance(LocalCall& call) {
   }
 }
 
-// Sums of rows, then of their squares.
+// The kernel sums rows twice: for the mean, then for the squared differences.
 void variance_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const std::vector<std::int64_t> dims = reduced_dims(decided.call);
   const Axes axes = axes_that_cut(decided.inputs[0], dims);
@@ -133,13 +134,13 @@ Rule variance_rule() {
           .family = kFamily};
 }
 
-// What is not reduced keeps its letter; a reduced one is missing in the result: counts add up.
+// A reduced dim keeps its letter in the input and has none in the result, so that counts add up.
 Indices counting_indices(const Call& call) {
   const std::string letters = letters_for(call.input(0).dim());
   return {{.inputs = {{letters}}, .outputs = {{kept_letters(call, letters)}}}};
 }
 
-// equal and allclose: whether all ranks say so of their parts.
+// equal and allclose: true if they are true for the parts of all ranks.
 void all_agree(LocalCall& call) {
   const at::Tensor first = call.tensor(0);
   const at::Tensor second = call.tensor(1);
@@ -181,7 +182,7 @@ Rule comparing_rule() {
           .family = kFamily};
 }
 
-// Leading dims alike from the end, then rows and columns.
+// Returns letters for leading dims, counted from the end, and then for rows and columns.
 std::string matrix_letters(const at::Tensor& tensor, char rows, char columns) {
   std::string letters;
   for (std::int64_t dim = tensor.dim() - 3; dim >= 0; --dim) {
@@ -196,7 +197,7 @@ Indices distance_indices(const Call& call) {
            .outputs = {{matrix_letters(call.output(0), 'p', 'r')}}}};
 }
 
-// grad, both sets of rows and the distances.
+// The inputs are grad, both sets of rows, and the distances.
 Indices distance_backward_indices(const Call& call) {
   const auto rows = [](const at::Tensor& tensor, char letter) {
     return Term{matrix_letters(tensor, letter, '.')};
@@ -233,7 +234,7 @@ std::vector<at::Tensor> pair_distances_shape(const Call& call) {
   return {call.input(0).new_empty({rows * (rows - 1) / 2})};
 }
 
-// The norms are over all dims but one.
+// renorm takes norms over all dims but one, which may be sharded.
 Indices renorm_indices(const Call& call) {
   const std::int64_t num_dims = call.input(0).dim();
   const std::int64_t dim = wrapped_dim(call.integer(call.position("dim")), num_dims);

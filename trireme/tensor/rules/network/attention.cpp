@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scaled dot product attention on CPU. Batch and heads may be cut, and the sequence of the queries,
-// where keys and values are then whole: a rank whose queries begin later sees more keys under a
-// causal mask. Attention with dropout is taken apart into products and a softmax.
+// Scaled dot product attention on CPU. It may be sharded along the batch, the heads, and the
+// sequence of the queries; keys and values are whole in the last case. Under a causal mask a rank
+// whose queries begin later sees more keys. Attention with dropout is decomposed into products and
+// a softmax.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
 
@@ -24,9 +25,9 @@ namespace {
 constexpr std::int64_t kHeads = 1;
 constexpr std::int64_t kSequence = 2;
 
-// Of queries [batch, heads, sequence, …] here, the ones that a causal mask is about.
+// The causal mask for queries [batch, heads, sequence, …] of this rank.
 struct CausalRows {
-  std::int64_t num_keys;  // that any of these queries sees
+  std::int64_t num_keys;  // the number of keys that these queries see
   at::Tensor mask;        // [sequence, num_keys], added to the scores
 
   CausalRows(const at::Tensor& query, const Extent& rows, std::int64_t keys)
@@ -47,13 +48,16 @@ std::optional<double> scale_of(LocalCall& call) {
   return call.argument(call.call().position("scale")).toOptional<double>();
 }
 
-// [batch, heads, sequence, …] as the kernels lay it out: heads inside the sequence.
+// Returns a new tensor [batch, heads, sequence, …] in the memory order of LibTorch's kernels: heads
+// inside the sequence.
 at::Tensor heads_inside(const at::Tensor& query, at::ScalarType type) {
   std::vector<std::int64_t> sizes = query.sizes().vec();
   std::swap(sizes[kHeads], sizes[kSequence]);
   return query.new_empty(sizes, type).transpose(kHeads, kSequence);
 }
 
+// Runs attention on this rank's queries. If the sequence is sharded under a causal mask, the mask
+// of these queries replaces is_causal.
 void attention(LocalCall& call) {
   const at::Tensor query = call.tensor(0);
   if (query.numel() == 0 || call.tensor(1).numel() == 0) {
@@ -75,7 +79,7 @@ void attention(LocalCall& call) {
   call.give({output, logsumexp});
 }
 
-// Keys that no query here sees have no gradient.
+// Returns gradients of all keys: zeros for those that no query of this rank sees.
 at::Tensor with_unseen_keys(const at::Tensor& seen, const at::Tensor& like) {
   at::Tensor all = at::zeros_like(like);
   all.narrow(kSequence, 0, seen.size(kSequence)).copy_(seen);
@@ -104,7 +108,7 @@ void attention_backward(LocalCall& call) {
   call.give({grad_query, with_unseen_keys(grad_key, key), with_unseen_keys(grad_value, value)});
 }
 
-// Places the mask, which is broadcast to [batch, heads, queries, keys].
+// Sets the placement of the mask, which is broadcast to [batch, heads, queries, keys].
 void place_mask(Strategy& strategy, const Call& call, const at::Tensor& query,
                 const at::Tensor& key, std::int64_t dim) {
   const int position = call.position("attn_mask");
@@ -115,13 +119,14 @@ void place_mask(Strategy& strategy, const Call& call, const at::Tensor& query,
   strategy.inputs[static_cast<std::size_t>(input)] = placed_along(call.input(input), scores, dim);
 }
 
-// Batch, heads and the queries' sequence, with what a cut of each means for the tensors by name.
+// Adds a strategy each for the batch, the heads and the sequence of the queries; `place_all` sets
+// the placements of the other tensors.
 template <typename Place>
 void add_cuts(const Call& call, std::vector<Strategy>& strategies, const Place& place_all) {
   const at::Tensor& query = call.input(call.input_of(call.position("query")));
   const at::Tensor& key = call.input(call.input_of(call.position("key")));
   for (int dim = 0; dim <= static_cast<int>(kSequence); ++dim) {
-    // Fewer heads of keys than of queries are shared by neighbours: not cut.
+    // With fewer heads of keys than of queries, neighbouring queries share heads: not sharded.
     if (dim == kHeads && query.size(kHeads) != key.size(kHeads)) continue;
     Strategy& strategy = strategies.emplace_back(whole_inputs(call));
     place_mask(strategy, call, query, key, dim);
@@ -169,7 +174,7 @@ std::vector<at::Tensor> attention_backward_shapes(const Call& call) {
           heads_inside(call.input(3), call.input(3).scalar_type())};
 }
 
-// Two products of queries and keys, and of weights and values; a causal mask leaves out half.
+// Counts the products of queries and keys and of weights and values. A causal mask halves them.
 double attention_flops(const at::Tensor& query, const at::Tensor& key, bool is_causal_call) {
   const double products =
       4.0 * static_cast<double>(query.numel()) * static_cast<double>(key.size(kSequence));
@@ -193,7 +198,7 @@ void add_attention_rules(NamedRules& rules) {
                           .shapes = attention_backward_shapes,
                           .flops =
                               [](const Call& call) {
-                                // Four products, and one to make the weights again.
+                                // Four products, and one that recomputes the weights.
                                 return 2.5 * attention_flops(call.input(1), call.input(2),
                                                              call.boolean(7));
                               },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// batch_norm. While training, statistics are those of the whole batch however it is cut, and
-// running buffers are updated alike on every rank, in the layout that they have.
+// Rules of batch_norm. In training, statistics are those of the whole batch, however it is sharded.
+// Running buffers are updated to the same values on every rank, in the layout that they have.
 #include <trireme/base/error.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 #include <trireme/tensor/rules/families.h>
@@ -25,7 +25,7 @@ constexpr std::array<const char*, 2> kRunning = {"running_mean", "running_var"};
 
 at::Tensor widened(const at::Tensor& tensor) { return tensor.to(wide_type(tensor.scalar_type())); }
 
-// Whether statistics are those of this batch.
+// Returns true if the statistics are those of this batch.
 bool is_training(const Call& call) {
   for (const char* name : {"training", "train", "update"}) {
     const int position = call.position(name);
@@ -47,13 +47,15 @@ std::vector<std::int64_t> all_but_channels(std::int64_t num_dims) {
   return dims;
 }
 
-// [channels] as [1, channels, 1 …].
+// Returns [channels] reshaped to [1, channels, 1, …].
 at::Tensor along_channels(const at::Tensor& tensor, std::int64_t num_dims) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(num_dims), 1);
   sizes[1] = tensor.numel();
   return widened(tensor).reshape(sizes);
 }
 
+// Returns the dtype of saved statistics: that of parameters and buffers if the input is of half
+// precision.
 at::ScalarType type_of_statistics(const Call& call) {
   at::ScalarType type = call.input(0).scalar_type();
   for (const char* name : {"weight", "bias", "running_mean"}) {
@@ -63,7 +65,7 @@ at::ScalarType type_of_statistics(const Call& call) {
   return type;
 }
 
-// Sums over the batch, of which each rank has a part.
+// Sums over a batch of which each rank has a part.
 struct Batch {
   std::vector<std::int64_t> dims;
   DeviceMesh mesh;
@@ -83,7 +85,7 @@ struct Batch {
   }
 };
 
-// A running buffer of the call: this rank's part of it, which is written to.
+// This rank's part of a running buffer, which the call writes to.
 struct Buffer {
   at::Tensor local;
   Layout layout;
@@ -96,7 +98,7 @@ struct Buffer {
     layout = call.input_layout(global_call.input_of(position));
   }
 
-  // `value` is of this rank's channels, which are cut as `channels` says.
+  // `value` holds this rank's channels, which are sharded as `channels` says.
   void update(const at::Tensor& value, const Layout& channels, std::int64_t num_channels,
               double momentum) const {
     if (!local.defined()) return;
@@ -106,7 +108,7 @@ struct Buffer {
   }
 };
 
-// What normalises: x * scale + shift, in the order of LibTorch's own kernel.
+// Returns x * scale + shift, computed in the order of LibTorch's own kernel.
 at::Tensor normalised(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& invstd,
                       const at::Tensor& weight, const at::Tensor& bias) {
   const at::Tensor scale = weight.defined() ? invstd * widened(weight) : invstd;
@@ -155,7 +157,7 @@ void batch_norm(LocalCall& call) {
   call.give(std::move(results));
 }
 
-// Parts without elements, of a batch whose statistics are given.
+// Normalises with given statistics; LibTorch's kernel refuses parts without elements.
 void batch_norm_of_running(LocalCall& call) {
   const at::Tensor input = call.tensor(0);
   if (input.numel() > 0) {
@@ -175,7 +177,7 @@ void batch_norm_backward(LocalCall& call) {
   const Batch batch(call, 1);
   const at::Tensor input = call.tensor(1);
   const bool trains = is_training(global_call);
-  // What forward has reserved on accelerators is of the batch as it was cut then: not used.
+  // On accelerators, forward saved a reserve for the batch as it was sharded then. It is not used.
   const bool has_reserve = global_call.name() == "aten::batch_norm_backward" && !input.is_cpu();
   const bool is_local = (batch.axes.empty() && !has_reserve) || !trains;
   if (is_local && input.numel() > 0) {
@@ -199,7 +201,7 @@ void batch_norm_backward(LocalCall& call) {
   const at::Tensor invstd = widened(call.tensor(6));
   const at::Tensor grad = widened(call.tensor(0));
   const at::Tensor centred = widened(input) - along_channels(mean, num_dims);
-  // Both sums of a channel in one collective.
+  // Both sums of a channel travel in one collective.
   const at::Tensor sums =
       batch.reduced(at::stack({at::sum(grad, batch.dims), at::sum(grad * centred, batch.dims)}));
   if (mask.get(0)) {
@@ -215,7 +217,8 @@ void batch_norm_backward(LocalCall& call) {
   call.give({grad_input, grad_weight, grad_bias});
 }
 
-// Running buffers stay as they are: they are written to, and a copy would be lost.
+// Keeps the placement of running buffers: they are written to, and a write to a redistributed copy
+// would be lost.
 void keep_running(Strategy& strategy, const AxisCall& axis) {
   for (const char* name : kRunning) {
     if (!has_running(axis.call, name)) continue;
@@ -236,7 +239,7 @@ void batch_norm_strategies(const AxisCall& axis, std::vector<Strategy>& strategi
   const Call& call = axis.call;
   const bool trains = is_training(call);
   const std::int64_t num_dims = call.input(0).dim();
-  // -1: the input is whole, beside buffers that need not be.
+  // dim -1 stands for a replicated input, with buffers that may still be sharded.
   for (std::int64_t dim = trains ? -1 : 0; dim < num_dims; ++dim) {
     const Placement cut = dim < 0 ? Placement(Replicate{}) : Shard{static_cast<int>(dim)};
     const Placement of_channels = dim == 1 ? Placement(Shard{0}) : Placement(Replicate{});
@@ -262,7 +265,7 @@ std::vector<at::Tensor> batch_norm_shapes(const Call& call) {
   return shapes;
 }
 
-// Sums and squares of channels, then the running buffers that are cut otherwise.
+// The kernel reduces sums and squares of channels, then redistributes to the layout of the buffers.
 void batch_norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Call& call = decided.call;
   if (!is_training(call)) return;
@@ -301,7 +304,7 @@ void batch_norm_backward_strategies(const AxisCall& axis, std::vector<Strategy>&
     place(strategy, call, "input", cut);
     strategy.kernel = batch_norm_backward;
     if (dim != 1) {
-      // While training the sums are known on all ranks: the input's gradient needs them.
+      // In training all ranks know the sums, because the gradient of the input needs them.
       const Placement of_parameter = trains ? Placement(Replicate{}) : Placement(Partial{});
       strategy.outputs = {cut, of_parameter, of_parameter};
       continue;

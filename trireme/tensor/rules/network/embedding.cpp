@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embeddings and one_hot. Where the rows of a weight are cut (a parallel vocabulary), every rank
-// looks up the indices that are its own, and the results add up; its gradient is made row by row
-// where the row lives. Bags are looked up whole.
+// Rules of embeddings and one_hot. If the rows of a weight are sharded (a parallel vocabulary),
+// every rank looks up the indices of its own rows. The results are a Partial sum. The gradient of a
+// row is computed where the row is. Embedding bags run on whole tensors.
 #include <ATen/ops/embedding.h>
 
 #include <trireme/base/error.h>
@@ -21,10 +21,11 @@
 namespace trireme::tensor {
 namespace {
 
-// Which axes cut the rows of a weight of that shape, as this thread's last decision on an embedding
-// saw it: backward is not told, and its decision comes after. All ranks decide the same calls in
-// the same order, so they remember the same. Where nothing is known, or two weights of one shape
-// are cut differently, a gradient is right but may have to move.
+// Remembers which axes shard the rows of a weight of a given shape, as the last decision of this
+// thread on an embedding saw it. Backward is not given the weight, and its decision comes later.
+// All ranks decide the same calls in the same order, so they remember the same. If nothing is
+// known, or two weights of one shape are sharded differently, a gradient is still right but may
+// have to be redistributed.
 class RowCuts {
  public:
   void remember(const DeviceMesh& mesh, std::int64_t rows, std::int64_t columns, int axis,
@@ -48,7 +49,7 @@ class RowCuts {
  private:
   using Key = std::tuple<const DeviceMesh::State*, std::int64_t, std::int64_t>;
   struct Entry {
-    DeviceMesh mesh;  // alive, so that no other has its address; as this thread's decisions do
+    DeviceMesh mesh;  // keeps the mesh alive, so that no other mesh gets its address
     std::uint64_t axes = 0;
   };
 
@@ -66,6 +67,7 @@ void check_indices(const at::Tensor& indices, std::int64_t rows) {
 
 // -- embedding -----------------------------------------------------------------------------------
 
+// Looks up the indices of this rank's rows; other indices give zeros.
 void look_up_own_rows(LocalCall& call) {
   const at::Tensor weight = call.tensor(0);
   const at::Tensor indices = call.tensor(1);
@@ -103,8 +105,8 @@ std::vector<at::Tensor> embedding_shape(const Call& call) {
   return {call.input(0).new_empty(sizes)};
 }
 
-// Arguments are the gradient, the indices, the number of rows, the index that counts as padding,
-// and whether gradients are divided by how often an index occurs, which takes all indices.
+// The arguments are the gradient, the indices, the number of rows, the padding index, and a flag.
+// The flag divides gradients by the frequency of an index, which needs all indices.
 void embedding_backward(LocalCall& call) {
   const at::Tensor grad = call.tensor(0);
   const at::Tensor indices = call.tensor(1);
@@ -121,7 +123,7 @@ void embedding_backward(LocalCall& call) {
     call.give({at::embedding_dense_backward(grad, indices, own.size, padding, by_frequency)});
     return;
   }
-  // Indices of other ranks' rows, and the padding, become one row more, which is left out.
+  // Indices of other ranks' rows and the padding are mapped to an extra row, which is dropped.
   const at::Tensor is_elsewhere =
       (indices < own.offset) | (indices >= own.offset + own.size) | (indices == padding);
   const at::Tensor here = (indices - own.offset).masked_fill_(is_elsewhere, own.size);
@@ -142,8 +144,8 @@ void embedding_backward_strategies(const AxisCall& axis, std::vector<Strategy>& 
   const bool are_rows_cut =
       RowCuts::of_thread().is_cut(axis.layouts[0].mesh(), rows, call.input(0).size(-1), axis.axis);
   if (are_rows_cut) strategies.push_back({{Replicate{}, Replicate{}}, {Shard{0}}});
-  // A whole gradient of the rows that were looked up is less than all rows, which are on one rank
-  // each in the end.
+  // A replicated gradient of the rows looked up is smaller than all rows, which end up on one rank
+  // each.
   if (are_rows_cut && rows > indices.numel()) return;
   strategies.push_back({{Shard{static_cast<int>(indices.dim())}, Replicate{}}, {Shard{1}}});
   strategies.push_back({{Partial{}, Replicate{}}, {Partial{}}});
@@ -157,7 +159,7 @@ std::vector<at::Tensor> embedding_backward_shape(const Call& call) {
   return {call.input(0).new_empty({call.integer(2), call.input(0).size(-1)})};
 }
 
-// Every rank scales the rows that it has.
+// Every rank scales its own rows.
 void renormalise_own_rows(LocalCall& call) {
   at::Tensor weight = call.tensor(0);
   const at::Tensor indices = call.tensor(1);
@@ -173,7 +175,7 @@ void renormalise_own_rows(LocalCall& call) {
 
 // -- one_hot -------------------------------------------------------------------------------------
 
-// Without a number of classes the shape depends on the values: nothing may be cut.
+// Without a number of classes the shape depends on values, so nothing is sharded.
 void one_hot_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
   if (axis.call.integer(1) < 0) return;
   for (int dim = 0; dim < static_cast<int>(axis.call.input(0).dim()); ++dim) {
@@ -196,7 +198,7 @@ void add_embedding_rules(NamedRules& rules) {
       "aten::embedding",
       Rule{.strategies = embedding_strategies, .shapes = embedding_shape, .family = "embeddings"});
   for (const char* name : {"aten::embedding_backward", "aten::embedding_dense_backward"}) {
-    // The kernel runs where gradient and indices are whole too: rows may be cut all the same.
+    // A kernel of the rule, since the rows may be sharded though gradient and indices are whole.
     rules.emplace_back(name, Rule{.strategies = embedding_backward_strategies,
                                   .shapes = embedding_backward_shape,
                                   .kernel = embedding_backward,
@@ -210,7 +212,7 @@ void add_embedding_rules(NamedRules& rules) {
                },
            .shapes = [](const Call& call) { return std::vector<at::Tensor>{call.input(0)}; },
            .family = "embeddings"});
-  // The shapes of what they save depend on which of its paths LibTorch takes.
+  // The shapes of saved tensors depend on the implementation that LibTorch chooses.
   for (const char* name :
        {"_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward",
         "_embedding_bag_dense_backward", "_embedding_bag_per_sample_weights_backward"}) {

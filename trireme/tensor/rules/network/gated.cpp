@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// glu: one half of a dim, gated by the other. Any dim may be cut; along the one that is halved,
-// each rank gets its part of both halves, and nothing is gathered.
+// Rule of glu, which gates one half of a dim by the other. Any dim may be sharded. If it is the dim
+// that is halved, each rank receives its part of both halves, and nothing is gathered.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/shapes/recut.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kFamily = "gated";
 
-// The input that is halved: glu(self, dim), glu_backward(grad_output, self, dim).
+// Returns the input that is halved in glu(self, dim) and glu_backward(grad_output, self, dim).
 int halved_input(const Call& call) { return call.num_inputs() - 1; }
 
 int halved_dim(const Call& call) {
@@ -26,7 +26,7 @@ int halved_dim(const Call& call) {
   return static_cast<int>(wrapped_dim(call.integer(call.position("dim")), num_dims));
 }
 
-// This rank's parts of both halves, joined.
+// Returns this rank's parts of both halves, joined.
 at::Tensor own_halves(const LocalCall& call, const at::Tensor& local, int input, int dim) {
   return at::cat(stretches_of(local, call.input_sizes(input), call.input_layout(input), dim, 2),
                  dim);
@@ -51,7 +51,7 @@ Indices indices(const Call& call, bool is_backward) {
   return result;
 }
 
-// Cuts the halved dim, where this axis alone does and no rank is left without elements.
+// Adds the strategy that shards the halved dim, if only this axis does and every rank has elements.
 void add_cut_of_halves(const AxisCall& axis, LocalKernel kernel,
                        std::vector<Strategy>& strategies) {
   const Call& call = axis.call;
@@ -78,7 +78,7 @@ Rule glu_rule(bool is_backward) {
   rule.exchanges = [](const DecidedCall& decided, std::vector<Exchange>& exchanges) {
     const int input = halved_input(decided.call);
     const int dim = halved_dim(decided.call);
-    const int times = decided.call.num_inputs();  // there and, in backward, back
+    const int times = decided.call.num_inputs();  // forward one exchange, backward two
     for (int i = 0; i < times; ++i) {
       add_stretch_exchange(decided, input, dim, 2, exchanges);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses. A mean over a tensor that is cut divides by the number of all elements, so that parts of
-// different sizes add up. Sums of half precision are made in single precision. nll_loss takes
-// scores whose classes are cut (a parallel vocabulary): every rank finds the targets that are among
-// its classes.
+// Rules of losses. A mean over a sharded tensor divides by the number of all elements, so that
+// parts of different sizes add up. Sums of half precision are computed in single precision.
+// nll_loss may be sharded along the classes (a parallel vocabulary): every rank handles the targets
+// among its classes.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
 
@@ -28,7 +28,7 @@ std::int64_t reduction_of(const Call& call) { return call.integer(call.position(
 
 // -- losses of each element --------------------------------------------------------------------
 
-// The shape that the inputs from `first` on are broadcast to.
+// Returns the shape to which the inputs from `first` on are broadcast.
 std::vector<std::int64_t> broadcast_sizes(const Call& call, int first) {
   std::vector<std::int64_t> sizes = call.input(first).sizes().vec();
   for (int input = first + 1; input < call.num_inputs(); ++input) {
@@ -41,8 +41,8 @@ at::ScalarType type_of_loss(const Call& call, int first) {
   return at::result_type(call.input(first), call.input(first + 1));
 }
 
-// The operator gives a loss of each element; their sum is made, and divided, in a wide type, as the
-// operator itself does it: a sum of half precision may be larger than its largest number.
+// Computes the loss of each element with the operator, then sums and divides in a wide dtype as the
+// operator itself does: a sum in half precision may overflow.
 void mean_loss_of_parts(LocalCall& call) {
   const Call& global_call = call.call();
   std::int64_t count = 1;
@@ -54,8 +54,8 @@ void mean_loss_of_parts(LocalCall& call) {
   call.result(0) = (at::sum(losses, wide_type(type)) / static_cast<double>(count)).to(type);
 }
 
-// The operator divides by the elements that it sees: here the gradient of the loss is divided, and
-// all in a wide type, in which it does not vanish.
+// The operator would divide by the number of elements in this part. The incoming gradient is
+// divided by the global number instead, all in a wide dtype in which it does not underflow.
 void mean_loss_backward_of_parts(LocalCall& call) {
   const Call& global_call = call.call();
   const auto count = static_cast<double>(global_call.input(1).numel());
@@ -119,10 +119,10 @@ std::vector<at::Tensor> loss_backward_shape(const Call& call) {
 
 // -- nll_loss ------------------------------------------------------------------------------------
 
-// The argument at `position` is scores [batch, classes, …], or [classes].
+// Returns the dim of the classes in scores [batch, classes, …] or [classes].
 std::int64_t class_dim(const at::Tensor& scores) { return scores.dim() == 1 ? 0 : 1; }
 
-// The dim of the target that is a dim of the scores other than the classes.
+// Returns the dim of the target that corresponds to a dim of the scores other than the classes.
 int target_dim(std::int64_t dim) { return static_cast<int>(dim == 0 ? 0 : dim - 1); }
 
 void check_targets(const at::Tensor& target, std::int64_t num_classes, std::int64_t ignored) {
@@ -137,8 +137,8 @@ void check_targets(const at::Tensor& target, std::int64_t num_classes, std::int6
 
 constexpr std::int64_t kNoClass = -100;
 
-// Where the classes are cut, targets are numbered among the classes that are here, and those of
-// others are ignored.
+// If the classes are sharded, renumbers the targets within this rank's classes, and marks the
+// targets of other ranks as ignored.
 void keep_own_targets(LocalCall& call, int scores) {
   const Call& global_call = call.call();
   const int input = global_call.input_of(scores);
@@ -158,13 +158,13 @@ void keep_own_targets(LocalCall& call, int scores) {
   call.argument(ignore_position) = kNoClass;
 }
 
-// Nothing that is counted: no targets, or no classes here.
+// Returns true if nothing is counted here: no targets, or no classes.
 bool is_empty(LocalCall& call, int scores) {
   return call.tensor(scores).numel() == 0 ||
          call.tensor(call.call().position("target")).numel() == 0;
 }
 
-// The weights of the targets that count here, summed.
+// Returns the sum of the weights of the targets that count here.
 at::Tensor sum_of_weights(LocalCall& call, at::ScalarType type) {
   const at::Tensor target = call.tensor(1);
   const at::Tensor is_counted =
@@ -191,7 +191,7 @@ void nll_loss(LocalCall& call) {
     }
     return;
   }
-  // Losses of half precision are summed in single: their sum may be larger than its largest number.
+  // Losses of half precision are summed in single precision, since their sum may overflow.
   at::Tensor sum, weight;
   if (is_empty(call, 0)) {
     sum = at::zeros({}, options.dtype(wide));
@@ -210,7 +210,7 @@ void nll_loss(LocalCall& call) {
     call.call_operator();
     sum = at::sum(call.result(0).toTensor(), wide);
   }
-  // Every element of the scores is on one rank of those that cut them.
+  // The ranks that shard the scores hold every element once.
   const Layout& layout = call.input_layout(0);
   std::vector<std::int64_t> dims;
   for (std::int64_t dim = 0; dim < global_call.input(0).dim(); ++dim) dims.push_back(dim);
@@ -219,8 +219,8 @@ void nll_loss(LocalCall& call) {
                      comm::ReduceOp::kSum, global_call.name());
   at::Tensor loss = sums[0];
   if (reduction == at::Reduction::Mean) {
-    // Backward divides by the weight in the type of the scores. Where it does not fit there, no
-    // gradient would be left: the loss is no number then, as in one process.
+    // Backward divides by the weight in the dtype of the scores. If the weight overflows there, the
+    // gradient would be zero, so the loss becomes NaN as in a single process.
     const at::Tensor rounded = sums[1].to(type).to(wide);
     loss = sums[0] / sums[1] + (rounded - rounded);
   }
@@ -248,7 +248,7 @@ void nll_loss_strategies(const AxisCall& axis, std::vector<Strategy>& strategies
   }
 }
 
-// The sum and the weight of the targets, at once.
+// The kernel reduces the sum and the weight of the targets together.
 void nll_loss_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Call& call = decided.call;
   if (reduction_of(call) == at::Reduction::None) return;
@@ -302,7 +302,8 @@ std::vector<at::Tensor> nll_loss_backward_shape(const Call& call) {
 
 // -- losses of whole rows and sequences ----------------------------------------------------------
 
-// Backward is linear in the gradient, the first input; all else is whole.
+// Returns the rule of a backward that is linear in the gradient, its first input; the other inputs
+// are replicated.
 Rule whole_backward_rule() {
   return {.strategies =
               [](const AxisCall& axis, std::vector<Strategy>& strategies) {
@@ -316,7 +317,7 @@ Rule whole_backward_rule() {
           .family = "losses"};
 }
 
-// A loss for each row of scores [rows, classes], or [classes].
+// Returns one loss for each row of scores [rows, classes], or a single loss for [classes].
 std::vector<at::Tensor> loss_of_rows(const Call& call) {
   const at::Tensor& scores = call.input(0);
   const bool is_of_each = reduction_of(call) == at::Reduction::None && scores.dim() > 1;
@@ -327,8 +328,8 @@ std::vector<at::Tensor> multilabel_margin_shapes(const Call& call) {
   return {loss_of_rows(call)[0], call.input(0).new_empty(call.input(1).sizes())};
 }
 
-// Losses [batch] and, for backward, [batch, steps, 2 * longest target + 1]. Where the lengths are
-// tensors, only their values say it.
+// Returns losses [batch] and, for backward, [batch, steps, 2 * longest target + 1]. If the lengths
+// are tensors, the shapes depend on their values.
 std::vector<at::Tensor> ctc_loss_shapes(const Call& call) {
   const at::Tensor& scores = call.input(0);  // [steps, batch, classes]
   const c10::IValue& lengths = call.argument(call.position("target_lengths"));
@@ -351,7 +352,7 @@ void add_loss_rules(NamedRules& rules) {
     add(name, loss_strategies, loss_shape);
     add(name + "_backward", loss_backward_strategies, loss_backward_shape);
   }
-  // Its gradient goes through its parts.
+  // Its backward is composed of other operators.
   add("binary_cross_entropy_with_logits", loss_strategies, loss_shape);
   for (const std::string name : {"nll_loss", "nll_loss2d"}) {
     rules.emplace_back("aten::" + name + "_forward", Rule{.strategies = nll_loss_strategies,
@@ -360,7 +361,7 @@ void add_loss_rules(NamedRules& rules) {
                                                           .family = "losses"});
     add(name + "_backward", nll_loss_backward_strategies, nll_loss_backward_shape);
   }
-  // Their inputs are made whole.
+  // These losses have no strategies, so their inputs are replicated.
   add("_ctc_loss", nullptr, ctc_loss_shapes);
   add("multi_margin_loss", nullptr, loss_of_rows);
   add("multilabel_margin_loss_forward", nullptr, multilabel_margin_shapes);

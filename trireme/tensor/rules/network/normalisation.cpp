@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm and group_norm. What is normalised together may be cut: ranks exchange sums of the
-// rows or groups. rms_norm goes through its parts.
+// Rules of layer_norm and group_norm. The dims that are normalised together may be sharded: ranks
+// exchange sums of rows or groups. rms_norm is decomposed.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 at::Tensor widened(const at::Tensor& tensor) { return tensor.to(wide_type(tensor.scalar_type())); }
 
-// The type of statistics: that of the parameters where they are wider than the input.
+// Returns the dtype of statistics: that of the parameters if the input is of half precision.
 at::ScalarType type_of_statistics(const Call& call, int input) {
   at::ScalarType type = call.input(input).scalar_type();
   for (const char* name : {"weight", "bias"}) {
@@ -41,7 +41,7 @@ std::vector<std::int64_t> numbers(std::int64_t from, std::int64_t to) {
   return all;
 }
 
-// All of `tensor` where there is nothing to sum over: an empty list would mean every dim.
+// Returns `tensor` itself if `dims` is empty: at::sum would take that as all dims.
 at::Tensor sum_of(const at::Tensor& tensor, const std::vector<std::int64_t>& dims) {
   return dims.empty() ? tensor : at::sum(tensor, dims);
 }
@@ -50,7 +50,7 @@ at::Tensor input_of(const Call& call, std::string_view name) {
   return call.input(call.input_of(call.position(name)));
 }
 
-// Gradients of input, weight and bias that output_mask asks for, as meta tensors.
+// Returns the gradients of input, weight and bias that output_mask asks for, as meta tensors.
 std::vector<at::Tensor> gradient_shapes(const Call& call, const at::Tensor& weight) {
   const auto mask = call.argument(call.position("output_mask")).toBoolList();
   return {mask.get(0) ? at::empty_like(input_of(call, "input")) : at::Tensor(),
@@ -65,7 +65,7 @@ std::int64_t first_normalised(const Call& call) {
   return input_of(call, "input").dim() - num_normalised;
 }
 
-// Rows over the last dims, of which each rank has a piece.
+// Rows over the last dims, of which each rank has a part.
 struct NormalisedRows {
   std::vector<std::int64_t> dims;
   std::vector<std::int64_t> leading;
@@ -114,7 +114,7 @@ void layer_norm_backward_across(LocalCall& call) {
   at::Tensor grad_input, grad_weight, grad_bias;
   if (mask.get(0)) {
     const at::Tensor weighted = call.has_tensor(5) ? grad * widened(call.tensor(5)) : grad;
-    // Both sums of a row in one collective.
+    // Both sums of a row travel in one collective.
     const at::Tensor own = at::stack(
         {at::sum(weighted, rows.dims, true), at::sum(weighted * normalised, rows.dims, true)});
     const at::Tensor means =
@@ -192,8 +192,8 @@ std::vector<at::Tensor> layer_norm_backward_shapes(const Call& call) {
   return gradient_shapes(call, parameter);
 }
 
-// Means and squares of rows forward; both sums at once backward, where the input's gradient is
-// asked for.
+// Forward reduces means and squares of rows. Backward reduces both sums at once, if the gradient of
+// the input is wanted.
 void layer_norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Call& call = decided.call;
   const auto dims = numbers(first_normalised(call), input_of(call, "input").dim());
@@ -204,7 +204,7 @@ void layer_norm_exchanges(const DecidedCall& decided, std::vector<Exchange>& exc
   add_reductions(decided, axes, rows, type, exchanges);
 }
 
-// The type that a gradient times a parameter has, if there is one.
+// Returns the dtype of a gradient times the weight, if there is a weight.
 at::ScalarType type_of_weighted(const Call& call) {
   const at::ScalarType type = wide_type(call.input(0).scalar_type());
   const int weight = call.input_of(call.position("weight"));
@@ -221,18 +221,18 @@ void layer_norm_backward_exchanges(const DecidedCall& decided, std::vector<Excha
 
 // -- group_norm ------------------------------------------------------------------------------
 
-// The groups of an input seen as [batch, channels, elements of a channel].
+// The groups of an input that is seen as [batch, channels, elements of a channel].
 //
-// Where every rank has whole groups, their statistics are cut with the channels. Elsewhere
-// statistics of all groups are on all ranks that share a batch, and summed over these.
+// If every rank has whole groups, statistics are sharded as the channels are. Otherwise all ranks
+// that share a part of the batch have the statistics of all groups, summed over these ranks.
 struct Groups {
-  std::int64_t batch = 0, channels = 0, elements = 0;  // here
-  std::int64_t num_groups = 0;                         // that the statistics here are of
+  std::int64_t batch = 0, channels = 0, elements = 0;  // of this rank's part
+  std::int64_t num_groups = 0;                         // number of groups with statistics here
   double count = 0;                                    // elements of a group, on all ranks
   bool are_whole = false;
   DeviceMesh mesh;
   Axes axes;
-  at::Tensor group_of_channel;  // among num_groups
+  at::Tensor group_of_channel;  // for each channel here its group, below num_groups
   std::string_view name;
 
   Groups(const LocalCall& call, const at::Tensor& local, int input, const Layout& statistics)
@@ -259,7 +259,7 @@ struct Groups {
     return widened(local).reshape({batch, channels, elements});
   }
 
-  // [..., batch, channels] summed over the channels of each group, on all ranks.
+  // Sums [..., batch, channels] over the channels of each group, on all ranks that share a group.
   at::Tensor sums(const at::Tensor& of_channels) const {
     std::vector<std::int64_t> sizes(of_channels.sizes().begin(), of_channels.sizes().end());
     sizes.back() = num_groups;
@@ -268,7 +268,7 @@ struct Groups {
     return reduced_across(own, mesh, axes, comm::ReduceOp::kSum, name);
   }
 
-  // [batch, groups] as [batch, channels, 1].
+  // Returns [batch, groups] as [batch, channels, 1].
   at::Tensor spread(const at::Tensor& of_groups) const {
     return widened(of_groups).index_select(1, group_of_channel).unsqueeze(2);
   }
@@ -276,7 +276,7 @@ struct Groups {
 
 at::Tensor per_channel(const at::Tensor& parameter) { return widened(parameter).view({1, -1, 1}); }
 
-// Numbers of the call as they are here.
+// Replaces the sizes among the arguments by those of this rank's part.
 void set_local_numbers(LocalCall& call, const Groups& groups, int first) {
   call.argument(first) = groups.batch;
   call.argument(first + 1) = groups.channels;
@@ -332,7 +332,8 @@ void group_norm_backward(LocalCall& call) {
   call.give({grad_input, grad_weight, grad_bias});
 }
 
-// Elements of [batch, groups] as Groups has them here; 0 where no axis cuts a group.
+// Adds reductions of `times` tensors [batch, groups], with the sizes that Groups has. Adds nothing
+// if no axis shards a group.
 void add_group_reductions(const DecidedCall& decided, int input, const Layout& statistics,
                           std::int64_t times, at::ScalarType type,
                           std::vector<Exchange>& exchanges) {
@@ -362,7 +363,7 @@ void group_norm_backward_exchanges(const DecidedCall& decided, std::vector<Excha
   add_group_reductions(decided, 1, decided.inputs[2], 2, type_of_weighted(decided.call), exchanges);
 }
 
-// Placements of what a group norm takes and gives when the input is cut along `dim`.
+// The placements of inputs and outputs of a group norm whose input is sharded along one dim.
 struct GroupCut {
   Placement input, statistics, parameter, parameter_gradient;
 };
@@ -371,7 +372,7 @@ GroupCut group_cut(const AxisCall& axis, std::int64_t dim) {
   const Placement cut = Shard{static_cast<int>(dim)};
   if (dim == 0) return {cut, cut, Replicate{}, Partial{}};
   if (dim > 1) return {cut, Replicate{}, Replicate{}, Partial{}};
-  // Whole groups everywhere, however many axes cut the channels.
+  // Groups are whole on every rank, however many axes shard the channels.
   const std::int64_t num_groups = axis.call.integer(axis.call.position("group"));
   const bool are_whole = num_groups % axis.layouts.front().mesh().size() == 0;
   return {cut, are_whole ? cut : Placement(Replicate{}), Shard{0}, Shard{0}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling, resizing, padding and sampling of images: batch and channels may be cut, the dims of the
-// image not.
+// Rules of pooling, resizing, padding and sampling of images. Batch and channels may be sharded,
+// the dims of the image may not.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kFamily = "pooling";
 
-// Letters for all dims but the last `num_space`; all tensors of the call are images of one kind.
+// Returns letters for all dims but the last `num_space`, for a call whose tensors are all images.
 Contraction images(const Call& call, std::int64_t num_space) {
   Contraction terms;
   const auto letters = [num_space](const at::Tensor& tensor) {
@@ -26,7 +26,7 @@ Contraction images(const Call& call, std::int64_t num_space) {
   return terms;
 }
 
-// Operators that are linear in their first tensor, and those that choose elements.
+// Rules of operators that are linear in their first tensor, and of operators that select elements.
 Rule linear_rule(std::int64_t num_space) {
   return einsum_rule(
       [num_space](const Call& call) {
@@ -42,7 +42,7 @@ Rule choosing_rule(std::int64_t num_space) {
                      kFamily);
 }
 
-// Backward that reads of its second tensor the shape only.
+// Rule of a backward that reads only the shape of its second tensor.
 Rule linear_backward_rule(std::int64_t num_space) {
   return einsum_rule(
       [num_space](const Call& call) {
@@ -94,12 +94,12 @@ std::vector<at::Tensor> max_pool3d_shapes(const Call& call) {
   return {values, values.to(at::kLong)};
 }
 
-// The sizes given in full to the backward of resizing are those of the part.
+// The backward of resizing is given the full size of the input, which is local on local tensors.
 Rule upsample_backward_rule(std::int64_t num_space) {
   return with_local_sizes(linear_rule(num_space), "input_size");
 }
 
-// `padding` begins with the last dim; two numbers a dim.
+// Returns the dims that are padded. `pad` has two numbers for each dim, beginning with the last.
 std::vector<std::int64_t> padded_dims(const Call& call) {
   const std::vector<std::int64_t> pad = call.integers(call.position("pad"));
   std::vector<std::int64_t> dims;
@@ -110,7 +110,7 @@ std::vector<std::int64_t> padded_dims(const Call& call) {
   return dims;
 }
 
-// Not linear: the value may be another than zero.
+// Padding is not linear, since the value may differ from zero.
 Indices constant_pad_indices(const Call& call) {
   return {same_letters(call, letters_except(call.input(0).dim(), padded_dims(call)))};
 }
@@ -126,7 +126,8 @@ std::vector<at::Tensor> padded_shape(const Call& call) {
   return {resized(input, last)};
 }
 
-// Where a dim of the result is `times` the dim of the input, cutting both means whole multiples.
+// Adds the strategy that shards a dim of input and result, if both sizes divide evenly. The size of
+// one is a multiple of that of the other.
 void add_multiple(const AxisCall& axis, std::int64_t dim, std::vector<Strategy>& all) {
   const std::int64_t parts = axis.parts(0, dim);
   const std::int64_t from = axis.call.input(0).size(dim);
@@ -135,8 +136,8 @@ void add_multiple(const AxisCall& axis, std::int64_t dim, std::vector<Strategy>&
   all.push_back(alike(axis.call, Shard{static_cast<int>(dim)}, Shard{static_cast<int>(dim)}));
 }
 
-// Operators that move values between the last dims: batches may be cut, and the others where parts
-// stay whole multiples.
+// Rule of operators that move values between the last dims. Batch dims may be sharded, and others
+// where parts stay whole multiples.
 Rule moving_rule(std::int64_t num_moved, bool cuts_multiples, bool cuts_space) {
   return {.strategies =
               [num_moved, cuts_multiples, cuts_space](const AxisCall& axis,
@@ -157,7 +158,7 @@ Rule moving_rule(std::int64_t num_moved, bool cuts_multiples, bool cuts_space) {
           .family = kFamily};
 }
 
-// im2col: [N, C, H, W] to [N, C * kernel, windows]; col2im back.
+// Rule of im2col, from [N, C, H, W] to [N, C * kernel, windows], and of col2im back.
 Rule columns_rule(std::int64_t num_dims_without_batch) {
   return {.strategies =
               [num_dims_without_batch](const AxisCall& axis, std::vector<Strategy>& all) {
@@ -199,7 +200,7 @@ std::vector<at::Tensor> col2im_shape(const Call& call) {
   return {input.new_empty(sizes)};
 }
 
-// Input n c and space, grid n and space and coordinates.
+// The input has the letters nc for batch and channels; the grid has n, the space and coordinates.
 std::string space(std::int64_t count) { return std::string(static_cast<std::size_t>(count), '.'); }
 
 Rule grid_sampler_rule(std::int64_t num_space) {
@@ -233,7 +234,8 @@ Rule grid_sampler_backward_rule(std::int64_t num_space) {
   });
 }
 
-// theta [N, 2, 3] to a grid [N, H, W, 2]; `size` begins with N.
+// affine_grid_generator maps theta [N, 2, 3] to a grid [N, H, W, 2]; the argument `size` begins
+// with N.
 Rule affine_grid_rule() {
   Rule rule = einsum_rule(
       [](const Call& call) -> Indices {
@@ -267,14 +269,14 @@ std::vector<at::Tensor> affine_grid_backward_shape(const Call& call) {
   return {grad.new_empty({grad.size(0), num_space, num_space + 1})};
 }
 
-// All dims but the channels, which change places.
+// All dims but the channels may be sharded, since channels change places.
 Indices channel_shuffle_indices(const Call& call) {
   Indices indices = {same_letters(call, letters_except(call.input(0).dim(), {1}))};
   indices.terms.linear = {0};
   return indices;
 }
 
-// Random samples are [N, C, space].
+// The random samples are [N, C, space].
 Indices fractional_pool_indices(const Call& call) {
   Indices indices = {images(call, call.input(0).dim() - 2)};
   indices.terms.inputs[1].letters = "AB.";
@@ -301,7 +303,7 @@ void add_pooling_rules(NamedRules& rules) {
   add("avg_pool3d_backward", linear_backward_rule(3));
   for (const int num_space : {2, 3}) {
     const std::string d = std::to_string(num_space) + "d";
-    // Linear in the gradient; the input's values say nothing that the indices do not.
+    // Linear in the gradient; of the input only the shape is read.
     add("max_pool" + d + "_with_indices_backward",
         with_shapes(linear_backward_rule(num_space), like_second));
     add("adaptive_max_pool" + d + "_backward",

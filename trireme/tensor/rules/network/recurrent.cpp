@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of an LSTM as oneDNN runs it on CPU, in one direction: the batch may be cut. Other
-// recurrent layers, and this one in double precision, are taken apart into products and pointwise
-// operators, which have rules of their own.
+// Rule of an LSTM layer as oneDNN runs it on CPU in one direction: the batch may be sharded. Other
+// recurrent layers, and this one in double precision, are decomposed into products and pointwise
+// operators that have rules of their own.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -16,11 +16,12 @@ namespace trireme::tensor {
 namespace {
 
 constexpr const char* kFamily = "recurrent";
-constexpr int kNothing = -1;  // what an output is made of that is no result
+constexpr int kNothing = -1;  // marks an output that depends on no input
 
 bool is_weight(const std::string& name) { return name.starts_with("weight"); }
 
-// Letters by the names of arguments: sequences are [T, N, features], states [N, H] or [1, N, H].
+// Returns letters by the name of an argument. Sequences are [T, N, features], states [N, H] or [1,
+// N, H]; weights and workspaces are not sharded.
 std::string letters_of(const std::string& name, const at::Tensor& tensor) {
   std::string letters(static_cast<std::size_t>(tensor.dim()), '.');
   if (!is_weight(name) && name != "workspace" && letters.size() >= 2)
@@ -42,7 +43,7 @@ Indices layer_indices(const Call& call) {
   for (int output = 0; output < 3; ++output) {
     indices.terms.outputs.push_back({letters_of("", call.output(output))});
   }
-  // The workspace is each rank's own: it only goes to its own backward.
+  // The workspace belongs to this rank: only its own backward reads it.
   indices.terms.outputs.push_back({"", {kNothing}});
   return indices;
 }
@@ -65,7 +66,7 @@ void run_layer(LocalCall& call) {
              output_of_empty_part(call, 2), workspace});
 }
 
-// Gradients of the input, the weights (sums over the batch) and the states.
+// The outputs are the gradients of the input, of the weights (sums over the batch), and of states.
 Indices layer_backward_indices(const Call& call) {
   Indices indices = {input_terms(call)};
   for (const at::Tensor& output : call.outputs()) {
@@ -86,13 +87,14 @@ std::vector<at::Tensor> layer_backward_shapes(const Call& call) {
   const auto like = [&](const char* name) {
     return call.input(call.input_of(call.position(name)));
   };
-  // Without biases, weights take their places, but not their shapes.
+  // Without biases, weights are passed in their place, so their shapes do not serve.
   const at::Tensor bias = like("weight1").new_empty({like("weight1").size(0)});
   return {like("input"), like("weight1"), like("weight2"), bias, bias, like("hx_"), like("cx_tmp")};
 }
 
-// The workspace that forward left on this rank is of the batch that the rank had then, so backward
-// takes the same batch. The output, which autograd kept as forward made it, says which that was.
+// The workspace that forward left on this rank belongs to the part of the batch that the rank had.
+// Backward must therefore use the same part. The layout of the output, which autograd saved, says
+// which it was.
 Rule layer_backward_rule() {
   const Rule by_batch = einsum_rule(layer_backward_indices, kFamily);
   return {.strategies =

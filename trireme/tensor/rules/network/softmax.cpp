@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax, log_softmax and logsumexp. Any dim may be cut; along the one they run over, ranks
-// exchange maxima and sums of rows, never the rows themselves.
+// Rules of softmax, log_softmax and logsumexp. Any dim may be sharded. Along the dim of the
+// operator itself, ranks exchange maxima and sums of rows, never the rows.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/across.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Rows along `dims` of which each rank has a piece.
+// Rows along `dims`, of which each rank has a part.
 struct Rows {
   std::vector<std::int64_t> dims;
   DeviceMesh mesh;
@@ -36,7 +36,7 @@ struct Rows {
         axes(axes_that_cut(call.input_layout(0), dims)),
         name(call.call().name()) {}
 
-  // The largest element of every row; dims are kept.
+  // Returns the largest element of every row; dims are kept.
   at::Tensor maxima(const at::Tensor& local) const {
     std::vector<std::int64_t> sizes(local.sizes().begin(), local.sizes().end());
     bool has_elements = true;
@@ -72,7 +72,7 @@ void softmax(LocalCall& call) {
   give(call, exponentials / rows.sums(exponentials));
 }
 
-// Rows that are -inf throughout give zeros instead of NaN.
+// Like softmax, but rows that are entirely -inf give zeros instead of NaN.
 void safe_softmax(LocalCall& call) {
   const Rows rows(call, {dim_of(call.call())});
   const at::Tensor input = widened(call.tensor(0).to(call.call().output(0).scalar_type()));
@@ -89,7 +89,7 @@ void log_softmax(LocalCall& call) {
   give(call, shifted - rows.sums(shifted.exp()).log_());
 }
 
-// y (g - sum of g y)
+// Computes y (g - sum of g y).
 void softmax_backward(LocalCall& call) {
   const Rows rows(call, {dim_of(call.call())});
   const at::Tensor output = widened(call.tensor(1));
@@ -97,7 +97,7 @@ void softmax_backward(LocalCall& call) {
   give(call, weighted - output * rows.sums(weighted));
 }
 
-// g - e^y (sum of g)
+// Computes g - e^y (sum of g).
 void log_softmax_backward(LocalCall& call) {
   const Rows rows(call, {dim_of(call.call())});
   const at::Tensor grad = widened(call.tensor(0));
@@ -114,7 +114,7 @@ void logsumexp(LocalCall& call) {
   give(call, global_call.boolean(2) ? result : at::squeeze(result, rows.dims));
 }
 
-// Reductions of rows, in the type of what is summed.
+// Adds `count` reductions of rows in the dtype of what is summed.
 void add_row_reductions(const DecidedCall& decided, const std::vector<std::int64_t>& dims,
                         int count, at::ScalarType type, std::vector<Exchange>& exchanges) {
   const Axes axes = axes_that_cut(decided.inputs[0], dims);
@@ -124,7 +124,7 @@ void add_row_reductions(const DecidedCall& decided, const std::vector<std::int64
   }
 }
 
-// Maxima and sums forward, sums backward. log_softmax sums in the type of its input.
+// Forward reduces maxima and sums, backward sums. log_softmax sums in the dtype of its input.
 void row_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges) {
   const Call& call = decided.call;
   const bool is_backward = call.name().ends_with("_backward_data");
@@ -133,7 +133,7 @@ void row_exchanges(const DecidedCall& decided, std::vector<Exchange>& exchanges)
   add_row_reductions(decided, {dim_of(call)}, is_backward ? 1 : 2, summed.scalar_type(), exchanges);
 }
 
-// `is_linear`: in the first input, a gradient.
+// `is_linear` is true for a backward, which is linear in its first input.
 Rule along_rows(LocalKernel kernel, bool is_linear) {
   return {.strategies =
               [kernel, is_linear](const AxisCall& axis, std::vector<Strategy>& strategies) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of three tensors, summed: what bilinear is made of. Each input lacks the dims that it is
-// expanded along, and the result those that are summed over.
+// _trilinear, of which bilinear is made: the product of three tensors, summed over some dims. Each
+// input lacks the dims along which it is expanded, and the result those that are summed.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 
@@ -10,7 +10,7 @@
 namespace trireme::tensor {
 namespace {
 
-// Dims of the product are numbered from A; `without` names those that a tensor has not.
+// Returns letters for the dims of the product, from A, except for the dims in `without`.
 std::string letters_without(std::int64_t num_dims, const std::vector<std::int64_t>& without) {
   std::string letters;
   for (std::int64_t dim = 0; dim < num_dims; ++dim) {
@@ -52,7 +52,7 @@ std::vector<at::Tensor> shape(const Call& call) {
   return {call.input(0).new_empty(sizes)};
 }
 
-// Two products and a sum for every combination of indices.
+// Counts two products and a sum for every combination of indices.
 double flops(const Call& call) {
   const Contraction terms = terms_of(call);
   std::string letters;

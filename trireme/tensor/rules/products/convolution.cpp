@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions and their backward. at::conv1d, conv2d, conv3d and the transposed ones all come to
-// `convolution` before autograd. Cut are the batch, output channels, input channels (partial sums),
-// and, where there are groups, groups.
+// Convolutions and their backward. at::conv1d, conv2d, conv3d and the transposed ones call
+// `convolution` before autograd. They can be sharded along the batch, output channels, input
+// channels (Partial results) and, if there are several, groups. Dims of the image are never
+// sharded.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -16,12 +17,13 @@ namespace {
 
 constexpr const char* kFamily = "convolutions";
 
-// Dims of kernel and image have no letters.
+// Appends `.` for the dims of image and kernel, which are never sharded.
 std::string with_space(const std::string& letters, const at::Tensor& tensor) {
   return letters +
          std::string(static_cast<std::size_t>(std::max<std::int64_t>(tensor.dim() - 2, 0)), '.');
 }
 
+// The call of a convolution or its backward, with its terms.
 struct Convolution {
   const Call& call;
   bool is_backward;
@@ -35,7 +37,8 @@ struct Convolution {
   }
   std::int64_t groups() const { return call.integer(call.position("groups")); }
 
-  // Each input's letters; with groups, both channels count as groups and only the batch is left.
+  // Returns the letters of an image. With groups, channels cannot be sharded alone and the batch is
+  // left.
   std::string image(const char* letters) const {
     return with_space(groups() == 1 ? letters : "n.", input());
   }
@@ -60,7 +63,8 @@ struct Convolution {
   }
 };
 
-// Whole groups on every rank: channels of both images, and the weight's first dim.
+// Returns the strategy that gives whole groups to every rank: it shards the channels of both images
+// and the first dim of the weight.
 Strategy cut_groups(const Convolution& it) {
   Strategy strategy;
   if (it.is_backward) {
@@ -74,6 +78,7 @@ Strategy cut_groups(const Convolution& it) {
   return strategy;
 }
 
+// Sets the argument `groups` to the number of groups in this rank's part.
 void set_local_groups(LocalCall& call, bool is_backward) {
   const int position = call.call().position("groups");
   const std::int64_t groups = call.argument(position).toInt();
@@ -89,7 +94,7 @@ void convolve(LocalCall& call) {
     call.call_operator();
     return;
   }
-  // Nothing of the input channels adds nothing; a partial bias is added all the same.
+  // Without input channels the result is zero, but a Partial bias is still added.
   at::Tensor result = output_of_empty_part(call, 0);
   if (call.has_tensor(2) && result.numel() > 0) {
     std::vector<std::int64_t> sizes(static_cast<std::size_t>(result.dim()), 1);
@@ -111,7 +116,7 @@ void convolve_backward(LocalCall& call) {
     return;
   }
   at::Tensor grad_bias = output_of_empty_part(call, 2);
-  // The bias does not depend on the input channels that this rank has none of.
+  // The gradient of the bias does not depend on input channels.
   if (grad_bias.defined() && grad.numel() > 0) {
     grad_bias = grad.transpose(0, 1).flatten(1).sum(1);
   }
@@ -121,7 +126,7 @@ void convolve_backward(LocalCall& call) {
 template <bool IsBackward>
 void strategies(const AxisCall& axis, std::vector<Strategy>& all) {
   const Convolution it = {axis.call, IsBackward};
-  // Images without a batch dim and other odd shapes are for the operator to refuse.
+  // The operator itself refuses images without a batch dim and other unusual shapes.
   if (it.input().dim() < 3 || it.weight().dim() != it.input().dim()) return;
   const std::size_t first = all.size();
   add_strategies(axis.call, it.terms(), all);
@@ -134,7 +139,7 @@ void strategies(const AxisCall& axis, std::vector<Strategy>& all) {
   }
 }
 
-// Channels last where image or weight have them last, as LibTorch does it.
+// Returns the result as channels last if the image or the weight are, as LibTorch does.
 at::Tensor in_format_of(const at::Tensor& image, const at::Tensor& weight,
                         const at::Tensor& result) {
   const at::MemoryFormat format = image.suggest_memory_format();
@@ -173,7 +178,8 @@ std::vector<at::Tensor> backward_shapes(const Call& call) {
           mask.get(2) ? it.weight().new_empty({call.input(0).size(1)}) : at::Tensor()};
 }
 
-// Every element of the image that the weight's first dim belongs to meets the rest of the weight.
+// Each element of the image that the weight's first dim belongs to is multiplied with every other
+// element of the weight: a product and a sum each.
 double products(const at::Tensor& image, const at::Tensor& weight) {
   const double per_channel = static_cast<double>(weight.numel()) /
                              static_cast<double>(std::max<std::int64_t>(weight.size(0), 1));
@@ -202,7 +208,7 @@ Rule backward_rule() {
           .family = kFamily};
 }
 
-// conv_tbc: time, batch, channels.
+// conv_tbc has the dims time, batch, channels.
 Indices conv_tbc_indices(const Call&) {
   return {.terms = {.inputs = {{".nc"}, {".co"}, {"o"}},
                     .outputs = {{".no"}},

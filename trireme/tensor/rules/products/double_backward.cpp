@@ -14,13 +14,14 @@
 namespace trireme::tensor {
 namespace {
 
+// Returns true if autograd records what is computed from these tensors.
 bool is_recorded(std::initializer_list<at::Tensor> tensors) {
   bool has_gradient = false;
   for (const at::Tensor& tensor : tensors) has_gradient = has_gradient || tensor.requires_grad();
   return has_gradient && at::GradMode::is_enabled();
 }
 
-// The transposed matrix; a vector is its own.
+// Returns the conjugate transpose of a matrix, and the conjugate of a vector.
 at::Tensor transposed(const at::Tensor& tensor) {
   return tensor.dim() < 2 ? tensor.conj() : tensor.mT().conj();
 }

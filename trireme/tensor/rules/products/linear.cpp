@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear, kept whole: its input may be cut along any leading dim, which taking it apart would fold.
+// linear, kept whole: its input may be sharded along any leading dim. Decomposed, the leading dims
+// would be folded into one.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/contraction.h>
 
@@ -8,7 +9,7 @@
 namespace trireme::tensor {
 namespace {
 
-// Leading dims of the input are A, B, …; its last is k, the weight n k, the bias n.
+// The leading dims of the input are A, B, … and its last is k. The weight is nk, the bias n.
 std::string leading_letters(const at::Tensor& input) {
   std::string letters;
   for (std::int64_t dim = 0; dim + 1 < input.dim(); ++dim) {
@@ -28,7 +29,7 @@ void linear_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) 
   add_strategies(axis.call, contraction, strategies);
 }
 
-// Inputs are the forward's input, the gradient of its output, and the weight.
+// The inputs are the input of forward, the gradient of its output, and the weight.
 void linear_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const std::string leading = leading_letters(axis.call.input(0));
   add_strategies(axis.call,
@@ -49,7 +50,8 @@ at::Tensor rows_of(const at::Tensor& tensor) {
   return tensor.dim() == 2 ? tensor : tensor.flatten(0, -2);
 }
 
-// The products that autograd makes of `addmm(bias, input, weight.t())`, with the same bits.
+// Computes the products of autograd's formulas for `addmm(bias, input, weight.t())`, so that the
+// bits are the same.
 void linear_backward(LocalCall& call) {
   const at::Tensor input = call.tensor(0);
   const at::Tensor grad = call.tensor(1);

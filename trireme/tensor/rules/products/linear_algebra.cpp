@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decompositions and solutions of whole matrices, and Fourier transforms: leading dims, and dims
-// that are not transformed, may be cut.
+// Decompositions and solutions of matrices, and Fourier transforms. Leading dims may be sharded,
+// and so may dims that are not transformed; matrices stay whole.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -12,9 +12,9 @@ namespace trireme::tensor {
 namespace {
 
 constexpr const char* kFamily = "linear algebra";
-constexpr int kNothing = -1;  // what an output is made of that does not depend on inputs
+constexpr int kNothing = -1;  // marks an output that depends on no input
 
-// The dims before the last two of the first tensor, where all inputs have them alike.
+// Returns letters for the dims before the last two, if all inputs have the same leading dims.
 Indices leading_indices(const Call& call) {
   const std::int64_t num_leading = call.input(0).dim() - 2;
   if (num_leading < 1) return {};
@@ -29,7 +29,7 @@ Indices leading_indices(const Call& call) {
   }
   for (const at::Tensor& output : call.outputs()) {
     const std::int64_t num_dims = output.defined() ? output.dim() : 0;
-    // Results that are not asked for have one dim of no elements.
+    // A result that was not asked for has one dim without elements.
     const bool has_leading = num_dims >= num_leading && output.size(0) == call.input(0).size(0);
     if (!has_leading && output.defined() && output.numel() != 0) return {};
     indices.terms.outputs.push_back({leading_letters(has_leading ? num_leading : 0, num_dims)});
@@ -38,8 +38,8 @@ Indices leading_indices(const Call& call) {
   return indices;
 }
 
-// LibTorch decomposes the transposed matrix where the matrix is contiguous, and its backward asks
-// the whole matrix which it was: parts have to be as the whole is.
+// LibTorch decomposes the transposed matrix if the matrix is contiguous. Its backward reads from
+// the whole matrix which of the two it was, so the local matrix must have the same memory order.
 void decompose_as_the_whole(LocalCall& call) {
   const bool is_whole_contiguous = call.call().input(0).is_contiguous();
   const at::Tensor local = call.tensor(0);
@@ -62,7 +62,7 @@ std::vector<at::Tensor> eigen_shapes(const Call& call) {
 }
 
 std::vector<at::Tensor> solution_shape(const Call& call) {
-  // A batch of one side is repeated for the other.
+  // A batch on one side is broadcast to the other.
   const at::Tensor& matrices = call.input(0);
   const at::Tensor& right = call.input(1);
   return {matrices.dim() > right.dim() ? at::Tensor(matrices.new_empty(right.sizes())) : right};

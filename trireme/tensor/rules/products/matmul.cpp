@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products: mm, bmm, addmm and friends, matmul kept whole.
+// Matrix products: mm, bmm, addmm and others; matmul is kept whole.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/products/double_backward.h>
 #include <trireme/tensor/rules/strategies/contraction.h>
@@ -12,7 +12,7 @@ namespace {
 
 double elements(const at::Tensor& tensor) { return static_cast<double>(tensor.numel()); }
 
-// `a,b->c`, one term a tensor.
+// Parses `a,b->c` into one term for each tensor.
 Contraction parse(const std::string& equation) {
   Contraction contraction;
   const std::size_t arrow = equation.find("->");
@@ -30,6 +30,7 @@ Contraction parse(const std::string& equation) {
   return contraction;
 }
 
+// Returns the rule of a product given by its equation.
 Rule product(const std::string& equation, const std::vector<int>& linear,
              const std::vector<int>& added = {}) {
   return {.strategies =
@@ -38,7 +39,7 @@ Rule product(const std::string& equation, const std::vector<int>& linear,
                 Contraction transposed = contraction;
                 transposed.linear = linear;
                 transposed.added = added;
-                // What is added is broadcast from the right.
+                // An added tensor is broadcast, so it has the last letters.
                 for (const int input : added) {
                   std::string& letters = transposed.inputs[static_cast<std::size_t>(input)].letters;
                   const auto dims = static_cast<std::size_t>(axis.call.input(input).dim());
@@ -51,8 +52,8 @@ Rule product(const std::string& equation, const std::vector<int>& linear,
                 const at::Tensor& last = call.input(call.num_inputs() - 1);
                 const at::Tensor& first = call.input(call.num_inputs() - 2);
                 const at::Tensor& result = call.output(0);
-                // Two for each element of the result and each summand: every letter is in two of
-                // the three, but for the one of a batch.
+                // Two FLOPs for each element of the result and each summand. The element counts
+                // multiply to (m n k)^2, with b^3 for a batch of b.
                 const double batch = result.dim() == 3 ? static_cast<double>(result.size(0)) : 1;
                 return 2 * std::sqrt(elements(result) * elements(first) * elements(last) /
                                      std::max(batch, 1.0));
@@ -60,7 +61,8 @@ Rule product(const std::string& equation, const std::vector<int>& linear,
           .family = "matrix products"};
 }
 
-// Letters of matmul's arguments: leading dims are A, B, … from the right, the product m k, k n.
+// The letters of matmul's tensors: leading dims are A, B, … aligned at the right; the product is
+// mk, kn.
 struct MatmulTerms {
   std::string self, other, result;
 };
@@ -97,7 +99,7 @@ double matmul_backward_flops(const Call& call) {
   return products * 2 * elements(call.input(0)) * static_cast<double>(call.input(1).size(-1));
 }
 
-// Inputs are grad, self, other; outputs the gradients of self and other, where they are wanted.
+// The inputs are grad, self and other; the outputs the gradients of self and other, if wanted.
 void matmul_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const MatmulTerms terms = matmul_terms(axis.call.input(1), axis.call.input(2));
   add_strategies(axis.call,
@@ -116,7 +118,7 @@ std::vector<at::Tensor> matmul_backward_shapes(const Call& call) {
   return shapes;
 }
 
-// LibTorch has kernels for nested tensors only.
+// LibTorch's own kernels are for nested tensors only.
 void matmul_backward(LocalCall& call) {
   const auto mask = call.argument(3).toBoolList();
   const auto [grad_self, grad_other] = gradients_of_matmul(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing at indices along one dim: gather, scatter, index_select and what adds or
-// copies at such places. Tensors are cut along the other dims, indices along their own; what is
-// read from a table cut where it is looked up is a sum over ranks.
+// Rules of reading and writing at indices along one dim: gather, scatter, index_select and variants
+// that add or copy. Tensors may be sharded along the other dims, and indices along dims of their
+// own. Reading from a table that is sharded along the dim looked up gives a Partial sum.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 #include <trireme/tensor/rules/strategies/lookup.h>
@@ -22,7 +22,7 @@ std::int64_t dim_of(const Call& call) {
   return wrapped_dim(call.integer(call.position("dim")), call.input(0).dim());
 }
 
-// `letters` with that letter at `dim`.
+// Returns `letters` with another letter at `dim`.
 std::string with_letter(std::string letters, std::int64_t dim, char letter) {
   if (!letters.empty()) letters[static_cast<std::size_t>(dim)] = letter;
   return letters;
@@ -30,7 +30,8 @@ std::string with_letter(std::string letters, std::int64_t dim, char letter) {
 
 std::vector<at::Tensor> like_first(const Call& call) { return {call.input(0)}; }
 
-// Where indices have the shape of self but along `dim`, and `own` the shape of the indices.
+// Returns letters for the dims of self along which the indices have the same size, and `.` for the
+// others and for `dim`.
 std::string aligned_letters(const at::Tensor& self, const at::Tensor& index, std::int64_t dim) {
   std::string letters = letters_for(self.dim());
   for (std::int64_t d = 0; d < self.dim(); ++d) {
@@ -40,7 +41,7 @@ std::string aligned_letters(const at::Tensor& self, const at::Tensor& index, std
   return letters;
 }
 
-constexpr char kAlong = 'z';  // the indices' own letter for the dim they select along
+constexpr char kAlong = 'z';  // the letter of the indices' own dim, along which they select
 
 Indices gather_indices(const Call& call) {
   const std::int64_t dim = dim_of(call);
@@ -49,6 +50,7 @@ Indices gather_indices(const Call& call) {
   return {{.inputs = {{self}, {index_letters}}, .outputs = {{index_letters}}, .linear = {0}}};
 }
 
+// Gathers from this rank's part. If the dim is sharded, entries of other ranks are zeros.
 void gather_from_part(LocalCall& call) {
   const std::int64_t dim = dim_of(call.call());
   if (call.input_layout(0).axes_of(dim).empty()) {
@@ -76,7 +78,8 @@ Rule gather_rule() {
           .family = kFamily};
 }
 
-// grad [index], self, index: what was read from one place is added up there.
+// The inputs are grad with the shape of the index, self, and index. Gradients of the same place are
+// added.
 Indices gather_backward_indices(const Call& call) {
   const int dim_position = call.position("dim");
   const at::Tensor& self = call.input(1);
@@ -105,7 +108,7 @@ void gather_backward(LocalCall& call) {
 
 bool has_source(const Call& call) { return call.num_inputs() > 2; }
 
-// self, index, and a source where it is no number.
+// The inputs are self, index, and source unless the source is a number.
 Contraction scatter_terms(const Call& call) {
   const std::int64_t dim = dim_of(call);
   std::string letters = aligned_letters(call.input(0), call.input(1), dim);
@@ -132,7 +135,7 @@ Indices scatter_add_indices(const Call& call) {
   const std::int64_t dim = dim_of(call);
   const bool is_paired = call.input(1).sizes() == call.input(2).sizes();
   if (is_paired && self.scalar_type() != at::kBool) {
-    // Each rank adds its part of the sources to a part of the sum.
+    // Each rank may add its part of the sources to a Partial sum.
     for (const std::size_t input : {std::size_t{1}, std::size_t{2}}) {
       std::string& letters = indices.terms.inputs[input].letters;
       letters = with_letter(letters, dim, kAlong);
@@ -142,7 +145,7 @@ Indices scatter_add_indices(const Call& call) {
   return indices;
 }
 
-// index_select: one dim of the index, in the place of `dim`.
+// index_select: the dim of the index takes the place of `dim`.
 Indices index_select_indices(const Call& call) {
   const at::Tensor& self = call.input(0);
   if (self.dim() == 0) return {};
@@ -162,6 +165,7 @@ std::vector<at::Tensor> index_select_shape(const Call& call) {
   return {self.new_empty(sizes)};
 }
 
+// Selects from this rank's part. If the dim is sharded, entries of other ranks are zeros.
 void select_from_part(LocalCall& call) {
   const std::int64_t dim = dim_of(call.call());
   if (call.input_layout(0).axes_of(dim).empty()) {
@@ -209,7 +213,7 @@ std::vector<at::Tensor> of_given_sizes(const Call& call) {
   return {call.input(0).new_empty(call.integers(1))};
 }
 
-// self, index, source: the source has the dims of self, the index those of `dim`.
+// The inputs are self, index and source. The source has the dims of self, the index that of `dim`.
 Contraction along_dim_terms(const Call& call) {
   const at::Tensor& self = call.input(0);
   const std::string letters =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing at indices and masks. Tensors are cut along dims that the indices do not
-// touch, indices along their own.
+// Rules of reading and writing at indices and masks. Tensors may be sharded along dims that are not
+// indexed, and indices along their own dims.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
 
@@ -17,20 +17,20 @@ constexpr const char* kFamily = "indexing";
 
 std::vector<at::Tensor> like_first(const Call& call) { return {call.input(0)}; }
 
-// What `tensor[indices]` does to dims.
+// What `tensor[indices]` does to dims, as letters.
 struct Indexing {
-  std::vector<std::int64_t> shape;      // that the indices have together
-  std::string of_self;                  // letters
-  std::vector<std::string> of_indices;  // of those that are given
+  std::vector<std::int64_t> shape;      // broadcast shape of the indices
+  std::string of_self;                  // letters of the tensor
+  std::vector<std::string> of_indices;  // letters of the given indices
   std::string of_result;
-  bool has_mask = false;  // the shape of the result is known only from values
+  bool has_mask = false;  // the shape of the result depends on values
 };
 
 bool is_mask(const at::Tensor& index) {
   return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
 }
 
-// The letters of the indices' shape are a, b, … from its end.
+// Returns letters for the dims of the indices: a, b, … from the last dim.
 std::string letters_from_end(std::int64_t num_dims) {
   std::string letters;
   for (std::int64_t dim = 0; dim < num_dims; ++dim) {
@@ -57,7 +57,7 @@ Indexing indexing_of(const Call& call) {
   const std::string shape_letters =
       it.has_mask ? std::string(it.shape.size(), '.')
                   : letters_from_end(static_cast<std::int64_t>(it.shape.size()));
-  // Indices side by side leave their shape in their place, others at the front.
+  // Adjacent indices put their shape in their own place, separate ones at the front.
   std::size_t dim = 0;
   std::size_t first = 0;
   std::size_t next = 0;
@@ -111,7 +111,7 @@ std::vector<at::Tensor> index_shape(const Call& call) {
   return {call.input(0).new_empty(sizes)};
 }
 
-// A mask of the whole tensor, and one value for all: element by element.
+// Returns true for one value and a mask of the whole tensor, which works element by element.
 bool fills_where_masked(const Call& call) {
   return call.num_inputs() == 3 && is_mask(call.input(1)) &&
          call.input(1).sizes() == call.input(0).sizes() && call.input(2).numel() == 1;
@@ -129,7 +129,7 @@ Indices index_put_indices(const Call& call) {
   for (const std::string& letters : it.of_indices) {
     terms.inputs.push_back({std::string(letters.size(), '.')});
   }
-  // Values are broadcast from the end to what reading would give.
+  // Values are broadcast from the right to the shape that reading would give.
   std::string letters = it.of_result;
   for (char& letter : letters) {
     if (it.of_self.find(letter) == std::string::npos) letter = '.';
@@ -141,7 +141,7 @@ Indices index_put_indices(const Call& call) {
   return {.terms = terms, .together = {0, values}};
 }
 
-// take: places in the flattened tensor.
+// take reads at positions in the flattened tensor.
 Indices take_indices(const Call& call) {
   const std::string letters = letters_for(call.input(1).dim());
   return {{.inputs = {{std::string(static_cast<std::size_t>(call.input(0).dim()), '.')}, {letters}},
@@ -169,7 +169,7 @@ void take_backward(LocalCall& call) {
   call.give({result});
 }
 
-// Elements of both in the order of the flattened result: not cut.
+// These operators use elements in the order of the flattened tensor, so nothing is sharded.
 std::vector<at::Tensor> broadcast_shape(const Call& call) {
   if (call.is_in_place()) return {call.input(0)};
   return {call.input(0).new_empty(at::infer_size(call.input(0).sizes(), call.input(1).sizes()))};
@@ -183,7 +183,7 @@ std::vector<at::Tensor> masked_scatter_backward_shape(const Call& call) {
   return {call.input(0).new_empty(call.integers(2))};
 }
 
-// Each element by itself against values that are whole.
+// isin compares each element with values that are whole.
 Indices isin_indices(const Call& call) {
   Indices indices;
   for (int i = 0; i < call.num_inputs(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that put tensors together, repeat or rearrange them: cut along every dim that they hand
-// on as it is.
+// Rules of operators that join, repeat or rearrange tensors. Every dim that passes unchanged may be
+// sharded.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/shapes/recut.h>
 #include <trireme/tensor/rules/strategies/across.h>
@@ -28,7 +28,7 @@ std::int64_t dim_argument(const Call& call, std::int64_t num_dims, const char* n
   return wrapped_dim(call.integer(call.position(name)), num_dims);
 }
 
-// Tensors of one dim without elements may stand beside those of any shape: they count as nothing.
+// cat accepts tensors of one dim without elements beside any others; they have no letters.
 Indices cat_indices(const Call& call) {
   const std::int64_t num_dims = call.output(0).dim();
   const std::string letters = letters_except(num_dims, {dim_argument(call, num_dims)});
@@ -50,7 +50,7 @@ Indices stack_indices(const Call& call) {
   return indices;
 }
 
-// Every part of a dim that is not split.
+// The results of a split have the letters of the dims that are not split.
 Indices split_indices(const Call& call) {
   const std::int64_t num_dims = call.input(0).dim();
   Indices indices = {same_letters(call, letters_except(num_dims, {dim_argument(call, num_dims)}))};
@@ -71,14 +71,14 @@ Indices repeat_indices(const Call& call) {
                     .linear = {0}}};
 }
 
-// Operators of one tensor that rearrange the dims of an argument; without it, all.
+// Rules of operators that rearrange the dims named by an argument.
 Rule rearranging(const char* dims_argument) {
   return einsum_rule(
       [dims_argument](const Call& call) {
         const std::int64_t num_dims = call.input(0).dim();
         const std::vector<std::int64_t> given = call.integers(call.position(dims_argument));
         std::vector<std::int64_t> dims(given);
-        // A roll without dims is one of the flattened tensor.
+        // A roll without dims is a roll of the flattened tensor.
         if (given.empty() && call.name() == "aten::roll") dims = dims_of({}, num_dims);
         Indices indices = {same_letters(call, letters_except(num_dims, dims))};
         indices.terms.linear = {0};
@@ -95,7 +95,7 @@ std::vector<at::Tensor> rotated_shape(const Call& call) {
   return {is_turned ? call.input(0).transpose(dims[0], dims[1]) : call.input(0)};
 }
 
-// The part's own diagonal is that of the whole, seen from its first element.
+// Returns the number of the diagonal relative to the first element of this rank's part.
 std::int64_t local_diagonal(c10::IntArrayRef sizes, const Layout& layout,
                             c10::IntArrayRef coordinate, std::int64_t diagonal) {
   const auto extents = local_extents(sizes, layout, coordinate);
@@ -135,7 +135,8 @@ void trace_of_part(LocalCall& call) {
                  : at::diagonal(local, diagonal).sum().to(call.call().output(0).scalar_type())});
 }
 
-// A matrix of each vector along the last dim: the two dims of the matrix are not cut.
+// diag_embed makes a matrix of each vector along the last dim. The dims of the matrix are not
+// sharded.
 Indices diag_embed_indices(const Call& call) {
   const std::int64_t num_dims = call.output(0).dim();
   const std::int64_t first = dim_argument(call, num_dims, "dim1");
@@ -147,7 +148,7 @@ Indices diag_embed_indices(const Call& call) {
   return {.terms = {.inputs = {{leading + "."}}, .outputs = {{letters}}, .linear = {0}}};
 }
 
-// The gradient of a diagonal has its other dims in order, the diagonal last.
+// Returns the letters of a diagonal: the other dims in order, and then the diagonal.
 std::string without_diagonal(const Call& call, const std::string& letters) {
   const auto num_dims = static_cast<std::int64_t>(letters.size());
   const std::int64_t first = dim_argument(call, num_dims, "dim1");
@@ -196,7 +197,7 @@ Indices select_scatter_indices(const Call& call) {
           .together = {0, 1}};
 }
 
-// The gradient of windows: their elements are its last dim.
+// The gradient of unfold has the elements of a window as its last dim.
 Indices unfold_backward_indices(const Call& call) {
   const std::int64_t num_dims = call.output(0).dim();
   const std::string letters = letters_except(num_dims, {dim_argument(call, num_dims)});
@@ -207,7 +208,7 @@ std::vector<at::Tensor> of_input_sizes(const Call& call) {
   return {call.input(0).new_empty(call.integers(1))};
 }
 
-// A product along one dim of three numbers.
+// cross is a product along one dim of three elements.
 Indices cross_indices(const Call& call) {
   const std::int64_t num_dims = call.output(0).dim();
   Indices indices = {same_letters(call, letters_except(num_dims, {dim_argument(call, num_dims)}))};

@@ -17,19 +17,19 @@
 namespace trireme::tensor {
 namespace {
 
-// What of one dim goes where: stretches of the longer side of the operator, which every rank along
-// the axis has a part of each of.
+// How ranges of one dim are taken from other ranges of it. Offsets count along the longer side of
+// the operator. Every rank along the axis has a part of each range.
 struct Recut {
   int dim = 0;
   std::vector<Extent> from, to;
-  bool leaves_gaps = false;  ///< zeros in the result
+  bool leaves_gaps = false;  ///< elements of the result outside all ranges are zeros
 };
 
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// Consecutive stretches as long as the tensors are.
+// Returns consecutive ranges of the lengths of the tensors.
 std::vector<Extent> in_a_row(c10::ArrayRef<at::Tensor> tensors, int dim) {
   std::vector<Extent> stretches;
   std::int64_t offset = 0;
@@ -40,14 +40,14 @@ std::vector<Extent> in_a_row(c10::ArrayRef<at::Tensor> tensors, int dim) {
   return stretches;
 }
 
-// The stretch of `length` elements that slice takes of `size`.
+// Returns the range of `length` elements that a slice takes from `size`.
 Extent slice_of(const Call& call, std::int64_t size, std::int64_t length) {
   const int position = call.position("start");
   const std::int64_t given = call.is_none(position) ? 0 : call.integer(position);
   return {std::clamp<std::int64_t>(given < 0 ? given + size : given, 0, size), length};
 }
 
-// The longer side is the input, but for what puts together.
+// The longer side is the output of an operator that joins, and the input of any other.
 Recut recut_of(const Call& call) {
   const bool joins = is_one_of(call.name(), {"aten::cat", "aten::slice_backward"});
   const at::Tensor& longer = joins ? call.output(0) : call.input(0);
@@ -70,19 +70,21 @@ Recut recut_of(const Call& call) {
   return recut;
 }
 
-// A piece that one rank has of a stretch and another needs of one.
+// A piece of a range on one rank that another rank needs for a range of the result.
 struct Piece {
-  std::size_t from, to;        // numbers of the stretches
-  std::int64_t begin_in_from;  // in the parts that the two ranks have
-  std::int64_t begin_in_to;
+  std::size_t from, to;        // indices of the ranges
+  std::int64_t begin_in_from;  // offset in the part of the sender
+  std::int64_t begin_in_to;    // offset in the part of the receiver
   std::int64_t size;
 };
 
+// Returns the part of a range that a rank holds.
 Extent part_on(const Extent& stretch, std::int64_t ranks, std::int64_t rank) {
   const Extent part = part_of(stretch.size, ranks, rank);
   return {stretch.offset + part.offset, part.size};
 }
 
+// Returns the pieces that `sender` has and `receiver` needs.
 std::vector<Piece> pieces_between(const Recut& recut, std::int64_t ranks, std::int64_t sender,
                                   std::int64_t receiver) {
   std::vector<Piece> pieces;
@@ -105,7 +107,8 @@ std::int64_t size_of(const std::vector<Piece>& pieces) {
   return size;
 }
 
-// Of what a rank sends to another, the same for all: 0 where nothing has to move.
+// Returns the size of the largest message between two ranks, which is the same on all ranks; 0 if
+// nothing has to be sent.
 std::int64_t slot_of(const Recut& recut, std::int64_t ranks) {
   std::int64_t slot = 0;
   for (std::int64_t sender = 0; sender < ranks; ++sender) {
@@ -117,7 +120,8 @@ std::int64_t slot_of(const Recut& recut, std::int64_t ranks) {
   return slot;
 }
 
-// Copies what lies in a slot in the order of pieces to the results, or out of the inputs to it.
+// Copies pieces between a slot of a buffer and tensors: from the slot into the results if
+// `is_arriving`, otherwise from the inputs into the slot.
 void copy_pieces(const std::vector<Piece>& pieces, const std::vector<at::Tensor>& tensors,
                  const at::Tensor& slot, int dim, bool is_arriving) {
   std::int64_t place = 0;
@@ -132,6 +136,8 @@ void copy_pieces(const std::vector<Piece>& pieces, const std::vector<at::Tensor>
   }
 }
 
+// Carries out a recut: copies the pieces that stay on this rank, and exchanges the others in one
+// all-to-all of equal slots.
 std::vector<at::Tensor> execute(const Recut& recut, const std::vector<at::Tensor>& inputs,
                                 const comm::Group& group) {
   const std::int64_t ranks = group.size();
@@ -150,7 +156,7 @@ std::vector<at::Tensor> execute(const Recut& recut, const std::vector<at::Tensor
         .copy_(inputs[piece.from].narrow(recut.dim, piece.begin_in_from, piece.size));
   }
   const std::int64_t slot = slot_of(recut, ranks);
-  std::vector<std::int64_t> rows = {ranks, slot};  // of other dims
+  std::vector<std::int64_t> rows = {ranks, slot};  // followed by the other dims
   for (std::int64_t dim = 0; dim < first.dim(); ++dim) {
     if (dim != recut.dim) rows.push_back(first.size(dim));
   }
@@ -169,7 +175,7 @@ std::vector<at::Tensor> execute(const Recut& recut, const std::vector<at::Tensor
   return results;
 }
 
-// The axis that cuts the dim of the recut.
+// Returns the axis that shards the dim of the recut.
 int axis_of(const Layout& input, int dim) { return input.axes_of(dim)[0]; }
 
 void run(LocalCall& call) {
@@ -195,7 +201,7 @@ bool has_step(const Call& call) {
   return position >= 0 && call.integer(position) != 1;
 }
 
-// Whether this axis alone cuts that dim of an input, or may.
+// Returns true if this axis alone shards that dim of an input, or could.
 bool can_cut(const AxisCall& axis, int input, int dim) {
   const Placement& current = axis.layouts[static_cast<std::size_t>(input)][axis.axis];
   const std::int64_t parts = axis.parts(input, dim);
@@ -206,7 +212,7 @@ void add_recut(const AxisCall& axis, std::vector<Strategy>& strategies) {
   const Call& call = axis.call;
   if (axis.ranks == 1 || has_step(call) || call.num_outputs() == 0) return;
   for (const at::Tensor& input : call.inputs()) {
-    // cat takes tensors without elements of any shape, and of other dtypes than its result.
+    // cat accepts tensors without elements of any shape, and of other dtypes than its result.
     if (input.dim() == 0 || input.dim() != call.input(0).dim()) return;
     if (input.scalar_type() != call.output(0).scalar_type()) return;
   }
@@ -225,7 +231,7 @@ void add_recut(const AxisCall& axis, std::vector<Strategy>& strategies) {
   strategies.push_back(std::move(strategy));
 }
 
-// The all-to-all of what is recut, of an input that one axis cuts.
+// Adds the all-to-all of a recut of an input that one axis shards.
 void add_exchange_of(const Recut& recut, const DecidedCall& call, int which,
                      std::vector<Exchange>& exchanges) {
   const Layout& input = call.inputs[static_cast<std::size_t>(which)];
@@ -250,7 +256,7 @@ void recut_exchanges(const DecidedCall& call, std::vector<Exchange>& exchanges) 
   add_exchange_of(recut_of(call.call), call, 0, exchanges);
 }
 
-// A dim of that size into `count` stretches.
+// Returns the recut of a dim of that size into `count` ranges.
 Recut into_stretches(std::int64_t size, int dim, int count) {
   Recut recut = {.dim = dim, .from = {{0, size}}, .to = {}};
   const std::int64_t length = size / count;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// as_strided: autograd regenerates views with it after in-place operations, in terms of the whole
-// tensor's strides. A cut dim of the whole is found again in the view as the dim that walks over
-// the same stretch of memory: itself, or what it was split into or merged with.
+// The rule of as_strided, with which autograd regenerates views after in-place operators, in
+// strides of the whole tensor. A sharded dim of the whole corresponds to the dim of the view that
+// covers the same range of memory: the dim itself, or what it was split into or merged with.
 #include <trireme/base/error.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/strategies/einsum_rule.h>
@@ -18,12 +18,12 @@ namespace {
 
 using Sizes = c10::SmallVector<std::int64_t, 5>;
 
-// Elements from the beginning of one index of a dim to that of the next, times its size: what the
-// dim and all within it span.
+// Returns the number of elements that a dim and all dims within it cover in memory.
 std::int64_t span_of(const at::Tensor& tensor, std::int64_t dim) {
   return tensor.stride(dim) * tensor.size(dim);
 }
 
+// Returns true if steps along the dim move in memory.
 bool moves(const at::Tensor& view, std::int64_t dim) {
   return view.size(dim) > 1 && view.stride(dim) > 0;
 }
@@ -32,7 +32,7 @@ std::int64_t offset_in(const at::Tensor& whole, const at::Tensor& view) {
   return view.storage_offset() - whole.storage_offset();
 }
 
-// Whether the view is of elements of a tensor without gaps.
+// Returns true if the view consists of elements of `whole`, and `whole` has no gaps.
 bool is_within(const at::Tensor& whole, const at::Tensor& view) {
   std::int64_t last = offset_in(whole, view);
   if (last < 0 || whole.numel() == 0 || view.numel() == 0) return false;
@@ -42,10 +42,11 @@ bool is_within(const at::Tensor& whole, const at::Tensor& view) {
   return last < whole.numel() && whole.is_non_overlapping_and_dense();
 }
 
-// The dim of the view that is cut where `dim` of the whole is cut into `parts`; -1 where no part of
-// the view is a view of a part. Steps of the view stay within what one index of the dims outside
-// spans, or are multiples of it; the largest of those within walks over all of it, and where it is
-// not the same dim, parts must be even.
+// Returns the dim of the view that is sharded if `dim` of the whole is sharded into `parts`; -1 if
+// no part of the view is a view of a part. Each step of the view either stays within the span of
+// one index of the outer dims, or is a multiple of this span. Of the dims that stay within, the
+// outermost must cover the whole span. If it is not the same dim as `dim`, both sizes must divide
+// by `parts`.
 int cut_of_strided(const at::Tensor& whole, const at::Tensor& view, std::int64_t dim,
                    std::int64_t parts) {
   const std::int64_t span = span_of(whole, dim);
@@ -69,8 +70,8 @@ int cut_of_strided(const at::Tensor& whole, const at::Tensor& view, std::int64_t
   return is_same || divides ? outermost : -1;
 }
 
-// What was elements apart in the whole, in a part of those sizes and strides: outside a dim that is
-// cut, everything is closer together.
+// Converts a distance in elements of the whole into one in a part of those sizes and strides.
+// Outside a sharded dim, elements of a part are closer together.
 std::int64_t in_part(std::int64_t distance, const at::Tensor& whole, c10::IntArrayRef sizes,
                      c10::IntArrayRef strides) {
   std::int64_t span = 1;
@@ -85,7 +86,7 @@ std::int64_t in_part(std::int64_t distance, const at::Tensor& whole, c10::IntArr
   return distance / span * span_of_part + distance % span;
 }
 
-// Where the view begins in a part: what is left of the distance is split among the dims.
+// Returns the offset of the view in a part: the offset in the whole is split among the dims.
 std::int64_t offset_in_part(const at::Tensor& whole, const at::Tensor& view, c10::IntArrayRef sizes,
                             c10::IntArrayRef strides) {
   std::int64_t offset = 0;
@@ -97,7 +98,8 @@ std::int64_t offset_in_part(const at::Tensor& whole, const at::Tensor& view, c10
   return offset;
 }
 
-// The part in the memory order of the whole: itself, unless it was gathered into memory of its own.
+// Returns the part in the memory order of the whole. It is copied only if it was gathered into
+// memory of another order.
 at::Tensor in_order(const at::Tensor& part, c10::IntArrayRef strides) {
   bool is_in_order = true;
   for (std::int64_t dim = 0; dim < part.dim(); ++dim) {
@@ -109,7 +111,7 @@ at::Tensor in_order(const at::Tensor& part, c10::IntArrayRef strides) {
   return at::empty_strided(part.sizes(), strides, part.options()).copy_(part);
 }
 
-// Does to the part what was done to the whole.
+// Takes the view of the local part that corresponds to the view of the whole.
 void take(LocalCall& call) {
   const at::Tensor& whole = call.call().input(0);
   const at::Tensor& view = call.call().output(0);
@@ -139,7 +141,8 @@ Strategy taken(const Call& call, Placement input, Placement output) {
   return strategy;
 }
 
-// A tensor that is moved for the call would come back with the shape that it had.
+// Throws unless the tensor can stay as it is: an in-place call must not change the shape of a
+// tensor that is redistributed for it, since it is redistributed back afterwards.
 void expect_no_move(const AxisCall& axis, const std::vector<Strategy>& strategies) {
   const Placement& current = axis.layouts[0][axis.axis];
   const bool stays = std::ranges::any_of(strategies, [&](const Strategy& strategy) {

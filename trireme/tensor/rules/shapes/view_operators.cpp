@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views: cut where every rank's part of the view is a view of its part; no communication.
+// Rules of views. A dim may stay sharded if every rank's part of the view is a view of its part; no
+// communication is needed then.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/shapes/recut.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
@@ -14,15 +15,15 @@
 namespace trireme::tensor {
 namespace {
 
-// Where each dim of the input is in the output; -1 where a cut of it cannot be kept.
+// The position of each dim of the input in the output; -1 if it cannot stay sharded.
 using DimMap = std::vector<int>;
 using MapDims = DimMap (*)(const AxisCall&);
 
-// Which partial results stay what they are in a view.
+// The Partial inputs that stay Partial in a view.
 enum class Partials {
-  kAll,   // it only rearranges
-  kSums,  // it is linear, but has another largest element
-  kNone,  // it reads the bits of elements otherwise
+  kAll,   // the view only rearranges elements
+  kSums,  // the view is linear but does not keep the order of elements
+  kNone,  // the view interprets the bits of elements in another way
 };
 
 void add_partials(const AxisCall& axis, Partials partials, std::vector<Strategy>& strategies) {
@@ -57,7 +58,7 @@ Rule mapped(MapDims map, Partials partials = Partials::kAll) {
           .family = "views"};
 }
 
-// Replaces the argument at `position` by the local sizes of the output.
+// Returns a rule that replaces the argument at `position` by the local sizes of the output.
 Rule sized(MapDims map, int position) {
   Rule rule = mapped(map);
   rule.local_arguments = [position](const Call& call, c10::ArrayRef<Layout> outputs,
@@ -79,7 +80,7 @@ DimMap map_view(const AxisCall& axis) {
   return map;
 }
 
-// The local part may have other strides than the whole: _reshape_alias is told global ones.
+// _reshape_alias is given strides of the whole tensor, which a local part may not have.
 void reshape_alias(LocalCall& call) {
   const std::vector<std::int64_t> sizes = call.argument(1).toIntVector();
   call.give({at::reshape(call.tensor(0), sizes)});
@@ -113,7 +114,7 @@ DimMap map_permute(const AxisCall& axis) {
   return map;
 }
 
-// All dims but the one at the argument `dim`, which stays where it is.
+// Maps all dims to themselves, except the dim of the argument `dim`.
 DimMap map_except(const AxisCall& axis) {
   DimMap map = identity(axis.call);
   if (!map.empty())
@@ -121,7 +122,7 @@ DimMap map_except(const AxisCall& axis) {
   return map;
 }
 
-// All dims but the one that is taken away.
+// Maps all dims except the one that is removed.
 DimMap map_select(const AxisCall& axis) {
   const int dim = dim_argument(axis.call, axis.call.position("dim"));
   DimMap map = identity(axis.call);
@@ -170,7 +171,7 @@ DimMap map_squeeze(const AxisCall& axis) {
   return map;
 }
 
-// A part may have size one where the whole has not.
+// Squeezes the dims that have size one in the whole tensor; others may have size one in a part.
 void squeeze(LocalCall& call) {
   const at::Tensor local = call.tensor(0);
   const std::vector<std::int64_t> dims = squeezed_dims(call.call());
@@ -220,14 +221,14 @@ DimMap map_but_last(const AxisCall& axis) {
   return map;
 }
 
-// As another dtype: elements of another size regroup those of the last dim.
+// As another dtype, elements of another size regroup the elements of the last dim.
 DimMap map_retyped(const AxisCall& axis) {
   const bool has_same_size =
       axis.call.input(0).element_size() == axis.call.output(0).element_size();
   return has_same_size ? identity(axis.call) : map_but_last(axis);
 }
 
-// The gradient of a view that left something out: zeros of the shape before, told by its sizes.
+// The gradient of a slice is zero outside it, and is given the sizes of the input.
 DimMap map_slice_backward(const AxisCall& axis) {
   DimMap map = identity(axis.call);
   const int dim = static_cast<int>(wrapped_dim(axis.call.integer(2), axis.call.output(0).dim()));
@@ -248,7 +249,7 @@ Rule with_kernel(Rule rule, LocalKernel kernel) {
   auto strategies = rule.strategies;
   rule.strategies = [strategies, kernel](const AxisCall& axis, std::vector<Strategy>& all) {
     strategies(axis, all);
-    // Gathered it needs the kernel as well: the arguments speak of the whole tensor's strides.
+    // A replicated input needs the kernel too: the arguments refer to strides of the whole tensor.
     all.push_back(alike(axis.call, Replicate{}, Replicate{}));
     for (Strategy& strategy : all) strategy.kernel = kernel;
   };

@@ -6,6 +6,7 @@
 namespace trireme::tensor {
 
 Axes axes_that_cut(const Layout& layout, c10::IntArrayRef dims) {
+  // FlatShard is not among them: it shards no dim.
   Axes axes;
   const auto placements = layout.placements();
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
@@ -19,6 +20,7 @@ Axes axes_that_cut(const Layout& layout, c10::IntArrayRef dims) {
 
 at::Tensor reduced_across(const at::Tensor& tensor, const DeviceMesh& mesh, c10::ArrayRef<int> axes,
                           comm::ReduceOp op, std::string_view label) {
+  // One collective after the other: each axis reduces what the axes before it have reduced.
   at::Tensor reduced = tensor.contiguous();
   for (const int axis : axes) comm::all_reduce(reduced, mesh.group(axis), op, label);
   return reduced;
@@ -112,6 +114,7 @@ void place(Strategy& strategy, const Call& call, std::string_view argument_name,
 }
 
 Placement placed_along(const at::Tensor& input, c10::IntArrayRef result_sizes, std::int64_t dim) {
+  // Broadcasting aligns dims at the right, so the input may have fewer.
   const std::int64_t own = dim - (static_cast<std::int64_t>(result_sizes.size()) - input.dim());
   const bool has_dim = own >= 0 && input.size(own) == result_sizes[static_cast<std::size_t>(dim)];
   return has_dim ? Placement(Shard{static_cast<int>(own)}) : Placement(Replicate{});

@@ -8,6 +8,7 @@
 namespace trireme::tensor {
 namespace {
 
+// Returns the size of an index: the largest among the inputs, since others may be broadcast.
 std::int64_t extent_of(const Call& call, const Contraction& contraction, char letter) {
   std::int64_t extent = 1;
   const auto look = [&](const Term& term, const at::Tensor& tensor) {
@@ -22,7 +23,7 @@ std::int64_t extent_of(const Call& call, const Contraction& contraction, char le
   return extent;
 }
 
-// The dim of `tensor` that is the index; -1 where it has not got it or is broadcast along it.
+// Returns the dim of `tensor` that has the index; -1 if it has none or is broadcast along it.
 int dim_of(const Term& term, const at::Tensor& tensor, char letter, std::int64_t extent) {
   const std::size_t dim = term.letters.find(letter);
   if (dim == std::string::npos || !tensor.defined()) return -1;
@@ -33,6 +34,7 @@ bool is_one_of(const std::vector<int>& list, int value) {
   return std::ranges::find(list, value) != list.end();
 }
 
+// Returns the strategy that shards one index.
 Strategy cut(const Call& call, const Contraction& contraction, char letter) {
   const std::int64_t extent = extent_of(call, contraction, letter);
   Strategy strategy;
@@ -67,6 +69,7 @@ Strategy cut(const Call& call, const Contraction& contraction, char letter) {
   return strategy;
 }
 
+// Returns the strategy in which one linear input is Partial.
 Strategy partial_in(const Call& call, const Contraction& contraction, int which) {
   Strategy strategy;
   for (int i = 0; i < call.num_inputs(); ++i) {

@@ -13,7 +13,8 @@ bool is_one_of(const std::vector<int>& list, int value) {
   return std::ranges::find(list, value) != list.end();
 }
 
-// Sums of values rounded to another type are not the rounded sum.
+// Returns true if no output has another dtype than these inputs. A sum of values that were rounded
+// to another dtype is not the rounded sum.
 bool keeps_type(const Call& call, const std::vector<int>& inputs) {
   return std::ranges::all_of(inputs, [&](int input) {
     const at::ScalarType type = call.input(input).scalar_type();
@@ -33,7 +34,7 @@ Strategy partial_together(const Call& call, const std::vector<int>& together) {
   return strategy;
 }
 
-// Whether some rank may hold nothing of an input under that strategy.
+// Returns true if some rank may hold nothing of an input under that strategy.
 bool may_be_empty(const Strategy& strategy, const AxisCall& axis) {
   const std::int64_t most_parts = axis.layouts[0].mesh().size();
   for (int i = 0; i < axis.call.num_inputs(); ++i) {
@@ -43,11 +44,12 @@ bool may_be_empty(const Strategy& strategy, const AxisCall& axis) {
   return false;
 }
 
-// What an operator writes into keeps its layout.
+// A tensor that the operator writes to must keep its layout.
 bool is_possible(const Strategy& strategy, const Call& call) {
   return !call.is_in_place() || strategy.inputs.front() == strategy.outputs.front();
 }
 
+// Lets inputs keep their placement along this axis if the call does not read their values.
 void leave_as_they_are(Strategy& strategy, const AxisCall& axis, const Indices& indices) {
   for (int i = 0; i < axis.call.num_inputs(); ++i) {
     const auto index = static_cast<std::size_t>(i);
@@ -73,6 +75,7 @@ Rule einsum_rule(std::function<Indices(const Call&)> indices_of, const char* fam
     if (!indices.together.empty() && keeps_type(call, indices.together)) {
       made.push_back(partial_together(call, indices.together));
     }
+    // The general strategy that replicates everything would also gather inputs that are not read.
     if (!indices.unread.empty() || !indices.shape_only.empty()) {
       Strategy& whole = made.emplace_back();
       whole.inputs.assign(static_cast<std::size_t>(call.num_inputs()), Placement(Replicate{}));
@@ -164,6 +167,7 @@ c10::SmallVector<std::int64_t, 5> local_output_sizes(const LocalCall& call, int 
 at::Tensor output_of_empty_part(LocalCall& call, int output) {
   const at::Tensor& global = call.call().output(output);
   if (!global.defined()) return {};
+  // Several Partials of one layout commute, so any of them gives the neutral value.
   PartialOp op = PartialOp::kSum;
   for (const Placement& placement : call.output_layout(output).placements()) {
     if (placement.is_partial()) op = placement.op();

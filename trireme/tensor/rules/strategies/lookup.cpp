@@ -26,7 +26,7 @@ LocalIndex local_index(const LocalCall& call, const at::Tensor& index, std::int6
   const c10::IntArrayRef sizes = call.input_sizes(0);
   const std::int64_t size = sizes[static_cast<std::size_t>(dim)];
   if (index.is_cpu() && index.numel() > 0) {
-    // The part would not notice: what it has not got it takes for another rank's.
+    // The local lookup would not notice: it takes a value outside its part for another rank's.
     const auto [lowest, highest] = at::aminmax(index);
     TORCH_CHECK_INDEX(lowest.item<std::int64_t>() >= 0 && highest.item<std::int64_t>() < size,
                       call.call().name(), ": index out of range for dim ", dim, " of size ", size);

@@ -21,6 +21,7 @@ c10::IValue as_list(c10::IntArrayRef sizes) {
 }
 
 c10::SmallVector<std::int64_t, 5> dense_strides(c10::IntArrayRef strides, c10::IntArrayRef sizes) {
+  // Sorts dims by stride. Dims of equal stride (size one, or expanded) keep their order.
   std::vector<std::size_t> inner_first(sizes.size());
   std::iota(inner_first.begin(), inner_first.end(), std::size_t{0});
   std::ranges::stable_sort(inner_first, [&](std::size_t a, std::size_t b) {

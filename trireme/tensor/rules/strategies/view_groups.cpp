@@ -6,7 +6,7 @@
 namespace trireme::tensor {
 namespace {
 
-// Moves over one dim; returns the product with its size.
+// Moves over one dim and returns the product including its size.
 std::int64_t take(c10::ArrayRef<std::int64_t> sizes, std::size_t& next, std::vector<int>& dims,
                   std::int64_t product) {
   const std::int64_t size = sizes[next];
@@ -15,11 +15,12 @@ std::int64_t take(c10::ArrayRef<std::int64_t> sizes, std::size_t& next, std::vec
   return product * size;
 }
 
+// Skips dims of size one.
 void pass_ones(c10::ArrayRef<std::int64_t> sizes, std::size_t& next) {
   while (next < sizes.size() && sizes[next] == 1) ++next;
 }
 
-// Dims of size one are cut only between ones: the same position from the nearest side.
+// A dim of size one can only be matched if the view does not change the sizes.
 int cut_of_one(c10::ArrayRef<std::int64_t> from, c10::ArrayRef<std::int64_t> to, int dim) {
   return from == to ? dim : -1;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the dims of a tensor become those of a view of the same elements.
+// How the dims of a tensor are related to the dims of a view of it.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -9,20 +9,22 @@
 
 namespace trireme::tensor {
 
-/// Neighbouring dims that together are neighbouring dims of the view: both multiply to the same.
+/// Neighbouring dims of the tensor and neighbouring dims of the view that hold the same elements:
+/// the products of their sizes are equal.
 struct ViewGroup {
+  // Dims of the tensor, and dims of the view.
   std::vector<int> from;
   std::vector<int> to;
 };
 
-/// The smallest groups, in order. Dims of size one belong to no group. Empty where there are no
-/// elements, for then nothing says which dims belong together.
+/// Returns the smallest groups in order. Dims of size one belong to no group. Empty for a tensor
+/// without elements, whose sizes do not tell which dims belong together.
 std::vector<ViewGroup> view_groups(c10::ArrayRef<std::int64_t> from,
                                    c10::ArrayRef<std::int64_t> to);
 
-/// The dim of the view that is cut where `dim` is cut into `parts` parts, such that every rank's
-/// part of the view is a view of its part; -1 where there is none. That is the outermost dim of a
-/// group when both sides' sizes divide by `parts`, or when it is the same dim on both sides.
+/// Returns the dim of the view that is sharded if `dim` is sharded into `parts`. Every rank's part
+/// of the view is then a view of its part. Returns -1 if there is none. It is the outermost dim of
+/// a group if the sizes on both sides divide by `parts`, or if both dims have the same size.
 int cut_of_view(c10::ArrayRef<std::int64_t> from, c10::ArrayRef<std::int64_t> to, int dim,
                 std::int64_t parts);
 
