@@ -18,7 +18,7 @@ using VisitTensor = std::function<void(const at::Tensor&)>;
 void for_each_trained(const torch::optim::Optimizer& optimizer, const VisitTensor& visit);
 
 /// The given one, or what layouts say of gradients that are distributed. Throws UsageError where
-/// these are on two meshes.
+/// these are on two meshes, and where the given one has no parts and the optimizer steps some.
 Sharing complete_sharing(const Sharing& given, const torch::optim::Optimizer& optimizer);
 
 /// Calls visit(gradient) for each that this rank is to count. Collective where one is a sum over a

@@ -19,7 +19,8 @@ namespace trireme {
 
 /// Which ranks have what of an optimizer's tensors. By default every rank has all of plain ones,
 /// and of distributed ones what their layouts say, on one mesh. Parallelized gives that of its
-/// plan.
+/// plan, and Pipeline that of its stages; functions of an optimizer that steps slices (ZeRO) or
+/// parameters of a pipeline throw UsageError without it.
 struct Sharing {
   comm::Group group = comm::Group::self();
   /// Whether this rank counts what it has of a parameter though it is not rank 0, which counts all
