@@ -22,6 +22,7 @@ namespace trireme::checkpoint {
 namespace {
 
 comm::Group duplicate(const comm::Group& group) {
+  comm::check_given(group, "AsyncSaver");
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return group.size() == 1 ? comm::Group::self() : group.subgroup(ranks);

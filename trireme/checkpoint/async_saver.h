@@ -32,7 +32,8 @@ struct AsyncOptions {
 /// Thread-safety: none; the thread that writes is its own.
 class AsyncSaver {
  public:
-  /// Collective: makes a group of its own for the writing thread.
+  /// Makes a group of its own for the writing thread. Throws UsageError for an empty group.
+  /// Collective.
   explicit AsyncSaver(const comm::Group& group, AsyncOptions options = {});
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;

@@ -67,7 +67,8 @@ std::filesystem::path save(const SaveOptions& options, const torch::nn::Module& 
 /// size of those that are replicated; rank 0 makes the folder, writes the index and publishes.
 /// Every rank must see the folder. Collective, blocking; every rank returns the path. Where one
 /// rank fails, all throw the same CheckpointError that names it, and nothing is published. What of
-/// earlier checkpoints cannot be removed afterwards is a warning on standard error.
+/// earlier checkpoints cannot be removed afterwards is a warning on standard error. Throws
+/// UsageError for an empty group.
 std::filesystem::path save_parts(const SaveOptions& options, const std::vector<TensorPart>& parts,
                                  const State& state, const comm::Group& group);
 

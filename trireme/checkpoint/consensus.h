@@ -13,7 +13,7 @@ namespace trireme::checkpoint {
 
 /// Runs `work` on every rank and returns what each returned, by rank. Where it throws on one, all
 /// throw a CheckpointError: `rank <r> <action>: <message>`. In a group of one, the exception itself
-/// comes out. Collective, blocking.
+/// comes out. Throws UsageError for an empty group. Collective, blocking.
 std::vector<std::string> agree(const comm::Group& group, std::string_view action,
                                const std::function<std::string()>& work);
 
