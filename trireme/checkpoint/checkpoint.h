@@ -43,7 +43,8 @@ struct SaveOptions {
   std::int64_t keep_best = 0;
   bool higher_is_better = false;
   std::chrono::minutes keep_every{0};
-  /// How good the checkpoint is, for keep_best: an evaluation's loss, say.
+  /// How good the checkpoint is, for keep_best: an evaluation's loss, say. It may be infinite; what
+  /// is not a number counts as none.
   std::optional<double> score{};
   /// Parameters and buffers that are not saved, by patterns of their names as fnmatch has them:
   /// `rotary.*`, say, for what the constructor computes. Loading leaves them as they are. A pattern
