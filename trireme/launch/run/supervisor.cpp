@@ -282,8 +282,7 @@ void Supervisor::handle_stop_request(int signal) {
     return kill_all();
   }
   stop_signal_ = signal;
-  // The terminal has shown `^C`.
-  if (signal == SIGINT && consoles_.error.is_terminal()) consoles_.error.write("\n");
+  if (signal == SIGINT) consoles_.error.leave_line();  // the terminal has shown `^C`
   say(join_message("got ", describe_signal(signal), ", ending ",
                    describe_count(count_running(), "rank"),
                    signal == SIGINT ? "; once more kills at once" : ""));

@@ -31,6 +31,8 @@ class Console {
   bool is_amid_line() const { return is_terminal_ && last_ != '\n'; }
   /// Another stream has ended the line on the same terminal.
   void begin_line() { last_ = '\n'; }
+  /// The terminal shows something behind what was written, such as `^C`.
+  void leave_line() { last_ = ' '; }
   /// The errno value by which text was lost that somebody may wait for; 0 where none was.
   int lost_by() const { return lost_by_; }
   bool is_empty() const { return written_ == queue_.size(); }
