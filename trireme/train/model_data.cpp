@@ -116,10 +116,11 @@ data::DataLoader Model::Impl::part_of(const data::DataLoader& data,
 
 // Ranks that work on one part of the data and read different rows would compute with halves of two
 // batches, and nothing else would tell.
-void Model::Impl::check_same_batch(const data::Batch& batch) const {
+void Model::Impl::check_same_batch(const std::optional<data::Batch>& batch) const {
+  const std::string own = batch ? describe(*batch) : std::string("    none\n");
   std::vector<std::string> all;
   for (const comm::Group& group : peers()) {
-    for (std::string& text : comm::all_gather_text(describe(batch), group)) {
+    for (std::string& text : comm::all_gather_text(own, group)) {
       all.push_back(std::move(text));
     }
   }
