@@ -24,11 +24,12 @@ namespace trireme::launch {
 ///   - mpirun on one host, without an address: a file of this user's under the temporary directory,
 ///   named by user and job.
 /// Where the identity has a secret, values in a store that is reached over a network are sealed
-/// (sealed_store.h). Keys are kept apart from those of other users of the store, and of earlier
-/// attempts of a launcher that restarts its ranks (`attempt`: TORCHELASTIC_RESTART_COUNT). Blocking
-/// up to `timeout`. Throws ConfigError where the variables do not suffice, the file is another
-/// user's or the port is taken (naming the process that holds it where it can be told), CommError
-/// where the server cannot be reached in time.
+/// (sealed_store.h); without one rank 0 warns where other hosts can reach the store. Keys are kept
+/// apart from those of other users of the store, and of earlier attempts of a launcher that
+/// restarts its ranks (`attempt`: TORCHELASTIC_RESTART_COUNT). Blocking up to `timeout`. Throws
+/// ConfigError where the variables do not suffice, the file is another user's or the port is taken
+/// (naming the process that holds it where it can be told), CommError where the server cannot be
+/// reached in time.
 c10::intrusive_ptr<c10d::Store> make_store(const Identity& identity, std::int64_t attempt,
                                            std::chrono::milliseconds timeout);
 
