@@ -50,8 +50,7 @@ void add_options(CLI::App& app, Options& options) {
 data::DataLoader images(const Options& options, data::Split split) {
   const auto all = data::mnist(options.folder, split);
   data::DataLoader loader(examples::first_samples(all, options.limit));
-  if (split == data::Split::kTrain)
-    loader.shuffle(1).map("image", data::random_horizontal_flip());
+  if (split == data::Split::kTrain) loader.shuffle(1).map("image", data::random_horizontal_flip());
   loader.map("image", data::rescale(1 / 255.0)).map("image", data::normalize({0.2860}, {0.3530}));
   return loader;
 }

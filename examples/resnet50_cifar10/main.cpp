@@ -49,8 +49,8 @@ data::DataLoader images(const Options& options, data::Split split, const trireme
         .repeat(options.repeat);
   } else {
     loader.shard({.index = world.rank,
-                    .count = world.size,
-                    .remainder = data::Remainder::kUneven});  // no image counts twice
+                  .count = world.size,
+                  .remainder = data::Remainder::kUneven});  // no image counts twice
   }
   loader.map("image", data::resize(options.image_size, options.image_size))
       .map("image", data::rescale(1 / 255.0));

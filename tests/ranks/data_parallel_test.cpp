@@ -535,6 +535,40 @@ struct Warnings : c10::WarningHandler {
   std::string all;
 };
 
+// Ranks that read the same rows take all the time of several ranks for the work of one.
+TEST_P(EveryZeroLevel, WarnsWhereAllRanksTrainOnTheSameRows) {
+  const c10::WarningUtils::WarnAlways always;
+  for (const std::int64_t micro_batches : {1, 2}) {
+    for (const bool differ : {false, true}) {
+      run_ranks(3, [&](const Group& group) {
+        Warnings warnings;
+        const c10::WarningUtils::WarningHandlerGuard noticing(&warnings);
+        test::Net net = make_net(1);
+        torch::optim::SGD optimizer(net->parameters(), 0.05);
+        Parallelized parallelized =
+            parallelize(*net, {.micro_batches = micro_batches, .zero_level = GetParam()}, group);
+        parallelized.shard(optimizer);
+        for (int step = 0; step < 3; ++step) {
+          optimizer.zero_grad();
+          for (int i = 0; i < micro_batches; ++i) {
+            // Once may be chance.
+            const bool is_same = !differ || step == 0;
+            loss_of(net, make_batch(step, is_same ? 0 : group.rank())).backward();
+          }
+          optimizer.step();
+        }
+        if (differ || group.rank() > 0) {
+          EXPECT_EQ(warnings.all, "");
+        } else {
+          EXPECT_THAT(warnings.all, AllOf(HasSubstr("the 3 ranks along data have computed the same "
+                                                    "gradients in their first two steps"),
+                                          HasSubstr("data_part(plan, group)")));
+        }
+      });
+    }
+  }
+}
+
 // Which parameters were used travels in the last bucket, here as complex numbers: to read them from
 // it cast complex values to real, with a warning.
 TEST(DataParallel, TrainsComplexParametersWithoutAWarning) {

@@ -195,5 +195,19 @@ TEST_P(Differentiable, GivesAContrastiveLossTheGradientsOfOneProcess) {
   });
 }
 
+// The sum used to be infinite.
+TEST_P(Differentiable, AveragesHalfPrecisionWhoseSumItCannotHold) {
+  run_ranks(2, [](const Group& group) {
+    const torch::Tensor own = torch::full({2, 3}, 40000 + 64 * group.rank(), torch::kHalf);
+    const torch::Tensor input = own.clone().requires_grad_();
+    const torch::Tensor all = functional::all_reduce(input, group, ReduceOp::kAverage);
+    const torch::Tensor part = functional::reduce_scatter(input, group, ReduceOp::kAverage);
+    EXPECT_TRUE(torch::equal(all, torch::full({2, 3}, 40032, torch::kHalf)));
+    EXPECT_TRUE(torch::equal(part, torch::full({1, 3}, 40032, torch::kHalf)));
+    (all.sum() + part.sum()).backward();
+    EXPECT_TRUE(torch::equal(input.grad(), torch::full({2, 3}, 1.5, torch::kHalf)));
+  });
+}
+
 }  // namespace
 }  // namespace trireme::comm

@@ -105,6 +105,19 @@ TEST(Horovod, WorksInPlaceOnTensorsOfOtherStrides) {
   });
 }
 
+// The sum used to be infinite.
+TEST(Horovod, AveragesHalfPrecisionWhoseSumItCannotHold) {
+  run_ranks(3, [](const Group& group) {
+    const torch::Tensor own = torch::full({5}, 40000 + 64 * group.rank(), torch::kHalf);
+    const torch::Tensor expected = torch::full({5}, 40064, torch::kHalf);
+    EXPECT_TRUE(torch::equal(hvd::allreduce(own, hvd::Average, group), expected));
+    const torch::Tensor with_gaps = torch::zeros({5, 2}, torch::kHalf).select(1, 0);
+    with_gaps.copy_(own);
+    hvd::allreduce_(with_gaps, hvd::Average, group);
+    EXPECT_TRUE(torch::equal(with_gaps, expected));
+  });
+}
+
 TEST(Horovod, RefusesTheAverageOfIntegers) {
   expect_usage_error(2, "average of Long", [](const Group& group) {
     hvd::allreduce(torch::ones(2, torch::kLong), hvd::Average, group);

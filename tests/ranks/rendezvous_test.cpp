@@ -10,7 +10,10 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <cstdint>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace trireme::launch {
 namespace {
@@ -183,6 +186,30 @@ TEST(MakeStore, NamesThePlaceThatCannotBeReached) {
   } catch (const CommError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("127.0.0.1:" + std::to_string(port)),
                                     HasSubstr("0.3 s"), HasSubstr("MASTER_ADDR")));
+  }
+}
+
+// Nobody was told that the store takes values from anybody.
+TEST(Store, WarnsWhereOtherHostsCanWriteToItWithoutASecret) {
+  for (const std::string address : {"127.0.0.1", "localhost", "0.0.0.0"}) {
+    for (const std::string secret : {"", "0123456789abcdef"}) {
+      Identity identity = identity_of(0, 2);
+      identity.launcher = "torchrun";
+      identity.master_address = address;
+      identity.master_port = listen_on(Reach::kLoopback, std::nullopt).port;
+      identity.secret = secret;
+      ::testing::internal::CaptureStderr();
+      const auto store = make_store(identity, 0, std::chrono::seconds(60));
+      const std::string said = ::testing::internal::GetCapturedStderr();
+      store->set("key", std::vector<std::uint8_t>{1});
+      EXPECT_EQ(store->get("key"), std::vector<std::uint8_t>{1});
+      if (address == "0.0.0.0" && secret.empty()) {
+        EXPECT_THAT(said, AllOf(HasSubstr("no TRIREME_SECRET is set"), HasSubstr("0.0.0.0:"),
+                                HasSubstr("openssl rand -hex 16")));
+      } else {
+        EXPECT_EQ(said, "");
+      }
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/optim/loss_scale.h>
+#include <trireme/optim/post_validation.h>
 #include <trireme/parallel/data_parallel.h>
 
 #include <gmock/gmock.h>
@@ -263,6 +264,14 @@ TEST_P(Sharded, RefusesFunctionsOfGradientsThatNoRankHasWhole) {
       EXPECT_FALSE(net->unused.grad().defined());
       net->zero_grad();  // leaves what the optimizer has
       EXPECT_FALSE(net->first->weight.grad().defined());
+      // Each rank used to find the norm of its own slices.
+      EXPECT_THAT(usage_error([&] { clip_by_global_norm(optimizer, 1e-3); }),
+                  HasSubstr("clip_by_global_norm(optimizer, max_norm, parallelized.sharing())"));
+      EXPECT_THAT(usage_error([&] { global_norm(optimizer, {.group = group}); }),
+                  HasSubstr("steps parts of a model"));
+      EXPECT_THROW(all_finite(optimizer), UsageError);
+      EXPECT_THROW(LossScale().unscale(optimizer), UsageError);
+      EXPECT_THROW(PostValidation(optimizer, {.max_norm = 1}).step(), UsageError);
       const double norm = clip_by_global_norm(optimizer, 1e-3, parallelized.sharing());
       EXPECT_GT(norm, 1e-3);
       EXPECT_LT(global_norm(optimizer, parallelized.sharing()), 1.1e-3);

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <tests/fake_device/device.h>
+#include <tests/ranks/checks.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/torch.h>
@@ -17,6 +18,8 @@
 namespace trireme::comm {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using trireme::testing::run_ranks;
 using namespace trireme::testing::fake;  // NOLINT(google-build-using-namespace)
@@ -201,6 +204,19 @@ TEST_F(ThreadsOnDevices, SendsFromAutogradThreads) {
       receive(gradient, 0, group);
       EXPECT_EQ(gradient.sum().item<float>(), 120);
     }
+  });
+}
+
+// The hint named no engine.
+TEST(SharedMemory, RefusesTensorsOnDevicesAndSaysWhatTakesThem) {
+  run_ranks(2, [](const Group& group) {
+    ASSERT_EQ(group.engine(), "shm");
+    const torch::Tensor here = torch::ones({2}, device(0));
+    const auto message = trireme::test::usage_error([&] { all_reduce(here, group); });
+    EXPECT_THAT(message,
+                AllOf(HasSubstr("was given a tensor on fake:0; engine shm of group "),
+                      HasSubstr("carries tensors on the CPU"), HasSubstr("pass tensor.cpu()")));
+    all_reduce(here.cpu(), group);  // no rank is left waiting
   });
 }
 

@@ -12,10 +12,10 @@ namespace detail {
 void write_warning(std::string_view message);
 }
 
-/// Writes `trireme: warning: `, the parts one after the other as join_message does, and a line break to
-/// standard error in one call. Control characters become question marks, so that a file name cannot
-/// steer the terminal; line breaks stay. Thread-safe; never throws, and drops the message where there
-/// is no memory for it.
+/// Writes `trireme: warning: `, the parts one after the other as join_message does, and a line
+/// break to standard error in one call. Control characters become question marks, so that a file
+/// name cannot steer the terminal; line breaks stay. Thread-safe; never throws, and drops the
+/// message where there is no memory for it.
 template <typename... Parts>
 void warn(const Parts&... parts) noexcept {
   try {

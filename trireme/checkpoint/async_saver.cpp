@@ -23,6 +23,7 @@ namespace {
 
 // A group of the same ranks whose collectives cannot mix with those of the training.
 comm::Group duplicate(const comm::Group& group) {
+  comm::check_given(group, "AsyncSaver");
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return group.size() == 1 ? comm::Group::self() : group.subgroup(ranks);

@@ -35,7 +35,8 @@ struct AsyncOptions {
 /// thread-safe.
 class AsyncSaver {
  public:
-  /// Makes a process group of its own for the writing thread. Collective.
+  /// Makes a process group of its own for the writing thread. Throws UsageError for an empty group.
+  /// Collective.
   explicit AsyncSaver(const comm::Group& group, AsyncOptions options = {});
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;

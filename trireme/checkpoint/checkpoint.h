@@ -45,7 +45,8 @@ struct SaveOptions {
   bool higher_is_better = false;
   /// Keeps in addition one checkpoint for each such time span; 0 for none. See Retention.
   std::chrono::minutes keep_every{0};
-  /// The score of this checkpoint for keep_best, such as the loss of an evaluation.
+  /// The score of this checkpoint for keep_best, such as the loss of an evaluation. It may be
+  /// infinite; NaN counts as no score.
   std::optional<double> score{};
   /// Patterns (fnmatch) of names of parameters and buffers that are not saved, such as `rotary.*`
   /// for values that the constructor computes. Loading leaves these tensors as they are. A pattern
@@ -82,7 +83,7 @@ std::filesystem::path save(const SaveOptions& options, const torch::nn::Module& 
 /// Rank 0 creates the folder, writes the index and publishes the checkpoint. All ranks must see the
 /// same folder. Collective and blocking. If one rank fails, all throw the same CheckpointError,
 /// which names that rank, and nothing is published. A failure to remove earlier checkpoints
-/// afterwards is only a warning on standard error.
+/// afterwards is only a warning on standard error. Throws UsageError for an empty group.
 std::filesystem::path save_parts(const SaveOptions& options, const std::vector<TensorPart>& parts,
                                  const State& state, const comm::Group& group);
 

@@ -9,6 +9,7 @@ namespace trireme::checkpoint {
 
 std::vector<std::string> agree(const comm::Group& group, std::string_view action,
                                const std::function<std::string()>& work) {
+  comm::check_given(group, "agree");
   if (group.size() == 1) return {work()};
   std::string own;
   bool is_done = false;

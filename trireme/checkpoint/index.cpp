@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/input_file.h>
 #include <trireme/base/json_depth.h>
+#include <trireme/base/text.h>
 #include <trireme/checkpoint/checkpoint_folder.h>
 #include <trireme/checkpoint/crc32.h>
 #include <trireme/checkpoint/index_document.h>
@@ -208,6 +209,21 @@ std::string quoted(const std::string& name) {
   return text;
 }
 
+// JSON has no infinite numbers: those are texts, `inf` and `-inf`.
+json score_to_json(double score) {
+  return std::isinf(score) ? json(shortest_text(score)) : json(score);
+}
+
+double score_from_json(const json& value) {
+  if (!value.is_string()) return value.get<double>();
+  const auto& text = value.get_ref<const std::string&>();
+  const auto score = parse_number<double>(text);
+  if (!score || std::isnan(*score)) {
+    throw std::range_error(join_message("the score ", quoted(text), " is no number"));
+  }
+  return *score;
+}
+
 void check_files(const Index& index, const fs::path& file) {
   for (const auto& [name, own] : index.files) {
     const bool has_header = own.header_bytes >= 0 && own.header_bytes <= own.bytes &&
@@ -327,7 +343,7 @@ std::string write_index(const Index& index) {
                 {"files", files_to_json(index)},
                 {"sections", sections_to_json(index)}};
   if (!index.left_out.empty()) document["left_out"] = index.left_out;
-  if (index.score && std::isfinite(*index.score)) document["score"] = *index.score;
+  if (index.score && !std::isnan(*index.score)) document["score"] = score_to_json(*index.score);
   return seal(std::move(document));
 }
 
@@ -370,7 +386,7 @@ Index read_index(const fs::path& path) {
     index.block_bytes = integer_at(document, "block_bytes");
     index.state.epoch = integer_at(document, "epoch");
     index.state.step = integer_at(document, "step");
-    if (document.contains("score")) index.score = document.at("score").get<double>();
+    if (document.contains("score")) index.score = score_from_json(document.at("score"));
     index.state.entries = entries_from_json(document.at("entries"));
     for (const json& entries : document.at("ranks")) {
       index.state.of_ranks.push_back(entries_from_json(entries));

@@ -192,6 +192,7 @@ void choose_own(const SaveOptions& options, const comm::Group& group, Content& c
 
 fs::path save_own(const SaveOptions& options, const std::function<Content()>& own,
                   const comm::Group& group, const std::vector<Entries>* of_ranks) {
+  comm::check_given(group, "save_parts");
   FileLayer& files = options.files == nullptr ? system_files() : *options.files;
   const bool is_first = group.rank() == 0;
   Content content;

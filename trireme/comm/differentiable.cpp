@@ -36,6 +36,16 @@ void check_op(ReduceOp op, const char* operation) {
                    "take ReduceOp::kSum or ReduceOp::kAverage");
 }
 
+// The sum may be too large for fp16 even if the average is not.
+at::Tensor wide_enough(const at::Tensor& input, ReduceOp op) {
+  const bool is_short = op == ReduceOp::kAverage && input.scalar_type() == at::kHalf;
+  return is_short ? input.to(at::kFloat) : input;
+}
+
+at::Tensor average(at::Tensor sum, const Group& group, at::ScalarType type) {
+  return sum.div_(group.size()).to(type);
+}
+
 // With the first dimension cut into one part for each rank, or one for each as long as all of it.
 at::Tensor empty_rows(const at::Tensor& like, std::int64_t rows) {
   std::vector<std::int64_t> sizes = like.sizes().vec();
@@ -74,10 +84,10 @@ struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
   static Variable forward(AutogradContext* context, const Variable& input, const Group& group,
                           ReduceOp op) {
     hold(*context, group, op);
-    const at::Tensor all = input.contiguous();
+    const at::Tensor all = wide_enough(input, op).contiguous();
     at::Tensor output = empty_rows(all, all.size(0) / group.size());
     comm::reduce_scatter(output, all, group, ReduceOp::kSum, "functional::reduce_scatter");
-    return op == ReduceOp::kAverage ? output.div_(group.size()) : output;
+    return op == ReduceOp::kAverage ? average(output, group, input.scalar_type()) : output;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const Held& held = held_by(*context);
@@ -91,9 +101,9 @@ struct AllReduce : torch::autograd::Function<AllReduce> {
   static Variable forward(AutogradContext* context, const Variable& input, const Group& group,
                           ReduceOp op) {
     hold(*context, group, op);
-    at::Tensor output = input.clone(at::MemoryFormat::Contiguous);
+    at::Tensor output = wide_enough(input, op).clone(at::MemoryFormat::Contiguous);
     comm::all_reduce(output, group, ReduceOp::kSum, "functional::all_reduce");
-    return op == ReduceOp::kAverage ? output.div_(group.size()) : output;
+    return op == ReduceOp::kAverage ? average(output, group, input.scalar_type()) : output;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const Held& held = held_by(*context);

@@ -149,23 +149,44 @@ void check_agrees_with_mpi(const Environment& environment, const Identity& ident
   }
 }
 
-Identity read_torchrun(const Environment& environment) {
-  Identity identity = read_numbers(environment, kTorchrun);
-  if (environment.has("TRIREME_RUN_ID")) {
-    identity.launcher = "trireme";
-  } else if (!environment.has("TORCHELASTIC_RUN_ID")) {
-    check_agrees_with_mpi(environment, identity);
-  }
-  identity.launcher_hosts_store = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  return identity;
-}
-
 // Returns true in a job step that srun started. Batch scripts and interactive shells are steps too,
 // with reserved numbers at the top of the range.
 bool in_slurm_step(const Environment& environment) {
   constexpr std::int64_t kFirstReservedStep = 0xfffffff0;
   const auto step = environment.find_integer("SLURM_STEP_ID", 0, UINT_MAX);
   return step && *step < kFirstReservedStep && environment.has("SLURM_PROCID");
+}
+
+// Returns the name of the variable that holds the number of tasks in a step. Newer versions of
+// Slurm set another one.
+std::string_view slurm_size_name(const Environment& environment) {
+  return environment.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+}
+
+// A leftover `export RANK=0 WORLD_SIZE=1` would make each task of a step a world of one.
+void check_agrees_with_slurm(const Environment& environment, const Identity& identity) {
+  if (identity.world_size > 1 || !in_slurm_step(environment)) return;
+  const std::string_view size_name = slurm_size_name(environment);
+  if (!environment.has(size_name) || read_size(environment, size_name) == 1) return;
+  throw ConfigError(
+      join_message("environment variables RANK and WORLD_SIZE are 0 and 1 but srun has started "
+                   "this process as SLURM_PROCID ",
+                   *environment.find("SLURM_PROCID"), " of ", size_name, " ",
+                   *environment.find(size_name), ": each of them would train alone"),
+      "unset RANK and WORLD_SIZE; srun's variables say it all. To run each task alone start it by "
+      "`env -u SLURM_STEP_ID RANK=0 WORLD_SIZE=1 program`");
+}
+
+Identity read_torchrun(const Environment& environment) {
+  Identity identity = read_numbers(environment, kTorchrun);
+  if (environment.has("TRIREME_RUN_ID")) {
+    identity.launcher = "trireme";
+  } else if (!environment.has("TORCHELASTIC_RUN_ID")) {
+    check_agrees_with_mpi(environment, identity);
+    check_agrees_with_slurm(environment, identity);
+  }
+  identity.launcher_hosts_store = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return identity;
 }
 
 // Returns a port that all ranks of a step compute alike and two steps rarely share. It is below the
@@ -189,8 +210,7 @@ int slurm_tasks_here(const Environment& environment, int world_size) {
 }
 
 Identity read_slurm(const Environment& environment) {
-  const std::string_view size_name =
-      environment.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  const std::string_view size_name = slurm_size_name(environment);
   Identity identity;
   identity.launcher = "slurm";
   has_pair(environment, "SLURM_PROCID", size_name);

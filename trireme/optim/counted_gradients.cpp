@@ -2,6 +2,7 @@
 #include <trireme/optim/counted_gradients.h>
 
 #include <trireme/base/error.h>
+#include <trireme/optim/partial_tensors.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/ops/view_as_real.h>
@@ -65,6 +66,14 @@ void for_each_trained(const torch::optim::Optimizer& optimizer, const VisitTenso
 
 Sharing complete_sharing(const Sharing& given, const torch::optim::Optimizer& optimizer) {
   if (given.is_part) return given;
+  if (steps_partial_tensors(optimizer)) {
+    throw UsageError(
+        "the optimizer steps parts of a model, as ZeRO and pipelines give them to each rank, and a "
+        "function of all its gradients was given no Sharing that says so: every rank would find "
+        "the norm of its own parts",
+        "give it sharing() of the Parallelized or the Pipeline, as in "
+        "clip_by_global_norm(optimizer, max_norm, parallelized.sharing())");
+  }
   DeviceMesh mesh;
   for_each_trained(optimizer, [&](const at::Tensor& parameter) {
     if (!has_layout(parameter.grad())) return;

@@ -20,7 +20,8 @@ using VisitTensor = std::function<void(const at::Tensor&)>;
 void for_each_trained(const torch::optim::Optimizer& optimizer, const VisitTensor& visit);
 
 /// Returns `given`, or, if it is empty, the Sharing that follows from the layouts of distributed
-/// gradients. Throws UsageError if these are distributed on two meshes.
+/// gradients. Throws UsageError if these are distributed on two meshes, or if `given` is empty and
+/// the optimizer steps partial tensors (partial_tensors.h).
 Sharing complete_sharing(const Sharing& given, const torch::optim::Optimizer& optimizer);
 
 /// Calls visit(gradient) for each gradient that this rank counts. Collective if a distributed

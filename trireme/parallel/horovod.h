@@ -54,7 +54,8 @@ inline constexpr Op Max = Op::kMaximum;
 // All are collective and blocking, and throw CommError. Strides may differ between ranks. Unlike
 // Horovod's they have no gradients: what they return is detached.
 
-/// Average is the sum divided once, of floating dtypes alone: UsageError for others.
+/// Average is the sum divided once, of floating dtypes alone: UsageError for others. The
+/// average of fp16 is computed in fp32.
 at::Tensor allreduce(const at::Tensor& tensor, Op op = Average,
                      const comm::Group& process_set = world().group);
 // NOLINTNEXTLINE(readability-identifier-naming): Horovod's names here too

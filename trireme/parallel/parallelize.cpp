@@ -14,6 +14,7 @@
 #include <trireme/parallel/sharded/tensor_access.h>
 #include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/parallel/tensor/plan_meshes.h>
+#include <trireme/tensor/dispatch/plain_inputs.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <torch/csrc/autograd/variable.h>
@@ -424,6 +425,19 @@ Contents contents_of(torch::nn::Module& module) {
   return contents;
 }
 
+// Runs `check`, and in the first steps verifies that ranks that work together read the same rows.
+std::function<void()> compares_inputs(std::function<void()> check, const DeviceMesh& mesh) {
+  constexpr int kPasses = 2;
+  auto inputs = std::make_shared<std::unique_ptr<tensor::PlainInputs>>(
+      std::make_unique<tensor::PlainInputs>(mesh));
+  return [check = std::move(check), inputs, num_passes = 0]() mutable {
+    if (check) check();
+    if (!*inputs) return;
+    (*inputs)->check();
+    if (++num_passes == kPasses) inputs->reset();
+  };
+}
+
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                          const comm::Group& group, const DeviceMesh& mesh = {}) {
   comm::check_given(group, "parallelize");
@@ -492,6 +506,9 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
       check();
       norm.check();
     };
+  }
+  if (impl->mesh.defined() && impl->mesh.size() > 1) {
+    contents.check = compares_inputs(std::move(contents.check), impl->mesh);
   }
   // Ranks have different parts of a distributed parameter, and maybe none of a small one.
   detail::succeed_together(impl->mesh.defined() ? group : comm::Group::self(), "cut the module",

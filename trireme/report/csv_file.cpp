@@ -11,7 +11,8 @@ namespace trireme::report {
 namespace {
 
 constexpr std::string_view kNames =
-    "kind,epoch,step,global_step,loss,accuracy,samples,all_samples,samples_per_second,learning_rate,"
+    "kind,epoch,step,global_step,loss,accuracy,samples,all_samples,samples_per_second,learning_"
+    "rate,"
     "gradient_norm,data_seconds,forward_seconds,backward_seconds,communication_seconds,"
     "optimizer_seconds,callbacks_seconds,total_seconds\n";
 

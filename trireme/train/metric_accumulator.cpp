@@ -31,6 +31,7 @@ Evaluation MetricAccumulator::evaluation() const {
 }
 
 MetricAccumulator all_reduce(const MetricAccumulator& accumulator, const comm::Group& group) {
+  comm::check_given(group, "all_reduce of a MetricAccumulator");
   if (group.size() == 1) return accumulator;
   const at::Tensor loss = at::tensor({accumulator.loss_sum}, at::kDouble);
   const at::Tensor counts = at::tensor(

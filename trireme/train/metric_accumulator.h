@@ -43,7 +43,8 @@ struct MetricAccumulator {
   Evaluation evaluation() const;
 };
 
-/// Returns the sum of every rank's accumulator, the same on all. Collective, blocking.
+/// Returns the sum of every rank's accumulator, the same on all. Throws UsageError for an empty
+/// group. Collective, blocking.
 MetricAccumulator all_reduce(const MetricAccumulator& accumulator, const comm::Group& group);
 
 }  // namespace trireme

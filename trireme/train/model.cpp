@@ -214,6 +214,7 @@ void Model::Impl::count(const data::DataLoader& data, std::int64_t num_batches,
   for (std::int64_t number = 0; number < num_batches; ++number) {
     doing = "reading data";
     const auto batch = batches->next();
+    if (number == 0 && forward_is_shared()) check_same_batch(batch);
     if (!batch) break;
     doing = "computing forward";
     if (!forward) {
@@ -280,27 +281,34 @@ void Model::Impl::check_can_predict() const {
                    "call the network itself, or make the model of the network and a loss");
 }
 
+at::Tensor Model::Impl::predict_whole(const at::Tensor& input) const {
+  const EvaluationMode mode(*module);
+  return full(output_of(input.to(device)));
+}
+
 at::Tensor Model::predict(const at::Tensor& input) {
   Impl& impl = *impl_;
   impl.check_can_predict();
   const auto deterministic = impl.determinism();
   impl.find_device();
   if (impl.in_stages) return impl.predict_in_stages(std::vector{input.to(impl.device)}).front();
-  const EvaluationMode mode(*impl.module);
-  return full(impl.output_of(input.to(impl.device)));
+  if (impl.forward_is_shared()) {
+    impl.check_same_batch(data::Batch{.names = {"input"}, .columns = {at::atleast_1d(input)}});
+  }
+  return impl.predict_whole(input);
 }
 
 at::Tensor Model::predict(const data::DataLoader& data) {
-  if (impl_->in_stages) {
-    impl_->check_can_predict();
-    const auto deterministic = impl_->determinism();
-    impl_->find_device();
-    return impl_->predict_in_stages(data);
-  }
+  Impl& impl = *impl_;
+  impl.check_can_predict();
+  const auto deterministic = impl.determinism();
+  impl.find_device();
+  if (impl.in_stages) return impl.predict_in_stages(data);
   std::vector<at::Tensor> outputs;
   const auto batches = data.open(0);
   while (const auto batch = batches->next()) {
-    const at::Tensor output = predict(column(*batch, impl_->options.input_column, 0));
+    if (outputs.empty() && impl.forward_is_shared()) impl.check_same_batch(batch);
+    const at::Tensor output = impl.predict_whole(column(*batch, impl.options.input_column, 0));
     outputs.push_back(valid_rows(output, *batch));
   }
   return at::cat(outputs);

@@ -227,14 +227,15 @@ class Model {
   Evaluation evaluate(const data::DataLoader& data);
 
   /// Returns the network's output for one input batch, in evaluation mode and without gradients.
-  /// Not collective, but with a plan that cuts parameters (ZeRO level 3) or has stages, and in
-  /// callbacks after a step with any that shards. Throws UsageError for a model made of a function.
+  /// Not collective, but with a plan that cuts parameters (ZeRO level 3), has stages or other axes,
+  /// and in callbacks after a step with any that shards. Throws UsageError for a model made of a
+  /// function, and if ranks that work together pass different inputs.
   at::Tensor predict(const at::Tensor& input);
 
   /// Returns the outputs for the data as it is given, in its order, concatenated: for all of it,
   /// unless shard() was called. Not
   /// collective, but with a plan that cuts parameters, where all ranks need equally many batches,
-  /// or has stages, whose ranks read the same ones.
+  /// or has stages or other axes, whose ranks read the same ones.
   at::Tensor predict(const data::DataLoader& data);
 
   /// Gives every rank the values of all parameters and buffers, and memory to those that have none

@@ -26,7 +26,8 @@ constexpr std::int64_t kStepsBetweenChecks = 256;  // of all
 constexpr int kSameByMistake = 2;                  // comparisons in a row with equal rows
 
 constexpr auto kWhichPart =
-    "give every rank the same data loader without shard(), of which a Model takes its part, or call "
+    "give every rank the same data loader without shard(), of which a Model takes its part, or "
+    "call "
     "shard() with what trireme::data_part(plan, group) names and the same seed of shuffling on all "
     "ranks";
 
@@ -116,10 +117,11 @@ data::DataLoader Model::Impl::part_of(const data::DataLoader& data,
 
 // Ranks that work on one part of the data and read different rows would compute with halves of two
 // batches, and nothing else would tell.
-void Model::Impl::check_same_batch(const data::Batch& batch) const {
+void Model::Impl::check_same_batch(const std::optional<data::Batch>& batch) const {
+  const std::string own = batch ? describe(*batch) : std::string("    none\n");
   std::vector<std::string> all;
   for (const comm::Group& group : peers()) {
-    for (std::string& text : comm::all_gather_text(describe(batch), group)) {
+    for (std::string& text : comm::all_gather_text(own, group)) {
       all.push_back(std::move(text));
     }
   }

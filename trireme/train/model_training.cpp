@@ -130,7 +130,7 @@ bool Model::Impl::accumulate_gradients(Run& run, data::BatchStream& batches, Ste
       doing = "reading data";
       const auto batch = timer.measure(Phase::kData, [&] { return batches.next(); });
       TRIREME_CHECK(batch.has_value());
-      if (forward_is_shared() && step.step == 1 && i == 1) check_same_batch(*batch);
+      if (forward_is_shared() && step.step == 1 && i == 1) check_same_batch(batch);
       if (i == 1) note_rows(step, *batch);
       step.samples += batch->valid_rows();
       doing = "computing forward";

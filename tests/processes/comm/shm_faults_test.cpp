@@ -264,6 +264,18 @@ TEST_P(Sizes, NameARankThatWasKilledWithinTheTimePromised) {
                           HasSubstr("what each rank did last"), HasSubstr("of group 'tested'"),
                           HasSubstr("hint: its own log or exit status says why")));
     EXPECT_EQ(group[victim].wait(), -SIGKILL);
+    // A line for each rank in the error of one rank alone.
+    int num_telling = 0;
+    for (int rank = 0; rank < size(); ++rank) {
+      const std::string said = group[rank].output();
+      if (rank == victim) continue;
+      const bool tells = said.find("what each rank did last:\n") != std::string::npos;
+      num_telling += tells ? 1 : 0;
+      if (!tells) {
+        EXPECT_THAT(said, HasSubstr(" says what each rank did last\n"));
+      }
+    }
+    EXPECT_EQ(num_telling, 1) << group.texts();
   }
 }
 

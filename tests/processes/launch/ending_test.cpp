@@ -4,7 +4,11 @@
 #include <trireme/launch/process_tree.h>
 
 #include <gmock/gmock.h>
+#include <pty.h>
 #include <tests/processes/launch/launched.h>
+
+#include <array>
+#include <string>
 
 namespace trireme::launch {
 namespace {
@@ -119,6 +123,43 @@ TEST(Ending, ASignalThatWasIgnoredFromTheStartStaysIgnored) {
     EXPECT_EQ(trireme.wait(), 128 + SIGTERM);
     EXPECT_THAT(trireme.error, testing::Not(HasSubstr(::sigabbrev_np(signal))));
     EXPECT_TRUE(trireme.is_nothing_left());
+  }
+}
+
+// Reads a terminal until `text` has come; returns everything so far.
+std::string shown_until(int terminal, const std::string& text) {
+  std::string all;
+  while (all.find(text) == std::string::npos) {
+    pollfd more{.fd = terminal, .events = POLLIN, .revents = 0};
+    std::array<char, 4096> buffer{};
+    const bool is_there = ::poll(&more, 1, test::kDeadlineMs) == 1;
+    const ssize_t count = is_there ? ::read(terminal, buffer.data(), buffer.size()) : -1;
+    if (count <= 0) {
+      ADD_FAILURE() << "no '" << text << "' in '" << all << "'";
+      break;
+    }
+    all.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  return all;
+}
+
+// The line used to begin behind `^C`, or an empty one came behind a progress bar.
+TEST(Ending, CtrlCBeginsOneLineOnATerminal) {
+  for (const std::string bar : {"epoch 1  50%", ""}) {
+    int ours = -1;
+    int theirs = -1;
+    ASSERT_EQ(::openpty(&ours, &theirs, nullptr, nullptr, nullptr), 0);
+    const UniqueFd terminal(ours);
+    const UniqueFd other_end(theirs);
+    Launched trireme(run_script({"-n", "2"}, "echo ready; printf '" + bar + "'; exec sleep 1000"),
+                     other_end.get(), other_end.get());
+    shown_until(terminal.get(), "ready\r\n" + bar);
+    ASSERT_EQ(::write(terminal.get(), "\x03", 1), 1);  // which is echoed, and reaches no process
+    shown_until(terminal.get(), "^C");
+    trireme.signal(SIGINT);
+    EXPECT_THAT(shown_until(terminal.get(), "once more kills at once\r\n"),
+                testing::StartsWith("\r\ntrireme: got SIGINT"));
+    EXPECT_EQ(trireme.wait(), 128 + SIGINT);
   }
 }
 

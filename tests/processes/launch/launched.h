@@ -25,8 +25,9 @@ constexpr int kDeadlineMs = 120'000;
 
 class Launched {
  public:
-  /// Starts `trireme <arguments>`. `terminal`, if given, becomes its standard output.
-  explicit Launched(std::vector<std::string> arguments, int terminal = -1) {
+  /// Starts `trireme <arguments>`. Terminals, where given, become its standard output and error.
+  explicit Launched(std::vector<std::string> arguments, int terminal = -1,
+                    int terminal_of_errors = -1) {
     const char* folder = std::getenv("TRIREME_BIN");
     arguments.insert(arguments.begin(), std::string(folder == nullptr ? "." : folder) + "/trireme");
     std::vector<char*> words;
@@ -41,7 +42,7 @@ class Launched {
     process_ = ::fork();
     if (process_ == 0) {
       ::dup2(terminal >= 0 ? terminal : output_end.get(), 1);
-      ::dup2(error_end.get(), 2);
+      ::dup2(terminal_of_errors >= 0 ? terminal_of_errors : error_end.get(), 2);
       ::fcntl(alive_end.get(), F_SETFD, 0);  // everything that trireme starts inherits this end
       ::setpgid(0, 0);
       ::setenv("TMPDIR", temporary_.path().c_str(), 1);  // logs of runs that fail stay there

@@ -195,6 +195,21 @@ TEST(Run, NamesTheRanksThatFailedInTheSameWay) {
   EXPECT_THAT(trireme.error, HasSubstr("\n  the same last line: ranks 1-2\n"));
 }
 
+// Exceptions of LibTorch all end with the same hint.
+TEST(Run, DoesNotTakeOneExceptionForAnother) {
+  const TemporaryFolder folder;
+  const std::string script =
+      "cd " + folder.path().string() +
+      "; [ $RANK = 1 ] && what='found Long' || what=\"rank $RANK: shapes\"; "
+      "echo \"train: uncaught c10::Error: $what\"; "
+      "echo '  hint: TRIREME_STACK=1 in the environment shows the stack'; "
+      ">said$RANK; [ $RANK = 3 ] || exec sleep 1000; "
+      "until [ -e said0 ] && [ -e said1 ] && [ -e said2 ]; do :; done; exit 3";
+  Launched trireme(run_script({"-n", "4"}, script));
+  EXPECT_EQ(trireme.wait(), 3);
+  EXPECT_THAT(trireme.error, HasSubstr("\n  the same error: ranks 0, 2\n"));
+}
+
 TEST(Run, ServesTheStoreAtTheAddressThatItWasGiven) {
   Launched trireme(run_script({"-n", "2", "--master-addr", "127.0.0.2"}, "echo $MASTER_ADDR"));
   EXPECT_EQ(trireme.wait(), 0) << trireme.error;

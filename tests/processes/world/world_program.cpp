@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Joins its run, adds the ranks up and prints what it found; `--never-init` and the like misbehave
-// for the tests.
+// for the tests. `--locale` before others: in a locale of decimal commas and groups of digits.
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
@@ -8,11 +8,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <sys/wait.h>
+#include <tests/other_locale.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <string>
 
 namespace {
@@ -114,6 +116,12 @@ int fail_uncaught() {
 }  // namespace
 
 int main(int count, char** arguments) {
+  std::optional<trireme::test::CommaLocale> locale;
+  if (count > 1 && std::string(arguments[1]) == "--locale") {
+    locale.emplace();
+    ++arguments;
+    --count;
+  }
   const bool is_uncaught = count > 1 && std::string(arguments[1]) == "--uncaught";
   return is_uncaught ? fail_uncaught() : run(count, arguments);
 }

@@ -49,6 +49,32 @@ TEST(Init, FindsAllRanksUnderTriremeRun) {
   }
 }
 
+// Numbers of ranks, processes and bytes are text in the store, in names of memory and in a file.
+TEST(Init, MeetsUnderALocaleThatWritesNumbersOtherwise) {
+  for (const std::string engine : {"shm", "gloo"}) {
+    const std::string start = "TRIREME_ENGINE=" + engine + " ";
+    const Finished launched = shell(start + kTrireme + " run -n 3 --timeout 1200 --output all -- " +
+                                    kProgram + " --locale");
+    EXPECT_EQ(launched.code, 0) << launched.output;
+    EXPECT_THAT(launched.output, HasSubstr("rank 2 of 3, local 2 of 3, by trireme, sum 3, same 1"));
+    const Finished again =
+        shell(start + kTrireme + " run -n 2 --output all -- " + kProgram + " --locale --again");
+    EXPECT_THAT(again.output, HasSubstr("rank 1 met 4 times, sum 1")) << again.output;
+    // Rank 0 serves the store itself.
+    const Finished by_hand =
+        shell("export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port() + " " + start +
+              "; RANK=1 " + kProgram + " --locale & RANK=0 " + kProgram +
+              " --locale; code=$?; wait; exit $code");
+    EXPECT_EQ(by_hand.code, 0) << by_hand.output;
+    EXPECT_THAT(by_hand.output, HasSubstr("rank 0 of 2, local 0 of 2, by torchrun, sum 1"));
+  }
+  if (!is_installed("mpirun.openmpi")) return;
+  const Finished by_file =
+      shell("mpirun.openmpi --allow-run-as-root --oversubscribe -np 2 " + kProgram + " --locale");
+  EXPECT_EQ(by_file.code, 0) << by_file.output;
+  EXPECT_THAT(by_file.output, HasSubstr("rank 1 of 2, local 1 of 2, by openmpi, sum 1"));
+}
+
 TEST(Init, FindsRanksOfTwoLaunchersOnOneHost) {
   // Two launchers stand for two hosts; the second is a client of the first one's store.
   const std::string both = " run --nnodes 2 -n 1 --master-addr 127.0.0.1 --master-port " +

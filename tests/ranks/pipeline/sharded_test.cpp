@@ -3,6 +3,7 @@
 // one process with the same micro-batches.
 #include <trireme/base/error.h>
 #include <trireme/optim/gradients.h>
+#include <trireme/optim/loss_scale.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <ostream>
 #include <set>
 #include <string>
@@ -239,6 +241,44 @@ TEST(ShardedPipeline, ClipsByTheNormOfAllStagesAndParts) {
   torch::optim::SGD optimizer(plain.module->parameters(), 0.1);
   plain.forward(plain.batch(8, 0))[0].backward();
   EXPECT_NEAR(expected, global_norm(optimizer), 1e-5 * expected);
+}
+
+// Each rank used to clip by the norm of its own stages.
+TEST(ShardedPipeline, RefusesToClipByTheNormOfOneRank) {
+  for (const Arranged& arranged : {Arranged{.pipe = 2, .data = 1}, Arranged{.pipe = 2, .data = 2},
+                                   Arranged{.pipe = 2, .data = 2, .zero_level = 2}}) {
+    run_ranks(arranged.pipe * arranged.data, [&](const comm::Group& group) {
+      const Network network = test::language_model(0, /*tied=*/true);
+      Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+      torch::optim::SGD optimizer(network.module->parameters(), 0.1);
+      pipeline.shard(optimizer);
+      const int rank = pipeline.data_group().rank();
+      const auto batch = part_of(network.batch(8, 0), rank, static_cast<int>(arranged.data));
+      for (int step = 0; step < 2; ++step) {
+        optimizer.zero_grad();
+        static_cast<void>(pipeline.step(batch));
+        for (const double norm_type : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
+          EXPECT_THAT(usage_error([&] {
+                        torch::nn::utils::clip_grad_norm_(network.module->parameters(), 1e-3,
+                                                          norm_type);
+                      }),
+                      HasSubstr("clip_by_global_norm(optimizer, max_norm, "));
+        }
+        EXPECT_THAT(usage_error([&] { clip_by_global_norm(optimizer, 1e-3); }),
+                    HasSubstr("sharing() of the Parallelized or the Pipeline"));
+        EXPECT_THROW(LossScale().unscale(optimizer), UsageError);
+        // To look at norms is no mistake.
+        if (arranged.zero_level == 0) {
+          for (const torch::Tensor& parameter : network.module->parameters()) {
+            if (parameter.grad().defined()) parameter.grad().norm();
+          }
+        }
+        EXPECT_GT(clip_by_global_norm(optimizer, 1e-3, pipeline.sharing()), 1e-3);
+        EXPECT_LT(global_norm(optimizer, pipeline.sharing()), 1.1e-3);
+        optimizer.step();
+      }
+    });
+  }
 }
 
 // Gradients of what is not cut add up over steps, others are replaced.

@@ -2,6 +2,7 @@
 // What ranks learn that cannot make a group: of memory that is not theirs, and of ranks that do not
 // come.
 #include <trireme/base/error.h>
+#include <trireme/base/machine.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/shm/thread_ranks.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -83,6 +85,20 @@ TEST(Connecting, NamesTheRankThatDoesNotCome) {
       }
     }
   }
+}
+
+// A temporary file of a name that could be guessed was opened, wherever a link led.
+TEST(Connecting, KeepsItsMeasurementsWithoutFollowingALinkOfAnyName) {
+  const trireme::test::TemporaryFolder folder;
+  Options options = test::options_with(true);
+  options.cache_folder = folder / "cache";
+  std::filesystem::create_directory(options.cache_folder);
+  const auto name = join_message("shared-memory-1-", host_name(), "-", 5, "-ranks-",
+                                 available_cores(), "-cores.", ::getpid());
+  std::filesystem::create_symlink(folder / "elsewhere", options.cache_folder / name);
+  // A number of ranks that no other test here measures.
+  test::run_ranks(5, [](Communicator& /*group*/) {}, options);
+  EXPECT_FALSE(std::filesystem::exists(folder / "elsewhere"));
 }
 
 }  // namespace

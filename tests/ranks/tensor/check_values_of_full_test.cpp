@@ -43,5 +43,21 @@ TEST(CheckedValues, TensorsGivenToDistributeThatDifferAreAnError) {
   });
 }
 
+TEST(CheckedValues, PlainTensorsBesideDistributedOnesThatDifferAreAnError) {
+  testing::run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"tensor", 2}});
+    const auto weight = distribute(torch::ones({4, 3}), Layout(mesh, {Shard{0}}));
+    const auto bias = distribute(torch::ones({3}), Layout::replicated(mesh));
+    const auto same = torch::ones({3});
+    EXPECT_TRUE(torch::equal(full(weight + same), torch::full({4, 3}, 2)));
+    const auto own = torch::full({3}, static_cast<double>(group.rank()));
+    for (const auto& distributed : {weight, bias}) {
+      EXPECT_THAT(test::usage_error([&] { static_cast<void>(distributed + own); }),
+                  AllOf(HasSubstr("plain tensors given to operators on distributed ones"),
+                        HasSubstr("operator aten::add")));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace trireme

@@ -292,6 +292,37 @@ TEST(OnMesh, RefusesOnAllRanksAModuleThatIsTooSmallOnSome) {
   });
 }
 
+// Ranks along `tensor` used to compute with halves of two batches.
+TEST(OnMesh, DifferentRowsOfRanksThatWorkTogetherAreAnError) {
+  for (const std::vector<MeshAxis>& axes :
+       {std::vector<MeshAxis>{{"tensor", 2}}, std::vector<MeshAxis>{{"data", 2}, {"tensor", 2}}}) {
+    run_ranks(axes.size() == 1 ? 2 : 4, [&axes](const comm::Group& group) {
+      for (const int first_wrong : {0, 1}) {
+        auto model = seeded();
+        const auto parallelized = parallelize(*model, plan_of({.mesh = axes}), group);
+        for (int step = 0; step < first_wrong; ++step) loss_of(model, tokens_of(step)).backward();
+        EXPECT_THAT(usage_error([&] { loss_of(model, tokens_of(7 + group.rank())).backward(); }),
+                    ::testing::AllOf(HasSubstr("have given different values to operator aten::"),
+                                     HasSubstr("data_part(plan, group)")));
+      }
+    });
+  }
+}
+
+// What one rank computes for a log alone is no mistake.
+TEST(OnMesh, OperatorsOfOneRankAloneAreNotCompared) {
+  run_ranks(2, [](const comm::Group& group) {
+    auto model = seeded();
+    const auto parallelized = parallelize(*model, plan_of({.mesh = {{"tensor", 2}}}), group);
+    if (group.rank() == 0) {
+      const torch::NoGradGuard no_grad;
+      to_local(model->first->norm->weight * torch::rand({8}, torch::kDouble));
+    }
+    loss_of(model, tokens_of(0)).backward();
+    EXPECT_TRUE(model->first->up->weight.grad().defined());
+  });
+}
+
 TEST(GlobalNorm, OfADistributedModuleNeedsNoSharing) {
   run_ranks(4, [](const comm::Group& group) {
     const DeviceMesh mesh(group, {{"a", 2}, {"b", 2}});

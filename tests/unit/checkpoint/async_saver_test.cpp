@@ -3,6 +3,7 @@
 
 #include "tests/unit/checkpoint/gated_files.h"
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/consensus.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,6 +66,16 @@ TEST_F(AsyncSaverTest, SavesWhatWasThereWhateverHappensNext) {
   EXPECT_TRUE(save_at(saver, 2));
   EXPECT_EQ(saver.finish(), folder_ / "demo-1_2");
   EXPECT_EQ(saved_value(2), 3);
+}
+
+// Every rank used to save alone, into one folder.
+TEST_F(AsyncSaverTest, AnEmptyGroupIsAnError) {
+  EXPECT_THAT(message_of<UsageError>([] { AsyncSaver saver{comm::Group{}}; }),
+              HasSubstr("AsyncSaver was given an empty group"));
+  EXPECT_THAT(message_of<UsageError>([&] { save_parts(options_, {}, {}, comm::Group{}); }),
+              HasSubstr("save_parts was given an empty group"));
+  EXPECT_THROW(agree(comm::Group{}, "cannot save", [] { return std::string(); }), UsageError);
+  EXPECT_TRUE(list_checkpoints(folder_.path(), "demo").empty());
 }
 
 TEST_F(AsyncSaverTest, LeavesASaveOutWhereAskedToWhileOneIsUnderWay) {

@@ -73,6 +73,23 @@ TEST_F(RetentionTest, AScoreThatIsNoNumberCountsAsNone) {
   EXPECT_THAT(steps(), ElementsAre(2, 3));
 }
 
+// Infinite scores used to be lost with the index, and the best checkpoint with them.
+TEST_F(RetentionTest, AnInfiniteScoreIsAScore) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  save(1, -kInfinity);
+  save(2, kInfinity);
+  save(3, 0.7);
+  save(4, 0.5);
+  EXPECT_EQ(read_index(folder_ / "demo-1_1").score, -kInfinity);
+  EXPECT_EQ(read_index(folder_ / "demo-1_2").score, kInfinity);
+  const auto would_go =
+      keep(folder_.path(), "demo", {.last = 1, .best = 1, .higher_is_better = true}, system_files(),
+           /*dry_run=*/true);
+  EXPECT_THAT(would_go, ElementsAre(folder_ / "demo-1_1", folder_ / "demo-1_3"));
+  keep(folder_.path(), "demo", {.last = 1, .best = 1});
+  EXPECT_THAT(steps(), ElementsAre(1, 4));
+}
+
 TEST_F(RetentionTest, KeepsTheFirstOfEachSpanOfMinutes) {
   for (std::int64_t step = 1; step <= 7; ++step) save(step, std::nullopt);
   const std::vector<std::int64_t> minutes = {1, 4, 11, 19, 20, 41, 42};

@@ -11,6 +11,9 @@ namespace trireme::launch {
 namespace {
 
 using test::TemporaryFolder;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 TEST(ExitReport, NamesSignals) {
   EXPECT_EQ(describe_signal(SIGSEGV), "SIGSEGV (segmentation fault)");
@@ -79,6 +82,46 @@ TEST(LastLines, HaveThoseOfTheProgramThatLookLikeStackFrames) {
                                     "frame #0: f + 0x1\nend\nframe #2 of the video\n"),
                        20),
             "  | frame #1 of the video\n  | end\n  | frame #2 of the video\n");
+}
+
+// What LibTorch says of a wrong shape, as it is shown when nothing catches it.
+std::string uncaught(const std::string& message) {
+  return "epoch 1\ntrain: uncaught c10::Error: " + message +
+         "\n  hint: TRIREME_STACK=1 in the environment shows the stack\n";
+}
+
+// All of these end with the same line.
+TEST(FailureOf, IsTheLastExceptionAndNotItsHint) {
+  const TemporaryFolder folder;
+  const auto failure = [&](const std::string& log) { return failure_of(folder.write("log", log)); };
+  const Failure shapes =
+      failure(uncaught("mat1 and mat2 shapes cannot be multiplied (8x10 and 12x4)"));
+  EXPECT_TRUE(shapes.is_exception);
+  EXPECT_THAT(shapes.text, AllOf(StartsWith("  | train: uncaught c10::Error: mat1"),
+                                 HasSubstr("TRIREME_STACK=1")));
+  EXPECT_NE(shapes, failure(uncaught("expected scalar type Float but found Long")));
+  EXPECT_EQ(shapes, failure("one more line\n" + uncaught("mat1 and mat2 shapes cannot be "
+                                                         "multiplied (8x10 and 12x4)")));
+}
+
+TEST(FailureOf, HasNoNumbersOfRanksAndProcesses) {
+  const TemporaryFolder folder;
+  const auto failure = [&](const std::string& log) { return failure_of(folder.write("log", log)); };
+  const auto of_rank = [&](const std::string& rank, const std::string& process) {
+    return failure("train: uncaught trireme::DataError: rank " + rank + " of 4 (process " +
+                   process + ") cannot read sample 3\n  hint: fix the file\n");
+  };
+  EXPECT_EQ(of_rank("2", "4711"), of_rank("13", "815"));
+  EXPECT_THAT(of_rank("2", "4711").text, HasSubstr("rank # of 4 (process #) cannot read sample 3"));
+}
+
+TEST(FailureOf, IsTheLastLineWhereThereIsNoException) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(failure_of(folder.write("log", "a\nwrong shape\n")),
+            failure_of(folder.write("other", "b\nwrong shape\n")));
+  EXPECT_EQ(failure_of(folder.write("log", "a\nwrong shape\n")).text, "  | wrong shape\n");
+  EXPECT_FALSE(failure_of(folder.write("log", "a\n")).is_exception);
+  EXPECT_EQ(failure_of(folder.write("log", "")).text, "");
 }
 
 TEST(DescribeCount, KnowsThePlural) {

@@ -164,7 +164,8 @@ TEST(CsvFile, HasOneLineOfNamesAndAColumnForEveryNumber) {
       .moment = moment, .loss = 0.5, .accuracy = 0.75, .samples = 10, .seconds = 2});
   EXPECT_THAT(
       read_file(folder / "metrics.csv"),
-      StrEq("kind,epoch,step,global_step,loss,accuracy,samples,all_samples,samples_per_second,learning_rate,"
+      StrEq("kind,epoch,step,global_step,loss,accuracy,samples,all_samples,samples_per_second,"
+            "learning_rate,"
             "gradient_norm,data_seconds,forward_seconds,backward_seconds,communication_seconds,"
             "optimizer_seconds,callbacks_seconds,total_seconds\n"
             "step,2,3,7,0.1,,64,128,64,0.01,1.5,0.25,0.5,1,0.125,0.0625,0.03125,2\n"

@@ -85,11 +85,9 @@ TEST_F(CallbacksTest, ProgressBarShowsAllRanksSamplesAndEndsWithTheEvaluation) {
   auto end = epoch_end(1);
   end.evaluation = Evaluation{.loss = 0.25, .accuracy = 0.8812, .samples = 100};
   bar.on_epoch_end(end);
-  EXPECT_THAT(
-      output.screen(),
-      ElementsAre(
-          "epoch 1/2  mean loss 0.5000  test loss 0.2500  test accuracy 88.12 %  20.0 images/s  1.0 s",
-          ""));
+  EXPECT_THAT(output.screen(), ElementsAre("epoch 1/2  mean loss 0.5000  test loss 0.2500  test "
+                                           "accuracy 88.12 %  20.0 images/s  1.0 s",
+                                           ""));
 }
 
 TEST_F(CallbacksTest, ProgressBarIsSilentOnOtherRanksAndCleansUpAfterAFailure) {

@@ -114,6 +114,42 @@ TEST_F(DataParts, MustBeTheSameWhereRanksWorkTogether) {
   }
 }
 
+// Evaluations and predictions used to compute with halves of two batches.
+TEST_F(DataParts, MustBeTheSameInEvaluationsAndPredictions) {
+  ModelOptions options{.plan = {.mesh = {{"tensor", 2}}}};
+  options.plan.layouts = {{"0.*", {{"tensor", Shard{0}}}}, {"3.weight", {{"tensor", Shard{1}}}}};
+  using Use = std::function<void(Model&, const data::DataLoader&)>;
+  const std::vector<Use> uses = {
+      [](Model& model, const auto& data) { model.evaluate(data); },
+      [](Model& model, const auto& data) { model.predict(data); },
+      [](Model& model, const auto& data) { model.predict(data.open(0)->next()->columns[0]); }};
+  for (const Use& use : uses) {
+    for (const bool differs : {false, true}) {
+      std::vector<torch::nn::Sequential> networks;
+      for (int rank = 0; rank < 2; ++rank) networks.push_back(testing::small_network());
+      const auto thrown = testing::run_ranks_catching(2, [&](const comm::Group& group) {
+        const auto& network = networks.at(static_cast<std::size_t>(group.rank()));
+        auto optimizer = testing::momentum(*network);
+        ModelOptions own = options;
+        own.group = group;
+        Model model(network, CrossEntropy(), optimizer, own);
+        data::DataLoader data = points_;
+        data.shard({.index = differs ? group.rank() : 0, .count = 2});
+        use(model, data);
+      });
+      for (const std::exception_ptr& one : thrown) {
+        if (!differs) {
+          EXPECT_EQ(one, nullptr);
+          continue;
+        }
+        ASSERT_NE(one, nullptr);
+        EXPECT_THAT(testing::message_of<Error>(one),
+                    AllOf(HasSubstr("have read different batches"), HasSubstr("data_part")));
+      }
+    }
+  }
+}
+
 TEST_F(DataParts, ComeOfOneDataSet) {
   std::vector<data::DataLoader> sets;
   for (int rank = 0; rank < 2; ++rank) {

@@ -2,6 +2,7 @@
 #include <trireme/train/metric_accumulator.h>
 
 #include "tests/ranks/thread_ranks.h"
+#include <trireme/base/error.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -33,6 +34,10 @@ TEST(MetricAccumulator, HasNoAccuracyWhereTargetsAreNoClassNumbers) {
   accumulator.add_loss(0.5, 3);
   EXPECT_FALSE(accumulator.evaluation().accuracy.has_value());
   EXPECT_EQ(MetricAccumulator().evaluation().loss, 0);
+}
+
+TEST(MetricAccumulator, AnEmptyGroupIsAnError) {
+  EXPECT_THROW(all_reduce(MetricAccumulator(), comm::Group{}), UsageError);
 }
 
 TEST(MetricAccumulator, AddsUpOverRanksOfDifferentSizeAndOneWithoutSamples) {

@@ -24,7 +24,9 @@ std::string hint_about(RankStatus fate, const Group& group) {
                                             " s (TRIREME_TIMEOUT, in seconds)");
   switch (fate) {
     case RankStatus::kEnded:
-      return "its own log or exit status says why: a signal, an exception, an early return";
+      return "its own log or exit status says why: a signal, an exception, an early return. Where "
+             "its data ended first, give all ranks equally many batches (Remainder::kWrap or "
+             "kDrop), or let those that are done call join()";
     case RankStatus::kStopped:
       return "let it go on (kill -CONT), or end the run";
     case RankStatus::kSilent:
@@ -60,7 +62,12 @@ struct Failed {
   group.recorder().stop_waiting(failed.serial);  // until now the others were asked
   const std::string blamed =
       report.culprit < 0 ? std::string() : report.what + ". The engine says: ";
-  throw CommError(join_message(place, blamed, cause, "\nwhat each rank did last:", report.lines),
+  // Only one rank reports them; otherwise every rank would print the same lines.
+  const std::string lines =
+      report.teller < 0 || report.teller == group.rank()
+          ? "\nwhat each rank did last:" + report.lines
+          : join_message("; rank ", report.teller, " of the group says what each rank did last");
+  throw CommError(join_message(place, blamed, cause, lines),
                   hint_about(report.fate, group) + ". The group cannot be used any more",
                   {.rank = group.rank(),
                    .peer = report.culprit,

@@ -28,11 +28,13 @@ FailureReport exchange_last_operations(c10d::Store* store, int rank, int size,
     if (store != nullptr) store->set(key_of(rank), own);
     for (int other = 0; other < size; ++other) {
       std::string text = other == rank ? own : "";
+      if (other == rank && report.teller < 0) report.teller = rank;
       while (text.empty()) {
         // Whoever fails answers before it ends.
         const Finding found = look(other);
         if (store != nullptr && store->check({key_of(other)})) {
           text = printable(store->get_to_str(key_of(other)));
+          if (report.teller < 0) report.teller = other;
           break;
         }
         const bool is_known = found.fate <= RankStatus::kStopped || store == nullptr;

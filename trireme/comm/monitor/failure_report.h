@@ -20,6 +20,7 @@ namespace trireme::comm {
 
 struct FailureReport {
   std::string lines;  ///< one for each rank, each with a line break before it
+  int teller = -1;    ///< the first rank that answers; its error shows the lines
   int culprit = -1;   ///< the rank that held the others up, where one can be told
   RankStatus fate = RankStatus::kUnknown;
   std::string what;  ///< `rank 1 is stopped by a signal`

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/comm/shm/calibration.h>
 
+#include <trireme/base/atomic_file.h>
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -75,16 +74,15 @@ std::optional<Thresholds> read(const std::filesystem::path& path) {
 
 // Renamed into place, for several runs may start at once.
 void write(const std::filesystem::path& path, const Thresholds& thresholds) {
-  std::error_code failure;
-  std::filesystem::create_directories(path.parent_path(), failure);
-  const std::filesystem::path temporary = join_message(path.string(), ".", ::getpid());
-  {
-    std::ofstream file(temporary);
-    file.imbue(std::locale::classic());
-    file << boot_id() << ' ' << thresholds.one_shot_bytes << ' ' << thresholds.chunk_bytes << '\n';
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  try {
+    AtomicFile file(path);
+    file.write(
+        join_message(boot_id(), ' ', thresholds.one_shot_bytes, ' ', thresholds.chunk_bytes, '\n'));
+    file.commit();
+  } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch): it is measured again
   }
-  std::filesystem::rename(temporary, path, failure);
-  if (failure) std::filesystem::remove(temporary, failure);
 }
 
 // A deadline holds for each part: all of them may take longer than a short one.

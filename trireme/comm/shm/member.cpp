@@ -31,6 +31,7 @@ constexpr milliseconds kLookAfter{100};
 // A few microseconds.
 constexpr int kSpins = 100;
 constexpr seconds kReportStopped{1};
+constexpr auto kLastOperations = "\nwhat each rank did last:\n";
 
 // Cut where it is too long.
 template <std::size_t Bytes>
@@ -401,8 +402,7 @@ bool Member::has_failed() const noexcept {
 }
 
 void Member::fail(int peer, const Call& call, const std::string& message, const std::string& hint) {
-  tell_failure(peer, join_message(message, "\nwhat each rank did last:\n", last_operations()),
-               hint);
+  tell_failure(peer, join_message(message, kLastOperations, last_operations()), hint);
   throw_failure(call);
 }
 
@@ -438,6 +438,13 @@ void Member::throw_failure(const Call& call) {
                                                                         : group_->failed_rank;
   }
   if (options_.on_failure && !has_told_failure_.exchange(true)) options_.on_failure(*this, text);
+  // Only one rank reports them; otherwise every rank would print the same lines.
+  const std::size_t lines = text.find(kLastOperations);
+  const int teller = group_->failed_rank;
+  if (lines != std::string::npos && teller != rank_ && teller >= 0 && teller < size()) {
+    text.erase(lines);
+    text += join_message("; ", names_of(bit(teller)), " says what each rank did last");
+  }
   const auto elapsed = Clock::now() - call.started;
   throw CommError(join_message(describe({.number = 0, .operation = call.operation, .label = ""}),
                                " of group '", options_.name, "' on rank ", rank_, " of ", size(),

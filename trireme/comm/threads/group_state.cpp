@@ -15,6 +15,8 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
+constexpr auto kLastCalls = "\nwhat each rank did last:";
+
 std::string first_line(const char* text) { return std::string(text, std::strcspn(text, "\n")); }
 
 }  // namespace
@@ -234,21 +236,29 @@ void GroupState::fail(Failure failure) {
 std::exception_ptr GroupState::error(const PendingOp& pending, Clock::time_point since) const {
   const Call& call = pending.call;
   const auto waited = Clock::now() - since;
+  std::string text = failure_->text;
+  // Only one rank reports them; otherwise every rank would print the same lines.
+  const std::size_t lines = text.find(kLastCalls);
+  if (lines != std::string::npos && failure_->rank != call.rank) {
+    text.erase(lines);
+    text += join_message("; ", format_ranks({&failure_->rank, 1}, world_ranks_),
+                         " says what each rank did last");
+  }
   const int peer =
       failure_->rank == call.rank || failure_->peer != call.rank ? failure_->peer : failure_->rank;
-  return std::make_exception_ptr(CommError(
-      join_message(describe(call), " of group '", name_, "' on rank ", call.rank, " of ", size_,
-                   " failed after ", Seconds(waited).count(), " s: ", failure_->text),
-      join_message(failure_->hint, ". The group cannot be used any more"),
-      {.rank = call.rank,
-       .peer = peer,
-       .operation = name_of(call.kind),
-       .sequence = call.number,
-       .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(waited)}));
+  return std::make_exception_ptr(
+      CommError(join_message(describe(call), " of group '", name_, "' on rank ", call.rank, " of ",
+                             size_, " failed after ", Seconds(waited).count(), " s: ", text),
+                join_message(failure_->hint, ". The group cannot be used any more"),
+                {.rank = call.rank,
+                 .peer = peer,
+                 .operation = name_of(call.kind),
+                 .sequence = call.number,
+                 .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(waited)}));
 }
 
 std::string GroupState::last_calls() const {
-  std::string lines = "\nwhat each rank did last:";
+  std::string lines = kLastCalls;
   for (int rank = 0; rank < size_; ++rank) {
     const Member& one = members_[static_cast<std::size_t>(rank)];
     lines += join_message("\n    rank ", rank, ": ", one.last ? describe(*one.last) : "nothing yet",

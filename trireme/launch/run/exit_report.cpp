@@ -8,9 +8,11 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <string_view>
 #include <vector>
 
 namespace trireme::launch {
@@ -23,6 +25,20 @@ std::string cut_line(const std::string& line) {
   std::size_t end = kLongest;
   while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xc0U) == 0x80U) --end;
   return join_message(line.substr(0, end), " … (", line.size() - end, " more bytes)");
+}
+
+// `rank 3 of 4` becomes `rank # of 4`, `ranks 0-2` `ranks #-2`.
+std::string without_numbers_of_ranks(const std::string& text) {
+  constexpr std::array<std::string_view, 4> kBefore{"rank ", "ranks ", "process ", "pid "};
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    result += text[at++];
+    if (std::ranges::none_of(kBefore, [&](auto word) { return result.ends_with(word); })) continue;
+    const std::size_t end = std::min(text.find_first_not_of("0123456789", at), text.size());
+    if (end > at) result += '#';
+    at = end;
+  }
+  return result;
 }
 
 }  // namespace
@@ -86,6 +102,16 @@ std::string last_lines(const std::filesystem::path& file, int lines) {
     text << "  | " << cut_line(*line) << '\n';
   }
   return text.str();
+}
+
+Failure failure_of(const std::filesystem::path& log) {
+  constexpr int kLines = 60;  // of an exception, what is nested in it and its hints
+  const std::string all = last_lines(log, kLines);
+  std::size_t begin = all.rfind(": uncaught ");
+  const bool is_exception = begin != std::string::npos;
+  if (!is_exception) begin = all.size() < 2 ? std::string::npos : all.size() - 2;
+  begin = begin == std::string::npos ? 0 : all.rfind('\n', begin) + 1;
+  return {.text = without_numbers_of_ranks(all.substr(begin)), .is_exception = is_exception};
 }
 
 std::string describe_count(std::size_t count, std::string_view thing) {

@@ -29,6 +29,20 @@ std::string_view exit_hint(int wait_status);
 /// of more than 1,000 bytes.
 std::string last_lines(const std::filesystem::path& file, int lines);
 
+/// The cause of a rank's failure, as the end of its log shows it. Two ranks failed alike if their
+/// objects are equal.
+struct Failure {
+  /// The last uncaught exception, or the last line if there is none, without numbers of ranks and
+  /// processes; empty for an empty log.
+  std::string text;
+  /// True if the text is an exception.
+  bool is_exception = false;
+  bool operator==(const Failure&) const = default;
+};
+
+/// Returns the failure that the end of a log shows.
+Failure failure_of(const std::filesystem::path& log);
+
 /// Returns a count with its noun: `1 rank`, `2 ranks`.
 std::string describe_count(std::size_t count, std::string_view thing);
 

@@ -288,7 +288,7 @@ void Supervisor::handle_stop_request(int signal) {
   }
   stop_signal_ = signal;
   // Move to a new line, because the terminal has shown `^C`.
-  if (signal == SIGINT && consoles_.error.is_terminal()) consoles_.error.write("\n");
+  if (signal == SIGINT) consoles_.error.leave_line();
   say(join_message("got ", describe_signal(signal), ", ending ",
                    describe_count(count_running(), "rank"),
                    signal == SIGINT ? "; once more kills at once" : ""));

@@ -34,6 +34,9 @@ class Console {
   bool is_amid_line() const { return is_terminal_ && last_ != '\n'; }
   /// Notes that another stream has ended the line on the same terminal.
   void begin_line() { last_ = '\n'; }
+  /// Notes that the terminal shows more than what was written, such as `^C`, so that the next
+  /// message begins on a new line.
+  void leave_line() { last_ = ' '; }
   /// Returns the errno value of the failure that lost text somebody may wait for, or 0 if none was
   /// lost.
   int lost_by() const { return lost_by_; }

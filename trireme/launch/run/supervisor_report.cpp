@@ -49,12 +49,13 @@ void Supervisor::report_failure(const Rank& rank) {
   consoles_.error.write(join_message("  its whole log: ", rank.output.log_path.string(), "\n"));
   // The same cause often ends several ranks. Their logs then end alike, and need not be read one by
   // one.
-  const std::string last = last_lines(rank.output.log_path, 1);
+  const Failure failure = failure_of(rank.output.log_path);
   const std::vector<int> alike = numbers_of([&](const Rank& other) {
-    return &other != &rank && !last.empty() && last_lines(other.output.log_path, 1) == last;
+    return &other != &rank && !failure.text.empty() && failure_of(other.output.log_path) == failure;
   });
   if (!alike.empty()) {
-    consoles_.error.write(join_message("  the same last line: rank", alike.size() == 1 ? " " : "s ",
+    consoles_.error.write(join_message("  the same ", failure.is_exception ? "error" : "last line",
+                                       ": rank", alike.size() == 1 ? " " : "s ",
                                        describe_ranks(alike), "\n"));
   }
   if (ended_by_us_ > 0) {

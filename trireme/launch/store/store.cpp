@@ -4,6 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/unique_fd.h>
+#include <trireme/base/warning.h>
+#include <trireme/launch/listening_socket.h>
 #include <trireme/launch/port_owner.h>
 #include <trireme/launch/store/sealed_store.h>
 #include <trireme/launch/store/torch_log_silencer.h>
@@ -50,6 +52,23 @@ void wait_for_name(const std::string& host, std::chrono::milliseconds timeout) {
   }
 }
 
+// Compares texts, because a host's name may resolve to a loopback address on that host only.
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
+}
+
+// `trireme run` prints a warning of its own.
+void warn_of_open_store(const Identity& identity) {
+  if (!identity.secret.empty() || identity.rank != 0 || identity.launcher == "trireme" ||
+      is_loopback(*identity.master_address)) {
+    return;
+  }
+  warn("no TRIREME_SECRET is set, so that anybody who reaches the store at ",
+       *identity.master_address, ":", *identity.master_port,
+       " can write what the ranks believe. hint: export TRIREME_SECRET=$(openssl rand -hex 16) "
+       "where the ranks are started, the same on all hosts");
+}
+
 c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
                                                std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
@@ -61,7 +80,14 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
   wait_for_name(*identity.master_address, timeout);
   const TorchLogSilencer quiet;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(*identity.master_address, options);
+    ListeningSocket own;
+    if (options.isServer && is_loopback(*identity.master_address)) {  // else all interfaces
+      own = listen_at(*identity.master_address, *identity.master_port);
+      options.masterListenFd = own.fd.get();
+    }
+    auto store = c10::make_intrusive<c10d::TCPStore>(*identity.master_address, options);
+    static_cast<void>(own.fd.release());  // the store closes it
+    return store;
   } catch (const std::exception& failure) {
     if (options.isServer) {
       const auto owner = describe_port_owner(*identity.master_port);
@@ -122,6 +148,7 @@ c10::intrusive_ptr<c10d::Store> make_base_store(const Identity& identity,
   if (identity.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   if (identity.master_address && identity.master_port) {
     check_secret(identity.secret);
+    warn_of_open_store(identity);
     return seal(make_tcp_store(identity, timeout), identity.secret);
   }
   return make_file_store(identity, timeout);  // needs no seal: no other user can write to it

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <utility>
 
 namespace trireme::detail {
 namespace {
@@ -39,7 +40,11 @@ at::Tensor fold(const at::Tensor& all) {
 
 GradientBuckets::GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan,
                                  const DataGroups& data_groups, Shards* shards)
-    : parameters_(parameters), plan_(plan), data_groups_(data_groups), shards_(shards) {}
+    : parameters_(parameters),
+      plan_(plan),
+      data_groups_(data_groups),
+      shards_(shards),
+      same_rows_(data_groups.all) {}
 
 bool GradientBuckets::can_carry_tail(const std::vector<NamedTensor>& parameters,
                                      const std::vector<BucketLayout>& layouts, const Plan& plan) {
@@ -180,12 +185,25 @@ bool GradientBuckets::is_averaged(const Bucket& bucket) const {
          !carries_counts && !bucket.sent.defined() && (type == at::kFloat || type == at::kDouble);
 }
 
+// Samples one bucket that is summed unchanged: this rank's summands of the elements it gets back.
+void GradientBuckets::take_sample(std::size_t number) {
+  const Bucket& bucket = buckets_[number];
+  const bool is_summed_as_it_is = !bucket.sent.defined() && (bucket.zero_level > 0 || !hook_);
+  if (!is_summed_as_it_is || !same_rows_.wants_sample()) return;
+  const std::int64_t slice = bucket.zero_level > 0 ? bucket.own.numel() : 0;
+  same_rows_.take_sample(
+      slice == 0 ? bucket.gradients
+                 : bucket.gradients.narrow(0, data_groups_.shard.rank() * slice, slice));
+  sampled_ = number;
+}
+
 void GradientBuckets::acquire(std::size_t number) {
   if (const auto before = buckets_[number].before) complete(buckets_[*before]);
 }
 
 void GradientBuckets::launch(std::size_t number) {
   Bucket& bucket = buckets_[number];
+  take_sample(number);
   if (plan_.gradient_predivide != 1) {
     bucket.divisor.fill_(plan_.gradient_predivide);
     divide(bucket.gradients, bucket.gradients, bucket.divisor);
@@ -226,9 +244,9 @@ void GradientBuckets::complete(Bucket& bucket) {
   }
 }
 
-void GradientBuckets::finish(double divisor) {
+void GradientBuckets::finish(double whole_divisor) {
   for (Bucket& bucket : buckets_) complete(bucket);
-  divisor /= plan_.gradient_predivide;
+  const double divisor = whole_divisor / plan_.gradient_predivide;
   for (Bucket& bucket : buckets_) {
     bucket.replica_work.wait();
     if (divisor == 1 || is_averaged(bucket)) continue;
@@ -236,9 +254,15 @@ void GradientBuckets::finish(double divisor) {
     const at::Tensor& sum = bucket.zero_level > 0 ? bucket.own : bucket.gradients;
     divide(sum, sum, bucket.divisor);
   }
+  if (const auto sampled = std::exchange(sampled_, std::nullopt)) {
+    const Bucket& bucket = buckets_[*sampled];
+    same_rows_.compare(bucket.zero_level > 0 ? bucket.own : bucket.gradients, whole_divisor);
+  }
 }
 
 void GradientBuckets::abandon() {
+  same_rows_.abandon();
+  sampled_.reset();
   for (Bucket& bucket : buckets_) {
     bucket.is_under_way = false;
     bucket.finish_exchange = {};

@@ -13,6 +13,7 @@
 #include <trireme/parallel/data/bucket_layout.h>
 #include <trireme/parallel/data/comm_hook.h>
 #include <trireme/parallel/data/data_groups.h>
+#include <trireme/parallel/data/same_rows_check.h>
 #include <trireme/parallel/sharded/shards.h>
 #include <trireme/plan/plan.h>
 
@@ -107,6 +108,7 @@ class GradientBuckets {
   void lend(const std::vector<std::size_t>& borrowers);
   void prepare(std::size_t bucket, const BucketLayout& layout);
   bool is_averaged(const Bucket& bucket) const;
+  void take_sample(std::size_t bucket);
   void complete(Bucket& bucket);
 
   const std::vector<NamedTensor> parameters_;
@@ -118,6 +120,8 @@ class GradientBuckets {
   std::vector<at::Tensor> places_;  // by parameter
   std::vector<at::Tensor> lent_;
   at::Tensor tail_;
+  SameRowsCheck same_rows_;
+  std::optional<std::size_t> sampled_;  // the bucket of the sample
 };
 
 }  // namespace trireme::detail

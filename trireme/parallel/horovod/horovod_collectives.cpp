@@ -131,6 +131,12 @@ void allreduce_(const at::Tensor& tensor, Op op, const comm::Group& process_set)
                      "take hvd::Sum and divide as you like, or a floating dtype");
   }
   const at::NoGradGuard no_grad;
+  if (tensor.scalar_type() == at::kHalf) {  // the sum may overflow even if the average does not
+    const at::Tensor wide = tensor.detach().to(at::kFloat);
+    allreduce_(wide, op, process_set);
+    tensor.copy_(wide);
+    return;
+  }
   comm::all_reduce(tensor, process_set, Sum);
   // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
   tensor.div_(at::full({}, process_set.size(), tensor.options().requires_grad(false)));

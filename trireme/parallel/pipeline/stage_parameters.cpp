@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/parallel/data/reducer.h>
 #include <trireme/parallel/manual.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
@@ -95,6 +96,10 @@ StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& s
   for (const auto& item : module.named_buffers()) {
     names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
   }
+  if (stages_.size() > 1) {
+    for (const at::Tensor& parameter : module.parameters()) partial_.add(parameter);
+    norm_check_ = std::make_unique<StageNormCheck>();
+  }
   for (const Parallelized::Part& part : parallelized_.parts()) {
     if (!part.is_own || !part.parameter.requires_grad()) continue;
     if (part.tensor.is_same(part.parameter)) {
@@ -170,6 +175,7 @@ void StageParameters::check_before_step() {
 }
 
 void StageParameters::begin_step() {
+  if (norm_check_) norm_check_->stop();
   if (detail::reducer_of(parallelized_) == nullptr) return;
   const at::NoGradGuard no_grad;
   for (Own& own : exchanged_) {
@@ -188,6 +194,19 @@ void StageParameters::add_complete(const StagedGraph::NamedTensors& parameters) 
 }
 
 void StageParameters::finish_step(double summands) {
+  add_up(summands);
+  if (!norm_check_) return;
+  std::vector<at::Tensor> gradients;
+  for (const Own& own : exchanged_) {
+    const at::Tensor& gradient = own.parameter.grad();
+    if (gradient.defined() && !gradient.is_sparse()) {
+      gradients.push_back(detail::memory_of(gradient));
+    }
+  }
+  norm_check_->start(gradients);
+}
+
+void StageParameters::add_up(double summands) {
   detail::Reducer* const reducer = detail::reducer_of(parallelized_);
   if (reducer == nullptr) return;
   reducer->finish_manual(summands);

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/optim/partial_tensors.h>
 #include <trireme/parallel/manual.h>
 #include <trireme/parallel/parallelize.h>
+#include <trireme/parallel/pipeline/stage_norm_check.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 #include <trireme/parallel/tensor/module_layouts.h>
 #include <trireme/plan/plan.h>
@@ -58,7 +60,8 @@ class StageParameters {
   /// Gradients that are complete on this rank begin to travel. Alike.
   void add_complete(const StagedGraph::NamedTensors& parameters);
   /// Adds up all gradients, divides them by the ranks times `summands`, and adds them to what was
-  /// put aside. Alike, blocking.
+  /// put aside. Alike, blocking. Until the next step begins, clipping by the norm of this rank's
+  /// gradients alone throws UsageError (StageNormCheck).
   void finish_step(double summands);
 
   /// The first rank along `pipe` that uses a parameter or buffer, 0 where none does; -1 for what
@@ -77,6 +80,7 @@ class StageParameters {
   using UsedByName = std::map<std::string, Used>;  // by the name that records have
   static UsedByName used_in(const StagedGraph& staged);
   void set_use(const Used& used);
+  void add_up(double summands);
 
   comm::Group stages_;
   comm::Group data_;
@@ -91,6 +95,8 @@ class StageParameters {
   };
   std::vector<Own> exchanged_;  // those that are not cut
   std::vector<at::Tensor> cut_;
+  detail::PartialTensors partial_;              // all parameters, if there are several ranks
+  std::unique_ptr<StageNormCheck> norm_check_;  // otherwise null
 };
 
 }  // namespace trireme::pipeline

@@ -64,7 +64,13 @@ Shards::Shards(const std::vector<NamedTensor>& parameters, const std::vector<Buc
     }
   }
   std::vector<SlicedParameter> sliced;
-  for (auto& [index, parameter] : by_parameter) sliced.push_back(std::move(parameter));
+  for (auto& [index, parameter] : by_parameter) {
+    if (group_.size() > 1) {
+      partial_.add(parameter.part);
+      for (const at::Tensor& piece : parameter.pieces) partial_.add(piece);
+    }
+    sliced.push_back(std::move(parameter));
+  }
   optimizers_.emplace(std::move(sliced), lengths_, group_);
   // Last: an exception before would leave them watched by what is gone.
   for (const Bucket& bucket : buckets_) {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <trireme/comm/collectives.h>
+#include <trireme/optim/partial_tensors.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/bucket_layout.h>
 #include <trireme/parallel/sharded/gathered_buckets.h>
@@ -195,6 +196,7 @@ class Shards final : public AccessObserver {
   std::unordered_map<const c10::StorageImpl*, std::size_t> bucket_of_;
   GatheredBuckets whole_;
   std::optional<OptimizerSlices> optimizers_;
+  PartialTensors partial_;  // the slices that optimizers step
   GradientPlaceholders cut_gradients_;
   Steps steps_{*this};
 

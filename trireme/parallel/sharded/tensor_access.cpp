@@ -154,6 +154,10 @@ std::string_view operator_accessing() {
   return touching == nullptr ? std::string_view() : touching->operator_name().name;
 }
 
+std::string_view overload_accessing() {
+  return touching == nullptr ? std::string_view() : touching->operator_name().overload_name;
+}
+
 void touch(const at::Tensor& tensor) {
   if (num_expecting.load(std::memory_order_acquire) == 0) return;
   AllFound all;

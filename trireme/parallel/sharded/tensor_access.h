@@ -46,6 +46,8 @@ void unmark(const at::Tensor& tensor);
 /// Returns the name of the operator before which `AccessObserver::on_access` is called on this
 /// thread; empty where it is none.
 std::string_view operator_accessing();
+/// Returns the name of its overload, such as `Tensor`; empty if there is none.
+std::string_view overload_accessing();
 
 /// Does for one tensor what is done before an operator that reads it.
 void touch(const at::Tensor& tensor);

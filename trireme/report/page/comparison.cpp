@@ -192,7 +192,8 @@ std::string differences_of(const std::vector<RunLog>& runs, const char* title,
     const auto is_same = [&](const Texts& each) { return value_of(each) == value_of(all.front()); };
     if (std::ranges::all_of(all, is_same)) continue;
     rows += "<tr><th scope=\"row\">" + escaped(name) + "</th>";
-    for (const Texts& each : all) rows += "<td>" + escaped(value_text(name, value_of(each))) + "</td>";
+    for (const Texts& each : all)
+      rows += "<td>" + escaped(value_text(name, value_of(each))) + "</td>";
     rows += "</tr>\n";
   }
   if (rows.empty()) return {};

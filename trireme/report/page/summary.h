@@ -47,7 +47,8 @@ RunStatus status_of(const RunLog& run);
 /// Returns a number of bytes for people, such as `1.50 GiB`.
 std::string bytes_text(double bytes);
 
-/// Returns a setting as people read it: the value of a name that ends with `_bytes` in a larger unit
+/// Returns a setting as people read it: the value of a name that ends with `_bytes` in a larger
+/// unit
 /// (`24.00 GiB` for `25769803776`), any other value as it is.
 std::string value_text(const std::string& name, const std::string& value);
 

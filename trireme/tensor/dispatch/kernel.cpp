@@ -8,6 +8,7 @@
 #include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/dispatch/decision_cache.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
+#include <trireme/tensor/dispatch/plain_inputs.h>
 #include <trireme/tensor/rules/strategies/sizes.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -508,6 +509,7 @@ void run(const OperatorFacts& facts, const c10::OperatorHandle& op, torch::jit::
   if (facts.has_out) check_outs(facts, arguments);
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveLocal);
   if (scan.first == nullptr) refuse_distributed_out(facts);
+  if (notes_plain_inputs()) note_plain_inputs(facts, scan);
   // A kernel of the rule runs on replicated inputs too, so such a call needs a decision.
   const bool has_kernel = facts.rule != nullptr && facts.rule->kernel != nullptr;
   if (scan.is_replicated && !has_kernel) {

@@ -177,8 +177,12 @@ struct Model::Impl {
   bool accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step);
   /// The part of the data that this rank is to read. Collective where the model takes it.
   data::DataLoader part_of(const data::DataLoader& data, data::Remainder remainder) const;
-  /// Of an epoch's first batch: UsageError where ranks that need the same one differ. Collective.
-  void check_same_batch(const data::Batch& batch) const;
+  /// Throws UsageError if ranks that need the same batch have read different ones, or some have
+  /// read none. Called for the first batch of an epoch, evaluation or prediction. Collective among
+  /// these ranks.
+  void check_same_batch(const std::optional<data::Batch>& batch) const;
+  /// Returns the whole outputs for one batch.
+  at::Tensor predict_whole(const at::Tensor& input) const;
   /// Keeps what tells the rows of a step's first batch from others, in steps that are compared.
   void note_rows(const StepContext& step, const data::Batch& batch);
   /// Throws UsageError on all ranks where any have read what they should not. Collective.

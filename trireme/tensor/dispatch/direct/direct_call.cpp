@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/dispatch/direct/direct_call.h>
 
+#include <trireme/tensor/dispatch/plain_inputs.h>
+
 #include <c10/util/MaybeOwned.h>
 
 #include <utility>
@@ -53,6 +55,7 @@ bool DirectCall::is_ready() {
     const at::Tensor& local = slot.meta == nullptr ? *slot.tensor : slot.meta->local;
     locals_.push_back(Borrowed::createBorrow(local));
   }
+  if (notes_plain_inputs()) note_plain_inputs(facts_, scan_);
   return true;
 }
 
