@@ -61,6 +61,8 @@ std::string to_string(const ParameterLayouts& layouts) {
 }
 
 std::optional<ParameterLayout> parse_layout(std::string_view text) {
+  constexpr std::size_t kLongest = 1024;  // std::regex needs stack for each character
+  if (text.size() > kLongest) return std::nullopt;
   static const std::regex whole(R"(\s*(\S+)\s*->\s*(.*?)(\s+if\s+there)?\s*)");
   static const std::regex one(
       R"((?:Replicate|Shard\(\s*(\d{1,2})\s*(?:,\s*level\s+(\d{1,2})\s*)?\))\s+on\s+(\S+)(?:\s+and\s+|$))");

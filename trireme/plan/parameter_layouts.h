@@ -73,7 +73,8 @@ std::string to_string(const ParameterLayout& layout);
 /// One line each.
 std::string to_string(const ParameterLayouts& layouts);
 
-/// The reverse, for Shard and Replicate; nothing where the text is none.
+/// The reverse, for Shard and Replicate; nothing where the text is none, or has more than 1024
+/// characters.
 std::optional<ParameterLayout> parse_layout(std::string_view text);
 
 }  // namespace trireme

@@ -181,3 +181,6 @@ TEST(LayoutText, IsRefusedWhereItIsNone) {
 
 }  // namespace
 }  // namespace trireme
+  // std::regex went one level deeper with each character, and the stack ended.
+  EXPECT_FALSE(parse_layout(std::string(1'000'000, 'x') + " -> Replicate").has_value());
+  EXPECT_FALSE(parse_layout("x -> " + std::string(1'000'000, 'y')).has_value());
