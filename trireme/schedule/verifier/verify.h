@@ -13,8 +13,8 @@
 
 namespace trireme::schedule {
 
-/// What a schedule may have of pairs of stage and micro-batch: more take more memory than a machine
-/// has.
+/// What a schedule may have of pairs of stage, or of edge, and micro-batch: more take more memory
+/// than a machine has.
 inline constexpr std::int64_t kMostPairs = 4'000'000;
 
 struct VerifyOptions {
