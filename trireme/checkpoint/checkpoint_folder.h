@@ -24,8 +24,9 @@ std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::
 /// last: each carries its number in a file `order`, clocks play no part. Those without this file
 /// count as the oldest, by epoch and step. One whose number cannot be read, or is another one in
 /// its index, is passed over with a warning on standard error: nobody can tell whether it is newer
-/// than others, so that it is neither the latest nor removed. Empty where the folder does not
-/// exist.
+/// than others, so that it is neither the latest nor removed. Throws CheckpointError where the
+/// machine refuses to read a number now (permissions, an I/O error, no descriptors): that one may
+/// be the newest. Empty where the folder does not exist.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder,
                                                     const std::string& prefix);
 
@@ -51,8 +52,9 @@ inline constexpr auto kOrderFile = "order";
 /// commit the destructor removes it. Not thread-safe.
 class CheckpointFolderWriter {
  public:
-  /// Makes `folder` where it is missing. Throws CheckpointError with path and cause where the file
-  /// system refuses.
+  /// Makes `folder` where it is missing. An earlier checkpoint whose number cannot be read is a
+  /// warning on standard error; the new one is numbered past all that can be read. Throws
+  /// CheckpointError with path and cause where the file system refuses.
   CheckpointFolderWriter(const std::filesystem::path& folder, const std::string& prefix,
                          std::int64_t epoch, std::int64_t step, FileLayer& files = system_files());
   CheckpointFolderWriter(const CheckpointFolderWriter&) = delete;
