@@ -46,6 +46,9 @@ std::string describe(const data::Batch& batch) {
 }
 
 // Of a data set in its order; empty where that cannot be read, of which whoever reads it tells.
+// As training reads it, after shuffling and transforms: another seed or another vocabulary makes
+// other data of the same files. For one row of the first epoch a shuffle buffer is filled once
+// more.
 std::string first_row_of(const data::DataLoader& data) {
   // Transforms may draw from it, and the training goes on as if nobody had looked.
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
