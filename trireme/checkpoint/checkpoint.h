@@ -13,6 +13,7 @@
 #include <trireme/checkpoint/run_state.h>
 #include <trireme/checkpoint/tensor_part.h>
 #include <trireme/comm/group.h>
+#include <trireme/graph/module_ref.h>
 
 #include <chrono>
 #include <cstdint>
@@ -60,7 +61,7 @@ struct SaveOptions {
 /// Throws CheckpointError with path and cause where the file system refuses, UsageError for options
 /// or tensors that cannot be: of tensors that are distributed over several ranks
 /// distributed_checkpoint.h has the same function with a mesh.
-std::filesystem::path save(const SaveOptions& options, const torch::nn::Module& module,
+std::filesystem::path save(const SaveOptions& options, ConstModuleRef module,
                            const torch::optim::Optimizer* optimizer, const State& state);
 
 /// The same by all ranks of a group at once: each writes the parts that it gives, and its share by
@@ -87,16 +88,15 @@ std::filesystem::path save_parts(const SaveOptions& options, const std::function
 /// The parts of a module and an optimizer (nullptr to leave it out) that every rank has whole:
 /// sections `model` and `optimizer`. See distributed_checkpoint.h for those it has not. What no
 /// tensor holds of the optimizer goes into `state.own`. Tensors share memory with theirs.
-std::vector<TensorPart> parts_of(const torch::nn::Module& module,
-                                 const torch::optim::Optimizer* optimizer, State& state);
+std::vector<TensorPart> parts_of(ConstModuleRef module, const torch::optim::Optimizer* optimizer,
+                                 State& state);
 
 /// Loads a checkpoint, whatever ranks wrote it, into a module and an optimizer (nullptr to leave
 /// it) of the same construction. Everything is read and verified before anything changes, which
 /// takes memory for a second copy. Of distributed tensors this rank's part is read. Throws
 /// CheckpointError naming the file, and the first parameter that does not fit. Not collective;
 /// every rank may call it.
-State load(const std::filesystem::path& path, torch::nn::Module& module,
-           torch::optim::Optimizer* optimizer);
+State load(const std::filesystem::path& path, ModuleRef module, torch::optim::Optimizer* optimizer);
 
 /// Which tensors to load under which names.
 struct LoadModelOptions {
@@ -117,7 +117,7 @@ struct LoadedModel {
 /// Loads parameters and buffers alone, from a checkpoint or from any safetensors file. Throws
 /// CheckpointError, before anything changes, for a tensor of another shape or dtype, for two of one
 /// name, and where `strict` is not met. Not collective.
-LoadedModel load_model(const std::filesystem::path& path, torch::nn::Module& module,
+LoadedModel load_model(const std::filesystem::path& path, ModuleRef module,
                        const LoadModelOptions& options = {});
 
 }  // namespace trireme::checkpoint

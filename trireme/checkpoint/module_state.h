@@ -5,6 +5,7 @@
 #pragma once
 
 #include <trireme/checkpoint/safetensors.h>
+#include <trireme/graph/module_ref.h>
 
 #include <string_view>
 
@@ -16,19 +17,17 @@ namespace trireme::checkpoint {
 
 /// Returns every parameter and buffer under its name. The tensors share the module's storage:
 /// nothing is copied, and distributed ones are distributed here.
-TensorMap module_tensors(const torch::nn::Module& module);
+TensorMap module_tensors(ConstModuleRef module);
 
 /// Throws CheckpointError unless `tensors` has exactly the module's names, with its shapes and
 /// dtypes: the message names the first parameter, in the module's order, that does not fit, and
 /// counts the others. `source` says where the tensors come from.
-void check_module_tensors(const TensorMap& tensors, const torch::nn::Module& module,
-                          std::string_view source);
+void check_module_tensors(const TensorMap& tensors, ConstModuleRef module, std::string_view source);
 
 /// Copies the values into the module's own parameters and buffers, whose storage, device, strides
 /// and gradients stay. Values for a distributed tensor are whole and plain on every rank, or
 /// distributed on the same mesh; other layouts are redistributed, which is collective. Checks first
 /// as `check_module_tensors` does, so that on its error nothing has changed.
-void load_module_tensors(const TensorMap& tensors, torch::nn::Module& module,
-                         std::string_view source);
+void load_module_tensors(const TensorMap& tensors, ModuleRef module, std::string_view source);
 
 }  // namespace trireme::checkpoint

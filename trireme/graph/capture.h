@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/graph/graph.h>
+#include <trireme/graph/module_ref.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -51,7 +52,7 @@ struct CaptureOptions {
 /// within forward, writes to tensors that are none of the module's, operators without a rule for
 /// shapes. The module may lie on any devices: what is recorded is what it would do on the
 /// processor.
-Graph capture(torch::nn::Module& module, const Forward& forward,
-              const std::vector<at::Tensor>& inputs, const CaptureOptions& options = {});
+Graph capture(ModuleRef module, const Forward& forward, const std::vector<at::Tensor>& inputs,
+              const CaptureOptions& options = {});
 
 }  // namespace trireme::graph
