@@ -295,3 +295,12 @@ std::string describe(const at::Tensor& tensor) {
 }
 
 }  // namespace trireme
+namespace detail {
+
+at::Tensor whole_input(const at::Tensor& input) {
+  if (!has_layout(input) || !is_dry_run()) return full(input);
+  return redistribute(input, Layout::replicated(layout_of(input).mesh()));
+}
+
+}  // namespace detail
+

@@ -26,12 +26,17 @@ void allow_replication(std::string_view operator_name);
 
 namespace detail {
 
+/// What run_replicated gives its function of an input: all of it, as a plain tensor. In a dry run
+/// or a capture, where parameters that are kept whole are replicated, a replicated tensor.
+at::Tensor whole_input(const at::Tensor& input);
+
 /// What run_replicated returns of a result: tensors replicated on the mesh, also within tuples,
 /// pairs and vectors; everything else as it is.
 template <typename Result>
 Result replicated_on(const DeviceMesh& mesh, Result result) {
   if constexpr (std::is_same_v<Result, at::Tensor>) {
-    return result.defined() ? distribute(result, Layout::replicated(mesh)) : result;
+    const bool is_plain = result.defined() && !has_layout(result);
+    return is_plain ? distribute(result, Layout::replicated(mesh)) : result;
   } else if constexpr (requires { std::tuple_size<Result>::value; }) {
     return std::apply(
         [&](auto&... parts) { return Result{replicated_on(mesh, std::move(parts))...}; }, result);
@@ -63,7 +68,7 @@ auto run_replicated(Function&& function, const Inputs&... inputs) {
     if (!mesh.defined() && has_layout(input)) mesh = layout_of(input).mesh();
   };
   (find(inputs), ...);
-  auto result = std::forward<Function>(function)(full(inputs)...);
+  auto result = std::forward<Function>(function)(detail::whole_input(inputs)...);
   return mesh.defined() ? detail::replicated_on(mesh, std::move(result)) : result;
 }
 
