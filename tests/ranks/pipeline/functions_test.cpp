@@ -2,6 +2,9 @@
 // One module trained by several functions, each with its loss and optimizer, over the stages of one
 // pipeline; and what is refused where two pipelines would train it.
 #include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/data_parallel.h>
+#include <trireme/parallel/deferred.h>
 #include <trireme/parallel/pipeline/pipeline.h>
 
 #include <gmock/gmock.h>
@@ -13,6 +16,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +37,16 @@ using torch::Tensor;
 constexpr std::int64_t kRows = 8;
 constexpr std::int64_t kMicroBatches = 2;
 constexpr int kSteps = 3;
+
+template <typename Function>
+std::string c10_error(const Function& function) {
+  try {
+    function();
+  } catch (const c10::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
 
 // A generator with batch norm in stage 0 and a discriminator in stage 1.
 struct AdversariesImpl : torch::nn::Module {
@@ -346,6 +361,33 @@ TEST(Pipelines, OneAfterTheOtherBeginWithTrainedValuesInOneMemory) {
       begin += parameter.numel();
     }
     const PipelineFunctions functions = functions_of(net);
+// Hooks of one ran in backward of the other.
+TEST(Pipelines, AreNotMixedWithDataParallelOverOneModule) {
+  run_ranks(2, [](const comm::Group& group) {
+    Adversaries net;
+    const PipelineFunctions functions = functions_of(net);
+    {
+      const DataParallel parallel(*net, group);
+      EXPECT_THAT(
+          usage_error([&] { const Pipeline pipeline(net, functions, plan_of(2, 1), group); }),
+          AllOf(HasSubstr("parameter scale"), HasSubstr("hook already")));
+    }
+    Pipeline pipeline(net, functions, plan_of(2, 1), group);
+    const auto message = AllOf(HasSubstr("the module has a Pipeline already, which has "),
+                               HasSubstr("destroy the Pipeline before"));
+    EXPECT_THAT(usage_error([&] { const DataParallel parallel(*net, group); }), message);
+    EXPECT_THAT(usage_error([&] {
+                  const Parallelized parallel =
+                      parallelize({{"layer", net->generator}}, Plan(), group);
+                }),
+                message);
+    {
+      const Pipeline moved = std::move(pipeline);
+    }
+    const DataParallel parallel(*net, group);
+  });
+}
+
     {
       Pipeline pipeline(net, functions[1].second, plan_of(2, 1), group);
       static_cast<void>(pipeline.step(batch_of("generator", 0)));
@@ -392,3 +434,22 @@ TEST(Pipelines, ParametersThatOtherRanksTrainAreNotRead) {
 
 }  // namespace
 }  // namespace trireme
+      // Without an operator, which wrote and gave old values.
+      EXPECT_THAT(c10_error([&] { other.data_ptr(); }), message);
+      EXPECT_THAT(c10_error([&] {
+                    std::ostringstream file;
+                    torch::save(net, file);
+                  }),
+                  AllOf(HasSubstr("was read"), HasSubstr("gather_parameters()")));
+      EXPECT_THAT(usage_error([&] { comm::all_reduce(other, group); }), message);
+    EXPECT_NO_THROW(static_cast<void>(other.data_ptr()));
+    // A collective writes into it as an operator does.
+    static_cast<void>(pipeline.step(batch_of("generator", 0)));
+    comm::broadcast(parameters[first], 0, group);
+    comm::broadcast(parameters[last], 1, group);
+    EXPECT_NO_THROW(other.norm());
+    std::ostringstream file;
+    EXPECT_THAT(c10_error([&] { torch::save(net, file); }),
+                HasSubstr("was read"));  // others are old
+    pipeline.gather_parameters();
+    EXPECT_NO_THROW(torch::save(net, file));

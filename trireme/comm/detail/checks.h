@@ -27,6 +27,13 @@ void check_multiple(const at::Tensor& large, const at::Tensor& small, const Grou
 
 void check_all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& group);
 
+/// Asks whether the values of a tensor may be read, by an operator that reads nothing, where its
+/// storage refuses to give its pointer. Whoever watches the tensor throws then.
+void before_read(const at::Tensor& tensor);
+
+/// Tells whoever watches a tensor whose storage refuses to give its pointer that it is written.
+void before_write(const at::Tensor& tensor);
+
 /// In the group.
 void check_peer(int peer, const Group& group, const char* operation);
 
