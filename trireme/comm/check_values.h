@@ -18,8 +18,16 @@ namespace trireme::comm {
 /// of the variable that cannot be.
 bool checks_values();
 
-/// What exchanges gradients compares its parameters before the first step and after as many each
-/// time.
+/// How many steps lie between two comparisons of parameters; the first is before the first step.
+///
+/// | what | is compared along |
+/// | --- | --- |
+/// | parameters that every rank has whole | `data`, and each other axis on which they are whole |
+/// | slices of hybrid sharding (ZeRO) | the ranks that have the same slice |
+/// | weights that stages share | the ranks of these stages |
+///
+/// In every call: tensors given to `distribute` and `from_local` (Replicate), and gradients that
+/// arrive at `full` and `to_local`. ZeRO slices are not compared along other axes than `data`.
 inline constexpr std::int64_t kStepsBetweenChecks = 100;
 
 struct NamedValue {

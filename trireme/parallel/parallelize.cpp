@@ -495,6 +495,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                                    std::move(contents.check));
                            });
   impl->reducer->register_comm_hook(comm_hook_for(plan.wire));
+  impl->reducer->compare_on(impl->mesh);
   check_drawn(impl->shards(), impl->data_group);
   return impl;
 }
@@ -557,7 +558,6 @@ Parallelized parallelize(const std::vector<std::pair<std::string, at::Tensor>>& 
 
 namespace detail {
 
-Parallelized parallelize_manual(torch::nn::Module& module,
 void check_no_hooks(const std::vector<NamedTensor>& parameters) {
   for (const NamedTensor& item : parameters) {
     if (!item.tensor.requires_grad()) continue;
@@ -569,6 +569,7 @@ void check_no_hooks(const std::vector<NamedTensor>& parameters) {
   }
 }
 
+Parallelized parallelize_manual(torch::nn::Module& module,
                                 std::shared_ptr<const std::map<std::string, StageUse>> uses,
                                 const Plan& plan, const comm::Group& group, const comm::Group& data,
                                 const ModuleLayouts& layouts) {

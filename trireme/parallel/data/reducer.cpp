@@ -257,15 +257,24 @@ void Reducer::check_slots() {
   }
 }
 
-// Of TRIREME_CHECK=values. Those that are cut come of one all-gather.
+// Of TRIREME_CHECK=values. Those that are cut come of one all-gather; with hybrid sharding several
+// ranks have the same slices.
 void Reducer::check_values() const {
   std::vector<comm::NamedValue> values;
+  std::vector<NamedTensor> parameters;
   for (std::size_t index = 0; index < slots_.size(); ++index) {
     if (zero_levels_[index] > 0) continue;
     values.push_back({slots_[index].parameter.name, memories_[index].tensor});
+    parameters.push_back(slots_[index].parameter);
   }
-  comm::check_equal_values(values, data_groups_.all,
-                           join_message("parameters before step ", num_steps_));
+  const std::string what = join_message("parameters before step ", num_steps_);
+  comm::check_equal_values(values, data_groups_.all, what);
+  if (mesh_.defined()) check_equal_on_mesh(parameters, mesh_, what);
+  if (!shards_) return;
+  std::vector<comm::NamedValue> slices;
+  for (const NamedTensor& part : shards_->own_parts()) slices.push_back({part.name, part.tensor});
+  comm::check_equal_values(slices, data_groups_.replicas,
+                           join_message("slices of parameters before step ", num_steps_));
 }
 
 // What no optimizer steps would silently stay as it is.

@@ -2,8 +2,14 @@
 #include <trireme/parallel/pipeline/stage_parameters.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
+#include <trireme/comm/check_values.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/data/reducer.h>
 #include <trireme/parallel/manual.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
@@ -12,6 +18,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <deque>
 #include <unordered_set>
 #include <utility>
 
@@ -88,7 +95,8 @@ StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& s
       used_(used_in(staged)),
       first_ranks_(first_ranks_of(module, staged, stages.size())),
       uses_(uses_of(module, staged, first_ranks_, stages.rank())),
-      parallelized_(detail::parallelize_manual(module, uses_, plan, group, data, layouts)) {
+      parallelized_(detail::parallelize_manual(module, uses_, plan, group, data, layouts)),
+      layouts_(layouts) {
   for (const auto& item : module.named_parameters()) {
     names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
   }
@@ -197,7 +205,47 @@ void StageParameters::finish_step(double summands) {
     at::Tensor& gradient = own.parameter.mutable_grad();
     if (gradient.defined()) own.before.add_(gradient);
     gradient = std::exchange(own.before, {});
+// Of TRIREME_CHECK=values, beside what the Reducer compares along `data`: the ranks that share the
+// work on a stage, and the stages that share a weight.
+void StageParameters::check_values() const {
+  const std::string what = join_message("parameters before step ", num_steps_);
+  std::vector<detail::NamedTensor> own;
+  std::vector<const UsedByName::value_type*> tied;
+  TextWriter digests;
+  for (const auto& item : used_) {
+    const auto& [name, use] = item;
+    const bool is_cut =
+        std::ranges::any_of(cut_, [&](const at::Tensor& cut) { return cut.is_same(use.tensor); });
+    if (!use.tensor.requires_grad()) continue;
+    const bool is_compared = use.ranks.contains(stages_.rank()) && !is_cut;
+    if (is_compared) own.push_back({name, use.tensor});
+    if (use.ranks.size() < 2) continue;
+    tied.push_back(&item);
+    digests << (is_compared ? comm::digest_of_values(detail::memory_of(use.tensor)) : 0) << "\n";
   }
+  if (layouts_.mesh().defined()) detail::check_equal_on_mesh(own, layouts_.mesh(), what);
+  if (tied.empty()) return;
+  std::deque<TextReader> texts;
+  for (const std::string& text : comm::all_gather_text(digests.str(), stages_)) {
+    texts.emplace_back(text);
+  }
+  for (const auto* const item : tied) {
+    std::set<std::int64_t> different;
+    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+      std::int64_t digest = 0;
+      texts[rank] >> digest;
+      if (item->second.ranks.contains(static_cast<int>(rank))) different.insert(digest);
+    }
+    if (different.size() < 2) continue;
+    throw UsageError(
+        join_message("TRIREME_CHECK=values: of the ", what, " ", item->first, " differs on ",
+                     list_of(item->second.ranks), " along pipe, whose stages share it"),
+        "give all ranks the same initial values, and each the same optimizer for it");
+  }
+}
+
+  }
+  if (num_steps_++ % comm::kStepsBetweenChecks == 0 && comm::checks_values()) check_values();
 }
 
 int StageParameters::first_rank_of(const at::Tensor& tensor) const {

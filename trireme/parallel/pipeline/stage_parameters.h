@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -41,11 +42,12 @@ class StageParameters {
   Parallelized& parallelized() noexcept { return parallelized_; }
 
   /// Takes in a record of training, for other shapes or another function: what no stage has used
-  /// so far belongs to the ranks that use it there. Throws UsageError where a rank would use or
-  /// train what another has trained. Alike on all ranks.
+  /// so far belongs to the ranks that use it there. What no rank trains, and another has used, gets
+  /// memory and that one's values. Throws UsageError where a rank would use or train what another
+  /// has trained. Alike on all ranks, collective over `stages`.
   void add_record(const StagedGraph& staged);
-  /// The latter, for a record of evaluation.
-  void check_evaluation(const StagedGraph& staged) const;
+  /// The same for a record of evaluation; what no training has used stays as it is.
+  void add_evaluation(const StagedGraph& staged);
 
   /// Parameters that other ranks along `pipe` train, and buffers that they write to, and this one
   /// does not use.
@@ -77,6 +79,8 @@ class StageParameters {
   using UsedByName = std::map<std::string, Used>;  // by the name that records have
   static UsedByName used_in(const StagedGraph& staged);
   void set_use(const Used& used);
+  void share_constants(const UsedByName& now);
+  void check_values() const;
 
   comm::Group stages_;
   comm::Group data_;
@@ -91,6 +95,8 @@ class StageParameters {
   };
   std::vector<Own> exchanged_;  // those that are not cut
   std::vector<at::Tensor> cut_;
+  const detail::ModuleLayouts& layouts_;
+  std::int64_t num_steps_ = 0;  // that have begun
 };
 
 }  // namespace trireme::pipeline
