@@ -13,12 +13,13 @@
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <iterator>
 #include <deque>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -141,6 +142,31 @@ void StageParameters::add_record(const StagedGraph& staged) {
     if (is_new) set_use(use);
     place->second.changes = place->second.changes || use.changes;
   }
+  share_constants(now);
+}
+
+// What is trained nowhere, and used on ranks that have not used it so far, which may have no memory
+// for it, or values from before a checkpoint was loaded.
+void StageParameters::share_constants(const UsedByName& now) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, use] : now) {
+    const auto before = used_.find(name);
+    if (before == used_.end() || use.changes || before->second.changes) continue;
+    std::set<int>& ranks = before->second.ranks;
+    if (std::ranges::includes(ranks, use.ranks)) continue;
+    at::Tensor tensor = use.tensor;
+    if (detail::is_deferred(tensor)) {
+      tensor.set_data(at::empty_strided(tensor.sizes(), tensor.strides(),
+                                        tensor.options().requires_grad(false)));
+      layouts_.distribute({tensor});
+    }
+    detail::broadcast_strided(detail::memory_of(tensor), *ranks.begin(), stages_, name);
+    ranks.insert(use.ranks.begin(), use.ranks.end());
+    if (!ranks.contains(stages_.rank())) continue;
+    for (const std::string& own : names_.at(tensor.unsafeGetTensorImpl())) {
+      uses_->at(own).is_own = true;
+    }
+  }
 }
 
 // What nobody has used so far is on all ranks, with one value.
@@ -154,14 +180,16 @@ void StageParameters::set_use(const Used& used) {
   }
 }
 
-void StageParameters::check_evaluation(const StagedGraph& staged) const {
+void StageParameters::add_evaluation(const StagedGraph& staged) {
   for (const auto& [name, use] : used_in(staged)) {
     const auto trained = used_.find(name);
     if (trained == used_.end() || std::ranges::includes(trained->second.ranks, use.ranks)) {
       continue;
     }
+    if (!use.changes && !trained->second.changes) continue;
     refuse(name, trained->second.ranks, use.ranks, "in evaluation");
   }
+  share_constants(used_in(staged));
 }
 
 std::vector<detail::NamedTensor> StageParameters::trained_elsewhere() const {
@@ -177,34 +205,6 @@ void StageParameters::check_before_step() {
   if (reducer != nullptr) reducer->check_before_step();
 }
 
-void StageParameters::begin_step() {
-  if (detail::reducer_of(parallelized_) == nullptr) return;
-  const at::NoGradGuard no_grad;
-  for (Own& own : exchanged_) {
-    at::Tensor& gradient = own.parameter.mutable_grad();
-    // It may lie where this step's will travel.
-    own.before = gradient.defined() ? gradient.clone() : at::Tensor();
-    gradient.reset();
-  }
-  for (at::Tensor& parameter : cut_) parameter.mutable_grad().reset();
-}
-
-void StageParameters::add_complete(const StagedGraph::NamedTensors& parameters) {
-  detail::Reducer* const reducer = detail::reducer_of(parallelized_);
-  if (reducer == nullptr) return;
-  for (const auto& [name, parameter] : parameters) reducer->add_complete(parameter);
-}
-
-void StageParameters::finish_step(double summands) {
-  detail::Reducer* const reducer = detail::reducer_of(parallelized_);
-  if (reducer == nullptr) return;
-  reducer->finish_manual(summands);
-  const at::NoGradGuard no_grad;
-  for (Own& own : exchanged_) {
-    if (!own.before.defined()) continue;
-    at::Tensor& gradient = own.parameter.mutable_grad();
-    if (gradient.defined()) own.before.add_(gradient);
-    gradient = std::exchange(own.before, {});
 // Of TRIREME_CHECK=values, beside what the Reducer compares along `data`: the ranks that share the
 // work on a stage, and the stages that share a weight.
 void StageParameters::check_values() const {
@@ -244,8 +244,36 @@ void StageParameters::check_values() const {
   }
 }
 
-  }
+void StageParameters::begin_step() {
   if (num_steps_++ % comm::kStepsBetweenChecks == 0 && comm::checks_values()) check_values();
+  if (detail::reducer_of(parallelized_) == nullptr) return;
+  const at::NoGradGuard no_grad;
+  for (Own& own : exchanged_) {
+    at::Tensor& gradient = own.parameter.mutable_grad();
+    // It may lie where this step's will travel.
+    own.before = gradient.defined() ? gradient.clone() : at::Tensor();
+    gradient.reset();
+  }
+  for (at::Tensor& parameter : cut_) parameter.mutable_grad().reset();
+}
+
+void StageParameters::add_complete(const StagedGraph::NamedTensors& parameters) {
+  detail::Reducer* const reducer = detail::reducer_of(parallelized_);
+  if (reducer == nullptr) return;
+  for (const auto& [name, parameter] : parameters) reducer->add_complete(parameter);
+}
+
+void StageParameters::finish_step(double summands) {
+  detail::Reducer* const reducer = detail::reducer_of(parallelized_);
+  if (reducer == nullptr) return;
+  reducer->finish_manual(summands);
+  const at::NoGradGuard no_grad;
+  for (Own& own : exchanged_) {
+    if (!own.before.defined()) continue;
+    at::Tensor& gradient = own.parameter.mutable_grad();
+    if (gradient.defined()) own.before.add_(gradient);
+    gradient = std::exchange(own.before, {});
+  }
 }
 
 int StageParameters::first_rank_of(const at::Tensor& tensor) const {
