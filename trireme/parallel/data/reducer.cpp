@@ -268,13 +268,21 @@ void Reducer::check_values() const {
     parameters.push_back(slots_[index].parameter);
   }
   const std::string what = join_message("parameters before step ", num_steps_);
-  comm::check_equal_values(values, data_groups_.all, what);
-  if (mesh_.defined()) check_equal_on_mesh(parameters, mesh_, what);
-  if (!shards_) return;
   std::vector<comm::NamedValue> slices;
-  for (const NamedTensor& part : shards_->own_parts()) slices.push_back({part.name, part.tensor});
-  comm::check_equal_values(slices, data_groups_.replicas,
-                           join_message("slices of parameters before step ", num_steps_));
+  if (shards_) {
+    for (const NamedTensor& part : shards_->own_parts()) slices.push_back({part.name, part.tensor});
+  }
+  // What some ranks have compared, the others are told.
+  succeed_together(mesh_.defined() ? mesh_.group() : comm::Group::self(), "compare parameters",
+                   [&] {
+                     comm::check_equal_values(values, data_groups_.all, what);
+                     succeed_together(data_groups_.all, "compare its slices of parameters", [&] {
+                       comm::check_equal_values(slices, data_groups_.replicas, "slices of " + what);
+                     });
+                   });
+  if (!mesh_.defined()) return;
+  succeed_together(data_groups_.all, "compare parameters",
+                   [&] { check_equal_on_mesh(parameters, mesh_, what); });
 }
 
 // What no optimizer steps would silently stay as it is.

@@ -46,7 +46,8 @@ void check_equal_on_mesh(const std::vector<NamedTensor>& parameters, const Devic
           (layout_of(item.tensor).mesh() == mesh && layout_of(item.tensor)[axis].is_replicate());
       if (is_whole) values.push_back({item.name, memory_of(item.tensor)});
     }
-    comm::check_equal_values(values, mesh.group(axis), what);
+    succeed_together(mesh.group(), "compare parameters",
+                     [&] { comm::check_equal_values(values, mesh.group(axis), what); });
   }
 }
 

@@ -34,7 +34,7 @@ void redistribute_gradient(const at::Tensor& parameter);
 
 /// Compares the parameters along each axis of `mesh` on which they are whole: plain ones, and
 /// distributed ones with Replicate there. For the check mode (comm/check_values.h), whose errors it
-/// throws. Collective, blocking, over the mesh.
+/// throws, on all ranks of the mesh. Collective, blocking, over the mesh.
 void check_equal_on_mesh(const std::vector<NamedTensor>& parameters, const DeviceMesh& mesh,
                          std::string_view what);
 
