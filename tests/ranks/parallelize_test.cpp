@@ -2,12 +2,22 @@
 // What parallelize does to a module besides the numbers (parity_test.cpp has those), and what it
 // refuses.
 #include <trireme/base/error.h>
+#include <trireme/checkpoint/checkpoint.h>
+#include <trireme/checkpoint/module_state.h>
+#include <trireme/graph/capture.h>
 #include <trireme/parallel/data_parallel.h>
+#include <trireme/parallel/deferred.h>
+#include <trireme/parallel/horovod.h>
+#include <trireme/parallel/sharded_state.h>
+#include <trireme/parallel/state_dict.h>
+#include <trireme/parallel/tensor/distribute_module.h>
+#include <trireme/parallel/tensor/explain.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/checks.h>
 #include <tests/ranks/small_net.h>
 #include <tests/ranks/thread_ranks.h>
+#include <tests/temporary_folder.h>
 #include <torch/torch.h>
 
 namespace trireme {
@@ -236,6 +246,37 @@ TEST(DataParallel, TakesAModuleAsItsHolderOrASharedPointerToo) {
     EXPECT_THAT(test::usage_error([&] { const DataParallel parallel(none, group); }),
                 HasSubstr("a null pointer was given in place of a module"));
   });
+}
+
+// Only `*net` compiled.
+TEST(Modules, AreTakenAsTheirHoldersEverywhere) {
+  Net net = make_net(1);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  const test::TemporaryFolder folder;
+  materialize(net);
+  EXPECT_EQ(hvd::named_parameters(net).size(), net->named_parameters().size());
+  EXPECT_EQ(checkpoint::module_tensors(net.ptr()).size(), checkpoint::module_tensors(*net).size());
+  const auto path = checkpoint::save({.folder = folder.path()}, net, &optimizer, {});
+  checkpoint::load(path, net, &optimizer);
+  EXPECT_TRUE(checkpoint::load_model(path, net.ptr()).missing.empty());
+  {
+    Parallelized parallel = parallelize(net, {}, Group::self());
+    FullState full = full_state(parallel, net, optimizer);
+    load_full_state(full, parallel, net, optimizer);
+    load_partial_state(partial_state(parallel, net, optimizer), parallel, net, optimizer);
+    const auto again = save_checkpoint({.folder = folder.path()}, parallel, net, &optimizer, {});
+    load_checkpoint(again, parallel, net, &optimizer);
+    EXPECT_TRUE(load_model(again, parallel, net).missing.empty());
+  }
+  torch::nn::Linear linear(2, 2);
+  const auto forward = [&] { return linear(torch::ones({3, 2})).sum(); };
+  const Plan plan = {.mesh = {{"tensor", 2}}, .layouts = {{"weight", {"tensor", Shard{0}}}}};
+  EXPECT_FALSE(explain(linear, plan, forward).operators.empty());
+  const graph::Graph graph = graph::capture(
+      linear, [&](const auto& in) { return std::vector{linear(in[0])}; }, {torch::ones({3, 2})});
+  EXPECT_GT(graph.num_nodes(), 0);
+  const DeviceMesh mesh(Group::self(), {{"tensor", 1}});
+  EXPECT_EQ(distribute_module(linear, mesh, plan.layouts).size(), 2U);
 }
 
 TEST(ParallelizeErrors, NameAnEmptyGroupAndAnAxisThatNobodyUses) {

@@ -10,6 +10,7 @@
 #include <trireme/checkpoint/run_state.h>
 #include <trireme/checkpoint/tensor_part.h>
 #include <trireme/comm/group.h>
+#include <trireme/graph/module_ref.h>
 
 #include <chrono>
 #include <cstdint>
@@ -74,7 +75,7 @@ struct SaveOptions {
 /// @throws CheckpointError with path and cause if a file operation fails.
 /// @throws UsageError for invalid options, and for tensors that cannot be saved. Distributed
 /// tensors need the function with a mesh in distributed_checkpoint.h.
-std::filesystem::path save(const SaveOptions& options, const torch::nn::Module& module,
+std::filesystem::path save(const SaveOptions& options, ConstModuleRef module,
                            const torch::optim::Optimizer* optimizer, const State& state);
 
 /// Saves a checkpoint by all ranks of a group together and returns its path.
@@ -110,8 +111,8 @@ std::filesystem::path save_parts(const SaveOptions& options, const std::function
 /// @param module the module.
 /// @param optimizer the optimizer, or nullptr to leave it out.
 /// @param state the run state that receives the rest of the optimizer's state.
-std::vector<TensorPart> parts_of(const torch::nn::Module& module,
-                                 const torch::optim::Optimizer* optimizer, State& state);
+std::vector<TensorPart> parts_of(ConstModuleRef module, const torch::optim::Optimizer* optimizer,
+                                 State& state);
 
 /// Loads a checkpoint into a module and an optimizer that were constructed in the same way, and
 /// returns the run state.
@@ -123,8 +124,7 @@ std::vector<TensorPart> parts_of(const torch::nn::Module& module,
 /// @param module the module to load into.
 /// @param optimizer the optimizer to load into, or nullptr to load the module only.
 /// @throws CheckpointError with the file and the first parameter that does not match.
-State load(const std::filesystem::path& path, torch::nn::Module& module,
-           torch::optim::Optimizer* optimizer);
+State load(const std::filesystem::path& path, ModuleRef module, torch::optim::Optimizer* optimizer);
 
 /// Selects the tensors to load and their names.
 struct LoadModelOptions {
@@ -145,7 +145,7 @@ struct LoadedModel {
 /// Loads parameters and buffers only, from a checkpoint or any safetensors file. Not collective.
 /// @throws CheckpointError, before anything is changed, if a tensor has another shape or dtype, two
 /// tensors get the same name, or `strict` is violated.
-LoadedModel load_model(const std::filesystem::path& path, torch::nn::Module& module,
+LoadedModel load_model(const std::filesystem::path& path, ModuleRef module,
                        const LoadModelOptions& options = {});
 
 }  // namespace trireme::checkpoint

@@ -2,6 +2,7 @@
 #include <trireme/checkpoint/checkpoint_folder.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
 #include <trireme/base/input_file.h>
 #include <trireme/base/text.h>
 #include <trireme/base/warning.h>
@@ -15,6 +16,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -162,16 +164,31 @@ struct Found {
   std::int64_t highest = 0;  // The highest number, including those of skipped checkpoints.
 };
 
-Found find_checkpoints(const fs::path& folder, const std::string& prefix) {
+// A number that cannot be read is an error for those who need the newest checkpoint, and a warning
+// for those who write another.
+enum class Purpose : std::uint8_t { kReading, kWriting };
+
+Found find_checkpoints(const fs::path& folder, const std::string& prefix, Purpose purpose) {
   check_prefix(prefix);
   Found found;
+  std::int64_t num_unreadable = 0;  // Each may have one number more than the readable ones.
+  const auto read = [&](const fs::path& path) {
+    try {
+      Order order = read_order(path);
+      // It may have been replaced between the reads.
+      if (!order.problem.empty()) order = read_order(path);
+      return order;
+    } catch (const CheckpointError& error) {
+      if (purpose == Purpose::kReading) throw;
+      ++num_unreadable;
+      return Order{.number = 0, .problem = message_of(error)};
+    }
+  };
   for (const fs::path& path : children(folder)) {
     std::error_code ignored;
     auto numbered = parse_name(path.filename().string(), prefix);
     if (numbered && fs::is_directory(path, ignored)) {
-      Order order = read_order(path);
-      // It may have been replaced between the reads.
-      if (!order.problem.empty()) order = read_order(path);
+      const Order order = read(path);
       found.highest = std::max(found.highest, order.number);
       if (!order.problem.empty()) {
         warn_of(order, path);
@@ -182,6 +199,7 @@ Found find_checkpoints(const fs::path& folder, const std::string& prefix) {
       found.checkpoints.push_back(std::move(*numbered));
     }
   }
+  found.highest += num_unreadable;
   std::ranges::sort(found.checkpoints, {},
                     [](const Numbered& one) { return std::tuple(one.order, one.epoch, one.step); });
   return found;
@@ -232,7 +250,7 @@ std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::
 
 std::vector<fs::path> list_checkpoints(const fs::path& folder, const std::string& prefix) {
   std::vector<fs::path> paths;
-  for (Numbered& one : find_checkpoints(folder, prefix).checkpoints)
+  for (Numbered& one : find_checkpoints(folder, prefix, Purpose::kReading).checkpoints)
     paths.push_back(std::move(one.path));
   return paths;
 }
@@ -272,7 +290,7 @@ CheckpointFolderWriter::CheckpointFolderWriter(const fs::path& folder, const std
       destination_(folder / checkpoint_name(prefix, epoch, step)),
       temporary_(hidden_sibling(destination_)) {
   make_folders(folder, files_);
-  order_ = find_checkpoints(folder, prefix).highest + 1;
+  order_ = find_checkpoints(folder, prefix, Purpose::kWriting).highest + 1;
   if (files_.make_folder(temporary_) != 0) throw_cannot("create", temporary_, errno);
   is_made_ = true;
   lock_ = try_lock(temporary_);

@@ -27,6 +27,8 @@ std::string checkpoint_name(const std::string& prefix, std::int64_t epoch, std::
 /// differs from the one in its index, is skipped with a warning on standard error. It is not known
 /// whether it is the newest, so it is neither loaded as the latest nor removed. Returns an empty
 /// list if the folder does not exist.
+/// @throws CheckpointError if reading a number fails (permissions, an I/O error, no descriptors),
+/// because that checkpoint may be the newest.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder,
                                                     const std::string& prefix);
 
@@ -54,7 +56,8 @@ inline constexpr auto kOrderFile = "order";
 class CheckpointFolderWriter {
  public:
   /// Creates the hidden folder, and `folder` if it does not exist. Throws CheckpointError with path
-  /// and cause if a file operation fails.
+  /// and cause if a file operation fails. If the number of an earlier checkpoint cannot be read,
+  /// prints a warning; the new number is higher than all that can be read.
   CheckpointFolderWriter(const std::filesystem::path& folder, const std::string& prefix,
                          std::int64_t epoch, std::int64_t step, FileLayer& files = system_files());
   CheckpointFolderWriter(const CheckpointFolderWriter&) = delete;

@@ -42,9 +42,9 @@ void complete(std::vector<Saved>& all, const RankGrid& grid, const comm::Group& 
 
 }  // namespace
 
-std::vector<TensorPart> parts_of(const torch::nn::Module& module,
-                                 const torch::optim::Optimizer* optimizer, State& state,
-                                 const RankGrid& grid, const comm::Group& group) {
+std::vector<TensorPart> parts_of(ConstModuleRef given, const torch::optim::Optimizer* optimizer,
+                                 State& state, const RankGrid& grid, const comm::Group& group) {
+  const torch::nn::Module& module = *given;
   std::vector<Saved> all;
   for (const auto& [name, tensor] : module_tensors(module)) all.push_back({"model", name, tensor});
   std::string scalars;
@@ -63,16 +63,17 @@ std::vector<TensorPart> parts_of(const torch::nn::Module& module,
   return parts;
 }
 
-std::vector<TensorPart> parts_of(const torch::nn::Module& module,
-                                 const torch::optim::Optimizer* optimizer, State& state,
-                                 const DeviceMesh& mesh) {
+std::vector<TensorPart> parts_of(ConstModuleRef given, const torch::optim::Optimizer* optimizer,
+                                 State& state, const DeviceMesh& mesh) {
+  const torch::nn::Module& module = *given;
   const RankGrid grid = grid_of(mesh);
   return parts_of(module, optimizer, state, grid, mesh.group());
 }
 
-fs::path save(const SaveOptions& options, const torch::nn::Module& module,
+fs::path save(const SaveOptions& options, ConstModuleRef given,
               const torch::optim::Optimizer* optimizer, const State& state,
               const DeviceMesh& mesh) {
+  const torch::nn::Module& module = *given;
   const RankGrid grid = grid_of(mesh);
   const auto make = [&] {
     Content content{.parts = {}, .state = state};
@@ -82,8 +83,9 @@ fs::path save(const SaveOptions& options, const torch::nn::Module& module,
   return save_parts(options, make, mesh.group());
 }
 
-State load(const fs::path& path, torch::nn::Module& module, torch::optim::Optimizer* optimizer,
+State load(const fs::path& path, ModuleRef given, torch::optim::Optimizer* optimizer,
            const DeviceMesh& mesh) {
+  torch::nn::Module& module = *given;
   const RankGrid grid = grid_of(mesh);
   ReadContent content;
   const auto found = agree(mesh.group(), "cannot load", [&] {
@@ -96,8 +98,9 @@ State load(const fs::path& path, torch::nn::Module& module, torch::optim::Optimi
   return std::move(content.state);
 }
 
-LoadedModel load_model(const fs::path& path, torch::nn::Module& module, const DeviceMesh& mesh,
+LoadedModel load_model(const fs::path& path, ModuleRef given, const DeviceMesh& mesh,
                        const LoadModelOptions& options) {
+  torch::nn::Module& module = *given;
   const RankGrid grid = grid_of(mesh);
   ReadModel content;
   const auto found = agree(mesh.group(), "cannot load", [&] {

@@ -7,6 +7,7 @@
 
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/checkpoint/safetensors.h>
+#include <trireme/graph/module_ref.h>
 
 #include <filesystem>
 #include <vector>
@@ -31,21 +32,19 @@ struct RankGrid;
 ///
 /// @throws UsageError on a rank outside of the mesh.
 /// @throws CheckpointError on all ranks, with the rank that failed.
-std::filesystem::path save(const SaveOptions& options, const torch::nn::Module& module,
+std::filesystem::path save(const SaveOptions& options, ConstModuleRef module,
                            const torch::optim::Optimizer* optimizer, const State& state,
                            const DeviceMesh& mesh);
 
 /// Returns the parts of this rank, for save_parts() and AsyncSaver over mesh.group(); see
 /// parts_of() in checkpoint.h. Collective if a tensor is Partial.
-std::vector<TensorPart> parts_of(const torch::nn::Module& module,
-                                 const torch::optim::Optimizer* optimizer, State& state,
-                                 const DeviceMesh& mesh);
+std::vector<TensorPart> parts_of(ConstModuleRef module, const torch::optim::Optimizer* optimizer,
+                                 State& state, const DeviceMesh& mesh);
 
 /// Returns the parts of this rank in a grid of ranks. `group` contains all ranks of the grid, in
 /// its order.
-std::vector<TensorPart> parts_of(const torch::nn::Module& module,
-                                 const torch::optim::Optimizer* optimizer, State& state,
-                                 const RankGrid& grid, const comm::Group& group);
+std::vector<TensorPart> parts_of(ConstModuleRef module, const torch::optim::Optimizer* optimizer,
+                                 State& state, const RankGrid& grid, const comm::Group& group);
 
 /// Loads a checkpoint into a module and an optimizer that were constructed in the same way; see
 /// load() in checkpoint.h.
@@ -54,12 +53,12 @@ std::vector<TensorPart> parts_of(const torch::nn::Module& module,
 /// The returned state has the entries `own` of the rank with the same number. Collective over
 /// mesh.group() and blocking. If reading fails on one rank, all throw the same CheckpointError,
 /// which names it, and nothing is changed. Throws UsageError on a rank outside of the mesh.
-State load(const std::filesystem::path& path, torch::nn::Module& module,
-           torch::optim::Optimizer* optimizer, const DeviceMesh& mesh);
+State load(const std::filesystem::path& path, ModuleRef module, torch::optim::Optimizer* optimizer,
+           const DeviceMesh& mesh);
 
 /// Loads parameters and buffers only; see load_model() in checkpoint.h. Collective like load().
-LoadedModel load_model(const std::filesystem::path& path, torch::nn::Module& module,
-                       const DeviceMesh& mesh, const LoadModelOptions& options = {});
+LoadedModel load_model(const std::filesystem::path& path, ModuleRef module, const DeviceMesh& mesh,
+                       const LoadModelOptions& options = {});
 
 /// Returns plain tensors; distributed ones are gathered on every rank of their mesh.
 ///

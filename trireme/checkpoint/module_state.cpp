@@ -48,7 +48,8 @@ std::string misfit(const Member& member, const TensorMap& tensors) {
 
 }  // namespace
 
-TensorMap module_tensors(const torch::nn::Module& module) {
+TensorMap module_tensors(ConstModuleRef given) {
+  const torch::nn::Module& module = *given;
   TensorMap tensors;
   for (Member& member : members_of(module)) {
     if (!tensors.emplace(member.name, member.tensor.detach()).second) {
@@ -60,8 +61,8 @@ TensorMap module_tensors(const torch::nn::Module& module) {
   return tensors;
 }
 
-void check_module_tensors(const TensorMap& tensors, const torch::nn::Module& module,
-                          std::string_view source) {
+void check_module_tensors(const TensorMap& tensors, ConstModuleRef given, std::string_view source) {
+  const torch::nn::Module& module = *given;
   std::string first;
   std::size_t missing = 0;
   std::size_t different = 0;
@@ -96,8 +97,8 @@ void check_module_tensors(const TensorMap& tensors, const torch::nn::Module& mod
       "build the model with the options it was saved with, or give the checkpoint of this model");
 }
 
-void load_module_tensors(const TensorMap& tensors, torch::nn::Module& module,
-                         std::string_view source) {
+void load_module_tensors(const TensorMap& tensors, ModuleRef given, std::string_view source) {
+  torch::nn::Module& module = *given;
   check_module_tensors(tensors, module, source);
   const torch::NoGradGuard no_grad;
   for (Member& member : members_of(module)) member.tensor.copy_(tensors.at(member.name));

@@ -18,8 +18,16 @@ namespace trireme::comm {
 /// of the variable that cannot be.
 bool checks_values();
 
-/// What exchanges gradients compares its parameters before the first step and after as many each
-/// time.
+/// The number of steps between two comparisons of parameters. The first is before the first step.
+///
+/// | Values | Compared ranks |
+/// | --- | --- |
+/// | whole parameters | the ranks along `data`, and along each axis on which they are whole |
+/// | slices of hybrid sharding (ZeRO) | the ranks that have the same slice |
+/// | weights that stages share | the ranks of these stages |
+///
+/// Compared in every call instead: tensors passed to `distribute` and `from_local` (Replicate), and
+/// gradients that arrive at `full` and `to_local`. ZeRO slices are compared along `data` only.
 inline constexpr std::int64_t kStepsBetweenChecks = 100;
 
 struct NamedValue {

@@ -153,6 +153,7 @@ std::vector<at::Tensor> slices_of(const at::Tensor& bytes, int size) {
 void all_reduce(const at::Tensor& tensor, const Group& group, ReduceOp op, std::string_view label) {
   check_dense(tensor, "all-reduce");
   if (!is_needed(group, "all-reduce")) return;
+  before_read(tensor);
   if (auto* shared = shared_memory(group, tensor, "all-reduce")) {
     const auto type = to_shared_memory_type(tensor.scalar_type(), "all-reduce");
     shared->all_reduce(tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), type,
@@ -166,6 +167,7 @@ Work all_reduce_async(const at::Tensor& tensor, const Group& group, ReduceOp op,
                       std::string_view label) {
   check_dense(tensor, "all-reduce");
   if (!is_needed(group, "all-reduce")) return {};
+  before_read(tensor);
   if (auto* shared = shared_memory(group, tensor, "all-reduce")) {
     const auto type = to_shared_memory_type(tensor.scalar_type(), "all-reduce");
     auto job = shared->start_all_reduce(
@@ -210,6 +212,7 @@ void reduce(const at::Tensor& tensor, int root, const Group& group, ReduceOp op,
             std::string_view label) {
   check_dense(tensor, "reduce");
   if (!is_needed(group, "reduce")) return;
+  before_read(tensor);
   check_peer(root, group, "reduce");
   if (auto* shared = shared_memory(group, tensor, "reduce")) {
     const auto type = to_shared_memory_type(tensor.scalar_type(), "reduce");
@@ -231,6 +234,7 @@ Work broadcast_async(const at::Tensor& tensor, int root, const Group& group,
   check_dense(tensor, "broadcast");
   check_peer(root, group, "broadcast");
   if (!is_needed(group, "broadcast")) return {};
+  group.rank() == root ? before_read(tensor) : before_write(tensor);
   if (auto* shared = shared_memory(group, tensor, "broadcast")) {
     return Starter::submit(group, shared->collectives(),
                            [shared, tensor, root, text = std::string(label)] {
@@ -250,6 +254,7 @@ void broadcast(const at::Tensor& tensor, int root, const Group& group, std::stri
   check_dense(tensor, "broadcast");
   check_peer(root, group, "broadcast");
   if (!is_needed(group, "broadcast")) return;
+  group.rank() == root ? before_read(tensor) : before_write(tensor);
   if (auto* shared = shared_memory(group, tensor, "broadcast")) {
     shared->broadcast(tensor.data_ptr(), tensor.nbytes(), root, label,
                       to_moved_type(tensor.scalar_type()));
@@ -263,6 +268,7 @@ Work all_gather_async(const at::Tensor& output, const at::Tensor& input, const G
   check_rows(output, "all-gather");
   check_rows(input, "all-gather");
   check_multiple(output, input, group, "all-gather", "output", "input");
+  before_write(output);
   if (!is_needed(group, "all-gather")) {
     flat_bytes(output).copy_(flat_bytes(input));
     return {};
@@ -285,12 +291,14 @@ void all_gather(const at::Tensor& output, const at::Tensor& input, const Group& 
   check_rows(output, "all-gather");
   check_rows(input, "all-gather");
   check_multiple(output, input, group, "all-gather", "output", "input");
+  before_write(output);
   all_gather_shared(*shared_memory(group, output, "all-gather"), output, input, label);
 }
 
 Work gather_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
                   std::string_view label) {
   check_rooted(output, input, root, group, "gather", "output", "input");
+  if (group.rank() == root) before_write(output);
   if (!is_needed(group, "gather")) {
     flat_bytes(output).copy_(flat_bytes(input));
     return {};
@@ -315,12 +323,14 @@ void gather(const at::Tensor& output, const at::Tensor& input, int root, const G
             std::string_view label) {
   if (!is_shared(group)) return gather_async(output, input, root, group, label).wait();
   check_rooted(output, input, root, group, "gather", "output", "input");
+  if (group.rank() == root) before_write(output);
   gather_shared(*shared_memory(group, input, "gather"), output, input, root, label);
 }
 
 Work scatter_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
                    std::string_view label) {
   check_rooted(input, output, root, group, "scatter", "input", "output");
+  before_write(output);
   if (!is_needed(group, "scatter")) {
     flat_bytes(output).copy_(flat_bytes(input));
     return {};
@@ -345,6 +355,7 @@ void scatter(const at::Tensor& output, const at::Tensor& input, int root, const 
              std::string_view label) {
   if (!is_shared(group)) return scatter_async(output, input, root, group, label).wait();
   check_rooted(input, output, root, group, "scatter", "input", "output");
+  before_write(output);
   scatter_shared(*shared_memory(group, output, "scatter"), output, input, root, label);
 }
 
@@ -353,6 +364,7 @@ Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, con
   check_rows(output, "reduce-scatter");
   check_rows(input, "reduce-scatter");
   check_multiple(input, output, group, "reduce-scatter", "input", "output");
+  before_write(output);
   if (!is_needed(group, "reduce-scatter")) {
     flat(output).copy_(flat(input));
     return {};
@@ -378,12 +390,14 @@ void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Gro
   check_rows(output, "reduce-scatter");
   check_rows(input, "reduce-scatter");
   check_multiple(input, output, group, "reduce-scatter", "input", "output");
+  before_write(output);
   reduce_scatter_shared(*shared_memory(group, input, "reduce-scatter"), output, input, op, label);
 }
 
 Work all_to_all_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
                       std::string_view label) {
   check_all_to_all(output, input, group);
+  before_write(output);
   if (!is_needed(group, "all-to-all")) {
     flat_bytes(output).copy_(flat_bytes(input));
     return {};
@@ -406,12 +420,14 @@ void all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& 
                 std::string_view label) {
   if (!is_shared(group)) return all_to_all_async(output, input, group, label).wait();
   check_all_to_all(output, input, group);
+  before_write(output);
   all_to_all_shared(*shared_memory(group, input, "all-to-all"), output, input, label);
 }
 
 Work send_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
   check_rows(tensor, "send");
   check_other(peer, group, "send");
+  before_read(tensor);
   if (auto* shared = shared_memory(group, tensor, "send")) {
     return Starter::follow(
         group, shared->point_to_point().send(tensor.data_ptr(), tensor.nbytes(), peer, tag),
@@ -426,6 +442,7 @@ Work send_async(const at::Tensor& tensor, int peer, const Group& group, int tag)
 void send(const at::Tensor& tensor, int peer, const Group& group, int tag) {
   check_rows(tensor, "send");
   check_other(peer, group, "send");
+  before_read(tensor);
   if (auto* shared = shared_memory(group, tensor, "send")) {
     shm::PointToPoint& messages = shared->point_to_point();
     messages.wait(*messages.send(tensor.data_ptr(), tensor.nbytes(), peer, tag));
@@ -437,6 +454,7 @@ void send(const at::Tensor& tensor, int peer, const Group& group, int tag) {
 Work receive_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
   check_rows(tensor, "receive");
   check_other(peer, group, "receive");
+  before_write(tensor);
   if (auto* shared = shared_memory(group, tensor, "receive")) {
     return Starter::follow(
         group, shared->point_to_point().receive(tensor.data_ptr(), tensor.nbytes(), peer, tag),
@@ -451,6 +469,7 @@ Work receive_async(const at::Tensor& tensor, int peer, const Group& group, int t
 void receive(const at::Tensor& tensor, int peer, const Group& group, int tag) {
   check_rows(tensor, "receive");
   check_other(peer, group, "receive");
+  before_write(tensor);
   if (auto* shared = shared_memory(group, tensor, "receive")) {
     shm::PointToPoint& messages = shared->point_to_point();
     messages.wait(*messages.receive(tensor.data_ptr(), tensor.nbytes(), peer, tag));

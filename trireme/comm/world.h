@@ -33,7 +33,8 @@ struct [[nodiscard]] World {
   int local_rank = 0;
   int local_size = 1;
   std::string host;
-  /// What started the run: `trireme`, `torchrun`, `openmpi`, `mpich`, `slurm` or `alone`.
+  /// The launcher of the run: `trireme`, `torchrun`, `openmpi`, `mpich`, `pals`, `mvapich`,
+  /// `jsrun`, `horovodrun`, `slurm` or `alone` (launch/launcher_environment.h).
   std::string launcher = "alone";
   /// The CUDA device of the local rank, made current, where LibTorch has CUDA; else the CPU.
   at::Device device{at::kCPU};
@@ -45,7 +46,8 @@ struct [[nodiscard]] World {
 };
 
 /// Finds the other processes of this run and connects to them. Reads the variables of `trireme
-/// run`, torchrun, Open MPI, MPICH (Hydra) and Slurm; a program started by hand is a world of one.
+/// run`, torchrun, Open MPI, MPICH and other users of Hydra (Intel MPI), PALS, MVAPICH, jsrun,
+/// horovodrun and Slurm; a program started by hand is a world of one.
 /// Collective and blocking, up to the deadline. Calling it again returns the same world as long as
 /// a handle of it lives, and connects anew after that.
 ///

@@ -139,8 +139,9 @@ void record_backward(const Graph& graph, const at::Tensor& loss,
 
 }  // namespace
 
-Graph capture(torch::nn::Module& module, const Forward& forward,
-              const std::vector<at::Tensor>& inputs, const CaptureOptions& options) {
+Graph capture(ModuleRef holder, const Forward& forward, const std::vector<at::Tensor>& inputs,
+              const CaptureOptions& options) {
+  torch::nn::Module& module = *holder;
   const detail::ModuleTree tree(module);
   const KeptGenerator kept;
   const Layout replicated = Layout::replicated(DeviceMesh::unconnected({{"capture", 1}}));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <trireme/graph/graph.h>
+#include <trireme/graph/module_ref.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -55,7 +56,7 @@ struct CaptureOptions {
 ///   - forward sets hooks on tensors that it makes, or computes gradients;
 ///   - forward writes to a tensor that neither it nor the module made;
 ///   - an operator has no rule for the shapes of its results.
-Graph capture(torch::nn::Module& module, const Forward& forward,
-              const std::vector<at::Tensor>& inputs, const CaptureOptions& options = {});
+Graph capture(ModuleRef module, const Forward& forward, const std::vector<at::Tensor>& inputs,
+              const CaptureOptions& options = {});
 
 }  // namespace trireme::graph

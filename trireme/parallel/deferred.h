@@ -3,6 +3,8 @@
 // buffers, which get it, and their initial values, when the module is made parallel.
 #pragma once
 
+#include <trireme/graph/module_ref.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -76,7 +78,7 @@ auto deferred(Make&& make) {
 /// Gives the parameters and buffers of `module` that have no memory yet memory and their values, on
 /// this process alone: for ZeRO levels below 3, or to look at a module. Does nothing to others.
 /// Thread-safe like deferred().
-void materialize(const torch::nn::Module& module);
+void materialize(ConstModuleRef module);
 
 /// The same for tensors that are neither parameter nor buffer.
 void materialize(const std::vector<at::Tensor>& tensors);

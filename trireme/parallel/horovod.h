@@ -5,6 +5,7 @@
 
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
+#include <trireme/graph/module_ref.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -98,12 +99,12 @@ using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 ///     auto parameters = hvd::named_parameters(*encoder, "encoder");
 ///     for (auto& parameter : hvd::named_parameters(*decoder, "decoder"))
 ///       parameters.push_back(parameter);
-NamedParameters named_parameters(const torch::nn::Module& module, const std::string& prefix = "");
+NamedParameters named_parameters(ConstModuleRef module, const std::string& prefix = "");
 
 /// Gives all ranks the values of rank `root_rank`; of a module, those of its buffers too. Throws
 /// the same UsageError on every rank, naming the first tensor that differs in name, shape, strides
 /// or dtype.
-void broadcast_parameters(const torch::nn::Module& module, int root_rank = 0,
+void broadcast_parameters(ConstModuleRef module, int root_rank = 0,
                           const comm::Group& process_set = world().group);
 void broadcast_parameters(const NamedParameters& parameters, int root_rank = 0,
                           const comm::Group& process_set = world().group);

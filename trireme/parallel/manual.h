@@ -23,6 +23,9 @@ namespace trireme::detail {
 class Reducer;
 class Shards;
 
+/// Throws UsageError if a parameter has a hook of another Parallelized.
+void check_no_hooks(const std::vector<NamedTensor>& parameters);
+
 /// Which ranks along `pipe` use a parameter or buffer.
 struct StageUse {
   bool is_own = true;    ///< this rank does, or none does

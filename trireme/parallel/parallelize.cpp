@@ -10,6 +10,7 @@
 #include <trireme/parallel/data/sync_batch_norm.h>
 #include <trireme/parallel/manual.h>
 #include <trireme/parallel/named_tensors.h>
+#include <trireme/parallel/pipeline/module_claim.h>
 #include <trireme/parallel/sharded/deferred_scope.h>
 #include <trireme/parallel/sharded/tensor_access.h>
 #include <trireme/parallel/tensor/local_memory.h>
@@ -300,16 +301,6 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
   }
 }
 
-void check_no_hooks(const std::vector<NamedTensor>& parameters) {
-  for (const NamedTensor& item : parameters) {
-    if (!item.tensor.requires_grad()) continue;
-    if (!torch::autograd::impl::post_acc_grad_hooks(item.tensor)) continue;
-    throw UsageError(
-        join_message("parameter ", item.name, " has a post-accumulate-gradient hook already"),
-        "a module can be parallelized once at a time; destroy the first Parallelized before");
-  }
-}
-
 // Throws for a parameter that a module did not have when it was parallelized. A module that nobody
 // shares may be gone.
 std::function<void()> watch_for_more(torch::nn::Module& module,
@@ -470,7 +461,11 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   detail::check_same_text("plan", to_string(plan), group);
   mark_sparse(plan, contents.parameters);
   check_parameters(contents.parameters);
-  check_no_hooks(contents.parameters);
+  detail::check_no_hooks(contents.parameters);
+  detail::succeed_together(group, "take the module", [&] {
+    pipeline::ModuleClaim::check_is_free(contents.parameters);
+    pipeline::ModuleClaim::check_is_free(contents.buffers);
+  });
   detail::check_same_on_all_ranks(contents.parameters, "parameter", group);
   detail::check_same_on_all_ranks(contents.buffers, "buffer", group);
   std::vector<NamedTensor> all = contents.parameters;
@@ -517,6 +512,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                                    std::move(contents.check));
                            });
   impl->reducer->register_comm_hook(comm_hook_for(plan.wire));
+  impl->reducer->compare_on(impl->mesh);
   check_drawn(impl->shards(), impl->data_group);
   return impl;
 }
@@ -578,6 +574,17 @@ Parallelized parallelize(const std::vector<std::pair<std::string, at::Tensor>>& 
 }
 
 namespace detail {
+
+void check_no_hooks(const std::vector<NamedTensor>& parameters) {
+  for (const NamedTensor& item : parameters) {
+    if (!item.tensor.requires_grad()) continue;
+    if (!torch::autograd::impl::post_acc_grad_hooks(item.tensor)) continue;
+    throw UsageError(
+        join_message("parameter ", item.name, " has a post-accumulate-gradient hook already"),
+        "a module can be parallelized once at a time; destroy the first Parallelized (or "
+        "DataParallel) before");
+  }
+}
 
 Parallelized parallelize_manual(torch::nn::Module& module,
                                 std::shared_ptr<const std::map<std::string, StageUse>> uses,

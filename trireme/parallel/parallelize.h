@@ -3,10 +3,10 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/graph/module_ref.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/data/comm_hook.h>
-#include <trireme/parallel/module_ref.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>

@@ -294,10 +294,10 @@ checkpoint::OptimizerState read_optimizer(Reader& reader, const std::map<std::st
 
 }  // namespace
 
-std::vector<TensorPart> parts_to_save(const Parallelized& parallelized,
-                                      const torch::nn::Module& module,
+std::vector<TensorPart> parts_to_save(const Parallelized& parallelized, ConstModuleRef given,
                                       torch::optim::Optimizer* optimizer,
                                       checkpoint::State& state) {
+  const torch::nn::Module& module = *given;
   const auto parts = by_name(parallelized);
   const Ranks ranks(parallelized);
   std::vector<TensorPart> all;
@@ -338,10 +338,10 @@ std::vector<TensorPart> parts_to_save(const Parallelized& parallelized,
 }
 
 std::filesystem::path save_checkpoint(const checkpoint::SaveOptions& options,
-                                      const Parallelized& parallelized,
-                                      const torch::nn::Module& module,
+                                      const Parallelized& parallelized, ConstModuleRef given,
                                       torch::optim::Optimizer* optimizer,
                                       const checkpoint::State& state) {
+  const torch::nn::Module& module = *given;
   const auto make = [&] {
     checkpoint::Content content{.parts = {}, .state = state};
     content.parts = parts_to_save(parallelized, module, optimizer, content.state);
@@ -351,7 +351,8 @@ std::filesystem::path save_checkpoint(const checkpoint::SaveOptions& options,
 }
 
 checkpoint::State load_checkpoint(const std::filesystem::path& path, Parallelized& parallelized,
-                                  torch::nn::Module& module, torch::optim::Optimizer* optimizer) {
+                                  ModuleRef given, torch::optim::Optimizer* optimizer) {
+  torch::nn::Module& module = *given;
   const comm::Group& group = parallelized.group();
   const auto parts = by_name(parallelized);
   const auto buffers = buffers_of(module);
@@ -377,8 +378,8 @@ checkpoint::State load_checkpoint(const std::filesystem::path& path, Parallelize
 }
 
 checkpoint::LoadedModel load_model(const std::filesystem::path& path, Parallelized& parallelized,
-                                   torch::nn::Module& module,
-                                   const checkpoint::LoadModelOptions& options) {
+                                   ModuleRef given, const checkpoint::LoadModelOptions& options) {
+  torch::nn::Module& module = *given;
   const auto parts = by_name(parallelized);
   const auto buffers = buffers_of(module);
   const std::set<std::string> elsewhere = names_elsewhere(parallelized, module);

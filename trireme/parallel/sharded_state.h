@@ -4,6 +4,7 @@
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>
+#include <trireme/graph/module_ref.h>
 #include <trireme/parallel/parallelize.h>
 
 #include <filesystem>
@@ -26,14 +27,13 @@ namespace trireme {
 /// Parameters need not be whole. Not collective, but for a distributed tensor that is Partial,
 /// which is reduced first.
 std::vector<checkpoint::TensorPart> parts_to_save(const Parallelized& parallelized,
-                                                  const torch::nn::Module& module,
+                                                  ConstModuleRef module,
                                                   torch::optim::Optimizer* optimizer,
                                                   checkpoint::State& state);
 
 /// Saves them: see checkpoint::save_parts. Collective, blocking.
 std::filesystem::path save_checkpoint(const checkpoint::SaveOptions& options,
-                                      const Parallelized& parallelized,
-                                      const torch::nn::Module& module,
+                                      const Parallelized& parallelized, ConstModuleRef module,
                                       torch::optim::Optimizer* optimizer,
                                       const checkpoint::State& state);
 
@@ -44,12 +44,12 @@ std::filesystem::path save_checkpoint(const checkpoint::SaveOptions& options,
 /// Collective, blocking. Where it fails on one rank, all throw the same CheckpointError that names
 /// it, and nothing has changed.
 checkpoint::State load_checkpoint(const std::filesystem::path& path, Parallelized& parallelized,
-                                  torch::nn::Module& module, torch::optim::Optimizer* optimizer);
+                                  ModuleRef module, torch::optim::Optimizer* optimizer);
 
 /// Loads parameters and buffers alone, some of them or under other names: see
 /// checkpoint::load_model, whose options and errors these are. Collective, blocking.
 checkpoint::LoadedModel load_model(const std::filesystem::path& path, Parallelized& parallelized,
-                                   torch::nn::Module& module,
+                                   ModuleRef module,
                                    const checkpoint::LoadModelOptions& options = {});
 
 }  // namespace trireme

@@ -102,8 +102,9 @@ class WholeOptimizer {
 
 }  // namespace
 
-FullState full_state(Parallelized& parallelized, const torch::nn::Module& module,
+FullState full_state(Parallelized& parallelized, ConstModuleRef given,
                      torch::optim::Optimizer& optimizer, int root) {
+  const torch::nn::Module& module = *given;
   const comm::Group& group = parallelized.group();
   if (root < 0 || root >= group.size()) {
     throw UsageError(join_message("full_state was asked to collect on rank ", root,
@@ -132,8 +133,9 @@ FullState full_state(Parallelized& parallelized, const torch::nn::Module& module
   return state;
 }
 
-void load_full_state(const FullState& state, Parallelized& parallelized, torch::nn::Module& module,
+void load_full_state(const FullState& state, Parallelized& parallelized, ModuleRef given,
                      torch::optim::Optimizer& optimizer) {
+  torch::nn::Module& module = *given;
   constexpr auto kSource = "the given state";
   const WholeOptimizer whole(parallelized, optimizer);
   checkpoint::check_module_tensors(state.module, module, kSource);
@@ -153,8 +155,9 @@ void load_full_state(const FullState& state, Parallelized& parallelized, torch::
   load(module.named_buffers());
 }
 
-PartialState partial_state(const Parallelized& parallelized, const torch::nn::Module& module,
+PartialState partial_state(const Parallelized& parallelized, ConstModuleRef given,
                            torch::optim::Optimizer& optimizer) {
+  const torch::nn::Module& module = *given;
   PartialState state;
   const auto is_own = [&](const std::string& name) {
     return detail::use_of(parallelized, name).is_own;
@@ -186,8 +189,9 @@ void load_optimizer_parts(const checkpoint::OptimizerState& state, const Paralle
       optimizer, [&] { checkpoint::load_optimizer_state(state, optimizer, names, source); });
 }
 
-void load_partial_state(const PartialState& state, Parallelized& parallelized,
-                        torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+void load_partial_state(const PartialState& state, Parallelized& parallelized, ModuleRef given,
+                        torch::optim::Optimizer& optimizer) {
+  torch::nn::Module& module = *given;
   const auto is_own = [&](const std::string& name) {
     return detail::use_of(parallelized, name).is_own;
   };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <trireme/checkpoint/optimizer_state.h>
+#include <trireme/graph/module_ref.h>
 #include <trireme/parallel/parallelize.h>
 
 #include <cstdint>
@@ -31,13 +32,13 @@ struct FullState {
 /// and the optimizer would hold without a plan. Parameters of ZeRO level 3 are whole one bucket at
 /// a time, distributed tensors one at a time, optimizer state for a moment on every rank.
 /// Collective, blocking.
-FullState full_state(Parallelized& parallelized, const torch::nn::Module& module,
+FullState full_state(Parallelized& parallelized, ConstModuleRef module,
                      torch::optim::Optimizer& optimizer, int root = 0);
 
 /// Puts a whole state into a module and an optimizer that a plan has cut; every rank has the whole
 /// state in hand. Throws CheckpointError naming the first thing that does not fit. Collective,
 /// blocking.
-void load_full_state(const FullState& state, Parallelized& parallelized, torch::nn::Module& module,
+void load_full_state(const FullState& state, Parallelized& parallelized, ModuleRef module,
                      torch::optim::Optimizer& optimizer);
 
 /// What a rank has of a parameter: elements from `offset` on of its memory, of which a distributed
@@ -62,7 +63,7 @@ struct PartialState {
 
 /// Not collective. Copies the optimizer's state of large parts, which it steps in pieces, into one
 /// tensor each, and the optimizer goes on with that.
-PartialState partial_state(const Parallelized& parallelized, const torch::nn::Module& module,
+PartialState partial_state(const Parallelized& parallelized, ConstModuleRef module,
                            torch::optim::Optimizer& optimizer);
 
 /// Puts the optimizer's state of parts into it. Throws CheckpointError naming `source` and the
@@ -73,7 +74,7 @@ void load_optimizer_parts(const checkpoint::OptimizerState& state, const Paralle
 /// Puts parts back into the same cut: the same plan, ranks and module. Throws CheckpointError
 /// naming the first thing that does not fit; nothing has changed then. All ranks must do this
 /// before anything touches the parameters. Not collective.
-void load_partial_state(const PartialState& state, Parallelized& parallelized,
-                        torch::nn::Module& module, torch::optim::Optimizer& optimizer);
+void load_partial_state(const PartialState& state, Parallelized& parallelized, ModuleRef module,
+                        torch::optim::Optimizer& optimizer);
 
 }  // namespace trireme

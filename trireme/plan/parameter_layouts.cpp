@@ -62,6 +62,8 @@ std::string to_string(const ParameterLayouts& layouts) {
 }
 
 std::optional<ParameterLayout> parse_layout(std::string_view text) {
+  constexpr std::size_t kLongest = 1024;  // std::regex uses stack memory for each character
+  if (text.size() > kLongest) return std::nullopt;
   // One layout per line: pattern, placements, and optionally the words "if there".
   static const std::regex whole(R"(\s*(\S+)\s*->\s*(.*?)(\s+if\s+there)?\s*)");
   static const std::regex one(

@@ -78,7 +78,8 @@ std::string to_string(const ParameterLayout& layout);
 /// Returns layouts as text, one per line.
 std::string to_string(const ParameterLayouts& layouts);
 
-/// Parses the text of a layout with Shard and Replicate. Returns std::nullopt if it is not one.
+/// Parses the text of a layout with Shard and Replicate. Returns std::nullopt if it is not one, or
+/// has more than 1024 characters.
 std::optional<ParameterLayout> parse_layout(std::string_view text);
 
 }  // namespace trireme

@@ -140,6 +140,19 @@ void check_equal_on(const DeviceMesh& mesh, const at::Tensor& value, const char*
   comm::check_equal_values({&named, 1}, mesh.group(), what);
 }
 
+// In the check mode, compares values along each axis on which the layout replicates them.
+void check_equal_copies(const Layout& layout, const at::Tensor& value, const char* name,
+                        const char* what) {
+  const DeviceMesh mesh = layout.mesh();
+  if (!comm::checks_values() || is_dry_run() || !mesh.contains_this_rank()) return;
+  const comm::NamedValue named = {.name = name, .value = value.detach()};
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (layout[axis].is_replicate()) {
+      comm::check_equal_values({&named, 1}, mesh.group(axis), what);
+    }
+  }
+}
+
 using Map = std::function<at::Tensor(const at::Tensor&)>;
 
 // An autograd node whose forward and backward are given as functions. autograd::Function saves
@@ -192,8 +205,9 @@ void distribute_in_place(const at::Tensor& tensor, const Layout& layout) {
                            global_geometry(tensor.sizes(), tensor.strides()));
 }
 
-at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
-  expect_plain(local, "from_local");
+namespace {
+
+at::Tensor from_part(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
   const auto expected = local_sizes(sizes, layout, tensor::coordinate_here(layout.mesh()));
   if (local.sizes() != c10::IntArrayRef(expected)) {
     throw UsageError(
@@ -210,6 +224,15 @@ at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArr
       [of_gradient](const at::Tensor& gradient) {
         return is_wrapper(gradient) ? to_local(redistribute(gradient, of_gradient)) : gradient;
       });
+}
+
+}  // namespace
+
+at::Tensor from_local(const at::Tensor& local, const Layout& layout, c10::IntArrayRef sizes) {
+  expect_plain(local, "from_local");
+  check_equal_copies(layout, local, "the part",
+                     "parts given to trireme::from_local where the layout has Replicate");
+  return from_part(local, layout, sizes);
 }
 
 at::Tensor from_local(const at::Tensor& local, const Layout& layout) {
@@ -247,7 +270,11 @@ at::Tensor to_local(const at::Tensor& tensor) {
         return meta.is_own && meta.layout.has_partial() ? meta.local.clone() : meta.local.detach();
       },
       [of_gradient, sizes](const at::Tensor& gradient) {
-        return from_local(gradient, of_gradient, sizes);
+        check_equal_copies(
+            of_gradient, gradient, "the gradient of trireme::to_local",
+            "gradients that arrive at trireme::to_local where the tensor is whole (ranks that do "
+            "different things with it sum their gradients by comm::functional::all_reduce before)");
+        return from_part(gradient, of_gradient, sizes);
       });
 }
 
@@ -284,6 +311,15 @@ at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout) {
       },
       [of_gradient](const at::Tensor& gradient) { return redistribute(gradient, of_gradient); });
 }
+
+namespace detail {
+
+at::Tensor whole_input(const at::Tensor& input) {
+  if (!has_layout(input) || !is_dry_run()) return full(input);
+  return redistribute(input, Layout::replicated(layout_of(input).mesh()));
+}
+
+}  // namespace detail
 
 at::Tensor shard(const at::Tensor& tensor, const Layout& layout) {
   return has_layout(tensor) ? redistribute(tensor, layout) : tensor;

@@ -27,12 +27,18 @@ void allow_replication(std::string_view operator_name);
 
 namespace detail {
 
+/// Returns the whole input as a plain tensor, for the function that run_replicated calls. In a dry
+/// run or a capture, in which parameters that are kept whole are replicated, returns a replicated
+/// tensor.
+at::Tensor whole_input(const at::Tensor& input);
+
 /// Returns `result` with its tensors replicated on the mesh, also those within tuples, pairs and
 /// vectors. A value of another type is returned unchanged.
 template <typename Result>
 Result replicated_on(const DeviceMesh& mesh, Result result) {
   if constexpr (std::is_same_v<Result, at::Tensor>) {
-    return result.defined() ? distribute(result, Layout::replicated(mesh)) : result;
+    const bool is_plain = result.defined() && !has_layout(result);
+    return is_plain ? distribute(result, Layout::replicated(mesh)) : result;
   } else if constexpr (requires { std::tuple_size<Result>::value; }) {
     return std::apply(
         [&](auto&... parts) { return Result{replicated_on(mesh, std::move(parts))...}; }, result);
@@ -66,7 +72,7 @@ auto run_replicated(Function&& function, const Inputs&... inputs) {
     if (!mesh.defined() && has_layout(input)) mesh = layout_of(input).mesh();
   };
   (find(inputs), ...);
-  auto result = std::forward<Function>(function)(full(inputs)...);
+  auto result = std::forward<Function>(function)(detail::whole_input(inputs)...);
   return mesh.defined() ? detail::replicated_on(mesh, std::move(result)) : result;
 }
 

@@ -5,6 +5,7 @@
 #include <trireme/train/callback.h>
 
 #include <concepts>
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -20,6 +21,8 @@ template <typename Context>
 class Hook {
  public:
   Hook() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): no function, as for std::function
+  Hook(std::nullptr_t /*none*/) {}
   template <typename Function>
     requires(!std::same_as<std::remove_cvref_t<Function>, Hook>)
   // NOLINTNEXTLINE(google-explicit-constructor): a function where one is expected

@@ -6,8 +6,8 @@
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/comm/group.h>
 #include <trireme/data/batch.h>
+#include <trireme/graph/module_ref.h>
 #include <trireme/optim/loss_scale.h>
-#include <trireme/parallel/module_ref.h>
 #include <trireme/plan/plan.h>
 #include <trireme/train/callback.h>
 #include <trireme/train/history.h>

@@ -46,7 +46,9 @@ std::string describe(const data::Batch& batch) {
   return text;
 }
 
-// Of a data set in its order; empty where that cannot be read, of which whoever reads it tells.
+// Returns a description of the first row that training reads, after shuffling and transforms:
+// another seed or vocabulary makes other data of the same files. Empty if the row cannot be read;
+// training then reports it. A shuffle buffer is filled once more for this row.
 std::string first_row_of(const data::DataLoader& data) {
   // Transforms may draw from it, and the training goes on as if nobody had looked.
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <pty.h>
+#include <sys/resource.h>
 #include <tests/processes/launch/launched.h>
 
 #include <array>
@@ -98,6 +99,24 @@ TEST(Ending, NothingIsLeftWhenTheSupervisingProcessIsKilled) {
   EXPECT_THAT(
       trireme.error,
       HasSubstr("the supervising process was killed by SIGKILL (killed); all ranks were ended"));
+}
+
+// Looking for processes needs descriptors.
+TEST(Ending, RanksAreAskedToEndWhereNoDescriptorsAreLeft) {
+  Launched trireme(run_script({"-n", "2"}, kWithDaemon + "trap 'echo asked; exit 0' TERM; "
+                                                         "sleep 1000 & wait; exit 1"));
+  const std::string& text = trireme.await_output(" end");
+  const pid_t supervisor = std::stoi(text.substr(text.find("parent ") + 7));
+  rlimit before{};
+  ASSERT_EQ(::prlimit(supervisor, RLIMIT_NOFILE, nullptr, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::prlimit(supervisor, RLIMIT_NOFILE, &none, nullptr), 0);
+  trireme.signal(SIGTERM);
+  trireme.await_error("cannot find all processes of the ranks, tries again: ");
+  trireme.await_output("asked");
+  ASSERT_EQ(::prlimit(supervisor, RLIMIT_NOFILE, &before, nullptr), 0);
+  EXPECT_EQ(trireme.wait(), 128 + SIGTERM) << trireme.error;
+  EXPECT_TRUE(trireme.is_nothing_left());
 }
 
 // Starts with this signal ignored, as under nohup, or in the background of a script.

@@ -2,6 +2,9 @@
 // One module trained by several functions, each with its loss and optimizer, over the stages of one
 // pipeline; and what is refused where two pipelines would train it.
 #include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/data_parallel.h>
+#include <trireme/parallel/deferred.h>
 #include <trireme/parallel/pipeline/pipeline.h>
 
 #include <gmock/gmock.h>
@@ -13,6 +16,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +37,16 @@ using torch::Tensor;
 constexpr std::int64_t kRows = 8;
 constexpr std::int64_t kMicroBatches = 2;
 constexpr int kSteps = 3;
+
+template <typename Function>
+std::string c10_error(const Function& function) {
+  try {
+    function();
+  } catch (const c10::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
 
 // A generator with batch norm in stage 0 and a discriminator in stage 1.
 struct AdversariesImpl : torch::nn::Module {
@@ -265,6 +280,48 @@ TEST(PipelineFunctions, HaveTheStagesOfTheFirst) {
   });
 }
 
+// The rank of the second stage had no memory for it.
+TEST(PipelineFunctions, UseAConstantOnAnotherRankThanBefore) {
+  struct ScaledImpl : torch::nn::Module {
+    ScaledImpl() {
+      first = register_module("first", torch::nn::Linear(3, 4));
+      second = register_module("second", torch::nn::Linear(4, 2));
+      frozen = register_parameter("frozen", torch::rand({4}), /*requires_grad=*/false);
+      scale = register_buffer("scale", torch::full({2}, 3.0F));
+    }
+    torch::nn::Linear first{nullptr}, second{nullptr};
+    Tensor frozen, scale;
+  };
+  const auto functions = [](const std::shared_ptr<ScaledImpl>& net) -> PipelineFunctions {
+    return {{"early",
+             [net](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+               const Tensor hidden = net->first(in[0]) * net->frozen * net->scale.sum();
+               return {net->second(hidden).square().mean()};
+             }},
+            {"late", [net](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+               const Tensor out = net->second(net->first(in[0])) * net->scale;
+               return {(out * net->frozen.sum()).square().mean()};
+             }}};
+  };
+  run_ranks(2, [&](const comm::Group& group) {
+    const auto make = [] { return std::make_shared<ScaledImpl>(); };
+    const auto net = deferred(make);
+    Plan plan;
+    plan.mesh = {{kStageAxis, 2}};
+    plan.stages = {{"second", 1}};
+    plan.micro_batches = kMicroBatches;
+    Pipeline pipeline(net, functions(net), plan, group);
+    const std::vector<Tensor> batch = {numbers({kRows, 3}, 0)};
+    static_cast<void>(pipeline.step(batch, {.function = "early"}));
+    const Tensor evaluated = pipeline.evaluate(batch, {.function = "late"}).loss;
+    const Tensor late = pipeline.step(batch, {.function = "late"}).loss;
+    pipeline.gather_parameters();
+    const Tensor expected = functions(net)[1].second(batch)[0].detach();
+    EXPECT_TRUE(torch::allclose(late, expected)) << late << expected;
+    EXPECT_TRUE(torch::allclose(evaluated, expected)) << evaluated << expected;
+  });
+}
+
 TEST(PipelineFunctions, RefuseWhatTheyCannotTell) {
   run_ranks(2, [](const comm::Group& group) {
     Adversaries net;
@@ -301,6 +358,33 @@ TEST(Pipelines, OfOneModuleAreRefused) {
                   const Pipeline second(net->generator, functions[1].second, plan_of(2, 1), group);
                 }),
                 message);
+  });
+}
+
+// Hooks of one ran in backward of the other.
+TEST(Pipelines, AreNotMixedWithDataParallelOverOneModule) {
+  run_ranks(2, [](const comm::Group& group) {
+    Adversaries net;
+    const PipelineFunctions functions = functions_of(net);
+    {
+      const DataParallel parallel(*net, group);
+      EXPECT_THAT(
+          usage_error([&] { const Pipeline pipeline(net, functions, plan_of(2, 1), group); }),
+          AllOf(HasSubstr("parameter scale"), HasSubstr("hook already")));
+    }
+    Pipeline pipeline(net, functions, plan_of(2, 1), group);
+    const auto message = AllOf(HasSubstr("the module has a Pipeline already, which has "),
+                               HasSubstr("destroy the Pipeline before"));
+    EXPECT_THAT(usage_error([&] { const DataParallel parallel(*net, group); }), message);
+    EXPECT_THAT(usage_error([&] {
+                  const Parallelized parallel =
+                      parallelize({{"layer", net->generator}}, Plan(), group);
+                }),
+                message);
+    {
+      const Pipeline moved = std::move(pipeline);
+    }
+    const DataParallel parallel(*net, group);
   });
 }
 
@@ -379,6 +463,14 @@ TEST(Pipelines, ParametersThatOtherRanksTrainAreNotRead) {
       EXPECT_THAT(usage_error([&] { other.norm(); }), message);
       EXPECT_THAT(usage_error([&] { other.detach().to(torch::kDouble); }), message);
       EXPECT_THAT(usage_error([&] { other.flatten(); }), message);
+      // Without an operator, which wrote and gave old values.
+      EXPECT_THAT(c10_error([&] { other.data_ptr(); }), message);
+      EXPECT_THAT(c10_error([&] {
+                    std::ostringstream file;
+                    torch::save(net, file);
+                  }),
+                  AllOf(HasSubstr("was read"), HasSubstr("gather_parameters()")));
+      EXPECT_THAT(usage_error([&] { comm::all_reduce(other, group); }), message);
       EXPECT_NO_THROW(own.norm());
     }
     pipeline.gather_parameters();
@@ -387,6 +479,17 @@ TEST(Pipelines, ParametersThatOtherRanksTrainAreNotRead) {
     const torch::NoGradGuard no_grad;
     other.zero_();  // the caller's value
     EXPECT_NO_THROW(other.norm());
+    EXPECT_NO_THROW(static_cast<void>(other.data_ptr()));
+    // A collective writes into it as an operator does.
+    static_cast<void>(pipeline.step(batch_of("generator", 0)));
+    comm::broadcast(parameters[first], 0, group);
+    comm::broadcast(parameters[last], 1, group);
+    EXPECT_NO_THROW(other.norm());
+    std::ostringstream file;
+    EXPECT_THAT(c10_error([&] { torch::save(net, file); }),
+                HasSubstr("was read"));  // others are old
+    pipeline.gather_parameters();
+    EXPECT_NO_THROW(torch::save(net, file));
   });
 }
 

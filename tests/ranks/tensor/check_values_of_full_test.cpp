@@ -59,5 +59,30 @@ TEST(CheckedValues, PlainTensorsBesideDistributedOnesThatDifferAreAnError) {
   });
 }
 
+// Each was taken as equal.
+TEST(CheckedValues, GradientsOfToLocalThatDifferAreAnError) {
+  testing::run_ranks(4, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"data", 2}, {"tensor", 2}});
+    const auto rows = distribute(torch::zeros({4, 3}), Layout(mesh, {Shard{0}, Replicate{}}));
+    const auto own = rows.detach().requires_grad_();
+    (to_local(own) * static_cast<double>(mesh.coordinate(0) + 1)).sum().backward();
+    EXPECT_THAT(test::usage_error([&] {
+                  (to_local(own) * static_cast<double>(mesh.coordinate(1) + 1)).sum().backward();
+                }),
+                AllOf(HasSubstr("gradients that arrive at trireme::to_local"),
+                      HasSubstr("comm::functional::all_reduce")));
+  });
+}
+
+TEST(CheckedValues, PartsGivenToFromLocalAsReplicasThatDifferAreAnError) {
+  testing::run_ranks(2, [](const comm::Group& group) {
+    const DeviceMesh mesh(group, {{"data", 2}});
+    const auto own = torch::full({4}, static_cast<double>(group.rank()));
+    EXPECT_NO_THROW(static_cast<void>(from_local(own, Layout(mesh, {Shard{0}}))));
+    EXPECT_THAT(test::usage_error([&] { from_local(own, Layout(mesh, {Replicate{}})); }),
+                HasSubstr("parts given to trireme::from_local"));
+  });
+}
+
 }  // namespace
 }  // namespace trireme

@@ -5,6 +5,8 @@
 
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/parallelize.h>
+#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/tensor/explain.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
@@ -128,6 +130,49 @@ TEST(KeptWhole, IsCalledWithinRunWholeOrSaysSo) {
     EXPECT_THAT(
         test::usage_error([&] { reader->read(steps, torch::tensor({5, 3, 2})); }),
         HasSubstr("run that part of the model on whole tensors with trireme::run_replicated"));
+  });
+}
+
+struct AroundPlainImpl : nn::Module {
+  nn::Linear before = register_module("before", nn::Linear(6, 6));
+  nn::Linear whole = register_module("whole", nn::Linear(6, 4));
+  nn::Linear after = register_module("after", nn::Linear(4, 6));
+  torch::Tensor forward(const torch::Tensor& x) {
+    return after(run_replicated([&](const torch::Tensor& in) { return whole(in); }, before(x)));
+  }
+};
+TORCH_MODULE(AroundPlain);
+
+// explain said to do what the model did already.
+TEST(KeptWhole, IsExplained) {
+  AroundPlain net;
+  const Plan plan =
+      plan_of(join({column_parallel("before"), column_parallel("after"), keep_whole("whole")}));
+  const Explanation explanation =
+      explain(*net, plan, [&] { return net(numbers({5, 6}).to(torch::kFloat)).square().mean(); });
+  double products = 0;
+  int gathers = 0;
+  for (const ExplainedOperator& op : explanation.operators) {
+    if (op.is_backward) continue;
+    products += op.call.ranks_at_work == 1 && op.call.name.find("addmm") != std::string::npos;
+    for (const auto& line : op.communication) gathers += line.collective == "all-gather";
+  }
+  EXPECT_EQ(products, 1);  // on every rank
+  EXPECT_EQ(gathers, 1);   // of what goes in
+}
+
+TEST(KeptWhole, IsRefusedByPipelinesByName) {
+  testing::run_ranks(2, [](const comm::Group& group) {
+    AroundPlain net;
+    Plan plan = plan_of(join({column_parallel("before"), keep_whole("whole")}));
+    plan.mesh.push_back({kStageAxis, 1});
+    plan.micro_batches = 2;
+    EXPECT_THAT(test::usage_error([&] {
+                  const Pipeline pipeline(
+                      *net, [&](const auto& in) { return std::vector{net(in[0]).sum()}; }, plan,
+                      group);
+                }),
+                HasSubstr("a pipeline cannot keep whole.* plain"));
   });
 }
 

@@ -111,6 +111,24 @@ TEST(CheckpointFolder, NamesWhyANumberCannotBeRead) {
               HasSubstr("order has 100 bytes"));
 }
 
+// It stopped all saving. Who resumes has to know: it may be the newest.
+TEST(CheckpointFolder, OneThatTheMachineCannotReadNowStopsResumingAndNotSaving) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {1, 2, 3}) write(folder, 1, step);
+  // Reading it is an I/O error (EIO), as of a disk that fails.
+  std::filesystem::create_symlink("/proc/self/mem", folder / "demo-1_3" / "index.json");
+  EXPECT_THAT(message_of<CheckpointError>([&] { latest(folder.path(), "demo"); }),
+              AllOf(HasSubstr("index.json"), HasSubstr("Input/output error")));
+  ::testing::internal::CaptureStderr();
+  write(folder, 1, 4);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("the checkpoint " + (folder / "demo-1_3").string()),
+                    HasSubstr("is passed over: cannot read"), HasSubstr("Input/output error")));
+  EXPECT_EQ(read_file(folder / "demo-1_4" / "order"), "4\n");
+  std::filesystem::remove(folder / "demo-1_3" / "index.json");
+  EXPECT_EQ(latest(folder.path(), "demo"), folder / "demo-1_4");
+}
+
 TEST(CheckpointFolder, ANumberThatIsAnotherInTheIndexMakesNothingTheNewest) {
   const auto save = [](const TemporaryFolder& folder, std::int64_t step, std::int64_t last) {
     save_parts({.folder = folder.path(), .prefix = "demo", .keep = last}, {},

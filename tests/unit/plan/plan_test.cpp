@@ -169,6 +169,13 @@ INSTANTIATE_TEST_SUITE_P(
                     ParameterLayout{"both", {{"x", Shard{0, 1}}, {"y", Shard{0, 0}}}},
                     ParameterLayout{"whole", {}}));
 
+TEST(ParameterLayouts, OfOnePlacementNeedNoBracesOfTheirOwn) {
+  const ParameterLayouts layouts = {{"*.weight", {"tensor", Shard{0}}},
+                                    {"*.bias", {{"tensor", Shard{0}}, {"data", Replicate{}}}}};
+  EXPECT_EQ(layouts[0], (ParameterLayout{"*.weight", {{"tensor", Shard{0}}}}));
+  EXPECT_EQ(layouts[1].placements.size(), 2U);
+}
+
 TEST(LayoutText, IsRefusedWhereItIsNone) {
   for (const char* text :
        {"", "weight", "weight ->", "weight -> Shard on tensor", "weight -> Shard(0)",
@@ -177,6 +184,9 @@ TEST(LayoutText, IsRefusedWhereItIsNone) {
         "weight -> Shard(-1) on tensor", "two words -> Shard(0) on tensor"}) {
     EXPECT_FALSE(parse_layout(text).has_value()) << text;
   }
+  // std::regex went one level deeper with each character, and the stack ended.
+  EXPECT_FALSE(parse_layout(std::string(1'000'000, 'x') + " -> Replicate").has_value());
+  EXPECT_FALSE(parse_layout("x -> " + std::string(1'000'000, 'y')).has_value());
 }
 
 }  // namespace

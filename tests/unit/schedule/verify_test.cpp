@@ -63,6 +63,16 @@ TEST(Verify, LooksAtTheValuesAroundTheActions) {
             "edge 0>1 is there twice");
   EXPECT_THAT(changed([](Schedule& schedule) { schedule.micro_batches = 2'000'000'000; }),
               HasSubstr("there are 4000000000 pairs of stage and micro-batch, at most"));
+  // Memory was taken for each edge and micro-batch, however many.
+  EXPECT_THAT(changed([](Schedule& schedule) {
+                constexpr int kStages = 2000;
+                schedule.micro_batches = kStages;
+                schedule.rank_of_stage.resize(kStages, 1);
+                schedule.edges.clear();
+                for (int to = 1; to < kStages; ++to) schedule.edges.push_back({0, to});
+                for (int to = 2; to < kStages; ++to) schedule.edges.push_back({1, to});
+              }),
+              HasSubstr("there are 7994000 pairs of edge and micro-batch, at most"));
 }
 
 TEST(Verify, LooksAtEveryActionByItself) {

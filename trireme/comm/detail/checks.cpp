@@ -4,6 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/engine.h>
 
+#include <c10/util/Exception.h>
+
 namespace trireme::comm {
 
 void refuse(const at::Tensor& tensor, const char* operation, const char* expected) {
@@ -41,6 +43,31 @@ void check_dense(const at::Tensor& tensor, const char* operation) {
 void check_rows(const at::Tensor& tensor, const char* operation) {
   check_dense(tensor, operation);
   if (!tensor.is_contiguous()) refuse(tensor, operation, "a contiguous one, not a permuted one");
+}
+
+namespace {
+
+// Returns false for outdated values of a Pipeline, and for tensors without memory.
+bool gives_pointer(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return true;
+  try {
+    static_cast<void>(tensor.storage().data());
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+at::Tensor nothing_of(const at::Tensor& tensor) { return tensor.detach().as_strided({0}, {1}); }
+
+}  // namespace
+
+void before_read(const at::Tensor& tensor) {
+  if (!gives_pointer(tensor)) static_cast<void>(nothing_of(tensor).clone());
+}
+
+void before_write(const at::Tensor& tensor) {
+  if (!gives_pointer(tensor)) nothing_of(tensor).zero_();
 }
 
 void check_multiple(const at::Tensor& large, const at::Tensor& small, const Group& group,

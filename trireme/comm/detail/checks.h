@@ -27,6 +27,14 @@ void check_multiple(const at::Tensor& large, const at::Tensor& small, const Grou
 
 void check_all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& group);
 
+/// If the storage of a tensor refuses access to its pointer, runs an operator that reads no
+/// element. An observer of the tensor throws there if its values must not be read.
+void before_read(const at::Tensor& tensor);
+
+/// If the storage of a tensor refuses access to its pointer, runs an operator that writes no
+/// element. An observer of the tensor thereby learns that it is written.
+void before_write(const at::Tensor& tensor);
+
 /// In the group.
 void check_peer(int peer, const Group& group, const char* operation);
 

@@ -212,6 +212,16 @@ bool PointToPoint::pull(int peer) {
   if (end - read > capacity_) {
     refuse(peer, Kind::kReceive, "has sent more at once than its mailbox holds");
   }
+  // Runs also if an exception is thrown for lack of memory, so that nothing is read twice.
+  struct Publish {
+    ~Publish() {
+      if (read != start) counter.store(read, std::memory_order_seq_cst);
+    }
+    std::atomic<std::uint64_t>& counter;
+    const std::uint64_t& read;
+    const std::uint64_t start;
+  };
+  const Publish publish{.counter = mailbox.read, .read = read, .start = start};
   while (read < end) {
     if (!incoming.is_active) {
       Header header;
@@ -230,7 +240,6 @@ bool PointToPoint::pull(int peer) {
     read = padded(read);
     finish_incoming(peer);
   }
-  if (read != start) mailbox.read.store(read, std::memory_order_seq_cst);
   return read != start;
 }
 

@@ -2,14 +2,12 @@
 #include <trireme/data/images/decode.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/input_file.h>
 #include <trireme/base/text.h>
-#include <trireme/base/unique_fd.h>
 #include <trireme/data/images/jpeg.h>
 #include <trireme/data/images/png.h>
 #include <trireme/data/images/signature.h>
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,24 +18,24 @@
 namespace trireme::data {
 namespace {
 
-[[noreturn]] void fail_reading(const std::filesystem::path& path, int error_number) {
-  throw DataError(join_message(path.string(), " cannot be read: ", describe_errno(error_number)),
+[[noreturn]] void fail_reading(const std::filesystem::path& path, std::string_view problem) {
+  throw DataError(join_message(path.string(), " ", problem),
                   "check the path and the permissions of the file");
 }
 
 // Reads the whole file. For files of this size, reading is faster than mapping, and a file that is
 // truncated meanwhile cannot crash the process.
 std::vector<std::byte> read_whole(const std::filesystem::path& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) fail_reading(path, errno);
-  struct stat status{};
-  if (::fstat(file.get(), &status) != 0) fail_reading(path, errno);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(status.st_size));
+  const InputFile input = open_input(path);
+  if (!input) fail_reading(path, input.problem);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(input.bytes));
   std::size_t place = 0;
   while (place < bytes.size()) {
-    const ssize_t count = ::read(file.get(), bytes.data() + place, bytes.size() - place);
+    const ssize_t count = ::read(input.file.get(), bytes.data() + place, bytes.size() - place);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_reading(path, errno);
+    if (count < 0) {
+      fail_reading(path, join_message("cannot be read: ", describe_errno(errno)));
+    }
     if (count == 0) break;
     place += static_cast<std::size_t>(count);
   }

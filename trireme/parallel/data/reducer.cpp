@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/check_values.h>
+#include <trireme/parallel/data/compare_parameters.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/data/sparse_sum.h>
 #include <trireme/parallel/tensor/local_memory.h>
@@ -257,15 +258,15 @@ void Reducer::check_slots() {
   }
 }
 
-// Of TRIREME_CHECK=values. Those that are cut come of one all-gather.
+// For TRIREME_CHECK=values.
 void Reducer::check_values() const {
-  std::vector<comm::NamedValue> values;
+  std::vector<NamedTensor> whole;
   for (std::size_t index = 0; index < slots_.size(); ++index) {
-    if (zero_levels_[index] > 0) continue;
-    values.push_back({slots_[index].parameter.name, memories_[index].tensor});
+    if (zero_levels_[index] == 0) whole.push_back(slots_[index].parameter);
   }
-  comm::check_equal_values(values, data_groups_.all,
-                           join_message("parameters before step ", num_steps_));
+  const auto slices = shards_ ? shards_->own_parts() : std::vector<NamedTensor>();
+  compare_parameters(whole, slices, data_groups_, mesh_,
+                     join_message("parameters before step ", num_steps_));
 }
 
 // What no optimizer steps would silently stay as it is.

@@ -16,6 +16,7 @@
 // gradient_buckets.h is how a bucket travels, this file when.
 #pragma once
 
+#include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/data/data_groups.h>
@@ -58,6 +59,8 @@ class Reducer {
   /// @param others_take_part in forward or in the exchange: they have gone on without this rank.
   void abandon_step(bool others_take_part);
   void register_comm_hook(std::shared_ptr<CommHook> hook);
+  /// Sets the mesh of the parameters, along which the check mode compares them too.
+  void compare_on(const DeviceMesh& mesh) { mesh_ = mesh; }
   /// While it is on, backward passes only accumulate.
   void hold_back(bool on);
   /// Takes part in a step without a backward pass of its own, and returns whether any rank had one.
@@ -127,6 +130,7 @@ class Reducer {
 
   const Plan plan_;
   const DataGroups data_groups_;
+  DeviceMesh mesh_;                          // for the check mode
   const std::vector<NamedTensor> memories_;  // of the parameters on this rank
   std::vector<int> zero_levels_;             // of the parameters
   std::optional<Shards> shards_;

@@ -99,7 +99,8 @@ std::string describe(const torch::optim::Optimizer& optimizer, int root_rank) {
 
 }  // namespace
 
-NamedParameters named_parameters(const torch::nn::Module& module, const std::string& prefix) {
+NamedParameters named_parameters(ConstModuleRef given, const std::string& prefix) {
+  const torch::nn::Module& module = *given;
   NamedParameters parameters;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& item : module.named_parameters()) {
@@ -110,8 +111,8 @@ NamedParameters named_parameters(const torch::nn::Module& module, const std::str
   return parameters;
 }
 
-void broadcast_parameters(const torch::nn::Module& module, int root_rank,
-                          const comm::Group& process_set) {
+void broadcast_parameters(ConstModuleRef given, int root_rank, const comm::Group& process_set) {
+  const torch::nn::Module& module = *given;
   detail::check_same_call("broadcast_parameters", join_message("root rank ", root_rank),
                           mistake_of_root(root_rank, process_set), process_set);
   broadcast_tensors(to_tensors(module.named_parameters()), "parameter", root_rank, process_set);

@@ -2,6 +2,7 @@
 #include <trireme/parallel/pipeline/module_claim.h>
 
 #include <trireme/base/error.h>
+#include <trireme/parallel/sharded/construction.h>
 #include <trireme/parallel/sharded/deferred_scope.h>
 #include <trireme/parallel/sharded/tensor_access.h>
 
@@ -21,6 +22,16 @@
 namespace trireme::pipeline {
 namespace {
 
+constexpr auto kHint =
+    "call gather_parameters() of the Pipeline on all ranks before, or read it on a rank that has "
+    "its stage; to write a value of your own through a pointer, write with an operator before "
+    "(parameter.zero_() under torch::NoGradGuard)";
+
+std::string was_read(const std::string& name) {
+  return join_message(name,
+                      " was read, which a Pipeline trains on another rank; its value here is old");
+}
+
 // Parameters and buffers of this process that other ranks train, by their memory. Thread-safe.
 class Outdated final : public detail::AccessObserver {
  public:
@@ -36,6 +47,9 @@ class Outdated final : public detail::AccessObserver {
       // No other has the address while this refers to it.
       names_.insert_or_assign(storage.unsafeGetStorageImpl(),
                               Entry{storage.getWeakStorageImpl(), item.name});
+      // Some code reads the pointer without an operator, such as torch::save.
+      detail::refuse_access(*storage.unsafeGetStorageImpl(),
+                            join_message(was_read(item.name), ". hint: ", kHint));
       set_expecting();
     }
     detail::watch(item.tensor, *this);
@@ -79,12 +93,7 @@ class Outdated final : public detail::AccessObserver {
       const std::lock_guard lock(mutex_);
       const auto found = names_.find(access.storage);
       if (found == names_.end()) continue;
-      throw UsageError(
-          join_message(found->second.name,
-                       " was read, which a Pipeline trains on another rank; its value here is old"),
-          "call gather_parameters() of the Pipeline on all ranks before, or read it on a rank that "
-          "has its stage; where the value has been received by a collective since, say so by a "
-          "write (parameter.mul_(1) under torch::NoGradGuard)");
+      throw UsageError(was_read(found->second.name), kHint);
     }
   }
 
@@ -98,6 +107,7 @@ class Outdated final : public detail::AccessObserver {
     const std::lock_guard lock(mutex_);
     if (names_.erase(storage) == 0) return false;
     detail::unwatch(storage);
+    detail::allow_access(const_cast<c10::StorageImpl&>(*storage));
     set_expecting();
     return true;
   }
@@ -132,14 +142,14 @@ Claims& claims() {
   return *all;
 }
 
-void check(Claims& all, const detail::NamedTensor& item) {
-  if (all.taken.contains(item.tensor.unsafeGetTensorImpl())) {
-    throw UsageError(
-        join_message("the module has a Pipeline already, which has ", item.name,
-                     ": of two, each would compute with what the other trains on another rank"),
-        "give one Pipeline all forward passes by name: Pipeline(module, {{\"generator\", …}, "
-        "{\"discriminator\", …}}, plan, group); or destroy the first before");
-  }
+void check_not_taken(const Claims& all, const detail::NamedTensor& item, const char* why,
+                     const char* hint) {
+  if (!all.taken.contains(item.tensor.unsafeGetTensorImpl())) return;
+  throw UsageError(join_message("the module has a Pipeline already, which has ", item.name, why),
+                   hint);
+}
+
+void check_not_left(Claims& all, const detail::NamedTensor& item) {
   const auto left = all.left.find(item.tensor.unsafeGetTensorImpl());
   const bool is_left = left != all.left.end() && left->second.version == item.tensor._version();
   if (!is_left && !all.outdated.contains(item.tensor)) return;
@@ -156,7 +166,13 @@ ModuleClaim::ModuleClaim(const std::vector<detail::NamedTensor>& tensors) {
   Claims& all = claims();
   const std::scoped_lock lock(all.mutex);
   all.outdated.forget_expired();
-  for (const detail::NamedTensor& item : tensors) check(all, item);
+  for (const detail::NamedTensor& item : tensors) {
+    check_not_taken(
+        all, item, ": of two, each would compute with what the other trains on another rank",
+        "give one Pipeline all forward passes by name: Pipeline(module, {{\"generator\", …}, "
+        "{\"discriminator\", …}}, plan, group); or destroy the first before");
+    check_not_left(all, item);
+  }
   for (const detail::NamedTensor& item : tensors) {
     all.taken.insert(item.tensor.unsafeGetTensorImpl());
     all.left.erase(item.tensor.unsafeGetTensorImpl());
@@ -180,6 +196,17 @@ ModuleClaim::~ModuleClaim() {
         tensor.unsafeGetTensorImpl(),
         Left{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
              tensor._version()});
+  }
+}
+
+void ModuleClaim::check_is_free(const std::vector<detail::NamedTensor>& tensors) {
+  Claims& all = claims();
+  const std::scoped_lock lock(all.mutex);
+  for (const detail::NamedTensor& item : tensors) {
+    check_not_taken(all, item, ", and would be parallelized a second time",
+                    "train it by the Pipeline alone, whose plan may have the axes data and "
+                    "tensor too; or destroy the Pipeline before");
+    check_not_left(all, item);
   }
 }
 

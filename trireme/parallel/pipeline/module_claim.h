@@ -24,10 +24,15 @@ class ModuleClaim {
   ModuleClaim(const ModuleClaim&) = delete;
   ModuleClaim& operator=(const ModuleClaim&) = delete;
 
+  /// Throws UsageError if a Pipeline has any of the tensors, or a destroyed one left old values in
+  /// any. Called before they are trained without a Pipeline. Thread-safe.
+  static void check_is_free(const std::vector<detail::NamedTensor>& tensors);
+
   /// Says which of the tensors have old values on this rank, because others train them. From now
-  /// on, and when the claim has ended, an operator that reads one throws UsageError; one that
-  /// writes into it makes its value the caller's. Those that share their memory with others are
-  /// only refused by the next claim.
+  /// on, and when the claim has ended, an operator or collective that reads one throws UsageError.
+  /// Access to its pointer (data_ptr(), torch::save) throws c10::Error. An operator or collective
+  /// that writes into it makes its value the caller's. Those that share their memory with others
+  /// are only refused by the next claim.
   void set_outdated(const std::vector<detail::NamedTensor>& tensors);
   /// All tensors have the trained values.
   void set_current();

@@ -174,7 +174,10 @@ Pipeline::Pipeline(ModuleRef given, PipelineFunctions functions, const Plan& pla
   check_on_processor(tensors, plan);
   check_functions(functions, group);
   std::optional<pipeline::ModuleClaim> claim;
-  detail::succeed_together(group, "take the module", [&] { claim.emplace(tensors); });
+  detail::succeed_together(group, "take the module", [&] {
+    detail::check_no_hooks(tensors);
+    claim.emplace(tensors);
+  });
   if (plan.broadcast_parameters) detail::broadcast_all(tensors, group);
   const Plan whole = on_both_axes(plan, group);
   const DeviceMesh mesh(group, whole.mesh);

@@ -5,8 +5,8 @@
 
 #include <trireme/comm/group.h>
 #include <trireme/graph/capture.h>
+#include <trireme/graph/module_ref.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/module_ref.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/step_report.h>
 #include <trireme/parallel/recompute/plan_recomputation.h>

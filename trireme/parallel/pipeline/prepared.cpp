@@ -153,7 +153,7 @@ Pipeline::Impl::Prepared& Pipeline::Impl::begin_step(const pipeline::SplitBatch&
   if (!was_checked) {
     detail::succeed_together(group, "begin a step", [&] { parameters->check_before_step(); });
   }
-  parameters->begin_step();
+  abort_on_error([&] { parameters->begin_step(); });
   return found;
 }
 
@@ -167,7 +167,7 @@ Pipeline::Impl::Prepared& Pipeline::Impl::evaluation_for(const pipeline::SplitBa
           module, forward(batch), batch.micro_batches, plan,
           found == of_functions.end() ? *first : found->second);
     });
-    parameters->check_evaluation(staged);
+    parameters->add_evaluation(staged);
     // Buffers that training does not use.
     std::vector<at::Tensor> used;
     for (const auto& [name, buffer] : staged.buffers_of(stages.rank())) used.push_back(buffer);

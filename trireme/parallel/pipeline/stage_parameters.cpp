@@ -2,16 +2,23 @@
 #include <trireme/parallel/pipeline/stage_parameters.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/text.h>
+#include <trireme/comm/check_values.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/data/reducer.h>
 #include <trireme/parallel/manual.h>
+#include <trireme/parallel/sharded/deferred_scope.h>
 #include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <deque>
 #include <iterator>
 #include <unordered_set>
 #include <utility>
@@ -89,7 +96,8 @@ StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& s
       used_(used_in(staged)),
       first_ranks_(first_ranks_of(module, staged, stages.size())),
       uses_(uses_of(module, staged, first_ranks_, stages.rank())),
-      parallelized_(detail::parallelize_manual(module, uses_, plan, group, data, layouts)) {
+      parallelized_(detail::parallelize_manual(module, uses_, plan, group, data, layouts)),
+      layouts_(layouts) {
   for (const auto& item : module.named_parameters()) {
     names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
   }
@@ -138,6 +146,31 @@ void StageParameters::add_record(const StagedGraph& staged) {
     if (is_new) set_use(use);
     place->second.changes = place->second.changes || use.changes;
   }
+  share_constants(now);
+}
+
+// Sends tensors that no rank trains to ranks that use them for the first time. Those may have no
+// memory for them, or values from before a checkpoint was loaded.
+void StageParameters::share_constants(const UsedByName& now) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, use] : now) {
+    const auto before = used_.find(name);
+    if (before == used_.end() || use.changes || before->second.changes) continue;
+    std::set<int>& ranks = before->second.ranks;
+    if (std::ranges::includes(ranks, use.ranks)) continue;
+    at::Tensor tensor = use.tensor;
+    if (detail::is_deferred(tensor)) {
+      tensor.set_data(at::empty_strided(tensor.sizes(), tensor.strides(),
+                                        tensor.options().requires_grad(false)));
+      layouts_.distribute({tensor});
+    }
+    detail::broadcast_strided(detail::memory_of(tensor), *ranks.begin(), stages_, name);
+    ranks.insert(use.ranks.begin(), use.ranks.end());
+    if (!ranks.contains(stages_.rank())) continue;
+    for (const std::string& own : names_.at(tensor.unsafeGetTensorImpl())) {
+      uses_->at(own).is_own = true;
+    }
+  }
 }
 
 // What nobody has used so far is on all ranks, with one value.
@@ -151,14 +184,16 @@ void StageParameters::set_use(const Used& used) {
   }
 }
 
-void StageParameters::check_evaluation(const StagedGraph& staged) const {
+void StageParameters::add_evaluation(const StagedGraph& staged) {
   for (const auto& [name, use] : used_in(staged)) {
     const auto trained = used_.find(name);
     if (trained == used_.end() || std::ranges::includes(trained->second.ranks, use.ranks)) {
       continue;
     }
+    if (!use.changes && !trained->second.changes) continue;
     refuse(name, trained->second.ranks, use.ranks, "in evaluation");
   }
+  share_constants(used_in(staged));
 }
 
 std::vector<detail::NamedTensor> StageParameters::trained_elsewhere() const {
@@ -174,8 +209,48 @@ void StageParameters::check_before_step() {
   if (reducer != nullptr) reducer->check_before_step();
 }
 
+// For TRIREME_CHECK=values. The Reducer compares along `data`; this compares the ranks that work on
+// one stage together, and the stages that share a weight.
+void StageParameters::check_values() const {
+  const std::string what = join_message("parameters before step ", num_steps_);
+  std::vector<detail::NamedTensor> own;
+  std::vector<const UsedByName::value_type*> tied;
+  TextWriter digests;
+  for (const auto& item : used_) {
+    const auto& [name, use] = item;
+    const bool is_cut =
+        std::ranges::any_of(cut_, [&](const at::Tensor& cut) { return cut.is_same(use.tensor); });
+    if (!use.tensor.requires_grad()) continue;
+    const bool is_compared = use.ranks.contains(stages_.rank()) && !is_cut;
+    if (is_compared) own.push_back({name, use.tensor});
+    if (use.ranks.size() < 2) continue;
+    tied.push_back(&item);
+    digests << (is_compared ? comm::digest_of_values(detail::memory_of(use.tensor)) : 0) << "\n";
+  }
+  if (layouts_.mesh().defined()) detail::check_equal_on_mesh(own, layouts_.mesh(), what);
+  if (tied.empty()) return;
+  std::deque<TextReader> texts;
+  for (const std::string& text : comm::all_gather_text(digests.str(), stages_)) {
+    texts.emplace_back(text);
+  }
+  for (const auto* const item : tied) {
+    std::set<std::int64_t> different;
+    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+      std::int64_t digest = 0;
+      texts[rank] >> digest;
+      if (item->second.ranks.contains(static_cast<int>(rank))) different.insert(digest);
+    }
+    if (different.size() < 2) continue;
+    throw UsageError(
+        join_message("TRIREME_CHECK=values: of the ", what, " ", item->first, " differs on ",
+                     list_of(item->second.ranks), " along pipe, whose stages share it"),
+        "give all ranks the same initial values, and each the same optimizer for it");
+  }
+}
+
 void StageParameters::begin_step() {
   if (norm_check_) norm_check_->stop();
+  if (num_steps_++ % comm::kStepsBetweenChecks == 0 && comm::checks_values()) check_values();
   if (detail::reducer_of(parallelized_) == nullptr) return;
   const at::NoGradGuard no_grad;
   for (Own& own : exchanged_) {

@@ -15,6 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -43,11 +44,12 @@ class StageParameters {
   Parallelized& parallelized() noexcept { return parallelized_; }
 
   /// Takes in a record of training, for other shapes or another function: what no stage has used
-  /// so far belongs to the ranks that use it there. Throws UsageError where a rank would use or
-  /// train what another has trained. Alike on all ranks.
+  /// so far belongs to the ranks that use it there. A tensor that no rank trains gets memory here,
+  /// and the values of a rank that has used it. Throws UsageError if a rank would use or train what
+  /// another has trained. Collective over `stages`; all ranks pass the same record.
   void add_record(const StagedGraph& staged);
-  /// The latter, for a record of evaluation.
-  void check_evaluation(const StagedGraph& staged) const;
+  /// Does the same for a record of evaluation. Tensors that no training has used are not changed.
+  void add_evaluation(const StagedGraph& staged);
 
   /// Parameters that other ranks along `pipe` train, and buffers that they write to, and this one
   /// does not use.
@@ -81,6 +83,8 @@ class StageParameters {
   static UsedByName used_in(const StagedGraph& staged);
   void set_use(const Used& used);
   void add_up(double summands);
+  void share_constants(const UsedByName& now);
+  void check_values() const;
 
   comm::Group stages_;
   comm::Group data_;
@@ -95,6 +99,8 @@ class StageParameters {
   };
   std::vector<Own> exchanged_;  // those that are not cut
   std::vector<at::Tensor> cut_;
+  const detail::ModuleLayouts& layouts_;
+  std::int64_t num_steps_ = 0;                  // the number of steps begun
   detail::PartialTensors partial_;              // all parameters, if there are several ranks
   std::unique_ptr<StageNormCheck> norm_check_;  // otherwise null
 };

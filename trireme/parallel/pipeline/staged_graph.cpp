@@ -169,12 +169,16 @@ StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forwar
   set_program(plan, micro_batches);
 }
 
-// A rank knows the values of what it has trained, and of what nobody has.
+// A rank knows the values of what it has trained, and is given those of what nobody has.
 void StagedGraph::check_same_ranks(const StagedGraph& trained) const {
   const int ranks = program_.schedule.num_ranks();
   std::map<std::string, std::set<int>> trainers;
   for (int rank = 0; rank < ranks; ++rank) {
-    for (const auto& [name, tensor] : trained.tensors_of(rank)) trainers[name].insert(rank);
+    std::set<std::string> written;
+    for (const auto& [name, tensor] : trained.written_buffers_of(rank)) written.insert(name);
+    for (const auto& [name, tensor] : trained.tensors_of(rank)) {
+      if (tensor.requires_grad() || written.contains(name)) trainers[name].insert(rank);
+    }
   }
   for (int rank = 0; rank < ranks; ++rank) {
     for (const auto& [name, tensor] : tensors_of(rank)) {

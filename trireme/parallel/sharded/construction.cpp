@@ -48,10 +48,6 @@ constexpr auto kNoMemory =
     "parameter nor buffer of the module needs a call of materialize for itself; a constructor that "
     "fills a tensor through its pointer (torch::tensor, accessor) has to run without deferred()";
 
-void refuse_access(c10::StorageImpl& storage) {
-  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kNoMemory);
-}
-
 void forget_place(void* place) { delete static_cast<Construction::Place*>(place); }
 
 // Runs operators as if nothing was recorded, and nothing done by autograd or autocast.
@@ -117,12 +113,21 @@ void visit_tensors(const c10::IValue& value, const std::function<void(const at::
   }
 }
 
-void set_memory(c10::StorageImpl& storage, c10::DataPtr memory) {
+void refuse_access(c10::StorageImpl& storage, std::string message) {
+  // In spite of its name, this function keeps the memory.
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
+}
+
+void allow_access(c10::StorageImpl& storage) {
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12
   set_refuses(storage, false);
 #else
   storage.clear_data_ptr_access_error_msg_();
 #endif
+}
+
+void set_memory(c10::StorageImpl& storage, c10::DataPtr memory) {
+  allow_access(storage);
   storage.set_data_ptr_noswap(std::move(memory));
 }
 
@@ -146,7 +151,7 @@ at::Tensor Construction::make(const at::Tensor& meta, c10::Device device) {
                         c10::GetAllocator(device.type()), resizable);
   };
   c10::Storage storage = storage_of(no_memory(blocks_.size(), device), true);
-  refuse_access(*storage.unsafeGetStorageImpl());
+  refuse_access(*storage.unsafeGetStorageImpl(), kNoMemory);
   blocks_.push_back({.stand_in = storage_of({nullptr, device}, false), .before = {}});
   return tensor_over(std::move(storage), meta);
 }
@@ -161,7 +166,7 @@ void Construction::take(const at::Tensor& tensor, bool keep_values) {
   c10::DataPtr memory = storage.set_data_ptr(std::move(none));
   blocks_.push_back({.stand_in = storage_of({nullptr, storage.device()}),
                      .before = keep_values ? storage_of(std::move(memory)) : c10::Storage()});
-  refuse_access(storage);
+  refuse_access(storage, kNoMemory);
 }
 
 at::Tensor Construction::stand_in(const at::Tensor& tensor) const {

@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace trireme::detail {
@@ -142,6 +143,11 @@ class Construction final : public std::enable_shared_from_this<Construction> {
 /// Calls `visit` with each tensor in `value`: a tensor, or a list of them.
 void visit_tensors(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit);
 
+/// Makes every access to the pointer of a storage throw c10::Error with `message`. The storage
+/// keeps its memory.
+void refuse_access(c10::StorageImpl& storage, std::string message);
+/// Allows access to the pointer again.
+void allow_access(c10::StorageImpl& storage);
 /// Lets the memory be asked for again, which deferred tensors refuse, and sets it.
 void set_memory(c10::StorageImpl& storage, c10::DataPtr memory);
 

@@ -138,7 +138,8 @@ void DeferredScope::finish() {
 
 namespace trireme {
 
-void materialize(const torch::nn::Module& module) {
+void materialize(ConstModuleRef given) {
+  const torch::nn::Module& module = *given;
   std::vector<at::Tensor> tensors = module.parameters();
   for (const at::Tensor& buffer : module.buffers()) tensors.push_back(buffer);
   materialize(tensors);

@@ -82,6 +82,18 @@ Shards::Shards(const std::vector<NamedTensor>& parameters, const std::vector<Buc
   watch_on(watches_always());
 }
 
+std::vector<NamedTensor> Shards::own_parts() const {
+  std::vector<NamedTensor> parts;
+  for (const Bucket& bucket : buckets_) {
+    for (const BucketLayout::Place& place : bucket.layout.places) {
+      const auto [begin, end] = range_in_slice(bucket, place);
+      if (begin == end) continue;
+      parts.push_back({parameters_[place.tensor].name, bucket.own.narrow(0, begin, end - begin)});
+    }
+  }
+  return parts;
+}
+
 void Shards::set_lengths(const std::vector<BucketLayout>& layouts) {
   for (const BucketLayout& layout : layouts) {
     lengths_.push_back(padded_elements(layout));

@@ -62,6 +62,9 @@ class Shards final : public AccessObserver {
   /// plan's broadcast_parameters says that they are to be alike on all ranks.
   const std::string& drawn() const noexcept { return drawn_; }
 
+  /// Returns this rank's slice of each parameter that has one, by name.
+  std::vector<NamedTensor> own_parts() const;
+
   OptimizerSlices& optimizers() noexcept { return *optimizers_; }
   const comm::Group& group() const noexcept { return group_; }
   /// Over which parameters are gathered: the same ranks.

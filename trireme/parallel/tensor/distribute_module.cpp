@@ -125,9 +125,9 @@ void check_item(const Item& item) {
 
 }  // namespace
 
-std::vector<DistributedParameter> planned_layouts(const torch::nn::Module& module,
-                                                  const DeviceMesh& mesh,
+std::vector<DistributedParameter> planned_layouts(ConstModuleRef holder, const DeviceMesh& mesh,
                                                   const ParameterLayouts& layouts) {
+  const torch::nn::Module& module = *holder;
   const std::vector<Item> items = all_tensors(module);
   check_patterns(items, layouts);
   std::vector<DistributedParameter> given;
@@ -138,9 +138,9 @@ std::vector<DistributedParameter> planned_layouts(const torch::nn::Module& modul
   return given;
 }
 
-std::vector<DistributedParameter> distribute_module(torch::nn::Module& module,
-                                                    const DeviceMesh& mesh,
+std::vector<DistributedParameter> distribute_module(ModuleRef holder, const DeviceMesh& mesh,
                                                     const ParameterLayouts& layouts) {
+  torch::nn::Module& module = *holder;
   std::vector<DistributedParameter> given = planned_layouts(module, mesh, layouts);
   const std::vector<Item> items = all_tensors(module);
   for (std::size_t i = 0; i < items.size(); ++i) {

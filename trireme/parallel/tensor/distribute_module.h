@@ -3,6 +3,7 @@
 // in place, and every operator of its forward and backward follows their layouts.
 #pragma once
 
+#include <trireme/graph/module_ref.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/plan/parameter_layouts.h>
 #include <trireme/tensor/layout.h>
@@ -26,8 +27,7 @@ struct DistributedParameter {
 
 /// What distribute_module would give every parameter and buffer, each once, in the order of
 /// named_parameters() and named_buffers(). Throws UsageError as it does.
-std::vector<DistributedParameter> planned_layouts(const torch::nn::Module& module,
-                                                  const DeviceMesh& mesh,
+std::vector<DistributedParameter> planned_layouts(ConstModuleRef module, const DeviceMesh& mesh,
                                                   const ParameterLayouts& layouts);
 
 /// Turns every parameter and buffer of `module` into a distributed tensor on `mesh`, in place: the
@@ -43,8 +43,7 @@ std::vector<DistributedParameter> planned_layouts(const torch::nn::Module& modul
 /// nothing, for a pattern that fits no name and is not optional, an axis that the mesh has not, a
 /// placement that does not fit a tensor or is Partial, a tensor whose names are given different
 /// placements, one that is distributed already, and a gradient that is sparse.
-std::vector<DistributedParameter> distribute_module(torch::nn::Module& module,
-                                                    const DeviceMesh& mesh,
+std::vector<DistributedParameter> distribute_module(ModuleRef module, const DeviceMesh& mesh,
                                                     const ParameterLayouts& layouts);
 
 }  // namespace trireme

@@ -273,8 +273,9 @@ void add_memory(Explanation& explanation, const std::vector<NamedTensor>& tensor
 
 }  // namespace
 
-Explanation explain(torch::nn::Module& module, const Plan& plan,
-                    const std::function<at::Tensor()>& forward, const DeviceMesh& mesh) {
+Explanation explain(ModuleRef holder, const Plan& plan, const std::function<at::Tensor()>& forward,
+                    const DeviceMesh& mesh) {
+  torch::nn::Module& module = *holder;
   check_plan(plan);
   Explanation explanation;
   explanation.mesh = mesh_of(plan, mesh);

@@ -3,6 +3,7 @@
 // backward, what they communicate, and who asks for it.
 #pragma once
 
+#include <trireme/graph/module_ref.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/plan/plan.h>
 #include <trireme/tensor/dry_run/dry_run_record.h>
@@ -76,8 +77,8 @@ struct Explanation {
 /// Not collective. Throws UsageError for a plan without a mesh, as distribute_module for layouts
 /// that do not fit, for parameters that are distributed already or not on processor or meta, and
 /// where `forward` needs a value (item()) or an operator has no rule.
-Explanation explain(torch::nn::Module& module, const Plan& plan,
-                    const std::function<at::Tensor()>& forward, const DeviceMesh& mesh = {});
+Explanation explain(ModuleRef module, const Plan& plan, const std::function<at::Tensor()>& forward,
+                    const DeviceMesh& mesh = {});
 
 /// The same for a module holder or pointer whose forward takes these inputs.
 template <typename Holder, typename... Inputs>

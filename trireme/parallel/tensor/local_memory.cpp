@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/tensor/local_memory.h>
 
+#include <trireme/comm/check_values.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/distributed_tensor.h>
 
@@ -33,6 +34,21 @@ void redistribute_gradient(const at::Tensor& parameter) {
   const Layout layout = layout_of(parameter);
   at::Tensor& gradient = parameter.mutable_grad();
   if (layout_of(gradient) != layout) gradient = redistribute(gradient, layout);
+}
+
+void check_equal_on_mesh(const std::vector<NamedTensor>& parameters, const DeviceMesh& mesh,
+                         std::string_view what) {
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    std::vector<comm::NamedValue> values;
+    for (const NamedTensor& item : parameters) {
+      const bool is_whole =
+          !has_layout(item.tensor) ||
+          (layout_of(item.tensor).mesh() == mesh && layout_of(item.tensor)[axis].is_replicate());
+      if (is_whole) values.push_back({item.name, memory_of(item.tensor)});
+    }
+    succeed_together(mesh.group(), "compare parameters",
+                     [&] { comm::check_equal_values(values, mesh.group(axis), what); });
+  }
 }
 
 }  // namespace trireme::detail

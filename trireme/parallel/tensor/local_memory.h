@@ -3,10 +3,12 @@
 // memory between ranks: along the data axis only plain tensors travel.
 #pragma once
 
+#include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/agreement.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <string_view>
 #include <vector>
 
 namespace trireme::detail {
@@ -29,5 +31,11 @@ at::Tensor memory_like(const at::Tensor& parameter, const at::Tensor& tensor);
 /// Brings the gradient of a distributed parameter to the parameter's layout, if it has another: a
 /// sum that is still to be made, say. Collective then, blocking, over the parameter's mesh.
 void redistribute_gradient(const at::Tensor& parameter);
+
+/// Compares parameters along each axis of `mesh` on which they are whole: plain ones, and
+/// distributed ones with Replicate on it. Used by the check mode (comm/check_values.h), whose
+/// errors it throws on all ranks of the mesh. Collective over the mesh and blocking.
+void check_equal_on_mesh(const std::vector<NamedTensor>& parameters, const DeviceMesh& mesh,
+                         std::string_view what);
 
 }  // namespace trireme::detail

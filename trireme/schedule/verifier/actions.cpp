@@ -120,13 +120,16 @@ std::vector<Finding> find_wrong_frame(const Schedule& schedule) {
       findings.push_back(about(name + " is there twice"));
     }
   }
-  const std::int64_t pairs = static_cast<std::int64_t>(schedule.micro_batches) *
-                             static_cast<std::int64_t>(schedule.num_stages());
-  if (pairs > kMostPairs) {
+  const auto bound = [&](std::size_t count, const char* what) {
+    const std::int64_t pairs =
+        static_cast<std::int64_t>(schedule.micro_batches) * static_cast<std::int64_t>(count);
+    if (pairs <= kMostPairs) return;
     findings.push_back(
-        about(join_message("there are ", pairs, " pairs of stage and micro-batch, at most ",
+        about(join_message("there are ", pairs, " pairs of ", what, " and micro-batch, at most ",
                            kMostPairs, " are verified")));
-  }
+  };
+  bound(schedule.rank_of_stage.size(), "stage");
+  bound(schedule.edges.size(), "edge");
   return findings;
 }
 

@@ -13,8 +13,8 @@
 
 namespace trireme::schedule {
 
-/// The maximum number of pairs of stage and micro-batch in a schedule. Larger schedules would
-/// exceed the memory of any machine.
+/// The maximum number of pairs of stage and micro-batch in a schedule, and of edge and micro-batch.
+/// Larger schedules would exceed the memory of any machine.
 inline constexpr std::int64_t kMostPairs = 4'000'000;
 
 /// The conditions that a schedule must fulfil.

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <jpeglib.h>
 #include <png.h>
+#include <sys/stat.h>
 #include <tests/temporary_folder.h>
 
 #include <array>
@@ -367,9 +368,13 @@ TEST(ReadImage, ReadsAFile) {
 TEST(ReadImage, NamesTheFileThatItCannotRead) {
   const test::TemporaryFolder folder;
   EXPECT_THAT(message_of<DataError>([&] { read_image(folder / "none.png"); }),
-              HasSubstr((folder / "none.png").string() + " cannot be read: No such file"));
+              HasSubstr((folder / "none.png").string() + " cannot be opened: No such file"));
   EXPECT_THAT(message_of<DataError>([&] { read_image(folder.path()); }),
-              HasSubstr(folder.path().string() + " cannot be read: Is a directory"));
+              HasSubstr(folder.path().string() + " is a folder, expected a regular file"));
+  // Nobody writes to it: opening it did not end.
+  ASSERT_EQ(::mkfifo((folder / "x.jpg").c_str(), 0600), 0);
+  EXPECT_THAT(message_of<DataError>([&] { read_image(folder / "x.jpg"); }),
+              HasSubstr("x.jpg is a FIFO, expected a regular file"));
   const auto empty = folder.write("empty.jpg", "");
   EXPECT_THAT(message_of<DataError>([&] { read_image(empty); }),
               HasSubstr(empty.string() + ": offset 0: neither JPEG nor PNG: it is empty"));

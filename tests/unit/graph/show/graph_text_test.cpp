@@ -376,6 +376,16 @@ TEST(GraphTextErrors, NameKeysThatAreThereTwice) {
                  HasSubstr("mine.json: nodes: 'nodes' is there twice"));
 }
 
+// The parser looked through all values before at the end of each: four times as long for twice as
+// many.
+TEST(GraphTextErrors, NameOneOfManyThousandValues) {
+  std::string text = R"({"trireme-graph": 1, "nodes": [)";
+  for (int i = 0; i < 40'000; ++i) text += "{\"op\": \"aten::relu\"},";
+  expect_refused(text + R"({"op": "a", "op": "b"}]})",
+                 HasSubstr("mine.json: nodes[40000]: 'op' is there twice"));
+  expect_refused(text + "{}]}", HasSubstr("is missing"));
+}
+
 // Messages had the text of what was wrong, and the stack was too small for that.
 TEST(GraphTextErrors, RefuseWhatIsDeep) {
   const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');

@@ -22,28 +22,61 @@ std::string place_of(std::string_view text, std::size_t offset) {
   return join_message(std::ranges::count(before, '\n') + 1, ":", before.size() - line_begin + 1);
 }
 
-// Refuses documents that the parser itself would accept: duplicate keys and deep nesting.
-class Watch {
+// Refuses documents that the parser itself would accept: duplicate keys and deep nesting. Reads the
+// document once before the parser does, because a callback of Json::parse takes quadratic time: it
+// searches a list of everything before at the end of each object.
+class Watch final : public nlohmann::json_sax<Json> {
  public:
   explicit Watch(std::string_view source) : source_(source) {}
 
-  void notice(int depth, Json::parse_event_t event, const Json& parsed) {
-    using Event = Json::parse_event_t;
-    if (event == Event::key) {
-      notice_key(depth, parsed.get_ref<const std::string&>());
-    } else if (event == Event::object_end) {
-      keys_.pop_back();
-    } else if (event != Event::array_end && depth == 2) {
-      ++index_;
-    }
-    if (event != Event::object_start && event != Event::array_start) return;
-    if (depth > kDeepest) {
-      fail(join_message("there are lists and objects in each other, more than ", kDeepest));
-    }
-    if (event == Event::object_start) keys_.emplace_back();
+  bool key(string_t& name) override {
+    notice_key(depth_, name);
+    return true;
+  }
+  bool start_object(std::size_t /*elements*/) override {
+    begin();
+    keys_.emplace_back();
+    return true;
+  }
+  bool end_object() override {
+    keys_.pop_back();
+    --depth_;
+    return true;
+  }
+  bool start_array(std::size_t /*elements*/) override { return begin(); }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool null() override { return notice_value(); }
+  bool boolean(bool /*value*/) override { return notice_value(); }
+  bool number_integer(number_integer_t /*value*/) override { return notice_value(); }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return notice_value(); }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override {
+    return notice_value();
+  }
+  bool string(string_t& /*value*/) override { return notice_value(); }
+  bool binary(binary_t& /*value*/) override { return notice_value(); }
+  bool parse_error(std::size_t /*place*/, const std::string& /*token*/,
+                   const Json::exception& /*error*/) override {
+    return false;  // the parser reports it
   }
 
  private:
+  bool notice_value() {
+    if (depth_ == 2) ++index_;
+    return true;
+  }
+
+  bool begin() {
+    notice_value();
+    if (depth_ > kDeepest) {
+      fail(join_message("there are lists and objects in each other, more than ", kDeepest));
+    }
+    ++depth_;
+    return true;
+  }
+
   void notice_key(int depth, const std::string& key) {
     if (depth == 1) {
       key_ = key;
@@ -59,6 +92,7 @@ class Watch {
   }
 
   std::string_view source_;
+  int depth_ = 0;                                      // the number of open objects and lists
   std::vector<std::unordered_set<std::string>> keys_;  // of the objects that are being read
   std::string key_;                                    // the current key of the document
   std::ptrdiff_t index_ = -1;                          // the current element of its list
@@ -67,10 +101,8 @@ class Watch {
 Json parsed(std::string_view text, std::string_view source) {
   Watch watch(source);
   try {
-    return Json::parse(text, [&watch](int depth, Json::parse_event_t event, const Json& parsed) {
-      watch.notice(depth, event, parsed);
-      return true;
-    });
+    Json::sax_parse(text, &watch);
+    return Json::parse(text);
   } catch (const Json::parse_error& error) {
     const std::size_t offset = error.byte > 0 ? error.byte - 1 : 0;
     throw DataError(

@@ -41,6 +41,17 @@ void check_shared_work(const Plan& plan) {
                                   "layout cuts anything"),
                      "cut parameters along it in plan.layouts, or take it out of plan.mesh");
   }
+  const bool has_other_axes = std::ranges::any_of(plan.mesh, [](const MeshAxis& axis) {
+    return axis.name != kDataAxis && axis.name != kStageAxis;
+  });
+  const auto plain = std::ranges::find(plan.layouts, true, &ParameterLayout::is_plain);
+  if (has_other_axes && plain != plan.layouts.end()) {
+    throw UsageError(join_message("a pipeline cannot keep ", plain->pattern,
+                                  " plain: stages run the operators that were recorded, all of "
+                                  "them on distributed tensors"),
+                     "leave its parameters out of keep_whole (plan.layouts), where its operators "
+                     "have rules, or train by parallelize without an axis pipe");
+  }
   if (shares_work(plan) && plan.activation_bytes > 0) {
     throw UsageError(
         "a pipeline cannot have activation_bytes where ranks share the work on a "

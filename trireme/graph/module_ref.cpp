@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/parallel/module_ref.h>
+#include <trireme/graph/module_ref.h>
 
 #include <trireme/base/error.h>
 

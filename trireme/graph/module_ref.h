@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModuleRef: a module as programs hold it, for functions that take one.
+// Parameter types of functions that take a module as `*model`, as the holder `model` or as a
+// shared_ptr.
 #pragma once
 
 #include <concepts>
@@ -42,6 +43,25 @@ class ModuleRef {
   static torch::nn::Module* checked(torch::nn::Module* module);
 
   torch::nn::Module* module_;
+};
+
+/// Refers to a module that a function only reads. Takes the same arguments as ModuleRef.
+class ConstModuleRef {
+ public:
+  // NOLINTBEGIN(google-explicit-constructor): what it is for
+  ConstModuleRef(const torch::nn::Module& module) : module_(&module) {}
+  ConstModuleRef(ModuleRef module) : module_(&*module) {}
+  template <ModuleHolder Holder>
+  ConstModuleRef(const Holder& holder) : ConstModuleRef(ModuleRef(holder)) {}
+  template <typename ModuleType>
+    requires std::convertible_to<ModuleType*, torch::nn::Module*>
+  ConstModuleRef(const std::shared_ptr<ModuleType>& module) : ConstModuleRef(ModuleRef(module)) {}
+  // NOLINTEND(google-explicit-constructor)
+
+  const torch::nn::Module& operator*() const noexcept { return *module_; }
+
+ private:
+  const torch::nn::Module* module_;
 };
 
 }  // namespace trireme
