@@ -49,7 +49,7 @@ TEST(CheckedValues, PlainTensorsBesideDistributedOnesThatDifferAreAnError) {
     const auto weight = distribute(torch::ones({4, 3}), Layout(mesh, {Shard{0}}));
     const auto bias = distribute(torch::ones({3}), Layout::replicated(mesh));
     const auto same = torch::ones({3});
-    EXPECT_TRUE(torch::equal(full(weight + same), torch::full({4, 3}, 2)));
+    EXPECT_TRUE(torch::equal(full(weight + same), torch::full({4, 3}, 2.0F)));
     const auto own = torch::full({3}, static_cast<double>(group.rank()));
     for (const auto& distributed : {weight, bias}) {
       EXPECT_THAT(test::usage_error([&] { static_cast<void>(distributed + own); }),
