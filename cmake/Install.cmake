@@ -1,7 +1,16 @@
 # `cmake --install`: find_package(Trireme) and pkg-config. What is installed needs nothing of the folder it was built in.
 include(CMakePackageConfigHelpers)
 get_property(components GLOBAL PROPERTY TRIREME_COMPONENTS)
-install(TARGETS ${components} trireme EXPORT TriremeTargets FILE_SET HEADERS)
+install(TARGETS ${components} trireme EXPORT TriremeTargets)
+# When it installs, not when it configures: a header may include others by then.
+install(CODE "
+  include(${PROJECT_SOURCE_DIR}/cmake/InstalledHeaders.cmake)
+  trireme_installed_headers(headers ${PROJECT_SOURCE_DIR})
+  foreach(header IN LISTS headers)
+    cmake_path(GET header PARENT_PATH folder)
+    file(INSTALL DESTINATION \${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/\${folder} TYPE FILE
+         FILES ${PROJECT_SOURCE_DIR}/\${header})
+  endforeach()")
 set(TRIREME_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Trireme)
 install(EXPORT TriremeTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 string(REGEX MATCH "^[0-9]+[.][0-9]+" TRIREME_TORCH_MINOR "${Torch_VERSION}")

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/monitor/dump.h>
+#include <trireme/version.h>
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/bench_command.h>
