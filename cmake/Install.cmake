@@ -22,12 +22,15 @@ install(FILES ${PROJECT_BINARY_DIR}/TriremeConfig.cmake ${PROJECT_BINARY_DIR}/Tr
 
 # Messages name pages of the guide.
 install(DIRECTORY docs/guide docs/design docs/formats DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/trireme)
-install(FILES docs/operators.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/trireme)
+install(FILES docs/operators.md CHANGELOG.md LICENSE cmake/package/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/trireme)
+if(TARGET trireme_program)
+  include(Manual)
+endif()
 
 # What `make install` builds: no tests, examples or benchmarks.
 add_custom_target(install_parts)
 add_dependencies(install_parts ${components})
-foreach(program trireme_program trireme_torch_module trireme_mpi_module)
+foreach(program trireme_program trireme_torch_module trireme_mpi_module trireme_manual)
   if(TARGET ${program})
     add_dependencies(install_parts ${program})
   endif()
@@ -53,4 +56,8 @@ if(TRIREME_TORCH)
   file(RELATIVE_PATH TRIREME_PC_TO_PREFIX /prefix/${pkg_config_dir} /prefix)
   configure_file(cmake/trireme.pc.in ${PROJECT_BINARY_DIR}/trireme.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/trireme.pc DESTINATION ${pkg_config_dir})
+
+  if(PROJECT_IS_TOP_LEVEL)
+    include(Package)
+  endif()
 endif()

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Man pages of the program: one of all commands, and one for each of them.
+#pragma once
+
+#include <apps/trireme/manual/command.h>
+
+#include <map>
+
+namespace trireme::apps {
+
+/// Returns the pages by file name, such as `trireme-run.1`, in the macros of man(7).
+/// @param version of the program, for the foot of each page.
+std::map<std::string, std::string> man_pages(const Command& program, const std::string& version);
+
+}  // namespace trireme::apps
