@@ -6,13 +6,16 @@ set(CPACK_PACKAGE_VENDOR "Trireme")
 set(CPACK_PACKAGE_CONTACT "The Trireme contributors <contributors@trireme.invalid>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "parallel training for LibTorch")
 set(CPACK_PACKAGE_DESCRIPTION "Trains an ordinary torch::nn::Module over many processes, in C++20.
-The package has the library, its headers, CMake and pkg-config files, and the program trireme, which starts the processes.
-It needs a LibTorch ${TRIREME_TORCH_MINOR}, which Debian does not have. One in ${TRIREME_LIBTORCH_FOLDER} is found without further
-settings; another one is named by TRIREME_TORCH_DIR to the program, by Torch_DIR or CMAKE_PREFIX_PATH to CMake, and by
---define-variable=torch=<folder> to pkg-config.")
+This has the library, its headers, CMake and pkg-config files, and the
+program trireme, which starts the processes.
+
+It needs a LibTorch ${TRIREME_TORCH_MINOR}, which Debian does not have. One in
+${TRIREME_LIBTORCH_FOLDER} is found without further settings. Another one is named by
+TRIREME_TORCH_DIR to the program, by Torch_DIR or CMAKE_PREFIX_PATH to CMake,
+and by --define-variable=torch=<folder> to pkg-config.")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_PACKAGE_CHECKSUM SHA256)
-set(CPACK_STRIP_FILES OFF)  # objects of the libraries would lose their symbols; the rest has no debug information
+set(CPACK_STRIP_FILES OFF)  # it would take the static libraries too
 set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_THREADS 0)  # as many as there are cores
 
@@ -31,6 +34,7 @@ set(CPACK_TRIREME_LIBTORCH_FOLDER ${TRIREME_LIBTORCH_FOLDER})
 set(CPACK_TRIREME_TORCH_DIR ${Torch_DIR})
 set(CPACK_TRIREME_TORCH_PREFIX ${TORCH_INSTALL_PREFIX})
 set(CPACK_TRIREME_COMPILER ${CMAKE_CXX_COMPILER})
+set(CPACK_TRIREME_STRIP ${CMAKE_STRIP})
 set(CPACK_TRIREME_SHARED_OBJECTS ${objects})
 set(CPACK_TRIREME_LIBDIR ${CMAKE_INSTALL_LIBDIR})
 include(CPack)

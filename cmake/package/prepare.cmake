@@ -13,13 +13,21 @@ foreach(file IN LISTS texts)
   string(REPLACE ${CPACK_TRIREME_TORCH_PREFIX} ${CPACK_TRIREME_LIBTORCH_FOLDER} text "${text}")
   file(WRITE ${file} "${text}")
 endforeach()
-# It looks there after the LibTorch that it was built with: cut that off.
-set(other ${CPACK_TRIREME_LIBTORCH_FOLDER}/lib)
-file(RPATH_CHANGE FILE ${libraries}/trireme/trireme_torch.so OLD_RPATH ${CPACK_TRIREME_TORCH_PREFIX}/lib:${other} NEW_RPATH ${other})
+# What links LibTorch looks for it there alone.
+file(GLOB objects ${root}/bin/* ${libraries}/trireme/*.so)
+foreach(file IN LISTS objects)
+  execute_process(COMMAND readelf -d ${file} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
+  if(dynamic MATCHES "R(UN)?PATH\\) +Library r(un)?path: \\[([^]]*${CPACK_TRIREME_TORCH_PREFIX}[^]]*)\\]")
+    file(RPATH_CHANGE FILE ${file} OLD_RPATH ${CMAKE_MATCH_3} NEW_RPATH ${CPACK_TRIREME_LIBTORCH_FOLDER}/lib)
+  endif()
+  execute_process(COMMAND ${CPACK_TRIREME_STRIP} --strip-unneeded ${file} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
 
 if(NOT CPACK_GENERATOR STREQUAL "DEB")
   return()
 endif()
+file(RENAME ${root}/share/doc/trireme/CHANGELOG.md ${root}/share/doc/trireme/changelog)
+execute_process(COMMAND gzip --best --no-name ${root}/share/doc/trireme/changelog COMMAND_ERROR_IS_FATAL ANY)
 
 # trireme_depends(<variable> <files…>): what dpkg-shlibdeps says of them. LibTorch belongs to no package.
 set(folder ${CPACK_TOPLEVEL_DIRECTORY}/depends)
@@ -41,9 +49,10 @@ execute_process(COMMAND ${CPACK_TRIREME_COMPILER} -shared -o ${folder}/everythin
                         -Wl,--no-whole-archive ${objects} -L${CPACK_TRIREME_TORCH_PREFIX}/lib -ltorch -ltorch_cpu -lc10
                 COMMAND_ERROR_IS_FATAL ANY)
 trireme_depends(depends ${folder}/everything.so ${root}/bin/trireme ${libraries}/trireme/trireme_torch.so)
-# The engine over MPI is loaded when a program asks for it.
+# The engine over MPI is loaded when a program asks for it. Debian's MPI is where the loader looks by itself.
 set(recommends "")
 if(EXISTS ${libraries}/trireme/trireme_mpi.so)
+  file(RPATH_REMOVE FILE ${libraries}/trireme/trireme_mpi.so)
   trireme_depends(recommends ${libraries}/trireme/trireme_mpi.so)
   list(REMOVE_ITEM recommends ${depends})
   list(FILTER recommends EXCLUDE REGEX "^lib(c6|stdc\\+\\+6|gcc-s1) ")

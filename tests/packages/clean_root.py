@@ -106,7 +106,7 @@ class CleanRoot:
         built_with = set(re.search(r'^APT_BUILD="([^"]+)"', versions, re.MULTILINE).group(1).split()) - KEPT
         installed = set(self.run("dpkg-query", "-W", "-f", "${Package} ").split())
         self.run("apt-mark", "manual", *sorted((KEPT | {"man-db", "g++"}) & installed))
-        self.run("apt-get", "install", "--yes", "--no-download", file)
+        self.run("dpkg", "--install", file)
         self.run("apt-get", "purge", "--yes", *sorted(built_with & installed))
         self.run("apt-get", "autoremove", "--yes", "--purge")
         assert "install ok installed" in self.run("dpkg-query", "-W", "-f", "${Status}", "trireme")
