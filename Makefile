@@ -2,7 +2,7 @@
 # Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
 # needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build install clean
+.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build install package docs clean
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 RANKS ?= 2
@@ -27,7 +27,7 @@ test: ## Build, and run the fast tests
 	@tools/test release fast
 
 test-slow: ## Build, and run the slow tests
-	@tools/setup build test demo
+	@tools/setup build test demo shells
 	@tools/build release all
 	@tools/test release slow
 
@@ -36,7 +36,7 @@ check: ## Formatting, clang-tidy, headers, directions of includes, links of the 
 	@tools/build release
 	@tools/check $(CHECK)
 
-check-all: ## check on every file, GCC, Arm, sanitizers, all tests, a moment of each benchmark
+check-all: ## check on every file, GCC, Arm, sanitizers, all tests, docs, a moment of each benchmark
 	@$(MAKE) check CHECK=--all
 	@$(MAKE) tsan
 	@$(MAKE) asan
@@ -44,6 +44,7 @@ check-all: ## check on every file, GCC, Arm, sanitizers, all tests, a moment of 
 	@$(MAKE) arm
 	@$(MAKE) test
 	@$(MAKE) test-slow
+	@$(MAKE) docs
 	@$(MAKE) fuzz
 	@$(MAKE) bench BENCH=--smoke
 
@@ -95,6 +96,15 @@ install: ## Build the library and the program alone, and install them to PREFIX 
 	@tools/setup build
 	@tools/build release install_parts
 	@tools/install release "$(PREFIX)"
+
+package: ## Make a Debian package and an archive of the library and the program, in build/packages
+	@tools/setup build
+	@tools/build release install_parts
+	@tools/package release build/packages
+
+docs: ## Make the site of guides and interface reference, in build/docs
+	@tools/setup docs
+	@tools/docs
 
 clean: ## Remove what was built, not what was installed for it
 	@find build -mindepth 1 -maxdepth 1 ! -name python ! -name intelmpi ! -name mindspore ! -name torch-prefix -exec rm -rf {} +

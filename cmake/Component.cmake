@@ -49,7 +49,8 @@ endfunction()
 # trireme_component(<name> SOURCES <files…> [HEADERS <files…>] [COMPONENTS <components…>] [LINK <targets…>] [PRIVATE <targets…>] [TORCH none|aten|full]
 #              [NO_UNITY <files…> | APART])
 #
-# Declares the library of one component. COMPONENTS are the components above it that it uses. TORCH says how much of LibTorch its
+# Declares the library of one component. HEADERS are listed for development environments; cmake/InstalledHeaders.cmake says
+# which are installed. COMPONENTS are the components above it that it uses. TORCH says how much of LibTorch its
 # sources include: nothing, single ATen and c10d headers, or torch/torch.h; the last comes precompiled. TRIREME_UNITY joins the files
 # of each folder of the component, except those in NO_UNITY; APART joins none.
 function(trireme_component name)
@@ -57,8 +58,9 @@ function(trireme_component name)
   set(target trireme_${name})
   add_library(${target} STATIC ${component_SOURCES})
   add_library(trireme::${name} ALIAS ${target})
-  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${component_HEADERS})
-  target_include_directories(${target} PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_sources(${target} PRIVATE ${component_HEADERS})
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(${target} PUBLIC cxx_std_20)
   list(TRANSFORM component_COMPONENTS PREPEND trireme_)

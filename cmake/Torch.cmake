@@ -6,6 +6,8 @@ if(NOT Torch_DIR AND EXISTS ${PROJECT_SOURCE_DIR}/build/torch-prefix)
   list(PREPEND CMAKE_PREFIX_PATH ${torch_prefix})
 endif()
 find_package(Torch ${TRIREME_TORCH_MINIMUM} REQUIRED)
+# Where an installed Trireme finds a LibTorch without further settings, when the one it was built with is not there.
+set(TRIREME_LIBTORCH_FOLDER /opt/libtorch CACHE PATH "Folder of a LibTorch that installed programs fall back to")
 
 # Debian's Gloo headers serve LibTorch's own copy of the library; its library is never linked.
 find_path(TRIREME_GLOO_INCLUDE gloo/context.h)

@@ -91,3 +91,4 @@
 #include <trireme/train/time_monitor.h>
 #include <trireme/train/trace_writer.h>
 #include <trireme/train/writers.h>
+#include <trireme/version.h>

@@ -23,7 +23,7 @@ std::string full_name(const CLI::App& command) {
 std::vector<std::string> commands_of(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::App* subcommand : command.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(subcommand->get_name());
+    if (!subcommand->get_group().empty()) names.push_back(subcommand->get_name());  // not hidden
   }
   return names;
 }
@@ -115,7 +115,8 @@ void check_first_word(const CLI::App& app, const std::vector<std::string>& words
       join_message("the commands are ", listed(names), "; see trireme --help");
   if (words.empty()) throw ConfigError("no command", commands);
   const std::string& word = words.front();
-  if (word.starts_with('-') || std::ranges::find(names, word) != names.end()) return;
+  const auto is_named = [&](const CLI::App* command) { return command->get_name() == word; };
+  if (word.starts_with('-') || !app.get_subcommands(is_named).empty()) return;
   throw ConfigError(join_message("no command is called '", word, "'"),
                     meant(word, names) + commands);
 }

@@ -10,6 +10,7 @@
 #include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/torch_version.h>
 #include <trireme/comm/world.h>
+#include <trireme/version.h>
 
 #include <ATen/ops/ones.h>
 #include <ifaddrs.h>

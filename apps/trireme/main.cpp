@@ -4,12 +4,14 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/monitor/dump.h>
+#include <trireme/version.h>
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/bench_command.h>
 #include <apps/trireme/checkpoint_command.h>
 #include <apps/trireme/command_line.h>
 #include <apps/trireme/data_command.h>
+#include <apps/trireme/manual/manual_commands.h>
 #include <apps/trireme/plain_output.h>
 #include <apps/trireme/report_command.h>
 #include <apps/trireme/run_command.h>
@@ -60,6 +62,7 @@ int parse_and_run(std::vector<std::string> words) {
   trireme::apps::add_bench_command(app);
   trireme::apps::add_checkpoint_command(app);
   add_doctor_command(app);
+  trireme::apps::add_manual_commands(app);
   trireme::apps::check_first_word(app, words);
   std::ranges::reverse(words);  // CLI11 takes words from the back.
   try {

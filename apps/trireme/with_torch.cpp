@@ -51,9 +51,9 @@ Function* load(const char* name) {
   if (found == nullptr) {
     throw ConfigError(
         join_message("cannot load ", path.string(), ": ", problem.empty() ? ::dlerror() : problem),
-        "LibTorch has moved since this was built, or the installation is not complete: set "
-        "TRIREME_TORCH_DIR to the folder of a LibTorch of the same minor version (the one with "
-        "lib/libtorch.so), or build and install Trireme again");
+        "there is no LibTorch where this looks for one, or the installation is not complete: set "
+        "TRIREME_TORCH_DIR to the folder of a LibTorch of the minor version that this was built "
+        "with (the folder with lib/libtorch.so), or install Trireme again");
   }
   return reinterpret_cast<Function*>(found);
 }

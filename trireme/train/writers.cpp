@@ -12,6 +12,7 @@
 #include <trireme/report/tensorboard_file.h>
 #include <trireme/train/model.h>
 #include <trireme/train/monitors.h>
+#include <trireme/version.h>
 
 #include <ATen/Parallel.h>
 #include <c10/util/Type.h>

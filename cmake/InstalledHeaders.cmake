@@ -1,0 +1,42 @@
+# The headers that are installed: those that the umbrella header and the list below reach. All others are internal.
+#
+#   trireme_installed_headers(<variable> <folder of the sources>)
+#   cmake -P cmake/InstalledHeaders.cmake      prints them, one a line
+cmake_policy(VERSION 3.25)  # scripts begin without one
+set(TRIREME_PUBLIC_HEADERS
+  trireme/trireme.h
+  # Public, but too special for the umbrella header; the guide "Adding a rule" and examples include them.
+  trireme/report/number.h
+  trireme/tensor/rules/rule_table.h
+  trireme/tensor/rules/strategies/across.h
+  trireme/tensor/rules/strategies/contraction.h
+  trireme/tensor/rules/strategies/einsum_rule.h)
+
+function(trireme_installed_headers variable sources)
+  set(reached "")
+  set(waiting ${TRIREME_PUBLIC_HEADERS})
+  while(waiting)
+    list(POP_FRONT waiting header)
+    if(header IN_LIST reached)
+      continue()
+    endif()
+    if(NOT EXISTS ${sources}/${header})
+      message(FATAL_ERROR "no header ${header}: name the right one in cmake/InstalledHeaders.cmake or in what includes it")
+    endif()
+    list(APPEND reached ${header})
+    file(STRINGS ${sources}/${header} lines REGEX "^ *# *include *<trireme/")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE ".*<([^>]+)>.*" "\\1" included "${line}")
+      list(APPEND waiting ${included})
+    endforeach()
+  endwhile()
+  list(SORT reached)
+  set(${variable} ${reached} PARENT_SCOPE)
+endfunction()
+
+if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
+  cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH folder)
+  trireme_installed_headers(headers ${folder})
+  list(JOIN headers "\n" text)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E echo "${text}")  # message() writes to the error output
+endif()

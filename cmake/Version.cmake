@@ -1,0 +1,17 @@
+# trireme_header_version(<variable> <folder of the sources>): the version that trireme/version.h says, by its numbers. An
+# error where its text says another one.
+function(trireme_header_version variable sources)
+  file(READ ${sources}/trireme/version.h header)
+  set(numbers "")
+  foreach(part MAJOR MINOR PATCH)
+    if(NOT header MATCHES "#define TRIREME_VERSION_${part} ([0-9]+)")
+      message(FATAL_ERROR "trireme/version.h has no line '#define TRIREME_VERSION_${part} <number>'; restore it")
+    endif()
+    list(APPEND numbers ${CMAKE_MATCH_1})
+  endforeach()
+  list(JOIN numbers . version)
+  if(NOT header MATCHES "#define TRIREME_VERSION \"${version}\"")
+    message(FATAL_ERROR "TRIREME_VERSION in trireme/version.h is not \"${version}\", which its numbers say; change one of them")
+  endif()
+  set(${variable} ${version} PARENT_SCOPE)
+endfunction()
