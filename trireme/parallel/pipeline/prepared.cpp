@@ -153,7 +153,7 @@ Pipeline::Impl::Prepared& Pipeline::Impl::begin_step(const pipeline::SplitBatch&
   if (!was_checked) {
     detail::succeed_together(group, "begin a step", [&] { parameters->check_before_step(); });
   }
-  abort_on_error([&] { parameters->begin_step(); });
+  parameters->begin_step();
   return found;
 }
 

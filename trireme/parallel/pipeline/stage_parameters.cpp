@@ -91,7 +91,8 @@ StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& s
                                  const Plan& plan, const comm::Group& group,
                                  const comm::Group& stages, const comm::Group& data,
                                  const detail::ModuleLayouts& layouts)
-    : stages_(stages),
+    : group_(group),
+      stages_(stages),
       data_(data),
       used_(used_in(staged)),
       first_ranks_(first_ranks_of(module, staged, stages.size())),
@@ -250,7 +251,9 @@ void StageParameters::check_values() const {
 
 void StageParameters::begin_step() {
   if (norm_check_) norm_check_->stop();
-  if (num_steps_++ % comm::kStepsBetweenChecks == 0 && comm::checks_values()) check_values();
+  if (num_steps_++ % comm::kStepsBetweenChecks == 0 && comm::checks_values()) {
+    detail::succeed_together(group_, "compare parameters", [&] { check_values(); });
+  }
   if (detail::reducer_of(parallelized_) == nullptr) return;
   const at::NoGradGuard no_grad;
   for (Own& own : exchanged_) {

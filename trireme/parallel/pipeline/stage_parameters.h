@@ -86,6 +86,7 @@ class StageParameters {
   void share_constants(const UsedByName& now);
   void check_values() const;
 
+  comm::Group group_;
   comm::Group stages_;
   comm::Group data_;
   UsedByName used_;  // in any record of training
