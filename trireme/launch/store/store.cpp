@@ -4,7 +4,6 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/unique_fd.h>
-#include <trireme/launch/listening_socket.h>
 #include <trireme/launch/port_owner.h>
 #include <trireme/launch/store/sealed_store.h>
 #include <trireme/launch/store/torch_log_silencer.h>
@@ -51,15 +50,16 @@ void wait_for_name(const std::string& host, std::chrono::milliseconds timeout) {
   }
 }
 
-// By its text: a host's name may be its loopback address there, and another one for other hosts.
 bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
 }
 
-// `trireme run` says so itself.
+// `trireme run` says so itself. The first of several hosts may call itself localhost.
 void warn_of_open_store(const Identity& identity) {
+  const bool is_for_this_host =
+      is_loopback(*identity.master_address) && identity.local_world_size == identity.world_size;
   if (!identity.secret.empty() || identity.rank != 0 || identity.launcher == "trireme" ||
-      is_loopback(*identity.master_address)) {
+      is_for_this_host) {
     return;
   }
   std::cerr << join_message(
@@ -80,14 +80,7 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
   wait_for_name(*identity.master_address, timeout);
   const TorchLogSilencer quiet;
   try {
-    ListeningSocket own;
-    if (options.isServer && is_loopback(*identity.master_address)) {  // else all interfaces
-      own = listen_at(*identity.master_address, *identity.master_port);
-      options.masterListenFd = own.fd.get();
-    }
-    auto store = c10::make_intrusive<c10d::TCPStore>(*identity.master_address, options);
-    static_cast<void>(own.fd.release());  // the store closes it
-    return store;
+    return c10::make_intrusive<c10d::TCPStore>(*identity.master_address, options);
   } catch (const std::exception& failure) {
     if (options.isServer) {
       const auto owner = describe_port_owner(*identity.master_port);

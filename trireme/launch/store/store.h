@@ -24,7 +24,7 @@ namespace trireme::launch {
 ///   - mpirun on one host, without an address: a file of this user's under the temporary directory,
 ///   named by user and job.
 /// Where the identity has a secret, values in a store that is reached over a network are sealed
-/// (sealed_store.h); without one rank 0 warns where other hosts can reach the store. Keys are kept
+/// (sealed_store.h); without one rank 0 warns where it is meant for several hosts. Keys are kept
 /// apart from those of other users of the store, and of earlier attempts of a launcher that
 /// restarts its ranks (`attempt`: TORCHELASTIC_RESTART_COUNT). Blocking up to `timeout`. Throws
 /// ConfigError where the variables do not suffice, the file is another user's or the port is taken
