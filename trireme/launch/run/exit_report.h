@@ -28,13 +28,14 @@ std::string_view exit_hint(int wait_status);
 /// than 1,000 bytes.
 std::string last_lines(const std::filesystem::path& file, int lines);
 
-/// What a rank failed of, by the end of its log: the last exception that nothing caught, or the
-/// last line where there is none. Two ranks failed alike where this is the same.
+/// The cause of a rank's failure, by the end of its log: the last exception that nothing caught, or
+/// the last line where there is none. Ranks of equal causes failed alike.
 struct Failure {
   std::string text;  ///< without numbers of ranks and processes; empty for an empty log
   bool is_exception = false;
   bool operator==(const Failure&) const = default;
 };
+/// Reads the last lines of a log.
 Failure failure_of(const std::filesystem::path& log);
 
 /// `1 rank`, `2 ranks`.

@@ -41,7 +41,7 @@ class PlainInputs {
 /// once, over the ranks of the mesh, and throws UsageError where they differ.
 void note_plain_inputs(const OperatorFacts& facts, const Scan& scan);
 
-/// Whether note_plain_inputs has anything to do.
+/// Returns true where note_plain_inputs has anything to do.
 bool notes_plain_inputs();
 
 }  // namespace trireme::tensor
