@@ -194,6 +194,7 @@ TEST(Store, WarnsWhereOtherHostsCanWriteToItWithoutASecret) {
   for (const std::string address : {"127.0.0.1", "localhost", "0.0.0.0"}) {
     for (const std::string secret : {"", "0123456789abcdef"}) {
       Identity identity = identity_of(0, 2);
+      identity.local_world_size = 2;
       identity.launcher = "torchrun";
       identity.master_address = address;
       identity.master_port = listen_on(Reach::kLoopback, std::nullopt).port;

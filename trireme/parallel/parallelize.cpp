@@ -416,16 +416,17 @@ Contents contents_of(torch::nn::Module& module) {
   return contents;
 }
 
-// Runs `check`, and in the first steps verifies that ranks that work together read the same rows.
-std::function<void()> compares_inputs(std::function<void()> check, const DeviceMesh& mesh) {
-  constexpr int kPasses = 2;
+// Runs `check`, and in the first two steps verifies that ranks that work together read the same
+// rows.
+std::function<void()> with_same_inputs(std::function<void()> check, const DeviceMesh& mesh,
+                                       std::int64_t micro_batches) {
   auto inputs = std::make_shared<std::unique_ptr<tensor::PlainInputs>>(
       std::make_unique<tensor::PlainInputs>(mesh));
-  return [check = std::move(check), inputs, num_passes = 0]() mutable {
+  return [check = std::move(check), inputs, passes_left = 2 * micro_batches]() mutable {
     if (check) check();
     if (!*inputs) return;
     (*inputs)->check();
-    if (++num_passes == kPasses) inputs->reset();
+    if (--passes_left == 0) inputs->reset();
   };
 }
 
@@ -503,7 +504,7 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
     };
   }
   if (impl->mesh.defined() && impl->mesh.size() > 1) {
-    contents.check = compares_inputs(std::move(contents.check), impl->mesh);
+    contents.check = with_same_inputs(std::move(contents.check), impl->mesh, plan.micro_batches);
   }
   // Ranks have different parts of a distributed parameter, and maybe none of a small one.
   detail::succeed_together(impl->mesh.defined() ? group : comm::Group::self(), "cut the module",

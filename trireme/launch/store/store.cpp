@@ -5,7 +5,6 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/base/unique_fd.h>
 #include <trireme/base/warning.h>
-#include <trireme/launch/listening_socket.h>
 #include <trireme/launch/port_owner.h>
 #include <trireme/launch/store/sealed_store.h>
 #include <trireme/launch/store/torch_log_silencer.h>
@@ -52,15 +51,16 @@ void wait_for_name(const std::string& host, std::chrono::milliseconds timeout) {
   }
 }
 
-// Compares texts, because a host's name may resolve to a loopback address on that host only.
 bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
 }
 
-// `trireme run` prints a warning of its own.
+// `trireme run` prints a warning of its own. The first of several hosts may call itself localhost.
 void warn_of_open_store(const Identity& identity) {
+  const bool is_for_this_host =
+      is_loopback(*identity.master_address) && identity.local_world_size == identity.world_size;
   if (!identity.secret.empty() || identity.rank != 0 || identity.launcher == "trireme" ||
-      is_loopback(*identity.master_address)) {
+      is_for_this_host) {
     return;
   }
   warn("no TRIREME_SECRET is set, so that anybody who reaches the store at ",
@@ -80,14 +80,7 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
   wait_for_name(*identity.master_address, timeout);
   const TorchLogSilencer quiet;
   try {
-    ListeningSocket own;
-    if (options.isServer && is_loopback(*identity.master_address)) {  // else all interfaces
-      own = listen_at(*identity.master_address, *identity.master_port);
-      options.masterListenFd = own.fd.get();
-    }
-    auto store = c10::make_intrusive<c10d::TCPStore>(*identity.master_address, options);
-    static_cast<void>(own.fd.release());  // the store closes it
-    return store;
+    return c10::make_intrusive<c10d::TCPStore>(*identity.master_address, options);
   } catch (const std::exception& failure) {
     if (options.isServer) {
       const auto owner = describe_port_owner(*identity.master_port);

@@ -26,9 +26,9 @@ namespace trireme::launch {
 ///   user and is named after the user and the job.
 ///
 /// If the identity has a secret, values in a store that is reached over a network are sealed
-/// (sealed_store.h). Without a secret, rank 0 warns if other hosts can reach the store. Keys have a
-/// prefix that separates them from other users of the store and from earlier attempts of a launcher
-/// that restarts its ranks. Blocks for up to `timeout`.
+/// (sealed_store.h). Without a secret, rank 0 warns if the store is meant for several hosts. Keys
+/// have a prefix that separates them from other users of the store and from earlier attempts of a
+/// launcher that restarts its ranks. Blocks for up to `timeout`.
 ///
 /// Throws ConfigError if the variables do not suffice, the file belongs to another user, or the
 /// port is in use (naming the process that holds it, if known). Throws CommError if the server
