@@ -260,26 +260,20 @@ void Reducer::check_slots() {
 // Of TRIREME_CHECK=values. Those that are cut come of one all-gather; with hybrid sharding several
 // ranks have the same slices.
 void Reducer::check_values() const {
-  std::vector<comm::NamedValue> values;
   std::vector<NamedTensor> parameters;
   for (std::size_t index = 0; index < slots_.size(); ++index) {
-    if (zero_levels_[index] > 0) continue;
-    values.push_back({slots_[index].parameter.name, memories_[index].tensor});
-    parameters.push_back(slots_[index].parameter);
+    if (zero_levels_[index] == 0) parameters.push_back(slots_[index].parameter);
   }
   const std::string what = join_message("parameters before step ", num_steps_);
-  std::vector<comm::NamedValue> slices;
-  if (shards_) {
-    for (const NamedTensor& part : shards_->own_parts()) slices.push_back({part.name, part.tensor});
-  }
   // What some ranks have compared, the others are told.
-  succeed_together(mesh_.defined() ? mesh_.group() : comm::Group::self(), "compare parameters",
-                   [&] {
-                     comm::check_equal_values(values, data_groups_.all, what);
-                     succeed_together(data_groups_.all, "compare its slices of parameters", [&] {
-                       comm::check_equal_values(slices, data_groups_.replicas, "slices of " + what);
-                     });
-                   });
+  succeed_together(
+      mesh_.defined() ? mesh_.group() : comm::Group::self(), "compare parameters", [&] {
+        check_equal_memories(parameters, data_groups_.all, what);
+        succeed_together(data_groups_.all, "compare its slices of parameters", [&] {
+          if (shards_)
+            check_equal_memories(shards_->own_parts(), data_groups_.replicas, "slices of " + what);
+        });
+      });
   if (!mesh_.defined()) return;
   succeed_together(data_groups_.all, "compare parameters",
                    [&] { check_equal_on_mesh(parameters, mesh_, what); });
