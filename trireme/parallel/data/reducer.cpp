@@ -3,7 +3,6 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/check_values.h>
-#include <trireme/parallel/data/compare_parameters.h>
 #include <trireme/parallel/data/divide.h>
 #include <trireme/parallel/data/sparse_sum.h>
 #include <trireme/parallel/tensor/local_memory.h>
@@ -258,15 +257,26 @@ void Reducer::check_slots() {
   }
 }
 
-// For TRIREME_CHECK=values.
+// For TRIREME_CHECK=values. Sharded parameters come from one all-gather, so that only slices that
+// several ranks hold (hybrid sharding) are compared.
 void Reducer::check_values() const {
-  std::vector<NamedTensor> whole;
+  std::vector<NamedTensor> parameters;
   for (std::size_t index = 0; index < slots_.size(); ++index) {
-    if (zero_levels_[index] == 0) whole.push_back(slots_[index].parameter);
+    if (zero_levels_[index] == 0) parameters.push_back(slots_[index].parameter);
   }
-  const auto slices = shards_ ? shards_->own_parts() : std::vector<NamedTensor>();
-  compare_parameters(whole, slices, data_groups_, mesh_,
-                     join_message("parameters before step ", num_steps_));
+  const std::string what = join_message("parameters before step ", num_steps_);
+  // Each comparison is made by some of the ranks; all ranks learn its result.
+  succeed_together(
+      mesh_.defined() ? mesh_.group() : comm::Group::self(), "compare parameters", [&] {
+        check_equal_memories(parameters, data_groups_.all, what);
+        succeed_together(data_groups_.all, "compare its slices of parameters", [&] {
+          if (!shards_) return;
+          check_equal_memories(shards_->own_parts(), data_groups_.replicas, "slices of " + what);
+        });
+      });
+  if (!mesh_.defined()) return;
+  succeed_together(data_groups_.all, "compare parameters",
+                   [&] { check_equal_on_mesh(parameters, mesh_, what); });
 }
 
 // What no optimizer steps would silently stay as it is.

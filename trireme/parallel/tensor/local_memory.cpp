@@ -36,18 +36,25 @@ void redistribute_gradient(const at::Tensor& parameter) {
   if (layout_of(gradient) != layout) gradient = redistribute(gradient, layout);
 }
 
+void check_equal_memories(const std::vector<NamedTensor>& parameters, const comm::Group& group,
+                          std::string_view what) {
+  std::vector<comm::NamedValue> values;
+  for (const NamedTensor& item : parameters) values.push_back({item.name, memory_of(item.tensor)});
+  comm::check_equal_values(values, group, what);
+}
+
 void check_equal_on_mesh(const std::vector<NamedTensor>& parameters, const DeviceMesh& mesh,
                          std::string_view what) {
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    std::vector<comm::NamedValue> values;
+    std::vector<NamedTensor> whole;
     for (const NamedTensor& item : parameters) {
       const bool is_whole =
           !has_layout(item.tensor) ||
           (layout_of(item.tensor).mesh() == mesh && layout_of(item.tensor)[axis].is_replicate());
-      if (is_whole) values.push_back({item.name, memory_of(item.tensor)});
+      if (is_whole) whole.push_back(item);
     }
     succeed_together(mesh.group(), "compare parameters",
-                     [&] { comm::check_equal_values(values, mesh.group(axis), what); });
+                     [&] { check_equal_memories(whole, mesh.group(axis), what); });
   }
 }
 

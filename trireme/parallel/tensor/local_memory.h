@@ -32,6 +32,11 @@ at::Tensor memory_like(const at::Tensor& parameter, const at::Tensor& tensor);
 /// sum that is still to be made, say. Collective then, blocking, over the parameter's mesh.
 void redistribute_gradient(const at::Tensor& parameter);
 
+/// Compares this rank's parts of the parameters over the ranks of `group`; see
+/// comm::check_equal_values().
+void check_equal_memories(const std::vector<NamedTensor>& parameters, const comm::Group& group,
+                          std::string_view what);
+
 /// Compares parameters along each axis of `mesh` on which they are whole: plain ones, and
 /// distributed ones with Replicate on it. Used by the check mode (comm/check_values.h), whose
 /// errors it throws on all ranks of the mesh. Collective over the mesh and blocking.
