@@ -45,8 +45,11 @@ class StepRecorder {
   /// Milliseconds since all ranks had begun.
   double now() const;
 
-  /// Called around each action. @param began what `now` gave before it.
+  /// Begins an action; call it before each.
   void begin(const schedule::Action& action);
+
+  /// Ends an action; call it after each.
+  /// @param began the time of now() before the action.
   void end(const schedule::Action& action, double began);
 
   /// Bytes that came into a stage for an action, its forward.
