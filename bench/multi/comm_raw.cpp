@@ -3,7 +3,7 @@
 // other ranks itself. With --memcpy it is one process that copies instead: the peer for memory that
 // nobody has to copy. With --record only what the recorder does is timed; with --wait what ranks
 // use of their cores while they wait for one that is late.
-#include <trireme/comm/shm/communicator.h>
+#include <trireme/comm/engines/shm/communicator.h>
 
 #include <CLI/CLI.hpp>
 #include <bench/multi/comm_loop.h>

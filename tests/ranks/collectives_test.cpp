@@ -15,6 +15,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
+#include <tests/ranks/store_engine.h>
 #include <tests/ranks/thread_ranks.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -32,10 +33,14 @@ using trireme::testing::message_of;
 using trireme::testing::run_ranks;
 using trireme::testing::run_ranks_catching;
 
-// Every case runs over every engine that serves one host.
+// Every case runs over every engine that serves one host, and over the one that shows how to write
+// another.
 class EveryEngine : public ::testing::TestWithParam<const char*> {
  protected:
-  void SetUp() override { trireme::testing::engine_of_ranks = GetParam(); }
+  void SetUp() override {
+    trireme::testing::engine_of_test = trireme::testing::store_engine();
+    trireme::testing::engine_of_ranks = GetParam();
+  }
   void TearDown() override { trireme::testing::engine_of_ranks = "shm"; }
 };
 class AllReduce : public EveryEngine {};
@@ -49,7 +54,7 @@ class PointToPoint : public EveryEngine {};
 class AllGatherText : public EveryEngine {};
 class Subgroups : public EveryEngine {};
 class CommErrors : public EveryEngine {};
-const auto kEngines = ::testing::Values("shm", "gloo", "threads");
+const auto kEngines = ::testing::Values("shm", "gloo", "threads", "store");
 INSTANTIATE_TEST_SUITE_P(Over, AllReduce, kEngines);
 INSTANTIATE_TEST_SUITE_P(Over, Broadcast, kEngines);
 INSTANTIATE_TEST_SUITE_P(Over, AllGather, kEngines);

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <trireme/comm/collectives.h>
-#include <trireme/comm/hierarchy/hierarchical_backend.h>
-#include <trireme/comm/hierarchy/hierarchy.h>
+#include <trireme/comm/engines/hierarchy/hierarchy.h>
 
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <tests/ranks/thread_ranks.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 namespace trireme::comm {
@@ -27,7 +27,7 @@ struct Layout {
 // NOLINTNEXTLINE(readability-identifier-naming)
 inline void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 
-using Body = std::function<void(HierarchicalBackend&)>;
+using Body = std::function<void(c10d::Backend&)>;
 
 // Runs `body` on a thread for each rank; returns what each threw.
 inline std::vector<std::exception_ptr> run_catching(
@@ -54,7 +54,7 @@ inline std::vector<std::exception_ptr> run_catching(
         if (store->add("connected", 1) == size)
           store->set("all are connected", std::vector<std::uint8_t>());
         store->wait({"all are connected"}, timeout);
-        body(dynamic_cast<HierarchicalBackend&>(*backend));
+        body(*backend);
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();
       }
@@ -87,7 +87,7 @@ inline c10d::AllreduceOptions all_reduce_by(const c10d::ReduceOp& op) {
   return options;
 }
 
-inline at::Tensor all_reduced(HierarchicalBackend& backend, const at::Tensor& tensor,
+inline at::Tensor all_reduced(c10d::Backend& backend, const at::Tensor& tensor,
                               const c10d::ReduceOp& op = c10d::ReduceOp::SUM) {
   Tensors tensors = {tensor.clone()};
   backend.allreduce(tensors, all_reduce_by(op))->wait();

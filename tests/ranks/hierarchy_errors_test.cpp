@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a hierarchy refuses, and what it says when a phase of a collective fails.
 #include <trireme/base/error.h>
+#include <trireme/comm/engines/hierarchy/hierarchical_connection.h>
 #include <trireme/comm/monitor/dump.h>
 
 #include <tests/ranks/fake_hosts.h>
@@ -18,7 +19,7 @@ using ::testing::HasSubstr;
 using trireme::testing::message_of;
 
 TEST(HierarchyErrors, RefuseWhatCannotBe) {
-  run({"", {0, 0, 1, 1}}, [](HierarchicalBackend& backend) {
+  run({"", {0, 0, 1, 1}}, [](c10d::Backend& backend) {
     const auto message = [](const auto& call) {
       try {
         call();
@@ -42,15 +43,16 @@ TEST(HierarchyErrors, RefuseWhatCannotBe) {
     c10d::BroadcastOptions options;
     options.rootRank = 4;
     EXPECT_THAT(message([&] { backend.broadcast(one, options); }),
-                AllOf(HasSubstr("root 4"), HasSubstr("4 ranks")));
+                AllOf(HasSubstr("4 ranks"), HasSubstr("the root is 4")));
     EXPECT_THAT(message([&] { backend._allgather_base(seven, two, {}); }),
-                AllOf(HasSubstr("all-gather over 4 ranks"), HasSubstr("28"), HasSubstr("8")));
+                AllOf(HasSubstr("all-gather over 4 ranks"), HasSubstr("7 elements, expected 8")));
     EXPECT_THAT(message([&] { backend._reduce_scatter_base(two, seven, {}); }),
                 AllOf(HasSubstr("reduce-scatter over 4 ranks"), HasSubstr("7 elements")));
     at::Tensor whole_numbers = at::zeros({8}, at::kInt);
     EXPECT_THAT(message([&] { backend._reduce_scatter_base(two, whole_numbers, {}); }),
                 AllOf(HasSubstr("Int"), HasSubstr("Float")));
-    EXPECT_THAT(message([&] { backend.allgather(lists, one, {}); }), HasSubstr("2 outputs"));
+    EXPECT_THAT(message([&] { backend.allgather(lists, one, {}); }),
+                HasSubstr("2 tensors for 4 ranks"));
     EXPECT_THAT(message([&] { backend.alltoall_base(seven, seven, none, none, {}); }),
                 AllOf(HasSubstr("7 rows"), HasSubstr("no split sizes")));
     EXPECT_THAT(message([&] { backend.alltoall_base(seven, seven, splits, splits, {}); }),
@@ -66,7 +68,7 @@ TEST(HierarchyErrors, NameTheStageInsideAHost) {
   std::atomic<int> failed = 0;
   const auto thrown = run_catching(
       {"", {0, 0, 1, 1}, 1},
-      [&](HierarchicalBackend& backend) {
+      [&](c10d::Backend& backend) {
         if (backend.getRank() == 1) {
           for (int seen = failed; seen < 3; seen = failed) failed.wait(seen);
           return;
@@ -90,7 +92,7 @@ TEST(HierarchyErrors, NameTheStageInsideAHost) {
 }
 
 TEST(HierarchyErrors, CountForEveryLaterCollective) {
-  const auto thrown = run_catching({"", {0, 0, 1, 1}}, [](HierarchicalBackend& backend) {
+  const auto thrown = run_catching({"", {0, 0, 1, 1}}, [](c10d::Backend& backend) {
     if (backend.getRank() == 3) return;  // closes its connections
     Tensors first = {at::ones({4})};
     Tensors second = {at::ones({4})};
@@ -119,7 +121,7 @@ TEST(HierarchyErrors, CountForEveryLaterCollective) {
 
 TEST(HierarchyErrors, SayWhereAnUnfinishedCollectiveIs) {
   std::atomic<int> told = 0;
-  const auto thrown = run_catching({"", {0, 0, 1, 1}}, [&](HierarchicalBackend& backend) {
+  const auto thrown = run_catching({"", {0, 0, 1, 1}}, [&](c10d::Backend& backend) {
     Tensors tensors = {at::ones({4})};
     if (backend.getRank() == 1) {
       while (told < 1) told.wait(0);
@@ -177,7 +179,7 @@ TEST(HierarchyErrors, LeaveADumpOfWhatEachRankDid) {
 }
 
 TEST(HierarchyErrors, AbortEndsTheGroup) {
-  run({"", {0, 0, 1, 1}}, [](HierarchicalBackend& backend) {
+  run({"", {0, 0, 1, 1}}, [](c10d::Backend& backend) {
     backend.abort();
     EXPECT_THROW(backend.barrier({}), CommError);
     Tensors tensors = {at::ones({1})};
@@ -188,8 +190,7 @@ TEST(HierarchyErrors, AbortEndsTheGroup) {
 TEST(HierarchyErrors, RefuseConnectionsThatDoNotFit) {
   const auto message = [](HierarchyConnections connections) {
     try {
-      HierarchicalBackend(0, HostMap(std::vector<int>{0, 0, 1}, 0), std::move(connections),
-                          {.timeout = std::chrono::seconds(1)});
+      HierarchicalConnection(0, HostMap(std::vector<int>{0, 0, 1}, 0), std::move(connections), {});
     } catch (const UsageError& error) {
       return std::string(error.what());
     }
@@ -197,9 +198,7 @@ TEST(HierarchyErrors, RefuseConnectionsThatDoNotFit) {
   };
   EXPECT_THAT(message({}), AllOf(HasSubstr("the connection inside the host of rank 0 is missing"),
                                  HasSubstr("expected rank 0 of 2")));
-  EXPECT_THROW(HierarchicalBackend(1, HostMap(std::vector<int>{0}, 0), {},
-                                   {.timeout = std::chrono::seconds(1)}),
-               UsageError);
+  EXPECT_THROW(HierarchicalConnection(1, HostMap(std::vector<int>{0}, 0), {}, {}), UsageError);
 }
 
 // ---- Which ranks share a host

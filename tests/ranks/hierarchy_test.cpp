@@ -17,7 +17,7 @@ class Hierarchy : public ::testing::TestWithParam<Layout> {};
 constexpr std::int64_t kSizes[] = {0, 1, 2, 3, 7, 64, 1001, 20'000};
 
 TEST_P(Hierarchy, AllReducesEverySizeAndDtype) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong,
                                        at::kInt, at::kByte, at::kComplexFloat}) {
       for (const std::int64_t size : kSizes) {
@@ -29,7 +29,7 @@ TEST_P(Hierarchy, AllReducesEverySizeAndDtype) {
 }
 
 TEST_P(Hierarchy, AllReducesByEveryOperation) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     const int ranks = backend.getSize();
     for (const std::int64_t size : {1, 7, 1001}) {
       Tensors all;
@@ -67,7 +67,7 @@ TEST_P(Hierarchy, AllReducesByEveryOperation) {
 }
 
 TEST_P(Hierarchy, ReducesToEveryRootAndLeavesTheOthersTensorsAlone) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     for (int root = 0; root < backend.getSize(); ++root) {
       for (const std::int64_t size : {0, 1, 7, 1001}) {
         const at::Tensor own = numbers(backend.getRank(), size, at::kFloat);
@@ -85,7 +85,7 @@ TEST_P(Hierarchy, ReducesToEveryRootAndLeavesTheOthersTensorsAlone) {
 }
 
 TEST_P(Hierarchy, BroadcastsFromEveryRootInEveryDtype) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     for (int root = 0; root < backend.getSize(); ++root) {
       for (const at::ScalarType dtype : {at::kFloat, at::kShort, at::kBool, at::kComplexDouble}) {
         for (const std::int64_t size : kSizes) {
@@ -101,7 +101,7 @@ TEST_P(Hierarchy, BroadcastsFromEveryRootInEveryDtype) {
 }
 
 TEST_P(Hierarchy, GathersToAll) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     const int ranks = backend.getSize();
     for (const std::int64_t size : kSizes) {
       Tensors all;
@@ -121,7 +121,7 @@ TEST_P(Hierarchy, GathersToAll) {
 }
 
 TEST_P(Hierarchy, GathersUnevenSharesToAll) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     for (const std::int64_t step : {0, 1, 13, 900}) {
       Tensors all;
       std::vector<Tensors> outputs(1);
@@ -137,7 +137,7 @@ TEST_P(Hierarchy, GathersUnevenSharesToAll) {
 }
 
 TEST_P(Hierarchy, ReduceScatters) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     const int ranks = backend.getSize();
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
       for (const std::int64_t size : kSizes) {
@@ -155,7 +155,7 @@ TEST_P(Hierarchy, ReduceScatters) {
 }
 
 TEST_P(Hierarchy, ReduceScattersUnevenShares) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     const int ranks = backend.getSize();
     for (const std::int64_t step : {0, 1, 13, 900}) {
       std::vector<std::int64_t> lengths;
@@ -173,7 +173,7 @@ TEST_P(Hierarchy, ReduceScattersUnevenShares) {
 }
 
 TEST_P(Hierarchy, GathersToAndScattersFromEveryRoot) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     const int ranks = backend.getSize();
     for (int root = 0; root < ranks; ++root) {
       for (const std::int64_t size : {0, 1, 7, 1001}) {
@@ -204,7 +204,7 @@ TEST_P(Hierarchy, GathersToAndScattersFromEveryRoot) {
 }
 
 TEST_P(Hierarchy, ExchangesEqualAndUnequalPartsAllToAll) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     const int ranks = backend.getSize();
     const int own = backend.getRank();
     std::vector<std::int64_t> none;
@@ -243,7 +243,7 @@ TEST_P(Hierarchy, ExchangesEqualAndUnequalPartsAllToAll) {
 }
 
 TEST_P(Hierarchy, RunsCoalescedFormsInOrder) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     const std::int64_t ranks = backend.getSize();
     const int own = backend.getRank();
     Tensors tensors = {numbers(own, 5, at::kFloat), numbers(own, 700, at::kLong)};
@@ -271,7 +271,7 @@ TEST_P(Hierarchy, RunsCoalescedFormsInOrder) {
 }
 
 TEST_P(Hierarchy, SendsBetweenAnyTwoRanks) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     const int own = backend.getRank();
     for (int from = 0; from < backend.getSize(); ++from) {
       for (int to = 0; to < backend.getSize(); ++to) {
@@ -292,7 +292,7 @@ TEST_P(Hierarchy, SendsBetweenAnyTwoRanks) {
 
 TEST_P(Hierarchy, LetsNobodyThroughABarrierBeforeTheLastCame) {
   std::atomic<int> arrived = 0;
-  run(GetParam(), [&](HierarchicalBackend& backend) {
+  run(GetParam(), [&](c10d::Backend& backend) {
     for (int round = 1; round <= 20; ++round) {
       ++arrived;
       backend.barrier({})->wait();
@@ -302,7 +302,7 @@ TEST_P(Hierarchy, LetsNobodyThroughABarrierBeforeTheLastCame) {
 }
 
 TEST_P(Hierarchy, TakesAndFillsTensorsWithGaps) {
-  run(GetParam(), [](HierarchicalBackend& backend) {
+  run(GetParam(), [](c10d::Backend& backend) {
     const at::Tensor wide = at::zeros({6, 4});
     const at::Tensor columns = wide.slice(1, 0, 4, 2);
     columns.fill_(backend.getRank() + 1);
@@ -354,7 +354,7 @@ TEST(HierarchyOrder, IsHostNestedBitForBitForEverySizeAndNumberOfLeaders) {
         Layout{"", {0, 1, 2, 2}}, Layout{"", {0, 1, 2, 3, 4}},
         Layout{"", {0, 0, 0, 1, 1}, 0, 0, "shm"}}) {
     const HostMap hosts(layout.hosts, layout.leaders);
-    run(layout, [&](HierarchicalBackend& backend) {
+    run(layout, [&](c10d::Backend& backend) {
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
         for (const std::int64_t size : {3, 1001, 600'001}) {  // the last goes in parts
           Tensors of_rank;
@@ -394,7 +394,7 @@ TEST(HierarchyOrder, IsReported) {
 // ---- Work
 
 TEST(HierarchyWork, RunsInTheBackgroundInTheOrderOfTheCalls) {
-  run({"", {0, 0, 1, 1}}, [](HierarchicalBackend& backend) {
+  run({"", {0, 0, 1, 1}}, [](c10d::Backend& backend) {
     std::vector<Tensors> tensors;
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
     for (int i = 0; i < 8; ++i) {
@@ -418,7 +418,7 @@ TEST(HierarchyWork, RunsInTheBackgroundInTheOrderOfTheCalls) {
 }
 
 TEST(HierarchyWork, IsFinishedWhereItsBackendIsDroppedFirst) {
-  run({"", {0, 0, 1, 1}}, [](HierarchicalBackend& backend) {
+  run({"", {0, 0, 1, 1}}, [](c10d::Backend& backend) {
     // The caller of this body holds the last handle and lets go of it after.
     Tensors tensors = {at::ones({1000})};
     backend.allreduce(tensors, {});
@@ -453,7 +453,7 @@ TEST(HierarchyEngine, CarriesGroupsOverTheMachinesThatItIsTold) {
 
 TEST(HierarchyWork, ReceivesFromAnyRankWhereAskedTo) {
   run({"", {0, 0, 1, 1}},
-      [](HierarchicalBackend& backend) {
+      [](c10d::Backend& backend) {
         Tensors tensors = {at::full({1}, backend.getRank(), at::kInt)};
         if (backend.getRank() != 1) {
           backend.send(tensors, 1, 3)->wait();

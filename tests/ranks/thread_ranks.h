@@ -4,13 +4,14 @@
 #pragma once
 
 #include <trireme/comm/engine.h>
-#include <trireme/comm/threads/threads.h>
+#include <trireme/comm/engines/threads/threads.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +20,9 @@ namespace trireme::testing {
 
 /// By what run_ranks connects: every engine for one host must do.
 inline std::string engine_of_ranks = "shm";
+
+/// An engine of a test, which run_ranks takes where engine_of_ranks is its name.
+inline std::optional<comm::Engine> engine_of_test;
 
 inline comm::Group connect_thread(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                   std::chrono::milliseconds timeout) {
@@ -31,6 +35,9 @@ inline comm::Group connect_thread(const c10::intrusive_ptr<c10d::Store>& store, 
                                  .interface = "",
                                  .timeout = timeout};
   if (engine_of_ranks == "threads") return comm::connect(comm::threads_engine(), context);
+  if (engine_of_test && engine_of_ranks == engine_of_test->name) {
+    return comm::connect(*engine_of_test, context);
+  }
   return comm::connect(comm::choose_engine(engine_of_ranks, true), context);
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine between threads of one process: what it does beside what every engine does
 // (collectives_test.cpp).
-#include <trireme/comm/threads/threads.h>
+#include <trireme/comm/engines/threads/threads.h>
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/comm/threads/threads_backend.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -18,6 +17,7 @@
 #include <sys/wait.h>
 #include <tests/ranks/thread_ranks.h>
 #include <tests/temporary_folder.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <unistd.h>
 
@@ -324,7 +324,7 @@ TEST_F(ThreadsFailures, OfDifferentCallsNameBothOnAllRanks) {
     EXPECT_THAT(
         message_of<CommError>(exception),
         AllOf(HasSubstr("barrier, number 2 on rank 0"),
-              HasSubstr("broadcast, number 2 (from rank 1, 8 elements of Byte) on rank 1")));
+              HasSubstr("broadcast, number 2 (from rank 1, 2 elements of Float) on rank 1")));
   }
 }
 
@@ -367,10 +367,9 @@ TEST_F(ThreadsFailures, EndAllRanksWithTheFirstReason) {
   const auto thrown = run_ranks_catching(3, [&](const Group& group) {
     if (group.rank() == 2) {
       are_waiting.wait();
-      auto& backend = dynamic_cast<ThreadsBackend&>(*group.backend());
-      backend.abort("the loss is a banana");
-      backend.abort("another reason");
-      backend.abort();
+      group.abort("the loss is a banana");
+      group.abort("another reason");
+      group.backend()->abort();
       barrier(group);  // later calls too
       return;
     }

@@ -5,12 +5,12 @@
 #include <trireme/base/error.h>
 #include <trireme/base/format_ranks.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/consensus.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <c10/util/hash.h>
 
 #include <algorithm>
 #include <vector>
@@ -51,23 +51,12 @@ void check_same_tensors(std::span<const NamedValue> values, const Group& group,
                         std::string_view what) {
   std::string own;
   for (const NamedValue& named : values) own += describe(named) + "\n";
-  const std::vector<std::string> digests = all_gather_text(c10::sha1(own).str(), group);
-  const auto other = std::ranges::find_if(
-      digests, [&](const std::string& digest) { return digest != digests.front(); });
-  if (other == digests.end()) return;
-  const std::vector<std::string> all = all_gather_text(own, group);
-  const std::string& theirs = all[static_cast<std::size_t>(other - digests.begin())];
-  const auto [a, b] = std::ranges::mismatch(all.front(), theirs);
-  const auto line = [](const std::string& text, std::string::const_iterator at) {
-    const auto place = static_cast<std::size_t>(at - text.begin());
-    const std::size_t begin = place == 0 ? 0 : text.rfind('\n', place - 1) + 1;
-    const std::string found = text.substr(begin, text.find('\n', begin) - begin);
-    return found.empty() ? std::string("nothing more") : found;
-  };
+  const auto difference = find_difference(own, group);
+  if (!difference) return;
   throw UsageError(join_message("TRIREME_CHECK=values: the ", what,
                                 " are not the same tensors on all ranks, first:\n    rank 0 has ",
-                                line(all.front(), a), "\n    rank ", other - digests.begin(),
-                                " has ", line(theirs, b)),
+                                difference->line_of_first, "\n    rank ", difference->rank, " has ",
+                                difference->line_of_rank),
                    "make the same call with the same tensors on every rank");
 }
 

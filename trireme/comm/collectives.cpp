@@ -2,16 +2,14 @@
 #include <trireme/comm/collectives.h>
 
 #include <trireme/base/error.h>
-#include <trireme/comm/detail/checks.h>
-#include <trireme/comm/detail/starter.h>
-#include <trireme/comm/shm/communicator.h>
-#include <trireme/comm/shm_backend/shared_memory_backend.h>
+#include <trireme/comm/collective_checks.h>
+#include <trireme/comm/engines/shm/communicator.h>
+#include <trireme/comm/starter.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -21,116 +19,74 @@
 namespace trireme::comm {
 namespace {
 
-struct Names {
-  c10d::ReduceOp::RedOpType c10d;
-  shm::ReduceOp shm;
-};
+// Both count their reductions in the same order.
+static_assert(static_cast<int>(ReduceOp::kAverage) == c10d::ReduceOp::AVG);
+static_assert(static_cast<int>(ReduceOp::kMinimum) == c10d::ReduceOp::MIN);
+static_assert(static_cast<int>(ReduceOp::kXor) == c10d::ReduceOp::BXOR);
 
-Names names_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return {c10d::ReduceOp::SUM, shm::ReduceOp::kSum};
-    case ReduceOp::kAverage:
-      return {c10d::ReduceOp::AVG, shm::ReduceOp::kAverage};
-    case ReduceOp::kProduct:
-      return {c10d::ReduceOp::PRODUCT, shm::ReduceOp::kProduct};
-    case ReduceOp::kMinimum:
-      return {c10d::ReduceOp::MIN, shm::ReduceOp::kMinimum};
-    case ReduceOp::kMaximum:
-      return {c10d::ReduceOp::MAX, shm::ReduceOp::kMaximum};
-    case ReduceOp::kAnd:
-      return {c10d::ReduceOp::BAND, shm::ReduceOp::kAnd};
-    case ReduceOp::kOr:
-      return {c10d::ReduceOp::BOR, shm::ReduceOp::kOr};
-    case ReduceOp::kXor:
-      return {c10d::ReduceOp::BXOR, shm::ReduceOp::kXor};
-  }
-  throw InternalError("unknown ReduceOp", "this is a defect in Trireme; please report it");
+c10d::ReduceOp::RedOpType to_c10d(ReduceOp op) {
+  return static_cast<c10d::ReduceOp::RedOpType>(op);
 }
 
-// The same memory as one dimension without autograd, which is all that a c10d engine needs to see.
-// Reading the storage of a dense tensor in memory order is right for any permutation of its
-// dimensions.
+// The memory of a dense tensor as one dimension without autograd.
 at::Tensor flat(const at::Tensor& tensor) {
   return tensor.detach().as_strided({tensor.numel()}, {1});
 }
 
-// Bytes, so that every dtype travels over every engine.
-at::Tensor flat_bytes(const at::Tensor& tensor) { return flat(tensor).view(at::kByte); }
-
-std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
-
-// The shared-memory engine, where it carries the group; it takes CPU tensors alone.
-shm::Communicator* shared_memory(const Group& group, const at::Tensor& tensor,
-                                 const char* operation) {
-  shm::Communicator* shared = group.shared_memory();
-  if (shared != nullptr && !tensor.device().is_cpu()) refuse_device(tensor, operation, group);
-  return shared;
+// What every collective is in a group of one.
+bool copy_alone(const at::Tensor& output, const at::Tensor& input) {
+  flat(output).copy_(flat(input));
+  return false;
 }
 
-// What follows runs in the background too, where it must not keep the group: the last handle would
-// end the group on the group's own thread.
+// Each of these checks a call and says in `to` what there is to do; returns false where that is
+// nothing.
 
-std::vector<std::size_t> equal_parts(const at::Tensor& whole, int size) {
-  const auto ranks = static_cast<std::size_t>(size);
-  return std::vector<std::size_t>(ranks, whole.nbytes() / ranks);
+bool prepare_all_reduce(Operation& to, const Group& group, const at::Tensor& tensor, ReduceOp op) {
+  check_dense(tensor, "all-reduce");
+  if (!is_needed(group, "all-reduce")) return false;
+  before_read(tensor);
+  to.kind = OperationKind::kAllReduce;
+  to.output = Buffer(tensor);
+  to.reduction.op_ = to_c10d(op);
+  return true;
 }
 
-template <typename Pointer>
-std::vector<Pointer> part_pointers(const at::Tensor& whole, int size) {
-  std::vector<Pointer> pointers;
-  auto* data = static_cast<std::byte*>(whole.data_ptr());
-  const std::size_t part = whole.nbytes() / static_cast<std::size_t>(size);
-  for (int rank = 0; rank < size; ++rank) {
-    pointers.push_back(data + static_cast<std::size_t>(rank) * part);
-  }
-  return pointers;
+bool prepare_reduce(Operation& to, const Group& group, const at::Tensor& tensor, int root,
+                    ReduceOp op) {
+  check_dense(tensor, "reduce");
+  if (!is_needed(group, "reduce")) return false;
+  before_read(tensor);
+  check_peer(root, group, "reduce");
+  to.kind = OperationKind::kReduce;
+  to.output = Buffer(tensor);
+  to.reduction.op_ = to_c10d(op);
+  to.peer = root;
+  return true;
 }
 
-void all_gather_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
-                       std::string_view label) {
-  shared.all_gather(input.data_ptr(), part_pointers<void*>(output, shared.size()),
-                    equal_parts(output, shared.size()), label, to_moved_type(output.scalar_type()));
+bool prepare_broadcast(Operation& to, const Group& group, const at::Tensor& tensor, int root) {
+  check_dense(tensor, "broadcast");
+  check_peer(root, group, "broadcast");
+  if (!is_needed(group, "broadcast")) return false;
+  group.rank() == root ? before_read(tensor) : before_write(tensor);
+  to.kind = OperationKind::kBroadcast;
+  to.output = Buffer(tensor);
+  to.peer = root;
+  return true;
 }
 
-void gather_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
-                   int root, std::string_view label) {
-  const auto ranks = static_cast<std::size_t>(shared.size());
-  const auto pieces = shared.rank() == root ? part_pointers<void*>(output, shared.size())
-                                            : std::vector<void*>(ranks);
-  const std::vector<std::size_t> bytes(ranks, input.nbytes());
-  shared.gather(input.data_ptr(), pieces, bytes, root, label, to_moved_type(input.scalar_type()));
-}
-
-void scatter_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
-                    int root, std::string_view label) {
-  const auto pieces = shared.rank() == root
-                          ? part_pointers<const void*>(input, shared.size())
-                          : std::vector<const void*>(static_cast<std::size_t>(shared.size()));
-  shared.scatter(pieces, output.data_ptr(), output.nbytes(), root, label,
-                 to_moved_type(output.scalar_type()));
-}
-
-void reduce_scatter_shared(shm::Communicator& shared, const at::Tensor& output,
-                           const at::Tensor& input, ReduceOp op, std::string_view label) {
-  const std::vector<std::size_t> counts(static_cast<std::size_t>(shared.size()), count_of(output));
-  shared.reduce_scatter(input.data_ptr(), output.data_ptr(), counts,
-                        to_shared_memory_type(input.scalar_type(), "reduce-scatter"),
-                        {.op = names_of(op).shm}, label);
-}
-
-void all_to_all_shared(shm::Communicator& shared, const at::Tensor& output, const at::Tensor& input,
-                       std::string_view label) {
-  const auto bytes = equal_parts(input, shared.size());
-  shared.all_to_all(part_pointers<const void*>(input, shared.size()), bytes,
-                    part_pointers<void*>(output, shared.size()), bytes, label,
-                    to_moved_type(input.scalar_type()));
-}
-
-// Whether the shared-memory engine carries the group, so that a blocking call need not start work
-// in the background.
-bool is_shared(const Group& group) {
-  return group.rank() >= 0 && group.size() > 1 && group.shared_memory() != nullptr;
+bool prepare_all_gather(Operation& to, const Group& group, const at::Tensor& output,
+                        const at::Tensor& input) {
+  check_rows(output, "all-gather");
+  check_rows(input, "all-gather");
+  check_multiple(output, input, group, "all-gather", "output", "input");
+  before_write(output);
+  if (!is_needed(group, "all-gather")) return copy_alone(output, input);
+  to.kind = OperationKind::kAllGather;
+  to.input = Buffer(input);
+  to.output = Buffer(output, group.size());
+  return true;
 }
 
 // `large` is the root's alone.
@@ -143,44 +99,105 @@ void check_rooted(const at::Tensor& large, const at::Tensor& small, int root, co
   check_multiple(large, small, group, operation, large_name, small_name);
 }
 
-// One tensor for each rank.
-std::vector<at::Tensor> slices_of(const at::Tensor& bytes, int size) {
-  return bytes.view({size, bytes.numel() / size}).unbind();
+bool prepare_gather(Operation& to, const Group& group, const at::Tensor& output,
+                    const at::Tensor& input, int root) {
+  check_rooted(output, input, root, group, "gather", "output", "input");
+  if (group.rank() == root) before_write(output);
+  if (!is_needed(group, "gather")) return copy_alone(output, input);
+  to.kind = OperationKind::kGather;
+  to.input = Buffer(input);
+  if (group.rank() == root) to.output = Buffer(output, group.size());
+  to.peer = root;
+  return true;
+}
+
+bool prepare_scatter(Operation& to, const Group& group, const at::Tensor& output,
+                     const at::Tensor& input, int root) {
+  check_rooted(input, output, root, group, "scatter", "input", "output");
+  before_write(output);
+  if (!is_needed(group, "scatter")) return copy_alone(output, input);
+  to.kind = OperationKind::kScatter;
+  if (group.rank() == root) to.input = Buffer(input, group.size());
+  to.output = Buffer(output);
+  to.peer = root;
+  return true;
+}
+
+bool prepare_reduce_scatter(Operation& to, const Group& group, const at::Tensor& output,
+                            const at::Tensor& input, ReduceOp op) {
+  check_rows(output, "reduce-scatter");
+  check_rows(input, "reduce-scatter");
+  check_multiple(input, output, group, "reduce-scatter", "input", "output");
+  before_write(output);
+  if (!is_needed(group, "reduce-scatter")) return copy_alone(output, input);
+  to.kind = OperationKind::kReduceScatter;
+  to.input = Buffer(input, group.size());
+  to.output = Buffer(output);
+  to.reduction.op_ = to_c10d(op);
+  return true;
+}
+
+bool prepare_all_to_all(Operation& to, const Group& group, const at::Tensor& output,
+                        const at::Tensor& input) {
+  check_all_to_all(output, input, group);
+  before_write(output);
+  if (!is_needed(group, "all-to-all")) return copy_alone(output, input);
+  to.kind = OperationKind::kAllToAll;
+  to.input = Buffer(input, group.size());
+  to.output = Buffer(output, group.size());
+  return true;
+}
+
+bool prepare_send(Operation& to, const Group& group, const at::Tensor& tensor, int peer, int tag) {
+  check_rows(tensor, "send");
+  check_other(peer, group, "send");
+  before_read(tensor);
+  to.kind = OperationKind::kSend;
+  to.input = Buffer(tensor);
+  to.peer = peer;
+  to.tag = tag;
+  return true;
+}
+
+bool prepare_receive(Operation& to, const Group& group, const at::Tensor& tensor, int peer,
+                     int tag) {
+  check_rows(tensor, "receive");
+  check_other(peer, group, "receive");
+  before_write(tensor);
+  to.kind = OperationKind::kReceive;
+  to.output = Buffer(tensor);
+  to.peer = peer;
+  to.tag = tag;
+  return true;
+}
+
+template <typename Prepare, typename... Arguments>
+void run(const Group& group, std::string_view label, const Prepare& prepare,
+         const Arguments&... arguments) {
+  Operation operation;
+  if (!prepare(operation, group, arguments...)) return;
+  operation.label = label;
+  Starter::run(group, std::move(operation));
+}
+
+template <typename Prepare, typename... Arguments>
+Work start(const Group& group, std::string_view label, const Prepare& prepare,
+           const Arguments&... arguments) {
+  Operation operation;
+  if (!prepare(operation, group, arguments...)) return {};
+  operation.label = label;
+  return Starter::start(group, std::move(operation));
 }
 
 }  // namespace
 
 void all_reduce(const at::Tensor& tensor, const Group& group, ReduceOp op, std::string_view label) {
-  check_dense(tensor, "all-reduce");
-  if (!is_needed(group, "all-reduce")) return;
-  before_read(tensor);
-  if (auto* shared = shared_memory(group, tensor, "all-reduce")) {
-    const auto type = to_shared_memory_type(tensor.scalar_type(), "all-reduce");
-    shared->all_reduce(tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), type,
-                       {.op = names_of(op).shm}, label);
-    return;
-  }
-  all_reduce_async(tensor, group, op, label).wait();
+  run(group, label, prepare_all_reduce, tensor, op);
 }
 
 Work all_reduce_async(const at::Tensor& tensor, const Group& group, ReduceOp op,
                       std::string_view label) {
-  check_dense(tensor, "all-reduce");
-  if (!is_needed(group, "all-reduce")) return {};
-  before_read(tensor);
-  if (auto* shared = shared_memory(group, tensor, "all-reduce")) {
-    const auto type = to_shared_memory_type(tensor.scalar_type(), "all-reduce");
-    auto job = shared->start_all_reduce(
-        tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), type, {.op = names_of(op).shm},
-        label, [tensor](const std::exception_ptr&) {});  // which keeps it alive
-    return Starter::follow(group, shared->collectives(), std::move(job));
-  }
-  std::vector<at::Tensor> tensors = {flat(tensor)};
-  return Starter::start(group, "all-reduce", tensors, label, [&](c10d::Backend& backend) {
-    c10d::AllreduceOptions options;
-    options.reduceOp = names_of(op).c10d;
-    return backend.allreduce(tensors, options);
-  });
+  return start(group, label, prepare_all_reduce, tensor, op);
 }
 
 void all_reduce_ordered(const at::Tensor& tensor, const Group& group, std::string_view label) {
@@ -210,283 +227,86 @@ void all_reduce_ordered(const at::Tensor& tensor, const Group& group, std::strin
 
 void reduce(const at::Tensor& tensor, int root, const Group& group, ReduceOp op,
             std::string_view label) {
-  check_dense(tensor, "reduce");
-  if (!is_needed(group, "reduce")) return;
-  before_read(tensor);
-  check_peer(root, group, "reduce");
-  if (auto* shared = shared_memory(group, tensor, "reduce")) {
-    const auto type = to_shared_memory_type(tensor.scalar_type(), "reduce");
-    shared->reduce(tensor.data_ptr(), tensor.data_ptr(), count_of(tensor), type,
-                   {.op = names_of(op).shm}, root, label);
-    return;
-  }
-  std::vector<at::Tensor> tensors = {flat(tensor)};
-  Starter::start(group, "reduce", tensors, label, [&](c10d::Backend& backend) {
-    c10d::ReduceOptions options;
-    options.reduceOp = names_of(op).c10d;
-    options.rootRank = root;
-    return backend.reduce(tensors, options);
-  }).wait();
+  run(group, label, prepare_reduce, tensor, root, op);
+}
+
+void broadcast(const at::Tensor& tensor, int root, const Group& group, std::string_view label) {
+  run(group, label, prepare_broadcast, tensor, root);
 }
 
 Work broadcast_async(const at::Tensor& tensor, int root, const Group& group,
                      std::string_view label) {
-  check_dense(tensor, "broadcast");
-  check_peer(root, group, "broadcast");
-  if (!is_needed(group, "broadcast")) return {};
-  group.rank() == root ? before_read(tensor) : before_write(tensor);
-  if (auto* shared = shared_memory(group, tensor, "broadcast")) {
-    return Starter::submit(group, shared->collectives(),
-                           [shared, tensor, root, text = std::string(label)] {
-                             shared->broadcast(tensor.data_ptr(), tensor.nbytes(), root, text,
-                                               to_moved_type(tensor.scalar_type()));
-                           });
-  }
-  std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
-  return Starter::start(group, "broadcast", tensors, label, [&](c10d::Backend& backend) {
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    return backend.broadcast(tensors, options);
-  });
-}
-
-void broadcast(const at::Tensor& tensor, int root, const Group& group, std::string_view label) {
-  check_dense(tensor, "broadcast");
-  check_peer(root, group, "broadcast");
-  if (!is_needed(group, "broadcast")) return;
-  group.rank() == root ? before_read(tensor) : before_write(tensor);
-  if (auto* shared = shared_memory(group, tensor, "broadcast")) {
-    shared->broadcast(tensor.data_ptr(), tensor.nbytes(), root, label,
-                      to_moved_type(tensor.scalar_type()));
-    return;
-  }
-  broadcast_async(tensor, root, group, label).wait();
-}
-
-Work all_gather_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
-                      std::string_view label) {
-  check_rows(output, "all-gather");
-  check_rows(input, "all-gather");
-  check_multiple(output, input, group, "all-gather", "output", "input");
-  before_write(output);
-  if (!is_needed(group, "all-gather")) {
-    flat_bytes(output).copy_(flat_bytes(input));
-    return {};
-  }
-  if (auto* shared = shared_memory(group, output, "all-gather")) {
-    return Starter::submit(group, shared->collectives(),
-                           [shared, output, input, text = std::string(label)] {
-                             all_gather_shared(*shared, output, input, text);
-                           });
-  }
-  at::Tensor out = flat_bytes(output);
-  at::Tensor in = flat_bytes(input);
-  return Starter::start(group, "all-gather", {out, in}, label,
-                        [&](c10d::Backend& backend) { return backend._allgather_base(out, in); });
+  return start(group, label, prepare_broadcast, tensor, root);
 }
 
 void all_gather(const at::Tensor& output, const at::Tensor& input, const Group& group,
                 std::string_view label) {
-  if (!is_shared(group)) return all_gather_async(output, input, group, label).wait();
-  check_rows(output, "all-gather");
-  check_rows(input, "all-gather");
-  check_multiple(output, input, group, "all-gather", "output", "input");
-  before_write(output);
-  all_gather_shared(*shared_memory(group, output, "all-gather"), output, input, label);
+  run(group, label, prepare_all_gather, output, input);
 }
 
-Work gather_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
-                  std::string_view label) {
-  check_rooted(output, input, root, group, "gather", "output", "input");
-  if (group.rank() == root) before_write(output);
-  if (!is_needed(group, "gather")) {
-    flat_bytes(output).copy_(flat_bytes(input));
-    return {};
-  }
-  if (auto* shared = shared_memory(group, input, "gather")) {
-    return Starter::submit(group, shared->collectives(),
-                           [shared, output, input, root, text = std::string(label)] {
-                             gather_shared(*shared, output, input, root, text);
-                           });
-  }
-  std::vector<at::Tensor> in = {flat_bytes(input)};
-  std::vector<std::vector<at::Tensor>> pieces;
-  if (group.rank() == root) pieces.push_back(slices_of(flat_bytes(output), group.size()));
-  return Starter::start(group, "gather", {in.front(), output}, label, [&](c10d::Backend& backend) {
-    c10d::GatherOptions options;
-    options.rootRank = root;
-    return backend.gather(pieces, in, options);
-  });
+Work all_gather_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
+                      std::string_view label) {
+  return start(group, label, prepare_all_gather, output, input);
 }
 
 void gather(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
             std::string_view label) {
-  if (!is_shared(group)) return gather_async(output, input, root, group, label).wait();
-  check_rooted(output, input, root, group, "gather", "output", "input");
-  if (group.rank() == root) before_write(output);
-  gather_shared(*shared_memory(group, input, "gather"), output, input, root, label);
+  run(group, label, prepare_gather, output, input, root);
 }
 
-Work scatter_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
-                   std::string_view label) {
-  check_rooted(input, output, root, group, "scatter", "input", "output");
-  before_write(output);
-  if (!is_needed(group, "scatter")) {
-    flat_bytes(output).copy_(flat_bytes(input));
-    return {};
-  }
-  if (auto* shared = shared_memory(group, output, "scatter")) {
-    return Starter::submit(group, shared->collectives(),
-                           [shared, output, input, root, text = std::string(label)] {
-                             scatter_shared(*shared, output, input, root, text);
-                           });
-  }
-  std::vector<at::Tensor> out = {flat_bytes(output)};
-  std::vector<std::vector<at::Tensor>> pieces;
-  if (group.rank() == root) pieces.push_back(slices_of(flat_bytes(input), group.size()));
-  return Starter::start(group, "scatter", {out.front(), input}, label, [&](c10d::Backend& backend) {
-    c10d::ScatterOptions options;
-    options.rootRank = root;
-    return backend.scatter(out, pieces, options);
-  });
+Work gather_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+                  std::string_view label) {
+  return start(group, label, prepare_gather, output, input, root);
 }
 
 void scatter(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
              std::string_view label) {
-  if (!is_shared(group)) return scatter_async(output, input, root, group, label).wait();
-  check_rooted(input, output, root, group, "scatter", "input", "output");
-  before_write(output);
-  scatter_shared(*shared_memory(group, output, "scatter"), output, input, root, label);
+  run(group, label, prepare_scatter, output, input, root);
 }
 
-Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
-                          ReduceOp op, std::string_view label) {
-  check_rows(output, "reduce-scatter");
-  check_rows(input, "reduce-scatter");
-  check_multiple(input, output, group, "reduce-scatter", "input", "output");
-  before_write(output);
-  if (!is_needed(group, "reduce-scatter")) {
-    flat(output).copy_(flat(input));
-    return {};
-  }
-  if (auto* shared = shared_memory(group, input, "reduce-scatter")) {
-    return Starter::submit(group, shared->collectives(),
-                           [shared, output, input, op, text = std::string(label)] {
-                             reduce_scatter_shared(*shared, output, input, op, text);
-                           });
-  }
-  at::Tensor out = flat(output);
-  at::Tensor in = flat(input);
-  return Starter::start(group, "reduce-scatter", {out, in}, label, [&](c10d::Backend& backend) {
-    c10d::ReduceScatterOptions options;
-    options.reduceOp = names_of(op).c10d;
-    return backend._reduce_scatter_base(out, in, options);
-  });
+Work scatter_async(const at::Tensor& output, const at::Tensor& input, int root, const Group& group,
+                   std::string_view label) {
+  return start(group, label, prepare_scatter, output, input, root);
 }
 
 void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Group& group,
                     ReduceOp op, std::string_view label) {
-  if (!is_shared(group)) return reduce_scatter_async(output, input, group, op, label).wait();
-  check_rows(output, "reduce-scatter");
-  check_rows(input, "reduce-scatter");
-  check_multiple(input, output, group, "reduce-scatter", "input", "output");
-  before_write(output);
-  reduce_scatter_shared(*shared_memory(group, input, "reduce-scatter"), output, input, op, label);
+  run(group, label, prepare_reduce_scatter, output, input, op);
 }
 
-Work all_to_all_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
-                      std::string_view label) {
-  check_all_to_all(output, input, group);
-  before_write(output);
-  if (!is_needed(group, "all-to-all")) {
-    flat_bytes(output).copy_(flat_bytes(input));
-    return {};
-  }
-  if (auto* shared = shared_memory(group, input, "all-to-all")) {
-    return Starter::submit(group, shared->collectives(),
-                           [shared, output, input, text = std::string(label)] {
-                             all_to_all_shared(*shared, output, input, text);
-                           });
-  }
-  at::Tensor out = flat_bytes(output);
-  at::Tensor in = flat_bytes(input);
-  return Starter::start(group, "all-to-all", {out, in}, label, [&](c10d::Backend& backend) {
-    std::vector<std::int64_t> equal;
-    return backend.alltoall_base(out, in, equal, equal);
-  });
+Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
+                          ReduceOp op, std::string_view label) {
+  return start(group, label, prepare_reduce_scatter, output, input, op);
 }
 
 void all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& group,
                 std::string_view label) {
-  if (!is_shared(group)) return all_to_all_async(output, input, group, label).wait();
-  check_all_to_all(output, input, group);
-  before_write(output);
-  all_to_all_shared(*shared_memory(group, input, "all-to-all"), output, input, label);
+  run(group, label, prepare_all_to_all, output, input);
 }
 
-Work send_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
-  check_rows(tensor, "send");
-  check_other(peer, group, "send");
-  before_read(tensor);
-  if (auto* shared = shared_memory(group, tensor, "send")) {
-    return Starter::follow(
-        group, shared->point_to_point().send(tensor.data_ptr(), tensor.nbytes(), peer, tag),
-        tensor);
-  }
-  std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
-  return Starter::start(
-      group, "send", tensors, {},
-      [&](c10d::Backend& backend) { return backend.send(tensors, peer, tag); }, peer);
+Work all_to_all_async(const at::Tensor& output, const at::Tensor& input, const Group& group,
+                      std::string_view label) {
+  return start(group, label, prepare_all_to_all, output, input);
 }
 
 void send(const at::Tensor& tensor, int peer, const Group& group, int tag) {
-  check_rows(tensor, "send");
-  check_other(peer, group, "send");
-  before_read(tensor);
-  if (auto* shared = shared_memory(group, tensor, "send")) {
-    shm::PointToPoint& messages = shared->point_to_point();
-    messages.wait(*messages.send(tensor.data_ptr(), tensor.nbytes(), peer, tag));
-    return;
-  }
-  send_async(tensor, peer, group, tag).wait();
+  run(group, {}, prepare_send, tensor, peer, tag);
 }
 
-Work receive_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
-  check_rows(tensor, "receive");
-  check_other(peer, group, "receive");
-  before_write(tensor);
-  if (auto* shared = shared_memory(group, tensor, "receive")) {
-    return Starter::follow(
-        group, shared->point_to_point().receive(tensor.data_ptr(), tensor.nbytes(), peer, tag),
-        tensor);
-  }
-  std::vector<at::Tensor> tensors = {flat_bytes(tensor)};
-  return Starter::start(
-      group, "receive", tensors, {},
-      [&](c10d::Backend& backend) { return backend.recv(tensors, peer, tag); }, peer);
+Work send_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
+  return start(group, {}, prepare_send, tensor, peer, tag);
 }
 
 void receive(const at::Tensor& tensor, int peer, const Group& group, int tag) {
-  check_rows(tensor, "receive");
-  check_other(peer, group, "receive");
-  before_write(tensor);
-  if (auto* shared = shared_memory(group, tensor, "receive")) {
-    shm::PointToPoint& messages = shared->point_to_point();
-    messages.wait(*messages.receive(tensor.data_ptr(), tensor.nbytes(), peer, tag));
-    return;
-  }
-  receive_async(tensor, peer, group, tag).wait();
+  run(group, {}, prepare_receive, tensor, peer, tag);
+}
+
+Work receive_async(const at::Tensor& tensor, int peer, const Group& group, int tag) {
+  return start(group, {}, prepare_receive, tensor, peer, tag);
 }
 
 void barrier(const Group& group) {
-  if (!is_needed(group, "barrier")) return;
-  if (auto* shared = group.shared_memory()) {
-    shared->barrier();
-    return;
-  }
-  Starter::start(group, "barrier", {}, {}, [](c10d::Backend& backend) {
-    return backend.barrier();
-  }).wait();
+  if (is_needed(group, "barrier")) Starter::run(group, Operation{});
 }
 
 std::vector<std::string> all_gather_text(const std::string& text, const Group& group) {

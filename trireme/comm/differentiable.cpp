@@ -2,7 +2,7 @@
 #include <trireme/comm/differentiable.h>
 
 #include <trireme/base/error.h>
-#include <trireme/comm/detail/checks.h>
+#include <trireme/comm/collective_checks.h>
 
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>

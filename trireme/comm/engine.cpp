@@ -5,19 +5,18 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/base/format_ranks.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/comm/gloo/gloo.h>
-#include <trireme/comm/hierarchy/hierarchy.h>
+#include <trireme/comm/engines/gloo/gloo.h>
+#include <trireme/comm/engines/hierarchy/hierarchy.h>
+#include <trireme/comm/engines/mpi/mpi.h>
+#include <trireme/comm/engines/nccl/nccl.h>
+#include <trireme/comm/engines/shm/shm_engine.h>
 #include <trireme/comm/monitor/watchdog.h>
-#include <trireme/comm/mpi/mpi.h>
-#include <trireme/comm/nccl/nccl.h>
-#include <trireme/comm/shm_backend/shm.h>
 #include <trireme/launch/store/torch_log_silencer.h>
 
 #include <ATen/ops/full.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <algorithm>
 #include <array>
 
 namespace trireme::comm {
@@ -37,57 +36,12 @@ void prove(const Group& group, at::DeviceType device) {
   }
 }
 
-std::string unsuitable_because(const Engine& engine, bool one_host) {
-  if (engine.scope == Scope::kOneHost && !one_host) return "the ranks are on several hosts";
-  if (engine.scope == Scope::kSeveralHosts && one_host) return "all ranks are on one host";
-  return engine.unavailable_because();
-}
-
 }  // namespace
-
-bool EngineContext::is_one_host() const {
-  return std::all_of(machines.begin(), machines.end(),
-                     [&](const std::string& machine) { return machine == machines.front(); });
-}
-
-int EngineContext::world_rank_of(int group_rank) const {
-  return world_ranks.empty() ? group_rank : world_ranks[static_cast<std::size_t>(group_rank)];
-}
 
 std::span<const Engine> engines() {
   static const std::array all = {shm_engine(), hierarchical_engine(), gloo_engine(), mpi_engine(),
                                  nccl_engine()};
   return all;
-}
-
-const Engine& choose_engine(std::string_view name, bool one_host) {
-  std::string reasons;
-  for (const Engine& engine : engines()) {
-    if (name != "auto" && name != engine.name) {
-      reasons += join_message("\n    ", engine.name);
-      continue;
-    }
-    const std::string reason = unsuitable_because(engine, one_host);
-    if (reason.empty()) return engine;
-    reasons += join_message("\n    ", engine.name, ": ", reason);
-  }
-  throw ConfigError(
-      join_message("no communication engine '", name, "'; this build knows:", reasons),
-      "choose one of them by TRIREME_ENGINE or InitOptions::engine; `trireme doctor` shows which "
-      "work here");
-}
-
-void check_engine_name(std::string_view name) {
-  std::string names = "auto";
-  for (const Engine& known : engines()) {
-    if (name == known.name) return;
-    names += join_message(", ", known.name);
-  }
-  if (name == "auto") return;
-  throw ConfigError(
-      join_message("no communication engine '", name, "', expected one of ", names),
-      "correct TRIREME_ENGINE, TRIREME_ENGINE_ACROSS or InitOptions::engine, or leave "
-      "it out");
 }
 
 Group connect(const Engine& engine, const EngineContext& context) {

@@ -1,84 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between Group and the engines that carry collectives. An engine is a folder beside this
-// file with one function that describes it; where its dependency is missing, CMake builds a twin
-// that says why.
+// From the ranks of a group and an engine to a Group.
 #pragma once
 
+#include <trireme/comm/adapter/engine_context.h>
 #include <trireme/comm/group.h>
 
-#include <c10/core/DeviceType.h>
-#include <c10/util/intrusive_ptr.h>
-
-#include <chrono>
-#include <filesystem>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace c10d {
-class Backend;
-class Store;
-}  // namespace c10d
-
 namespace trireme::comm {
-
-class Watchdog;
-
-/// What an engine needs to connect the ranks of one group.
-struct EngineContext {
-  c10::intrusive_ptr<c10d::Store> store;  ///< private to this group
-  int rank = 0;
-  int size = 1;
-  std::string group_name = "world";  ///< for messages
-  /// Ranks of the group as ranks of the world, by rank.
-  std::vector<int> world_ranks = {};
-  /// Identity of the machine of each rank, by rank: equal where two ranks share memory and the
-  /// loopback interface. Empty: all share one.
-  std::vector<std::string> machines = {};
-  std::string interface = {};          ///< network interface to bind to; empty: the engine's choice
-  std::string engine_across = "auto";  ///< what a hierarchy takes between hosts
-  int leaders = 0;                     ///< of a hierarchy, per host; 0: its choice
-  std::filesystem::path dump_folder = {};   ///< where a failing group writes; empty: nowhere
-  std::filesystem::path cache_folder = {};  ///< where engines keep what they measured
-  std::chrono::milliseconds timeout{};
-  std::shared_ptr<Watchdog> watch = {};  ///< of the run; null where nobody is to be watched
-
-  bool is_one_host() const;
-  /// What a rank is in the world.
-  int world_rank_of(int group_rank) const;
-};
-
-/// Where an engine can carry a group.
-enum class Scope {
-  kOneHost,       ///< only inside one host
-  kAnyHosts,      ///< anywhere
-  kSeveralHosts,  ///< only where a group spans hosts
-};
-
-/// One way of carrying collectives.
-struct Engine {
-  std::string_view name;
-  Scope scope = Scope::kAnyHosts;
-  at::DeviceType device = at::kCPU;  ///< of the tensors it carries
-  /// Why it cannot be used in this build or on this machine; empty where it can.
-  std::string (*unavailable_because)();
-  /// Collective over the ranks of the context, blocking up to its deadline.
-  c10::intrusive_ptr<c10d::Backend> (*connect)(const EngineContext&);
-  SummationOrder (*summation_order)(const EngineContext&);
-};
-
-/// All engines this build knows, the preferred first.
-std::span<const Engine> engines();
-
-/// Returns the engine of that name, or for `auto` the first that is available and suits where the
-/// ranks are. Throws ConfigError with the list and the reasons where there is none.
-const Engine& choose_engine(std::string_view name, bool one_host);
-
-/// Throws ConfigError where no engine, nor `auto`, has that name; whether it can be used here is
-/// left open.
-void check_engine_name(std::string_view name);
 
 /// Connects the ranks of `context` by that engine and proves it with one small all-reduce. Throws
 /// CommError.

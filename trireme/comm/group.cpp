@@ -2,15 +2,15 @@
 #include <trireme/comm/group.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/adapter/adapter_backend.h>
 #include <trireme/comm/engine.h>
+#include <trireme/comm/engines/shm/shm_connection.h>
+#include <trireme/comm/engines/shm/shm_engine.h>
 #include <trireme/comm/monitor/dump.h>
 #include <trireme/comm/monitor/failure_report.h>
 #include <trireme/comm/monitor/flight_recorder.h>
 #include <trireme/comm/monitor/termination.h>
 #include <trireme/comm/monitor/watchdog.h>
-#include <trireme/comm/shm/communicator.h>
-#include <trireme/comm/shm_backend/shared_memory_backend.h>
-#include <trireme/comm/shm_backend/shm.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -31,7 +31,8 @@ struct Group::State {
   }
 
   c10::intrusive_ptr<c10d::Backend> backend;
-  shm::Communicator* shared_memory = nullptr;  // lives as long as the backend
+  EngineConnection* connection = nullptr;  // lives as long as the backend, as the next
+  shm::Communicator* shared_memory = nullptr;
   bool is_empty = false;
   Engine engine = {};
   EngineContext context = {.store = {}, .rank = 0, .size = 1, .group_name = "self"};
@@ -95,8 +96,11 @@ Group::Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
   state_->engine = engine;
   state_->context = context;
   state_->order = engine.summation_order(context);
-  if (const auto* shared = dynamic_cast<const SharedMemoryBackend*>(backend.get())) {
-    state_->shared_memory = shared->communicator().get();
+  if (const auto* adapter = dynamic_cast<const AdapterBackend*>(backend.get())) {
+    state_->connection = &adapter->connection();
+  }
+  if (const auto* shared = dynamic_cast<const ShmConnection*>(state_->connection)) {
+    state_->shared_memory = &shared->communicator();
   }
   state_->backend = std::move(backend);
   if (context.watch != nullptr) {
@@ -129,6 +133,14 @@ std::string Group::engine() const {
 SummationOrder Group::summation_order() const noexcept { return state_->order; }
 std::chrono::milliseconds Group::timeout() const noexcept { return state_->context.timeout; }
 const c10::intrusive_ptr<c10d::Backend>& Group::backend() const noexcept { return state_->backend; }
+EngineConnection* Group::connection() const noexcept { return state_->connection; }
+void Group::abort(const std::string& reason) const {
+  if (state_->connection != nullptr) {
+    state_->connection->abort(reason);
+  } else if (state_->backend) {
+    state_->backend->abort();
+  }
+}
 shm::Communicator* Group::shared_memory() const noexcept { return state_->shared_memory; }
 std::uint64_t Group::next_sequence_number() const noexcept {
   return state_->sequence_number.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -2,6 +2,8 @@
 // Group: the ranks that take part in a collective, and the engine that carries it.
 #pragma once
 
+#include <trireme/comm/adapter/engine_context.h>
+
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -27,18 +29,9 @@ class Communicator;
 
 namespace trireme::comm {
 
+class EngineConnection;
 class FlightRecorder;
 struct FailureReport;
-struct Engine;
-struct EngineContext;
-
-/// In which order an engine adds the contributions of the ranks, element by element. The numerics
-/// contract (docs/design/numerics.md) gives the bits of one process where it is kRank.
-enum class SummationOrder {
-  kRank,         ///< left fold in rank order, the same bits on every rank and in every run
-  kHostNested,   ///< rank order inside each host, then host order
-  kUnspecified,  ///< the engine makes no promise beyond equal bits on all ranks
-};
 
 /// Ranks that communicate, as a cheap value: copies share one connection. A group of one needs no
 /// engine, and every collective works on it. Thread-safety: const methods may be called
@@ -83,6 +76,14 @@ class [[nodiscard]] Group {
   /// The c10d backend, for code that speaks c10d; null for a group of one. Held directly because
   /// calling it through c10d::ProcessGroup costs 1 us more per collective.
   const c10::intrusive_ptr<c10d::Backend>& backend() const noexcept;
+
+  /// The engine's connection, where the engine is Trireme's own; null for those of LibTorch (Gloo,
+  /// NCCL) and for a group of one.
+  EngineConnection* connection() const noexcept;
+
+  /// Ends the group, now and for good: a call that waits, or comes later, throws CommError, with
+  /// `reason` where the engine reaches the other ranks. Not collective; the first reason counts.
+  void abort(const std::string& reason) const;
 
   /// The shared-memory engine, where it carries this group: its blocking calls take plain pointers
   /// and need no c10d. Null elsewhere.

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/consensus.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -34,38 +35,6 @@ std::string describe_exactly(const std::vector<MeshAxis>& axes) {
     text << (axis == 0 ? "" : ", ") << std::quoted(axes[axis].name) << "=" << axes[axis].size;
   }
   return axes.empty() ? "no axes" : text.str();
-}
-
-// Returns the ranks that gave `text`, such as `rank 0` or `ranks 1, 2`.
-std::string describe_ranks(const std::vector<std::string>& texts, const std::string& text) {
-  constexpr int kNamed = 8;
-  TextWriter ranks;
-  const auto count = std::ranges::count(texts, text);
-  ranks << (count == 1 ? "rank " : "ranks ");
-  int named = 0;
-  for (std::size_t rank = 0; rank < texts.size() && named < kNamed; ++rank) {
-    if (texts[rank] == text) ranks << (named++ == 0 ? "" : ", ") << rank;
-  }
-  if (count > named) ranks << " and " << count - named << " more";
-  return ranks.str();
-}
-
-// Throws on every rank unless all ranks gave the same text. Collective. It precedes every other
-// check of the arguments: a rank that threw alone would leave the others waiting.
-void check_same(std::string_view what, const std::string& own, const comm::Group& group) {
-  const std::vector<std::string> all = comm::all_gather_text(own, group);
-  if (std::ranges::all_of(all, [&](const auto& text) { return text == all.front(); })) return;
-  TextWriter given;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rank), all[rank]) !=
-        all.begin() + static_cast<std::ptrdiff_t>(rank)) {
-      continue;
-    }
-    given << (rank == 0 ? "" : "; ") << describe_ranks(all, all[rank]) << " gave " << all[rank];
-  }
-  throw UsageError(
-      join_message("ranks of group '", group.name(), "' differ in the ", what, ": ", given.str()),
-      "give the same on every rank");
 }
 
 // Checks the axes and returns the product of their sizes.
@@ -320,15 +289,15 @@ std::size_t checked_axis(const State& mesh, int axis) {
 }  // namespace
 
 DeviceMesh::DeviceMesh(const comm::Group& group, std::vector<MeshAxis> axes) {
-  check_same("axes of a mesh", describe_exactly(axes), group);
+  comm::check_same_text("axes of a mesh", describe_exactly(axes), group);
   state_ = connect_mesh(group, first_ranks(group.size()), std::move(axes));
 }
 
 DeviceMesh::DeviceMesh(const comm::Group& group, const std::vector<int>& ranks,
                        std::vector<MeshAxis> axes) {
-  check_same("axes and ranks of a mesh",
-             join_message(describe_exactly(axes), " over ranks ", c10::ArrayRef<int>(ranks)),
-             group);
+  comm::check_same_text(
+      "axes and ranks of a mesh",
+      join_message(describe_exactly(axes), " over ranks ", c10::ArrayRef<int>(ranks)), group);
   state_ = connect_mesh(group, ranks, std::move(axes));
 }
 
@@ -441,7 +410,8 @@ DeviceMesh DeviceMesh::connect_submesh(const std::vector<int>& axes) const {
     chosen.push_back(mesh.axes[static_cast<std::size_t>(axis)]);
     groups.push_back(mesh.groups[static_cast<std::size_t>(axis)]);
   }
-  if (axes.size() > 1) check_same("axes of a sub-mesh", describe_exactly(chosen), mesh.whole);
+  if (axes.size() > 1)
+    comm::check_same_text("axes of a sub-mesh", describe_exactly(chosen), mesh.whole);
   const std::vector<std::vector<int>> lines = lines_along(mesh, axes);
   std::vector<int> ranks;
   for (const int rank : line_of(mesh.rank, lines)) {

@@ -6,12 +6,9 @@
 #include <trireme/base/text.h>
 #include <trireme/comm/check_values.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/comm/shm/communicator.h>
-#include <trireme/comm/threads/threads_backend.h>
 #include <trireme/parallel/sharded/deferred_scope.h>
 
 #include <c10/util/hash.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -88,15 +85,7 @@ void succeed_together(const comm::Group& group, const std::string& doing,
       "do on that rank what its message says; this one only follows it");
 }
 
-void abort(const comm::Group& group, const std::string& reason) {
-  if (shm::Communicator* const shared = group.shared_memory()) {
-    shared->member().abort(reason);
-  } else if (auto* threads = dynamic_cast<comm::ThreadsBackend*>(group.backend().get())) {
-    threads->abort(reason);
-  } else if (group.backend()) {
-    group.backend()->abort();
-  }
-}
+void abort(const comm::Group& group, const std::string& reason) { group.abort(reason); }
 
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
                              const comm::Group& group) {

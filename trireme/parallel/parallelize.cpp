@@ -2,7 +2,7 @@
 #include <trireme/parallel/parallelize.h>
 
 #include <trireme/base/error.h>
-#include <trireme/comm/shm/communicator.h>
+#include <trireme/comm/engines/shm/communicator.h>
 #include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data/buffer_broadcast.h>
 #include <trireme/parallel/data/comm_hooks/half_precision.h>

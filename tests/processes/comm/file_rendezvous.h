@@ -2,7 +2,7 @@
 // Ranks in different processes that meet over files of one folder.
 #pragma once
 
-#include <trireme/comm/shm/communicator.h>
+#include <trireme/comm/engines/shm/communicator.h>
 
 #include <poll.h>
 

@@ -10,7 +10,7 @@
 // `listening` and waits for a message of the last rank, or of rank 0 there. Exit status: 0 when all
 // went well, 3 after a CommError, which is printed.
 #include <trireme/base/error.h>
-#include <trireme/comm/shm/communicator.h>
+#include <trireme/comm/engines/shm/communicator.h>
 
 #include <sys/prctl.h>
 #include <tests/processes/comm/file_rendezvous.h>

@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/engine.h>
-#include <trireme/comm/hierarchy/hierarchy.h>
+#include <trireme/comm/engines/hierarchy/hierarchy.h>
 #include <trireme/launch/launcher_environment.h>
 #include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/store.h>

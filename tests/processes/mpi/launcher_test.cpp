@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which launcher started this process, by variables alone.
 #include <trireme/base/error.h>
-#include <trireme/comm/mpi/load.h>
+#include <trireme/comm/engines/mpi/load.h>
 
 #include <gmock/gmock.h>
 

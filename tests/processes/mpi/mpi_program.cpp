@@ -3,8 +3,8 @@
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/engine.h>
-#include <trireme/comm/mpi/load.h>
-#include <trireme/comm/mpi/mpi.h>
+#include <trireme/comm/engines/mpi/load.h>
+#include <trireme/comm/engines/mpi/mpi.h>
 #include <trireme/launch/launcher_environment.h>
 #include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/store.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/comm/mpi/load.h>
+#include <trireme/comm/engines/mpi/load.h>
 
 #include <tests/processes/mpi/checks.h>
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <trireme/base/error.h>
-#include <trireme/comm/shm/communicator.h>
-#include <trireme/comm/shm/fold.h>
+#include <trireme/comm/engines/shm/communicator.h>
+#include <trireme/comm/engines/shm/fold.h>
 
 #include <tests/unit/comm/fold_reference.h>
 

@@ -2,7 +2,7 @@
 // Threads as ranks of the shared-memory engine: they meet in memory, and share one mapping.
 #pragma once
 
-#include <trireme/comm/shm/communicator.h>
+#include <trireme/comm/engines/shm/communicator.h>
 
 #include <tests/temporary_folder.h>
 

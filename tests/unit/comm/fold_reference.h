@@ -4,7 +4,7 @@
 // unlike in the engine.
 #pragma once
 
-#include <trireme/comm/shm/data_type.h>
+#include <trireme/comm/engines/shm/data_type.h>
 
 #include <algorithm>
 #include <cmath>

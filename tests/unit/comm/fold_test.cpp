@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/comm/shm/fold.h>
+#include <trireme/comm/engines/shm/fold.h>
 
 #include <trireme/base/error.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/comm/shm/queue.h>
+#include <trireme/comm/engines/shm/queue.h>
 
 #include <gmock/gmock.h>
 #include <tests/temporary_folder.h>

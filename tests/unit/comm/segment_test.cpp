@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/comm/shm/segment.h>
+#include <trireme/comm/engines/shm/segment.h>
 
 #include <trireme/base/error.h>
 #include <trireme/base/unique_fd.h>

@@ -2,7 +2,7 @@
 #include <trireme/tensor/redistribution/between_meshes.h>
 
 #include <trireme/base/error.h>
-#include <trireme/comm/shm/communicator.h>
+#include <trireme/comm/engines/shm/communicator.h>
 
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>

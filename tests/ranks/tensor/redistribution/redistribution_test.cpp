@@ -5,7 +5,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/comm/shm/communicator.h>
+#include <trireme/comm/engines/shm/communicator.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>

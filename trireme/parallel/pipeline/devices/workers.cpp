@@ -5,9 +5,9 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/engine.h>
+#include <trireme/comm/engines/threads/streams.h>
+#include <trireme/comm/engines/threads/threads.h>
 #include <trireme/comm/tensor_memory.h>
-#include <trireme/comm/threads/streams.h>
-#include <trireme/comm/threads/threads.h>
 #include <trireme/parallel/agreement.h>
 
 #include <ATen/Parallel.h>

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/adapter/adapter_backend.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/adapter/pending_operation.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <utility>
+
+namespace trireme::comm {
+namespace {
+
+using Tensors = AdapterBackend::Tensors;
+using WorkPtr = AdapterBackend::WorkPtr;
+
+void check_as_many(std::size_t outputs, std::size_t inputs, OperationKind kind) {
+  if (outputs == inputs) return;
+  throw UsageError(join_message("coalesced ", name_of(kind), " was given ", inputs, " inputs and ",
+                                outputs, " outputs, expected as many"),
+                   "give an output for each input");
+}
+
+}  // namespace
+
+AdapterBackend::AdapterBackend(std::shared_ptr<EngineConnection> connection,
+                               std::chrono::milliseconds timeout)
+    : Backend(connection->rank(), connection->size()),
+      connection_(std::move(connection)),
+      timeout_(timeout) {
+  init();
+}
+
+AdapterBackend::~AdapterBackend() = default;
+
+c10::intrusive_ptr<c10d::Backend::Options> AdapterBackend::getBackendOptions() {
+  return c10::make_intrusive<Options>(connection_->name(), timeout_.load());
+}
+
+void AdapterBackend::abort() {
+  connection_->abort(join_message("rank ", getRank(), " aborted the group"));
+}
+
+WorkPtr AdapterBackend::start(Operation operation, bool is_async,
+                              std::chrono::milliseconds timeout) {
+  connection_->check(operation);
+  operation.timeout = timeout > kNoTimeout ? timeout : timeout_.load();
+  if (!is_message(operation.kind)) operation.number = ++sequence_number_;
+  if (!is_async && !coalesced_ && connection_->try_run(operation)) {
+    auto done = c10::make_intrusive<PendingOperation>(std::move(operation), getRank());
+    done->complete(nullptr);
+    return done;
+  }
+  WorkPtr work = connection_->submit(std::move(operation));
+  if (coalesced_) {
+    coalesced_->push_back(work);
+  } else if (!is_async) {
+    work->wait();
+  }
+  return work;
+}
+
+template <typename Options>
+WorkPtr AdapterBackend::start_all(std::vector<Operation> operations, const Options& options) {
+  std::vector<WorkPtr> works;
+  for (Operation& operation : operations) {
+    works.push_back(start(std::move(operation), options.asyncOp, options.timeout));
+  }
+  return c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
+}
+
+WorkPtr AdapterBackend::endCoalescing() {
+  auto works = std::exchange(coalesced_, std::nullopt).value_or(std::vector<WorkPtr>{});
+  return c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
+}
+
+WorkPtr AdapterBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kBroadcast, *connection_);
+  arguments.set_root(options.rootRank);
+  arguments.set_output(arguments.only(tensors));
+  return start(std::move(arguments).take(), options.asyncOp, options.timeout);
+}
+
+Operation AdapterBackend::all_reduce_of(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
+  Arguments arguments(OperationKind::kAllReduce, *connection_);
+  arguments.set_output(tensor);
+  arguments.set_reduction(op, tensor.scalar_type());
+  return std::move(arguments).take();
+}
+
+WorkPtr AdapterBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const at::Tensor& tensor = Arguments(OperationKind::kAllReduce, *connection_).only(tensors);
+  return start(all_reduce_of(tensor, options.reduceOp), options.asyncOp, options.timeout);
+}
+
+WorkPtr AdapterBackend::allreduce_coalesced(Tensors& tensors,
+                                            const c10d::AllreduceCoalescedOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  std::vector<Operation> operations;
+  for (const at::Tensor& tensor : tensors) {
+    operations.push_back(all_reduce_of(tensor, options.reduceOp));
+  }
+  return start_all(std::move(operations), options);
+}
+
+WorkPtr AdapterBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kReduce, *connection_);
+  const at::Tensor& tensor = arguments.only(tensors);
+  arguments.set_root(options.rootRank);
+  arguments.set_output(tensor);
+  arguments.set_reduction(options.reduceOp, tensor.scalar_type());
+  return start(std::move(arguments).take(), options.asyncOp, options.timeout);
+}
+
+Operation AdapterBackend::all_gather_of(const Tensors& outputs, const at::Tensor& input) const {
+  Arguments arguments(OperationKind::kAllGather, *connection_);
+  arguments.set_input(input);
+  arguments.set_outputs(outputs);
+  for (const at::Tensor& output : outputs) arguments.check_same_type(output, input);
+  arguments.check_elements(outputs[static_cast<std::size_t>(getRank())].numel(), input.numel(),
+                           "this rank's output");
+  return std::move(arguments).take();
+}
+
+Operation AdapterBackend::all_gather_of(const at::Tensor& output, const at::Tensor& input) const {
+  Arguments arguments(OperationKind::kAllGather, *connection_);
+  arguments.set_input(input);
+  arguments.set_output(output, getSize());
+  arguments.check_same_type(output, input);
+  arguments.check_elements(output.numel(), input.numel() * getSize(), "the output");
+  return std::move(arguments).take();
+}
+
+WorkPtr AdapterBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                  const c10d::AllgatherOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const Arguments arguments(OperationKind::kAllGather, *connection_);
+  return start(all_gather_of(arguments.only_list(outputs), arguments.only(inputs)), options.asyncOp,
+               options.timeout);
+}
+
+WorkPtr AdapterBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                        const c10d::AllgatherOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  return start(all_gather_of(output, input), options.asyncOp, options.timeout);
+}
+
+// outputs[rank][i] is where input i of that rank goes.
+WorkPtr AdapterBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                            const c10d::AllgatherOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  check_as_many(outputs.size(), static_cast<std::size_t>(getSize()), OperationKind::kAllGather);
+  for (const Tensors& of_rank : outputs) {
+    check_as_many(of_rank.size(), inputs.size(), OperationKind::kAllGather);
+  }
+  std::vector<Operation> operations;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Tensors of_input;
+    for (const Tensors& of_rank : outputs) of_input.push_back(of_rank[i]);
+    operations.push_back(all_gather_of(of_input, inputs[i]));
+  }
+  return start_all(std::move(operations), options);
+}
+
+WorkPtr AdapterBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                        const c10d::AllgatherOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  check_as_many(outputs.size(), inputs.size(), OperationKind::kAllGather);
+  std::vector<Operation> operations;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    operations.push_back(all_gather_of(outputs[i], inputs[i]));
+  }
+  return start_all(std::move(operations), options);
+}
+
+WorkPtr AdapterBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                               const c10d::GatherOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kGather, *connection_);
+  arguments.set_root(options.rootRank);
+  const at::Tensor& input = arguments.only(inputs);
+  arguments.set_input(input);
+  if (getRank() == options.rootRank) {
+    const Tensors& list = arguments.only_list(outputs);
+    arguments.set_outputs(list);
+    for (const at::Tensor& output : list) {
+      arguments.check_same_type(output, input);
+      arguments.check_elements(output.numel(), input.numel(), "an output");
+    }
+  }
+  return start(std::move(arguments).take(), options.asyncOp, options.timeout);
+}
+
+WorkPtr AdapterBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                const c10d::ScatterOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kScatter, *connection_);
+  arguments.set_root(options.rootRank);
+  const at::Tensor& output = arguments.only(outputs);
+  arguments.set_output(output);
+  if (getRank() == options.rootRank) {
+    const Tensors& list = arguments.only_list(inputs);
+    arguments.set_inputs(list);
+    for (const at::Tensor& input : list) {
+      arguments.check_same_type(input, output);
+      arguments.check_elements(input.numel(), output.numel(), "an input");
+    }
+  }
+  return start(std::move(arguments).take(), options.asyncOp, options.timeout);
+}
+
+WorkPtr AdapterBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                       const c10d::ReduceScatterOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kReduceScatter, *connection_);
+  const at::Tensor& output = arguments.only(outputs);
+  const Tensors& list = arguments.only_list(inputs);
+  arguments.set_output(output);
+  arguments.set_inputs(list);
+  for (const at::Tensor& input : list) arguments.check_same_type(input, output);
+  arguments.check_elements(output.numel(), list[static_cast<std::size_t>(getRank())].numel(),
+                           "the output");
+  arguments.set_reduction(options.reduceOp, output.scalar_type());
+  return start(std::move(arguments).take(), options.asyncOp, options.timeout);
+}
+
+Operation AdapterBackend::reduce_scatter_of(const at::Tensor& output, const at::Tensor& input,
+                                            const c10d::ReduceOp& op) const {
+  Arguments arguments(OperationKind::kReduceScatter, *connection_);
+  arguments.set_input(input, getSize());
+  arguments.set_output(output);
+  arguments.check_same_type(input, output);
+  arguments.check_elements(input.numel(), output.numel() * getSize(), "the input");
+  arguments.set_reduction(op, output.scalar_type());
+  return std::move(arguments).take();
+}
+
+WorkPtr AdapterBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                             const c10d::ReduceScatterOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  return start(reduce_scatter_of(output, input, options.reduceOp), options.asyncOp,
+               options.timeout);
+}
+
+WorkPtr AdapterBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                        const c10d::ReduceScatterOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  check_as_many(outputs.size(), inputs.size(), OperationKind::kReduceScatter);
+  std::vector<Operation> operations;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    operations.push_back(reduce_scatter_of(outputs[i], inputs[i], options.reduceOp));
+  }
+  return start_all(std::move(operations), options);
+}
+
+WorkPtr AdapterBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                      std::vector<std::int64_t>& output_splits,
+                                      std::vector<std::int64_t>& input_splits,
+                                      const c10d::AllToAllOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kAllToAll, *connection_);
+  arguments.set_input_rows(input, input_splits);
+  arguments.set_output_rows(output, output_splits);
+  arguments.check_same_type(input, output);
+  return start(std::move(arguments).take(), options.asyncOp, options.timeout);
+}
+
+WorkPtr AdapterBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                 const c10d::AllToAllOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kAllToAll, *connection_);
+  arguments.set_inputs(arguments.only_list({inputs}));
+  arguments.set_outputs(arguments.only_list({outputs}));
+  for (const Tensors* list : {&inputs, &outputs}) {
+    for (const at::Tensor& tensor : *list) arguments.check_same_type(tensor, inputs.front());
+  }
+  return start(std::move(arguments).take(), options.asyncOp, options.timeout);
+}
+
+WorkPtr AdapterBackend::send(Tensors& tensors, int destination, int tag) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kSend, *connection_);
+  arguments.set_input(arguments.only(tensors));
+  arguments.set_peer(destination, tag);
+  return start(std::move(arguments).take());
+}
+
+WorkPtr AdapterBackend::recv(Tensors& tensors, int source, int tag) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kReceive, *connection_);
+  arguments.set_output(arguments.only(tensors));
+  arguments.set_peer(source, tag);
+  return start(std::move(arguments).take());
+}
+
+WorkPtr AdapterBackend::recvAnysource(Tensors& tensors, int tag) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Arguments arguments(OperationKind::kReceive, *connection_);
+  arguments.set_output(arguments.only(tensors));
+  Operation operation = std::move(arguments).take();
+  operation.tag = tag;
+  return start(std::move(operation));
+}
+
+WorkPtr AdapterBackend::barrier(const c10d::BarrierOptions& options) {
+  return start({.kind = OperationKind::kBarrier}, options.asyncOp, options.timeout);
+}
+
+}  // namespace trireme::comm

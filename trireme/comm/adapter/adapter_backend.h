@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The c10d::Backend of every engine that is Trireme's own, for code that speaks c10d (ProcessGroup,
+// functional collectives). Group calls the engine without this detour.
+#pragma once
+
+#include <trireme/comm/adapter/arguments.h>
+#include <trireme/comm/adapter/engine_connection.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme::comm {
+
+/// Tensors of any strides and dtype; what the engine cannot take as it is is copied. Every call
+/// starts an operation and returns; with `asyncOp` false in the options it returns when that is
+/// done. Wrong arguments throw UsageError before anything is sent, and what goes wrong later is
+/// thrown by Work::wait. Thread-safety: safe, but that coalescing is one thread's, and collectives
+/// start in the same order on all ranks.
+class AdapterBackend final : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  /// @param timeout of operations that bring none of their own.
+  AdapterBackend(std::shared_ptr<EngineConnection> connection, std::chrono::milliseconds timeout);
+  ~AdapterBackend() override;
+
+  EngineConnection& connection() const noexcept { return *connection_; }
+
+  const std::string getBackendName() const override { return connection_->name(); }
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  void setSequenceNumberForGroup() override {}  // counts from 1 on every rank
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_number_; }
+  void abort() override;
+
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override { coalesced_.emplace(); }
+  WorkPtr endCoalescing() override;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input,
+                        std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+ private:
+  Operation all_reduce_of(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
+  Operation all_gather_of(const Tensors& outputs, const at::Tensor& input) const;
+  Operation all_gather_of(const at::Tensor& output, const at::Tensor& input) const;
+  Operation reduce_scatter_of(const at::Tensor& output, const at::Tensor& input,
+                              const c10d::ReduceOp& op) const;
+
+  WorkPtr start(Operation operation, bool is_async = true,
+                std::chrono::milliseconds timeout = kNoTimeout);
+  // Starts all of them, which have been checked, as one work.
+  template <typename Options>
+  WorkPtr start_all(std::vector<Operation> operations, const Options& options);
+
+  const std::shared_ptr<EngineConnection> connection_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::atomic<std::uint64_t> sequence_number_ = 0;
+  std::optional<std::vector<WorkPtr>> coalesced_;  // between startCoalescing and endCoalescing
+};
+
+}  // namespace trireme::comm

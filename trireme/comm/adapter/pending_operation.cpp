@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/adapter/pending_operation.h>
+
+#include <trireme/base/error.h>
+
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme::comm {
+namespace {
+
+using c10::ivalue::Future;
+
+c10d::OpType type_of(const Operation& operation) {
+  using c10d::OpType;
+  if (operation.kind == OperationKind::kReceive && operation.peer < 0) {
+    return OpType::RECVANYSOURCE;
+  }
+  constexpr OpType kTypes[] = {OpType::SEND,      OpType::RECV,    OpType::BROADCAST,
+                               OpType::ALLREDUCE, OpType::REDUCE,  OpType::ALLGATHER,
+                               OpType::GATHER,    OpType::SCATTER, OpType::REDUCE_SCATTER,
+                               OpType::ALLTOALL,  OpType::BARRIER};
+  return kTypes[static_cast<std::size_t>(operation.kind)];
+}
+
+// For the profiler; a title costs the making of a record, so none where nobody profiles.
+const char* title_of(const Operation& operation) {
+  return at::hasCallbacks() ? name_of(operation.kind) : nullptr;
+}
+
+}  // namespace
+
+PendingOperation::PendingOperation(Operation operation, int rank)
+    : Work(rank, type_of(operation), title_of(operation)),
+      operation_(std::move(operation)),
+      source_(operation_.kind == OperationKind::kReceive ? operation_.peer : -1) {}
+
+void PendingOperation::complete(std::exception_ptr failure) {
+  try {
+    if (!failure) operation_.copy_back();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  finish(std::move(failure));
+  c10::intrusive_ptr<Future> future;
+  {
+    const std::lock_guard lock(mutex_);
+    future = claim_future();
+  }
+  if (future) complete_future(*future);
+}
+
+// With mutex_ locked: returns the future where the caller is to complete it now.
+c10::intrusive_ptr<Future> PendingOperation::claim_future() {
+  if (!completed_ || !future_ || std::exchange(future_is_claimed_, true)) return {};
+  return future_;
+}
+
+void PendingOperation::complete_future(Future& future) {
+  if (exception_) {
+    future.setErrorIfNeeded(exception_);
+  } else {
+    future.markCompleted(c10::IValue(operation_.results));
+  }
+}
+
+bool PendingOperation::isCompleted() {
+  if (has_completed()) return true;
+  poll();
+  return has_completed();
+}
+
+bool PendingOperation::wait(std::chrono::milliseconds timeout) {
+  if (!has_completed()) wait_for_completion(timeout);
+  std::unique_lock lock(mutex_);
+  cv_.wait(lock, [this] { return completed_; });
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
+}
+
+void PendingOperation::wait_for_completion(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  const auto is_complete = [this] { return completed_; };
+  if (timeout <= kNoTimeout) {
+    cv_.wait(lock, is_complete);
+  } else if (!cv_.wait_for(lock, timeout, is_complete)) {
+    throw CommError(
+        join_message(name_of(operation_.kind), " (number ", operation_.number,
+                     ") is not done after ", static_cast<double>(timeout.count()) / 1000,
+                     " s; it is ", place()),
+        "a rank that takes part there ended, hangs, or did not make this call");
+  }
+}
+
+c10::intrusive_ptr<Future> PendingOperation::getFuture() {
+  const auto is_elsewhere = [](const at::Tensor& tensor) {
+    return tensor.defined() && !tensor.device().is_cpu();
+  };
+  if (std::ranges::any_of(operation_.results, is_elsewhere)) return Work::getFuture();  // throws
+  c10::intrusive_ptr<Future> future;
+  c10::intrusive_ptr<Future> claimed;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!future_) {
+      future_ = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
+    }
+    future = future_;
+    claimed = claim_future();
+  }
+  if (claimed) complete_future(*claimed);
+  if (!future->completed()) poll();  // who waits for it does not wait for the operation
+  return future;
+}
+
+CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+    : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+bool CoalescedWork::isCompleted() {
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const auto& work) { return work->isCompleted(); });
+}
+
+bool CoalescedWork::isSuccess() const {
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const auto& work) { return work->isSuccess(); });
+}
+
+std::exception_ptr CoalescedWork::exception() const {
+  for (const auto& work : works_) {
+    if (work->exception()) return work->exception();
+  }
+  return nullptr;
+}
+
+bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
+  for (const auto& work : works_) work->wait(timeout);
+  return true;
+}
+
+std::vector<at::Tensor> CoalescedWork::result() {
+  std::vector<at::Tensor> all;
+  for (const auto& work : works_) {
+    const std::vector<at::Tensor> some = work->result();
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+c10::intrusive_ptr<Future> CoalescedWork::getFuture() {
+  c10::List<c10::intrusive_ptr<Future>> futures(
+      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+  for (const auto& work : works_) futures.push_back(work->getFuture());
+  return c10::collectAll(futures);
+}
+
+}  // namespace trireme::comm

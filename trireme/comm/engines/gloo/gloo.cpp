@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef USE_C10D_GLOO
+#define USE_C10D_GLOO  // LibTorch's headers ask for it; its CMake target sets it only in some
+                       // versions
+#endif
+
+#include <trireme/comm/engines/gloo/gloo.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace trireme::comm {
+namespace {
+
+std::shared_ptr<::gloo::transport::Device> make_device(const EngineContext& context) {
+  using c10d::ProcessGroupGloo;
+  if (!context.interface.empty()) {
+    try {
+      return ProcessGroupGloo::createDeviceForInterface(context.interface);
+    } catch (const std::exception& failure) {
+      throw ConfigError(join_message("engine gloo cannot use network interface '",
+                                     context.interface, "': ", message_of(failure)),
+                        "set TRIREME_INTERFACE to a name that `ip address` lists, or unset it");
+    }
+  }
+  if (context.is_one_host()) return ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  return ProcessGroupGloo::createDefaultDevice();
+}
+
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const EngineContext& context) {
+  auto options = c10d::ProcessGroupGloo::Options::create(context.timeout);
+  options->devices.push_back(make_device(context));
+  // Two threads let one bucket's all-reduce wait for a peer while the next one moves data.
+  options->threads = 2;
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(context.store, context.rank, context.size,
+                                                     options);
+}
+
+}  // namespace
+
+Engine gloo_engine() {
+  return {.name = "gloo",
+          .unavailable_because = []() -> std::string { return ""; },
+          .connect = connect_gloo,
+          // Ring and halving-doubling start their folds at different ranks for different slices;
+          // two ranks commute.
+          .summation_order =
+              [](const EngineContext& context) {
+                return context.size <= 2 ? SummationOrder::kRank : SummationOrder::kUnspecified;
+              }};
+}
+
+}  // namespace trireme::comm

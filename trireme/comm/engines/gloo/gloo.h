@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Gloo that comes inside LibTorch, for CPU tensors on one host or over TCP. Needs Gloo's
+// headers at build time.
+#pragma once
+
+#include <trireme/comm/adapter/engine_context.h>
+
+namespace trireme::comm {
+
+Engine gloo_engine();
+
+}  // namespace trireme::comm

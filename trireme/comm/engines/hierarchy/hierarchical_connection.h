@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine made of others: one inside each host, one for each leader across hosts, one over all
+// ranks.
+#pragma once
+
+#include <trireme/comm/adapter/engine_connection.h>
+#include <trireme/comm/adapter/worker.h>
+#include <trireme/comm/engines/hierarchy/host_map.h>
+#include <trireme/comm/engines/hierarchy/phases.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace trireme::comm {
+
+/// Composes backends over hosts. Collectives run in the order of the calls on a thread of this
+/// connection, so a call returns at once; send and receive go straight to the backend that joins
+/// the two ranks. When a phase fails, the collective's error names it, every later call fails at
+/// once, and the connections are closed, so that ranks which wait for this one learn it if their
+/// engine notices closed connections.
+class HierarchicalConnection final : public EngineConnection {
+ public:
+  struct Options {
+    std::string name = "hierarchy";  ///< such as `shm+gloo`
+    /// Messages of fewer bytes cross by one leader: latency counts there, not bandwidth.
+    std::int64_t one_leader_below = 32'768;
+    /// Sends messages inside a host over the backend of all ranks too, which receiving from any
+    /// rank needs; they are slower there.
+    bool receive_from_any = false;
+  };
+
+  /// Takes over the connections; not collective. Throws UsageError where a connection's rank or
+  /// size does not fit its part.
+  HierarchicalConnection(int rank, HostMap hosts, HierarchyConnections connections,
+                         const Options& options);
+  ~HierarchicalConnection() override;
+
+  void check(const Operation& operation) const override;
+  WorkPtr submit(Operation operation) override;
+  void abort(const std::string& reason) override;
+
+ private:
+  WorkPtr submit_message(Operation operation);
+  void run(const c10::intrusive_ptr<PhasedOperation>& work);
+  HierarchyConnections connections_or_throw();
+  HierarchyConnections break_down(const std::string& reason);
+  std::string describe(Phase phase) const;
+  void check_connection(const char* which, const c10::intrusive_ptr<c10d::Backend>& connection,
+                        int rank, std::size_t size) const;
+
+  const HostMap hosts_;
+  const Options options_;
+  const std::string inside_name_;
+  const std::string across_name_;
+  const std::string flat_name_;
+  Scratch scratch_;  // the worker's
+
+  std::mutex mutex_;
+  HierarchyConnections connections_;  // guarded by mutex_
+  std::string broken_;                // guarded by mutex_; why, or empty
+  std::unique_ptr<Worker> worker_;    // last made, first ended
+};
+
+}  // namespace trireme::comm

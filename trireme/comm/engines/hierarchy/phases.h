@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The phases of one collective, on the thread that runs them: inside the host, across hosts, inside
+// again. Each blocks until it is done, and a failure names the phase.
+//
+//   host 0: ranks 0 1        host 1: ranks 2 3        all-reduce of [a b], two leaders
+//   inside    0 <- a0+a1     2 <- a2+a3               leader 0 of each host holds slice a,
+//             1 <- b0+b1     3 <- b2+b3               leader 1 slice b
+//   across    0 <-> 2: (a0+a1)+(a2+a3)                1 <-> 3: (b0+b1)+(b2+b3)
+//   inside    0 -> 1: a, 1 -> 0: b                    2 -> 3: a, 3 -> 2: b
+//
+// A large message takes these phases in parts, several on their way at a time.
+#pragma once
+
+#include <trireme/comm/engines/hierarchy/host_map.h>
+#include <trireme/comm/engines/hierarchy/phased_operation.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <array>
+#include <span>
+
+namespace trireme::comm {
+
+/// The backends that a hierarchy is made of.
+struct HierarchyConnections {
+  /// The ranks of this host, in rank order; null where this rank is alone on its host.
+  c10::intrusive_ptr<c10d::Backend> inside;
+  /// The ranks of this one's place among the leaders of each host, in host order; null where it
+  /// does not lead, or there is one host.
+  c10::intrusive_ptr<c10d::Backend> across;
+  /// All ranks: for what goes from one rank to another. Null where there is one host.
+  c10::intrusive_ptr<c10d::Backend> flat;
+};
+
+/// Memory between phases, kept from one collective to the next. Not thread-safe.
+class Scratch {
+ public:
+  enum Slot {
+    kSlice,
+    kParts,
+    kPiece,
+    kOwn,
+    kBlock,
+    kPacked,
+    kUnpacked,
+    kFlatPacked,
+    kFlatUnpacked,
+    kNumSlots
+  };
+
+  /// Returns `elements` of that slot, with any content. What the slot gave before is gone, except
+  /// for other parts.
+  at::Tensor take(Slot slot, at::ScalarType dtype, std::int64_t elements, std::size_t part = 0);
+
+ private:
+  std::array<std::vector<at::Tensor>, kNumSlots> slots_;  // by part
+};
+
+/// One collective, to be called once. Tensors are flat, contiguous and on the CPU; those of
+/// exchanges are bytes. Lengths agree on all ranks, as for any collective.
+class Phases {
+ public:
+  /// @param one_leader_below bytes below which one leader carries the whole message.
+  Phases(const HostMap& hosts, int rank, HierarchyConnections connections,
+         std::int64_t one_leader_below, Scratch& scratch, PhasedOperation& work);
+
+  // Reductions (hierarchical_reductions.cpp).
+  void all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  void reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op);
+  /// @param inputs one for each rank; @param output as long as this rank's.
+  void reduce_scatter(std::span<const at::Tensor> inputs, const at::Tensor& output,
+                      const c10d::ReduceOp& op);
+
+  // Exchanges of bytes (exchanges.cpp).
+  void broadcast(const at::Tensor& bytes, int root);
+  /// @param outputs one for each rank, each as long as that rank's input.
+  void all_gather(const at::Tensor& input, std::span<const at::Tensor> outputs);
+  /// @param outputs one for each rank, all as long as `input`; empty except at the root.
+  void gather(const at::Tensor& input, std::span<const at::Tensor> outputs, int root);
+  /// @param inputs one for each rank, all as long as `output`; empty except at the root.
+  void scatter(std::span<const at::Tensor> inputs, const at::Tensor& output, int root);
+  /// @param inputs, outputs one for each rank, of any lengths that fit each other.
+  void all_to_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor> outputs);
+  void barrier();
+
+ private:
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  /// Runs operations over the backend of a phase, within the time that is left.
+  void run(Phase phase, const Operation& operation) { run(phase, std::span(&operation, 1)); }
+  void run(Phase phase, std::span<const Operation> operations);
+  Works begin(Phase phase, std::span<const Operation> operations, bool is_async = true);
+  Works begin(Phase phase, const Operation& operation) {
+    return begin(phase, std::span(&operation, 1));
+  }
+  void finish(Phase phase, const Works& works);
+  [[noreturn]] void fail(Phase phase, const std::exception& cause) const;
+  int rank_of(Phase phase, int rank_in_phase) const;
+  std::chrono::milliseconds remaining() const;
+
+  int count_leaders(std::int64_t bytes) const;
+  bool leads(int count) const noexcept { return local_ < count; }
+  /// The leader that carries a rooted operation: the root itself where it leads, else the first.
+  int leader_for(int root) const;
+
+  // Parts of several collectives.
+  void broadcast_inside(const at::Tensor& bytes, int local_root);
+  void share(const at::Tensor& whole, Slices slices, const at::Tensor& piece);
+  at::Tensor reduce_to_leaders(const at::Tensor& tensor, Slices slices, const c10d::ReduceOp& op,
+                               std::size_t part);
+
+  /// A part of an all-reduce on its way.
+  struct Part {
+    at::Tensor tensor;
+    Slices slices;
+    std::size_t index = 0;
+    at::Tensor slice = {};     // on leaders: what they carry
+    at::Tensor received = {};  // by leaders of other hosts, and the own
+    at::Tensor gathered = {};  // the slice from the pieces that each leader folded
+    bool folds_all = false;    // each leader folds the whole slice
+    Works works = {};
+  };
+  void begin_exchange(Part& part);
+  void fold_exchanged(Part& part, const c10d::ReduceOp& op);
+  void deliver(Part& part);
+  Works begin_all_gather_across(const at::Tensor& output, const at::Tensor& input);
+  std::int64_t length_of_piece(std::int64_t length, int host) const;
+
+  const HostMap& hosts_;
+  const int rank_;
+  const int host_;
+  const int local_;
+  const int local_size_;
+  const int num_hosts_;
+  const HierarchyConnections connections_;
+  const std::int64_t one_leader_below_;
+  Scratch& scratch_;
+  PhasedOperation& work_;
+  const std::chrono::steady_clock::time_point deadline_;
+};
+
+/// The memory of a flat, contiguous tensor as bytes.
+at::Tensor bytes_of(const at::Tensor& tensor);
+
+/// Copies between flat tensors of equal size that do not overlap, on the calling thread only
+/// (at::copy_ would make an OpenMP team for it).
+void copy_bytes(const at::Tensor& to, const at::Tensor& from);
+
+}  // namespace trireme::comm

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for nccl.cpp where LibTorch has no CUDA or NCCL's headers were not found.
+#include <trireme/base/error.h>
+#include <trireme/comm/engines/nccl/nccl.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace trireme::comm {
+namespace {
+
+std::string missing() {
+  return "built without CUDA: build with a LibTorch that has CUDA, and with NCCL's headers "
+         "(libnccl-dev)";
+}
+
+}  // namespace
+
+Engine nccl_engine() {
+  return {.name = "nccl",
+          .scope = Scope::kAnyHosts,
+          .device = at::kCUDA,
+          .unavailable_because = missing,
+          .connect = [](const EngineContext&) -> c10::intrusive_ptr<c10d::Backend> {
+            throw ConfigError("engine nccl is not in this build", missing());
+          },
+          .summation_order = [](const EngineContext&) { return SummationOrder::kUnspecified; }};
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/engines/shm/calibration.h>
+
+#include <trireme/base/atomic_file.h>
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <limits>
+#include <locale>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace trireme::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::array<std::size_t, 4> kShortBytes = {16384, 32768, 65536, 131072};
+constexpr std::array<std::size_t, 3> kChunkBytes = {65536, 131072, 262144};
+constexpr std::size_t kLongBytes = std::size_t{1} << 21;
+// Many ranks on few cores are not worth more; they go by the defaults.
+constexpr std::chrono::milliseconds kLongest{100};
+
+// What this process has measured as rank 0, by size of the group; the defaults where the time was
+// too short, for it would be again.
+class Remembered {
+ public:
+  std::optional<Thresholds> find(int size) {
+    const std::lock_guard lock(mutex_);
+    return by_size_[static_cast<std::size_t>(size)];
+  }
+  void set(int size, const Thresholds& thresholds) {
+    const std::lock_guard lock(mutex_);
+    by_size_[static_cast<std::size_t>(size)] = thresholds;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::array<std::optional<Thresholds>, kMaximumRanks + 1> by_size_;
+};
+
+Remembered& remembered() {
+  static Remembered all;
+  return all;
+}
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  return boot;
+}
+
+// One file a host, which says for which boot it holds.
+std::filesystem::path file_for(const Steps& steps, const std::filesystem::path& folder) {
+  return folder / join_message("shared-memory-1-", host_name(), "-", steps.size(), "-ranks-",
+                               available_cores(), "-cores");
+}
+
+std::optional<Thresholds> read(const std::filesystem::path& path) {
+  Thresholds thresholds;
+  std::string boot;
+  std::ifstream file(path);
+  file.imbue(std::locale::classic());
+  file >> boot >> thresholds.one_shot_bytes >> thresholds.chunk_bytes;
+  if (!file || boot != boot_id()) return std::nullopt;
+  return thresholds;
+}
+
+// Renamed into place, for several runs may start at once.
+void write(const std::filesystem::path& path, const Thresholds& thresholds) {
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  try {
+    AtomicFile file(path);
+    file.write(
+        join_message(boot_id(), ' ', thresholds.one_shot_bytes, ' ', thresholds.chunk_bytes, '\n'));
+    file.commit();
+  } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch): it is measured again
+  }
+}
+
+// A deadline holds for each part: all of them may take longer than a short one.
+Call begun_now(const Call& call) { return {call.operation, Clock::now(), nullptr}; }
+
+// The shortest of some runs: the others were disturbed.
+Clock::duration time_of(Steps& steps, const Call& call, std::vector<float>& data, std::size_t bytes,
+                        const Thresholds& thresholds) {
+  constexpr int kRuns = 8;
+  Clock::duration shortest = Clock::duration::max();
+  for (int run = 0; run < kRuns; ++run) {
+    const Call own_call = begun_now(call);
+    barrier(steps, own_call);
+    const auto started = Clock::now();
+    all_reduce(steps, own_call, data.data(), data.data(), bytes / sizeof(float), DataType::kFloat32,
+               {}, thresholds);
+    shortest = std::min(shortest, Clock::now() - started);
+  }
+  return shortest;
+}
+
+// Whether rank 0 has time for more.
+bool has_time(Steps& steps, const Call& call, Clock::time_point started) {
+  bool answer = Clock::now() - started < kLongest;
+  broadcast(steps, begun_now(call), &answer, sizeof(answer), 0);
+  return answer;
+}
+
+// Every rank takes part in the runs; each has its own opinion, and rank 0's counts. Nothing where
+// it would take too long.
+std::optional<Thresholds> measure(Steps& steps, const Call& call) {
+  const auto started = Clock::now();
+  std::vector<float> data(kLongBytes / sizeof(float));
+  constexpr std::size_t kAlways = std::numeric_limits<std::size_t>::max();
+  Thresholds best = {.one_shot_bytes = kShortBytes.front() / 2, .chunk_bytes = kChunkBytes.back()};
+  Clock::duration shortest = Clock::duration::max();
+  for (const std::size_t chunk : kChunkBytes) {
+    if (!has_time(steps, call, started)) return std::nullopt;
+    const auto time =
+        time_of(steps, call, data, kLongBytes, {.one_shot_bytes = 0, .chunk_bytes = chunk});
+    if (time < shortest) {
+      shortest = time;
+      best.chunk_bytes = chunk;
+    }
+  }
+  bool is_faster = true;
+  for (const std::size_t bytes : kShortBytes) {
+    if (!has_time(steps, call, started)) return std::nullopt;
+    const auto whole = time_of(steps, call, data, bytes, {.one_shot_bytes = kAlways});
+    const auto slices = time_of(steps, call, data, bytes, {.one_shot_bytes = 0});
+    is_faster = is_faster && whole <= slices;
+    if (is_faster) best.one_shot_bytes = bytes;
+  }
+  return best;
+}
+
+}  // namespace
+
+Thresholds calibrate(Steps& steps, const Call& call, const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder.empty() ? folder : file_for(steps, folder);
+  std::optional<Thresholds> known;
+  if (steps.rank() == 0) known = remembered().find(steps.size());
+  if (steps.rank() == 0 && !known && !path.empty()) known = read(path);
+  std::array<std::size_t, 3> message = {known.has_value(), 0, 0};
+  broadcast(steps, call, message.data(), sizeof(message), 0);
+  const bool must_measure = message[0] == 0;
+  const std::optional<Thresholds> measured = must_measure ? measure(steps, call) : known;
+  Thresholds thresholds = measured.value_or(Thresholds{});
+  message = {1, thresholds.one_shot_bytes, thresholds.chunk_bytes};
+  broadcast(steps, begun_now(call), message.data(), sizeof(message), 0);
+  thresholds.one_shot_bytes = std::min(message[1], steps.slot_bytes());
+  thresholds.chunk_bytes = std::clamp(message[2], kChunkBytes.front(), steps.slot_bytes());
+  if (steps.rank() == 0) remembered().set(steps.size(), thresholds);
+  if (steps.rank() == 0 && must_measure && measured && !path.empty()) write(path, thresholds);
+  return thresholds;
+}
+
+}  // namespace trireme::shm

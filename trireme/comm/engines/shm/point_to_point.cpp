@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/engines/shm/point_to_point.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/machine.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace trireme::shm {
+namespace {
+
+// Messages begin at multiples of this, so that a header never wraps around the end of the ring.
+constexpr std::uint64_t kUnit = 32;
+
+std::uint64_t padded(std::uint64_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
+
+}  // namespace
+
+class PointToPoint::Turn {
+ public:
+  explicit Turn(PointToPoint& owner) : owner_(owner) {
+    owner.member_.check_process("send or receive");  // another process's lock may never be free
+    owner.mutex_.lock();
+  }
+  ~Turn() {
+    const auto due = std::exchange(owner_.due_, {});
+    owner_.mutex_.unlock();
+    for (const auto& then : due) then();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  PointToPoint& owner_;
+};
+
+PointToPoint::PointToPoint(Member& member)
+    : member_(member),
+      capacity_(member.layout().mailbox_bytes),
+      peers_(static_cast<std::size_t>(member.size())) {
+  static_assert(sizeof(Header) == kUnit);
+}
+
+std::shared_ptr<Transfer> PointToPoint::start(Kind kind, void* data, std::size_t bytes, int peer,
+                                              std::int64_t tag, std::string_view label) {
+  const bool may_be_any = kind == Kind::kReceive && peer == kAny;
+  if (!may_be_any && (peer < 0 || peer >= member_.size() || peer == member_.rank())) {
+    throw UsageError(join_message(name_of(kind), " between rank ", member_.rank(), " and rank ",
+                                  peer, " of group '", member_.options().name,
+                                  "', which has ranks 0 to ", member_.size() - 1),
+                     "name another rank of the group");
+  }
+  auto transfer = std::make_shared<Transfer>();
+  transfer->call_ = member_.begin({.kind = kind,
+                                   .root = static_cast<std::int8_t>(peer),
+                                   .sequence = ++sequence_,
+                                   .count = bytes},
+                                  label);
+  transfer->peer_ = peer;
+  transfer->tag_ = tag;
+  transfer->data_ = static_cast<std::byte*>(data);
+  transfer->bytes_ = bytes;
+  return transfer;
+}
+
+std::shared_ptr<Transfer> PointToPoint::send(const void* data, std::size_t bytes, int peer,
+                                             std::int64_t tag, std::string_view label) {
+  const Turn turn(*this);
+  auto transfer = start(Kind::kSend, const_cast<void*>(data), bytes, peer, tag, label);
+  peers_[static_cast<std::size_t>(peer)].sends.push_back(transfer);
+  progress_locked();
+  return transfer;
+}
+
+std::shared_ptr<Transfer> PointToPoint::receive(void* data, std::size_t bytes, int peer,
+                                                std::int64_t tag, std::string_view label) {
+  const Turn turn(*this);
+  auto transfer = start(Kind::kReceive, data, bytes, peer, tag, label);
+  for (int source = 0; source < member_.size(); ++source) {
+    if (peer != kAny && peer != source) continue;
+    auto& aside = peers_[static_cast<std::size_t>(source)].set_aside;
+    const auto message = std::find_if(aside.begin(), aside.end(), [&](const Incoming& candidate) {
+      return candidate.header.tag == tag;
+    });
+    if (message == aside.end()) continue;
+    check_length(*transfer, source, message->header.bytes);
+    deliver(*message, source, *transfer);
+    aside.erase(message);
+    return transfer;
+  }
+  receives_.push_back(transfer);
+  progress_locked();
+  return transfer;
+}
+
+void PointToPoint::wait(Transfer& transfer) {
+  if (!transfer.is_done()) {
+    Call call = transfer.call_;
+    call.started = std::chrono::steady_clock::now();
+    std::uint64_t peers = 0;
+    {
+      const Turn turn(*this);
+      progress_locked();
+      peers = peers_with_work();
+    }
+    const auto ready = [&] {
+      progress();
+      return transfer.is_done();
+    };
+    if (!transfer.is_done()) {
+      try {
+        member_.wait_for_any(peers, call, ready);
+      } catch (...) {
+        const Turn turn(*this);
+        break_all(std::current_exception());
+      }
+    }
+  }
+  if (transfer.error_) std::rethrow_exception(transfer.error_);
+}
+
+void PointToPoint::when_done(Transfer& transfer, std::function<void()> then) {
+  const Turn turn(*this);
+  if (transfer.is_done()) {
+    due_.push_back(std::move(then));
+  } else {
+    transfer.then_ = std::move(then);
+  }
+}
+
+bool PointToPoint::progress() {
+  const Turn turn(*this);
+  progress_locked();
+  return peers_with_work() != 0;
+}
+
+bool PointToPoint::is_busy() {
+  const Turn turn(*this);
+  return peers_with_work() != 0;
+}
+
+void PointToPoint::stop_receiving() {
+  {
+    const Turn turn(*this);
+    receives_nothing_ = true;
+    break_receives(std::make_exception_ptr(
+        CommError(join_message("group '", member_.options().name, "' was dropped on rank ",
+                               member_.rank(), " of ", member_.size(),
+                               " before a message came that it had started to receive"),
+                  "keep the group, and wait for what receive returns",
+                  {.rank = member_.rank(), .operation = "receive"})));
+  }
+  member_.wake_own();
+}
+
+bool PointToPoint::progress_locked() {
+  bool has_moved = false;
+  try {
+    for (int peer = 0; peer < member_.size(); ++peer) {
+      if (peer == member_.rank()) continue;
+      has_moved = push(peer) || has_moved;
+      has_moved = pull(peer) || has_moved;
+    }
+  } catch (...) {  // also where there is no memory for a message that is set aside
+    break_all(std::current_exception());
+  }
+  if (has_moved) member_.wake();
+  return has_moved;
+}
+
+bool PointToPoint::push(int peer) {
+  auto& sends = peers_[static_cast<std::size_t>(peer)].sends;
+  if (sends.empty()) return false;
+  Mailbox& mailbox = member_.mailbox(member_.rank(), peer);
+  std::uint64_t written = mailbox.written.load(std::memory_order_relaxed);
+  const std::uint64_t start = written;
+  const std::uint64_t read = mailbox.read.load(std::memory_order_seq_cst);
+  if (written - read > capacity_) refuse(peer, Kind::kSend, "has read more than it was sent");
+  const std::uint64_t end = read + capacity_;
+  while (!sends.empty() && written < end) {
+    Transfer& transfer = *sends.front();
+    if (!transfer.has_header_) {
+      if (end - written < sizeof(Header)) break;
+      const Header header = {.tag = transfer.tag_, .bytes = transfer.bytes_, .unused = {}};
+      copy_in(peer, written, &header, sizeof(header));
+      written += sizeof(header);
+      transfer.has_header_ = true;
+    }
+    const std::uint64_t length =
+        std::min<std::uint64_t>(end - written, transfer.bytes_ - transfer.num_moved_);
+    copy_in(peer, written, transfer.data_ + transfer.num_moved_, length);
+    transfer.num_moved_ += length;
+    written += length;
+    if (transfer.num_moved_ < transfer.bytes_) break;
+    written = padded(written);
+    finish(transfer);
+    sends.pop_front();
+  }
+  if (written != start) mailbox.written.store(written, std::memory_order_seq_cst);
+  return written != start;
+}
+
+bool PointToPoint::pull(int peer) {
+  if (receives_nothing_) return false;
+  Incoming& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
+  Mailbox& mailbox = member_.mailbox(peer, member_.rank());
+  std::uint64_t read = mailbox.read.load(std::memory_order_relaxed);
+  const std::uint64_t start = read;
+  const std::uint64_t end = mailbox.written.load(std::memory_order_seq_cst);
+  if (end - read > capacity_) {
+    refuse(peer, Kind::kReceive, "has sent more at once than its mailbox holds");
+  }
+  // Runs also if an exception is thrown for lack of memory, so that nothing is read twice.
+  struct Publish {
+    ~Publish() {
+      if (read != start) counter.store(read, std::memory_order_seq_cst);
+    }
+    std::atomic<std::uint64_t>& counter;
+    const std::uint64_t& read;
+    const std::uint64_t start;
+  };
+  const Publish publish{.counter = mailbox.read, .read = read, .start = start};
+  while (read < end) {
+    if (!incoming.is_active) {
+      Header header;
+      if (end - read < sizeof(header)) refuse(peer, Kind::kReceive, "has sent less than a header");
+      copy_out(peer, read, &header, sizeof(header));
+      if (!begin_incoming(peer, header)) break;
+      read += sizeof(header);
+    }
+    const std::uint64_t left = incoming.header.bytes - incoming.num_moved;
+    const std::uint64_t length = std::min(end - read, left);
+    std::byte* to = incoming.transfer ? incoming.transfer->data_ : incoming.aside.data();
+    copy_out(peer, read, to + incoming.num_moved, length);
+    incoming.num_moved += length;
+    read += length;
+    if (length < left) break;
+    read = padded(read);
+    finish_incoming(peer);
+  }
+  return read != start;
+}
+
+// Finds a place for the message at the head of the ring; none where nobody waits for anything of
+// this peer.
+bool PointToPoint::begin_incoming(int peer, const Header& header) {
+  auto transfer = take_receive(peer, header);
+  if (!transfer && std::none_of(receives_.begin(), receives_.end(), [&](const auto& receive) {
+        return receive->peer_ == kAny || receive->peer_ == peer;
+      })) {
+    return false;
+  }
+  Incoming& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
+  // The kernel kills a process for memory that it lacks; what fits the mailbox is not worth a look.
+  if (!transfer && header.bytes > capacity_ &&
+      header.bytes > static_cast<std::uint64_t>(free_memory())) {
+    refuse(peer, Kind::kReceive,
+           join_message("sends ", header.bytes, " bytes with tag ", header.tag,
+                        ", which nobody here has asked for yet and there is no memory to keep"));
+  }
+  std::vector<std::byte> aside(transfer ? 0 : header.bytes);  // throws before anything changes
+  incoming = {.header = header,
+              .transfer = std::move(transfer),
+              .aside = std::move(aside),
+              .is_active = true};
+  return true;
+}
+
+void PointToPoint::finish_incoming(int peer) {
+  Peer& from = peers_[static_cast<std::size_t>(peer)];
+  Incoming message = std::exchange(from.incoming, {});
+  if (message.transfer) {
+    message.transfer->peer_ = peer;
+    finish(*message.transfer);
+  } else if (const auto late = take_receive(peer, message.header)) {
+    deliver(message, peer, *late);
+  } else {
+    from.set_aside.push_back(std::move(message));
+  }
+}
+
+std::shared_ptr<Transfer> PointToPoint::take_receive(int peer, const Header& header) {
+  const auto found = std::find_if(receives_.begin(), receives_.end(), [&](const auto& receive) {
+    return receive->tag_ == header.tag && (receive->peer_ == kAny || receive->peer_ == peer);
+  });
+  if (found == receives_.end()) return nullptr;
+  check_length(**found, peer, header.bytes);
+  auto transfer = std::move(*found);
+  receives_.erase(found);
+  return transfer;
+}
+
+void PointToPoint::deliver(const Incoming& message, int peer, Transfer& transfer) {
+  if (!message.aside.empty()) {
+    std::memcpy(transfer.data_, message.aside.data(), message.aside.size());
+  }
+  transfer.peer_ = peer;
+  finish(transfer);
+}
+
+void PointToPoint::check_length(const Transfer& transfer, int peer, std::size_t bytes) {
+  if (transfer.bytes_ == bytes) return;
+  member_.fail(peer, transfer.call_,
+               join_message("rank ", peer, " sent ", bytes, " bytes with tag ", transfer.tag_,
+                            ", and rank ", member_.rank(), " receives ", transfer.bytes_),
+               "send and receive must have the same length");
+}
+
+void PointToPoint::finish(Transfer& transfer) {
+  member_.end(transfer.call_);
+  end(transfer);
+}
+
+void PointToPoint::end(Transfer& transfer) {
+  if (transfer.then_) due_.push_back(std::move(transfer.then_));
+  transfer.is_done_.store(true, std::memory_order_release);
+}
+
+// Everybody who can bring some transfer of this rank forward.
+std::uint64_t PointToPoint::peers_with_work() const {
+  std::uint64_t peers = 0;
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+    if (!peers_[peer].sends.empty() || peers_[peer].incoming.is_active) {
+      peers |= std::uint64_t{1} << peer;
+    }
+  }
+  for (const auto& receive : receives_) {
+    peers |= receive->peer_ == kAny ? member_.every_rank() & ~(std::uint64_t{1} << member_.rank())
+                                    : std::uint64_t{1} << receive->peer_;
+  }
+  return peers;
+}
+
+void PointToPoint::copy_in(int peer, std::uint64_t at, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  auto* ring = reinterpret_cast<std::byte*>(&member_.mailbox(member_.rank(), peer) + 1);
+  const std::size_t offset = at % capacity_;
+  const std::size_t until_end = std::min(bytes, capacity_ - offset);
+  std::memcpy(ring + offset, from, until_end);
+  std::memcpy(ring, static_cast<const std::byte*>(from) + until_end, bytes - until_end);
+}
+
+void PointToPoint::copy_out(int peer, std::uint64_t at, void* to, std::size_t bytes) {
+  if (bytes == 0) return;
+  const auto* ring = reinterpret_cast<const std::byte*>(&member_.mailbox(peer, member_.rank()) + 1);
+  const std::size_t offset = at % capacity_;
+  const std::size_t until_end = std::min(bytes, capacity_ - offset);
+  std::memcpy(to, ring + offset, until_end);
+  std::memcpy(static_cast<std::byte*>(to) + until_end, ring, bytes - until_end);
+}
+
+void PointToPoint::break_all(const std::exception_ptr& error) {
+  for (Peer& peer : peers_) {
+    for (const auto& transfer : std::exchange(peer.sends, {})) {
+      transfer->error_ = error;
+      end(*transfer);
+    }
+  }
+  break_receives(error);
+}
+
+void PointToPoint::break_receives(const std::exception_ptr& error) {
+  const auto end_with_error = [&](const std::shared_ptr<Transfer>& transfer) {
+    transfer->error_ = error;
+    end(*transfer);
+  };
+  for (Peer& peer : peers_) {
+    if (peer.incoming.transfer) end_with_error(peer.incoming.transfer);
+    peer.incoming = {};
+  }
+  for (const auto& transfer : std::exchange(receives_, {})) end_with_error(transfer);
+}
+
+void PointToPoint::refuse(int peer, Kind kind, const std::string& why) {
+  const Call call{{.kind = kind, .root = static_cast<std::int8_t>(peer)},
+                  std::chrono::steady_clock::now(),
+                  nullptr};
+  member_.fail(peer, call, join_message(member_.name_of_rank(peer), " ", why),
+               "receive a message before it is sent, or in smaller pieces; where its memory is "
+               "damaged, look for a program that writes out of bounds");
+}
+
+}  // namespace trireme::shm

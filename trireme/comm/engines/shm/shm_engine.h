@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shared-memory engine behind the seam of engine.h: for CPU tensors, where all ranks are on one
+// host.
+#pragma once
+
+#include <trireme/comm/adapter/engine_context.h>
+#include <trireme/comm/engines/shm/member.h>
+#include <trireme/comm/monitor/flight_recorder.h>
+
+namespace trireme::comm {
+
+Engine shm_engine();
+
+/// Returns where this rank is in the calls of a group in shared memory. An operation that was
+/// started and has not ended counts as waited for.
+FlightRecorder::Place place_in(const shm::Member& member);
+
+}  // namespace trireme::comm

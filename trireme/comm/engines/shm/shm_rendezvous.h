@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of a group exchange before they share memory, and how they come to share it.
+#pragma once
+
+#include <trireme/comm/engines/shm/member.h>
+#include <trireme/comm/engines/shm/segment.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trireme::shm {
+
+/// How ranks that do not share memory yet exchange short texts; a c10d::Store, in Trireme.
+class RendezvousStore {
+ public:
+  virtual ~RendezvousStore() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  /// Blocks until the value is there; throws after a deadline of its own.
+  virtual std::string get(const std::string& key) = 0;
+  /// Returns at once whether the value is there.
+  virtual bool has(const std::string& key) = 0;
+};
+
+/// One rank's part of a rendezvous: questions that every rank answers, one after the other. A rank
+/// that does not answer in time is named on all others, also on those that wait for somebody who
+/// waits for it. Not thread-safe.
+class Rendezvous {
+ public:
+  /// Keeps references to both.
+  Rendezvous(RendezvousStore& store, int rank, int size, const Options& options)
+      : store_(store), rank_(rank), size_(size), options_(options) {}
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  /// Answers for this rank.
+  void answer(const std::string& question, const std::string& text);
+  /// Returns the answers of all ranks, by rank. Throws CommError that names those who gave none.
+  std::vector<std::string> gather_answers(const std::string& question);
+  std::vector<std::string> exchange_answers(const std::string& question, const std::string& text) {
+    answer(question, text);
+    return gather_answers(question);
+  }
+
+  /// Tells all ranks something; for rank 0.
+  void announce(const std::string& key, const std::string& text);
+  /// Returns what rank 0 announces. Throws like `gather_answers`.
+  std::string announced(const std::string& key);
+
+ private:
+  std::string get(const std::string& key, int from);
+  std::vector<int> behind(int from);
+
+  RendezvousStore& store_;
+  int rank_;
+  int size_;
+  const Options& options_;
+  std::vector<std::string> questions_;  // that this rank has answered
+};
+
+/// Whether the cores that the ranks may use, all together, are fewer than the ranks. Collective.
+bool have_more_ranks_than_cores(Rendezvous& call);
+
+/// Returns memory of that many bytes which all ranks have mapped, made by rank 0; opened by name
+/// where descriptors of another process cannot be opened. Collective; throws ConfigError on all
+/// ranks with the reasons.
+Segment share_memory(Rendezvous& call, std::size_t bytes);
+
+/// Opens what another rank of the group made; throws ConfigError where it has another size.
+Segment open_memory(const std::string& address, std::size_t bytes);
+
+}  // namespace trireme::shm

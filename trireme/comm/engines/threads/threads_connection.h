@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine between threads of one process as an EngineConnection: one rank's place in a
+// GroupState.
+#pragma once
+
+#include <trireme/comm/adapter/engine_connection.h>
+#include <trireme/comm/engines/threads/group_state.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace trireme::comm {
+
+/// Strided tensors of any dtype on any device; each rank may have another one. Messages meet by
+/// sender, receiver and tag, the oldest first, any number outstanding; collectives by their number.
+/// No call waits for another rank, or for a device: the rank that completes an operation gives the
+/// copies to streams, and `wait` of each rank's work lets its current stream follow them. Errors
+/// are CommError by `wait`, and UsageError.
+class ThreadsConnection final : public EngineConnection {
+ public:
+  ThreadsConnection(std::shared_ptr<threads::GroupState> state, int rank, int size);
+  ~ThreadsConnection() override;
+
+  TensorForm form() const override { return TensorForm::kAny; }
+  void check(const Operation& operation) const override;
+  WorkPtr submit(Operation operation) override;
+  void abort(const std::string& reason) override { state_->abort(rank(), reason); }
+
+ private:
+  const std::shared_ptr<threads::GroupState> state_;
+};
+
+}  // namespace trireme::comm

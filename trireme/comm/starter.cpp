@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/comm/starter.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/adapter/c10d_call.h>
+#include <trireme/comm/adapter/engine_connection.h>
+#include <trireme/comm/collective_checks.h>
+#include <trireme/comm/monitor/failure_report.h>
+#include <trireme/comm/monitor/flight_recorder.h>
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace trireme::comm {
+namespace {
+
+std::string first_line(const char* text) { return std::string(text, std::strcspn(text, "\n")); }
+
+// How to go on where that rank is to blame.
+std::string hint_about(RankStatus fate, const Group& group) {
+  const std::string deadline = join_message(static_cast<double>(group.timeout().count()) / 1000,
+                                            " s (TRIREME_TIMEOUT, in seconds)");
+  switch (fate) {
+    case RankStatus::kEnded:
+      return "its own log or exit status says why: a signal, an exception, an early return. Where "
+             "its data ended first, give all ranks equally many batches (Remainder::kWrap or "
+             "kDrop), or let those that are done call join()";
+    case RankStatus::kStopped:
+      return "let it go on (kill -CONT), or end the run";
+    case RankStatus::kSilent:
+      return "look at that process and its host";
+    case RankStatus::kIdle:
+      return "a debugger attached to that process shows what it waits for";
+    case RankStatus::kComputes:
+      return "a rank that computes for long needs a longer deadline than " + deadline;
+    case RankStatus::kWaits:
+      return "every rank of a group must make the same calls in the same order";
+    default:
+      return "another rank ended, made another call, or did not make this one within " + deadline +
+             "; its own log says why";
+  }
+}
+
+struct Failed {
+  const char* operation;
+  std::uint64_t number;
+  FlightRecorder::Serial serial;
+  int peer;
+  std::chrono::steady_clock::time_point started;
+};
+
+[[noreturn]] void fail(const Group& group, const Failed& failed, const std::string& cause) {
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - failed.started;
+  const std::string place =
+      join_message(failed.operation, ", number ", failed.number, ", of group '", group.name(),
+                   "' on rank ", group.rank(), " of ", group.size(), " (engine ", group.engine(),
+                   ") failed after ", elapsed.count(), " s: ");
+  const FailureReport report =
+      group.report_failure(place + cause, failed.peer < 0 ? failed.number : 0);
+  group.recorder().stop_waiting(failed.serial);  // until now the others were asked
+  const std::string blamed =
+      report.culprit < 0 ? std::string() : report.what + ". The engine says: ";
+  // Only one rank reports them; otherwise every rank would print the same lines.
+  const std::string lines =
+      report.teller < 0 || report.teller == group.rank()
+          ? "\nwhat each rank did last:" + report.lines
+          : join_message("; rank ", report.teller, " of the group says what each rank did last");
+  throw CommError(join_message(place, blamed, cause, lines),
+                  hint_about(report.fate, group) + ". The group cannot be used any more",
+                  {.rank = group.rank(),
+                   .peer = report.culprit,
+                   .operation = failed.operation,
+                   .sequence = failed.number,
+                   .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed)});
+}
+
+// Without its hint: ours says what to do.
+std::string message_without_hint(const Error& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find("\n  hint: "));
+}
+
+}  // namespace
+
+struct Work::Pending {
+  c10::intrusive_ptr<c10d::Work> work;
+  Group group;
+  // What follows is for engines that keep no records themselves.
+  bool is_recorded = false;
+  Failed context = {};
+  std::vector<at::Tensor> keep_alive = {};
+};
+
+Work::Work() = default;
+Work::Work(Work&&) noexcept = default;
+Work& Work::operator=(Work&&) noexcept = default;
+Work::~Work() = default;
+
+void Work::wait() {
+  if (!pending_) return;
+  const std::unique_ptr<Pending> pending = std::move(pending_);
+  if (!pending->is_recorded) {
+    pending->work->wait();
+    return;
+  }
+  const Group& group = pending->group;
+  const FlightRecorder::Serial serial = pending->context.serial;
+  group.recorder().wait(serial);
+  try {
+    pending->work->wait(group.timeout());
+    group.recorder().end(serial);
+  } catch (const CommError& error) {  // of an engine of ours
+    // Threads of one process are named by their engine; of others it knows no more than which part
+    // of the hierarchy did not come.
+    if (group.is_watched()) fail(group, pending->context, message_without_hint(error));
+    group.dump(error.what());
+    throw;
+  } catch (const Error& error) {
+    group.recorder().stop_waiting(serial);
+    group.dump(error.what());
+    throw;
+  } catch (const std::exception& cause) {
+    fail(group, pending->context, first_line(cause.what()));
+  }
+}
+
+bool Work::is_completed() const { return !pending_ || pending_->work->isCompleted(); }
+
+namespace {
+
+// The tensor that says what is sent, the same on all ranks; undefined for a barrier.
+const at::Tensor& shown(const Operation& operation) {
+  const bool shows_input =
+      operation.kind == OperationKind::kGather || operation.kind == OperationKind::kSend;
+  return shows_input ? operation.input.whole() : operation.output.whole();
+}
+
+// Throws UsageError for what the engine cannot carry.
+void check_for(EngineConnection& engine, const Group& group, const Operation& operation) {
+  if (engine.form() != TensorForm::kAny) {
+    for (const at::Tensor* tensor : {&operation.output.whole(), &operation.input.whole()}) {
+      if (tensor->defined() && !tensor->device().is_cpu()) {
+        refuse_device(*tensor, name_of(operation.kind), group);
+      }
+    }
+  }
+  engine.check(operation);
+}
+
+}  // namespace
+
+void Starter::run(const Group& group, Operation&& operation) {
+  EngineConnection* const engine = group.connection();
+  if (engine != nullptr && engine->keeps_records()) {
+    check_for(*engine, group, operation);
+    if (engine->try_run(operation)) return;
+  }
+  start(group, std::move(operation)).wait();
+}
+
+Work Starter::start(const Group& group, Operation&& operation) {
+  Work work;
+  EngineConnection* const engine = group.connection();
+  if (engine != nullptr) check_for(*engine, group, operation);
+  if (engine != nullptr && engine->keeps_records()) {
+    work.pending_ = std::make_unique<Work::Pending>(
+        Work::Pending{.work = engine->submit(std::move(operation)), .group = group});
+    return work;
+  }
+  const bool is_to_one = is_message(operation.kind);
+  const char* const name = name_of(operation.kind);
+  const int peer = is_to_one ? operation.peer : -1;
+  operation.number = is_to_one ? 0 : group.next_sequence_number();
+  const std::uint64_t number = is_to_one ? group.next_message_number() : operation.number;
+  const at::Tensor& tensor = shown(operation);
+  const FlightRecorder::Serial serial = group.recorder().begin(
+      {.number = number,
+       .name = name,
+       .type = tensor.defined() ? c10::toString(tensor.scalar_type()) : std::string_view(),
+       .count = tensor.defined() ? tensor.numel() : 0,
+       .label = operation.label,
+       .peer = peer});
+  try {
+    work.pending_ = std::make_unique<Work::Pending>(
+        Work::Pending{.group = group,
+                      .is_recorded = true,
+                      .context = {name, number, serial, peer, std::chrono::steady_clock::now()},
+                      .keep_alive = {operation.output.whole(), operation.input.whole()}});
+    operation.timeout = group.timeout();
+    work.pending_->work = engine != nullptr ? engine->submit(std::move(operation))
+                                            : start_on(*group.backend(), operation);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& cause) {
+    const std::string message =
+        join_message("engine ", group.engine(), " cannot start ", name, " (number ", number,
+                     " of group '", group.name(), "'): ", first_line(cause.what()));
+    group.dump(message);
+    throw CommError(message,
+                    "it may not know the dtype or the device of the tensor; if its connection is "
+                    "broken, another rank ended before");
+  }
+  return work;
+}
+
+}  // namespace trireme::comm
