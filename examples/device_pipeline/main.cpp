@@ -4,7 +4,7 @@
 // network knows of no device, and into how many parts a batch is split is found by measuring.
 #include <models/resnet.h>
 #include <trireme/base/exception_text.h>
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
+#include <trireme/parallel/step/device_pipeline.h>
 
 #include <CLI/CLI.hpp>
 #include <torch/torch.h>

@@ -5,8 +5,8 @@
 #include <trireme/parallel/gradient_reducer.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/local_sgd.h>
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/device_pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 #include <trireme/tensor/operator_strategy.h>
 
 namespace trireme {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/comm/group.h>
-#include <trireme/parallel/module_ref.h>
+#include <trireme/parallel/module/module_ref.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <trireme/comm/group.h>
-#include <trireme/parallel/module_ref.h>
+#include <trireme/parallel/module/module_ref.h>
 
 #include <ATen/core/Tensor.h>
 

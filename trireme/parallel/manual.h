@@ -4,9 +4,9 @@
 #pragma once
 
 #include <trireme/comm/group.h>
-#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/parallel/tensor/module_layouts.h>
+#include <trireme/parallel/tensor_parallel/module_layouts.h>
 #include <trireme/plan/plan.h>
 
 #include <map>

@@ -3,17 +3,17 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/shm/communicator.h>
-#include <trireme/parallel/agreement.h>
-#include <trireme/parallel/data/buffer_broadcast.h>
-#include <trireme/parallel/data/comm_hooks/half_precision.h>
-#include <trireme/parallel/data/reducer.h>
-#include <trireme/parallel/data/sync_batch_norm.h>
+#include <trireme/parallel/buckets/buffer_broadcast.h>
+#include <trireme/parallel/gradients/comm_hooks/half_precision.h>
+#include <trireme/parallel/gradients/reducer.h>
+#include <trireme/parallel/gradients/sync_batch_norm.h>
+#include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/manual.h>
-#include <trireme/parallel/named_tensors.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
-#include <trireme/parallel/sharded/tensor_access.h>
-#include <trireme/parallel/tensor/local_memory.h>
-#include <trireme/parallel/tensor/plan_meshes.h>
+#include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/module/local_memory.h>
+#include <trireme/parallel/module/named_tensors.h>
+#include <trireme/parallel/tensor_parallel/plan_meshes.h>
+#include <trireme/parallel/zero/tensor_access.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <torch/csrc/autograd/variable.h>

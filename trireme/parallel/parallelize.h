@@ -5,8 +5,8 @@
 #include <trireme/comm/group.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/data/comm_hook.h>
-#include <trireme/parallel/module_ref.h>
+#include <trireme/parallel/gradients/comm_hook.h>
+#include <trireme/parallel/module/module_ref.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>

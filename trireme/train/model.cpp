@@ -5,8 +5,8 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/data_loader.h>
-#include <trireme/parallel/data/buffer_broadcast.h>
-#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/buckets/buffer_broadcast.h>
+#include <trireme/parallel/module/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/detail/model_impl.h>
 

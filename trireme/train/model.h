@@ -7,7 +7,7 @@
 #include <trireme/comm/group.h>
 #include <trireme/data/batch.h>
 #include <trireme/optim/loss_scale.h>
-#include <trireme/parallel/module_ref.h>
+#include <trireme/parallel/module/module_ref.h>
 #include <trireme/plan/plan.h>
 #include <trireme/train/callback.h>
 #include <trireme/train/history.h>

@@ -4,7 +4,7 @@
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/data/data_loader.h>
-#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/module/agreement.h>
 #include <trireme/train/detail/model_impl.h>
 
 #include <c10/util/ScopeExit.h>

@@ -8,11 +8,11 @@
 #include <trireme/checkpoint/reader.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/data/data_loader.h>
-#include <trireme/parallel/data/buffer_broadcast.h>
+#include <trireme/parallel/buckets/buffer_broadcast.h>
+#include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/manual.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/module/local_memory.h>
 #include <trireme/parallel/sharded_state.h>
-#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/detail/model_impl.h>
 

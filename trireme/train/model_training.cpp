@@ -6,7 +6,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/module/agreement.h>
 #include <trireme/train/detail/model_impl.h>
 
 #include <torch/torch.h>

@@ -6,8 +6,8 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/device_pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 #include <trireme/schedule/pictures/trace.h>
 
 #include <CLI/CLI.hpp>

@@ -7,7 +7,7 @@
 // network, and what a rank learns of the failure.
 #include <trireme/base/error.h>
 #include <trireme/comm/world.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 #include <trireme/plan/plan.h>
 
 #include <torch/torch.h>

@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
+#include <trireme/parallel/step/device_pipeline.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/schedule_text.h>
 

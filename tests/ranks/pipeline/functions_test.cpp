@@ -2,7 +2,7 @@
 // One module trained by several functions, each with its loss and optimizer, over the stages of one
 // pipeline; and what is refused where two pipelines would train it.
 #include <trireme/base/error.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

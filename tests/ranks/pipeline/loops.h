@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/parity.h>

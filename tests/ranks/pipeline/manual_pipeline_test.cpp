@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules that cannot be recorded are stages by hand: the program of docs/guide/pipeline.md.
 #include <trireme/parallel/pipeline/executor.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 #include <trireme/schedule/generators/generators.h>
 
 #include <gmock/gmock.h>

@@ -2,7 +2,7 @@
 // Models as they are published, small and in single precision, over two stages: the bits of one
 // process. Vision transformer, U-Net, translation with LSTMs and attention, mixture of experts,
 // Siamese network, rotary embeddings as complex buffers, LibTorch's own transformer.
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/pipeline/loops.h>

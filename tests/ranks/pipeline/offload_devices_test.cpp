@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages on fake accelerators whose activations are in host memory for a while: the bits of
 // stages that keep them, no use of memory that a copy still needs, and the memory that is said.
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
+#include <trireme/parallel/step/device_pipeline.h>
 #include <trireme/schedule/verifier/memory.h>
 
 #include <gmock/gmock.h>

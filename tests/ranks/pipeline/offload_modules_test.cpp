@@ -5,14 +5,14 @@
 // that it can be compared there; Pipeline, which would win nothing by it, refuses.
 #include <trireme/base/error.h>
 #include <trireme/mesh/device_mesh.h>
+#include <trireme/parallel/distribute_module.h>
+#include <trireme/parallel/module/local_memory.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/executor.h>
 #include <trireme/parallel/pipeline/offload/saved_activations.h>
-#include <trireme/parallel/pipeline/pipeline.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 #include <trireme/parallel/recompute/effects.h>
-#include <trireme/parallel/tensor/distribute_module.h>
-#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/step/pipeline.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/verifier/memory.h>
 

@@ -3,8 +3,8 @@
 // one process, or an error before anything runs.
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/pipeline/measured_times.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/measured_times.h>
+#include <trireme/parallel/step/pipeline.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>

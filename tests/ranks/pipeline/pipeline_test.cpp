@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unmodified modules trained in stages: every bit as one process with the same micro-batches.
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 
 #include <trireme/base/error.h>
 #include <trireme/graph/mark.h>

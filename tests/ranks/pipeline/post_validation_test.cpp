@@ -3,7 +3,7 @@
 #include <trireme/optim/post_validation.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/state_dict.h>
 
 #include <gmock/gmock.h>

@@ -2,8 +2,8 @@
 // Training loops over pipelines whose stages are shared by ranks along a tensor axis.
 #pragma once
 
-#include <trireme/parallel/pipeline/pipeline.h>
-#include <trireme/parallel/tensor/distribute_module.h>
+#include <trireme/parallel/distribute_module.h>
+#include <trireme/parallel/step/pipeline.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 // for any other mesh.
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state_dict.h>
 #include <trireme/tensor/distributed_tensor.h>

@@ -3,9 +3,9 @@
 // does, and where sums are the same ones, the bits of tensor parallelism alone.
 #include <trireme/base/error.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/data/divide.h>
-#include <trireme/parallel/tensor/distribute_module.h>
-#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/buckets/divide.h>
+#include <trireme/parallel/distribute_module.h>
+#include <trireme/parallel/module/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>

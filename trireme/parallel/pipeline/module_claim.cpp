@@ -2,8 +2,8 @@
 #include <trireme/parallel/pipeline/module_claim.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
-#include <trireme/parallel/sharded/tensor_access.h>
+#include <trireme/parallel/init/deferred_scope.h>
+#include <trireme/parallel/zero/tensor_access.h>
 
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>

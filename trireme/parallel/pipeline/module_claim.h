@@ -2,7 +2,7 @@
 // That a module has one Pipeline at a time, and that nobody reads what other ranks have trained.
 #pragma once
 
-#include <trireme/parallel/named_tensors.h>
+#include <trireme/parallel/module/named_tensors.h>
 
 #include <ATen/core/Tensor.h>
 

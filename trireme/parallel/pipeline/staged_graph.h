@@ -4,7 +4,7 @@
 
 #include <trireme/graph/capture.h>
 #include <trireme/graph/replay.h>
-#include <trireme/parallel/pipeline/pipeline_program.h>
+#include <trireme/parallel/pipeline/program/pipeline_program.h>
 #include <trireme/parallel/recompute/plan_recomputation.h>
 #include <trireme/plan/plan.h>
 

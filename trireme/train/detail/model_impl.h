@@ -11,7 +11,7 @@
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/step/pipeline.h>
 #include <trireme/train/detail/callback_calls.h>
 #include <trireme/train/detail/determinism.h>
 #include <trireme/train/metric_accumulator.h>

@@ -8,7 +8,7 @@
 #include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/threads/streams.h>
 #include <trireme/comm/threads/threads.h>
-#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/module/agreement.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>

@@ -4,8 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/data/divide.h>
-#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/buckets/divide.h>
+#include <trireme/parallel/module/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>

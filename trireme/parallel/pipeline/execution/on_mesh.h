@@ -4,8 +4,8 @@
 #pragma once
 
 #include <trireme/mesh/device_mesh.h>
-#include <trireme/parallel/agreement.h>
-#include <trireme/parallel/pipeline/pipeline_program.h>
+#include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/pipeline/program/pipeline_program.h>
 #include <trireme/plan/plan.h>
 
 #include <vector>

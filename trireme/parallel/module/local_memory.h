@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this rank holds of parameters and gradients, plain or distributed, for code that moves their
+// memory between ranks: along the data axis only plain tensors travel.
+#pragma once
+
+#include <trireme/parallel/module/agreement.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace trireme::detail {
+
+/// This rank's part of a distributed tensor, sharing memory, without a copy or a node of autograd;
+/// a plain tensor itself.
+at::Tensor memory_of(const at::Tensor& tensor);
+
+/// The same names with the memory in place of the tensors.
+std::vector<NamedTensor> memories_of(const std::vector<NamedTensor>& tensors);
+
+/// `memory` as a gradient or a state of `parameter`, whose part on this rank has its shape: with
+/// the layout of a distributed one, or itself. Shares the memory.
+at::Tensor as_like(const at::Tensor& parameter, const at::Tensor& memory);
+
+/// This rank's memory of a gradient or a state of `parameter`, in the parameter's layout: a plain
+/// one, which every rank has whole, is cut, and one of another layout redistributed (collective).
+at::Tensor memory_like(const at::Tensor& parameter, const at::Tensor& tensor);
+
+/// Brings the gradient of a distributed parameter to the parameter's layout, if it has another: a
+/// sum that is still to be made, say. Collective then, blocking, over the parameter's mesh.
+void redistribute_gradient(const at::Tensor& parameter);
+
+}  // namespace trireme::detail
