@@ -60,8 +60,7 @@
 #include <trireme/parallel/recompute.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state_dict.h>
-#include <trireme/parallel/step/device_pipeline.h>
-#include <trireme/parallel/step/pipeline.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/search.h>

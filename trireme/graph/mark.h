@@ -9,8 +9,8 @@
 namespace trireme {
 
 /// Gives `tensor` back, the same one, and names the place in forward at which it is called. Where
-/// forward is captured (graph::capture, Pipeline), what runs afterwards can be given to a stage by
-/// this name as if it were a module's path, and tables and pictures show it:
+/// forward is captured (graph::capture, TrainingStep), what runs afterwards can be given to a stage
+/// by this name as if it were a module's path, and tables and pictures show it:
 ///
 ///     at::Tensor forward(at::Tensor x) {
 ///       x = torch::relu(torch::linear(x, weight1));

@@ -109,7 +109,7 @@ void check_is_of(const Schedule& schedule, const StepReport& report) {
   if (has_edges && is_same) return;
   throw UsageError(join_message("a report is not of steps of the schedule '", schedule.name,
                                 "' that was given with it"),
-                   "give Pipeline::schedule() as it was at those steps");
+                   "give TrainingStep::schedule() as it was at those steps");
 }
 
 }  // namespace

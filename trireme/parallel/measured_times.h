@@ -17,7 +17,7 @@ namespace trireme::pipeline {
 /// schedule::search together with StepReport::stage_bytes.
 ///
 /// Throws UsageError for no reports, and for those of steps of another schedule.
-/// @param schedule that the steps had (Pipeline::schedule), with its messages.
+/// @param schedule that the steps had (TrainingStep::schedule), with its messages.
 schedule::Times measured_times(const schedule::Schedule& schedule,
                                const std::vector<StepReport>& reports);
 

@@ -14,6 +14,7 @@
 #include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/tensor_parallel/plan_meshes.h>
 #include <trireme/parallel/zero/tensor_access.h>
+#include <trireme/plan/check_plan.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <torch/csrc/autograd/variable.h>
@@ -51,10 +52,10 @@ struct Parallelized::Impl {
   void check_backward_is_own(const char* called) const {
     if (uses == nullptr) return;
     throw UsageError(join_message(called,
-                                  " was called on the Parallelized of a pipeline, which "
+                                  " was called on the Parallelized of a training step, which "
                                   "runs backward by itself, stage by stage"),
-                     "use what the Pipeline has: sharing() and step(); or parallelize a module "
-                     "without an axis pipe");
+                     "use what the TrainingStep has: sharing() and step(); or parallelize a "
+                     "module without an axis pipe");
   }
 
   // Throws UsageError where forward needs other ranks along data.
@@ -108,7 +109,7 @@ const DeviceMesh& Parallelized::mesh() const noexcept { return impl_->mesh; }
 
 DataPart data_part(const Plan& plan, const comm::Group& group) {
   comm::check_given(group, "data_part");
-  validate(plan, group.size());
+  check_plan(plan, {.ranks = group.size()});
   std::int64_t behind = 1;  // ranks in the axes that vary faster
   if (plan.mesh.empty()) return {.index = group.rank(), .count = group.size()};
   for (auto axis = plan.mesh.rbegin(); axis != plan.mesh.rend(); ++axis) {
@@ -427,31 +428,12 @@ Contents contents_of(torch::nn::Module& module) {
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                          const comm::Group& group, const DeviceMesh& mesh = {}) {
   comm::check_given(group, "parallelize");
-  validate(plan, group.size());
+  check_plan(plan, {.ranks = group.size(), .entry = PlanEntry::kParallelize});
   auto impl = std::make_unique<Parallelized::Impl>();
   impl->plan = plan;
   impl->group = group;
   impl->owned = contents.owned;
   impl->parameters = contents.parameters;
-  if (const int ranks = data_ranks(plan, group.size()); !plan.data_parallel && ranks > 1) {
-    throw UsageError(join_message("the plan is not data parallel, but has ", ranks, " ranks",
-                                  shares_work(plan) ? " along data" : ""),
-                     "set data_parallel, or train with a group of one");
-  }
-  if (stage_ranks(plan) > 1 || !plan.stages.empty()) {
-    throw UsageError(join_message("the plan has ", stage_ranks(plan), " ranks along pipe and ",
-                                  plan.stages.size(), " modules that begin stages"),
-                     "give it to a trireme::Pipeline, which runs modules stage by stage");
-  }
-  if (!plan.recompute.empty() || plan.activation_bytes > 0) {
-    throw UsageError("the plan has things computed again in backward",
-                     "give it to a trireme::Pipeline, of one stage or more, or call "
-                     "trireme::recompute in forward");
-  }
-  if (plan.offload_activations) {
-    throw UsageError("the plan has activations offloaded between forward and backward",
-                     "give it to a trireme::DevicePipeline, with several micro-batches");
-  }
   check_names(plan, contents.parameters);
   detail::check_same_text("plan", to_string(plan), group);
   mark_sparse(plan, contents.parameters);
@@ -565,13 +547,13 @@ namespace detail {
 Parallelized parallelize_manual(torch::nn::Module& module,
                                 std::shared_ptr<const std::map<std::string, StageUse>> uses,
                                 const Plan& plan, const comm::Group& group, const comm::Group& data,
-                                const ModuleLayouts& layouts) {
+                                const DeviceMesh& mesh, const PlaceTensors& place) {
   const auto is_own = [&all = *uses](const NamedTensor& item) { return all.at(item.name).is_own; };
   auto impl = std::make_unique<Parallelized::Impl>();
   impl->plan = plan;
   impl->group = group;
   impl->data_group = data;
-  impl->mesh = layouts.mesh();
+  impl->mesh = mesh;
   impl->uses = std::move(uses);
   impl->parameters = named_tensors(module.named_parameters());
   trireme::mark_sparse(module, impl->parameters);
@@ -589,7 +571,7 @@ Parallelized parallelize_manual(torch::nn::Module& module,
   }
   std::vector<at::Tensor> tensors;
   for (const NamedTensor& item : all) tensors.push_back(item.tensor);
-  layouts.distribute(tensors);
+  place(tensors);
   std::vector<NamedTensor> trained;
   std::ranges::copy_if(impl->parameters, std::back_inserter(trained), [&](const NamedTensor& item) {
     return is_own(item) && item.tensor.requires_grad();
@@ -599,6 +581,7 @@ Parallelized parallelize_manual(torch::nn::Module& module,
     if (data.size() == 1 || trained.empty()) return;
     impl->reducer.emplace(trained, std::vector<at::Tensor>(), plan, data, std::function<void()>(),
                           GradientsCome::kByHand);
+    impl->reducer->register_comm_hook(comm_hook_for(plan.wire));
     check_drawn(impl->shards(), data);
   });
   return Parallelized(std::move(impl));

@@ -40,7 +40,7 @@ struct Plan {
   /// their paths, `{"layer3", 1}`, and places within their code by the names of marks
   /// (graph/mark.h). What runs before the module or mark, and is not in another that is named, is
   /// in the stage before. Several may have one stage; stage 0 need not be named. Empty: stages of
-  /// about the same cost, as many as `chunks` asks for. Needs a Pipeline.
+  /// about the same cost, as many as `chunks` asks for. Needs a TrainingStep.
   std::vector<std::pair<std::string, int>> stages{};
 
   /// In which order ranks work on stages and micro-batches: one of schedule::kKinds, or a schedule
@@ -55,27 +55,29 @@ struct Plan {
   /// What is computed again in backward instead of being kept for it: modules by patterns of their
   /// paths, as in `layouts`, and operators by patterns with `::`, `aten::gelu`. The outermost
   /// modules that fit a pattern are run again one by one; `{"blocks.*", "blocks.*.attention"}` runs
-  /// the attention again within a block that is run again. Needs a Pipeline, of one stage or more.
+  /// the attention again within a block that is run again. Needs a TrainingStep, of one stage or
+  /// more.
   std::vector<std::string> recompute{};
 
   /// How much a rank may keep for backward, in bytes; what has to be computed again for that is
   /// chosen so that the fewest floating-point operations are. 0: as much as there is. Not together
-  /// with `recompute`; needs a Pipeline.
+  /// with `recompute`; needs a TrainingStep.
   std::int64_t activation_bytes = 0;
 
   /// What a rank keeps for the backward of a micro-batch is moved to host memory where that
   /// backward is several forwards or backwards away, and comes back before it: the copies go on
-  /// beside computation. `activation_bytes` then counts what is on the device. Needs a pipeline
-  /// whose stages are on accelerators (DevicePipeline).
+  /// beside computation. `activation_bytes` then counts what is on the device. Needs a
+  /// TrainingStep whose stages are on accelerators.
   bool offload_activations = false;
 
   /// Every rank holds all parameters and trains on its own part of the data; gradients are
   /// averaged.
   bool data_parallel = true;
 
-  /// Backward passes that make up one step. Their gradients are summed and divided once, by
-  /// micro-batches times ranks; ranks exchange them during the last pass. 0, for DevicePipeline
-  /// alone: as many as it measures to be fastest.
+  /// The micro-batches that make up a step: their gradients are summed, exchanged during the last
+  /// of them, and divided once, by micro-batches times ranks. After parallelize each is one call of
+  /// backward(); a TrainingStep cuts its batch into as many; of a Model each is one batch of its
+  /// data. 0, for a TrainingStep over devices of one process: as many as it measures to be fastest.
   std::int64_t micro_batches = 1;
 
   /// Gradients travel in buckets of about this many bytes: large enough for the engine's best rate,
@@ -175,9 +177,5 @@ bool shares_work(const Plan& plan);
 
 /// Returns the plan as a table, one line a setting.
 std::string to_string(const Plan& plan);
-
-/// Throws UsageError naming the field, its value and what was expected where the plan cannot be
-/// carried out over that many ranks, and as own_schedule and schedule::verify of that one.
-void validate(const Plan& plan, int ranks);
 
 }  // namespace trireme

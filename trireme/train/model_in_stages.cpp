@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose plan has stages: what goes through trireme::Pipeline. Each batch that the data
+// A model whose plan has stages: what goes through trireme::TrainingStep. Each batch that the data
 // gives is a micro-batch, as it is without stages, so that the sums are the same.
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
@@ -41,7 +41,7 @@ bool has_memory(const torch::nn::Module& module) {
 }
 
 // Of what this rank's stages use: those of the first rank along data.
-void broadcast_buffers(const torch::nn::Module& module, const Pipeline& pipeline) {
+void broadcast_buffers(const torch::nn::Module& module, const TrainingStep& pipeline) {
   for (const auto& item : module.named_buffers()) {
     if (!item.value().defined() || detail::is_deferred(item.value())) continue;
     if (!detail::use_of(pipeline.parallelized(), item.key()).is_own) continue;
@@ -87,10 +87,10 @@ std::optional<Parallelized> Model::Impl::make_whole() const {
   return parallelize(*module, plan, options.group);
 }
 
-std::optional<Pipeline> Model::Impl::make_stages() {
+std::optional<TrainingStep> Model::Impl::make_stages() {
   if (in_whole) return std::nullopt;
   stages.fits_whole = has_memory(*module);
-  Pipeline pipeline(
+  TrainingStep pipeline(
       *module, [this](const std::vector<at::Tensor>& inputs) { return results_of(inputs); },
       options.plan, options.group);
   if (options.deterministic) pipeline.set_seed(*options.deterministic);

@@ -55,6 +55,21 @@ TEST_P(ShardedPipelineOf, HasTheBitsOfAPlainLoop) {
   }
 }
 
+// Each rank along data is a process of two devices.
+TEST_P(ShardedPipelineOf, HasTheBitsOfAPlainLoopOverDevicesOfProcesses) {
+  Arranged arranged{.pipe = 2,
+                    .data = 2,
+                    .micro_batches = 3,
+                    .schedule = "zb-h1",
+                    .optimizer = "adamw",
+                    .rows = 5,
+                    .on_devices = true};
+  const Outcome expected = test::alone(GetParam(), arranged);
+  for (arranged.zero_level = 0; arranged.zero_level <= 2; ++arranged.zero_level) {
+    test::expect_bits_of(expected, GetParam(), arranged);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Networks, ShardedPipelineOf, ::testing::ValuesIn(test::network_cases()),
                          [](const auto& param_info) { return param_info.param.name; });
 
@@ -110,8 +125,8 @@ Kept kept(int zero_level, std::int64_t gathered_buckets) {
   Kept all;
   run_ranks(4, [&](const comm::Group& group) {
     Stacked stacked;
-    Pipeline pipeline(*stacked.net, stacked.forward, stacked.plan(zero_level, gathered_buckets),
-                      group);
+    TrainingStep pipeline(*stacked.net, stacked.forward, stacked.plan(zero_level, gathered_buckets),
+                          group);
     torch::optim::SGD optimizer(stacked.net->parameters(),
                                 torch::optim::SGDOptions(0.1).momentum(0.9));
     pipeline.shard(optimizer);
@@ -192,7 +207,7 @@ TEST(ShardedPipeline, ReducesAStageAsSoonAsItIsComplete) {
                    {network.modules[1], 1},
                    {network.modules[2], 2},
                    {network.modules[3], 3}};
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     EXPECT_TRUE(pipeline.step(network.batch(4, 0), {.report = true}).report.has_value());
     const auto& actions = schedule::item(pipeline.schedule().ranks, pipeline.stage_group().rank());
     const auto reduced = std::ranges::find(actions, ActionKind::kReduce, &schedule::Action::kind);
@@ -215,7 +230,7 @@ TEST(ShardedPipeline, ClipsByTheNormOfAllStagesAndParts) {
       const Network network = test::language_model(0, /*tied=*/true);
       Arranged arranged = whole;
       arranged.zero_level = zero_level;
-      Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+      TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
       torch::optim::SGD optimizer(network.module->parameters(), 0.1);
       pipeline.shard(optimizer);
       const Sharing sharing = pipeline.sharing();
@@ -248,7 +263,7 @@ TEST(ShardedPipeline, AddsToGradientsOfWhatIsNotCut) {
     const Network plain = test::skipping_net();
     Plan plan = plan_of({.pipe = 1, .data = 2}, network);
     plan.zero_level_of = {{"first", 2}};
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
     pipeline.shard(optimizer);
     for (const std::int64_t step : {0, 1}) {
@@ -273,7 +288,7 @@ TEST(ShardedPipeline, GivesOptimizersBack) {
     torch::optim::AdamW optimizer(network.module->parameters(), 0.01);
     {
       const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 2};
-      Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+      TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
       pipeline.shard(optimizer);
       static_cast<void>(pipeline.step(network.batch(4, 0)));
       optimizer.step();
@@ -305,7 +320,7 @@ TEST(ShardedPipeline, TakesSeveralOptimizers) {
     torch::optim::SGD of_first(net->first->parameters(), 0.1);
     torch::optim::SGD of_rest(rest, 0.1);
     const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 1};
-    Pipeline pipeline(*net, network.forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*net, network.forward, plan_of(arranged, network), group);
     pipeline.shard(of_first);
     pipeline.prepare(network.batch(4, 0));
     pipeline.shard(of_rest);  // before and after stages are known
@@ -334,30 +349,30 @@ std::string error_of(const std::function<void(const Network&, const comm::Group&
 TEST(ShardedPipeline, RefusesOptimizersThatItCannotCut) {
   const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 1};
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 torch::optim::LBFGS optimizer(network.module->parameters());
                 pipeline.shard(optimizer);
               }),
               HasSubstr("LBFGS"));
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 torch::optim::SGD optimizer(test::skipping_net().module->parameters(), 0.1);
                 pipeline.shard(optimizer);
               }),
               HasSubstr("none of the module's parameters"));
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 pipeline.prepare(network.batch(4, 0));  // which makes no difference
                 torch::optim::SGD optimizer(test::skipping_net().module->parameters(), 0.1);
                 pipeline.shard(optimizer);
               }),
               HasSubstr("none of the module's parameters"));
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 torch::optim::SGD optimizer(network.module->parameters(), 0.1);
                 pipeline.shard(optimizer);
                 pipeline.prepare(network.batch(4, 0));
@@ -365,8 +380,8 @@ TEST(ShardedPipeline, RefusesOptimizersThatItCannotCut) {
               }),
               HasSubstr("steps slices of the parameters already"));
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 static_cast<void>(pipeline.step(network.batch(4, 0)));
               }),
               AllOf(HasSubstr("is in none that it knows"), HasSubstr("call shard(optimizer)")));
@@ -380,7 +395,7 @@ TEST(ShardedPipeline, RefusesStagesThatAreTooSmallToBeCut) {
                 for (auto& parameter : net->first->parameters()) parameter.requires_grad_(false);
                 net->second->weight.requires_grad_(false);  // its bias is all there is in stage 0
                 plan.stages = {{"first", 0}, {"bottom", 1}};
-                Pipeline pipeline(*network.module, network.forward, plan, group);
+                TrainingStep pipeline(*network.module, network.forward, plan, group);
                 pipeline.prepare(network.batch(4, 0));
               }),
               AllOf(HasSubstr("could not cut its stages"), HasSubstr("too small to be cut")));
@@ -390,7 +405,7 @@ TEST(ShardedPipeline, RefusesNamesThatNoParameterHas) {
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
                 Plan plan = plan_of({.pipe = 2, .data = 2}, network);
                 plan.zero_level_of = {{"botom", 3}};
-                Pipeline pipeline(*network.module, network.forward, plan, group);
+                TrainingStep pipeline(*network.module, network.forward, plan, group);
                 pipeline.prepare(network.batch(4, 0));
               }),
               AllOf(HasSubstr("zero_level_of"), HasSubstr("botom")));
@@ -398,8 +413,9 @@ TEST(ShardedPipeline, RefusesNamesThatNoParameterHas) {
 
 TEST(ShardedPipeline, RefusesAStepThatNobodyWouldSee) {
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward,
-                                  plan_of({.pipe = 2, .data = 2, .zero_level = 2}, network), group);
+                TrainingStep pipeline(*network.module, network.forward,
+                                      plan_of({.pipe = 2, .data = 2, .zero_level = 2}, network),
+                                      group);
                 torch::optim::SGD optimizer(network.module->parameters(), 0.1);
                 pipeline.shard(optimizer);
                 static_cast<void>(pipeline.step(network.batch(4, 0)));
@@ -415,8 +431,8 @@ TEST(ShardedPipeline, RefusesAStepThatNobodyWouldSee) {
 TEST(ShardedPipeline, EndsOnAllRanksWhereOneFails) {
   const auto thrown = run_ranks_catching(4, [](const comm::Group& group) {
     const Network network = test::language_model(0);
-    Pipeline pipeline(*network.module, network.forward,
-                      plan_of({.pipe = 2, .data = 2, .zero_level = 3}, network), group);
+    TrainingStep pipeline(*network.module, network.forward,
+                          plan_of({.pipe = 2, .data = 2, .zero_level = 3}, network), group);
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
     pipeline.shard(optimizer);
     auto batch = network.batch(4, 0);

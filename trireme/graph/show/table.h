@@ -14,7 +14,7 @@ struct TableOptions {
   /// Modules whose paths have up to this many names have lines of their own, and what is deeper
   /// counts there: 0 is one line for all.
   int depth = 2;
-  /// Of stages, as cut, balance and Pipeline::boundaries give them: adds a column.
+  /// Of stages, as cut, balance and TrainingStep::boundaries give them: adds a column.
   std::vector<int> boundaries = {};
 };
 

@@ -7,6 +7,7 @@
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
+#include <trireme/plan/check_plan.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/fake_tensors.h>
@@ -37,7 +38,7 @@ std::vector<MeshAxis> axes_without_data(const Plan& plan) {
   return axes;
 }
 
-void check_plan(const Plan& plan) {
+void check_explainable(const Plan& plan) {
   if (plan.mesh.empty()) {
     throw UsageError(
         "the plan to explain has no mesh",
@@ -51,7 +52,7 @@ void check_plan(const Plan& plan) {
   }
   std::int64_t ranks = 1;
   for (const MeshAxis& axis : plan.mesh) ranks *= axis.size;
-  validate(plan, static_cast<int>(ranks));
+  check_plan(plan, {.ranks = static_cast<int>(ranks)});
 }
 
 DeviceMesh mesh_of(const Plan& plan, const DeviceMesh& given) {
@@ -275,7 +276,7 @@ void add_memory(Explanation& explanation, const std::vector<NamedTensor>& tensor
 
 Explanation explain(torch::nn::Module& module, const Plan& plan,
                     const std::function<at::Tensor()>& forward, const DeviceMesh& mesh) {
-  check_plan(plan);
+  check_explainable(plan);
   Explanation explanation;
   explanation.mesh = mesh_of(plan, mesh);
   explanation.axes = plan.mesh;

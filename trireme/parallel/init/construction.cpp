@@ -43,7 +43,7 @@ namespace {
 constexpr auto kNoMemory =
     "this tensor was made under trireme::deferred() and has no memory yet. hint: before training "
     "call trireme::parallelize or trireme::materialize; after training in stages, where its values "
-    "are with another rank, call gather_parameters() of the Pipeline or Model, for materialize "
+    "are with another rank, call gather_parameters() of the TrainingStep or Model, for materialize "
     "would give initial values; a tensor that is neither "
     "parameter nor buffer of the module needs a call of materialize for itself; a constructor that "
     "fills a tensor through its pointer (torch::tensor, accessor) has to run without deferred()";

@@ -80,9 +80,11 @@ class Outdated final : public detail::AccessObserver {
       const auto found = names_.find(access.storage);
       if (found == names_.end()) continue;
       throw UsageError(
-          join_message(found->second.name,
-                       " was read, which a Pipeline trains on another rank; its value here is old"),
-          "call gather_parameters() of the Pipeline on all ranks before, or read it on a rank that "
+          join_message(
+              found->second.name,
+              " was read, which a TrainingStep trains on another rank; its value here is old"),
+          "call gather_parameters() of the TrainingStep on all ranks before, or read it on a rank "
+          "that "
           "has its stage; where the value has been received by a collective since, say so by a "
           "write (parameter.mul_(1) under torch::NoGradGuard)");
     }
@@ -114,7 +116,7 @@ class Outdated final : public detail::AccessObserver {
   std::unordered_map<const c10::StorageImpl*, Entry> names_;
 };
 
-// One that cannot be watched, when its Pipeline ended.
+// One that cannot be watched, when its TrainingStep ended.
 struct Left {
   c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // no other has its address
   std::int64_t version;
@@ -135,9 +137,10 @@ Claims& claims() {
 void check(Claims& all, const detail::NamedTensor& item) {
   if (all.taken.contains(item.tensor.unsafeGetTensorImpl())) {
     throw UsageError(
-        join_message("the module has a Pipeline already, which has ", item.name,
+        join_message("the module has a TrainingStep already, which has ", item.name,
                      ": of two, each would compute with what the other trains on another rank"),
-        "give one Pipeline all forward passes by name: Pipeline(module, {{\"generator\", …}, "
+        "give one TrainingStep all forward passes by name: TrainingStep(module, {{\"generator\", "
+        "…}, "
         "{\"discriminator\", …}}, plan, group); or destroy the first before");
   }
   const auto left = all.left.find(item.tensor.unsafeGetTensorImpl());
@@ -145,9 +148,9 @@ void check(Claims& all, const detail::NamedTensor& item) {
   if (!is_left && !all.outdated.contains(item.tensor)) return;
   throw UsageError(
       join_message(item.name,
-                   " was trained on another rank by a Pipeline that has ended, and has "
+                   " was trained on another rank by a TrainingStep that has ended, and has "
                    "old values here"),
-      "call gather_parameters() before that Pipeline is destroyed");
+      "call gather_parameters() before that TrainingStep is destroyed");
 }
 
 }  // namespace

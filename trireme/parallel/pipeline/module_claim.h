@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// That a module has one Pipeline at a time, and that nobody reads what other ranks have trained.
+// That a module has one TrainingStep at a time, and that nobody reads what other ranks have
+// trained.
 #pragma once
 
 #include <trireme/parallel/module/named_tensors.h>
@@ -11,7 +12,7 @@
 
 namespace trireme::pipeline {
 
-/// Holds the parameters and buffers of a module for one Pipeline. Two of them with other stages
+/// Holds the parameters and buffers of a module for one TrainingStep. Two of them with other stages
 /// would each compute with values that the other has trained on another rank. Move-only.
 class ModuleClaim {
  public:

@@ -22,11 +22,12 @@ using FirstRanks = std::unordered_map<const c10::TensorImpl*, int>;
 using Uses = std::map<std::string, detail::StageUse>;
 
 // Of what no stage uses the first rank's values count.
-FirstRanks first_ranks_of(const torch::nn::Module& module, const StagedGraph& staged, int ranks) {
+FirstRanks first_ranks_of(const torch::nn::Module& module, const StagedGraph& staged,
+                          const StageRanks& ranks) {
   FirstRanks first;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < staged.program().schedule.num_ranks(); ++rank) {
     for (const auto& [name, tensor] : staged.tensors_of(rank)) {
-      first.emplace(tensor.unsafeGetTensorImpl(), rank);
+      first.emplace(tensor.unsafeGetTensorImpl(), ranks.process_of(rank));
     }
   }
   for (const at::Tensor& tensor : module.parameters()) {
@@ -38,13 +39,14 @@ FirstRanks first_ranks_of(const torch::nn::Module& module, const StagedGraph& st
 
 // By name, of parameters and buffers.
 std::shared_ptr<Uses> uses_of(const torch::nn::Module& module, const StagedGraph& staged,
-                              const FirstRanks& first, int rank) {
+                              const FirstRanks& first, const StageRanks& ranks,
+                              const comm::Group& stages) {
   std::unordered_set<const c10::TensorImpl*> own;
   std::unordered_set<const c10::TensorImpl*> used;
-  for (int other = 0; other < staged.program().schedule.num_ranks(); ++other) {
-    for (const auto& [name, tensor] : staged.tensors_of(other)) {
+  for (int rank = 0; rank < staged.program().schedule.num_ranks(); ++rank) {
+    for (const auto& [name, tensor] : staged.tensors_of(rank)) {
       used.insert(tensor.unsafeGetTensorImpl());
-      if (other == rank) own.insert(tensor.unsafeGetTensorImpl());
+      if (ranks.is_own(rank, stages)) own.insert(tensor.unsafeGetTensorImpl());
     }
   }
   auto uses = std::make_shared<Uses>();
@@ -52,7 +54,7 @@ std::shared_ptr<Uses> uses_of(const torch::nn::Module& module, const StagedGraph
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
     (*uses)[name] = {.is_own = own.contains(impl) || !used.contains(impl),
                      .first_rank = first.at(impl),
-                     .is_first = first.at(impl) == rank};
+                     .is_first = first.at(impl) == stages.rank()};
   };
   for (const auto& item : module.named_parameters()) add(item.key(), item.value());
   for (const auto& item : module.named_buffers()) add(item.key(), item.value());
@@ -82,13 +84,16 @@ std::string list_of(const std::set<int>& ranks) {
 StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& staged,
                                  const Plan& plan, const comm::Group& group,
                                  const comm::Group& stages, const comm::Group& data,
-                                 const detail::ModuleLayouts& layouts)
+                                 const detail::ModuleLayouts& layouts, StageRanks& ranks)
     : stages_(stages),
       data_(data),
+      ranks_(&ranks),
       used_(used_in(staged)),
-      first_ranks_(first_ranks_of(module, staged, stages.size())),
-      uses_(uses_of(module, staged, first_ranks_, stages.rank())),
-      parallelized_(detail::parallelize_manual(module, uses_, plan, group, data, layouts)) {
+      first_ranks_(first_ranks_of(module, staged, ranks)),
+      uses_(uses_of(module, staged, first_ranks_, ranks, stages)),
+      parallelized_(detail::parallelize_manual(
+          module, uses_, plan, group, data, layouts.mesh(),
+          [&](const std::vector<at::Tensor>& all) { ranks.place_first(all, staged); })) {
   for (const auto& item : module.named_parameters()) {
     names_[item.value().unsafeGetTensorImpl()].push_back(item.key());
   }
@@ -137,13 +142,16 @@ void StageParameters::add_record(const StagedGraph& staged) {
 
 // What nobody has used so far is on all ranks, with one value.
 void StageParameters::set_use(const Used& used) {
-  const int first = *used.ranks.begin();
+  const int first = ranks_->process_of(*used.ranks.begin());
   first_ranks_[used.tensor.unsafeGetTensorImpl()] = first;
   for (const std::string& name : names_.at(used.tensor.unsafeGetTensorImpl())) {
-    uses_->at(name) = {.is_own = used.ranks.contains(stages_.rank()),
-                       .first_rank = first,
-                       .is_first = first == stages_.rank()};
+    uses_->at(name) = {
+        .is_own = uses_here(used.ranks), .first_rank = first, .is_first = first == stages_.rank()};
   }
+}
+
+bool StageParameters::uses_here(const std::set<int>& ranks) const {
+  return std::ranges::any_of(ranks, [&](int rank) { return ranks_->is_own(rank, stages_); });
 }
 
 void StageParameters::check_evaluation(const StagedGraph& staged) const {
@@ -159,7 +167,7 @@ void StageParameters::check_evaluation(const StagedGraph& staged) const {
 std::vector<detail::NamedTensor> StageParameters::trained_elsewhere() const {
   std::vector<detail::NamedTensor> all;
   for (const auto& [name, use] : used_) {
-    if (use.changes && !use.ranks.contains(stages_.rank())) all.push_back({name, use.tensor});
+    if (use.changes && !uses_here(use.ranks)) all.push_back({name, use.tensor});
   }
   return all;
 }

@@ -8,6 +8,7 @@
 #include <trireme/parallel/manual.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
+#include <trireme/parallel/step/stage_ranks.h>
 #include <trireme/parallel/tensor_parallel/module_layouts.h>
 #include <trireme/plan/plan.h>
 
@@ -34,9 +35,10 @@ class StageParameters {
  public:
   /// See parallelize_manual, whose errors it throws. Collective over `group`, blocking.
   /// @param stages,data the ranks of `group` along `pipe` and `data` of this one.
+  /// @param ranks must outlive this.
   StageParameters(torch::nn::Module& module, const StagedGraph& staged, const Plan& plan,
                   const comm::Group& group, const comm::Group& stages, const comm::Group& data,
-                  const detail::ModuleLayouts& layouts);
+                  const detail::ModuleLayouts& layouts, StageRanks& ranks);
 
   Parallelized& parallelized() noexcept { return parallelized_; }
 
@@ -71,17 +73,20 @@ class StageParameters {
  private:
   struct Used {
     at::Tensor tensor;
-    std::set<int> ranks;   // along `pipe`, that use it in training
+    std::set<int> ranks;   // along `pipe`, that use it in training; devices where they are that
     bool changes = false;  // a parameter that is trained, or a buffer that is written to
   };
   using UsedByName = std::map<std::string, Used>;  // by the name that records have
   static UsedByName used_in(const StagedGraph& staged);
   void set_use(const Used& used);
 
+  bool uses_here(const std::set<int>& ranks) const;
+
   comm::Group stages_;
   comm::Group data_;
-  UsedByName used_;  // in any record of training
-  std::unordered_map<const c10::TensorImpl*, int> first_ranks_;
+  const StageRanks* ranks_;
+  UsedByName used_;                                                // in any record of training
+  std::unordered_map<const c10::TensorImpl*, int> first_ranks_;    // of stages_
   std::shared_ptr<std::map<std::string, detail::StageUse>> uses_;  // by every name
   std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names_;
   Parallelized parallelized_;

@@ -11,7 +11,7 @@
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/parallel/step/pipeline.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/train/detail/callback_calls.h>
 #include <trireme/train/detail/determinism.h>
 #include <trireme/train/metric_accumulator.h>
@@ -119,7 +119,7 @@ struct Model::Impl {
   };
   Stages stages;                         // before in_stages, whose making sets them
   std::optional<Parallelized> in_whole;  // or
-  std::optional<Pipeline> in_stages;
+  std::optional<TrainingStep> in_stages;
   detail::StepAgreement agreement;
   std::optional<LossScale> loss_scale;  // in fp16
   at::Device device{at::kCPU};
@@ -145,7 +145,7 @@ struct Model::Impl {
 
   Plan checked(const Plan& plan) const;
   std::optional<Parallelized> make_whole() const;
-  std::optional<Pipeline> make_stages();
+  std::optional<TrainingStep> make_stages();
   /// Throws UsageError in stages before the first batch.
   Parallelized& parallelized();
   Sharing sharing() const;

@@ -13,7 +13,7 @@ struct PictureOptions {
   /// Modules whose paths have this many names are one box each; those above are frames around
   /// their modules and the operators of their own code. 0 is one box for all.
   int depth = 2;
-  /// Of stages, as cut, balance and Pipeline::boundaries give them.
+  /// Of stages, as cut, balance and TrainingStep::boundaries give them.
   std::vector<int> boundaries = {};
   /// Draws all parameters, buffers and constants, and not only those that several boxes take.
   bool all_tensors = false;

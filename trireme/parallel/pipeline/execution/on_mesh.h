@@ -6,15 +6,10 @@
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/pipeline/program/pipeline_program.h>
-#include <trireme/plan/plan.h>
 
 #include <vector>
 
 namespace trireme::pipeline {
-
-/// Throws UsageError for an axis of several ranks that is neither `pipe` nor `data` and along which
-/// no layout cuts anything, and for what is not known of stages whose tensors are cut.
-void check_shared_work(const Plan& plan);
 
 /// Throws UsageError for a tensor that is distributed already.
 void check_plain(const std::vector<detail::NamedTensor>& tensors);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An unmodified module trained in stages: captured once, cut where the plan says, run by a
-// schedule. docs/design/pipeline.md; docs/guide/pipeline.md.
+// A training step of an unmodified module, recorded once and run as a plan says: in one stage or
+// many, over ranks or over the devices of a process. docs/design/pipeline.md;
+// docs/guide/pipeline.md.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -14,6 +15,7 @@
 #include <trireme/schedule/schedule.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -32,26 +34,40 @@ class Optimizer;
 
 namespace trireme {
 
-/// How many records a Pipeline keeps of training, and as many of each kind of evaluation: those of
-/// the shapes that were used last.
+/// How many records a TrainingStep keeps of training, and as many of each kind of evaluation: those
+/// of the shapes that were used last.
 inline constexpr std::size_t kMostRecords = 32;
 
-/// The same on all ranks.
-struct PipelineStepOptions {
-  bool report = false;     ///< also says what really ran, for which ranks begin together
-  std::string function{};  ///< of PipelineFunctions; empty: the first
+/// Forward passes of one module by name, each with a loss of its own: those of a generator and a
+/// discriminator, say.
+using StepFunctions = std::vector<std::pair<std::string, graph::Forward>>;
+
+/// Micro-batches that are cut already: the tensors of each.
+using MicroBatches = std::vector<std::vector<at::Tensor>>;
+
+struct TrainingStepOptions {
+  /// The devices of this process that are the ranks along `pipe`, in their order; empty: these are
+  /// ranks of the group. The processor may be named several times: its stages run on threads of
+  /// their own, which share what at::get_num_threads() says. Equally many on all ranks.
+  std::vector<at::Device> devices{};
 };
 
-/// What a step of a pipeline gave.
-struct PipelineStep {
+/// Options of one step; the same on all ranks.
+struct StepOptions {
+  bool report = false;     ///< also says what really ran, for which ranks begin together
+  std::string function{};  ///< of StepFunctions; empty: the first
+};
+
+/// The result of a step.
+struct StepOutput {
   /// [], the mean over the rows of this rank's batch, on every rank along `pipe`.
   at::Tensor loss{};
   /// What really ran, and what it kept; where it was asked for.
   std::optional<pipeline::StepReport> report{};
 };
 
-/// What an evaluation through a pipeline gave.
-struct PipelineEvaluation {
+/// The result of an evaluation.
+struct StepEvaluation {
   /// [], the mean over the rows of this rank's batch, on every rank along `pipe`.
   at::Tensor loss{};
   /// What forward returns after the loss, of all micro-batches in their order: put together along
@@ -61,27 +77,20 @@ struct PipelineEvaluation {
 
 struct EvaluateOptions {
   bool share_results = false;  ///< gives all ranks along `pipe` the results; the same on all
-  std::string function{};      ///< of PipelineFunctions; empty: the first
+  std::string function{};      ///< of StepFunctions; empty: the first
 };
 
-/// Forward passes of one module by name, each with a loss of its own: those of a generator and a
-/// discriminator, say.
-using PipelineFunctions = std::vector<std::pair<std::string, graph::Forward>>;
-
-/// Micro-batches that are cut already: the tensors of each.
-using MicroBatches = std::vector<std::vector<at::Tensor>>;
-
-/// The same on all ranks.
+/// Options of a step of given micro-batches; the same on all ranks.
 struct MicroBatchStepOptions {
   /// Gradients are multiplied by it, as by LossScale::scale; losses are not.
   double scale = 1;
-  /// What random numbers are keyed by; a run that goes on gives what it would have come to. -1: as
-  /// many as there were before.
+  /// The step by which random numbers are keyed; a run that goes on gives what it would have come
+  /// to. -1: as many as there were before.
   std::int64_t number = -1;
-  std::string function{};  ///< of PipelineFunctions; empty: the first
+  std::string function{};  ///< of StepFunctions; empty: the first
 };
 
-/// What micro-batches gave, one by one.
+/// The results of micro-batches, one by one.
 struct MicroBatchResults {
   /// [micro-batches], on every rank along `pipe`.
   at::Tensor losses{};
@@ -90,17 +99,25 @@ struct MicroBatchResults {
   std::vector<std::vector<at::Tensor>> results{};
 };
 
-/// Trains a module over the ranks of a group as the plan's axes `pipe`, `data` and others say. The
-/// module, its optimizer and the loop around it are written as for one process; `step` takes the
-/// place of forward and backward:
+/// The time of a step whose batch is cut into so many micro-batches.
+struct SplitTime {
+  int micro_batches = 1;
+  std::int64_t rows = 0;  ///< of the largest
+  double seconds = 0;     ///< the median of those measured
+};
+
+/// Trains a module as every plan says that check_plan accepts for it: over the ranks of a group
+/// along `pipe`, `data` and other axes, with ZeRO and recomputation. The module, its optimizer and
+/// the loop around it are written as for one process; `step` takes the place of forward and
+/// backward:
 ///
 ///     Plan plan{.mesh = {{"pipe", 2}}, .stages = {{"head", 0}, {"layer3", 1}}, .micro_batches = 8};
-///     Pipeline pipeline(*net, [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+///     TrainingStep training(*net, [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
 ///       return {torch::cross_entropy_loss(net->forward(in[0]), in[1])};
 ///     }, plan, group);
 ///     for (...) {
 ///       optimizer.zero_grad();
-///       const at::Tensor loss = pipeline.step({images, labels}).loss;
+///       const at::Tensor loss = training.step({images, labels}).loss;
 ///       optimizer.step();
 ///     }
 ///
@@ -110,52 +127,60 @@ struct MicroBatchResults {
 /// A parameter that several stages use (tied embeddings) has the sum of its gradients on each rank
 /// that uses it.
 ///
-/// With plan.zero_level the ranks along `data`, which have the same stages, cut parameters,
-/// gradients and optimizer state as parallelize does (`shard`); gradients are added up over them
-/// once a step, and begin to travel when those of a stage are complete.
+/// | Axis of plan.mesh | What the ranks along it do |
+/// | --- | --- |
+/// | `pipe` | each has a stage, or a few. With options.devices they are devices of this process:
+/// one copies to the next while both compute | | `data` | each has its own batch. They cut
+/// parameters, gradients and optimizer state as parallelize does (plan.zero_level, `shard`) | |
+/// others | share the work on each stage. With the first batch parameters become distributed
+/// tensors, as plan.layouts says, and stay that. They give step() the same batch |
 ///
-/// Along other axes (`tensor`) ranks share the work on each stage: with the first batch parameters
-/// and buffers become distributed tensors on them, as plan.layouts says, and stay that
-/// (distribute_module). What goes from stage to stage is whole, between the ranks at the same place
-/// of those axes. Such ranks give step() the same batch.
+/// Over devices parameters go to those of their stages with the first batch, and stay the same
+/// tensors, so that an optimizer may be made before; state that it has by then stays where it is
+/// (load it after prepare()). One that stages on several devices use lies on the first of these,
+/// and the others get its values before each step. Tensors that forward takes from elsewhere are
+/// constants, with the values that they have at the first batch: what changes is to be a buffer or
+/// an input. Results have the bits of ranks along `pipe` on the processor; elsewhere kernels are
+/// others.
 ///
 /// Move-only, not thread-safe; it must not outlive the module. Destroying it makes parameters that
 /// are cut whole on their ranks, which is collective.
-class Pipeline {
+class TrainingStep {
  public:
   /// Ranks along `data` that have the same stages begin with the first one's parameters, all others
-  /// with rank 0's (plan.broadcast_parameters). Collective and blocking. Throws UsageError for a
-  /// plan that cannot be carried out over the group, or that asks for what pipelines do not have
-  /// (gradients in half precision, axes along which nothing is cut, activations of the processor
-  /// offloaded), as distribute_module for
-  /// layouts that do not fit, for a module that is distributed already or has a Pipeline already,
-  /// one whose values on this rank are older than another's because a Pipeline ended without
-  /// gather_parameters(), and for modules that differ between ranks. What was
-  /// constructed by deferred() gets its values with the first batch, where this rank uses it.
+  /// with rank 0's (plan.broadcast_parameters). What was constructed by deferred() gets its values
+  /// with the first batch, where this rank uses it. Collective and blocking. Throws UsageError
+  /// - as check_plan for PlanEntry::kTrainingStep, and as distribute_module for layouts that do not
+  ///   fit;
+  /// - for a module that is distributed already, has a TrainingStep already, or differs between
+  ///   ranks, and one whose values on this rank are older than another's because a TrainingStep
+  ///   ended without gather_parameters();
+  /// - for devices that are not there, and another one than the processor that is named twice
+  ///   (plan.chunks gives a device several stages).
   ///
   /// @param forward the forward pass and the loss of one micro-batch: its first result is the loss,
   /// one number, which counts as a mean over the rows of its inputs. It is called to be recorded
   /// (graph/capture.h), never to be run.
-  [[nodiscard]] Pipeline(ModuleRef module, graph::Forward forward, const Plan& plan,
-                         const comm::Group& group);
+  [[nodiscard]] TrainingStep(ModuleRef module, graph::Forward forward, const Plan& plan,
+                             const comm::Group& group, const TrainingStepOptions& options = {});
   /// Trains a module by several losses, as adversarial networks are. Every function goes through
   /// all stages. The first batch decides which rank has which parameters, and functions that are
   /// captured later are cut at the same places. Parameters and buffers that the first function does
   /// not use belong to the ranks of the next one that uses them. step() throws UsageError where a
   /// function would use a parameter on another rank than the one that trains it.
   ///
-  ///     Pipeline pipeline(*gan, {{"discriminator", tell_apart}, {"generator", deceive}}, plan, group);
+  ///     TrainingStep training(*gan, {{"discriminator", tell_apart}, {"generator", deceive}}, plan, group);
   ///     of_discriminator.zero_grad();
-  ///     pipeline.step({images, noise}, {.function = "discriminator"});
+  ///     training.step({images, noise}, {.function = "discriminator"});
   ///     of_discriminator.step();
   ///     of_generator.zero_grad();
-  ///     pipeline.step({noise}, {.function = "generator"});
+  ///     training.step({noise}, {.function = "generator"});
   ///     of_generator.step();
-  [[nodiscard]] Pipeline(ModuleRef module, PipelineFunctions functions, const Plan& plan,
-                         const comm::Group& group);
-  Pipeline(Pipeline&&) noexcept;
-  Pipeline& operator=(Pipeline&&) noexcept;
-  ~Pipeline();
+  [[nodiscard]] TrainingStep(ModuleRef module, StepFunctions functions, const Plan& plan,
+                             const comm::Group& group, const TrainingStepOptions& options = {});
+  TrainingStep(TrainingStep&&) noexcept;
+  TrainingStep& operator=(TrainingStep&&) noexcept;
+  ~TrainingStep();
 
   /// Forward and backward of a batch, cut along dim 0 into plan.micro_batches parts; where they are
   /// not of one size each loss counts by its rows. Adds to `.grad()` of the parameters of this
@@ -175,21 +200,29 @@ class Pipeline {
   /// batches. A new record is compared between ranks: UsageError on all of them names the first
   /// operator that differs.
   ///
+  /// Over devices the batch may lie on any device; what is in pinned memory must not change before
+  /// the devices have read it. The loss is on the device of the last stage. Returns when all
+  /// operators are queued, on the processor when they are done; a report has the times at which
+  /// they were. Throws UsageError within autocast, of which LibTorch keeps casts for all threads.
+  ///
   /// @param batch the same on all ranks but those along `data`, and of the same shapes on all.
   /// UsageError on all of them where it is not.
-  /// Collective and blocking; see pipeline::Executor::step for what happens where a rank fails.
-  PipelineStep step(const std::vector<at::Tensor>& batch, const PipelineStepOptions& options = {});
+  /// Collective and blocking. Where a rank fails, all learn of it, as pipeline::Executor::step
+  /// says. In a process that trains alone over devices, these stop, gradients are of no use, and
+  /// the next step begins anew.
+  StepOutput step(const std::vector<at::Tensor>& batch, const StepOptions& options = {});
 
   /// Forward of a batch in evaluation mode and without gradients, through the stages; modes are
   /// afterwards as before. Cut as for step(), but a batch of fewer rows than plan.micro_batches
   /// goes row by row. Gradients, steps and random generators are left alone; random operators draw
   /// from numbers of their own, the same until the next step. With plan.broadcast_buffers ranks
-  /// along `data` take the first one's buffers.
+  /// along `data` take the first one's buffers. Results are on the devices of the stages that make
+  /// them.
   ///
   /// The first batch of new shapes is recorded and cut, beside the records of step(), and compared
   /// with a new record as theirs are. Collective and blocking, as step(), whose errors it throws.
-  PipelineEvaluation evaluate(const std::vector<at::Tensor>& batch,
-                              const EvaluateOptions& options = {});
+  StepEvaluation evaluate(const std::vector<at::Tensor>& batch,
+                          const EvaluateOptions& options = {});
 
   /// step() for plan.micro_batches micro-batches as they are given, for loops that read them one by
   /// one: their shapes may differ, and each counts alike, as the calls of backward() do that
@@ -209,18 +242,30 @@ class Pipeline {
   /// Decides which rank has what of the module, as the first step or evaluation would, unless that
   /// is known. Collective and blocking; throws as step().
   void assign_stages(const MicroBatches& micro_batches);
-  /// Whether that is known, and with it parallelized() and sharing().
+  /// Returns whether that is known, and with it parallelized() and sharing().
   bool has_stages() const noexcept;
 
-  /// What random numbers are keyed by beside the step. Another seed makes records anew. Alike on
-  /// all ranks.
+  /// The seed by which random numbers are keyed beside the step. Another seed makes records anew.
+  /// Alike on all ranks.
   std::uint64_t seed() const noexcept;
   void set_seed(std::uint64_t seed);
 
-  /// Does what the first step() with such a batch, or evaluate(), would do before it runs: records
-  /// the module, cuts it into stages, and gives this rank its own. Collective and blocking; throws
+  /// Does what the first step() with such a batch would do before it runs: records the module, cuts
+  /// it into stages, and gives this rank, or each device, its own. Collective and blocking; throws
   /// as step().
   void prepare(const std::vector<at::Tensor>& batch, const std::string& function = "");
+
+  /// Measures steps with this batch cut into 1, 2, 4, … micro-batches, to four times the best so
+  /// far, and around the best; steps take the fastest from now on. The first step does so where
+  /// plan.micro_batches is 0. Passes over what does not fit into a device's memory, and throws that
+  /// where nothing fits. Losses are dropped, and gradients, buffers and random numbers are
+  /// afterwards what they were. Blocking; takes some dozens of steps. As ours are measured times,
+  /// other runs may choose otherwise, and round otherwise: a run that is to be repeated to the bit
+  /// names plan.micro_batches. Throws UsageError over several processes, and for a plan with a
+  /// schedule of its own, which is for one number. Source: the search of PyTorch's model parallel
+  /// tutorial, made automatic.
+  /// @return what was measured, by numbers of micro-batches.
+  std::vector<SplitTime> find_micro_batches(const std::vector<at::Tensor>& batch);
 
   /// Makes `optimizer` step this rank's parts of the parameters that plan.zero_level cuts, as
   /// Parallelized::shard does, and with the same errors. Of an optimizer of all parameters those of
@@ -248,9 +293,10 @@ class Pipeline {
   /// For clip_by_global_norm and LossScale: which ranks have what. Refers to this object.
   Sharing sharing() const;
 
+  /// The plan with both axes; its micro_batches are 0 where their number is still to be found.
   const Plan& plan() const noexcept;
   const comm::Group& group() const noexcept;
-  /// The ranks with the other stages of this rank's batch.
+  /// The ranks with the other stages of this rank's batch; itself alone over devices.
   const comm::Group& stage_group() const noexcept;
   /// The ranks with this rank's stages and other batches.
   const comm::Group& data_group() const noexcept;
