@@ -289,6 +289,9 @@ class Model {
   struct Impl;
   struct Run;
   struct Snapshot;
+  class Runner;
+  class WholeRunner;
+  class StagedRunner;
 
   // Either forward and loss, or batch_loss; the others are empty.
   Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss, BatchLoss batch_loss,

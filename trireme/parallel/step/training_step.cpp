@@ -10,9 +10,9 @@
 #include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/manual.h>
 #include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/module/evaluation_mode.h>
 #include <trireme/parallel/module/local_memory.h>
 #include <trireme/parallel/module/named_tensors.h>
-#include <trireme/parallel/pipeline/evaluation_mode.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 #include <trireme/parallel/step/training_step_impl.h>
 #include <trireme/plan/check_plan.h>
@@ -285,7 +285,7 @@ StepEvaluation TrainingStep::evaluate(const std::vector<at::Tensor>& batch,
                                  impl.module, impl.group);
   };
   if (!impl.parameters) impl.assign_stages(split());
-  const pipeline::EvaluationMode mode(impl.module);
+  const detail::EvaluationMode mode(impl.module);
   const pipeline::SplitBatch evaluated = split();
   pipeline::Record& record = impl.evaluation_record(evaluated, impl.group);
   record.staged.check_results_join();
@@ -308,7 +308,7 @@ MicroBatchResults TrainingStep::evaluate_micro_batches(const MicroBatches& micro
                                                        const EvaluateOptions& options) {
   Impl& impl = *impl_;
   impl.own();
-  const pipeline::EvaluationMode mode(impl.module);
+  const detail::EvaluationMode mode(impl.module);
   MicroBatchResults all;
   impl.abort_on_error([&] {
     const pipeline::SplitBatch batch = pipeline::take_batch(

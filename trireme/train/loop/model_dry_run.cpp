@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training of one step, after which everything is as it was.
+#include <trireme/parallel/module/evaluation_mode.h>
 #include <trireme/parallel/state_dict.h>
-#include <trireme/train/detail/model_impl.h>
+#include <trireme/train/loop/model_impl.h>
 
 #include <torch/torch.h>
 
@@ -23,7 +24,7 @@ checkpoint::TensorMap clones(const checkpoint::TensorMap& tensors) {
 struct Model::Snapshot {
   explicit Snapshot(Impl& the_impl)
       : impl(the_impl),
-        state(partial_state(impl.parallelized(), *impl.module, impl.optimizer)),
+        state(partial_state(impl.runner->parallelized(), *impl.module, impl.optimizer)),
         streams(detail::random_streams(impl.device)),
         modes(*impl.module),
         loss_scale(impl.loss_scale),
@@ -38,8 +39,8 @@ struct Model::Snapshot {
   // Collective where the plan cuts something.
   void restore() {
     impl.optimizer.zero_grad();
-    load_partial_state(state, impl.parallelized(), *impl.module, impl.optimizer);
-    impl.complete();
+    load_partial_state(state, impl.runner->parallelized(), *impl.module, impl.optimizer);
+    impl.runner->complete();
     detail::set_random_streams(streams, impl.device);
     impl.loss_scale = loss_scale;
     impl.position = position;
@@ -68,7 +69,7 @@ History Model::dry_run(const data::DataLoader& training, const data::DataLoader*
   impl.num_same_rows = 0;
   impl.steps_in_epoch(own);  // which must be at least one, and the same on all ranks
   impl.find_device();
-  if (impl.in_stages) impl.assign_stages(own);
+  impl.runner->prepare(own);
   Snapshot snapshot(impl);
   const std::int64_t epochs_done = impl.position.next_epoch() - 1;
   impl.position = {.epoch = epochs_done, .global_step = impl.position.global_step};

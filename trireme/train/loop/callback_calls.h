@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/train/callback.h>
-#include <trireme/train/detail/failures.h>
+#include <trireme/train/loop/failures.h>
 
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/train/detail/callback_calls.h>
+#include <trireme/train/loop/callback_calls.h>
 
 #include <trireme/base/error.h>
 

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/parallel/pipeline/evaluation_mode.h>
+#include <trireme/parallel/module/evaluation_mode.h>
 
 #include <torch/nn/module.h>
 
-namespace trireme::pipeline {
+namespace trireme::detail {
 
-EvaluationMode::EvaluationMode(torch::nn::Module& module) {
+ModeGuard::ModeGuard(torch::nn::Module& module) {
   module.apply(
       [this](torch::nn::Module& child) { modes_.emplace_back(&child, child.is_training()); });
-  module.eval();
 }
 
 // Deepest parts last, since train() goes down to the children.
-EvaluationMode::~EvaluationMode() {
+ModeGuard::~ModeGuard() {
   for (const auto& [module, mode] : modes_) module->train(mode);
 }
 
-}  // namespace trireme::pipeline
+EvaluationMode::EvaluationMode(torch::nn::Module& module) : modes_(module) { module.eval(); }
+
+}  // namespace trireme::detail

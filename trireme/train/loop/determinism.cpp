@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/train/detail/determinism.h>
+#include <trireme/train/loop/determinism.h>
 
 #include <trireme/base/error.h>
 

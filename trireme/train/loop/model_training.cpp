@@ -7,7 +7,7 @@
 #include <trireme/data/data_loader.h>
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/module/agreement.h>
-#include <trireme/train/detail/model_impl.h>
+#include <trireme/train/loop/model_impl.h>
 
 #include <torch/torch.h>
 
@@ -53,13 +53,10 @@ void check(const FitOptions& options) {
                    "give numbers above 0, or 0 for never");
 }
 
-struct MicroBatchLoss {
-  at::Tensor loss;
-  std::int64_t rows = 0;
-};
+}  // namespace
 
 // Over all rows; 0 where there are none. One that is not a number stays so.
-at::Tensor mean_of(const std::vector<MicroBatchLoss>& losses) {
+at::Tensor detail::mean_of(const std::vector<MicroBatchLoss>& losses) {
   const auto has_as_many = [&](const MicroBatchLoss& one) { return one.rows == losses[0].rows; };
   const bool is_even = std::ranges::all_of(losses, has_as_many);
   at::Tensor sum;
@@ -71,8 +68,6 @@ at::Tensor mean_of(const std::vector<MicroBatchLoss>& losses) {
   }
   return weights == 1 ? sum : sum / weights;
 }
-
-}  // namespace
 
 at::Tensor detail::all_counts(std::int64_t own, const comm::Group& group) {
   const at::Tensor all = at::empty({group.size()}, at::kLong);
@@ -118,75 +113,18 @@ bool Model::Impl::agree_to_stop(const Run& run) const {
   return most == kStop;
 }
 
-// Reads the micro-batches of a step and goes forward and backward through each; returns whether
-// this rank got through.
-bool Model::Impl::accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step) {
-  const std::int64_t micro_batches = options.plan.micro_batches;
-  detail::StepTimer& timer = run.timer;
-  std::string_view doing;
-  const auto accumulate = [&] {
-    std::vector<MicroBatchLoss> losses;
-    for (std::int64_t i = 1; i <= micro_batches; ++i) {
-      doing = "reading data";
-      const auto batch = timer.measure(Phase::kData, [&] { return batches.next(); });
-      TRIREME_CHECK(batch.has_value());
-      if (forward_is_shared() && step.step == 1 && i == 1) check_same_batch(*batch);
-      if (i == 1) note_rows(step, *batch);
-      step.samples += batch->valid_rows();
-      doing = "computing forward";
-      const at::Tensor value = timer.measure(Phase::kForward, [&] { return loss_of(*batch); });
-      losses.push_back({value.detach(), batch->valid_rows()});
-      if (i == micro_batches) {
-        agreement.start(mean_of(losses), {.to_stop = wants_to_stop,
-                                          .to_save = wants_to_save.exchange(false),
-                                          .has_failed = run.calls.failures().has_failed()});
-      }
-      doing = "computing backward";
-      timer.measure(Phase::kBackward,
-                    [&] { (loss_scale ? loss_scale->scale(value) : value).backward(); });
-    }
-  };
-  if (!forward_takes_all()) return run.calls.attempt(doing, accumulate);
-  end_all_on_failure(accumulate, [&] { return run.calls.name_of(doing); });
-  return true;
-}
-
-// All micro-batches are read before the first goes through the stages, which takes all ranks.
-void Model::Impl::step_through_stages(Run& run, data::BatchStream* batches, StepEndContext& step) {
-  detail::StepTimer& timer = run.timer;
-  std::vector<data::Batch> round;
-  MicroBatches micro_batches;
-  run.calls.attempt("reading data", [&] {
-    if (batches == nullptr) return;  // which is known
-    timer.measure(Phase::kData, [&] { round = read_round(*batches, options.plan.micro_batches); });
-    micro_batches = micro_batches_of(round);
-  });
-  agree_to_stop(run);
-  if (step.step == 1) {
-    run.calls.attempt("reading data", [&] { check_same_batch(round.front()); });
-    agree_to_stop(run);
-  }
-  note_rows(step, round.front());
-  for (const data::Batch& batch : round) step.samples += batch.valid_rows();
-  const MicroBatchResults results = timer.measure(Phase::kBackward, [&] {
-    return in_stages->step_micro_batches(
-        micro_batches,
-        {.scale = loss_scale ? loss_scale->value() : 1, .number = step.global_step - 1});
-  });
-  std::vector<MicroBatchLoss> losses;
-  for (const data::Batch& batch : round) {
-    losses.push_back({results.losses[std::ssize(losses)], batch.valid_rows()});
-  }
-  agreement.start(mean_of(losses), {.to_stop = wants_to_stop,
-                                    .to_save = wants_to_save.exchange(false),
-                                    .has_failed = run.calls.failures().has_failed()});
+void Model::Impl::start_agreement(const Run& run,
+                                  const std::vector<detail::MicroBatchLoss>& losses) {
+  agreement.start(detail::mean_of(losses), {.to_stop = wants_to_stop,
+                                            .to_save = wants_to_save.exchange(false),
+                                            .has_failed = run.calls.failures().has_failed()});
 }
 
 // After a step of the optimizer that has failed: the others have stepped and will gather what has
 // changed, which needs this rank, and it is known by what was written.
 void Model::Impl::pretend_step() {
   const torch::NoGradGuard no_grad;
-  for (const Parallelized::Part& part : parallelized().parts()) {
+  for (const Parallelized::Part& part : runner->parallelized().parts()) {
     if (part.is_own) part.tensor.mul_(1);
   }
 }
@@ -198,18 +136,10 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
   detail::StepTimer& timer = run.timer;
   StepEndContext result{step};
   if (options.deterministic) {
-    detail::seed_step(*options.deterministic, step.global_step, data_group().rank());
+    detail::seed_step(*options.deterministic, step.global_step, runner->data_group().rank());
   }
   timer.measure(Phase::kOptimizer, [&] { optimizer.zero_grad(); });
-  if (in_stages) {
-    step_through_stages(run, batches, result);
-  } else {
-    if (batches == nullptr || !accumulate_gradients(run, *batches, result)) {
-      agreement.start(at::zeros({}), {.has_failed = true});
-      in_whole->finish_without_backward();
-    }
-    timer.split_last(Phase::kCommunication, in_whole->seconds_of_exchange());
-  }
+  runner->step(run, batches, result);
   const auto outcome =
       timer.measure(Phase::kBackward, [&] { return agreement.finish(step.epoch, step.step); });
   if (outcome.has_failed) run.calls.failures().throw_on_all("training");
@@ -218,7 +148,7 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
   result.is_save_requested = outcome.is_saved;
   is_stopped = outcome.is_last;
 
-  const Sharing sharing = this->sharing();
+  const Sharing sharing = runner->sharing();
   if (loss_scale) {
     result.loss_scale = loss_scale->value();
     result.is_skipped =
@@ -289,15 +219,9 @@ void Model::Impl::begin_epoch(const Run& run) {
 // The batches of the epoch that remain; null where this rank cannot read them.
 std::unique_ptr<data::BatchStream> Model::Impl::open_batches(Run& run) {
   std::unique_ptr<data::BatchStream> batches;
-  const auto open = [&] {
+  runner->open(run, [&] {
     batches = run.training.open(position.epoch - 1, position.step * options.plan.micro_batches);
-  };
-  constexpr std::string_view kDoing = "reading data";
-  if (!forward_takes_all()) {
-    run.calls.attempt(kDoing, open);
-  } else {
-    end_all_on_failure(open, [&] { return run.calls.name_of(kDoing); });
-  }
+  });
   return batches;
 }
 
@@ -338,7 +262,7 @@ void Model::Impl::end_epoch(Run& run, const EpochContext& epoch,
                             const MetricAccumulator& accumulator, double seconds) {
   agree_to_stop(run);  // a callback may have failed after the last step
   run.context.scalars->clear();
-  const MetricAccumulator all = sum_over_ranks(accumulator);
+  const MetricAccumulator all = all_reduce(counted_once(accumulator), options.group);
   EpochEndContext end{epoch};
   end.global_step = position.global_step;
   end.mean_loss = all.evaluation().loss;
@@ -377,7 +301,7 @@ void Model::Impl::run_epochs(Run& run) {
   finish_save();
   run.history.is_stopped = is_stopped;
   if (is_stopped) requested_epochs = position.next_epoch() - 1;
-  complete();
+  runner->complete();
   run.calls.each("on_run_end", [&](Callback& callback) { callback.on_run_end(run.context); });
   agree_to_stop(run);
 }
@@ -388,7 +312,7 @@ History Model::Impl::run(Run& run) {
   find_device();
   module->train();
   // Callbacks that hear of a failure have heard on_run_begin, where the stages are known.
-  if (in_stages) assign_stages(run.training);
+  runner->prepare(run.training);
   requested_epochs += run.options.epochs;
   running = &run;
   try {
@@ -397,7 +321,7 @@ History Model::Impl::run(Run& run) {
     // Another training may follow, after a resume().
     running = nullptr;
     requested_epochs -= run.options.epochs;
-    if (in_whole) in_whole->abandon_step();
+    runner->abandon_step();
     const std::string message = message_of(std::current_exception());
     const FailureContext failure{.run = run.context,
                                  .epoch = position.epoch,

@@ -4,11 +4,10 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/report/number.h>
-#include <trireme/train/detail/model_impl.h>
+#include <trireme/train/loop/model_impl.h>
 
 #include <torch/torch.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <string_view>
@@ -25,36 +24,20 @@ constexpr std::string_view kCallback = "callback.";
 struct Standing {
   Position position;
   std::optional<LossScale::State> loss_scale;
-  std::optional<std::uint64_t> seed;  // of the numbers that stages draw
   std::map<std::string, std::string> callback_states;
 };
 
-template <typename Number>
-Number number_entry(const checkpoint::State& state, const std::string& name) {
-  const auto found = state.entries.find(name);
-  if (found != state.entries.end()) {
-    const std::string& text = found->second;
-    Number value = 0;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure == std::errc{} && end == text.data() + text.size()) return value;
-  }
-  throw CheckpointError(
-      join_message("the checkpoint has no number in its entry ", name),
-      "only Model::save makes checkpoints to resume; load others with checkpoint::load");
-}
-
 Standing standing_of(const checkpoint::State& state) {
   Standing standing;
-  standing.position = {.epoch = state.epoch,
-                       .step = state.step,
-                       .steps_in_epoch = number_entry<std::int64_t>(state, "steps_in_epoch"),
-                       .global_step = number_entry<std::int64_t>(state, "global_step")};
+  standing.position = {
+      .epoch = state.epoch,
+      .step = state.step,
+      .steps_in_epoch = detail::number_entry<std::int64_t>(state, "steps_in_epoch"),
+      .global_step = detail::number_entry<std::int64_t>(state, "global_step")};
   if (state.entries.contains("loss_scale")) {
-    standing.loss_scale = {.value = number_entry<double>(state, "loss_scale"),
-                           .good_steps = number_entry<std::int64_t>(state, "loss_scale_steps")};
-  }
-  if (state.entries.contains("seed_of_stages")) {
-    standing.seed = number_entry<std::uint64_t>(state, "seed_of_stages");
+    standing.loss_scale = {
+        .value = detail::number_entry<double>(state, "loss_scale"),
+        .good_steps = detail::number_entry<std::int64_t>(state, "loss_scale_steps")};
   }
   for (const auto& [name, text] : state.entries) {
     if (name.starts_with(kCallback)) standing.callback_states[name] = text;
@@ -81,7 +64,7 @@ checkpoint::State Model::Impl::state() const {
     state.entries["loss_scale"] = report::shortest(scale.value);
     state.entries["loss_scale_steps"] = std::to_string(scale.good_steps);
   }
-  if (in_stages) state.entries["seed_of_stages"] = std::to_string(in_stages->seed());
+  runner->add_to(state);
   if (running == nullptr) {
     // Resumed and not trained since: what was loaded goes on.
     state.entries.insert(callback_states.begin(), callback_states.end());
@@ -99,7 +82,7 @@ checkpoint::State Model::Impl::state() const {
 checkpoint::Content Model::Impl::content() {
   find_device();
   checkpoint::Content content{.parts = {}, .state = state()};
-  content.parts = parts_to_save(parallelized(), *module, &optimizer, content.state);
+  content.parts = parts_to_save(runner->parallelized(), *module, &optimizer, content.state);
   return content;
 }
 
@@ -179,16 +162,10 @@ void Model::resume(const std::filesystem::path& path) {
   Impl& impl = *impl_;
   impl.finish_save();
   impl.find_device();
-  const bool is_later = impl.in_stages && !impl.in_stages->has_stages();
-  const checkpoint::State state =
-      is_later ? impl.resume_later(path)
-               : load_checkpoint(path, impl.parallelized(), *impl.module, &impl.optimizer);
-  if (!is_later) impl.complete();
+  const checkpoint::State state = impl.runner->load(path);
   Standing standing = standing_of(state);
-  impl.stages.to_resume = is_later ? std::optional(path) : std::nullopt;
   impl.position = standing.position;
   impl.callback_states = std::move(standing.callback_states);
-  if (impl.in_stages && standing.seed) impl.in_stages->set_seed(*standing.seed);
   if (impl.loss_scale && standing.loss_scale) impl.loss_scale->restore(*standing.loss_scale);
   detail::set_random_streams(state.own, impl.device);
 }

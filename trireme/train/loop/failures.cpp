@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/train/detail/failures.h>
+#include <trireme/train/loop/failures.h>
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>

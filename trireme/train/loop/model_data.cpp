@@ -5,7 +5,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/parallel/module/agreement.h>
-#include <trireme/train/detail/model_impl.h>
+#include <trireme/train/loop/model_impl.h>
 
 #include <c10/util/ScopeExit.h>
 #include <torch/torch.h>
@@ -118,7 +118,7 @@ data::DataLoader Model::Impl::part_of(const data::DataLoader& data,
 // batches, and nothing else would tell.
 void Model::Impl::check_same_batch(const data::Batch& batch) const {
   std::vector<std::string> all;
-  for (const comm::Group& group : peers()) {
+  for (const comm::Group& group : runner->peers()) {
     for (std::string& text : comm::all_gather_text(describe(batch), group)) {
       all.push_back(std::move(text));
     }

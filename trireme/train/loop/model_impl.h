@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inside of Model, shared by its sources: model.cpp (making it, evaluating), model_training.cpp
-// (the loop), model_in_stages.cpp (what is otherwise where the plan has stages), model_dry_run.cpp
-// and model_checkpoints.cpp.
+// (the loop), model_dry_run.cpp, model_checkpoints.cpp, and the two runners of plans.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -11,15 +10,16 @@
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/loss_scale.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/parallel/training_step.h>
-#include <trireme/train/detail/callback_calls.h>
-#include <trireme/train/detail/determinism.h>
+#include <trireme/train/loop/callback_calls.h>
+#include <trireme/train/loop/determinism.h>
+#include <trireme/train/loop/runner.h>
 #include <trireme/train/metric_accumulator.h>
 #include <trireme/train/model.h>
 #include <trireme/train/step_agreement.h>
 #include <trireme/train/step_times.h>
 
 #include <atomic>
+#include <charconv>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -59,20 +59,30 @@ class StateKeys {
   std::map<std::string, int> counts_;
 };
 
-/// Puts every part of a module back into its mode, training or evaluation, at the end.
-class ModeGuard {
- public:
-  explicit ModeGuard(torch::nn::Module& module);
-  ModeGuard(const ModeGuard&) = delete;
-  ModeGuard& operator=(const ModeGuard&) = delete;
-  ~ModeGuard();
-
- private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
-};
-
 /// By rank. Collective, blocking.
 at::Tensor all_counts(std::int64_t own, const comm::Group& group);
+
+struct MicroBatchLoss {
+  at::Tensor loss;
+  std::int64_t rows = 0;
+};
+/// Returns the mean over all rows; 0 where there are none. One that is not a number stays so.
+at::Tensor mean_of(const std::vector<MicroBatchLoss>& losses);
+
+/// Returns a number of a checkpoint. Throws CheckpointError where it is not there.
+template <typename Number>
+Number number_entry(const checkpoint::State& state, const std::string& name) {
+  const auto found = state.entries.find(name);
+  if (found != state.entries.end()) {
+    const std::string& text = found->second;
+    Number value = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (failure == std::errc{} && end == text.data() + text.size()) return value;
+  }
+  throw CheckpointError(
+      join_message("the checkpoint has no number in its entry ", name),
+      "only Model::save makes checkpoints to resume; load others with checkpoint::load");
+}
 
 /// The rows that count, of a batch that was padded.
 at::Tensor valid_rows(const at::Tensor& tensor, const data::Batch& batch);
@@ -111,15 +121,7 @@ struct Model::Impl {
   Forward forward;  // empty for a model of a function
   Loss loss;
   BatchLoss batch_loss;
-  /// What in_stages needs that a plan without stages does not.
-  struct Stages {
-    bool fits_whole = true;                            ///< the module, on every rank
-    std::vector<std::string> columns{};                ///< of a batch
-    std::optional<std::filesystem::path> to_resume{};  ///< whose tensors are not loaded yet
-  };
-  Stages stages;                         // before in_stages, whose making sets them
-  std::optional<Parallelized> in_whole;  // or
-  std::optional<TrainingStep> in_stages;
+  std::unique_ptr<Runner> runner;
   detail::StepAgreement agreement;
   std::optional<LossScale> loss_scale;  // in fp16
   at::Device device{at::kCPU};
@@ -143,18 +145,7 @@ struct Model::Impl {
   std::optional<PendingSave> pending_save;
   std::unique_ptr<checkpoint::AsyncSaver> saver;  // made by the first such save
 
-  Plan checked(const Plan& plan) const;
-  std::optional<Parallelized> make_whole() const;
-  std::optional<TrainingStep> make_stages();
-  /// Throws UsageError in stages before the first batch.
-  Parallelized& parallelized();
-  Sharing sharing() const;
-  /// The ranks that have other data than this one.
-  const comm::Group& data_group() const;
-  /// Groups of this rank whose ranks work on one part of the data together.
-  std::vector<comm::Group> peers() const;
-  /// Lets whoever looks at the module next do so alone, but where it may not fit whole. Collective.
-  void complete();
+  void check_options() const;
   void find_device();
   at::Tensor input_of(const data::Batch& batch) const;
   at::Tensor target_of(const data::Batch& batch) const;
@@ -174,7 +165,8 @@ struct Model::Impl {
                  double seconds);
   void call_step_end(Run& run, const StepEndContext& end);
   StepEndContext train_step(Run& run, data::BatchStream* batches, const StepContext& step);
-  bool accumulate_gradients(Run& run, data::BatchStream& batches, StepEndContext& step);
+  /// Tells the others of the loss of this rank's step, with what it wishes.
+  void start_agreement(const Run& run, const std::vector<detail::MicroBatchLoss>& losses);
   /// The part of the data that this rank is to read. Collective where the model takes it.
   data::DataLoader part_of(const data::DataLoader& data, data::Remainder remainder) const;
   /// Of an epoch's first batch: UsageError where ranks that need the same one differ. Collective.
@@ -194,57 +186,15 @@ struct Model::Impl {
   void finish_save_after(const std::string& message);
   bool agree_to_stop(const Run& run) const;
 
-  // In stages.
-  std::vector<at::Tensor> results_of(const std::vector<at::Tensor>& inputs) const;
-  std::vector<at::Tensor> tensors_of(const data::Batch& batch);
-  std::vector<data::Batch> read_round(data::BatchStream& batches, std::int64_t most) const;
-  MicroBatches micro_batches_of(const std::vector<data::Batch>& round);
-  /// Unless they are known, with the batches that the next step of training reads.
-  void assign_stages(const data::DataLoader& training);
-  void assign_stages(const MicroBatches& micro_batches);
-  /// The same where ranks may have other shapes, or nothing. Collective.
-  void assign_stages_of_any(const MicroBatches& micro_batches);
-  /// The tensors of a checkpoint that was resumed before the stages were known. Collective.
-  void load_later();
-  void step_through_stages(Run& run, data::BatchStream* batches, StepEndContext& step);
-  Evaluation evaluate_in_stages(const data::DataLoader& data, std::int64_t num_batches);
-  void count_in_stages(const data::DataLoader& data, std::int64_t num_batches,
-                       MetricAccumulator& accumulator, detail::Failures& failures);
-  std::vector<at::Tensor> predict_in_stages(const std::vector<at::Tensor>& inputs);
-  at::Tensor predict_in_stages(const data::DataLoader& data);
   /// Throws UsageError for a model of a function.
   void check_can_predict() const;
-  checkpoint::State resume_later(const std::filesystem::path& path);
-
-  /// Whether forward needs ranks that work on the same part of the data, within operators.
-  bool forward_is_shared() const { return in_whole && in_whole->mesh().defined(); }
-  /// Whether forward in training needs other ranks, so that nothing can stand in for one.
-  bool forward_takes_all() const {
-    return in_whole &&
-           (cuts_parameters(options.plan) || options.plan.sync_batch_norm || forward_is_shared()) &&
-           options.group.size() > 1;
-  }
-  /// What all ranks have counted; those that work on one part of the data count it once.
-  MetricAccumulator sum_over_ranks(const MetricAccumulator& own) const;
-  void count(const data::DataLoader& data, std::int64_t num_batches, MetricAccumulator& accumulator,
-             std::string_view& doing);
-
-  /// Calls `call`, in which the other ranks wait for this one: where it throws they are told by the
-  /// end of the groups.
-  /// @param who returns what the message says has failed.
-  template <typename Call, typename Who>
-  void end_all_on_failure(const Call& call, const Who& who) {
-    try {
-      call();
-    } catch (const CommError& error) {
-      // Those along data may wait for this rank in groups that the one that failed is not in.
-      if (forward_is_shared()) in_whole->abort(error.what());
-      throw;
-    } catch (...) {
-      in_whole->abort(join_message(who(), ": ", message_of(std::current_exception())));
-      throw;
-    }
-  }
+  /// `rank 1, reading data in an evaluation`.
+  std::string name_in(std::string_view what, std::string_view doing) const;
+  /// Returns this rank's counts, without those that another rank counts too.
+  MetricAccumulator counted_once(const MetricAccumulator& own) const;
+  /// Adds up what ranks have counted. Throws TrainingError on all where any has failed. Collective.
+  Evaluation sum_evaluation(MetricAccumulator own, const detail::Failures& failures,
+                            const comm::Group& of_metrics);
 
   template <typename Compute>
   at::Tensor in_precision(const Compute& compute) const {

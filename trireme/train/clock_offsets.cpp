@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/train/detail/clock_offsets.h>
+#include <trireme/train/clock_offsets.h>
 
 #include <trireme/comm/collectives.h>
 

@@ -5,10 +5,9 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/data_loader.h>
-#include <trireme/parallel/buckets/buffer_broadcast.h>
-#include <trireme/parallel/module/local_memory.h>
+#include <trireme/plan/check_plan.h>
 #include <trireme/tensor/distributed_tensor.h>
-#include <trireme/train/detail/model_impl.h>
+#include <trireme/train/loop/model_impl.h>
 
 #include <torch/torch.h>
 
@@ -25,13 +24,6 @@ using detail::valid_rows;
 
 namespace {
 
-void broadcast_buffers(const torch::nn::Module& module, const comm::Group& group) {
-  for (const auto& buffer : module.named_buffers()) {
-    if (!buffer.value().defined()) continue;
-    detail::broadcast_strided(detail::memory_of(buffer.value()), 0, group, buffer.key());
-  }
-}
-
 const at::Tensor& column(const data::Batch& batch, const std::string& name, std::size_t place) {
   if (!name.empty()) return batch[name];
   if (place >= batch.columns.size()) {
@@ -43,26 +35,10 @@ const at::Tensor& column(const data::Batch& batch, const std::string& name, std:
   return batch.columns[place];
 }
 
-bool have_all_ranks_the_same(std::int64_t number, const comm::Group& group) {
-  const at::Tensor all = at::empty({group.size()}, at::kLong);
-  comm::all_gather(all, at::tensor({number}, at::kLong), group);
-  return all.eq(number).all().item<bool>();
-}
-
 ModelOptions with_group(ModelOptions options) {
   options.group = group_or_self(options.group, "Model");
   return options;
 }
-
-// Puts a module into evaluation mode, without gradients, and back.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(torch::nn::Module& module) : modes_(module) { module.eval(); }
-
- private:
-  detail::ModeGuard modes_;
-  torch::NoGradGuard no_gradients_;
-};
 
 }  // namespace
 
@@ -70,24 +46,14 @@ at::Tensor detail::valid_rows(const at::Tensor& tensor, const data::Batch& batch
   return batch.padded_rows == 0 ? tensor : tensor.narrow(0, 0, batch.valid_rows());
 }
 
-detail::ModeGuard::ModeGuard(torch::nn::Module& module) {
-  for (const auto& part : module.modules()) modes_.emplace_back(part, part->is_training());
-}
-
-detail::ModeGuard::~ModeGuard() {
-  // Deepest parts last, since train() goes down to the children.
-  for (const auto& [part, mode] : modes_) part->train(mode);
-}
-
 Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
                   torch::optim::Optimizer& the_optimizer, ModelOptions the_options)
     : module(std::move(the_module)),
       optimizer(the_optimizer),
       options(with_group(std::move(the_options))),
-      in_whole(make_whole()),
-      in_stages(make_stages()),
-      agreement(in_whole ? &*in_whole : nullptr, options.group) {
-  in_whole ? in_whole->shard(optimizer) : in_stages->shard(optimizer);
+      runner(Runner::make(*this)),
+      agreement(runner->carrier(), options.group) {
+  runner->shard(optimizer);
   if (options.autocast == at::kHalf) loss_scale.emplace(options.loss_scale);
 }
 
@@ -96,13 +62,13 @@ Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
 Model::Impl::~Impl() {
   if (std::uncaught_exceptions() > 0) return;
   try {
-    in_whole ? in_whole->unshard(optimizer) : in_stages->unshard(optimizer);
+    runner->unshard(optimizer);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the group is dead: reported
   }
 }
 
 // What cannot be is refused before the module is changed.
-Plan Model::Impl::checked(const Plan& plan) const {
+void Model::Impl::check_options() const {
   if (options.clip_norm && !(*options.clip_norm > 0)) {
     throw UsageError(
         join_message("a model was told to clip gradients to a norm of ", *options.clip_norm),
@@ -113,8 +79,7 @@ Plan Model::Impl::checked(const Plan& plan) const {
                      "take at::kBFloat16 or at::kHalf, or none for fp32");
   }
   const LossScale checked_scale(options.loss_scale);
-  if (cuts_anything(plan) && options.group.size() > 1) check_can_shard(optimizer);
-  return plan;
+  if (cuts_anything(options.plan) && options.group.size() > 1) check_can_shard(optimizer);
 }
 
 // Looks up where the parameters are now; once per call, for it makes a list of all of them.
@@ -179,13 +144,7 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
-void Model::gather_parameters() {
-  Impl& impl = *impl_;
-  if (impl.in_whole) return impl.in_whole->gather_parameters();
-  impl.parallelized();  // known with the first batch
-  impl.load_later();
-  impl.in_stages->gather_parameters();
-}
+void Model::gather_parameters() { impl_->runner->gather_parameters(); }
 
 void Model::request_stop() noexcept { impl_->wants_to_stop = true; }
 void Model::request_save() noexcept { impl_->wants_to_save = true; }
@@ -194,7 +153,7 @@ torch::nn::Module& Model::module() const { return *impl_->module; }
 torch::optim::Optimizer& Model::optimizer() const { return impl_->optimizer; }
 const ModelOptions& Model::options() const { return impl_->options; }
 at::Device Model::device() const { return impl_->device; }
-Sharing Model::sharing() const { return impl_->sharing(); }
+Sharing Model::sharing() const { return impl_->runner->sharing(); }
 
 Progress Model::progress() const {
   const detail::Position& position = impl_->position;
@@ -206,72 +165,28 @@ Evaluation Model::evaluate(const data::DataLoader& data) {
                          std::numeric_limits<std::int64_t>::max());
 }
 
-// Counts what this rank sees of an evaluation.
-void Model::Impl::count(const data::DataLoader& data, std::int64_t num_batches,
-                        MetricAccumulator& accumulator, std::string_view& doing) {
-  for (Metric& metric : options.metrics) metric.clear();
-  const auto batches = data.open(0);
-  for (std::int64_t number = 0; number < num_batches; ++number) {
-    doing = "reading data";
-    const auto batch = batches->next();
-    if (!batch) break;
-    doing = "computing forward";
-    if (!forward) {
-      const at::Tensor value = loss_of(*batch);
-      if (batch->valid_rows() > 0) accumulator.add_loss(value.item<double>(), batch->valid_rows());
-      continue;
-    }
-    const at::Tensor all_outputs = output_of(input_of(*batch));
-    if (batch->valid_rows() == 0) continue;
-    const at::Tensor output = valid_rows(all_outputs, *batch);
-    const at::Tensor target = valid_rows(target_of(*batch), *batch);
-    accumulator.add_loss(full(loss(output, target)).item<double>(), batch->valid_rows());
-    doing = "counting";
-    const at::Tensor predictions = full(output);
-    accumulator.add_predictions(predictions, target);
-    for (Metric& metric : options.metrics) metric.add(predictions, target);
-  }
+std::string Model::Impl::name_in(std::string_view what, std::string_view doing) const {
+  return join_message("rank ", options.group.rank(), ", ", doing, " in ", what);
 }
 
-MetricAccumulator Model::Impl::sum_over_ranks(const MetricAccumulator& own) const {
-  const bool counts =
-      std::ranges::all_of(peers(), [](const comm::Group& group) { return group.rank() == 0; });
-  return all_reduce(counts ? own : MetricAccumulator{.failures = own.failures}, options.group);
+MetricAccumulator Model::Impl::counted_once(const MetricAccumulator& own) const {
+  const bool counts = std::ranges::all_of(
+      runner->peers(), [](const comm::Group& group) { return group.rank() == 0; });
+  return counts ? own : MetricAccumulator{.failures = own.failures};
 }
 
-Evaluation Model::Impl::evaluate(const data::DataLoader& data, std::int64_t num_batches) {
-  const auto deterministic = determinism();
-  find_device();
-  if (in_stages) return evaluate_in_stages(data, num_batches);
-  const EvaluationMode mode(*module);
-  broadcast_buffers(*module, in_whole->data_group());
-  detail::Failures failures(options.group);
-  std::string_view doing = "reading data";
-  const auto who = [&] {
-    return join_message("rank ", options.group.rank(), ", ", doing, " in an evaluation");
-  };
-  // Where forward takes all ranks, one whose data ends before that of others cannot be waited for.
-  std::int64_t own_batches = -1;
-  const auto count_batches = [&] { own_batches = std::min(num_batches, data.batches()); };
-  const bool is_cut = cuts_parameters(options.plan);
-  if (is_cut && forward_is_shared()) {
-    end_all_on_failure(count_batches, who);
-  } else if (is_cut) {
-    failures.attempt(count_batches, who);
-  }
-  const bool is_together = is_cut && have_all_ranks_the_same(own_batches, options.group);
-  if (!is_together) in_whole->gather_parameters();
-  MetricAccumulator accumulator;
-  const auto count_all = [&] { count(data, num_batches, accumulator, doing); };
-  if (!failures.has_failed()) {
-    is_together || forward_is_shared() ? end_all_on_failure(count_all, who)
-                                       : static_cast<void>(failures.attempt(count_all, who));
-  }
-  for (Metric& metric : options.metrics) metric.all_reduce(in_whole->data_group());
-  accumulator.failures = failures.has_failed() ? 1 : 0;
-  const MetricAccumulator all = sum_over_ranks(accumulator);
+Evaluation Model::Impl::sum_evaluation(MetricAccumulator own, const detail::Failures& failures,
+                                       const comm::Group& of_metrics) {
+  for (Metric& metric : options.metrics) metric.all_reduce(of_metrics);
+  own.failures = failures.has_failed() ? 1 : 0;
+  const MetricAccumulator all = all_reduce(own, options.group);
   if (all.failures > 0) failures.throw_on_all("the evaluation");
   return all.evaluation();
+}
+
+std::unique_ptr<Model::Runner> Model::Runner::make(Impl& model) {
+  model.check_options();
+  return needs_training_step(model.options.plan) ? make_staged(model) : make_whole(model);
 }
 
 void Model::Impl::check_can_predict() const {
@@ -280,30 +195,27 @@ void Model::Impl::check_can_predict() const {
                    "call the network itself, or make the model of the network and a loss");
 }
 
+Evaluation Model::Impl::evaluate(const data::DataLoader& data, std::int64_t num_batches) {
+  const auto deterministic = determinism();
+  find_device();
+  for (Metric& metric : options.metrics) metric.clear();
+  return runner->evaluate(data, num_batches);
+}
+
 at::Tensor Model::predict(const at::Tensor& input) {
   Impl& impl = *impl_;
   impl.check_can_predict();
   const auto deterministic = impl.determinism();
   impl.find_device();
-  if (impl.in_stages) return impl.predict_in_stages(std::vector{input.to(impl.device)}).front();
-  const EvaluationMode mode(*impl.module);
-  return full(impl.output_of(input.to(impl.device)));
+  return impl.runner->predict(input.to(impl.device));
 }
 
 at::Tensor Model::predict(const data::DataLoader& data) {
-  if (impl_->in_stages) {
-    impl_->check_can_predict();
-    const auto deterministic = impl_->determinism();
-    impl_->find_device();
-    return impl_->predict_in_stages(data);
-  }
-  std::vector<at::Tensor> outputs;
-  const auto batches = data.open(0);
-  while (const auto batch = batches->next()) {
-    const at::Tensor output = predict(column(*batch, impl_->options.input_column, 0));
-    outputs.push_back(valid_rows(output, *batch));
-  }
-  return at::cat(outputs);
+  Impl& impl = *impl_;
+  impl.check_can_predict();
+  const auto deterministic = impl.determinism();
+  impl.find_device();
+  return impl.runner->predict(data);
 }
 
 }  // namespace trireme
