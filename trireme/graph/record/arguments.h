@@ -2,6 +2,8 @@
 // What the arguments of an operator are to a record.
 #pragma once
 
+#include <trireme/tensor/ivalue_tensors.h>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
@@ -12,17 +14,7 @@
 
 namespace trireme::graph::detail {
 
-/// Calls `take` with every tensor in a value, also undefined ones.
-template <typename Take>
-void for_each_tensor(const c10::IValue& value, const Take& take) {
-  if (value.isTensor()) {
-    take(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& item : value.toListRef()) {
-      take(item.isTensor() ? item.toTensor() : at::Tensor());
-    }
-  }
-}
+using tensor::visit_tensors;
 
 /// None and empty lists in the places of tensors.
 c10::IValue without_tensors(const c10::IValue& value);

@@ -2,6 +2,7 @@
 #include <trireme/parallel/init/construction.h>
 
 #include <trireme/base/error.h>
+#include <trireme/tensor/ivalue_tensors.h>
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
@@ -104,18 +105,6 @@ std::vector<std::weak_ptr<Construction>>& parked_here() {
 }
 
 }  // namespace
-
-void visit_tensors(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      if (tensor) visit(*tensor);
-    }
-  }
-}
 
 void set_memory(c10::StorageImpl& storage, c10::DataPtr memory) {
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12
@@ -448,7 +437,7 @@ void Construction::execute(const Record& record) {
   record.op.callBoxed(stack);
   std::vector<at::Tensor> made;
   for (const c10::IValue& value : stack) {
-    visit_tensors(value, [&](const at::Tensor& tensor) { made.push_back(tensor); });
+    tensor::visit_tensors(value, [&](const at::Tensor& tensor) { made.push_back(tensor); });
   }
   stack.clear();
   for (std::size_t i = 0; i < record.results.size(); ++i) {

@@ -139,9 +139,6 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   std::vector<Stream> streams_;
 };
 
-/// Calls `visit` with each tensor in `value`: a tensor, or a list of them.
-void visit_tensors(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit);
-
 /// Lets the memory be asked for again, which deferred tensors refuse, and sets it.
 void set_memory(c10::StorageImpl& storage, c10::DataPtr memory);
 

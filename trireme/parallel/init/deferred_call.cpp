@@ -13,6 +13,7 @@
 #include <trireme/parallel/init/deferred_call.h>
 
 #include <trireme/base/error.h>
+#include <trireme/tensor/ivalue_tensors.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -47,24 +48,6 @@ bool is_generator(const c10::Argument& argument) {
   return type->kind() == c10::TypeKind::GeneratorType;
 }
 
-c10::IValue map_tensors(const c10::IValue& value,
-                        const std::function<at::Tensor(const at::Tensor&)>& map) {
-  if (value.isTensor()) return map(value.toTensor());
-  if (value.isTensorList()) {
-    std::vector<at::Tensor> tensors = value.toTensorVector();
-    for (at::Tensor& tensor : tensors) tensor = map(tensor);
-    return tensors;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> tensors;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      tensors.push_back(tensor ? std::optional(map(*tensor)) : std::nullopt);
-    }
-    return tensors;
-  }
-  return value;
-}
-
 // A number in the guise of a tensor does not decide the type of results.
 void keep_wrapped_number(const at::Tensor& from, const at::Tensor& to) {
   if (from.unsafeGetTensorImpl()->is_wrapped_number()) {
@@ -81,7 +64,7 @@ class Call {
       writes_ = writes_ || is_written(arguments_[i]);
       writes_out_ = writes_out_ || (is_written(arguments_[i]) && arguments_[i].kwarg_only());
       if (is_generator(arguments_[i])) generator_ = i;
-      visit_tensors(value(i), [&](const at::Tensor& tensor) {
+      tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
         is_deferred_ = is_deferred_ || Construction::find(tensor) != nullptr;
       });
     }
@@ -133,7 +116,8 @@ class Call {
     bool nothing = true;
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       if (!is_written(arguments_[i])) continue;
-      visit_tensors(value(i), [&](const at::Tensor& tensor) { nothing &= tensor.numel() == 0; });
+      tensor::visit_tensors(value(i),
+                            [&](const at::Tensor& tensor) { nothing &= tensor.numel() == 0; });
     }
     return nothing;
   }
@@ -182,7 +166,7 @@ class Call {
 std::optional<torch::jit::Stack> Call::run_on_meta() {
   bool is_dense = true;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    visit_tensors(value(i), [&](const at::Tensor& tensor) {
+    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
       is_dense = is_dense && (!tensor.defined() ||
                               (tensor.layout() == c10::kStrided && !tensor.is_quantized()));
     });
@@ -211,7 +195,7 @@ std::optional<torch::jit::Stack> Call::run_on_meta() {
       } else if (i == generator_) {
         stack.emplace_back();
       } else {
-        stack.push_back(map_tensors(value(i), to_meta));
+        stack.push_back(tensor::map_tensors(value(i), to_meta));
       }
     }
     op_.callBoxed(stack);
@@ -232,7 +216,7 @@ c10::Device Call::device_of_results() const {
   }
   bool is_number = true;  // numbers follow the others to their device
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    visit_tensors(value(i), [&](const at::Tensor& tensor) {
+    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
       if (!tensor.defined() || !is_number) return;
       if (!device || tensor.dim() > 0) device = tensor.device();
       is_number = tensor.dim() == 0;
@@ -271,7 +255,7 @@ bool Call::fills(const at::Tensor& tensor) const {
   }
   std::size_t num_uses = 0;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    visit_tensors(value(i), [&](const at::Tensor& other) {
+    tensor::visit_tensors(value(i), [&](const at::Tensor& other) {
       if (other.defined() && other.has_storage() &&
           other.storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
         ++num_uses;
@@ -344,7 +328,7 @@ torch::jit::Stack Call::recorded_arguments(Record& record) const {
           record));
       continue;
     }
-    arguments.push_back(map_tensors(value(i), [&](const at::Tensor& tensor) {
+    arguments.push_back(tensor::map_tensors(value(i), [&](const at::Tensor& tensor) {
       return recorded(tensor, is_written(arguments_[i]), record.uses);
     }));
   }
@@ -379,12 +363,12 @@ void Call::record_write() {
   }
   if (results.size() != op_.schema().returns().size()) return evaluate();
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    visit_tensors(value(i), [&](const at::Tensor& tensor) { check_is_ours(tensor); });
+    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) { check_is_ours(tensor); });
   }
   check_shapes(results);
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     if (!is_written(arguments_[i])) continue;
-    visit_tensors(value(i), [&](const at::Tensor& tensor) {
+    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
       if (tensor.defined() && Construction::find(tensor) == nullptr) take(tensor);
     });
   }
@@ -398,14 +382,14 @@ bool Call::record_result() {
   const auto meta = run_on_meta();
   if (!meta) return false;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    visit_tensors(value(i), [&](const at::Tensor& tensor) { check_is_ours(tensor); });
+    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) { check_is_ours(tensor); });
   }
   Record record{op_, {}, {}, {}, {}, {}};
   record.arguments = recorded_arguments(record);
   const c10::Device device = device_of_results();
   torch::jit::Stack results;
   for (const c10::IValue& result : *meta) {
-    results.push_back(map_tensors(result, [&](const at::Tensor& tensor) {
+    results.push_back(tensor::map_tensors(result, [&](const at::Tensor& tensor) {
       if (!tensor.defined()) return record.results.emplace_back();
       record.uses.push_back({construction_->num_blocks(), Access::kMake});
       at::Tensor made = construction_->make(tensor, device);
@@ -422,7 +406,7 @@ void Call::evaluate() {
   std::vector<bool> read(construction_->num_blocks(), false);
   bool writes_deferred = false;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    visit_tensors(value(i), [&](const at::Tensor& tensor) {
+    tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
       check_is_ours(tensor);
       const Construction::Place* place = Construction::find(tensor);
       if (place == nullptr) return;
@@ -454,7 +438,7 @@ void Call::evaluate() {
   for (auto& [block, memory] : values) construction_->lend(block, std::move(memory));
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     c10::IValue& argument = stack_[stack_.size() - arguments_.size() + i];
-    argument = map_tensors(argument, [&](const at::Tensor& tensor) {
+    argument = tensor::map_tensors(argument, [&](const at::Tensor& tensor) {
       return Construction::find(tensor) ? construction_->stand_in(tensor) : tensor;
     });
   }

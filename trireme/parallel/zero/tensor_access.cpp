@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/zero/tensor_access.h>
 
+#include <trireme/tensor/ivalue_tensors.h>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/TensorImpl.h>
@@ -54,19 +56,6 @@ void find(const at::Tensor& tensor, Use use, AllFound& all) {
   }
 }
 
-void find(const c10::IValue& value, Use use, AllFound& all) {
-  if (value.isTensor()) {
-    find(value.toTensor(), use, all);
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) find(tensor, use, all);
-  } else if (value.isOptionalTensorList()) {
-    const auto tensors = value.toOptionalTensorList();
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (const std::optional<at::Tensor> tensor = tensors.get(i)) find(*tensor, use, all);
-    }
-  }
-}
-
 void tell(AllFound& all) {
   while (!all.empty()) {
     AccessObserver* const observer = all.front().observer;
@@ -90,8 +79,8 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const auto* alias = arguments[i].alias_info();
       const bool is_written = alias != nullptr && alias->isWrite();
-      find(values[i], {.is_written = is_written, .is_viewed = alias != nullptr && !is_written},
-           all);
+      const Use use = {.is_written = is_written, .is_viewed = alias != nullptr && !is_written};
+      tensor::visit_tensors(values[i], [&](const at::Tensor& given) { find(given, use, all); });
     }
     // Made of other operators, such as `to` and `contiguous`, it may also return a copy.
     if (!all.empty() && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
