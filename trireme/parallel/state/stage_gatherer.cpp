@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/state/stage_gatherer.h>
 
-#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/manual.h>
+#include <trireme/parallel/module/tensor_lines.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/ops/empty.h>
@@ -14,43 +14,6 @@
 #include <utility>
 
 namespace trireme::detail {
-namespace {
-
-// A line for each tensor: its type, its sizes, its name, which comes last for it may have blanks.
-std::string describe(const checkpoint::TensorMap& tensors) {
-  TextWriter text;
-  for (const auto& [name, tensor] : tensors) {
-    text << static_cast<int>(tensor.scalar_type()) << " " << tensor.dim();
-    for (const std::int64_t size : tensor.sizes()) text << " " << size;
-    text << "\t" << name << "\n";
-  }
-  return text.str();
-}
-
-struct Described {
-  std::string name;
-  std::vector<std::int64_t> sizes;
-  at::ScalarType type = at::kFloat;
-};
-
-std::vector<Described> read(const std::string& text) {
-  std::vector<Described> all;
-  TextReader lines(text);
-  int type = 0;
-  std::size_t num_dims = 0;
-  while (lines >> type >> num_dims) {
-    Described& described = all.emplace_back();
-    described.type = static_cast<at::ScalarType>(type);
-    described.sizes.resize(num_dims);
-    for (std::int64_t& size : described.sizes) lines >> size;
-    lines.get();
-    std::getline(lines, described.name);
-  }
-  return all;
-}
-
-}  // namespace
-
 StageGatherer::StageGatherer(const Parallelized& parallelized) : group_(parallelized.group()) {
   const std::vector<MeshAxis>& axes = parallelized.plan().mesh;
   for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
@@ -84,14 +47,15 @@ void StageGatherer::gather_all_to(checkpoint::OptimizerState& state,
                                   const Parallelized& parallelized, int root) const {
   if (!has_stages()) return;
   for (auto& [name, tensor] : state.tensors) tensor = full(tensor);
-  const std::vector<std::string> texts = comm::all_gather_text(describe(state.tensors), group_);
+  const std::vector<std::string> texts =
+      comm::all_gather_text(to_lines({state.tensors.begin(), state.tensors.end()}), group_);
   const std::vector<std::string> scalars = comm::all_gather_text(state.scalars, group_);
   std::vector<std::string> beside_root;
   for (int stage_rank = 0; stage_rank < num_stages_; ++stage_rank) {
     const int giver = beside(root, stage_rank);
     beside_root.push_back(scalars[static_cast<std::size_t>(giver)]);
     if (giver == root) continue;
-    for (const Described& described : read(texts[static_cast<std::size_t>(giver)])) {
+    for (const TensorLine& described : parse_lines(texts[static_cast<std::size_t>(giver)])) {
       const std::string parameter = checkpoint::parameter_of_state(described.name);
       if (use_of(parallelized, parameter).first_rank != stage_rank) continue;
       if (group_.rank() == giver) {

@@ -87,7 +87,9 @@ void TrainingStep::Impl::assign_stages(const pipeline::SplitBatch& batch) {
   pipeline::StagedGraph staged = capture_together(group, batch, [&](const Plan& with_count) {
     return pipeline::StagedGraph(module, forward(batch), batch.micro_batches, with_count);
   });
-  parameters.emplace(module, staged, plan, group, stages, data, layouts, *ranks);
+  Plan of_group = plan;  // of which devices are no ranks
+  if (has_devices) std::ranges::find(of_group.mesh, kStageAxis, &MeshAxis::name)->size = 1;
+  parameters.emplace(module, staged, of_group, group, stages, data, layouts, *ranks);
   of_functions.emplace(batch.function, staged);
   first.emplace(std::move(staged));
   detail::succeed_together(group, "cut its optimizers", [&] {

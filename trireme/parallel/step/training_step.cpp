@@ -3,7 +3,6 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
-#include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/buckets/buffer_broadcast.h>
@@ -13,6 +12,7 @@
 #include <trireme/parallel/module/evaluation_mode.h>
 #include <trireme/parallel/module/local_memory.h>
 #include <trireme/parallel/module/named_tensors.h>
+#include <trireme/parallel/module/tensor_lines.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 #include <trireme/parallel/step/training_step_impl.h>
 #include <trireme/plan/check_plan.h>
@@ -83,33 +83,21 @@ bool steps_any(const torch::optim::Optimizer& optimizer, const std::vector<at::T
   });
 }
 
-// A line for each tensor that is there: its place, type and sizes. For ranks that have it not.
-std::string describe(const std::vector<at::Tensor>& tensors) {
-  TextWriter text;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].defined()) continue;
-    text << i << " " << static_cast<int>(tensors[i].scalar_type()) << " " << tensors[i].dim();
-    for (const std::int64_t size : tensors[i].sizes()) text << " " << size;
-    text << "\n";
-  }
-  return text.str();
-}
-
 // Of each tensor one rank has the values.
 void share(std::vector<at::Tensor>& tensors, const comm::Group& group) {
-  const std::vector<std::string> texts = comm::all_gather_text(describe(tensors), group);
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    TextReader lines(texts[rank]);
-    std::size_t place = 0;
-    int type = 0;
-    std::size_t num_dims = 0;
-    while (lines >> place >> type >> num_dims) {
-      std::vector<std::int64_t> sizes(num_dims);
-      for (std::int64_t& size : sizes) lines >> size;
-      at::Tensor& tensor = tensors[place];
-      tensor = tensor.defined() ? tensor.contiguous()
-                                : at::empty(sizes, static_cast<at::ScalarType>(type));
-      comm::broadcast(tensor, static_cast<int>(rank), group, join_message("result ", place));
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  std::map<std::string, std::size_t> index_of;
+  for (const at::Tensor& tensor : tensors) {
+    const std::string name = std::to_string(named.size());
+    index_of[name] = named.size();
+    named.emplace_back(name, tensor);
+  }
+  const std::vector<std::string> texts = comm::all_gather_text(detail::to_lines(named), group);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    for (const auto& line : detail::parse_lines(texts[static_cast<std::size_t>(rank)])) {
+      at::Tensor& tensor = tensors[index_of.at(line.name)];
+      tensor = tensor.defined() ? tensor.contiguous() : at::empty(line.sizes, line.type);
+      comm::broadcast(tensor, rank, group, "result " + line.name);
     }
   }
 }
@@ -298,7 +286,7 @@ StepEvaluation TrainingStep::evaluate(const std::vector<at::Tensor>& batch,
     for (const std::vector<at::Tensor>& parts : result.results) {
       evaluation.results.push_back(parts.empty() ? at::Tensor() : pipeline::joined(parts));
     }
-    if (options.share_results) share(evaluation.results, impl.stages);
+    if (options.share_results && impl.stages.size() > 1) share(evaluation.results, impl.stages);
   });
   ++record.num_uses;
   return evaluation;
@@ -321,7 +309,7 @@ MicroBatchResults TrainingStep::evaluate_micro_batches(const MicroBatches& micro
     all.results = std::move(result.results);
     for (std::vector<at::Tensor>& parts : all.results) {
       parts.resize(micro_batches.size());
-      if (options.share_results) share(parts, impl.stages);
+      if (options.share_results && impl.stages.size() > 1) share(parts, impl.stages);
     }
     ++record.num_uses;
   });

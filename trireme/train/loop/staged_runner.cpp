@@ -2,7 +2,6 @@
 // A model whose plan a TrainingStep carries out. Each batch that the data gives is a micro-batch,
 // as it is with parallelize, so that the sums are the same.
 #include <trireme/base/error.h>
-#include <trireme/base/text.h>
 #include <trireme/checkpoint/consensus.h>
 #include <trireme/checkpoint/load_plan.h>
 #include <trireme/checkpoint/reader.h>
@@ -13,6 +12,7 @@
 #include <trireme/parallel/manual.h>
 #include <trireme/parallel/module/evaluation_mode.h>
 #include <trireme/parallel/module/local_memory.h>
+#include <trireme/parallel/module/tensor_lines.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/training_step.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -43,19 +43,6 @@ void broadcast_buffers(const torch::nn::Module& module, const TrainingStep& trai
     detail::broadcast_strided(detail::memory_of(item.value()), 0, training.data_group(),
                               item.key());
   }
-}
-
-// A line for each tensor of a batch: its type, its sizes and, in a model of a function, its name.
-std::string describe(const std::vector<at::Tensor>& tensors,
-                     const std::vector<std::string>& names) {
-  TextWriter text;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    text << static_cast<int>(tensors[i].scalar_type()) << " " << tensors[i].dim();
-    for (const std::int64_t size : tensors[i].sizes()) text << " " << size;
-    if (!names.empty()) text << " " << names[i];
-    text << "\n";
-  }
-  return text.str();
 }
 
 UsageError unequal_batches() {
@@ -215,23 +202,20 @@ void Model::StagedRunner::assign_stages(const MicroBatches& micro_batches) {
 // Of batches that ranks do not have alike, the first rank's first one decides. Records need its
 // shapes alone.
 void Model::StagedRunner::assign_stages_of_any(const MicroBatches& micro_batches) {
-  const auto texts = comm::all_gather_text(
-      micro_batches.empty() ? "" : describe(micro_batches.front(), columns_), options_.group);
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  if (!micro_batches.empty()) {
+    for (const at::Tensor& tensor : micro_batches.front()) {
+      named.emplace_back(columns_.empty() ? "" : columns_[named.size()], tensor);
+    }
+  }
+  const auto texts = comm::all_gather_text(detail::to_lines(named), options_.group);
   const auto found = std::ranges::find_if(texts, [](const auto& text) { return !text.empty(); });
   if (found == texts.end()) return;
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
-  TextReader lines(*found);
-  for (std::string line; std::getline(lines, line);) {
-    TextReader words(line);
-    int type = 0;
-    std::size_t num_dims = 0;
-    words >> type >> num_dims;
-    std::vector<std::int64_t> sizes(num_dims);
-    for (std::int64_t& size : sizes) words >> size;
-    tensors.push_back(
-        at::zeros(sizes, at::device(model_.device).dtype(static_cast<at::ScalarType>(type))));
-    if (std::string name; std::getline(words >> std::ws, name)) names.push_back(name);
+  for (const detail::TensorLine& line : detail::parse_lines(*found)) {
+    tensors.push_back(at::zeros(line.sizes, at::device(model_.device).dtype(line.type)));
+    if (!line.name.empty()) names.push_back(line.name);
   }
   if (columns_.empty()) columns_ = std::move(names);
   assign_stages(MicroBatches{tensors});
