@@ -73,6 +73,36 @@ TEST_P(ShardedPipelineOf, HasTheBitsOfAPlainLoopOverDevicesOfProcesses) {
 INSTANTIATE_TEST_SUITE_P(Networks, ShardedPipelineOf, ::testing::ValuesIn(test::network_cases()),
                          [](const auto& param_info) { return param_info.param.name; });
 
+// As after parallelize, whose rounding is that of the wire.
+TEST(ShardedPipeline, SendsGradientsInHalfPrecision) {
+  for (const int zero_level : {0, 2}) {
+    run_ranks(2, [&](const comm::Group& group) {
+      const Plan plan{.zero_level = zero_level, .wire = GradientCompression::kBf16};
+      const Network recorded = test::residual_net();
+      const Network called = test::residual_net();
+      torch::optim::SGD of_recorded(recorded.module->parameters(), 0.1);
+      torch::optim::SGD of_called(called.module->parameters(), 0.1);
+      TrainingStep training(*recorded.module, recorded.forward, plan, group);
+      Parallelized parallel = parallelize(*called.module, plan, group);
+      training.shard(of_recorded);
+      parallel.shard(of_called);
+      for (int step = 0; step < 2; ++step) {
+        const auto batch = part_of(recorded.batch(8, step), group.rank(), group.size());
+        of_recorded.zero_grad();
+        training.step(batch);
+        of_recorded.step();
+        of_called.zero_grad();
+        called.forward(batch)[0].backward();
+        of_called.step();
+      }
+      training.gather_parameters();
+      parallel.gather_parameters();
+      test::expect_same_bits(recorded.module->parameters(), called.module->parameters(),
+                             "parameter");
+    });
+  }
+}
+
 // Of four ranks along data two have the same slices as the other two, whose sums come second.
 TEST(ShardedPipeline, IsCutAmongSomeOfTheRanksAlongData) {
   Arranged arranged{.pipe = 1, .data = 4, .micro_batches = 2, .shard_ranks = 2};

@@ -79,6 +79,7 @@ std::vector<SplitTime> TrainingStep::find_micro_batches(const std::vector<at::Te
                                   " micro-batches, and no other number can be measured"),
                      "name a kind of schedules, or leave find_micro_batches out");
   }
+  impl.finds_micro_batches = true;
   std::map<std::int64_t, double> times;
   const auto take = [&](std::int64_t count) {
     if (count < 1 || times.contains(count)) return;
@@ -116,7 +117,6 @@ std::vector<SplitTime> TrainingStep::find_micro_batches(const std::vector<at::Te
   const std::int64_t of_powers = best();
   measure(of_powers * 3 / 4);
   measure(of_powers * 3 / 2);
-  impl.finds_micro_batches = true;
   impl.plan.micro_batches = best();
   std::vector<SplitTime> all;
   for (const auto& [count, seconds] : times) {
