@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything a program needs: #include <torch/torch.h> first, then this.
-#pragma once
-
-#include <trireme/base/config/configuration.h>
+// Everything a program needs: #include <trireme/base/config/configuration.h>
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/checkpoint/async_saver.h>
@@ -52,6 +49,7 @@
 #include <trireme/parallel/data_parallel.h>
 #include <trireme/parallel/deferred.h>
 #include <trireme/parallel/distribute_module.h>
+#include <trireme/parallel/executor.h>
 #include <trireme/parallel/explain.h>
 #include <trireme/parallel/gradient_reducer.h>
 #include <trireme/parallel/horovod.h>
