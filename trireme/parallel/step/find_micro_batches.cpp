@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the number of micro-batches whose steps are fastest, by measuring.
 #include <trireme/base/error.h>
+#include <trireme/parallel/module/gradients_aside.h>
 #include <trireme/parallel/step/training_step_impl.h>
 
 #include <ATen/core/grad_mode.h>
@@ -23,9 +24,7 @@ class StateAside {
  public:
   explicit StateAside(const torch::nn::Module& module) {
     const c10::NoGradGuard no_graph;
-    for (const at::Tensor& parameter : module.parameters()) {
-      gradients_.emplace_back(parameter, std::exchange(parameter.mutable_grad(), {}));
-    }
+    for (const at::Tensor& parameter : module.parameters()) gradients_.take(parameter);
     for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.clone());
   }
   // After a failure of the device nothing can be copied on it.
@@ -40,14 +39,12 @@ class StateAside {
 
   void put_back() {
     const c10::NoGradGuard no_graph;
-    for (auto& [parameter, gradient] : std::exchange(gradients_, {})) {
-      parameter.mutable_grad() = gradient;
-    }
+    gradients_.put_back();
     for (auto& [buffer, values] : std::exchange(buffers_, {})) buffer.copy_(values);
   }
 
  private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;
+  detail::GradientsAside gradients_;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
 };
 

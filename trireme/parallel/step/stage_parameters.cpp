@@ -103,7 +103,7 @@ StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& s
   for (const Parallelized::Part& part : parallelized_.parts()) {
     if (!part.is_own || !part.parameter.requires_grad()) continue;
     if (part.tensor.is_same(part.parameter)) {
-      exchanged_.push_back({.parameter = part.parameter, .before = {}});
+      exchanged_.push_back(part.parameter);
     } else {
       cut_.push_back(part.parameter);
     }
@@ -179,13 +179,9 @@ void StageParameters::check_before_step() {
 
 void StageParameters::begin_step() {
   if (detail::reducer_of(parallelized_) == nullptr) return;
-  const at::NoGradGuard no_grad;
-  for (Own& own : exchanged_) {
-    at::Tensor& gradient = own.parameter.mutable_grad();
-    // It may lie where this step's will travel.
-    own.before = gradient.defined() ? gradient.clone() : at::Tensor();
-    gradient.reset();
-  }
+  aside_.clear();
+  // They may lie where this step's will travel.
+  for (const at::Tensor& parameter : exchanged_) aside_.take_copy(parameter);
   for (at::Tensor& parameter : cut_) parameter.mutable_grad().reset();
 }
 
@@ -199,13 +195,7 @@ void StageParameters::finish_step(double summands) {
   detail::Reducer* const reducer = detail::reducer_of(parallelized_);
   if (reducer == nullptr) return;
   reducer->finish_manual(summands);
-  const at::NoGradGuard no_grad;
-  for (Own& own : exchanged_) {
-    if (!own.before.defined()) continue;
-    at::Tensor& gradient = own.parameter.mutable_grad();
-    if (gradient.defined()) own.before.add_(gradient);
-    gradient = std::exchange(own.before, {});
-  }
+  aside_.add_back();
 }
 
 int StageParameters::first_rank_of(const at::Tensor& tensor) const {

@@ -6,6 +6,7 @@
 
 #include <trireme/comm/group.h>
 #include <trireme/parallel/manual.h>
+#include <trireme/parallel/module/gradients_aside.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 #include <trireme/parallel/step/stage_ranks.h>
@@ -90,11 +91,8 @@ class StageParameters {
   std::shared_ptr<std::map<std::string, detail::StageUse>> uses_;  // by every name
   std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names_;
   Parallelized parallelized_;
-  struct Own {
-    at::Tensor parameter;
-    at::Tensor before;  // its gradient before the step
-  };
-  std::vector<Own> exchanged_;  // those that are not cut
+  std::vector<at::Tensor> exchanged_;  // those that are not cut
+  detail::GradientsAside aside_;
   std::vector<at::Tensor> cut_;
 };
 
