@@ -134,7 +134,7 @@ TEST(Asymmetry, RefusesWhatIsOfAnOrdinaryBackward) {
     TrainingStep pipeline(*network.module, network.forward, plan_of({.pipe = 2}, network), group);
     pipeline.prepare(network.batch(4, 0));
     Parallelized& parallelized = pipeline.parallelized();
-    const auto refused = HasSubstr("was called on the Parallelized of a pipeline");
+    const auto refused = HasSubstr("was called on the Parallelized of a training step");
     EXPECT_THAT(usage_error([&] { static_cast<void>(parallelized.sharing()); }), refused);
     EXPECT_THAT(usage_error([&] { static_cast<void>(parallelized.no_sync()); }), refused);
     EXPECT_THAT(usage_error([&] { parallelized.join([] {}); }), refused);
