@@ -145,7 +145,7 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   check_functions(functions, group);
   std::optional<pipeline::ModuleClaim> claim;
   detail::succeed_together(group, "take the module", [&] { claim.emplace(tensors); });
-  if (plan.broadcast_parameters) detail::broadcast_all(tensors, group);
+  if (plan.broadcast_parameters && group.size() > 1) detail::broadcast_all(tensors, group);
   const Plan whole = with_pipe_and_data(plan, use);
   std::vector<MeshAxis> of_group = whole.mesh;
   if (!devices.empty()) std::ranges::find(of_group, kStageAxis, &MeshAxis::name)->size = 1;
