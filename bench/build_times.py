@@ -32,7 +32,7 @@ WORK = ROOT / "build" / "bench-build"
 EDITS = (("trireme/schedule/schedule_text.cpp", "unit_schedule", "ScheduleText*"),
          ("trireme/data/csv.cpp", "unit_data", "Csv*"),
          ("trireme/tensor/layout.cpp", "unit_tensor", "Layout*"),
-         ("trireme/parallel/state_dict.cpp", "ranks_sharded", "*StateOf*"))
+         ("trireme/parallel/state/state_dict.cpp", "ranks_sharded", "*StateOf*"))
 REPEATS = 3
 
 

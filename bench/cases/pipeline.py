@@ -21,7 +21,7 @@ is ScheduleInterleavedZeroBubble with one stage a rank. Interleaved and ZB-V hav
 such programs are written; `in turn` takes the same micro-batches, each through all stages and back before the next, so
 that the kernels have the same sizes and only what overlaps differs. The schedule allows 16/9 = 1.78 times the latter.
 
-`devices` has the two stages on threads of one process (DevicePipeline), beside the same with the whole batch at once: one
+`devices` has the two stages on threads of one process (TrainingStepOptions::devices), beside the same with the whole batch at once: one
 device after the other.
 
 The peer `prediction` is the timeline of the schedule (trireme/schedule), fed with mean times of a further step: of

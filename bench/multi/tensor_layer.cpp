@@ -5,7 +5,7 @@
 #include <models/gpt.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
-#include <trireme/parallel/tensor/distribute_module.h>
+#include <trireme/parallel/distribute_module.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <CLI/CLI.hpp>

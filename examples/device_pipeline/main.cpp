@@ -4,7 +4,7 @@
 // network knows of no device, and into how many parts a batch is split is found by measuring.
 #include <models/resnet.h>
 #include <trireme/base/exception_text.h>
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
+#include <trireme/parallel/training_step.h>
 
 #include <CLI/CLI.hpp>
 #include <torch/torch.h>
@@ -50,12 +50,11 @@ int run(const Settings& settings) {
   plan.micro_batches = 0;  // found below
   std::vector<at::Device> devices;
   for (const std::string& name : settings.devices) devices.emplace_back(name);
-  trireme::DevicePipeline pipeline(
-      *net,
-      [&](const auto& in) -> std::vector<torch::Tensor> {
-        return {torch::cross_entropy_loss(net->forward(in[0]), in[1])};
-      },
-      plan, devices);
+  trireme::TrainingStep pipeline(*net,
+                                 [&](const auto& in) -> std::vector<torch::Tensor> {
+                                   return {torch::cross_entropy_loss(net->forward(in[0]), in[1])};
+                                 },
+                                 plan, trireme::comm::Group::self(), {.devices = devices});
 
   const std::vector<torch::Tensor> batch = make_batch(settings);
   const auto times = pipeline.find_micro_batches(batch);
@@ -65,8 +64,8 @@ int run(const Settings& settings) {
               << " rows: " << std::setprecision(1) << time.seconds * 1e3 << " ms\n";
   }
   const auto best = std::ranges::min_element(times, {}, &trireme::SplitTime::seconds);
-  std::cout << "a batch goes in " << pipeline.micro_batches() << " parts, " << std::setprecision(2)
-            << times.front().seconds / best->seconds
+  std::cout << "a batch goes in " << pipeline.plan().micro_batches << " parts, "
+            << std::setprecision(2) << times.front().seconds / best->seconds
             << " times as fast as one device after the other" << std::endl;
 
   double first = 0;

@@ -88,7 +88,7 @@ int run(const std::string& name, std::int64_t pipe, trireme::Plan plan, int step
   const bool is_of_two =
       own ? own->num_stages() == 2 : plan.schedule != "interleaved" && plan.schedule != "zb-v";
   if (pipe == 2 && is_of_two) plan.stages = network.stages;
-  trireme::Pipeline pipeline(*network.module, network.forward, plan, world.group);
+  trireme::TrainingStep pipeline(*network.module, network.forward, plan, world.group);
   torch::optim::AdamW optimizer(network.module->parameters(), 2e-3);
 
   const auto part = trireme::data_part(plan, world.group);

@@ -5,8 +5,7 @@
 #include <trireme/parallel/gradient_reducer.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/local_sgd.h>
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/tensor/operator_strategy.h>
 
 namespace trireme {
@@ -14,16 +13,15 @@ namespace trireme {
 void discard(torch::nn::Module& module, torch::optim::Optimizer& optimizer, const Plan& plan,
              const comm::Group& group, const graph::Forward& forward) {
   const DataParallel kept(module, group);
-  DataParallel(module, group);                                               // refused
-  ShardedDataParallel(module, optimizer, group, 3);                          // refused
-  parallelize(module, plan, group);                                          // refused
-  Pipeline(module, forward, plan, group);                                    // refused
-  DevicePipeline(module, forward, plan, std::vector<at::Device>{at::kCPU});  // refused
-  GradientReducer(module, group);                                            // refused
-  LocalSgd(module, {}, group);                                               // refused
-  hvd::DistributedOptimizer{optimizer};                                      // refused
-  Autocast{at::kCPU};                                                        // refused
-  DataParallelDefault();                                                     // refused
+  DataParallel(module, group);                       // refused
+  ShardedDataParallel(module, optimizer, group, 3);  // refused
+  parallelize(module, plan, group);                  // refused
+  TrainingStep(module, forward, plan, group);        // refused
+  GradientReducer(module, group);                    // refused
+  LocalSgd(module, {}, group);                       // refused
+  hvd::DistributedOptimizer{optimizer};              // refused
+  Autocast{at::kCPU};                                // refused
+  DataParallelDefault();                             // refused
 }
 
 void discard(Parallelized& parallelized, hvd::DistributedOptimizer& optimizer) {

@@ -2,8 +2,8 @@
 // TRIREME_CHECK=values compares parameters before the first step and after every 100.
 #include <trireme/comm/check_values.h>
 #include <trireme/parallel/data_parallel.h>
-#include <trireme/parallel/pipeline/pipeline.h>
-#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/module/local_memory.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/run_replicated.h>
 
@@ -126,7 +126,7 @@ TORCH_MODULE(Tied);
 TEST(CheckedTraining, NamesAWeightThatDiffersBetweenItsStages) {
   testing::run_ranks(2, [](const comm::Group& group) {
     Tied net;
-    Pipeline pipeline(
+    TrainingStep pipeline(
         *net, [&](const auto& in) { return std::vector{net(in[0]).sum()}; },
         {.mesh = {{"pipe", 2}}, .stages = {{"second", 1}}, .micro_batches = 2}, group);
     {

@@ -23,7 +23,7 @@ std::string usage_error(const Call& call) {
   return "nothing was thrown";
 }
 
-/// Whether a tensor has the value of before, since a Pipeline trains it on another rank.
+/// Whether a tensor has the value of before, since a TrainingStep trains it on another rank.
 inline bool is_trained_elsewhere(const torch::Tensor& tensor) {
   const torch::NoGradGuard no_grad;
   return usage_error([&] { static_cast<void>(tensor.clone()); }).find("trains on another rank") !=

@@ -4,8 +4,8 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/data/bucket_layout.h>
-#include <trireme/parallel/data/comm_hook.h>
+#include <trireme/parallel/buckets/bucket_layout.h>
+#include <trireme/parallel/gradients/comm_hook.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/thread_ranks.h>

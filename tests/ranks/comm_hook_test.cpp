@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that travel in half precision, as their largest elements, or as a user likes.
 #include <trireme/base/error.h>
-#include <trireme/parallel/data/comm_hooks/half_precision.h>
-#include <trireme/parallel/data/comm_hooks/power_sgd.h>
-#include <trireme/parallel/data/comm_hooks/top_k.h>
+#include <trireme/parallel/comm_hooks.h>
 
 #include <tests/ranks/checks.h>
 #include <tests/ranks/comm_hook_buckets.h>

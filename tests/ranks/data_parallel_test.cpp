@@ -6,7 +6,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/data/comm_hooks/top_k.h>
+#include <trireme/parallel/comm_hooks.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/allocations.h>

@@ -2,9 +2,9 @@
 // Modules constructed without memory, whose parameters are cut, and what ranks compare of them.
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/agreement.h>
 #include <trireme/parallel/data_parallel.h>
 #include <trireme/parallel/deferred.h>
+#include <trireme/parallel/module/agreement.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/checks.h>

@@ -7,11 +7,11 @@
 #include <trireme/graph/capture.h>
 #include <trireme/parallel/data_parallel.h>
 #include <trireme/parallel/deferred.h>
+#include <trireme/parallel/explain.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state_dict.h>
-#include <trireme/parallel/tensor/distribute_module.h>
-#include <trireme/parallel/tensor/explain.h>
+#include <trireme/parallel/tensor_parallel/distribute_module.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/checks.h>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that travel as products of thin matrices.
-#include <trireme/parallel/data/comm_hooks/power_sgd.h>
-
 #include <trireme/base/error.h>
+#include <trireme/parallel/comm_hooks.h>
 
 #include <tests/ranks/comm_hook_buckets.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recomputation under data parallel, ZeRO, synchronized batch norm and tensor parallelism: the bits
 // of the same training without it.
-#include <trireme/parallel/recompute/recompute.h>
+#include <trireme/parallel/recompute.h>
 
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/data_parallel.h>
-#include <trireme/parallel/tensor/distribute_module.h>
+#include <trireme/parallel/distribute_module.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/parallel/data/sparse_sum.h>
+#include <trireme/parallel/gradients/sparse_sum.h>
 
 #include <trireme/base/error.h>
 

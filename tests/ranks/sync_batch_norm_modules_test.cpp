@@ -2,7 +2,7 @@
 // Modules that run batch norm over all ranks without knowing, and what is refused.
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/data/sync_batch_norm.h>
+#include <trireme/parallel/gradients/sync_batch_norm.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/close_tensors.h>

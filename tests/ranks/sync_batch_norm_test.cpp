@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch norm over the batches of all ranks against one process with the whole batch.
-#include <trireme/parallel/data/sync_batch_norm.h>
+#include <trireme/parallel/gradients/sync_batch_norm.h>
 
 #include <tests/ranks/close_tensors.h>
 #include <tests/ranks/thread_ranks.h>

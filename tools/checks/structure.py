@@ -6,9 +6,17 @@ import re
 from .tree import COMPONENTS, Result, line_of
 
 LONG_FILES = {  # path: why it is longer than 600 lines
-    "trireme/parallel/parallelize.cpp": "one handle with and without what is cut; one runtime for plans is to divide it",
 }
 MAXIMUM_LINES = 600
+CYCLES = {  # folder: why its files and subfolders include each other in circles
+    "trireme/data": "transforms and detail are used by the classes at its root, which they declare",
+    "trireme/data/text": "tokenizers at its root share detail/, which has their declarations",
+    "trireme/graph": "the recorder and the runner are entered from capture.h and piece.h at its root",
+    "trireme/graph/show": "the table at its root shares detail/ with the pictures",
+    "trireme/schedule": "passes at its root are verified, and the verifier reads schedule.h",
+    "trireme/tensor": "rules, dispatch and redistribution are one kernel around distributed_tensor.h",
+    "trireme/tensor/dispatch": "kernels for the most frequent operators fall back to the general one",
+}
 
 
 def licence(tree):
@@ -89,6 +97,60 @@ def includes(tree):
             if is_torch_free(path) and is_torch(include):
                 findings.append(f"{path}: includes {include}; this folder builds without LibTorch")
     return Result(f"{len(tree.cpp)} files", findings)
+
+
+def circles(edges):
+    """Groups of nodes that reach each other; Tarjan, SIAM J. Comput. 1 (1972)."""
+    number, lowest, stack, found = {}, {}, [], []
+
+    def visit(node):
+        number[node] = lowest[node] = len(number)
+        stack.append(node)
+        for other in sorted(edges.get(node, ())):
+            if other not in number:
+                visit(other)
+            if other in stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == number[node]:
+            group = stack[stack.index(node):]
+            del stack[stack.index(node):]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in sorted(edges):
+        if node not in number:
+            visit(node)
+    return found
+
+
+def cycles(tree):
+    """Inside a folder of a component, its own files and each subfolder form a line of includes, at any depth."""
+    sources = tree.having(".h", ".cpp", under="trireme/")
+    edges = {}  # by folder: which of its parts includes which, with one file that does
+    for path in sources:
+        for include in tree.includes(path):
+            if not include.startswith("trireme/") or component_of(path) != component_of(include):
+                continue
+            own, other = path.split("/"), include.split("/")
+            for depth in range(2, min(len(own), len(other))):
+                if own[:depth] != other[:depth]:
+                    break
+                a = own[depth] if len(own) > depth + 1 else "."
+                b = other[depth] if len(other) > depth + 1 else "."
+                if a != b:
+                    edges.setdefault("/".join(own[:depth]), {}).setdefault(a, {}).setdefault(b, f"{path} includes {include}")
+    findings, notes = [], []
+    for folder in sorted(edges):
+        for group in circles({a: set(targets) for a, targets in edges[folder].items()}):
+            if folder in CYCLES:
+                notes.append(f"{folder}: {', '.join(group)} in circles: {CYCLES[folder]}")
+                continue
+            examples = [edges[folder][a][b] for a in group for b in group if b in edges[folder].get(a, {})]
+            findings.append(f"{folder}: {', '.join(group)} include each other in circles: {'; '.join(examples[:3])}")
+    if len(sources) > 100:  # not in the small trees of the self-test
+        findings += [f"tools/checks/structure.py: {folder} needs no exception any more"
+                     for folder in CYCLES if not any(note.startswith(folder + ":") for note in notes)]
+    return Result(f"{len(edges)} folders", findings, notes)
 
 
 def public_interface(tree):

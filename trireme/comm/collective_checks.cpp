@@ -47,7 +47,7 @@ void check_rows(const at::Tensor& tensor, const char* operation) {
 
 namespace {
 
-// Returns false for outdated values of a Pipeline, and for tensors without memory.
+// Returns false for outdated values of a TrainingStep, and for tensors without memory.
 bool gives_pointer(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return true;
   try {

@@ -9,8 +9,8 @@
 namespace trireme {
 
 /// Returns `tensor` unchanged, and names the place in forward where it is called. If forward is
-/// captured (graph::capture, Pipeline), a stage can begin at this place: the name is used like the
-/// path of a module. Tables and pictures show the name:
+/// captured (graph::capture, TrainingStep), a stage can begin at this place: the name is used like
+/// the path of a module. Tables and pictures show the name:
 ///
 ///     at::Tensor forward(at::Tensor x) {
 ///       x = torch::relu(torch::linear(x, weight1));

@@ -71,7 +71,7 @@ Sharing complete_sharing(const Sharing& given, const torch::optim::Optimizer& op
         "the optimizer steps parts of a model, as ZeRO and pipelines give them to each rank, and a "
         "function of all its gradients was given no Sharing that says so: every rank would find "
         "the norm of its own parts",
-        "give it sharing() of the Parallelized or the Pipeline, as in "
+        "give it sharing() of the Parallelized or the TrainingStep, as in "
         "clip_by_global_norm(optimizer, max_norm, parallelized.sharing())");
   }
   DeviceMesh mesh;

@@ -19,9 +19,9 @@ namespace trireme {
 
 /// Describes which ranks hold which part of an optimizer's parameters. By default, every rank holds
 /// all of each plain tensor, and of each distributed tensor the part that its layout says, on one
-/// mesh. The object that `parallelize` returns provides the Sharing of its plan, and Pipeline that
-/// of its stages. Functions of an optimizer that steps slices (ZeRO) or parameters of a pipeline
-/// throw UsageError without it.
+/// mesh. The object that `parallelize` returns provides the Sharing of its plan, and TrainingStep
+/// that of its stages. Functions of an optimizer that steps slices (ZeRO) or parameters of a
+/// pipeline throw UsageError without it.
 struct Sharing {
   /// The ranks that hold parts.
   comm::Group group = comm::Group::self();

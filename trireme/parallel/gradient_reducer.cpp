@@ -3,10 +3,10 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/agreement.h>
-#include <trireme/parallel/data/bucket_layout.h>
-#include <trireme/parallel/data/divide.h>
-#include <trireme/parallel/named_tensors.h>
+#include <trireme/parallel/buckets/bucket_layout.h>
+#include <trireme/parallel/buckets/divide.h>
+#include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/module/named_tensors.h>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>

@@ -4,11 +4,12 @@
 #pragma once
 
 #include <trireme/comm/group.h>
-#include <trireme/parallel/agreement.h>
+#include <trireme/mesh/device_mesh.h>
+#include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/parallel/tensor/module_layouts.h>
 #include <trireme/plan/plan.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,21 +34,24 @@ struct StageUse {
   bool is_first = true;  ///< this rank is that one
 };
 
+/// Distributes tensors that have memory now, or moves them to the devices where they are used.
+using PlaceTensors = std::function<void(const std::vector<at::Tensor>&)>;
+
 /// Cuts the parameters that this rank's stages use over the ranks of `data` as the plan says, sets
 /// no hooks, and leaves all others as they are. What was constructed without memory gets it, and
 /// its values, where this rank uses it; the rest stays without. Parameters and buffers that have
-/// memory must be alike on all ranks already. Those of all stages that have it are distributed
-/// first, as `layouts` says.
+/// memory must be alike on all ranks already. Those of all stages that have it are placed first.
 ///
 /// Collective over `group`, blocking. Throws UsageError as parallelize does for names in the plan
 /// that are none, and for parameters that cannot be cut or distributed.
 /// @param uses by name, for every parameter and buffer; alike on all ranks of `data`. Whoever has
 /// it may change it later, for what no rank has used so far.
+/// @param mesh on which `place` distributes them; may be not defined.
 /// @param data along which ranks have the same stages and, of what is distributed, the same part.
 Parallelized parallelize_manual(torch::nn::Module& module,
                                 std::shared_ptr<const std::map<std::string, StageUse>> uses,
                                 const Plan& plan, const comm::Group& group, const comm::Group& data,
-                                const ModuleLayouts& layouts);
+                                const DeviceMesh& mesh, const PlaceTensors& place);
 
 /// Gives all ranks those of rank 0, but for tensors that have no memory yet. Collective, blocking.
 void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group);

@@ -2,19 +2,17 @@
 #include <trireme/parallel/parallelize.h>
 
 #include <trireme/base/error.h>
-#include <trireme/comm/engines/shm/communicator.h>
-#include <trireme/parallel/agreement.h>
-#include <trireme/parallel/data/buffer_broadcast.h>
-#include <trireme/parallel/data/comm_hooks/half_precision.h>
-#include <trireme/parallel/data/reducer.h>
-#include <trireme/parallel/data/sync_batch_norm.h>
-#include <trireme/parallel/manual.h>
-#include <trireme/parallel/named_tensors.h>
+#include <trireme/parallel/buckets/buffer_broadcast.h>
+#include <trireme/parallel/gradients/comm_hooks/half_precision.h>
+#include <trireme/parallel/init/deferred_scope.h>
+#include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/module/local_memory.h>
+#include <trireme/parallel/module/named_tensors.h>
+#include <trireme/parallel/parallelized_impl.h>
 #include <trireme/parallel/pipeline/module_claim.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
-#include <trireme/parallel/sharded/tensor_access.h>
-#include <trireme/parallel/tensor/local_memory.h>
-#include <trireme/parallel/tensor/plan_meshes.h>
+#include <trireme/parallel/tensor_parallel/plan_meshes.h>
+#include <trireme/parallel/zero/tensor_access.h>
+#include <trireme/plan/check_plan.h>
 #include <trireme/tensor/dispatch/plain_inputs.h>
 #include <trireme/tensor/distributed_tensor.h>
 
@@ -22,95 +20,18 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <iterator>
-#include <map>
-#include <optional>
 #include <unordered_set>
 
 namespace trireme {
 
 using detail::NamedTensor;
 
-struct Parallelized::Impl {
-  detail::Shards* shards() { return reducer ? reducer->shards() : nullptr; }
-  Sharing sharing_on_mesh();
-
-  // Whether, in a pipeline, it steps nothing that is cut here.
-  bool is_of_other_stages(const torch::optim::Optimizer& optimizer) {
-    if (uses == nullptr) return false;
-    const detail::OptimizerSlices& slices = shards()->optimizers();
-    return std::ranges::none_of(optimizer.param_groups(), [&](const auto& group) {
-      return std::ranges::any_of(group.params(), [&](const at::Tensor& tensor) {
-        return slices.is_part(tensor) || slices.find(tensor) != nullptr;
-      });
-    });
-  }
-
-  // Throws UsageError in a pipeline, whose backward is not the module's.
-  void check_backward_is_own(const char* called) const {
-    if (uses == nullptr) return;
-    throw UsageError(join_message(called,
-                                  " was called on the Parallelized of a pipeline, which "
-                                  "runs backward by itself, stage by stage"),
-                     "use what the Pipeline has: sharing() and step(); or parallelize a module "
-                     "without an axis pipe");
-  }
-
-  // Throws UsageError where forward needs other ranks along data.
-  void check_forward_is_alone(const char* who, const char* hint) const {
-    if (!cuts_parameters(plan) && !plan.sync_batch_norm) return;
-    throw UsageError(join_message(who, " cannot stand in for a rank inside forward, which ",
-                                  cuts_parameters(plan) ? "ZeRO level 3 gathers parameters in"
-                                                        : "sync_batch_norm communicates in"),
-                     hint);
-  }
-
-  Plan plan;
-  comm::Group group;
-  comm::Group data_group;
-  DeviceMesh mesh;                           // of the axes but data
-  DeviceMesh whole;                          // of all axes, where there is the other
-  std::shared_ptr<torch::nn::Module> owned;  // of several modules: the one that they are in
-  std::vector<NamedTensor> parameters;
-  std::shared_ptr<const std::map<std::string, detail::StageUse>> uses;  // of a pipeline; else null
-  comm::Group batch_norm_group;                                         // of the next
-  std::optional<detail::SyncBatchNorm> sync_batch_norm;
-  std::optional<detail::Reducer> reducer;  // where there is something to exchange
-  at::Tensor own_number;                   // of add_to_step, without a reducer
-};
-
-// Of what several ranks hold alike the first counts, and rank 0 is the first of all.
-Sharing Parallelized::Impl::sharing_on_mesh() {
-  detail::Shards* const cut = shards();
-  return {.group = group, .is_part = [this, cut](const at::Tensor& stepped) {
-            const detail::SlicedParameter* const sliced =
-                cut == nullptr ? nullptr : cut->optimizers().of_part(stepped);
-            // Hybrid sharding has the slices of the first ranks again on the next.
-            const int holders = sliced == nullptr ? 1 : cut->group().size();
-            if (data_group.rank() >= holders) return false;
-            const at::Tensor& parameter = sliced == nullptr ? stepped.grad() : sliced->parameter;
-            if (!parameter.defined()) return false;
-            // One that is kept whole is the same on all ranks of the mesh.
-            return has_layout(parameter) ? is_first_holder(layout_of(parameter))
-                                         : mesh.group().rank() == 0;
-          }};
-}
-
-Parallelized::Parallelized(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Parallelized::Parallelized(Parallelized&&) noexcept = default;
-Parallelized& Parallelized::operator=(Parallelized&&) noexcept = default;
-Parallelized::~Parallelized() = default;
-const Plan& Parallelized::plan() const noexcept { return impl_->plan; }
-const comm::Group& Parallelized::group() const noexcept { return impl_->group; }
-const comm::Group& Parallelized::data_group() const noexcept { return impl_->data_group; }
-const DeviceMesh& Parallelized::mesh() const noexcept { return impl_->mesh; }
-
 DataPart data_part(const Plan& plan, const comm::Group& group) {
   comm::check_given(group, "data_part");
-  validate(plan, group.size());
+  check_plan(plan, {.ranks = group.size()});
   std::int64_t behind = 1;  // ranks in the axes that vary faster
   if (plan.mesh.empty()) return {.index = group.rank(), .count = group.size()};
   for (auto axis = plan.mesh.rbegin(); axis != plan.mesh.rend(); ++axis) {
@@ -120,166 +41,6 @@ DataPart data_part(const Plan& plan, const comm::Group& group) {
     behind *= axis->size;
   }
   return {};
-}
-
-void Parallelized::add_to_step(const at::Tensor& number) {
-  if (number.numel() != 1 || !number.is_floating_point()) {
-    throw UsageError(join_message("add_to_step was given a tensor ", number.sizes(), " of ",
-                                  number.scalar_type(), ", expected one floating-point number"),
-                     "reduce it to one number first");
-  }
-  const at::Tensor whole = full(number.detach());
-  if (impl_->reducer) {
-    impl_->reducer->add_to_step(whole);
-  } else {
-    impl_->own_number = whole;
-  }
-}
-
-void Parallelized::shard(torch::optim::Optimizer& optimizer) {
-  detail::Shards* shards = impl_->shards();
-  if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
-  shards->clear_gradients();
-  shards->optimizers().take_over(optimizer);
-}
-
-void check_can_shard(const torch::optim::Optimizer& optimizer) {
-  detail::check_elementwise(optimizer);
-}
-
-void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
-  detail::Shards* shards = impl_->shards();
-  if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
-  shards->clear_gradients();
-  shards->gather_parameters(/*also_cut=*/false);
-  shards->optimizers().give_back(optimizer);
-}
-
-void Parallelized::gather_parameters() {
-  detail::Shards* shards = impl_->shards();
-  if (shards != nullptr) shards->gather_parameters(/*also_cut=*/true);
-}
-
-std::vector<Parallelized::Part> Parallelized::parts() const {
-  std::vector<Part> all;
-  for (const NamedTensor& item : impl_->parameters) {
-    const detail::SlicedParameter* const sliced =
-        impl_->shards() == nullptr ? nullptr : impl_->shards()->optimizers().find(item.tensor);
-    Part part{.name = item.name, .parameter = item.tensor, .tensor = item.tensor};
-    if (sliced != nullptr) {
-      part.tensor = sliced->part;
-      part.offset = sliced->offset;
-    }
-    part.is_own = detail::use_of(*this, item.name).is_own;
-    all.push_back(std::move(part));
-  }
-  return all;
-}
-
-void Parallelized::with_whole_parts(torch::optim::Optimizer& optimizer,
-                                    const std::function<void()>& call) const {
-  detail::Shards* shards = impl_->shards();
-  if (shards == nullptr) return call();
-  shards->optimizers().join(optimizer);
-  try {
-    call();
-  } catch (...) {
-    shards->optimizers().split(optimizer);
-    throw;
-  }
-  shards->optimizers().split(optimizer);
-}
-
-void Parallelized::expect_parts_to_change() {
-  if (impl_->shards() == nullptr) return;
-  impl_->shards()->expect_step([](std::size_t) { return true; });
-}
-
-Sharing Parallelized::sharing() const {
-  impl_->check_backward_is_own("sharing");
-  detail::Shards* shards = impl_->shards();
-  if (impl_->mesh.defined()) return impl_->sharing_on_mesh();
-  if (shards == nullptr) return {.group = impl_->group};
-  return {.group = shards->group(), .is_part = [shards](const at::Tensor& parameter) {
-            return shards->optimizers().is_part(parameter);
-          }};
-}
-
-Parallelized::NoSync::NoSync(Impl& impl) : impl_(impl) {
-  if (impl_.reducer) impl_.reducer->hold_back(true);
-}
-
-Parallelized::NoSync::~NoSync() {
-  if (impl_.reducer) impl_.reducer->hold_back(false);
-}
-
-Parallelized::NoSync Parallelized::no_sync() {
-  impl_->check_backward_is_own("no_sync");
-  return NoSync(*impl_);
-}
-
-void Parallelized::join(const std::function<void()>& step) {
-  impl_->check_backward_is_own("join");
-  if (!impl_->reducer || impl_->data_group.size() == 1) return;
-  impl_->check_forward_is_alone("join",
-                                "give all ranks equally many batches: remainder kWrap or kDrop");
-  gather_parameters();  // as those that go on do
-  while (impl_->reducer->join_step()) {
-    step();
-    gather_parameters();
-  }
-  gather_parameters();  // nothing is left to be gathered when a rank goes on alone
-}
-
-void Parallelized::finish_without_backward() {
-  impl_->check_backward_is_own("finish_without_backward");
-  if (impl_->mesh.defined() && impl_->mesh.size() > 1) {
-    throw UsageError(
-        join_message("finish_without_backward cannot stand in for a rank inside forward, ",
-                     "in which the ranks of [", impl_->mesh.to_string(), "] take part together"),
-        "end this process, or abort");
-  }
-  if (!impl_->reducer || impl_->group.size() == 1) return;
-  impl_->check_forward_is_alone("finish_without_backward", "end this process, or abort");
-  gather_parameters();  // as forward does on the others
-  impl_->reducer->finish_without_backward();
-}
-
-void Parallelized::abort(const std::string& reason) {
-  // Those first in which others may wait already.
-  std::vector<comm::Group> groups;
-  if (impl_->reducer) groups = impl_->reducer->groups();
-  if (impl_->mesh.defined()) {
-    for (int axis = 0; axis < impl_->mesh.num_axes(); ++axis) {
-      groups.push_back(impl_->mesh.group(axis));
-    }
-    groups.push_back(impl_->mesh.group());
-  }
-  groups.insert(groups.end(), {impl_->batch_norm_group, impl_->data_group, impl_->group});
-  for (const comm::Group& group : groups) detail::abort(group, reason);
-}
-
-void Parallelized::register_comm_hook(std::shared_ptr<CommHook> hook) {
-  if (impl_->shards() != nullptr) {
-    throw UsageError("the plan cuts gradients: a hook for whole buckets has no part in it",
-                     "use a plan with zero_level 0, or plan.wire for fp16 and bf16");
-  }
-  if (impl_->reducer) impl_->reducer->register_comm_hook(std::move(hook));
-}
-
-void Parallelized::abandon_step() {
-  impl_->check_backward_is_own("abandon_step");
-  const bool others_take_part = impl_->group.size() > 1;
-  if (impl_->reducer) impl_->reducer->abandon_step(others_take_part);
-}
-
-double Parallelized::sum_of_step() const {
-  if (impl_->reducer) return impl_->reducer->sum_of_step();
-  return impl_->own_number.defined() ? impl_->own_number.item<double>() : 0;
-}
-
-double Parallelized::seconds_of_exchange() const {
-  return impl_->reducer ? impl_->reducer->seconds_of_exchange() : 0;
 }
 
 namespace {
@@ -433,31 +194,12 @@ std::function<void()> with_same_inputs(std::function<void()> check, const Device
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                          const comm::Group& group, const DeviceMesh& mesh = {}) {
   comm::check_given(group, "parallelize");
-  validate(plan, group.size());
+  check_plan(plan, {.ranks = group.size(), .entry = PlanEntry::kParallelize});
   auto impl = std::make_unique<Parallelized::Impl>();
   impl->plan = plan;
   impl->group = group;
   impl->owned = contents.owned;
   impl->parameters = contents.parameters;
-  if (const int ranks = data_ranks(plan, group.size()); !plan.data_parallel && ranks > 1) {
-    throw UsageError(join_message("the plan is not data parallel, but has ", ranks, " ranks",
-                                  shares_work(plan) ? " along data" : ""),
-                     "set data_parallel, or train with a group of one");
-  }
-  if (stage_ranks(plan) > 1 || !plan.stages.empty()) {
-    throw UsageError(join_message("the plan has ", stage_ranks(plan), " ranks along pipe and ",
-                                  plan.stages.size(), " modules that begin stages"),
-                     "give it to a trireme::Pipeline, which runs modules stage by stage");
-  }
-  if (!plan.recompute.empty() || plan.activation_bytes > 0) {
-    throw UsageError("the plan has things computed again in backward",
-                     "give it to a trireme::Pipeline, of one stage or more, or call "
-                     "trireme::recompute in forward");
-  }
-  if (plan.offload_activations) {
-    throw UsageError("the plan has activations offloaded between forward and backward",
-                     "give it to a trireme::DevicePipeline, with several micro-batches");
-  }
   check_names(plan, contents.parameters);
   detail::check_same_text("plan", to_string(plan), group);
   mark_sparse(plan, contents.parameters);
@@ -590,13 +332,13 @@ void check_no_hooks(const std::vector<NamedTensor>& parameters) {
 Parallelized parallelize_manual(torch::nn::Module& module,
                                 std::shared_ptr<const std::map<std::string, StageUse>> uses,
                                 const Plan& plan, const comm::Group& group, const comm::Group& data,
-                                const ModuleLayouts& layouts) {
+                                const DeviceMesh& mesh, const PlaceTensors& place) {
   const auto is_own = [&all = *uses](const NamedTensor& item) { return all.at(item.name).is_own; };
   auto impl = std::make_unique<Parallelized::Impl>();
   impl->plan = plan;
   impl->group = group;
   impl->data_group = data;
-  impl->mesh = layouts.mesh();
+  impl->mesh = mesh;
   impl->uses = std::move(uses);
   impl->parameters = named_tensors(module.named_parameters());
   trireme::mark_sparse(module, impl->parameters);
@@ -614,7 +356,7 @@ Parallelized parallelize_manual(torch::nn::Module& module,
   }
   std::vector<at::Tensor> tensors;
   for (const NamedTensor& item : all) tensors.push_back(item.tensor);
-  layouts.distribute(tensors);
+  place(tensors);
   std::vector<NamedTensor> trained;
   std::ranges::copy_if(impl->parameters, std::back_inserter(trained), [&](const NamedTensor& item) {
     return is_own(item) && item.tensor.requires_grad();
@@ -624,6 +366,7 @@ Parallelized parallelize_manual(torch::nn::Module& module,
     if (data.size() == 1 || trained.empty()) return;
     impl->reducer.emplace(trained, std::vector<at::Tensor>(), plan, data, std::function<void()>(),
                           GradientsCome::kByHand);
+    impl->reducer->register_comm_hook(comm_hook_for(plan.wire));
     check_drawn(impl->shards(), data);
   });
   return Parallelized(std::move(impl));
@@ -641,18 +384,6 @@ void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& g
   }
   for (comm::Work& work : works) work.wait();
 }
-
-StageUse use_of(const Parallelized& parallelized, const std::string& name) {
-  const auto& uses = parallelized.impl_->uses;
-  return uses == nullptr ? StageUse() : uses->at(name);
-}
-
-Reducer* reducer_of(Parallelized& parallelized) {
-  auto& reducer = parallelized.impl_->reducer;
-  return reducer ? &*reducer : nullptr;
-}
-
-Shards* shards_of(const Parallelized& parallelized) { return parallelized.impl_->shards(); }
 
 }  // namespace detail
 }  // namespace trireme

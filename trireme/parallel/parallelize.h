@@ -6,7 +6,7 @@
 #include <trireme/graph/module_ref.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/data/comm_hook.h>
+#include <trireme/parallel/gradients/comm_hook.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>

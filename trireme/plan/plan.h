@@ -52,7 +52,7 @@ struct Plan {
   /// names a module by its path, `{"layer3", 1}`, or a place in the code by the name of a mark
   /// (graph/mark.h). Code that runs before that place, and belongs to no other named module, is in
   /// the previous stage. Several entries may have the same stage, and stage 0 need not be named.
-  /// Empty: stages of about equal cost, as many as `chunks` asks for. Requires a pipeline.
+  /// Empty: stages of about equal cost, as many as `chunks` asks for. Requires a TrainingStep.
   std::vector<std::pair<std::string, int>> stages{};
 
   /// The order in which ranks work on stages and micro-batches: one of schedule::kKinds, or the
@@ -68,27 +68,29 @@ struct Plan {
   /// What is recomputed in backward instead of being kept: modules by patterns of their paths as in
   /// `layouts`, and operators by patterns with `::`, such as `aten::gelu`. The outermost modules
   /// that match a pattern are recomputed one by one. `{"blocks.*", "blocks.*.attention"}`
-  /// recomputes the attention again within a block that is recomputed. Requires a pipeline,
+  /// recomputes the attention again within a block that is recomputed. Requires a TrainingStep,
   /// possibly of one stage.
   std::vector<std::string> recompute{};
 
   /// The maximum number of bytes that a rank may keep for backward. The operators to recompute are
   /// chosen so that the fewest floating-point operations are repeated. 0: no limit. Not together
-  /// with `recompute`; requires a pipeline.
+  /// with `recompute`; requires a TrainingStep.
   std::int64_t activation_bytes = 0;
 
   /// True to move activations to host memory if their backward is several forwards or backwards
   /// away. They are moved back before it, and the copies overlap with computation.
-  /// `activation_bytes` then counts only what is on the device. Requires a pipeline whose stages
-  /// are on accelerators (DevicePipeline).
+  /// `activation_bytes` then counts only what is on the device. Requires a TrainingStep whose
+  /// stages are on accelerators.
   bool offload_activations = false;
 
   /// True if every rank trains on its own part of the data, and gradients are averaged over ranks.
   bool data_parallel = true;
 
-  /// The number of backward passes in one step. Their gradients are summed, and divided once by
-  /// micro-batches times ranks. Ranks exchange them during the last pass. 0, only for
-  /// DevicePipeline: the number that is measured to be the fastest.
+  /// The number of micro-batches in one step. Their gradients are summed, and divided once by
+  /// micro-batches times ranks. Ranks exchange them during the last one. After parallelize() each
+  /// is one call of backward(). A TrainingStep splits its batch into as many. For a Model each is
+  /// one batch of its data. 0, only for a TrainingStep over devices of one process: the number that
+  /// is measured to be the fastest.
   std::int64_t micro_batches = 1;
 
   /// The approximate size in bytes of the buckets in which gradients are reduced. Large buckets use
@@ -195,12 +197,5 @@ bool shares_work(const Plan& plan);
 
 /// Returns the plan as a table, with one line per setting.
 std::string to_string(const Plan& plan);
-
-/// Checks a plan. Throws UsageError with the field, its value and what was expected if the plan
-/// cannot be applied with that number of ranks. Also throws like own_schedule() and
-/// schedule::verify().
-/// @param plan the plan.
-/// @param ranks the number of all ranks.
-void validate(const Plan& plan, int ranks);
 
 }  // namespace trireme

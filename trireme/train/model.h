@@ -72,8 +72,8 @@ struct ModelOptions {
   /// The ranks that train together. This one setting makes training parallel; a program that was
   /// started alone may leave it out, one of several ranks throws UsageError without it.
   comm::Group group{};
-  /// One with an axis `pipe`, stages or recomputation is carried out by a Pipeline, which records
-  /// forward and loss: they may not look at values.
+  /// One with an axis `pipe`, stages or recomputation is carried out by a TrainingStep, which
+  /// records forward and loss: they may not look at values.
   Plan plan{};
   /// The columns that go into forward and into the loss; by default the first and the second of the
   /// batch.
@@ -188,8 +188,8 @@ class Model {
   /// communicates by itself is on its own.
   ///
   /// In stages the batches of a step are the micro-batches. The first call reads those of its first
-  /// step once more, from which the stages follow. Throws UsageError for what a Pipeline refuses,
-  /// and TrainingError for batches that were filled up.
+  /// step once more, from which the stages follow. Throws UsageError for what a TrainingStep
+  /// refuses, and TrainingError for batches that were filled up.
   History fit(const data::DataLoader& training, const data::DataLoader& validation,
               const FitOptions& options = {});
 
@@ -290,6 +290,9 @@ class Model {
   struct Impl;
   struct Run;
   struct Snapshot;
+  class Runner;
+  class WholeRunner;
+  class StagedRunner;
 
   // Either forward and loss, or batch_loss; the others are empty.
   Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss, BatchLoss batch_loss,

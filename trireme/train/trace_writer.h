@@ -4,7 +4,7 @@
 
 #include <trireme/report/trace_file.h>
 #include <trireme/train/callback.h>
-#include <trireme/train/detail/clock_offsets.h>
+#include <trireme/train/clock_offsets.h>
 
 #include <chrono>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <bench/multi/pipeline/prediction.h>
 
-#include <trireme/parallel/pipeline/measured_times.h>
+#include <trireme/parallel/measured_times.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/timeline.h>
 

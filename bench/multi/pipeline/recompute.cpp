@@ -2,7 +2,7 @@
 // Times forward and backward of the blocks of a GPT, each of them kept or recomputed, and prints
 // the median and the peak of memory (bench/cases/pipeline.py). bench/peers/recompute.py is the same
 // with PyTorch's checkpoint.
-#include <trireme/parallel/recompute/recompute.h>
+#include <trireme/parallel/recompute.h>
 
 #include <models/gpt.h>
 #include <trireme/comm/world.h>

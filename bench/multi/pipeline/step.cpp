@@ -6,8 +6,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/schedule/pictures/trace.h>
 
 #include <CLI/CLI.hpp>
@@ -188,21 +187,17 @@ class Trainer {
         optimizer_(training_.module->parameters(), bench::kLearningRate) {
     const auto forward = part_of(training_.forward, options.passes);
     const trireme::Plan plan = plan_of(options, training_, world.size);
-    if (options.devices > 0) {
-      in_process_.emplace(
-          *training_.module, forward, plan,
-          std::vector<at::Device>(static_cast<std::size_t>(options.devices), at::kCPU));
-    } else {
-      pipeline_.emplace(*training_.module, forward, plan, world.group);
-    }
+    pipeline_.emplace(
+        *training_.module, forward, plan, world.group,
+        trireme::TrainingStepOptions{.devices = std::vector<at::Device>(
+                                         static_cast<std::size_t>(options.devices), at::kCPU)});
   }
 
   double step() {
     optimizer_.zero_grad();
     double loss = 0;
     for (const auto& part : parts_) {
-      const auto done = in_process_ ? in_process_->step(part) : pipeline_->step(part);
-      loss += done.loss.item<double>();
+      loss += pipeline_->step(part).loss.item<double>();
     }
     optimizer_.step();
     return loss;
@@ -237,8 +232,7 @@ class Trainer {
   Training training_;
   std::vector<std::vector<torch::Tensor>> parts_;
   torch::optim::SGD optimizer_;
-  std::optional<trireme::Pipeline> pipeline_;  // one of the two
-  std::optional<trireme::DevicePipeline> in_process_;
+  std::optional<trireme::TrainingStep> pipeline_;
 };
 
 nlohmann::json measure(const Options& options, const trireme::World& world) {

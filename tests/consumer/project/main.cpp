@@ -16,7 +16,7 @@ bool runs_in_stages(const trireme::World& world) {
   torch::nn::Sequential model(torch::nn::Linear(1, 4), torch::nn::Linear(4, 1));
   trireme::Plan plan{.mesh = {{"pipe", world.size}}, .micro_batches = 4};
   if (world.size == 2) plan.stages = {{"second half", 1}};
-  trireme::Pipeline pipeline(
+  trireme::TrainingStep pipeline(
       *model,
       [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
         const at::Tensor x = model[0]->as<torch::nn::Linear>()->forward(in[0]);

@@ -7,7 +7,7 @@
 // network, and what a rank learns of the failure.
 #include <trireme/base/error.h>
 #include <trireme/comm/world.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/plan/plan.h>
 
 #include <torch/torch.h>
@@ -115,7 +115,7 @@ void train(const Arguments& arguments) {
     if (parameter.dim() != 2) continue;
     parameter.register_hook([&](const torch::Tensor& /*gradient*/) { failure.meet(); });
   }
-  trireme::Pipeline pipeline(
+  trireme::TrainingStep pipeline(
       *network,
       [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
         return {torch::cross_entropy_loss(network->forward(in[0]).flatten(0, 1), in[1].flatten())};

@@ -43,12 +43,12 @@ using Tensors = std::vector<torch::Tensor>;
 // Of four ranks, two stages along two rows of data: what each is told.
 std::vector<std::string> told(
     const Arranged& arranged,
-    const std::function<void(Pipeline&, torch::optim::SGD&, const Network&)>& mistake) {
+    const std::function<void(TrainingStep&, torch::optim::SGD&, const Network&)>& mistake) {
   std::vector<std::string> messages(4);
   run_ranks(4, [&](const comm::Group& group) {
     const Network network = test::skipping_net();
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
-    Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
     messages[static_cast<std::size_t>(group.rank())] =
         usage_error([&] { mistake(pipeline, optimizer, network); });
   });
@@ -60,7 +60,7 @@ TEST(Asymmetry, AllHearOfAParameterThatOneStageFroze) {
     const Arranged arranged{.pipe = 2, .data = 2, .zero_level = zero_level};
     EXPECT_THAT(
         told(arranged,
-             [](Pipeline& pipeline, torch::optim::SGD& optimizer, const Network& network) {
+             [](TrainingStep& pipeline, torch::optim::SGD& optimizer, const Network& network) {
                pipeline.shard(optimizer);
                static_cast<void>(pipeline.step(network.batch(4, 0)));
                network.module->as<test::SkippingNetImpl>()->last->weight.requires_grad_(false);
@@ -72,7 +72,7 @@ TEST(Asymmetry, AllHearOfAParameterThatOneStageFroze) {
 
 TEST(Asymmetry, AllHearOfAnOptimizerThatOneStageForgot) {
   EXPECT_THAT(told({.pipe = 2, .data = 2, .zero_level = 1},
-                   [](Pipeline& pipeline, torch::optim::SGD&, const Network& network) {
+                   [](TrainingStep& pipeline, torch::optim::SGD&, const Network& network) {
                      auto* const net = network.module->as<test::SkippingNetImpl>();
                      Tensors of_first;
                      for (const auto& part : {net->first, net->second, net->bottom}) {
@@ -94,7 +94,7 @@ TEST(Asymmetry, AllHearOfAPipelineThatReadTwoBatches) {
   for (const int good_steps : {0, 1}) {
     const auto read = [&](bool evaluates) {
       return told({.pipe = 2, .data = 2},
-                  [&](Pipeline& pipeline, torch::optim::SGD&, const Network& network) {
+                  [&](TrainingStep& pipeline, torch::optim::SGD&, const Network& network) {
                     const auto run = [&](const Tensors& batch) {
                       if (evaluates) {
                         static_cast<void>(pipeline.evaluate(batch));
@@ -121,7 +121,7 @@ TEST(Asymmetry, AllHearOfResultsThatCannotBePutTogether) {
       const torch::Tensor flat = output.flatten(1);
       return {torch::mse_loss(output, in[1]), flat.matmul(flat.t())};
     };
-    Pipeline pipeline(*net, forward, plan_of({.pipe = 2}, network), group);
+    TrainingStep pipeline(*net, forward, plan_of({.pipe = 2}, network), group);
     EXPECT_THAT(usage_error([&] { static_cast<void>(pipeline.evaluate(network.batch(5, 0))); }),
                 AllOf(HasSubstr("result 1 of forward"), HasSubstr("cannot be put together")));
     EXPECT_EQ(pipeline.evaluate(network.batch(4, 0)).results[0].defined(), group.rank() == 1);
@@ -131,10 +131,10 @@ TEST(Asymmetry, AllHearOfResultsThatCannotBePutTogether) {
 TEST(Asymmetry, RefusesWhatIsOfAnOrdinaryBackward) {
   run_ranks(2, [](const comm::Group& group) {
     const Network network = test::skipping_net();
-    Pipeline pipeline(*network.module, network.forward, plan_of({.pipe = 2}, network), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of({.pipe = 2}, network), group);
     pipeline.prepare(network.batch(4, 0));
     Parallelized& parallelized = pipeline.parallelized();
-    const auto refused = HasSubstr("was called on the Parallelized of a pipeline");
+    const auto refused = HasSubstr("was called on the Parallelized of a training step");
     EXPECT_THAT(usage_error([&] { static_cast<void>(parallelized.sharing()); }), refused);
     EXPECT_THAT(usage_error([&] { static_cast<void>(parallelized.no_sync()); }), refused);
     EXPECT_THAT(usage_error([&] { parallelized.join([] {}); }), refused);
@@ -192,7 +192,7 @@ torch::Tensor loss_alone(const Network& network, const Tensors& batch) {
 TEST(OneMode, BuffersStayWithTheStageThatTrainedThem) {
   run_ranks(2, [](const comm::Group& group) {
     const Network network = normed_net();
-    Pipeline pipeline(*network.module, network.forward, plan_of({.pipe = 2}, network), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of({.pipe = 2}, network), group);
     for (int step = 0; step < 3; ++step) static_cast<void>(pipeline.step(network.batch(6, step)));
     const torch::Tensor got = pipeline.evaluate(network.batch(6, 7)).loss;
     pipeline.gather_parameters();
@@ -208,7 +208,7 @@ TEST(OneMode, WhatOnlyEvaluationUsesIsLoadedWhereItIsUsed) {
   run_ranks(2, [&](const comm::Group& group) {
     const Network network = normed_net();
     network.module->as<NormedNetImpl>()->scale.fill_(4);
-    Pipeline pipeline(*network.module, network.forward, plan_of({.pipe = 2}, network), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of({.pipe = 2}, network), group);
     pipeline.prepare(network.batch(6, 0));
     const auto saved = save_checkpoint({.folder = folder.path()}, pipeline.parallelized(),
                                        *network.module, nullptr, {});
@@ -218,7 +218,7 @@ TEST(OneMode, WhatOnlyEvaluationUsesIsLoadedWhereItIsUsed) {
   });
   run_ranks(2, [&](const comm::Group& group) {
     const Network network = normed_net();
-    Pipeline pipeline(*network.module, network.forward, plan_of({.pipe = 2}, network), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of({.pipe = 2}, network), group);
     pipeline.prepare(network.batch(6, 0));
     load_checkpoint(path, pipeline.parallelized(), *network.module, nullptr);
     EXPECT_TRUE(torch::equal(pipeline.evaluate(network.batch(6, 7)).loss, expected));
@@ -279,7 +279,7 @@ TEST(SharedWeights, HaveTheBitsOfOneBackwardForEachRankAlongData) {
         SCOPED_TRACE(::testing::PrintToString(arranged));
         const Network network = thrice_net();
         torch::optim::SGD optimizer(network.module->parameters(), 0.5);
-        Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+        TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
         pipeline.shard(optimizer);
         static_cast<void>(pipeline.step(part_of(whole, pipeline.data_group().rank(), data)));
         optimizer.step();
@@ -302,8 +302,8 @@ TEST(SeveralOptimizers, GiveTheirStateWholeOneByOne) {
     torch::optim::SGD of_first(net->first->parameters(),
                                torch::optim::SGDOptions(0.1).momentum(0.9));
     torch::optim::SGD of_rest(rest, 0.1);
-    Pipeline pipeline(*net, network.forward,
-                      plan_of({.pipe = 2, .data = 2, .zero_level = 1}, network), group);
+    TrainingStep pipeline(*net, network.forward,
+                          plan_of({.pipe = 2, .data = 2, .zero_level = 1}, network), group);
     pipeline.shard(of_first);
     pipeline.shard(of_rest);
     for (int step = 0; step < 2; ++step) {

@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/schedule_text.h>
 
@@ -97,7 +97,8 @@ Devices fake(int count) {
 }
 
 Outcome train_on_devices(const Network& network, const Plan& plan, const Devices& devices) {
-  DevicePipeline pipeline(*network.module, network.forward, plan, devices);
+  TrainingStep pipeline(*network.module, network.forward, plan, comm::Group::self(),
+                        {.devices = devices});
   Outcome outcome;
   train(network, outcome, [&](const auto& batch) { return pipeline.step(batch); });
   take_tensors(network, outcome);
@@ -110,7 +111,7 @@ Outcome train_on_ranks(const std::function<Network()>& make, Plan plan, int rank
   Outcome outcome;
   run_ranks(ranks, [&](const comm::Group& group) {
     const Network network = make();
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     Outcome own;
     train(network, own, [&](const auto& batch) { return pipeline.step(batch); });
     pipeline.gather_parameters();
@@ -135,9 +136,9 @@ struct Case {
   }
 };
 
-class DevicePipelineOf : public ::testing::TestWithParam<Case> {};
+class StagesOnDevicesOf : public ::testing::TestWithParam<Case> {};
 
-TEST_P(DevicePipelineOf, HasTheBitsOfRanks) {
+TEST_P(StagesOnDevicesOf, HasTheBitsOfRanks) {
   for (const Way& way :
        {Way{"1f1b", 1, 1}, Way{"1f1b", 2, 2}, Way{"zb-h1", 4, 4}, Way{"gpipe", 3, 3},
         Way{"interleaved", 4, 2}, Way{"zb-v", 4, 2},
@@ -153,10 +154,10 @@ TEST_P(DevicePipelineOf, HasTheBitsOfRanks) {
 }
 
 // Those whose kernels are the same on every device: not attention, LSTM and dropout.
-class DevicePipelineElsewhere : public ::testing::TestWithParam<Case> {};
+class StagesOnDevicesElsewhere : public ::testing::TestWithParam<Case> {};
 
 // Batches come from the processor, and from a device.
-TEST_P(DevicePipelineElsewhere, HasTheBitsOfTheProcessor) {
+TEST_P(StagesOnDevicesElsewhere, HasTheBitsOfTheProcessor) {
   for (const auto& [schedule, stages, ranks] :
        {Way{"1f1b", 2, 2}, Way{"zb-h1", 4, 4}, Way{"zb-v", 4, 2}}) {
     SCOPED_TRACE(schedule);
@@ -177,13 +178,13 @@ TEST_P(DevicePipelineElsewhere, HasTheBitsOfTheProcessor) {
   EXPECT_THAT(testing::fake::take_races(), IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Networks, DevicePipelineElsewhere,
+INSTANTIATE_TEST_SUITE_P(Networks, StagesOnDevicesElsewhere,
                          ::testing::Values(Case{"ResidualNet", test::residual_net},
                                            Case{"SkippingNet", test::skipping_net}),
                          [](const auto& param_info) { return param_info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
-    Networks, DevicePipelineOf,
+    Networks, StagesOnDevicesOf,
     ::testing::Values(Case{"ResidualNet", test::residual_net},
                       Case{"Dropout", [] { return test::language_model(0.2, true); }},
                       Case{"TiedEmbedding", [] { return test::language_model(0, true); }},
@@ -191,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"RecurrentNet", test::recurrent_net}),
     [](const auto& param_info) { return param_info.param.name; });
 
-TEST(DevicePipeline, CutsByItselfAndRecomputes) {
+TEST(StagesOnDevices, CutsByItselfAndRecomputes) {
   const Network network = test::language_model(0.2);
   Plan plan;
   plan.micro_batches = kMicroBatches;
@@ -203,11 +204,11 @@ TEST(DevicePipeline, CutsByItselfAndRecomputes) {
 }
 
 // The module's tensors are where their stages are, and still the same tensors.
-TEST(DevicePipeline, MovesTheModule) {
+TEST(StagesOnDevices, MovesTheModule) {
   const Network network = test::language_model(0, true);
   const auto before = network.module->parameters();
-  DevicePipeline pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
-                          {at::kCPU, testing::fake::device(1)});
+  TrainingStep pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
+                        comm::Group::self(), {.devices = {at::kCPU, testing::fake::device(1)}});
   pipeline.step(network.batch(6, 0));
   const auto after = network.module->named_parameters().pairs();
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -221,10 +222,10 @@ TEST(DevicePipeline, MovesTheModule) {
 }
 
 // Gradients are added to what is there, on each use of a tied parameter once.
-TEST(DevicePipeline, AddsToGradients) {
+TEST(StagesOnDevices, AddsToGradients) {
   const Network network = test::language_model(0, true);
-  DevicePipeline pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
-                          {at::kCPU, at::kCPU});
+  TrainingStep pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
+                        comm::Group::self(), {.devices = {at::kCPU, at::kCPU}});
   pipeline.step(network.batch(6, 0));
   Outcome once;
   take_tensors(network, once);
@@ -235,20 +236,20 @@ TEST(DevicePipeline, AddsToGradients) {
   expect_same_bits(twice.gradients, once.gradients, "gradient");
 }
 
-TEST(DevicePipeline, EvaluatesAndLeavesTheModuleAsItWas) {
+TEST(StagesOnDevices, EvaluatesAndLeavesTheModuleAsItWas) {
   const Network network = test::residual_net();
   const auto forward = [net = network.module.get()](const auto& in) -> std::vector<torch::Tensor> {
     const auto logits = static_cast<test::ResidualNetImpl*>(net)->forward(in[0]);
     return {torch::cross_entropy_loss(logits, in[1]), logits};
   };
-  DevicePipeline pipeline(*network.module, forward, plan_of(network, "1f1b", 2),
-                          {at::kCPU, at::kCPU});
+  TrainingStep pipeline(*network.module, forward, plan_of(network, "1f1b", 2), comm::Group::self(),
+                        {.devices = {at::kCPU, at::kCPU}});
   pipeline.step(network.batch(kRows, 0));
   Outcome before;
   take_tensors(network, before);
   for (const std::int64_t rows : {kRows, std::int64_t{2}}) {
     const auto batch = network.batch(rows, 1);
-    const PipelineEvaluation evaluation = pipeline.evaluate(batch);
+    const StepEvaluation evaluation = pipeline.evaluate(batch);
     network.module->eval();
     torch::Tensor logits;
     {
@@ -271,19 +272,20 @@ TEST(DevicePipeline, EvaluatesAndLeavesTheModuleAsItWas) {
   EXPECT_TRUE(network.module->is_training());
 }
 
-class DevicePipelineOn : public ::testing::TestWithParam<Devices> {};
+class StagesOnDevicesOn : public ::testing::TestWithParam<Devices> {};
 
-INSTANTIATE_TEST_SUITE_P(Kinds, DevicePipelineOn, ::testing::Values(processors(2), fake(2)),
+INSTANTIATE_TEST_SUITE_P(Kinds, StagesOnDevicesOn, ::testing::Values(processors(2), fake(2)),
                          [](const auto& param_info) {
                            return param_info.param[0].is_cpu() ? "Processor" : "Fake";
                          });
 
-TEST_P(DevicePipelineOn, FindsMicroBatchesAndLeavesNoTrace) {
+TEST_P(StagesOnDevicesOn, FindsMicroBatchesAndLeavesNoTrace) {
   Network network = test::residual_net();
   Plan plan = plan_of(network, "1f1b", 2);
   plan.micro_batches = 0;
-  DevicePipeline pipeline(*network.module, network.forward, plan, GetParam());
-  EXPECT_EQ(pipeline.micro_batches(), 0);
+  TrainingStep pipeline(*network.module, network.forward, plan, comm::Group::self(),
+                        {.devices = GetParam()});
+  EXPECT_EQ(pipeline.plan().micro_batches, 0);
   Outcome before;
   take_tensors(network, before);
   const std::vector<SplitTime> times = pipeline.find_micro_batches(network.batch(8, 0));
@@ -296,7 +298,7 @@ TEST_P(DevicePipelineOn, FindsMicroBatchesAndLeavesNoTrace) {
   EXPECT_EQ(times.front().micro_batches, 1);
   EXPECT_EQ(times.front().rows, 8);
   const auto best = std::ranges::min_element(times, {}, &SplitTime::seconds);
-  EXPECT_EQ(pipeline.micro_batches(), best->micro_batches);
+  EXPECT_EQ(pipeline.plan().micro_batches, best->micro_batches);
 
   Outcome found;
   train(network, found, [&](const auto& batch) { return pipeline.step(batch); });
@@ -310,7 +312,7 @@ TEST_P(DevicePipelineOn, FindsMicroBatchesAndLeavesNoTrace) {
 }
 
 // With a tied embedding, whose gradients come together from both devices.
-TEST(DevicePipeline, TrainsALanguageModelElsewhere) {
+TEST(StagesOnDevices, TrainsALanguageModelElsewhere) {
   const auto make = [] { return test::language_model(0, true); };
   const Network network = make();
   for (const char* const schedule : {"1f1b", "zb-h1"}) {
@@ -327,13 +329,13 @@ TEST(DevicePipeline, TrainsALanguageModelElsewhere) {
 
 // Some stages on the processor, some elsewhere; the pipeline is moved between steps, and so is the
 // module.
-TEST(DevicePipeline, TrainsOnTheProcessorAndElsewhere) {
+TEST(StagesOnDevices, TrainsOnTheProcessorAndElsewhere) {
   const Network network = test::residual_net();
   const Plan plan = plan_of(network, "1f1b", 3);
   const Outcome expected = train_on_ranks(test::residual_net, plan, 3);
-  DevicePipeline made(*network.module, network.forward, plan,
-                      {at::kCPU, testing::fake::device(1), at::kCPU});
-  DevicePipeline pipeline = std::move(made);
+  TrainingStep made(*network.module, network.forward, plan, comm::Group::self(),
+                    {.devices = {at::kCPU, testing::fake::device(1), at::kCPU}});
+  TrainingStep pipeline = std::move(made);
   Outcome got;
   train(network, got, [&](const auto& batch) {
     network.module->to(at::kCPU);  // as for a checkpoint
@@ -346,9 +348,10 @@ TEST(DevicePipeline, TrainsOnTheProcessorAndElsewhere) {
 }
 
 // The batch is made on a stream of the caller's, on a device that has no stage.
-TEST(DevicePipeline, WaitsForABatchOfAnotherStream) {
+TEST(StagesOnDevices, WaitsForABatchOfAnotherStream) {
   const Network network = test::skipping_net();
-  DevicePipeline pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2), fake(2));
+  TrainingStep pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
+                        comm::Group::self(), {.devices = fake(2)});
   const auto expected = pipeline.step(network.batch(6, 0)).loss.cpu();
   {
     const testing::fake::OnStream on_stream(testing::fake::new_stream(3));
@@ -362,7 +365,7 @@ TEST(DevicePipeline, WaitsForABatchOfAnotherStream) {
 }
 
 // Gradients and deferred modules are there before anything has been measured.
-TEST(DevicePipeline, FindsMicroBatchesOfAModuleWithoutMemory) {
+TEST(StagesOnDevices, FindsMicroBatchesOfAModuleWithoutMemory) {
   const auto network = [] {
     auto net = deferred([] { return std::make_shared<test::ResidualNetImpl>(); });
     Network residual = test::residual_net();
@@ -374,18 +377,20 @@ TEST(DevicePipeline, FindsMicroBatchesOfAModuleWithoutMemory) {
   }();
   Plan plan = plan_of(network, "1f1b", 2);
   plan.micro_batches = 0;
-  DevicePipeline pipeline(*network.module, network.forward, plan, fake(2));
+  TrainingStep pipeline(*network.module, network.forward, plan, comm::Group::self(),
+                        {.devices = fake(2)});
   EXPECT_GE(pipeline.find_micro_batches(network.batch(4, 0)).size(), 2U);
   EXPECT_TRUE(torch::isfinite(pipeline.step(network.batch(4, 0)).loss).item<bool>());
 }
 
-TEST(DevicePipeline, BringsGradientsAlong) {
+TEST(StagesOnDevices, BringsGradientsAlong) {
   const Network network = test::skipping_net();
   const auto batch = network.batch(4, 0);
   network.forward(batch)[0].backward();
   Plan plan = plan_of(network, "1f1b", 2);
   plan.micro_batches = 0;
-  DevicePipeline pipeline(*network.module, network.forward, plan, fake(2));
+  TrainingStep pipeline(*network.module, network.forward, plan, comm::Group::self(),
+                        {.devices = fake(2)});
   pipeline.find_micro_batches(batch);
   for (const torch::Tensor& parameter : network.module->parameters()) {
     EXPECT_EQ(parameter.grad().device(), parameter.device());
@@ -395,7 +400,7 @@ TEST(DevicePipeline, BringsGradientsAlong) {
 
 // Masks of a part that runs again are those of its first run, also where a device's own generator
 // draws them; that generator is afterwards what it was.
-TEST_P(DevicePipelineOn, DrawsTheSameNumbersAgain) {
+TEST_P(StagesOnDevicesOn, DrawsTheSameNumbersAgain) {
   std::vector<Outcome> outcomes;
   for (const bool recomputes : {false, true}) {
     const Network network = test::language_model(0.5);
@@ -413,22 +418,23 @@ TEST_P(DevicePipelineOn, DrawsTheSameNumbersAgain) {
 }
 
 // A batch that is shorter than the number that was found goes in as many as it has rows.
-TEST(DevicePipeline, FirstStepFindsMicroBatches) {
+TEST(StagesOnDevices, FirstStepFindsMicroBatches) {
   const Network network = test::skipping_net();
   Plan plan = plan_of(network, "1f1b", 2);
   plan.micro_batches = 0;
-  DevicePipeline pipeline(*network.module, network.forward, plan, {at::kCPU, at::kCPU});
+  TrainingStep pipeline(*network.module, network.forward, plan, comm::Group::self(),
+                        {.devices = {at::kCPU, at::kCPU}});
   const auto batch = network.batch(16, 0);
   const auto loss = pipeline.step(batch).loss;
-  EXPECT_GE(pipeline.micro_batches(), 1);
+  EXPECT_GE(pipeline.plan().micro_batches, 1);
   EXPECT_TRUE(torch::allclose(loss, network.forward(batch)[0], 1e-5, 1e-6));
   EXPECT_TRUE(torch::isfinite(pipeline.step(network.batch(1, 1)).loss).item<bool>());
 }
 
-TEST(DevicePipeline, GoesOnAfterAFailure) {
+TEST(StagesOnDevices, GoesOnAfterAFailure) {
   const Network network = test::language_model(0);
-  DevicePipeline pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
-                          {at::kCPU, at::kCPU});
+  TrainingStep pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
+                        comm::Group::self(), {.devices = {at::kCPU, at::kCPU}});
   const auto batch = network.batch(6, 0);
   const auto expected = pipeline.step(batch).loss.clone();
   auto wrong = batch;
@@ -438,11 +444,11 @@ TEST(DevicePipeline, GoesOnAfterAFailure) {
   EXPECT_TRUE(torch::equal(pipeline.step(batch).loss, expected));
 }
 
-TEST(DevicePipeline, ReportsWhatRan) {
+TEST(StagesOnDevices, ReportsWhatRan) {
   const Network network = test::skipping_net();
-  DevicePipeline pipeline(*network.module, network.forward, plan_of(network, "zb-h1", 2),
-                          {at::kCPU, at::kCPU});
-  const PipelineStep step = pipeline.step(network.batch(6, 0), {.report = true});
+  TrainingStep pipeline(*network.module, network.forward, plan_of(network, "zb-h1", 2),
+                        comm::Group::self(), {.devices = {at::kCPU, at::kCPU}});
+  const StepOutput step = pipeline.step(network.batch(6, 0), {.report = true});
   ASSERT_TRUE(step.report);
   EXPECT_EQ(step.report->timeline.ranks.size(), 2U);
   EXPECT_GT(step.report->peak_bytes.at(0), 0);
@@ -450,24 +456,25 @@ TEST(DevicePipeline, ReportsWhatRan) {
 }
 
 // Threads of the processor are shared among its stages; the caller has as many as before.
-TEST(DevicePipeline, LeavesTheNumberOfThreads) {
+TEST(StagesOnDevices, LeavesTheNumberOfThreads) {
   const int before = at::get_num_threads();
   const Network network = test::skipping_net();
-  DevicePipeline pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
-                          {at::kCPU, at::kCPU});
+  TrainingStep pipeline(*network.module, network.forward, plan_of(network, "1f1b", 2),
+                        comm::Group::self(), {.devices = {at::kCPU, at::kCPU}});
   pipeline.step(network.batch(6, 0));
   EXPECT_EQ(at::get_num_threads(), before);
 }
 
-TEST(DevicePipeline, RefusesWhatItCannotHave) {
+TEST(StagesOnDevices, RefusesWhatItCannotHave) {
   const Network network = test::skipping_net();
   const auto error_of = [&](const Plan& plan, const std::vector<at::Device>& devices) {
-    return usage_error(
-        [&] { const DevicePipeline refused(*network.module, network.forward, plan, devices); });
+    return usage_error([&] {
+      const TrainingStep refused(*network.module, network.forward, plan, comm::Group::self(),
+                                 {.devices = devices});
+    });
   };
   const Plan plan = plan_of(network, "1f1b", 2);
   const std::vector<at::Device> two = {at::kCPU, at::kCPU};
-  EXPECT_THAT(error_of(plan, {}), HasSubstr("no devices"));
   if (!torch::cuda::is_available()) {
     EXPECT_THAT(error_of(plan, {at::kCPU, at::Device("cuda:1")}),
                 AllOf(HasSubstr("no device cuda:1"), HasSubstr("sees 0")));
@@ -478,13 +485,14 @@ TEST(DevicePipeline, RefusesWhatItCannotHave) {
   EXPECT_THAT(error_of(plan, {fake, testing::fake::device(7)}),
               AllOf(HasSubstr("no device fake:7"), HasSubstr("sees 4")));
   Plan wrong = plan;
-  wrong.mesh = {{kStageAxis, 2}};
-  EXPECT_THAT(error_of(wrong, two), HasSubstr("a mesh"));
+  wrong.mesh = {{kStageAxis, 3}};
+  EXPECT_THAT(error_of(wrong, two),
+              AllOf(HasSubstr("mesh is"), HasSubstr("the 2 devices of each process along pipe")));
   wrong = plan;
   wrong.offload_activations = true;
-  EXPECT_THAT(error_of(wrong, two), HasSubstr("its memory is the host's"));
+  EXPECT_THAT(error_of(wrong, two), HasSubstr("whose memory is the host's"));
   wrong = plan;
-  wrong.zero_level = 1;
+  wrong.zero_level = 3;
   EXPECT_THAT(error_of(wrong, two), HasSubstr("cut over ranks"));
   wrong = plan;
   wrong.micro_batches = -1;
@@ -496,14 +504,16 @@ TEST(DevicePipeline, RefusesWhatItCannotHave) {
   own.schedule =
       schedule::to_text(schedule::zero_bubble_h1(2, static_cast<int>(plan.micro_batches)));
   EXPECT_THAT(usage_error([&] {
-                DevicePipeline(*network.module, network.forward, own, two)
+                TrainingStep(*network.module, network.forward, own, comm::Group::self(),
+                             {.devices = two})
                     .find_micro_batches(network.batch(6, 0));
               }),
               HasSubstr("no other number can be measured"));
   own.micro_batches = 0;
   EXPECT_THAT(error_of(own, two), HasSubstr("for any number of micro-batches"));
-  DevicePipeline pipeline(*network.module, network.forward, plan, two);
-  EXPECT_THAT(usage_error([&] { pipeline.graph(); }), HasSubstr("call step() first"));
+  TrainingStep pipeline(*network.module, network.forward, plan, comm::Group::self(),
+                        {.devices = two});
+  EXPECT_THAT(usage_error([&] { pipeline.graph(); }), HasSubstr("call step() or prepare() first"));
   {
     const Autocast autocast(at::kCPU, at::kBFloat16);
     EXPECT_THAT(usage_error([&] { pipeline.step(network.batch(6, 0)); }), HasSubstr("autocast"));
@@ -512,18 +522,19 @@ TEST(DevicePipeline, RefusesWhatItCannotHave) {
               HasSubstr("cannot be cut into 3"));
 }
 
-TEST(Pipeline, RefusesAModuleElsewhere) {
+TEST(TrainingStep, RefusesAModuleElsewhere) {
   const Network network = test::skipping_net();
   network.module->to(testing::fake::device(0));
-  EXPECT_THAT(usage_error([&] {
-                const Pipeline refused(*network.module, network.forward,
-                                       plan_of(network, "1f1b", 1), comm::Group::self());
-              }),
-              AllOf(HasSubstr("first.weight is on fake:0"), HasSubstr("DevicePipeline")));
+  EXPECT_THAT(
+      usage_error([&] {
+        const TrainingStep refused(*network.module, network.forward, plan_of(network, "1f1b", 1),
+                                   comm::Group::self());
+      }),
+      AllOf(HasSubstr("first.weight is on fake:0"), HasSubstr("TrainingStepOptions::devices")));
 }
 
 // One writes what the other reads, at the same time.
-TEST(DevicePipeline, RefusesABufferOfTwoDevices) {
+TEST(StagesOnDevices, RefusesABufferOfTwoDevices) {
   struct Counting : torch::nn::Module {
     Counting() {
       first = register_module("first", torch::nn::Linear(3, 3));
@@ -542,9 +553,9 @@ TEST(DevicePipeline, RefusesABufferOfTwoDevices) {
   Plan plan;
   plan.stages = {{"first", 0}, {"last", 1}};
   plan.micro_batches = 2;
-  DevicePipeline pipeline(
+  TrainingStep pipeline(
       net, [&](const auto& in) -> std::vector<torch::Tensor> { return {net.forward(in[0]).sum()}; },
-      plan, {at::kCPU, at::kCPU});
+      plan, comm::Group::self(), {.devices = {at::kCPU, at::kCPU}});
   EXPECT_THAT(usage_error([&] { pipeline.step({torch::ones({4, 3})}); }), HasSubstr("count"));
 }
 

@@ -91,11 +91,11 @@ TEST_P(EvaluationOf, HasTheBitsOfTheModuleByItself) {
         const Arranged arranged{.pipe = pipe, .micro_batches = micro_batches};
         SCOPED_TRACE(::testing::PrintToString(arranged));
         const Network network = GetParam().make();
-        Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+        TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
         torch::optim::SGD optimizer(network.module->parameters(), 0.1);
         static_cast<void>(pipeline.step(network.batch(6, 0)));
         optimizer.step();
-        std::vector<PipelineEvaluation> got;
+        std::vector<StepEvaluation> got;
         for (const std::int64_t rows : {6, 5, 2}) {
           got.push_back(pipeline.evaluate(network.batch(rows, 7), {.share_results = true}));
         }
@@ -120,7 +120,7 @@ TEST_P(EvaluationOf, HasTheBitsOfTheModuleWhereParametersAreCut) {
     run_ranks(4, [&](const comm::Group& group) {
       const Arranged arranged{.pipe = 2, .data = 2, .zero_level = zero_level, .micro_batches = 2};
       const Network network = GetParam().make();
-      Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+      TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
       torch::optim::SGD optimizer(network.module->parameters(), 0.1);
       pipeline.shard(optimizer);
       const int rank = pipeline.data_group().rank();
@@ -129,7 +129,7 @@ TEST_P(EvaluationOf, HasTheBitsOfTheModuleWhereParametersAreCut) {
         optimizer.step();
       }
       const Tensors batch = part_of(network.batch(8, 7), rank, 2);
-      const PipelineEvaluation got = pipeline.evaluate(batch, {.share_results = true});
+      const StepEvaluation got = pipeline.evaluate(batch, {.share_results = true});
       pipeline.gather_parameters();
       const Tensors expected = evaluate_alone(network, batch, 2);
       EXPECT_TRUE(torch::equal(got.loss, expected[0]));
@@ -143,16 +143,16 @@ TEST_P(EvaluationOf, KeepsTheStagesOfTraining) {
   run_ranks(2, [&](const comm::Group& group) {
     const Network network = GetParam().make();
     Plan plan{.mesh = {{kStageAxis, 2}}, .micro_batches = 2};
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     const Tensors batch = network.batch(4, 7);
-    const PipelineEvaluation before = pipeline.evaluate(batch);  // decides on the stages
+    const StepEvaluation before = pipeline.evaluate(batch);  // decides on the stages
     const Tensors expected = evaluate_alone(network, batch, 2);
     EXPECT_TRUE(torch::equal(before.loss, expected[0]));
     EXPECT_EQ(before.results[0].defined(), group.rank() == 1);
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
     static_cast<void>(pipeline.step(network.batch(4, 0)));
     optimizer.step();
-    const PipelineEvaluation after = pipeline.evaluate(batch);
+    const StepEvaluation after = pipeline.evaluate(batch);
     pipeline.gather_parameters();
     EXPECT_TRUE(torch::equal(after.loss, evaluate_alone(network, batch, 2)[0]));
     EXPECT_FALSE(torch::equal(after.loss, before.loss));
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Networks, EvaluationOf, ::testing::ValuesIn(cases()),
 
 Tensors trained(const Network& network, const comm::Group& group, bool evaluates) {
   const Arranged arranged{.pipe = 2, .micro_batches = 2};
-  Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+  TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
   torch::optim::SGD optimizer(network.module->parameters(), 0.1);
   Tensors losses;
   for (int step = 0; step < 3; ++step) {
@@ -195,7 +195,7 @@ TEST(Evaluation, LeavesModesAsTheyAre) {
   run_ranks(2, [](const comm::Group& group) {
     const Network network = test::residual_net();
     const Arranged arranged{.pipe = 2};
-    Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
     auto& net = *network.module->as<test::ResidualNetImpl>();
     net.blocks[1]->eval();
     static_cast<void>(pipeline.evaluate(network.batch(4, 0)));
@@ -215,7 +215,7 @@ TEST(Evaluation, IsRecordedBesideTraining) {
       return network.forward(in);
     };
     const Arranged arranged{.pipe = 2};
-    Pipeline pipeline(*network.module, forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*network.module, forward, plan_of(arranged, network), group);
     for (int step = 0; step < 8; ++step) {
       static_cast<void>(pipeline.step(network.batch(4, step)));
       static_cast<void>(pipeline.evaluate(network.batch(4, step)));
@@ -227,11 +227,13 @@ TEST(Evaluation, IsRecordedBesideTraining) {
 
 // Of training, and of both kinds of evaluation.
 TEST(Evaluation, KeepsTheRecordsThatWereUsedLast) {
-  using Call = std::function<void(Pipeline&, const Tensors& batch)>;
+  using Call = std::function<void(TrainingStep&, const Tensors& batch)>;
   const std::vector<Call> kinds = {
-      [](Pipeline& pipeline, const Tensors& batch) { static_cast<void>(pipeline.step(batch)); },
-      [](Pipeline& pipeline, const Tensors& batch) { static_cast<void>(pipeline.evaluate(batch)); },
-      [](Pipeline& pipeline, const Tensors& batch) {
+      [](TrainingStep& pipeline, const Tensors& batch) { static_cast<void>(pipeline.step(batch)); },
+      [](TrainingStep& pipeline, const Tensors& batch) {
+        static_cast<void>(pipeline.evaluate(batch));
+      },
+      [](TrainingStep& pipeline, const Tensors& batch) {
         static_cast<void>(pipeline.evaluate_micro_batches({batch}));
       }};
   run_ranks(2, [&](const comm::Group& group) {
@@ -242,7 +244,7 @@ TEST(Evaluation, KeepsTheRecordsThatWereUsedLast) {
       return network.forward(in);
     };
     const Arranged arranged{.pipe = 2, .micro_batches = 1};
-    Pipeline pipeline(*network.module, forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*network.module, forward, plan_of(arranged, network), group);
     pipeline.prepare(network.batch(100, 0));
     for (const Call& kind : kinds) {
       const auto is_recorded = [&](std::int64_t rows) {
@@ -275,13 +277,13 @@ TEST(Evaluation, GivesWhatForwardReturns) {
     };
     Plan plan{
         .mesh = {{kStageAxis, 2}}, .stages = {{"first", 0}, {"third", 1}}, .micro_batches = 3};
-    Pipeline pipeline(*network.module, forward, plan, group);
+    TrainingStep pipeline(*network.module, forward, plan, group);
     const Tensors batch = network.batch(6, 0);
-    const PipelineEvaluation own = pipeline.evaluate(batch);
+    const StepEvaluation own = pipeline.evaluate(batch);
     ASSERT_EQ(own.results.size(), 3);
     EXPECT_EQ(own.results[0].defined(), group.rank() == 0);
     EXPECT_EQ(own.results[1].defined(), group.rank() == 1);
-    const PipelineEvaluation shared = pipeline.evaluate(batch, {.share_results = true});
+    const StepEvaluation shared = pipeline.evaluate(batch, {.share_results = true});
     Tensors firsts;
     Tensors means;
     const torch::NoGradGuard no_grad;
@@ -304,7 +306,7 @@ std::string error_of(const std::function<Tensors(const Network&, int rank)>& bat
   run_ranks(2, [&](const comm::Group& group) {
     const Network network = test::skipping_net();
     const Arranged arranged{.pipe = 2};
-    Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
     static_cast<void>(pipeline.evaluate(network.batch(4, 0)));
     const std::string text =
         usage_error([&] { static_cast<void>(pipeline.evaluate(batch(network, group.rank()))); });
@@ -335,7 +337,7 @@ TEST(Evaluation, RefusesAForwardWithoutALoss) {
       return net->is_training() ? network.forward(in) : Tensors{net->forward(in[0])};
     };
     const Arranged arranged{.pipe = 2};
-    Pipeline pipeline(*network.module, forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*network.module, forward, plan_of(arranged, network), group);
     EXPECT_THAT(usage_error([&] { static_cast<void>(pipeline.evaluate(network.batch(4, 0))); }),
                 HasSubstr("expected the loss, one floating-point number"));
   });
@@ -345,7 +347,7 @@ TEST(Evaluation, EndsOnAllRanksWhereOneFails) {
   const auto thrown = run_ranks_catching(4, [](const comm::Group& group) {
     const Network network = test::language_model(0);
     const Arranged arranged{.pipe = 2, .data = 2};
-    Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
     Tensors batch = network.batch(4, 0);
     static_cast<void>(pipeline.step(batch));
     if (pipeline.data_group().rank() == 1) batch[1] = batch[1] + 100;  // targets out of range

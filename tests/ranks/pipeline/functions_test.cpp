@@ -5,7 +5,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/data_parallel.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/training_step.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -92,7 +92,7 @@ struct AdversariesImpl : torch::nn::Module {
 };
 TORCH_MODULE(Adversaries);
 
-PipelineFunctions functions_of(Adversaries net) {
+StepFunctions functions_of(Adversaries net) {
   return {{"discriminator",
            [net](const std::vector<Tensor>& in) mutable -> std::vector<Tensor> {
              return {net->tell_apart(in[0], in[1])};
@@ -154,7 +154,7 @@ std::vector<Tensor> tensors_of(const Adversaries& net) {
 
 Outcome alone() {
   Adversaries net;
-  const PipelineFunctions functions = functions_of(net);
+  const StepFunctions functions = functions_of(net);
   Outcome outcome;
   outcome.losses = train(net, [&](const std::string& function, int step) {
     const graph::Forward& forward = functions[function == functions[0].first ? 0 : 1].second;
@@ -175,7 +175,7 @@ Outcome alone() {
 
 Outcome in_stages(const Plan& plan, const comm::Group& group) {
   Adversaries net;
-  Pipeline pipeline(net, functions_of(net), plan, group);
+  TrainingStep pipeline(net, functions_of(net), plan, group);
   Outcome outcome;
   outcome.losses = train(
       net,
@@ -190,7 +190,7 @@ Outcome in_stages(const Plan& plan, const comm::Group& group) {
   return outcome;
 }
 
-TEST(PipelineFunctions, TrainAdversariesAsOneProcessDoes) {
+TEST(StepFunctions, TrainAdversariesAsOneProcessDoes) {
   const Outcome expected = alone();
   for (const int pipe : {1, 2}) {
     run_ranks(pipe, [&](const comm::Group& group) {
@@ -203,7 +203,7 @@ TEST(PipelineFunctions, TrainAdversariesAsOneProcessDoes) {
 
 // Two ranks along data have half of the rows each: batch norm sees those alone, and sums are
 // others, so that only parameters of two such trainings are compared.
-TEST(PipelineFunctions, CutParametersAlongDataAlike) {
+TEST(StepFunctions, CutParametersAlongDataAlike) {
   std::vector<Tensor> whole;
   std::vector<Tensor> cut;
   for (const int zero_level : {0, 1, 3}) {
@@ -215,13 +215,13 @@ TEST(PipelineFunctions, CutParametersAlongDataAlike) {
   }
 }
 
-TEST(PipelineFunctions, EvaluateEach) {
+TEST(StepFunctions, EvaluateEach) {
   Adversaries net;
   net->eval();
   const Tensor expected = net->deceive(batch_of("generator", 0)[0]).detach();
   run_ranks(2, [&](const comm::Group& group) {
     Adversaries own;
-    Pipeline pipeline(own, functions_of(own), plan_of(2, 1), group);
+    TrainingStep pipeline(own, functions_of(own), plan_of(2, 1), group);
     const auto judged = pipeline.evaluate(batch_of("discriminator", 0));
     const auto deceived = pipeline.evaluate(batch_of("generator", 0), {.function = "generator"});
     EXPECT_TRUE(torch::allclose(deceived.loss, expected));
@@ -230,14 +230,14 @@ TEST(PipelineFunctions, EvaluateEach) {
 }
 
 // Stages by cost: the second function, which has other operators, is cut where the first was.
-TEST(PipelineFunctions, HaveTheStagesOfTheFirst) {
+TEST(StepFunctions, HaveTheStagesOfTheFirst) {
   const auto make = [] {
     torch::nn::Sequential net(torch::nn::Linear(4, 6), torch::nn::Tanh(), torch::nn::Linear(6, 6),
                               torch::nn::Tanh(), torch::nn::Linear(6, 2));
     fill(*net);
     return net;
   };
-  const auto functions = [](torch::nn::Sequential net) -> PipelineFunctions {
+  const auto functions = [](torch::nn::Sequential net) -> StepFunctions {
     return {{"squares",
              [net](const std::vector<Tensor>& in) mutable -> std::vector<Tensor> {
                return {net->forward(in[0]).square().mean()};
@@ -251,7 +251,7 @@ TEST(PipelineFunctions, HaveTheStagesOfTheFirst) {
   };
   torch::nn::Sequential expected = make();
   torch::optim::SGD of_expected(expected->parameters(), 0.1);
-  const PipelineFunctions plain = functions(expected);
+  const StepFunctions plain = functions(expected);
   for (const std::size_t i : {0U, 1U, 0U}) {
     of_expected.zero_grad();
     for (const auto& part :
@@ -267,8 +267,8 @@ TEST(PipelineFunctions, HaveTheStagesOfTheFirst) {
     Plan plan;
     plan.mesh = {{kStageAxis, 2}};
     plan.micro_batches = kMicroBatches;
-    const PipelineFunctions all = functions(net);
-    Pipeline pipeline(net, all, plan, group);
+    const StepFunctions all = functions(net);
+    TrainingStep pipeline(net, all, plan, group);
     for (const std::size_t i : {0U, 1U, 0U}) {
       optimizer.zero_grad();
       static_cast<void>(
@@ -281,7 +281,7 @@ TEST(PipelineFunctions, HaveTheStagesOfTheFirst) {
 }
 
 // The rank of the second stage had no memory for it.
-TEST(PipelineFunctions, UseAConstantOnAnotherRankThanBefore) {
+TEST(StepFunctions, UseAConstantOnAnotherRankThanBefore) {
   struct ScaledImpl : torch::nn::Module {
     ScaledImpl() {
       first = register_module("first", torch::nn::Linear(3, 4));
@@ -292,7 +292,7 @@ TEST(PipelineFunctions, UseAConstantOnAnotherRankThanBefore) {
     torch::nn::Linear first{nullptr}, second{nullptr};
     Tensor frozen, scale;
   };
-  const auto functions = [](const std::shared_ptr<ScaledImpl>& net) -> PipelineFunctions {
+  const auto functions = [](const std::shared_ptr<ScaledImpl>& net) -> StepFunctions {
     return {{"early",
              [net](const std::vector<Tensor>& in) -> std::vector<Tensor> {
                const Tensor hidden = net->first(in[0]) * net->frozen * net->scale.sum();
@@ -310,7 +310,7 @@ TEST(PipelineFunctions, UseAConstantOnAnotherRankThanBefore) {
     plan.mesh = {{kStageAxis, 2}};
     plan.stages = {{"second", 1}};
     plan.micro_batches = kMicroBatches;
-    Pipeline pipeline(net, functions(net), plan, group);
+    TrainingStep pipeline(net, functions(net), plan, group);
     const std::vector<Tensor> batch = {numbers({kRows, 3}, 0)};
     static_cast<void>(pipeline.step(batch, {.function = "early"}));
     const Tensor evaluated = pipeline.evaluate(batch, {.function = "late"}).loss;
@@ -322,12 +322,12 @@ TEST(PipelineFunctions, UseAConstantOnAnotherRankThanBefore) {
   });
 }
 
-TEST(PipelineFunctions, RefuseWhatTheyCannotTell) {
+TEST(StepFunctions, RefuseWhatTheyCannotTell) {
   run_ranks(2, [](const comm::Group& group) {
     Adversaries net;
-    PipelineFunctions functions = functions_of(net);
+    StepFunctions functions = functions_of(net);
     {
-      Pipeline pipeline(net, functions, plan_of(2, 1), group);
+      TrainingStep pipeline(net, functions, plan_of(2, 1), group);
       EXPECT_THAT(
           usage_error([&] {
             static_cast<void>(pipeline.step(batch_of("generator", 0), {.function = "generater"}));
@@ -335,11 +335,13 @@ TEST(PipelineFunctions, RefuseWhatTheyCannotTell) {
           AllOf(HasSubstr("'generater'"), HasSubstr("did you mean 'generator'")));
     }
     functions[1].first = "discriminator";
-    EXPECT_THAT(usage_error([&] { const Pipeline pipeline(net, functions, plan_of(2, 1), group); }),
-                HasSubstr("'discriminator'"));
+    EXPECT_THAT(
+        usage_error([&] { const TrainingStep pipeline(net, functions, plan_of(2, 1), group); }),
+        HasSubstr("'discriminator'"));
     functions[1] = {"nothing", {}};
-    EXPECT_THAT(usage_error([&] { const Pipeline pipeline(net, functions, plan_of(2, 1), group); }),
-                HasSubstr("function nothing, is empty"));
+    EXPECT_THAT(
+        usage_error([&] { const TrainingStep pipeline(net, functions, plan_of(2, 1), group); }),
+        HasSubstr("function nothing, is empty"));
   });
 }
 
@@ -347,15 +349,17 @@ TEST(PipelineFunctions, RefuseWhatTheyCannotTell) {
 TEST(Pipelines, OfOneModuleAreRefused) {
   run_ranks(2, [](const comm::Group& group) {
     Adversaries net;
-    const PipelineFunctions functions = functions_of(net);
-    const Pipeline first(net, functions[0].second, plan_of(2, 1), group);
-    const auto message =
-        AllOf(HasSubstr("the module has a Pipeline already"), HasSubstr("forward passes by name"));
-    EXPECT_THAT(
-        usage_error([&] { const Pipeline second(net, functions[1].second, plan_of(2, 1), group); }),
-        message);
+    const StepFunctions functions = functions_of(net);
+    const TrainingStep first(net, functions[0].second, plan_of(2, 1), group);
+    const auto message = AllOf(HasSubstr("the module has a TrainingStep already"),
+                               HasSubstr("forward passes by name"));
     EXPECT_THAT(usage_error([&] {
-                  const Pipeline second(net->generator, functions[1].second, plan_of(2, 1), group);
+                  const TrainingStep second(net, functions[1].second, plan_of(2, 1), group);
+                }),
+                message);
+    EXPECT_THAT(usage_error([&] {
+                  const TrainingStep second(net->generator, functions[1].second, plan_of(2, 1),
+                                            group);
                 }),
                 message);
   });
@@ -365,16 +369,16 @@ TEST(Pipelines, OfOneModuleAreRefused) {
 TEST(Pipelines, AreNotMixedWithDataParallelOverOneModule) {
   run_ranks(2, [](const comm::Group& group) {
     Adversaries net;
-    const PipelineFunctions functions = functions_of(net);
+    const StepFunctions functions = functions_of(net);
     {
       const DataParallel parallel(*net, group);
       EXPECT_THAT(
-          usage_error([&] { const Pipeline pipeline(net, functions, plan_of(2, 1), group); }),
+          usage_error([&] { const TrainingStep pipeline(net, functions, plan_of(2, 1), group); }),
           AllOf(HasSubstr("parameter scale"), HasSubstr("hook already")));
     }
-    Pipeline pipeline(net, functions, plan_of(2, 1), group);
-    const auto message = AllOf(HasSubstr("the module has a Pipeline already, which has "),
-                               HasSubstr("destroy the Pipeline before"));
+    TrainingStep pipeline(net, functions, plan_of(2, 1), group);
+    const auto message = AllOf(HasSubstr("the module has a TrainingStep already, which has "),
+                               HasSubstr("destroy the TrainingStep before"));
     EXPECT_THAT(usage_error([&] { const DataParallel parallel(*net, group); }), message);
     EXPECT_THAT(usage_error([&] {
                   const Parallelized parallel =
@@ -382,7 +386,7 @@ TEST(Pipelines, AreNotMixedWithDataParallelOverOneModule) {
                 }),
                 message);
     {
-      const Pipeline moved = std::move(pipeline);
+      const TrainingStep moved = std::move(pipeline);
     }
     const DataParallel parallel(*net, group);
   });
@@ -391,10 +395,10 @@ TEST(Pipelines, AreNotMixedWithDataParallelOverOneModule) {
 TEST(Pipelines, OneAfterTheOtherBeginWithTrainedValues) {
   run_ranks(2, [](const comm::Group& group) {
     Adversaries net;
-    const PipelineFunctions functions = functions_of(net);
+    const StepFunctions functions = functions_of(net);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     const auto train_once = [&](bool gathers) {
-      Pipeline pipeline(net, functions[1].second, plan_of(2, 1), group);
+      TrainingStep pipeline(net, functions[1].second, plan_of(2, 1), group);
       static_cast<void>(pipeline.step(batch_of("generator", 0)));
       optimizer.step();
       if (gathers) pipeline.gather_parameters();
@@ -402,7 +406,7 @@ TEST(Pipelines, OneAfterTheOtherBeginWithTrainedValues) {
     train_once(true);
     const std::vector<Tensor> trained = clones(net->parameters());
     {
-      const Pipeline pipeline(net, functions[1].second, plan_of(2, 1), group);
+      const TrainingStep pipeline(net, functions[1].second, plan_of(2, 1), group);
       test::expect_same_bits(clones(net->parameters()), trained, "parameter");
     }
     train_once(false);
@@ -429,14 +433,15 @@ TEST(Pipelines, OneAfterTheOtherBeginWithTrainedValuesInOneMemory) {
       parameter.set_data(all.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
       begin += parameter.numel();
     }
-    const PipelineFunctions functions = functions_of(net);
+    const StepFunctions functions = functions_of(net);
     {
-      Pipeline pipeline(net, functions[1].second, plan_of(2, 1), group);
+      TrainingStep pipeline(net, functions[1].second, plan_of(2, 1), group);
       static_cast<void>(pipeline.step(batch_of("generator", 0)));
     }
-    EXPECT_THAT(
-        usage_error([&] { const Pipeline next(net, functions[1].second, plan_of(2, 1), group); }),
-        HasSubstr("gather_parameters()"));
+    EXPECT_THAT(usage_error([&] {
+                  const TrainingStep next(net, functions[1].second, plan_of(2, 1), group);
+                }),
+                HasSubstr("gather_parameters()"));
   });
 }
 
@@ -444,9 +449,9 @@ TEST(Pipelines, OneAfterTheOtherBeginWithTrainedValuesInOneMemory) {
 TEST(Pipelines, ParametersThatOtherRanksTrainAreNotRead) {
   run_ranks(2, [](const comm::Group& group) {
     Adversaries net;
-    const PipelineFunctions functions = functions_of(net);
+    const StepFunctions functions = functions_of(net);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
-    Pipeline pipeline(net, functions[1].second, plan_of(2, 1), group);
+    TrainingStep pipeline(net, functions[1].second, plan_of(2, 1), group);
     const auto parameters = net->named_parameters();
     const std::string first = "generator.0.weight";
     const std::string last = "discriminator.0.weight";

@@ -96,7 +96,7 @@ TEST_P(PipelineGrid, TheWayOfMessagesChangesNoBits) {
   });
 }
 
-TEST(Pipeline, OverOtherEnginesGivesTheSameBits) {
+TEST(TrainingStep, OverOtherEnginesGivesTheSameBits) {
   Alone three = run_chain_alone(3, 5);
   Alone six = run_chain_alone(6, 5);
   for (const char* engine : {"gloo", "threads"}) {
@@ -111,7 +111,7 @@ TEST(Pipeline, OverOtherEnginesGivesTheSameBits) {
   testing::engine_of_ranks = "shm";
 }
 
-TEST(Pipeline, OneRankRunsAllStages) {
+TEST(TrainingStep, OneRankRunsAllStages) {
   schedule::Schedule plan = schedule::generate("gpipe", 3, 4);
   plan.rank_of_stage = {0, 0, 0};
   std::vector<schedule::Action> all;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/training_step.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/parity.h>
@@ -36,6 +36,8 @@ struct Arranged {
   int steps = 3;
   int chunks = 1;  ///< stages a rank; where more than one, they are cut by cost
   std::vector<std::string> recompute{};
+  bool on_devices = false;  ///< stages are on devices of one process for each rank along data
+  GradientCompression wire = GradientCompression::kNone;
 };
 
 // GoogleTest looks for this name.
@@ -45,8 +47,8 @@ inline void PrintTo(const Arranged& arranged, std::ostream* out) {
        << arranged.zero_level << ", " << arranged.micro_batches << " micro-batches of "
        << arranged.rows << " rows, " << arranged.schedule << ", " << arranged.optimizer << ", "
        << arranged.gathered_buckets << " gathered, " << arranged.chunks << " stages a rank, "
-       << (arranged.recompute.empty() ? "nothing" : arranged.recompute.front())
-       << " computed again";
+       << (arranged.recompute.empty() ? "nothing" : arranged.recompute.front()) << " computed again"
+       << (arranged.on_devices ? ", on devices" : "");
 }
 
 /// Small buckets, so that there are several.
@@ -68,6 +70,7 @@ inline Plan plan_of(const Arranged& arranged, const Network& network) {
   plan.shard_ranks = arranged.shard_ranks;
   plan.gathered_buckets = arranged.gathered_buckets;
   plan.bucket_bytes = plan.first_bucket_bytes = 512;
+  plan.wire = arranged.wire;
   return plan;
 }
 
@@ -238,7 +241,9 @@ class Alone {
 
 inline Outcome train(const Network& network, const Arranged& arranged, const comm::Group& group) {
   const auto optimizer = make_optimizer(arranged.optimizer, network.module->parameters());
-  Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+  const auto num_devices = static_cast<std::size_t>(arranged.on_devices ? arranged.pipe : 0);
+  TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group,
+                        {.devices = std::vector<at::Device>(num_devices, at::kCPU)});
   pipeline.shard(*optimizer);
   std::vector<torch::Tensor> losses;
   std::vector<double> norms;
@@ -313,7 +318,8 @@ inline Outcome alone(const NetworkCase& network_case, const Arranged& arranged) 
 
 inline void expect_bits_of(const Outcome& expected, const NetworkCase& network_case,
                            const Arranged& arranged) {
-  testing::run_ranks(arranged.pipe * arranged.data, [&](const comm::Group& group) {
+  const int processes = arranged.on_devices ? arranged.data : arranged.pipe * arranged.data;
+  testing::run_ranks(processes, [&](const comm::Group& group) {
     SCOPED_TRACE(::testing::PrintToString(arranged));
     expect_same_bits(train(network_case.make(), arranged, group), expected);
   });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules that cannot be recorded are stages by hand: the program of docs/guide/pipeline.md.
 #include <trireme/parallel/pipeline/executor.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/schedule/generators/generators.h>
 
 #include <gmock/gmock.h>
@@ -133,7 +133,7 @@ TEST(StagesByHand, AreTheWayOutThatCaptureNames) {
     Plan plan{.mesh = {{kStageAxis, 2}}, .micro_batches = 2};
     torch::nn::ModuleDict both;
     both->update({{"body", network.body.ptr()}, {"head", network.head.ptr()}});
-    Pipeline pipeline(
+    TrainingStep pipeline(
         *both,
         [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
           return {torch::cross_entropy_loss(network.head(network.body(in[0])), in[1])};

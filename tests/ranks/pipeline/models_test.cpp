@@ -2,7 +2,7 @@
 // Models as they are published, small and in single precision, over two stages: the bits of one
 // process. Vision transformer, U-Net, translation with LSTMs and attention, mixture of experts,
 // Siamese network, rotary embeddings as complex buffers, LibTorch's own transformer.
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/training_step.h>
 
 #include <gtest/gtest.h>
 #include <tests/ranks/pipeline/loops.h>
@@ -396,7 +396,7 @@ TEST_P(PipelineOfModel, IsBalancedWhereNoStagesAreNamed) {
     const auto optimizer = test::make_optimizer(arranged.optimizer, network.module->parameters());
     Plan plan = test::plan_of(arranged, network);
     plan.stages.clear();
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     for (int step = 0; step < arranged.steps; ++step) {
       optimizer->zero_grad();
       static_cast<void>(pipeline.step(network.batch(arranged.rows, step)));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages on fake accelerators whose activations are in host memory for a while: the bits of
 // stages that keep them, no use of memory that a copy still needs, and the memory that is said.
-#include <trireme/parallel/pipeline/devices/device_pipeline.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/schedule/verifier/memory.h>
 
 #include <gmock/gmock.h>
@@ -65,7 +65,8 @@ struct Trained {
 // @param target the device of the targets, of batches that are where they are needed; nothing for
 // those on the processor.
 Trained train(const Network& network, const Plan& plan, std::optional<std::size_t> target) {
-  DevicePipeline pipeline(*network.module, network.forward, plan, devices());
+  TrainingStep pipeline(*network.module, network.forward, plan, comm::Group::self(),
+                        {.devices = devices()});
   torch::optim::SGD optimizer(network.module->parameters(),
                               torch::optim::SGDOptions(0.1).momentum(0.9));
   Trained trained;
@@ -76,7 +77,7 @@ Trained train(const Network& network, const Plan& plan, std::optional<std::size_
       batch[0] = batch[0].to(devices()[0]);
       batch[1] = batch[1].to(devices()[*target]);
     }
-    PipelineStep result = pipeline.step(batch, {.report = true});
+    StepOutput result = pipeline.step(batch, {.report = true});
     trained.losses.push_back(result.loss.cpu().clone());
     trained.report = std::move(result.report).value();
     optimizer.step();
@@ -150,10 +151,11 @@ TEST(OffloadedFromDevice, ButNotFromTheProcessor) {
   Plan plan = plan_of(network, "gpipe");
   plan.offload_activations = true;
   EXPECT_THAT(test::usage_error([&] {
-                const DevicePipeline refused(*network.module, network.forward, plan,
-                                             {testing::fake::device(0), at::kCPU});
+                const TrainingStep refused(*network.module, network.forward, plan,
+                                           comm::Group::self(),
+                                           {.devices = {testing::fake::device(0), at::kCPU}});
               }),
-              HasSubstr("cannot have offload_activations where a stage is on the processor"));
+              HasSubstr("cannot have offload_activations for stages on the processor"));
 }
 
 }  // namespace

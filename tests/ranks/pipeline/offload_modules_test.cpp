@@ -2,17 +2,17 @@
 // Unmodified modules whose activations are in host memory for a while: with parts that are computed
 // again, within a memory budget, with parameters that are distributed or cut. The bits are those
 // without, and the memory is what the record says. The executor does it on the processor too, so
-// that it can be compared there; Pipeline, which would win nothing by it, refuses.
+// that it can be compared there; TrainingStep, which would win nothing by it, refuses.
 #include <trireme/base/error.h>
 #include <trireme/mesh/device_mesh.h>
+#include <trireme/parallel/distribute_module.h>
+#include <trireme/parallel/module/local_memory.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/executor.h>
 #include <trireme/parallel/pipeline/offload/saved_activations.h>
-#include <trireme/parallel/pipeline/pipeline.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
 #include <trireme/parallel/recompute/effects.h>
-#include <trireme/parallel/tensor/distribute_module.h>
-#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/verifier/memory.h>
 
@@ -243,9 +243,10 @@ TEST(OffloadedByPlan, IsRefusedOnTheProcessor) {
     const Network network = test::residual_net();
     Plan plan = plan_of(network, "gpipe");
     plan.offload_activations = true;
-    EXPECT_THAT(test::usage_error(
-                    [&] { const Pipeline refused(*network.module, network.forward, plan, group); }),
-                ::testing::AllOf(HasSubstr("a pipeline cannot have offload_activations for stages "
+    EXPECT_THAT(test::usage_error([&] {
+                  const TrainingStep refused(*network.module, network.forward, plan, group);
+                }),
+                ::testing::AllOf(HasSubstr("cannot have offload_activations for stages "
                                            "on the processor"),
                                  HasSubstr("recompute and activation_bytes")));
     plan = {.offload_activations = true};

@@ -3,8 +3,8 @@
 // one process, or an error before anything runs.
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/pipeline/measured_times.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/measured_times.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/generators/search.h>
 #include <trireme/schedule/passes.h>
@@ -62,7 +62,7 @@ TEST(OwnSchedule, IsSearchedForByMeasuredTimesWithinMemory) {
   testing::run_ranks(4, [&](const comm::Group& group) {
     const Network network = kTied.make();
     Plan plan = plan_of(schedule::zero_bubble_h1(2, 4), 2);
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     const auto report = *pipeline.step(network.batch(8, 0), {.report = true}).report;
     const Schedule& measured = pipeline.schedule();
     schedule::SearchOptions options{
@@ -81,7 +81,7 @@ TEST(OwnSchedule, IsSearchedForByMeasuredTimesWithinMemory) {
     // Copies of the pipeline have measured other times.
     plan.schedule = comm::all_gather_text(schedule::to_text(schedule::search(options)), group)[0];
     const Network same = kTied.make();
-    Pipeline searched(*same.module, same.forward, plan, group);
+    TrainingStep searched(*same.module, same.forward, plan, group);
     const auto second = *searched.step(network.batch(8, 1), {.report = true}).report;
     for (const std::int64_t bytes : second.peak_bytes) {
       EXPECT_LE(bytes, options.memory_cap.front());
@@ -125,7 +125,7 @@ TEST(OwnSchedule, EvaluatesAnyNumberOfMicroBatches) {
   testing::run_ranks(2, [&](const comm::Group& group) {
     const Network network = kTied.make();
     const Network same = kTied.make();
-    Pipeline pipeline(*network.module, network.forward, plan_of(down_and_back(4)), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(down_and_back(4)), group);
     for (const int rows : {3, 8}) {
       const torch::NoGradGuard no_grad;
       const auto batch = network.batch(rows, 0);
@@ -144,7 +144,7 @@ std::string error_of(const Plan& plan) {
   testing::run_ranks(2, [&](const comm::Group& group) {
     const Network network = kTied.make();
     try {
-      Pipeline pipeline(*network.module, network.forward, plan, group);
+      TrainingStep pipeline(*network.module, network.forward, plan, group);
       static_cast<void>(pipeline.step(network.batch(8, 0)));
     } catch (const Error& error) {
       if (group.rank() == 0) message = error.what();

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unmodified modules trained in stages: every bit as one process with the same micro-batches.
-#include <trireme/parallel/pipeline/pipeline.h>
-
 #include <trireme/base/error.h>
 #include <trireme/graph/mark.h>
+#include <trireme/parallel/training_step.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,7 +71,7 @@ Outcome train(const Network& network, const Plan& plan, const comm::Group& group
               std::int64_t rows) {
   torch::optim::SGD optimizer(network.module->parameters(),
                               torch::optim::SGDOptions(0.1).momentum(0.9));
-  Pipeline pipeline(*network.module, network.forward, plan, group);
+  TrainingStep pipeline(*network.module, network.forward, plan, group);
   std::vector<torch::Tensor> losses;
   for (std::int64_t step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
@@ -170,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Networks, PipelineOf,
                                            Case{"padded", test::padded_net}),
                          [](const auto& param_info) { return param_info.param.name; });
 
-TEST(Pipeline, DrawsTheSameNumbersForAnyNumberOfStagesAndRanksAlongData) {
+TEST(TrainingStep, DrawsTheSameNumbersForAnyNumberOfStagesAndRanksAlongData) {
   Outcome expected;
   run_ranks(1, [&](const comm::Group& group) {
     const Network network = test::language_model(0.2);
@@ -198,7 +197,7 @@ TEST(Pipeline, DrawsTheSameNumbersForAnyNumberOfStagesAndRanksAlongData) {
 
 // The gradient of a weight that two stages use is the sum of theirs over micro-batches, which one
 // process adds up in another order.
-TEST(Pipeline, KeepsOneGradientOfATiedWeight) {
+TEST(TrainingStep, KeepsOneGradientOfATiedWeight) {
   const Outcome expected = train_plainly(test::language_model(0, true), 6, 3);
   Outcome first;
   for (const std::string schedule : {"1f1b", "gpipe", "zb-h1"}) {
@@ -215,12 +214,12 @@ TEST(Pipeline, KeepsOneGradientOfATiedWeight) {
   }
 }
 
-TEST(Pipeline, WeighsMicroBatchesByTheirRows) {
+TEST(TrainingStep, WeighsMicroBatchesByTheirRows) {
   run_ranks(2, [](const comm::Group& group) {
     const Network network = test::skipping_net();
     const Network plain = test::skipping_net();
     const Plan plan = plan_of(network, 2, 1, 2, "1f1b", 4);
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     const auto batch = network.batch(7, 0);
     const torch::Tensor loss = pipeline.step(batch).loss;
     const torch::Tensor expected = plain.forward(batch)[0];
@@ -236,7 +235,7 @@ TEST(Pipeline, WeighsMicroBatchesByTheirRows) {
 }
 
 // Without a mesh all ranks are along data.
-TEST(Pipeline, AddsToGradientsThatAreThere) {
+TEST(TrainingStep, AddsToGradientsThatAreThere) {
   run_ranks(2, [](const comm::Group& group) {
     for (const bool has_pipe : {false, true}) {
       const Network network = test::skipping_net();
@@ -244,7 +243,7 @@ TEST(Pipeline, AddsToGradientsThatAreThere) {
       Plan plan;
       plan.micro_batches = 2;
       if (has_pipe) plan = plan_of(network, 2, 1, 2, "1f1b", 2);
-      Pipeline pipeline(*network.module, network.forward, plan, group);
+      TrainingStep pipeline(*network.module, network.forward, plan, group);
       for (const std::int64_t step : {0, 1}) {
         const auto batch = plain.batch(8, step);
         static_cast<void>(pipeline.step(part_of(batch, pipeline.data_group())));
@@ -260,11 +259,11 @@ TEST(Pipeline, AddsToGradientsThatAreThere) {
   });
 }
 
-TEST(Pipeline, HasStagesWithoutParameters) {
+TEST(TrainingStep, HasStagesWithoutParameters) {
   run_ranks(3, [](const comm::Group& group) {
     const Network network = test::padded_net();
-    Pipeline pipeline(*network.module, network.forward, plan_of(network, 3, 1, 3, "zb-h1", 2),
-                      group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(network, 3, 1, 3, "zb-h1", 2),
+                          group);
     static_cast<void>(pipeline.step(network.batch(4, 0)));
     const std::string stages = pipeline.to_string();
     EXPECT_THAT(stages.substr(stages.find("stage 1")), HasSubstr(", 0 bytes of parameters"));
@@ -275,13 +274,13 @@ TEST(Pipeline, HasStagesWithoutParameters) {
   });
 }
 
-TEST(Pipeline, BalancesStagesByItself) {
+TEST(TrainingStep, BalancesStagesByItself) {
   run_ranks(2, [](const comm::Group& group) {
     const Network network = test::language_model(0);
     Plan plan;
     plan.mesh = {{kStageAxis, 2}};
     plan.micro_batches = 2;
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     static_cast<void>(pipeline.step(network.batch(4, 0)));
     EXPECT_EQ(pipeline.boundaries().size(), 3);
     EXPECT_THAT(pipeline.to_string(),
@@ -289,7 +288,7 @@ TEST(Pipeline, BalancesStagesByItself) {
   });
 }
 
-TEST(Pipeline, ClipsByTheNormOfAllStages) {
+TEST(TrainingStep, ClipsByTheNormOfAllStages) {
   double expected = 0;
   {
     const Network network = test::language_model(0, true);
@@ -300,19 +299,19 @@ TEST(Pipeline, ClipsByTheNormOfAllStages) {
   run_ranks(2, [&](const comm::Group& group) {
     const Network network = test::language_model(0, true);
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
-    Pipeline pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 1),
-                      group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 1),
+                          group);
     static_cast<void>(pipeline.step(network.batch(4, 0)));
     EXPECT_EQ(global_norm(optimizer, pipeline.sharing()), expected);
   });
 }
 
-TEST(Pipeline, FollowsTrainingAndShapes) {
+TEST(TrainingStep, FollowsTrainingAndShapes) {
   run_ranks(2, [](const comm::Group& group) {
     const Network network = test::residual_net();
     const Network plain = test::residual_net();
-    Pipeline pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 1),
-                      group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 1),
+                          group);
     for (const std::int64_t rows : {4, 2, 4}) {
       for (const bool training : {true, false}) {
         network.module->train(training);
@@ -324,12 +323,12 @@ TEST(Pipeline, FollowsTrainingAndShapes) {
   });
 }
 
-TEST(Pipeline, ReportsWhatRan) {
+TEST(TrainingStep, ReportsWhatRan) {
   run_ranks(2, [](const comm::Group& group) {
     const Network network = test::skipping_net();
-    Pipeline pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 3),
-                      group);
-    const PipelineStep step = pipeline.step(network.batch(6, 0), {.report = true});
+    TrainingStep pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 3),
+                          group);
+    const StepOutput step = pipeline.step(network.batch(6, 0), {.report = true});
     ASSERT_TRUE(step.report.has_value());
     EXPECT_EQ(step.report->peak_bytes.size(), 2);
     EXPECT_GT(step.report->peak_bytes[0], 0);
@@ -352,12 +351,12 @@ std::string error_of_stages(const std::vector<std::pair<std::string, int>>& stag
   return error_of([&](const Network& network, const comm::Group& group) {
     Plan plan = plan_of(network, 2, 1, 0, "1f1b", 2);
     plan.stages = stages;
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     static_cast<void>(pipeline.step(network.batch(4, 0)));
   });
 }
 
-TEST(Pipeline, RefusesStagesThatAreNone) {
+TEST(TrainingStep, RefusesStagesThatAreNone) {
   EXPECT_THAT(error_of_stages({{"first", 0}, {"botom", 1}}),
               AllOf(HasSubstr("'botom'"), HasSubstr("bottom")));
   EXPECT_THAT(error_of_stages({{"bottom", 0}, {"first", 1}}), HasSubstr("runs after"));
@@ -366,38 +365,45 @@ TEST(Pipeline, RefusesStagesThatAreNone) {
               HasSubstr("as many for each of the 2 ranks along pipe"));
 }
 
-TEST(Pipeline, RefusesAMarkBeforeWhichNothingRuns) {
+TEST(TrainingStep, RefusesAMarkBeforeWhichNothingRuns) {
   EXPECT_THAT(error_of([](const Network& network, const comm::Group& group) {
                 Plan plan = plan_of(network, 2, 1, 0, "1f1b", 2);
                 plan.stages = {{"start", 1}};
                 const auto forward = [&](const std::vector<torch::Tensor>& in) {
                   return network.forward({mark(in[0], "start"), in[1]});
                 };
-                Pipeline pipeline(*network.module, forward, plan, group);
+                TrainingStep pipeline(*network.module, forward, plan, group);
                 static_cast<void>(pipeline.step(network.batch(4, 0)));
               }),
               HasSubstr("nothing runs before mark start"));
 }
 
-TEST(Pipeline, RefusesPlansThatItCannotCarryOut) {
+TEST(TrainingStep, RefusesPlansThatItCannotCarryOut) {
   const auto error_of_plan = [](const std::function<void(Plan&)>& change) {
     return error_of([&](const Network& network, const comm::Group& group) {
       Plan plan = plan_of(network, 2, 1, 2, "1f1b", 2);
       change(plan);
-      const Pipeline pipeline(*network.module, network.forward, plan, group);
+      const TrainingStep pipeline(*network.module, network.forward, plan, group);
     });
   };
   EXPECT_THAT(error_of_plan([](Plan& plan) { plan.mesh = {{"tensor", 2}}; }),
               HasSubstr("no layout names its axis tensor"));
-  EXPECT_THAT(error_of_plan([](Plan& plan) { plan.wire = GradientCompression::kBf16; }),
-              HasSubstr("half precision"));
+  EXPECT_THAT(error_of_plan([](Plan& plan) { plan.sync_batch_norm = true; }),
+              HasSubstr("a training step cannot have sync_batch_norm"));
+  // All reasons at once.
+  EXPECT_THAT(error_of_plan([](Plan& plan) {
+                plan.sync_batch_norm = true;
+                plan.gathered_buckets = 1;
+              }),
+              AllOf(HasSubstr("for 2 reasons"), HasSubstr("gathered_buckets is 1"),
+                    HasSubstr("cannot have sync_batch_norm")));
 }
 
-TEST(Pipeline, RefusesBatchesThatItCannotCut) {
+TEST(TrainingStep, RefusesBatchesThatItCannotCut) {
   const auto error_of_batch = [](const std::vector<torch::Tensor>& batch) {
     return error_of([&](const Network& network, const comm::Group& group) {
-      Pipeline pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 4),
-                        group);
+      TrainingStep pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 4),
+                            group);
       static_cast<void>(pipeline.step(batch));
     });
   };
@@ -408,13 +414,13 @@ TEST(Pipeline, RefusesBatchesThatItCannotCut) {
               HasSubstr("a batch of 3 rows cannot be cut into 4"));
 }
 
-TEST(Pipeline, NoticesRanksWithOtherBatches) {
+TEST(TrainingStep, NoticesRanksWithOtherBatches) {
   const auto error_of_batches =
       [](const std::function<std::vector<torch::Tensor>(const Network&, int rank)>& batch) {
         return error_of([&](const Network& network, const comm::Group& group) {
           Plan plan = plan_of(network, 2, 1, 0, "1f1b", 2);
           plan.stages = {{"bottom", 1}};  // stage 0 is what comes before
-          Pipeline pipeline(*network.module, network.forward, plan, group);
+          TrainingStep pipeline(*network.module, network.forward, plan, group);
           static_cast<void>(pipeline.step(network.batch(4, 0)));
           static_cast<void>(pipeline.step(batch(network, group.rank())));
         });
@@ -427,7 +433,7 @@ TEST(Pipeline, NoticesRanksWithOtherBatches) {
       HasSubstr("ranks differ in the shapes and mode of a batch"));
 }
 
-TEST(Pipeline, NoticesAModuleThatDoesSomethingElse) {
+TEST(TrainingStep, NoticesAModuleThatDoesSomethingElse) {
   EXPECT_THAT(error_of([](const Network& network, const comm::Group& group) {
                 int calls = 0;
                 const auto forward = [&](const std::vector<torch::Tensor>& in) {
@@ -435,8 +441,8 @@ TEST(Pipeline, NoticesAModuleThatDoesSomethingElse) {
                   if (calls++ > 0) results[0] = results[0] * 2;
                   return results;
                 };
-                Pipeline pipeline(*network.module, forward, plan_of(network, 2, 1, 2, "1f1b", 1),
-                                  group);
+                TrainingStep pipeline(*network.module, forward,
+                                      plan_of(network, 2, 1, 2, "1f1b", 1), group);
                 for (int step = 0; step < 2; ++step) {
                   static_cast<void>(pipeline.step(network.batch(2, 0)));
                 }
@@ -446,7 +452,7 @@ TEST(Pipeline, NoticesAModuleThatDoesSomethingElse) {
 
 // Three kinds of batches by turns, so that none of them comes in steps that are a power of two
 // after its first.
-TEST(Pipeline, NoticesThatWhateverTheOrderOfBatches) {
+TEST(TrainingStep, NoticesThatWhateverTheOrderOfBatches) {
   EXPECT_THAT(error_of([](const Network& network, const comm::Group& group) {
                 double factor = 1;
                 const auto forward = [&](const std::vector<torch::Tensor>& in) {
@@ -454,8 +460,8 @@ TEST(Pipeline, NoticesThatWhateverTheOrderOfBatches) {
                   results[0] = results[0] * factor;
                   return results;
                 };
-                Pipeline pipeline(*network.module, forward, plan_of(network, 2, 1, 2, "1f1b", 1),
-                                  group);
+                TrainingStep pipeline(*network.module, forward,
+                                      plan_of(network, 2, 1, 2, "1f1b", 1), group);
                 for (int step = 0; step < 6; ++step) {
                   if (step == 3) factor = 2;
                   static_cast<void>(pipeline.step(network.batch(2 + 2 * (step % 3), 0)));
@@ -464,26 +470,26 @@ TEST(Pipeline, NoticesThatWhateverTheOrderOfBatches) {
               AllOf(HasSubstr("does not do what it did"), HasSubstr("aten::mul")));
 }
 
-TEST(Pipeline, RefusesAModuleThatDoesSomethingElseOnOneRank) {
-  EXPECT_THAT(
-      error_of([](const Network& network, const comm::Group& group) {
-        const auto forward = [&](const std::vector<torch::Tensor>& in) {
-          auto results = network.forward(in);
-          results[0] = group.rank() == 0 ? results[0].abs() : results[0].relu();
-          return results;
-        };
-        Pipeline pipeline(*network.module, forward, plan_of(network, 2, 1, 2, "1f1b", 1), group);
-        static_cast<void>(pipeline.step(network.batch(2, 0)));
-      }),
-      AllOf(HasSubstr("does something else on rank 1 than on rank 0"), HasSubstr("aten::abs"),
-            HasSubstr("aten::relu")));
+TEST(TrainingStep, RefusesAModuleThatDoesSomethingElseOnOneRank) {
+  EXPECT_THAT(error_of([](const Network& network, const comm::Group& group) {
+                const auto forward = [&](const std::vector<torch::Tensor>& in) {
+                  auto results = network.forward(in);
+                  results[0] = group.rank() == 0 ? results[0].abs() : results[0].relu();
+                  return results;
+                };
+                TrainingStep pipeline(*network.module, forward,
+                                      plan_of(network, 2, 1, 2, "1f1b", 1), group);
+                static_cast<void>(pipeline.step(network.batch(2, 0)));
+              }),
+              AllOf(HasSubstr("does something else on rank 1 than on rank 0"),
+                    HasSubstr("aten::abs"), HasSubstr("aten::relu")));
 }
 
-TEST(Pipeline, EndsOnAllRanksWhereOneFails) {
+TEST(TrainingStep, EndsOnAllRanksWhereOneFails) {
   const auto thrown = run_ranks_catching(2, [](const comm::Group& group) {
     const Network network = test::language_model(0);
-    Pipeline pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 2),
-                      group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(network, 2, 1, 2, "1f1b", 2),
+                          group);
     auto batch = network.batch(4, 0);
     batch[1] = batch[1] + 100;  // targets out of range: the second stage fails
     static_cast<void>(pipeline.step(batch));

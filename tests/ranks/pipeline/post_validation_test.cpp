@@ -3,7 +3,7 @@
 #include <trireme/optim/post_validation.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/pipeline/pipeline.h>
+#include <trireme/parallel/training_step.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ Trained train(const Arranged& arranged, const test::Demands& demands, Stepping::
               const comm::Group& group) {
   const Network network = test::language_model(0, /*tied=*/true);
   const auto optimizer = test::make_optimizer(arranged.optimizer, network.module->parameters());
-  Pipeline pipeline(*network.module, network.forward, test::plan_of(arranged, network), group);
+  TrainingStep pipeline(*network.module, network.forward, test::plan_of(arranged, network), group);
   pipeline.shard(*optimizer);
   Stepping stepping(*optimizer, demands, way);
   const comm::Group& data = pipeline.data_group();
@@ -105,7 +105,8 @@ TEST(PipelinePostValidationFault, TakesTheStepBackOnTheOtherStages) {
   const auto thrown = run_ranks_catching(2, [](const comm::Group& group) {
     const Network network = test::residual_net();
     torch::optim::Adam optimizer(network.module->parameters());
-    Pipeline pipeline(*network.module, network.forward, test::plan_of({.pipe = 2}, network), group);
+    TrainingStep pipeline(*network.module, network.forward, test::plan_of({.pipe = 2}, network),
+                          group);
     PostValidation validation(optimizer, {.max_norm = 1e6});
     static_cast<void>(pipeline.step(network.batch(4, 0)));
     if (group.rank() == 1) throw std::runtime_error("reading data");

@@ -91,7 +91,7 @@ Plan plan_for(const Arranged& setup, const Network& network) {
 
 struct Trained {
   Outcome outcome;
-  PipelineStep last;
+  StepOutput last;
   Recomputation recomputation;
   std::vector<schedule::RankMemory> predicted;  ///< peaks
   std::vector<schedule::RankMemory> explained;  ///< by what the last step has measured
@@ -100,7 +100,7 @@ struct Trained {
 Trained train(const Network& network, const Arranged& setup, const Plan& plan,
               const comm::Group& group) {
   const auto optimizer = test::make_optimizer(setup.optimizer, network.module->parameters());
-  Pipeline pipeline(*network.module, network.forward, plan, group);
+  TrainingStep pipeline(*network.module, network.forward, plan, group);
   pipeline.shard(*optimizer);
   Trained trained;
   std::vector<torch::Tensor> losses;
@@ -218,7 +218,7 @@ TEST_P(Recomputed, ByMemoryKeepsToItWithTheBitsOfAPlainLoop) {
       expect_predicted(without, setup);
       std::int64_t bytes = 1;  // the first rank that lacks some says how much, and then the next
       for (int rank = 0; rank < 2; ++rank) {
-        Pipeline pipeline(*network.module, network.forward, with(plan, {}, bytes), group);
+        TrainingStep pipeline(*network.module, network.forward, with(plan, {}, bytes), group);
         const std::string error =
             usage_error([&] { pipeline.prepare(batch_of(network, setup.rows, 0)); });
         std::smatch number;
@@ -278,7 +278,7 @@ TEST(Recomputation, DrawsTheSameMasksAgain) {
 // Of one rank along pipe what a step keeps, without recomputation.
 std::int64_t most_kept(const Network& network, const Plan& plan, const Arranged& setup,
                        const comm::Group& group) {
-  Pipeline pipeline(*network.module, network.forward, plan, group);
+  TrainingStep pipeline(*network.module, network.forward, plan, group);
   pipeline.prepare(batch_of(network, setup.rows, 0));
   const auto peaks = schedule::peak_memory(pipeline.schedule(), pipeline.recomputation().bytes);
   return std::ranges::max(peaks, {}, &schedule::RankMemory::peak_bytes).peak_bytes;
@@ -302,7 +302,7 @@ TEST_P(RecomputedAlongData, HasTheBitsOfOneProcess) {
     } else {
       plan.recompute = {"blocks.*", "head"};
     }
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     pipeline.shard(*optimizer);
     const comm::Group& data = pipeline.data_group();
     for (int step = 0; step < setup.steps; ++step) {
@@ -431,8 +431,8 @@ TEST(Recomputation, GoesOnWithEvaluationAndOtherShapes) {
     const Network network = test::residual_net();
     const Network plain = test::residual_net();
     const Arranged setup = setup_of(2, "1f1b", 1);
-    Pipeline pipeline(*network.module, network.forward, with(plan_of(setup, network), {"blocks.*"}),
-                      group);
+    TrainingStep pipeline(*network.module, network.forward,
+                          with(plan_of(setup, network), {"blocks.*"}), group);
     for (const std::int64_t rows : {4, 2, 4}) {
       const auto batch = network.batch(rows, 0);
       EXPECT_TRUE(torch::equal(pipeline.step(batch).loss, plain.forward(batch)[0]));
@@ -449,8 +449,8 @@ TEST(Recomputation, ChoosesNothingWhereMemoryIsThere) {
   run_ranks(1, [](const comm::Group& group) {
     const Network network = test::language_model(0);
     const Arranged setup = setup_of(1);
-    Pipeline pipeline(*network.module, network.forward, with(plan_of(setup, network), {}, 1 << 30),
-                      group);
+    TrainingStep pipeline(*network.module, network.forward,
+                          with(plan_of(setup, network), {}, 1 << 30), group);
     pipeline.prepare(network.batch(setup.rows, 0));
     EXPECT_TRUE(pipeline.recomputation().parts.front().empty());
     EXPECT_EQ(pipeline.recomputation().flops, 0);
@@ -465,12 +465,12 @@ TEST(Recomputation, RunsMoreAgainTheLessMemoryThereIs) {
       const Network network = test::language_model(0);
       Plan plan = plan_of(setup, network);
       {
-        Pipeline without(*network.module, network.forward, plan, group);
+        TrainingStep without(*network.module, network.forward, plan, group);
         without.prepare(network.batch(setup.rows, 0));
         const auto all = static_cast<double>(without.recomputation().bytes[0].activations);
         plan.activation_bytes = static_cast<std::int64_t>(share * all);
       }
-      Pipeline pipeline(*network.module, network.forward, plan, group);
+      TrainingStep pipeline(*network.module, network.forward, plan, group);
       pipeline.prepare(network.batch(setup.rows, 0));
       const Recomputation& recomputation = pipeline.recomputation();
       EXPECT_GE(recomputation.flops, last);
@@ -495,7 +495,7 @@ std::string error_of(const std::function<void(Plan&)>& change) {
     Plan plan = plan_of(setup, network);
     change(plan);
     const std::string text = usage_error([&] {
-      Pipeline pipeline(*network.module, network.forward, plan, group);
+      TrainingStep pipeline(*network.module, network.forward, plan, group);
       pipeline.prepare(network.batch(setup.rows, 0));
     });
     if (group.rank() == 0) message = text;
@@ -525,7 +525,7 @@ TEST(Recomputation, NeedsAPipeline) {
     torch::nn::Linear layer(2, 2);
     for (const Plan& plan : {with({}, {"*"}), with({}, {}, 1000)}) {
       EXPECT_THAT(usage_error([&] { static_cast<void>(parallelize(*layer, plan, group)); }),
-                  AllOf(HasSubstr("computed again"), HasSubstr("trireme::Pipeline")));
+                  AllOf(HasSubstr("computed again"), HasSubstr("trireme::TrainingStep")));
     }
   });
 }

@@ -5,7 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/state_dict.h>
 
 #include <gmock/gmock.h>
@@ -64,7 +64,7 @@ struct Rank {
 
   Network network;
   torch::optim::AdamW adam;
-  Pipeline pipeline;
+  TrainingStep pipeline;
   std::int64_t rows;
 };
 
@@ -275,7 +275,7 @@ TEST(DeferredPipeline, HasMemoryForItsStagesAlone) {
     const Network network = random_net(/*is_deferred=*/true, 7);
     const std::set<std::string> all = names_without_memory(*network.module);
     const Arranged arranged{.pipe = 2};
-    Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
     EXPECT_EQ(names_without_memory(*network.module), all);
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
     static_cast<void>(pipeline.step(network.batch(4, 0)));

@@ -57,8 +57,53 @@ TEST_P(ShardedPipelineOf, HasTheBitsOfAPlainLoop) {
   }
 }
 
+// Each rank along data is a process of two devices.
+TEST_P(ShardedPipelineOf, HasTheBitsOfAPlainLoopOverDevicesOfProcesses) {
+  Arranged arranged{.pipe = 2,
+                    .data = 2,
+                    .micro_batches = 3,
+                    .schedule = "zb-h1",
+                    .optimizer = "adamw",
+                    .rows = 5,
+                    .on_devices = true};
+  const Outcome expected = test::alone(GetParam(), arranged);
+  for (arranged.zero_level = 0; arranged.zero_level <= 2; ++arranged.zero_level) {
+    test::expect_bits_of(expected, GetParam(), arranged);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Networks, ShardedPipelineOf, ::testing::ValuesIn(test::network_cases()),
                          [](const auto& param_info) { return param_info.param.name; });
+
+// As after parallelize, whose rounding is that of the wire.
+TEST(ShardedPipeline, SendsGradientsInHalfPrecision) {
+  for (const int zero_level : {0, 2}) {
+    run_ranks(2, [&](const comm::Group& group) {
+      const Plan plan{.zero_level = zero_level, .wire = GradientCompression::kBf16};
+      const Network recorded = test::residual_net();
+      const Network called = test::residual_net();
+      torch::optim::SGD of_recorded(recorded.module->parameters(), 0.1);
+      torch::optim::SGD of_called(called.module->parameters(), 0.1);
+      TrainingStep training(*recorded.module, recorded.forward, plan, group);
+      Parallelized parallel = parallelize(*called.module, plan, group);
+      training.shard(of_recorded);
+      parallel.shard(of_called);
+      for (int step = 0; step < 2; ++step) {
+        const auto batch = part_of(recorded.batch(8, step), group.rank(), group.size());
+        of_recorded.zero_grad();
+        training.step(batch);
+        of_recorded.step();
+        of_called.zero_grad();
+        called.forward(batch)[0].backward();
+        of_called.step();
+      }
+      training.gather_parameters();
+      parallel.gather_parameters();
+      test::expect_same_bits(recorded.module->parameters(), called.module->parameters(),
+                             "parameter");
+    });
+  }
+}
 
 // Of four ranks along data two have the same slices as the other two, whose sums come second.
 TEST(ShardedPipeline, IsCutAmongSomeOfTheRanksAlongData) {
@@ -112,8 +157,8 @@ Kept kept(int zero_level, std::int64_t gathered_buckets) {
   Kept all;
   run_ranks(4, [&](const comm::Group& group) {
     Stacked stacked;
-    Pipeline pipeline(*stacked.net, stacked.forward, stacked.plan(zero_level, gathered_buckets),
-                      group);
+    TrainingStep pipeline(*stacked.net, stacked.forward, stacked.plan(zero_level, gathered_buckets),
+                          group);
     torch::optim::SGD optimizer(stacked.net->parameters(),
                                 torch::optim::SGDOptions(0.1).momentum(0.9));
     pipeline.shard(optimizer);
@@ -194,7 +239,7 @@ TEST(ShardedPipeline, ReducesAStageAsSoonAsItIsComplete) {
                    {network.modules[1], 1},
                    {network.modules[2], 2},
                    {network.modules[3], 3}};
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     EXPECT_TRUE(pipeline.step(network.batch(4, 0), {.report = true}).report.has_value());
     const auto& actions = schedule::item(pipeline.schedule().ranks, pipeline.stage_group().rank());
     const auto reduced = std::ranges::find(actions, ActionKind::kReduce, &schedule::Action::kind);
@@ -217,7 +262,7 @@ TEST(ShardedPipeline, ClipsByTheNormOfAllStagesAndParts) {
       const Network network = test::language_model(0, /*tied=*/true);
       Arranged arranged = whole;
       arranged.zero_level = zero_level;
-      Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+      TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
       torch::optim::SGD optimizer(network.module->parameters(), 0.1);
       pipeline.shard(optimizer);
       const Sharing sharing = pipeline.sharing();
@@ -249,7 +294,7 @@ TEST(ShardedPipeline, RefusesToClipByTheNormOfOneRank) {
                                    Arranged{.pipe = 2, .data = 2, .zero_level = 2}}) {
     run_ranks(arranged.pipe * arranged.data, [&](const comm::Group& group) {
       const Network network = test::language_model(0, /*tied=*/true);
-      Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+      TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
       torch::optim::SGD optimizer(network.module->parameters(), 0.1);
       pipeline.shard(optimizer);
       const int rank = pipeline.data_group().rank();
@@ -265,7 +310,7 @@ TEST(ShardedPipeline, RefusesToClipByTheNormOfOneRank) {
                       HasSubstr("clip_by_global_norm(optimizer, max_norm, "));
         }
         EXPECT_THAT(usage_error([&] { clip_by_global_norm(optimizer, 1e-3); }),
-                    HasSubstr("sharing() of the Parallelized or the Pipeline"));
+                    HasSubstr("sharing() of the Parallelized or the TrainingStep"));
         EXPECT_THROW(LossScale().unscale(optimizer), UsageError);
         // To look at norms is no mistake.
         if (arranged.zero_level == 0) {
@@ -288,7 +333,7 @@ TEST(ShardedPipeline, AddsToGradientsOfWhatIsNotCut) {
     const Network plain = test::skipping_net();
     Plan plan = plan_of({.pipe = 1, .data = 2}, network);
     plan.zero_level_of = {{"first", 2}};
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
     pipeline.shard(optimizer);
     for (const std::int64_t step : {0, 1}) {
@@ -313,7 +358,7 @@ TEST(ShardedPipeline, GivesOptimizersBack) {
     torch::optim::AdamW optimizer(network.module->parameters(), 0.01);
     {
       const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 2};
-      Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network), group);
+      TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network), group);
       pipeline.shard(optimizer);
       static_cast<void>(pipeline.step(network.batch(4, 0)));
       optimizer.step();
@@ -345,7 +390,7 @@ TEST(ShardedPipeline, TakesSeveralOptimizers) {
     torch::optim::SGD of_first(net->first->parameters(), 0.1);
     torch::optim::SGD of_rest(rest, 0.1);
     const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 1};
-    Pipeline pipeline(*net, network.forward, plan_of(arranged, network), group);
+    TrainingStep pipeline(*net, network.forward, plan_of(arranged, network), group);
     pipeline.shard(of_first);
     pipeline.prepare(network.batch(4, 0));
     pipeline.shard(of_rest);  // before and after stages are known
@@ -374,30 +419,30 @@ std::string error_of(const std::function<void(const Network&, const comm::Group&
 TEST(ShardedPipeline, RefusesOptimizersThatItCannotCut) {
   const Arranged arranged{.pipe = 2, .data = 2, .zero_level = 1};
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 torch::optim::LBFGS optimizer(network.module->parameters());
                 pipeline.shard(optimizer);
               }),
               HasSubstr("LBFGS"));
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 torch::optim::SGD optimizer(test::skipping_net().module->parameters(), 0.1);
                 pipeline.shard(optimizer);
               }),
               HasSubstr("none of the module's parameters"));
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 pipeline.prepare(network.batch(4, 0));  // which makes no difference
                 torch::optim::SGD optimizer(test::skipping_net().module->parameters(), 0.1);
                 pipeline.shard(optimizer);
               }),
               HasSubstr("none of the module's parameters"));
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 torch::optim::SGD optimizer(network.module->parameters(), 0.1);
                 pipeline.shard(optimizer);
                 pipeline.prepare(network.batch(4, 0));
@@ -405,8 +450,8 @@ TEST(ShardedPipeline, RefusesOptimizersThatItCannotCut) {
               }),
               HasSubstr("steps slices of the parameters already"));
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward, plan_of(arranged, network),
-                                  group);
+                TrainingStep pipeline(*network.module, network.forward, plan_of(arranged, network),
+                                      group);
                 static_cast<void>(pipeline.step(network.batch(4, 0)));
               }),
               AllOf(HasSubstr("is in none that it knows"), HasSubstr("call shard(optimizer)")));
@@ -420,7 +465,7 @@ TEST(ShardedPipeline, RefusesStagesThatAreTooSmallToBeCut) {
                 for (auto& parameter : net->first->parameters()) parameter.requires_grad_(false);
                 net->second->weight.requires_grad_(false);  // its bias is all there is in stage 0
                 plan.stages = {{"first", 0}, {"bottom", 1}};
-                Pipeline pipeline(*network.module, network.forward, plan, group);
+                TrainingStep pipeline(*network.module, network.forward, plan, group);
                 pipeline.prepare(network.batch(4, 0));
               }),
               AllOf(HasSubstr("could not cut its stages"), HasSubstr("too small to be cut")));
@@ -430,7 +475,7 @@ TEST(ShardedPipeline, RefusesNamesThatNoParameterHas) {
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
                 Plan plan = plan_of({.pipe = 2, .data = 2}, network);
                 plan.zero_level_of = {{"botom", 3}};
-                Pipeline pipeline(*network.module, network.forward, plan, group);
+                TrainingStep pipeline(*network.module, network.forward, plan, group);
                 pipeline.prepare(network.batch(4, 0));
               }),
               AllOf(HasSubstr("zero_level_of"), HasSubstr("botom")));
@@ -438,8 +483,9 @@ TEST(ShardedPipeline, RefusesNamesThatNoParameterHas) {
 
 TEST(ShardedPipeline, RefusesAStepThatNobodyWouldSee) {
   EXPECT_THAT(error_of([&](const Network& network, const comm::Group& group) {
-                Pipeline pipeline(*network.module, network.forward,
-                                  plan_of({.pipe = 2, .data = 2, .zero_level = 2}, network), group);
+                TrainingStep pipeline(*network.module, network.forward,
+                                      plan_of({.pipe = 2, .data = 2, .zero_level = 2}, network),
+                                      group);
                 torch::optim::SGD optimizer(network.module->parameters(), 0.1);
                 pipeline.shard(optimizer);
                 static_cast<void>(pipeline.step(network.batch(4, 0)));
@@ -455,8 +501,8 @@ TEST(ShardedPipeline, RefusesAStepThatNobodyWouldSee) {
 TEST(ShardedPipeline, EndsOnAllRanksWhereOneFails) {
   const auto thrown = run_ranks_catching(4, [](const comm::Group& group) {
     const Network network = test::language_model(0);
-    Pipeline pipeline(*network.module, network.forward,
-                      plan_of({.pipe = 2, .data = 2, .zero_level = 3}, network), group);
+    TrainingStep pipeline(*network.module, network.forward,
+                          plan_of({.pipe = 2, .data = 2, .zero_level = 3}, network), group);
     torch::optim::SGD optimizer(network.module->parameters(), 0.1);
     pipeline.shard(optimizer);
     auto batch = network.batch(4, 0);

@@ -2,8 +2,8 @@
 // Training loops over pipelines whose stages are shared by ranks along a tensor axis.
 #pragma once
 
-#include <trireme/parallel/pipeline/pipeline.h>
-#include <trireme/parallel/tensor/distribute_module.h>
+#include <trireme/parallel/distribute_module.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ inline void expect_close(const std::vector<torch::Tensor>& got,
 inline Outcome train(const Network& network, const Shared& setting, const comm::Group& group) {
   const Arranged arranged = arranged_of(setting);
   const auto optimizer = make_optimizer(setting.optimizer, network.module->parameters());
-  Pipeline pipeline(*network.module, network.forward, plan_of(setting, network), group);
+  TrainingStep pipeline(*network.module, network.forward, plan_of(setting, network), group);
   pipeline.shard(*optimizer);
   const comm::Group& data = pipeline.data_group();
   Outcome outcome;

@@ -3,7 +3,7 @@
 // for any other mesh.
 #include <trireme/checkpoint/module_state.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/parallel/state_dict.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -84,7 +84,7 @@ struct Rank {
 
   Network network;
   torch::optim::AdamW adam;
-  Pipeline pipeline;
+  TrainingStep pipeline;
 };
 
 int ranks_of(const std::vector<MeshAxis>& mesh) {
@@ -262,7 +262,7 @@ TEST(TensorPipelineState, IsThatOfAnOrdinaryModuleWhereItHadNoMemory) {
       plan.stages = {{"up", 0}, {"last", 1}};
       plan.layouts = join({column_parallel("up"), row_parallel("down")});
       plan.micro_batches = 2;
-      Pipeline pipeline(
+      TrainingStep pipeline(
           *net,
           [net](const auto& in) -> std::vector<torch::Tensor> {
             return {Narrowing(net)->loss(in[0])};

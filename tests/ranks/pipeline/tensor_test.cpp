@@ -3,9 +3,9 @@
 // does, and where sums are the same ones, the bits of tensor parallelism alone.
 #include <trireme/base/error.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/data/divide.h>
-#include <trireme/parallel/tensor/distribute_module.h>
-#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/buckets/divide.h>
+#include <trireme/parallel/distribute_module.h>
+#include <trireme/parallel/module/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
@@ -190,7 +190,7 @@ Seen train_by_tensor_alone(const comm::Group& group, int steps) {
 
 Seen train_in_stages(const comm::Group& group, const Plan& plan, int steps,
                      Decoder net = Decoder()) {
-  Pipeline pipeline(*net, forward_of(net), plan, group);
+  TrainingStep pipeline(*net, forward_of(net), plan, group);
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   Seen seen;
   for (int step = 0; step < steps; ++step) {
@@ -282,8 +282,8 @@ TEST(TensorPipeline, GivesGradientsInTheirLayouts) {
   run_ranks(4, [&](const comm::Group& group) {
     const Shared setting{.mesh = {{"pipe", 2}, {"tensor", 2}}, .is_tied = true};
     const Network network = language_model_in_double(/*is_tied=*/true);
-    Pipeline pipeline(*network.module, network.forward, plan_of(setting, network), group);
-    const PipelineStep step = pipeline.step(network.batch(6, 0), {.report = true});
+    TrainingStep pipeline(*network.module, network.forward, plan_of(setting, network), group);
+    const StepOutput step = pipeline.step(network.batch(6, 0), {.report = true});
     EXPECT_TRUE(step.report.has_value());
     EXPECT_FALSE(has_layout(step.loss));
     EXPECT_EQ(pipeline.parallelized().mesh().to_string(), "tensor=2");
@@ -315,7 +315,7 @@ TEST(TensorPipeline, ClipsByTheNormOfAllStagesAndParts) {
                            .is_tied = true};
       const Network network = language_model_in_double(/*is_tied=*/true);
       torch::optim::SGD optimizer(network.module->parameters(), 0.1);
-      Pipeline pipeline(*network.module, network.forward, plan_of(setting, network), group);
+      TrainingStep pipeline(*network.module, network.forward, plan_of(setting, network), group);
       pipeline.shard(optimizer);
       const auto batch = network.batch(12, 0);
       static_cast<void>(pipeline.step(part_of(batch, pipeline.data_group().rank(), 2)));
@@ -341,8 +341,8 @@ TEST(TensorPipeline, EvaluatesLikeOneProcess) {
   const auto expected = evaluated(plain)(batch);
   run_ranks(4, [&](const comm::Group& group) {
     const Network network = language_model_in_double(/*is_tied=*/false);
-    Pipeline pipeline(*network.module, evaluated(network),
-                      plan_of({.mesh = {{"pipe", 2}, {"tensor", 2}}}, network), group);
+    TrainingStep pipeline(*network.module, evaluated(network),
+                          plan_of({.mesh = {{"pipe", 2}, {"tensor", 2}}}, network), group);
     for (int time = 0; time < 2; ++time) {
       const auto [loss, results] = pipeline.evaluate(batch, {.share_results = true});
       EXPECT_NEAR(loss.item<double>(), expected[0].item<double>(), kBound);
@@ -375,7 +375,7 @@ TEST(TensorPipeline, KeepsBuffersLikeOneProcess) {
     plan.micro_batches = 3;
     plan.layouts = {{"blocks.*.convolution.weight", {{"tensor", Shard(0)}}},
                     {"classifier.weight", {{"tensor", Shard(1)}}}};
-    Pipeline pipeline(*network.module, network.forward, plan, group);
+    TrainingStep pipeline(*network.module, network.forward, plan, group);
     const auto optimizer = test::make_optimizer("sgd", network.module->parameters());
     const int rank = pipeline.data_group().rank();
     for (int step = 0; step < 3; ++step) {
@@ -406,7 +406,7 @@ std::string refused(const std::function<void(Plan&)>& change) {
     Decoder net;
     Plan plan = plan_of_decoder({{"pipe", 2}, {"tensor", 2}});
     change(plan);
-    const Pipeline pipeline(*net, forward_of(net), plan, group);
+    const TrainingStep pipeline(*net, forward_of(net), plan, group);
   });
 }
 
@@ -437,7 +437,7 @@ TEST(TensorPipeline, RefusesWhatIsDistributedAlready) {
                          Decoder net;
                          const DeviceMesh mesh(group, {{"tensor", 2}});
                          distribute_module(*net, mesh, layouts_of_decoder());
-                         const Pipeline pipeline(*net, forward_of(net), {}, group);
+                         const TrainingStep pipeline(*net, forward_of(net), {}, group);
                        }),
               AllOf(HasSubstr("words.weight is distributed already"), HasSubstr("plan.layouts")));
 }
@@ -450,8 +450,9 @@ TEST(TensorPipeline, RefusesHintsInForward) {
                          const DeviceMesh mesh(group, {{"pipe", 2}, {"tensor", 2}});
                          net->between = [layout = Layout::replicated(mesh.submesh({"tensor"}))](
                                             const torch::Tensor& x) { return shard(x, layout); };
-                         Pipeline pipeline(*net, forward_of(net),
-                                           plan_of_decoder({{"pipe", 2}, {"tensor", 2}}), group);
+                         TrainingStep pipeline(*net, forward_of(net),
+                                               plan_of_decoder({{"pipe", 2}, {"tensor", 2}}),
+                                               group);
                          pipeline.prepare({tokens_of(0)});
                        }),
               AllOf(HasSubstr("[tensor: Replicate] on tensor=2"), HasSubstr("leave hints out")));
@@ -463,7 +464,7 @@ TEST(TensorPipeline, RefusesSparseGradients) {
                          Decoder net;
                          Plan plan = plan_of_decoder({{"pipe", 2}, {"tensor", 2}});
                          plan.sparse_gradients = {"words.weight"};
-                         Pipeline pipeline(*net, forward_of(net), plan, group);
+                         TrainingStep pipeline(*net, forward_of(net), plan, group);
                          pipeline.prepare({tokens_of(0)});
                        }),
               HasSubstr("parameter words.weight has sparse gradients"));
@@ -473,7 +474,8 @@ TEST(TensorPipeline, RefusesSparseGradients) {
 TEST(TensorPipeline, RefusesOtherBatchesOnRanksThatShareTheWork) {
   run_ranks(4, [](const comm::Group& group) {
     Decoder net;
-    Pipeline pipeline(*net, forward_of(net), plan_of_decoder({{"pipe", 2}, {"tensor", 2}}), group);
+    TrainingStep pipeline(*net, forward_of(net), plan_of_decoder({{"pipe", 2}, {"tensor", 2}}),
+                          group);
     const std::string message =
         usage_error([&] { static_cast<void>(pipeline.step({tokens_of(group.rank() % 2)})); });
     EXPECT_THAT(message, HasSubstr("ranks differ in the batch of one pipeline"));
@@ -483,7 +485,8 @@ TEST(TensorPipeline, RefusesOtherBatchesOnRanksThatShareTheWork) {
 TEST(TensorPipeline, EndsOnAllRanksWhereOneFails) {
   const auto thrown = run_ranks_catching(4, [](const comm::Group& group) {
     Decoder net;
-    Pipeline pipeline(*net, forward_of(net), plan_of_decoder({{"pipe", 2}, {"tensor", 2}}), group);
+    TrainingStep pipeline(*net, forward_of(net), plan_of_decoder({{"pipe", 2}, {"tensor", 2}}),
+                          group);
     static_cast<void>(pipeline.step({tokens_of(0)}));
     if (group.rank() == 3) {
       net->head->weight.register_hook([](const torch::Tensor& gradient) -> torch::Tensor {

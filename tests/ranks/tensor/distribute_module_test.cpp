@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor parallelism of unmodified modules by patterns over their parameters' names.
-#include <trireme/parallel/tensor/distribute_module.h>
+#include <trireme/parallel/distribute_module.h>
 
 #include <trireme/tensor/distributed_tensor.h>
 

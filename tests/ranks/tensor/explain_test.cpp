@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What explain says before anything runs is what happens when the same module runs: operators,
 // layouts, collectives and bytes.
-#include <trireme/parallel/tensor/explain.h>
+#include <trireme/parallel/explain.h>
 
 #include <models/gpt.h>
 #include <trireme/base/error.h>
 #include <trireme/parallel/deferred.h>
+#include <trireme/parallel/distribute_module.h>
+#include <trireme/parallel/module/local_memory.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/parallel/tensor/distribute_module.h>
-#include <trireme/parallel/tensor/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 

@@ -4,9 +4,9 @@
 #include <trireme/tensor/run_replicated.h>
 
 #include <trireme/optim/gradients.h>
+#include <trireme/parallel/explain.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/parallel/pipeline/pipeline.h>
-#include <trireme/parallel/tensor/explain.h>
+#include <trireme/parallel/training_step.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gmock/gmock.h>
@@ -170,11 +170,11 @@ TEST(KeptWhole, IsRefusedByPipelinesByName) {
     plan.mesh.push_back({kStageAxis, 1});
     plan.micro_batches = 2;
     EXPECT_THAT(test::usage_error([&] {
-                  const Pipeline pipeline(
+                  const TrainingStep pipeline(
                       *net, [&](const auto& in) { return std::vector{net(in[0]).sum()}; }, plan,
                       group);
                 }),
-                HasSubstr("a pipeline cannot keep whole.* plain"));
+                HasSubstr("a training step cannot keep whole.* plain"));
   });
 }
 

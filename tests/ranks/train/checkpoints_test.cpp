@@ -2,7 +2,7 @@
 // Checkpoints of a model in stages go on in any number of stages, and without.
 #include <trireme/base/error.h>
 #include <trireme/parallel/deferred.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
+#include <trireme/parallel/init/deferred_scope.h>
 
 #include <gmock/gmock.h>
 #include <tests/ranks/train/in_stages.h>

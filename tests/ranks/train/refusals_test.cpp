@@ -109,14 +109,14 @@ TEST(ModelInStagesRefuses, NormsOfEachParameter) {
   expect_on_all<TrainingError>(thrown, HasSubstr("the plan has stages"));
 }
 
-TEST(ModelInStagesRefuses, PlansThatPipelinesDoNotHave) {
+TEST(ModelInStagesRefuses, PlansThatTrainingStepsDoNotHave) {
   Plan plan = in_stages(2, 1, kPerceptronStages);
-  plan.wire = GradientCompression::kBf16;
+  plan.sync_batch_norm = true;
   const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {
     Parts parts;
     Model model(parts.network, CrossEntropy(), parts.optimizer, {.group = group, .plan = plan});
   });
-  expect_on_all<UsageError>(thrown, HasSubstr("a pipeline cannot have gradients"));
+  expect_on_all<UsageError>(thrown, HasSubstr("a training step cannot have sync_batch_norm"));
 }
 
 TEST(ModelInStagesRefuses, ALossThatIsNoNumberBeforeTheOptimizerHasUsedIt) {

@@ -2,6 +2,7 @@
 #include <trireme/plan/plan.h>
 
 #include <trireme/base/error.h>
+#include <trireme/plan/check_plan.h>
 
 #include <gmock/gmock.h>
 #include <tests/temporary_folder.h>
@@ -14,7 +15,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 std::string error_of(const Plan& plan, int ranks) {
-  return message_of<UsageError>([&] { validate(plan, ranks); });
+  return message_of<UsageError>([&] { check_plan(plan, {.ranks = ranks}); });
 }
 
 Plan on_mesh(std::vector<MeshAxis> mesh) {
@@ -73,9 +74,9 @@ TEST(Plan, RefusesAnAxisThatNoLayoutNames) {
               AllOf(HasSubstr("no layout names its axis tensor"),
                     HasSubstr(R"({"*", {{"tensor", Replicate{}}}})")));
   Plan plan = on_mesh({{"data", 2}, {"tensor", 2}});
-  validate(plan, 4);
+  check_plan(plan, {.ranks = 4});
   plan = {.mesh = {{"data", 2}, {"tensor", 1}}};
-  validate(plan, 2);
+  check_plan(plan, {.ranks = 2});
   plan = {.mesh = {{"data", 1}, {"tensor", 2}}, .layouts = {{"*", {{"tensr", Shard{0}}}}}};
   EXPECT_THAT(error_of(plan, 2), HasSubstr("did you mean 'tensor'?"));
 }
@@ -110,7 +111,7 @@ TEST(Plan, RefusesStagesOutOfOrderAndMoreThanRanksHave) {
   plan.schedule = "2f2b";
   EXPECT_THAT(error_of(plan, 2), HasSubstr("schedule is 2f2b, expected one of gpipe 1f1b"));
   plan.schedule = "1f1b";
-  EXPECT_NO_THROW(validate(plan, 2));
+  EXPECT_NO_THROW(check_plan(plan, {.ranks = 2}));
   plan.layouts = {{"*.weight", {{"pipe", Shard{0}}}}};
   EXPECT_THAT(error_of(plan, 2), HasSubstr("which rank has which module says stages"));
 }
@@ -118,12 +119,12 @@ TEST(Plan, RefusesStagesOutOfOrderAndMoreThanRanksHave) {
 TEST(Plan, RecomputesByNameOrByMemory) {
   Plan plan;
   plan.recompute = {"blocks.*", "aten::gelu"};
-  EXPECT_NO_THROW(validate(plan, 1));
+  EXPECT_NO_THROW(check_plan(plan, {.ranks = 1}));
   EXPECT_THAT(to_string(plan), HasSubstr("recompute            blocks.*, aten::gelu\n"));
   plan.activation_bytes = 4096;
   EXPECT_THAT(error_of(plan, 1), HasSubstr("activation_bytes is 4096, expected 0 where recompute"));
   plan.recompute = {};
-  EXPECT_NO_THROW(validate(plan, 1));
+  EXPECT_NO_THROW(check_plan(plan, {.ranks = 1}));
   EXPECT_THAT(to_string(plan), AllOf(HasSubstr("recompute            nothing\n"),
                                      HasSubstr("activation bytes     4096\n")));
   plan.activation_bytes = -1;
@@ -138,7 +139,7 @@ TEST(Plan, SaysWhetherActivationsAreOffloaded) {
   EXPECT_THAT(to_string(plan), HasSubstr("offload activations  no\n"));
   plan.offload_activations = true;
   plan.recompute = {"blocks.*"};  // together, unlike recompute and activation_bytes
-  EXPECT_NO_THROW(validate(plan, 1));
+  EXPECT_NO_THROW(check_plan(plan, {.ranks = 1}));
   EXPECT_THAT(to_string(plan), HasSubstr("offload activations  yes\n"));
 }
 

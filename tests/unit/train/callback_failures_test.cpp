@@ -4,8 +4,8 @@
 #include "tests/unit/train/small_problem.h"
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/train/detail/callback_calls.h>
 #include <trireme/train/lambda_callback.h>
+#include <trireme/train/loop/callback_calls.h>
 #include <trireme/train/writers.h>
 
 #include <gmock/gmock.h>

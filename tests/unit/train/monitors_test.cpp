@@ -5,7 +5,7 @@
 #include "tests/unit/train/small_problem.h"
 #include <trireme/base/error.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/train/detail/clock_offsets.h>
+#include <trireme/train/clock_offsets.h>
 #include <trireme/train/lambda_callback.h>
 
 #include <gmock/gmock.h>

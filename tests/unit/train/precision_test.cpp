@@ -5,8 +5,8 @@
 #include <trireme/base/error.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/train/checkpoints.h>
-#include <trireme/train/detail/determinism.h>
 #include <trireme/train/lambda_callback.h>
+#include <trireme/train/loop/determinism.h>
 
 #include <gmock/gmock.h>
 #include <tests/temporary_folder.h>

@@ -2,6 +2,8 @@
 // Functions on the arguments of an operator for recording.
 #pragma once
 
+#include <trireme/tensor/ivalue_tensors.h>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
@@ -12,17 +14,7 @@
 
 namespace trireme::graph::detail {
 
-/// Calls `take` with every tensor in a value, including undefined ones.
-template <typename Take>
-void for_each_tensor(const c10::IValue& value, const Take& take) {
-  if (value.isTensor()) {
-    take(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& item : value.toListRef()) {
-      take(item.isTensor() ? item.toTensor() : at::Tensor());
-    }
-  }
-}
+using tensor::visit_tensors;
 
 /// Returns a value with None or an empty list in place of its tensors.
 c10::IValue without_tensors(const c10::IValue& value);

@@ -207,7 +207,7 @@ void Recorder::read_arguments(Call& call) {
   for (const c10::IValue& argument : call.arguments) {
     call.node.arguments.push_back(without_tensors(argument));
     std::vector<ValueId>& ids = call.node.inputs.emplace_back();
-    for_each_tensor(argument, [&](const at::Tensor& tensor) {
+    visit_tensors(argument, [&](const at::Tensor& tensor) {
       call.has_stand_ins = call.has_stand_ins || tensor::is_wrapper(tensor);
       if (argument.isTensor() && !tensor.defined()) return;
       ids.push_back(value_of_argument(tensor, call));
@@ -221,7 +221,7 @@ void Recorder::check_arguments(const Call& call) {
   const std::vector<std::size_t> written = arguments_written(call.op.schema(), call.arguments);
   for (std::size_t i = 0; i < call.arguments.size(); ++i) {
     const bool is_written = std::ranges::find(written, i) != written.end();
-    for_each_tensor(call.arguments[i], [&](const at::Tensor& tensor) {
+    visit_tensors(call.arguments[i], [&](const at::Tensor& tensor) {
       if (!tensor.defined() || tensor::is_wrapper(tensor)) return;
       const bool is_ours = graph_->value(find(tensor)).kind != ValueKind::kConstant;
       if (is_written && !is_ours) refuse_write(where(call), tensor);
@@ -333,7 +333,7 @@ ValueId Recorder::add_result(const at::Tensor& tensor, const Call& call, Value v
 
 void Recorder::read_writes(Call& call) {
   for (const std::size_t argument : arguments_written(call.op.schema(), call.arguments)) {
-    for_each_tensor(call.arguments[argument], [&](const at::Tensor& tensor) {
+    visit_tensors(call.arguments[argument], [&](const at::Tensor& tensor) {
       const ValueId before = tensor.defined() ? find(tensor) : kNoValue;
       if (before == kNoValue) return;
       Value after;
@@ -363,7 +363,7 @@ void Recorder::read_outputs(Call& call, const torch::jit::Stack& stack) {
     if (call.has_stand_ins && is_first && value.isTensor() && !value.toTensor().defined()) {
       refuse_value(where(call), "gives a tensor whose shape depends on values");
     }
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
+    visit_tensors(value, [&](const at::Tensor& tensor) {
       call.node.outputs.push_back(value_of_output(tensor, call));
     });
   }

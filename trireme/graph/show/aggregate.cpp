@@ -124,10 +124,11 @@ void check_boundaries(const Graph& graph, const std::vector<int>& boundaries) {
       rises) {
     return;
   }
-  throw UsageError(join_message("stages with boundaries ", c10::ArrayRef<int>(boundaries),
-                                " of a graph of ", graph.num_nodes(), " operators"),
-                   "give what cut, balance or Pipeline::boundaries give: from 0 to the number of "
-                   "operators, rising");
+  throw UsageError(
+      join_message("stages with boundaries ", c10::ArrayRef<int>(boundaries), " of a graph of ",
+                   graph.num_nodes(), " operators"),
+      "give what cut, balance or TrainingStep::boundaries give: from 0 to the number of "
+      "operators, rising");
 }
 
 int stage_of(const std::vector<int>& boundaries, int node) {

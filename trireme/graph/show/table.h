@@ -15,7 +15,8 @@ struct TableOptions {
   /// The depth of the table: modules with up to this many names in their path have a line of their
   /// own, which includes deeper modules. 0 gives a single line.
   int depth = 2;
-  /// Boundaries of stages, as cut, balance and Pipeline::boundaries return them. They add a column.
+  /// Boundaries of stages, as cut, balance and TrainingStep::boundaries return them. They add a
+  /// column.
   std::vector<int> boundaries = {};
 };
 

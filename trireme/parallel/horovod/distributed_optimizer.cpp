@@ -4,9 +4,9 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/check_values.h>
-#include <trireme/parallel/agreement.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/horovod/calls.h>
+#include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/parallelize.h>
 
 #include <ATen/core/grad_mode.h>

@@ -3,10 +3,10 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/checkpoint/optimizer_state.h>
-#include <trireme/parallel/agreement.h>
-#include <trireme/parallel/data/buffer_broadcast.h>
+#include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/horovod.h>
 #include <trireme/parallel/horovod/calls.h>
+#include <trireme/parallel/module/agreement.h>
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>

@@ -4,8 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/agreement.h>
-#include <trireme/parallel/data/divide.h>
+#include <trireme/parallel/buckets/divide.h>
+#include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/pipeline/execution/gradient_sums.h>
 #include <trireme/parallel/pipeline/execution/in_transit.h>
 #include <trireme/parallel/pipeline/execution/inputs.h>

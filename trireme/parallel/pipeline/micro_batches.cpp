@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/graph/guard.h>
-#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/module/agreement.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>

@@ -2,9 +2,9 @@
 #include <trireme/parallel/pipeline/module_claim.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/sharded/construction.h>
-#include <trireme/parallel/sharded/deferred_scope.h>
-#include <trireme/parallel/sharded/tensor_access.h>
+#include <trireme/parallel/init/construction.h>
+#include <trireme/parallel/init/deferred_scope.h>
+#include <trireme/parallel/zero/tensor_access.h>
 
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
@@ -23,13 +23,14 @@ namespace trireme::pipeline {
 namespace {
 
 constexpr auto kHint =
-    "call gather_parameters() of the Pipeline on all ranks before, or read it on a rank that has "
+    "call gather_parameters() of the TrainingStep on all ranks before, or read it on a rank that "
+    "has "
     "its stage; to write a value of your own through a pointer, write with an operator before "
     "(parameter.zero_() under torch::NoGradGuard)";
 
 std::string was_read(const std::string& name) {
-  return join_message(name,
-                      " was read, which a Pipeline trains on another rank; its value here is old");
+  return join_message(
+      name, " was read, which a TrainingStep trains on another rank; its value here is old");
 }
 
 // Parameters and buffers of this process that other ranks train, by their memory. Thread-safe.
@@ -124,7 +125,7 @@ class Outdated final : public detail::AccessObserver {
   std::unordered_map<const c10::StorageImpl*, Entry> names_;
 };
 
-// One that cannot be watched, when its Pipeline ended.
+// One that cannot be watched, when its TrainingStep ended.
 struct Left {
   c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // no other has its address
   std::int64_t version;
@@ -145,8 +146,8 @@ Claims& claims() {
 void check_not_taken(const Claims& all, const detail::NamedTensor& item, const char* why,
                      const char* hint) {
   if (!all.taken.contains(item.tensor.unsafeGetTensorImpl())) return;
-  throw UsageError(join_message("the module has a Pipeline already, which has ", item.name, why),
-                   hint);
+  throw UsageError(
+      join_message("the module has a TrainingStep already, which has ", item.name, why), hint);
 }
 
 void check_not_left(Claims& all, const detail::NamedTensor& item) {
@@ -155,9 +156,9 @@ void check_not_left(Claims& all, const detail::NamedTensor& item) {
   if (!is_left && !all.outdated.contains(item.tensor)) return;
   throw UsageError(
       join_message(item.name,
-                   " was trained on another rank by a Pipeline that has ended, and has "
+                   " was trained on another rank by a TrainingStep that has ended, and has "
                    "old values here"),
-      "call gather_parameters() before that Pipeline is destroyed");
+      "call gather_parameters() before that TrainingStep is destroyed");
 }
 
 }  // namespace
@@ -167,10 +168,11 @@ ModuleClaim::ModuleClaim(const std::vector<detail::NamedTensor>& tensors) {
   const std::scoped_lock lock(all.mutex);
   all.outdated.forget_expired();
   for (const detail::NamedTensor& item : tensors) {
-    check_not_taken(
-        all, item, ": of two, each would compute with what the other trains on another rank",
-        "give one Pipeline all forward passes by name: Pipeline(module, {{\"generator\", …}, "
-        "{\"discriminator\", …}}, plan, group); or destroy the first before");
+    check_not_taken(all, item,
+                    ": of two, each would compute with what the other trains on another rank",
+                    "give one TrainingStep all forward passes by name: TrainingStep(module, "
+                    "{{\"generator\", …}, "
+                    "{\"discriminator\", …}}, plan, group); or destroy the first before");
     check_not_left(all, item);
   }
   for (const detail::NamedTensor& item : tensors) {
@@ -204,8 +206,8 @@ void ModuleClaim::check_is_free(const std::vector<detail::NamedTensor>& tensors)
   const std::scoped_lock lock(all.mutex);
   for (const detail::NamedTensor& item : tensors) {
     check_not_taken(all, item, ", and would be parallelized a second time",
-                    "train it by the Pipeline alone, whose plan may have the axes data and "
-                    "tensor too; or destroy the Pipeline before");
+                    "train it by the TrainingStep alone, whose plan may have the axes data and "
+                    "tensor too; or destroy the TrainingStep before");
     check_not_left(all, item);
   }
 }

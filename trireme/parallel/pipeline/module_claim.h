@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// That a module has one Pipeline at a time, and that nobody reads what other ranks have trained.
+// That a module has one TrainingStep at a time, and that nobody reads what other ranks have
+// trained.
 #pragma once
 
-#include <trireme/parallel/named_tensors.h>
+#include <trireme/parallel/module/named_tensors.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -11,7 +12,7 @@
 
 namespace trireme::pipeline {
 
-/// Holds the parameters and buffers of a module for one Pipeline. Two of them with other stages
+/// Holds the parameters and buffers of a module for one TrainingStep. Two of them with other stages
 /// would each compute with values that the other has trained on another rank. Move-only.
 class ModuleClaim {
  public:
@@ -24,8 +25,8 @@ class ModuleClaim {
   ModuleClaim(const ModuleClaim&) = delete;
   ModuleClaim& operator=(const ModuleClaim&) = delete;
 
-  /// Throws UsageError if a Pipeline has any of the tensors, or a destroyed one left old values in
-  /// any. Called before they are trained without a Pipeline. Thread-safe.
+  /// Throws UsageError if a TrainingStep has any of the tensors, or a destroyed one left old values
+  /// in any. Called before they are trained without a TrainingStep. Thread-safe.
   static void check_is_free(const std::vector<detail::NamedTensor>& tensors);
 
   /// Says which of the tensors have old values on this rank, because others train them. From now

@@ -129,9 +129,7 @@ StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forwar
 StagedGraph StagedGraph::for_evaluation(torch::nn::Module& module, const graph::Forward& forward,
                                         const std::vector<std::vector<at::Tensor>>& micro_batches,
                                         const Plan& plan, const StagedGraph& trained) {
-  StagedGraph staged(module, forward, micro_batches, plan, &trained, /*is_evaluation=*/true);
-  staged.check_same_ranks(trained);
-  return staged;
+  return StagedGraph(module, forward, micro_batches, plan, &trained, /*is_evaluation=*/true);
 }
 
 StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
@@ -167,29 +165,6 @@ StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forwar
     }
   }
   set_program(plan, micro_batches);
-}
-
-// A rank knows the values of what it has trained, and is given those of what nobody has.
-void StagedGraph::check_same_ranks(const StagedGraph& trained) const {
-  const int ranks = program_.schedule.num_ranks();
-  std::map<std::string, std::set<int>> trainers;
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::set<std::string> written;
-    for (const auto& [name, tensor] : trained.written_buffers_of(rank)) written.insert(name);
-    for (const auto& [name, tensor] : trained.tensors_of(rank)) {
-      if (tensor.requires_grad() || written.contains(name)) trainers[name].insert(rank);
-    }
-  }
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const auto& [name, tensor] : tensors_of(rank)) {
-      const auto found = trainers.find(name);
-      if (found == trainers.end() || found->second.contains(rank)) continue;
-      throw UsageError(join_message("in evaluation rank ", rank, " along pipe would use ", name,
-                                    ", which rank ", *found->second.begin(), " trains"),
-                       "begin stages with other modules (plan.stages), so that it has one stage in "
-                       "both modes");
-    }
-  }
 }
 
 void StagedGraph::cut(const Plan& plan) {
@@ -438,18 +413,6 @@ void StagedGraph::check_results_join() const {
           "return what has a row for each row of the batch, or give batches that micro_batches "
           "divides");
     }
-  }
-}
-
-void StagedGraph::check_same_parameters(const StagedGraph& before) const {
-  using Named = NamedTensors::value_type;
-  for (int rank = 0; rank < program_.schedule.num_ranks(); ++rank) {
-    const auto had = before.parameters_of(rank);
-    const auto has = parameters_of(rank);
-    if (std::ranges::equal(had, has, {}, &Named::first, &Named::first)) continue;
-    throw UsageError(join_message("for a batch of other shapes, or in another mode, rank ", rank,
-                                  " along pipe would have other parameters than it has trained"),
-                     "name the modules that begin stages in plan.stages");
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include <trireme/graph/capture.h>
 #include <trireme/graph/replay.h>
-#include <trireme/parallel/pipeline/pipeline_program.h>
+#include <trireme/parallel/pipeline/program/pipeline_program.h>
 #include <trireme/parallel/recompute/plan_recomputation.h>
 #include <trireme/plan/plan.h>
 
@@ -51,8 +51,7 @@ class StagedGraph {
               const StagedGraph& first);
 
   /// The same for evaluation: forward alone, without gradients, whose further results are kept. Is
-  /// cut where `trained` is (cut_like.h). Throws UsageError too where a stage would use parameters
-  /// that another rank trains.
+  /// cut where `trained` is (cut_like.h).
   static StagedGraph for_evaluation(torch::nn::Module& module, const graph::Forward& forward,
                                     const std::vector<std::vector<at::Tensor>>& micro_batches,
                                     const Plan& plan, const StagedGraph& trained);
@@ -92,17 +91,12 @@ class StagedGraph {
   /// 0, because other dims differ between micro-batches. The same on all ranks.
   void check_results_join() const;
 
-  /// Throws UsageError where a rank has other parameters here than in a record before, by which it
-  /// has trained them.
-  void check_same_parameters(const StagedGraph& before) const;
-
   std::string to_string() const;
 
  private:
   StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
               const std::vector<std::vector<at::Tensor>>& micro_batches, const Plan& plan,
               const StagedGraph* first, bool is_evaluation);
-  void check_same_ranks(const StagedGraph& trained) const;
   void cut(const Plan& plan);
   void set_schedule(const Plan& plan, std::size_t micro_batches);
   void set_program(const Plan& plan, const std::vector<std::vector<at::Tensor>>& micro_batches);

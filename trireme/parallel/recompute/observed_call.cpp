@@ -2,6 +2,7 @@
 #include <trireme/parallel/recompute/observed_call.h>
 
 #include <trireme/tensor/dispatch/distributed_meta.h>
+#include <trireme/tensor/ivalue_tensors.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -21,39 +22,10 @@ namespace {
 using Values = c10::ArrayRef<c10::IValue>;
 
 template <typename Visit>
-void for_each_tensor(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      if (tensor.defined()) visit(tensor);
-    }
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      if (tensor && tensor->defined()) visit(*tensor);
-    }
-  }
-}
-
-// The value with `change` applied to every tensor in it.
-template <typename Change>
-c10::IValue changed(const c10::IValue& value, const Change& change) {
-  if (value.isTensor()) return value.toTensor().defined() ? change(value.toTensor()) : value;
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      list.push_back(tensor.defined() ? change(tensor) : tensor);
-    }
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      list.push_back(tensor && tensor->defined() ? std::optional(change(*tensor)) : tensor);
-    }
-    return list;
-  }
-  return value;
+void for_each_defined(const c10::IValue& value, const Visit& visit) {
+  tensor::visit_tensors(value, [&](const at::Tensor& tensor) {
+    if (tensor.defined()) visit(tensor);
+  });
 }
 
 // Batch norm's operators change running statistics that their schemas declare as only read.
@@ -81,7 +53,7 @@ std::optional<at::Generator> stream_of(const c10::OperatorHandle& op, Values val
   std::optional<at::Device> device;
   for (const c10::IValue& value : values) {
     if (!device && value.isDevice()) device = value.toDevice();
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
+    for_each_defined(value, [&](const at::Tensor& tensor) {
       if (!device) device = tensor.device();
     });
   }
@@ -133,7 +105,7 @@ void ObservedCall::look() {
   }
   const bool is_in_place = op_.schema().name().ends_with('_') && c10::GradMode::is_enabled();
   for (const c10::IValue& value : values) {
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
+    for_each_defined(value, [&](const at::Tensor& tensor) {
       has_distributed_ = has_distributed_ || tensor::is_wrapper(tensor);
       has_gradient_ = has_gradient_ || (is_in_place && tensor.requires_grad());
       if (!tensor.has_storage()) return;
@@ -175,7 +147,8 @@ at::Tensor ObservedCall::replaced(const at::Tensor& tensor) {
 void ObservedCall::replace_arguments() {
   const std::size_t first = stack_.size() - op_.schema().arguments().size();
   for (std::size_t i = first; i < stack_.size(); ++i) {
-    stack_[i] = changed(stack_[i], [&](const at::Tensor& tensor) { return replaced(tensor); });
+    stack_[i] =
+        tensor::map_tensors(stack_[i], [&](const at::Tensor& tensor) { return replaced(tensor); });
   }
 }
 
@@ -184,14 +157,14 @@ void ObservedCall::finish() {
   for (std::size_t i = first; i < stack_.size(); ++i) {
     // In-place operators return what they were called on.
     if (is_replaced_) {
-      stack_[i] = changed(stack_[i], [&](const at::Tensor& tensor) {
+      stack_[i] = tensor::map_tensors(stack_[i], [&](const at::Tensor& tensor) {
         for (const auto& [original, given] : replacements_) {
           if (tensor.is_same(given)) return original;
         }
         return tensor;
       });
     }
-    for_each_tensor(stack_[i], [&](const at::Tensor& tensor) {
+    for_each_defined(stack_[i], [&](const at::Tensor& tensor) {
       if (!tensor.has_storage()) return;
       const auto* const storage = tensor.storage().unsafeGetStorageImpl();
       if (std::ranges::find(given_, storage) != given_.end()) return;  // in place, or a view
@@ -208,7 +181,7 @@ bool ObservedCall::run(c10::DispatchKeySet keys) {
   const Values values = arguments();
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!is_written(op_.schema(), i, values)) continue;
-    for_each_tensor(values[i], [&](const at::Tensor& tensor) { tell_of_write(tensor); });
+    for_each_defined(values[i], [&](const at::Tensor& tensor) { tell_of_write(tensor); });
   }
   if (is_replaced_) replace_arguments();
   {

@@ -174,7 +174,7 @@ TEST(Fold, RefusesDepthsAndBoundariesThatAreNone) {
   for (const std::vector<int>& none :
        {std::vector<int>{0}, {1, end}, {0, end + 1}, {0, 5, 5, end}, {0, 7, 5, end}}) {
     EXPECT_THAT([&] { graph::detail::fold(graph, 2, none); },
-                ThrowsMessage<UsageError>(HasSubstr("Pipeline::boundaries")));
+                ThrowsMessage<UsageError>(HasSubstr("TrainingStep::boundaries")));
   }
 }
 

@@ -14,7 +14,7 @@ struct PictureOptions {
   /// Modules with this many names in their path are one box each. Modules above them are frames
   /// around their modules and the operators of their own code. 0 gives a single box.
   int depth = 2;
-  /// Boundaries of stages, as cut, balance and Pipeline::boundaries return them.
+  /// Boundaries of stages, as cut, balance and TrainingStep::boundaries return them.
   std::vector<int> boundaries = {};
   /// Draws all parameters, buffers and constants instead of only those that several boxes use.
   bool all_tensors = false;

@@ -2,7 +2,7 @@
 #include <trireme/parallel/pipeline/devices/device_tensors.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/deferred.h>
+#include <trireme/parallel/init/deferred.h>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>

@@ -8,7 +8,7 @@
 #include <trireme/comm/engines/threads/streams.h>
 #include <trireme/comm/engines/threads/threads.h>
 #include <trireme/comm/tensor_memory.h>
-#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/module/agreement.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>

@@ -4,8 +4,8 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/data/divide.h>
-#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/buckets/divide.h>
+#include <trireme/parallel/module/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
@@ -77,9 +77,9 @@ GradientSums::GradientSums(const Program& program, const std::vector<StageCode>&
       if (!parameter.requires_grad()) continue;
       const auto shared = std::ranges::find(shared_, name, &Shared::name);
       if (shared != shared_.end()) shared->parameter = parameter;
-      const bool is_new = std::ranges::none_of(
-          own_, [&](const Own& own) { return own.parameter.is_same(parameter); });
-      if (is_new) own_.push_back({.parameter = parameter, .before = {}});
+      const bool is_new =
+          std::ranges::none_of(own_, [&](const at::Tensor& own) { return own.is_same(parameter); });
+      if (is_new) own_.push_back(parameter);
     }
   }
 }
@@ -110,11 +110,11 @@ void GradientSums::begin() {
   for (Shared& shared : shared_) {
     for (Use& use : shared.uses) use.sum.reset();
   }
-  for (Own& own : own_) {
-    own.before.reset();
+  aside_.clear();
+  for (const at::Tensor& parameter : own_) {
     // Without a division there is no need: micro-batches are added to what is there.
-    if (program_.division == GradientDivision::kByWeights || is_shared(own.parameter)) {
-      own.before = std::exchange(own.parameter.mutable_grad(), {});
+    if (program_.division == GradientDivision::kByWeights || is_shared(parameter)) {
+      aside_.take(parameter);
     }
   }
 }
@@ -206,9 +206,9 @@ void GradientSums::finish() {
   }
   const double weights = program_.sum_of_weights();
   const bool divides = program_.division == GradientDivision::kByWeights && weights != 1;
-  for (Own& own : own_) {
-    detail::redistribute_gradient(own.parameter);
-    at::Tensor& gradient = own.parameter.mutable_grad();
+  for (const at::Tensor& parameter : own_) {
+    detail::redistribute_gradient(parameter);
+    at::Tensor& gradient = parameter.mutable_grad();
     if (gradient.defined() && divides) {
       const at::Tensor memory = detail::memory_of(gradient);
       const at::Tensor divisor = detail::divisor_for(memory.options(), weights);
@@ -218,10 +218,8 @@ void GradientSums::finish() {
         gradient.div_(divisor);
       }
     }
-    if (!own.before.defined()) continue;
-    if (gradient.defined()) own.before.add_(gradient);
-    gradient = std::exchange(own.before, {});
   }
+  aside_.add_back();
 }
 
 }  // namespace trireme::pipeline

@@ -4,8 +4,9 @@
 #pragma once
 
 #include <trireme/comm/group.h>
+#include <trireme/parallel/module/gradients_aside.h>
 #include <trireme/parallel/pipeline/messages/message_buffers.h>
-#include <trireme/parallel/pipeline/pipeline_program.h>
+#include <trireme/parallel/pipeline/program/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -62,11 +63,6 @@ class GradientSums {
     std::vector<Use> uses;  // by stage
     bool crosses_ranks() const;
   };
-  struct Own {
-    at::Tensor parameter;
-    at::Tensor before;  // its gradient before the step
-  };
-
   void find_shared(const std::vector<std::string>& texts);
   void complete_own_sums();
   void exchange();
@@ -76,7 +72,8 @@ class GradientSums {
   const Program& program_;
   comm::Group group_;
   Buffers buffers_;
-  std::vector<Own> own_;
+  std::vector<at::Tensor> own_;  // parameters
+  detail::GradientsAside aside_;
   std::vector<Shared> shared_;
   int num_tags_ = 0;
 };

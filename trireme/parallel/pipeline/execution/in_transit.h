@@ -2,7 +2,7 @@
 // Tensors on their way between stages.
 #pragma once
 
-#include <trireme/parallel/pipeline/pipeline_program.h>
+#include <trireme/parallel/pipeline/program/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 

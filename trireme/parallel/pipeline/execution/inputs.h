@@ -2,7 +2,7 @@
 // What a step is given, where the stages of a rank are.
 #pragma once
 
-#include <trireme/parallel/pipeline/pipeline_program.h>
+#include <trireme/parallel/pipeline/program/pipeline_program.h>
 #include <trireme/schedule/action.h>
 
 #include <ATen/core/Tensor.h>

@@ -2,6 +2,7 @@
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
 
 #include <trireme/base/error.h>
+#include <trireme/plan/plan.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <algorithm>
@@ -10,12 +11,6 @@
 
 namespace trireme::pipeline {
 namespace {
-
-bool is_cut_along(const ParameterLayout& layout, const std::string& axis) {
-  return std::ranges::any_of(layout.placements, [&](const auto& placement) {
-    return placement.first == axis && placement.second.is_shard();
-  });
-}
 
 // As it lies in memory: operators that were recorded may view it.
 at::Tensor enter(const at::Tensor& tensor, const Layout& replicated) {
@@ -28,37 +23,6 @@ at::Tensor leave(const at::Tensor& tensor, const Layout& replicated) {
 }
 
 }  // namespace
-
-void check_shared_work(const Plan& plan) {
-  for (const MeshAxis& axis : plan.mesh) {
-    if (axis.name == kDataAxis || axis.name == kStageAxis || axis.size == 1) continue;
-    const bool is_used = std::ranges::any_of(plan.layouts, [&](const ParameterLayout& layout) {
-      return is_cut_along(layout, axis.name);
-    });
-    if (is_used) continue;
-    throw UsageError(join_message("a pipeline cannot have axis ", axis.name, " of ", axis.size,
-                                  " ranks, which is neither pipe nor data, and along which no "
-                                  "layout cuts anything"),
-                     "cut parameters along it in plan.layouts, or take it out of plan.mesh");
-  }
-  const bool has_other_axes = std::ranges::any_of(plan.mesh, [](const MeshAxis& axis) {
-    return axis.name != kDataAxis && axis.name != kStageAxis;
-  });
-  const auto plain = std::ranges::find(plan.layouts, true, &ParameterLayout::is_plain);
-  if (has_other_axes && plain != plan.layouts.end()) {
-    throw UsageError(join_message("a pipeline cannot keep ", plain->pattern,
-                                  " plain: stages run the operators that were recorded, all of "
-                                  "them on distributed tensors"),
-                     "leave its parameters out of keep_whole (plan.layouts), where its operators "
-                     "have rules, or train by parallelize without an axis pipe");
-  }
-  if (shares_work(plan) && plan.activation_bytes > 0) {
-    throw UsageError(
-        "a pipeline cannot have activation_bytes where ranks share the work on a "
-        "stage: bytes are counted of whole tensors, and ranks keep parts",
-        "name what is computed again in plan.recompute");
-  }
-}
 
 void check_plain(const std::vector<detail::NamedTensor>& tensors) {
   for (const detail::NamedTensor& item : tensors) {

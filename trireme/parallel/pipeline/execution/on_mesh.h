@@ -4,17 +4,12 @@
 #pragma once
 
 #include <trireme/mesh/device_mesh.h>
-#include <trireme/parallel/agreement.h>
-#include <trireme/parallel/pipeline/pipeline_program.h>
-#include <trireme/plan/plan.h>
+#include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/pipeline/program/pipeline_program.h>
 
 #include <vector>
 
 namespace trireme::pipeline {
-
-/// Throws UsageError for an axis of several ranks that is neither `pipe` nor `data` and along which
-/// no layout cuts anything, and for what is not known of stages whose tensors are cut.
-void check_shared_work(const Plan& plan);
 
 /// Throws UsageError for a tensor that is distributed already.
 void check_plain(const std::vector<detail::NamedTensor>& tensors);

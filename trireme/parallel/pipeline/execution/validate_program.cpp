@@ -4,7 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/agreement.h>
+#include <trireme/parallel/module/agreement.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/verifier/verify.h>
 

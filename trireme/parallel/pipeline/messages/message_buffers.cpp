@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/pipeline/messages/message_buffers.h>
 
-#include <trireme/parallel/tensor/local_memory.h>
+#include <trireme/parallel/module/local_memory.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>

@@ -4,7 +4,7 @@
 // step or a later one.
 #pragma once
 
-#include <trireme/parallel/pipeline/pipeline_program.h>
+#include <trireme/parallel/pipeline/program/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -5,7 +5,7 @@
 
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/pipeline/messages/message_buffers.h>
-#include <trireme/parallel/pipeline/pipeline_program.h>
+#include <trireme/parallel/pipeline/program/pipeline_program.h>
 #include <trireme/schedule/walk.h>
 
 #include <cstddef>

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/gradients/gradient_buckets.h>
+
+#include <trireme/base/error.h>
+#include <trireme/parallel/buckets/divide.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <utility>
+
+namespace trireme::detail {
+namespace {
+
+// As HalfPrecisionCommHook does it: fp32 alone is rounded.
+at::ScalarType type_of(GradientCompression wire, at::ScalarType own) {
+  if (own != at::kFloat) return own;
+  switch (wire) {
+    case GradientCompression::kFp16:
+      return at::kHalf;
+    case GradientCompression::kBf16:
+      return at::kBFloat16;
+    default:
+      return own;
+  }
+}
+
+// Adds what every rank sent of this rank's slice, [ranks, slice], in rank order and in fp32, and
+// rounds once.
+at::Tensor fold(const at::Tensor& all) {
+  at::Tensor sum = all[0].to(at::kFloat);
+  for (std::int64_t rank = 1; rank < all.size(0); ++rank) sum.add_(all[rank]);
+  return sum.to(all.scalar_type());
+}
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan,
+                                 const DataGroups& data_groups, Shards* shards)
+    : parameters_(parameters),
+      plan_(plan),
+      data_groups_(data_groups),
+      shards_(shards),
+      same_rows_(data_groups.all) {}
+
+bool GradientBuckets::can_carry_tail(const std::vector<NamedTensor>& parameters,
+                                     const std::vector<BucketLayout>& layouts, const Plan& plan) {
+  const auto is_narrow = [](const NamedTensor& item) { return item.tensor.element_size() < 4; };
+  return !layouts.empty() && plan.wire == GradientCompression::kNone &&
+         plan.gradient_predivide == 1 &&
+         std::ranges::all_of(layouts, [](const auto& layout) { return layout.kind == 0; }) &&
+         std::ranges::none_of(parameters, is_narrow);
+}
+
+void GradientBuckets::fill(const std::vector<BucketLayout>& layouts, std::int64_t tail) {
+  buckets_ = std::vector<Bucket>(layouts.size());
+  places_.assign(parameters_.size(), at::Tensor());
+  lent_.clear();
+  std::size_t num_sharded = 0;
+  std::map<std::string, std::vector<std::size_t>> borrowers;  // by device
+  for (std::size_t number = 0; number < layouts.size(); ++number) {
+    Bucket& bucket = buckets_[number];
+    bucket.zero_level = layouts[number].kind;
+    if (bucket.zero_level > 0) bucket.shard = num_sharded++;
+    for (const BucketLayout::Place& place : layouts[number].places) {
+      bucket.members.push_back(place.tensor);
+    }
+    if (bucket.zero_level >= 2) {
+      borrowers[options_of(number).device().str()].push_back(number);
+    } else {
+      const bool is_last = number + 1 == layouts.size();
+      allocate(number, layouts[number].elements, is_last ? tail : 0);
+    }
+  }
+  for (const auto& [device, numbers] : borrowers) lend(numbers);
+  for (std::size_t number = 0; number < layouts.size(); ++number) prepare(number, layouts[number]);
+}
+
+at::TensorOptions GradientBuckets::options_of(std::size_t bucket) const {
+  return parameters_[buckets_[bucket].members.front()].tensor.options().requires_grad(false);
+}
+
+std::int64_t GradientBuckets::bytes_of(std::size_t bucket) const {
+  const auto size = static_cast<std::int64_t>(options_of(bucket).dtype().itemsize());
+  return shards_->elements(buckets_[bucket].shard) * size;
+}
+
+// Memory of its own; this rank's slice of the sum replaces its summand.
+void GradientBuckets::allocate(std::size_t number, std::int64_t elements, std::int64_t tail) {
+  Bucket& bucket = buckets_[number];
+  if (bucket.zero_level > 0) elements = shards_->elements(bucket.shard);
+  bucket.memory = comm::zeros_registered({elements + tail}, options_of(number), stream_of(number));
+  bucket.gradients = bucket.memory.narrow(0, 0, elements);
+  if (tail > 0) {
+    tail_ = slice_of(bucket.memory, elements, at::IntArrayRef{tail}, at::IntArrayRef{1});
+  }
+  if (bucket.zero_level == 0) return;
+  const std::int64_t slice = shards_->slice_elements(bucket.shard);
+  // Other engines than shared memory refuse input and output that overlap.
+  bucket.own = data_groups_.shard.shared_memory() != nullptr
+                   ? bucket.memory.narrow(0, data_groups_.shard.rank() * slice, slice)
+                   : at::zeros({slice}, options_of(number));
+}
+
+// Memory that buckets of a device use in turn: while it is filled, what was in it before has
+// travelled, and two of each stream are under way.
+void GradientBuckets::lend(const std::vector<std::size_t>& borrowers) {
+  const std::size_t period = 2 * data_groups_.shard_streams.size();
+  for (std::size_t first = 0; first < std::min(period, borrowers.size()); ++first) {
+    std::int64_t longest = 0;
+    for (std::size_t i = first; i < borrowers.size(); i += period) {
+      longest = std::max(longest, bytes_of(borrowers[i]));
+    }
+    const std::size_t number = borrowers[first];
+    lent_.push_back(
+        comm::zeros_registered({longest}, options_of(number).dtype(at::kByte), stream_of(number)));
+    const bool is_rounded = plan_.wire != GradientCompression::kNone;
+    const at::Tensor rounded =
+        at::empty({is_rounded ? longest / 2 : 0}, options_of(number).dtype(at::kByte));
+    for (std::size_t i = first; i < borrowers.size(); i += period) {
+      Bucket& bucket = buckets_[borrowers[i]];
+      bucket.is_lent = true;
+      const at::ScalarType own = options_of(borrowers[i]).dtype().toScalarType();
+      if (const at::ScalarType sent = type_of(plan_.wire, own); sent != own) {
+        bucket.sent = rounded.narrow(0, 0, bytes_of(borrowers[i]) / 2).view(sent);
+      }
+      if (i >= period) bucket.before = borrowers[i - period];
+      bucket.memory = lent_.back()
+                          .narrow(0, 0, bytes_of(borrowers[i]))
+                          .view(options_of(borrowers[i]).dtype().toScalarType());
+      bucket.gradients = bucket.memory;
+      bucket.own = at::zeros({shards_->slice_elements(bucket.shard)}, options_of(borrowers[i]));
+    }
+  }
+}
+
+void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
+  Bucket& bucket = buckets_[number];
+  for (const BucketLayout::Place& place : layout.places) {
+    const at::Tensor& parameter = parameters_[place.tensor].tensor;
+    places_[place.tensor] =
+        slice_of(bucket.memory, place.offset, parameter.sizes(), parameter.strides());
+    bucket.exchanged.gradients.push_back(places_[place.tensor]);
+    bucket.exchanged.names.push_back(parameters_[place.tensor].name);
+  }
+  bucket.exchanged.memory = bucket.gradients;
+  const std::size_t others = bucket.members.size() - 1;
+  bucket.label = "gradient of " + bucket.exchanged.names.front() +
+                 (others > 0 ? join_message(" and ", others, " more") : "");
+  const at::TensorOptions options = options_of(number);
+  const at::ScalarType own = options.dtype().toScalarType();
+  bucket.divisor = divisor_for(options, 1);
+  const at::ScalarType sent = type_of(plan_.wire, own);
+  if (bucket.zero_level > 0 && sent != own) {
+    if (!bucket.sent.defined()) {
+      bucket.sent = at::empty({bucket.gradients.numel()}, options.dtype(sent));
+    }
+    const bool is_ordered = data_groups_.shard.summation_order() == comm::SummationOrder::kRank;
+    bucket.received = at::empty({is_ordered ? 1 : data_groups_.shard.size(), bucket.own.numel()},
+                                options.dtype(sent));
+    // fp16 travels divided by the power of two that is not below the number of ranks.
+    if (sent == at::kHalf) {
+      bucket.scale = std::bit_ceil(static_cast<unsigned>(data_groups_.shard.size()));
+    }
+  }
+}
+
+// Shared memory divides while it folds, which saves a pass over all gradients: a bucket whose
+// divisor is the number of ranks, and that carries no counts. The bits are those of the sum divided
+// later.
+bool GradientBuckets::is_averaged(const Bucket& bucket) const {
+  if (plan_.gradient_reduction != GradientReduction::kMean || plan_.divide_by_active_ranks ||
+      plan_.micro_batches != 1 || plan_.gradient_predivide != 1) {
+    return false;
+  }
+  const bool is_exchanged = bucket.zero_level == 0 && hook_ != nullptr;
+  const bool is_summed_twice = bucket.zero_level > 0 && data_groups_.replicas.size() > 1;
+  const bool carries_counts = bucket.memory.numel() != bucket.gradients.numel();
+  const at::ScalarType type = bucket.gradients.scalar_type();
+  const auto& streams = bucket.zero_level > 0 ? data_groups_.shard_streams : data_groups_.streams;
+  return streams.front().shared_memory() != nullptr && !is_exchanged && !is_summed_twice &&
+         !carries_counts && !bucket.sent.defined() && (type == at::kFloat || type == at::kDouble);
+}
+
+// Samples one bucket that is summed unchanged: this rank's summands of the elements it gets back.
+void GradientBuckets::take_sample(std::size_t number) {
+  const Bucket& bucket = buckets_[number];
+  const bool is_summed_as_it_is = !bucket.sent.defined() && (bucket.zero_level > 0 || !hook_);
+  if (!is_summed_as_it_is || !same_rows_.wants_sample()) return;
+  const std::int64_t slice = bucket.zero_level > 0 ? bucket.own.numel() : 0;
+  same_rows_.take_sample(
+      slice == 0 ? bucket.gradients
+                 : bucket.gradients.narrow(0, data_groups_.shard.rank() * slice, slice));
+  sampled_ = number;
+}
+
+void GradientBuckets::acquire(std::size_t number) {
+  if (const auto before = buckets_[number].before) complete(buckets_[*before]);
+}
+
+void GradientBuckets::launch(std::size_t number) {
+  Bucket& bucket = buckets_[number];
+  take_sample(number);
+  if (plan_.gradient_predivide != 1) {
+    bucket.divisor.fill_(plan_.gradient_predivide);
+    divide(bucket.gradients, bucket.gradients, bucket.divisor);
+  }
+  const comm::Group& stream = stream_of(number);
+  const comm::ReduceOp op = is_averaged(bucket) ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum;
+  if (bucket.zero_level == 0 && hook_) {
+    bucket.finish_exchange = hook_->start(bucket.exchanged, stream);
+  } else if (bucket.zero_level == 0) {
+    bucket.work = comm::all_reduce_async(bucket.memory, stream, op, bucket.label);
+  } else if (bucket.sent.defined()) {
+    bucket.sent.copy_(bucket.scale == 1 ? bucket.gradients : bucket.gradients.div_(bucket.scale));
+    bucket.work =
+        bucket.received.size(0) == 1
+            ? comm::reduce_scatter_async(bucket.received[0], bucket.sent, stream,
+                                         comm::ReduceOp::kSum, bucket.label)
+            : comm::all_to_all_async(bucket.received.flatten(), bucket.sent, stream, bucket.label);
+  } else {
+    bucket.work =
+        comm::reduce_scatter_async(bucket.own, bucket.gradients, stream, op, bucket.label);
+  }
+  bucket.is_under_way = true;
+}
+
+// Waits for the sum over the ranks among which the bucket is cut, and starts that over replicas.
+void GradientBuckets::complete(Bucket& bucket) {
+  if (!std::exchange(bucket.is_under_way, false)) return;
+  bucket.work.wait();
+  if (const auto finish_exchange = std::exchange(bucket.finish_exchange, {})) finish_exchange();
+  if (bucket.received.defined()) {
+    const bool is_summed = bucket.received.size(0) == 1;
+    bucket.own.copy_(is_summed ? bucket.received[0] : fold(bucket.received));
+    if (bucket.scale != 1) bucket.own.mul_(bucket.scale);
+  }
+  if (bucket.zero_level > 0 && data_groups_.replicas.size() > 1) {
+    bucket.replica_work = comm::all_reduce_async(bucket.own, data_groups_.replicas,
+                                                 comm::ReduceOp::kSum, bucket.label);
+  }
+}
+
+void GradientBuckets::finish(double whole_divisor) {
+  for (Bucket& bucket : buckets_) complete(bucket);
+  const double divisor = whole_divisor / plan_.gradient_predivide;
+  for (Bucket& bucket : buckets_) {
+    bucket.replica_work.wait();
+    if (divisor == 1 || is_averaged(bucket)) continue;
+    bucket.divisor.fill_(divisor);
+    const at::Tensor& sum = bucket.zero_level > 0 ? bucket.own : bucket.gradients;
+    divide(sum, sum, bucket.divisor);
+  }
+  if (const auto sampled = std::exchange(sampled_, std::nullopt)) {
+    const Bucket& bucket = buckets_[*sampled];
+    same_rows_.compare(bucket.zero_level > 0 ? bucket.own : bucket.gradients, whole_divisor);
+  }
+}
+
+void GradientBuckets::abandon() {
+  same_rows_.abandon();
+  sampled_.reset();
+  for (Bucket& bucket : buckets_) {
+    bucket.is_under_way = false;
+    bucket.finish_exchange = {};
+  }
+}
+
+}  // namespace trireme::detail

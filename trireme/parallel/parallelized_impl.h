@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of Parallelized, shared by parallelized.cpp (what it does) and parallelize.cpp (which
+// makes it).
+#pragma once
+
+#include <trireme/base/error.h>
+#include <trireme/parallel/gradients/reducer.h>
+#include <trireme/parallel/gradients/sync_batch_norm.h>
+#include <trireme/parallel/manual.h>
+#include <trireme/parallel/parallelize.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+struct Parallelized::Impl {
+  detail::Shards* shards() { return reducer ? reducer->shards() : nullptr; }
+  Sharing sharing_on_mesh();
+
+  // Whether, in a pipeline, it steps nothing that is cut here.
+  bool is_of_other_stages(const torch::optim::Optimizer& optimizer);
+
+  // Throws UsageError in a pipeline, whose backward is not the module's.
+  void check_backward_is_own(const char* called) const {
+    if (uses == nullptr) return;
+    throw UsageError(join_message(called,
+                                  " was called on the Parallelized of a training step, which "
+                                  "runs backward by itself, stage by stage"),
+                     "use what the TrainingStep has: sharing() and step(); or parallelize a "
+                     "module without an axis pipe");
+  }
+
+  // Throws UsageError where forward needs other ranks along data.
+  void check_forward_is_alone(const char* who, const char* hint) const {
+    if (!cuts_parameters(plan) && !plan.sync_batch_norm) return;
+    throw UsageError(join_message(who, " cannot stand in for a rank inside forward, which ",
+                                  cuts_parameters(plan) ? "ZeRO level 3 gathers parameters in"
+                                                        : "sync_batch_norm communicates in"),
+                     hint);
+  }
+
+  Plan plan;
+  comm::Group group;
+  comm::Group data_group;
+  DeviceMesh mesh;                           // of the axes but data
+  DeviceMesh whole;                          // of all axes, where there is the other
+  std::shared_ptr<torch::nn::Module> owned;  // of several modules: the one that they are in
+  std::vector<detail::NamedTensor> parameters;
+  std::shared_ptr<const std::map<std::string, detail::StageUse>> uses;  // of a pipeline; else null
+  comm::Group batch_norm_group;                                         // of the next
+  std::optional<detail::SyncBatchNorm> sync_batch_norm;
+  std::optional<detail::Reducer> reducer;  // where there is something to exchange
+  at::Tensor own_number;                   // of add_to_step, without a reducer
+};
+
+}  // namespace trireme

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/step/stage_ranks.h>
+
+#include <trireme/base/error.h>
+#include <trireme/parallel/init/deferred.h>
+#include <trireme/parallel/pipeline/devices/device_tensors.h>
+#include <trireme/parallel/pipeline/devices/workers.h>
+#include <trireme/parallel/pipeline/execution/on_mesh.h>
+#include <trireme/schedule/passes.h>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme::pipeline {
+namespace {
+
+class RankOfGroup final : public StageRanks {
+ public:
+  RankOfGroup(const comm::Group& stages, const detail::ModuleLayouts& layouts)
+      : stages_(stages), layouts_(layouts) {}
+
+  int process_of(int rank) const override { return rank; }
+  void check(const StagedGraph& /*staged*/) const override {}
+  void synchronize() const override {}
+
+  void place_first(const std::vector<at::Tensor>& all, const StagedGraph& /*staged*/) override {
+    layouts_.distribute(all);
+  }
+
+  void place(const StagedGraph& staged) override {
+    std::vector<at::Tensor> used;
+    for (const auto& [name, tensor] : staged.tensors_of(stages_.rank())) used.push_back(tensor);
+    materialize(used);
+    layouts_.distribute(used);
+  }
+
+  void prepare(Record& record, const RunnerOptions& options) override {
+    if (!record.executors.empty()) return;
+    Program program = record.staged.program();
+    ExecutorOptions of_executor;
+    of_executor.name = options.name;
+    if (options.reduce && !program.is_evaluation) {
+      program.schedule = schedule::with_reduction(program.schedule, schedule::ReduceAfter::kStage);
+      of_executor.callbacks.reduce = [&record, reduce = options.reduce](int stage, int /*number*/) {
+        reduce(schedule::item(record.alone, stage));
+      };
+    }
+    std::vector<StageCode> code =
+        on_mesh(record.staged.code_of(stages_.rank(), options.numbering), layouts_.mesh());
+    record.executors.emplace_back(std::in_place, std::move(program), code, stages_, of_executor);
+  }
+
+  StepResult run(Record& record, const MicroBatches& micro_batches, std::int64_t number,
+                 const StepOptions& options) override {
+    return record.executors.front()->step(micro_batches, number, options);
+  }
+
+ private:
+  comm::Group stages_;
+  const detail::ModuleLayouts& layouts_;
+};
+
+class DevicesOfProcess final : public StageRanks {
+ public:
+  explicit DevicesOfProcess(const std::vector<at::Device>& devices)
+      : workers_(devices), placement_(devices) {}
+
+  int process_of(int /*rank*/) const override { return 0; }
+
+  // Casts are kept by LibTorch for all threads of a process, and each device type has its own.
+  void check(const StagedGraph& staged) const override {
+    for (const graph::Node& node : staged.graph().nodes) {
+      if (!node.autocast.is_any_enabled()) continue;
+      throw UsageError("a training step over the devices of one process cannot have autocast",
+                       "leave the autocast region; or cast the module, or train over ranks");
+    }
+  }
+
+  void place_first(const std::vector<at::Tensor>& /*all*/, const StagedGraph& staged) override {
+    placement_.add(staged);
+  }
+
+  void place(const StagedGraph& staged) override { placement_.add(staged); }
+
+  void prepare(Record& record, const RunnerOptions& options) override {
+    workers_.group(0);  // makes one where there is none, or no longer
+    if (!record.executors.empty() && record.group == workers_.num_groups()) return;
+    std::vector<std::optional<Executor>> executors(static_cast<std::size_t>(workers_.size()));
+    workers_.run([&](int rank) {
+      const Place place = placement_.place(rank);
+      ExecutorOptions of_executor;
+      of_executor.device = place.device;
+      if (!options.name.empty()) of_executor.name = join_message(options.name, ", device ", rank);
+      executors[static_cast<std::size_t>(rank)].emplace(
+          record.staged.program(), record.staged.code_of(rank, options.numbering, place),
+          workers_.group(rank), of_executor);
+    });
+    record.executors = std::move(executors);
+    record.group = workers_.num_groups();
+  }
+
+  StepResult run(Record& record, const MicroBatches& micro_batches, std::int64_t number,
+                 const StepOptions& options) override {
+    placement_.follow();
+    StepOptions of_rank = options;
+    of_rank.share_loss = false;  // it is here
+    std::vector<at::Device> others;
+    for (const at::Tensor& tensor : micro_batches.front()) others.push_back(tensor.device());
+    std::vector<StepResult> results(record.executors.size());
+    workers_.run(
+        [&](int rank) {
+          const auto index = static_cast<std::size_t>(rank);
+          results[index] = record.executors[index]->step(micro_batches, number, of_rank);
+        },
+        others);
+    const Program& program = record.staged.program();
+    const auto of_stage = [&](int stage) -> StepResult& {
+      return results[static_cast<std::size_t>(program.schedule.rank_of(stage))];
+    };
+    StepResult whole;
+    whole.loss = of_stage(program.loss_stage).loss;
+    whole.losses = of_stage(program.loss_stage).losses;
+    for (std::size_t i = 0; i < program.results.size(); ++i) {
+      whole.results.push_back(std::move(of_stage(program.results[i].stage).results[i]));
+    }
+    whole.report = std::move(results.front().report);
+    return whole;
+  }
+
+  void synchronize() const override {
+    for (int rank = 0; rank < workers_.size(); ++rank) {
+      const at::Device device = workers_.device(rank);
+      if (device.is_cpu()) continue;
+      c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+    }
+  }
+
+ private:
+  Workers workers_;
+  Placement placement_;
+};
+
+// With its number where it has none.
+at::Device usable(at::Device device) {
+  if (device.is_cpu()) return at::Device(at::kCPU);
+  const std::string name = device.str();
+  const bool is_known = c10::impl::hasDeviceGuardImpl(device.type());
+  const int count = is_known ? c10::impl::VirtualGuardImpl(device.type()).deviceCount() : 0;
+  if (count > 0 && !device.has_index()) {
+    device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  }
+  if (device.has_index() && device.index() < count) return device;
+  throw UsageError(join_message("there is no device ", name, ": LibTorch sees ", count, " of type ",
+                                c10::DeviceTypeName(device.type(), /*lower_case=*/true)),
+                   "name devices that are there; the processor is \"cpu\"");
+}
+
+}  // namespace
+
+std::unique_ptr<StageRanks> rank_of_group(const comm::Group& stages,
+                                          const detail::ModuleLayouts& layouts) {
+  return std::make_unique<RankOfGroup>(stages, layouts);
+}
+
+std::unique_ptr<StageRanks> devices_of_process(std::vector<at::Device> devices) {
+  return std::make_unique<DevicesOfProcess>(std::move(devices));
+}
+
+std::vector<at::Device> usable_devices(const std::vector<at::Device>& given) {
+  std::vector<at::Device> devices;
+  for (const at::Device named : given) {
+    const at::Device device = usable(named);
+    if (!device.is_cpu() && std::ranges::find(devices, device) != devices.end()) {
+      throw UsageError(join_message("device ", device.str(), " is named twice"),
+                       "name it once; plan.chunks gives it several stages");
+    }
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+}  // namespace trireme::pipeline

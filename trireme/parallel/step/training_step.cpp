@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/training_step.h>
+
+#include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/mesh/device_mesh.h>
+#include <trireme/parallel/buckets/buffer_broadcast.h>
+#include <trireme/parallel/init/deferred_scope.h>
+#include <trireme/parallel/manual.h>
+#include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/module/evaluation_mode.h>
+#include <trireme/parallel/module/local_memory.h>
+#include <trireme/parallel/module/named_tensors.h>
+#include <trireme/parallel/module/tensor_lines.h>
+#include <trireme/parallel/pipeline/execution/on_mesh.h>
+#include <trireme/parallel/step/training_step_impl.h>
+#include <trireme/plan/check_plan.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme {
+namespace {
+
+using detail::NamedTensor;
+
+// Stages of ranks run there.
+void check_on_processor(const std::vector<NamedTensor>& tensors) {
+  for (const NamedTensor& item : tensors) {
+    if (item.tensor.is_cpu() || item.tensor.is_meta()) continue;
+    throw UsageError(join_message("stages of ranks run on the processor, and ", item.name,
+                                  " is on ", item.tensor.device().str()),
+                     "leave the module on the processor, or name the devices of stages in "
+                     "TrainingStepOptions::devices");
+  }
+}
+
+void check_functions(const StepFunctions& functions, const comm::Group& group) {
+  std::string names;
+  for (const auto& [name, forward] : functions) {
+    if (!forward) {
+      throw UsageError(join_message("forward of a training step", name.empty() ? "" : ", function ",
+                                    name, ", is empty"),
+                       "give it one that can be called");
+    }
+    if (functions.size() > 1 && name.empty()) {
+      throw UsageError("a function of a training step has no name", "give each a name of its own");
+    }
+    if (std::ranges::count(functions, name, &StepFunctions::value_type::first) > 1) {
+      throw UsageError(join_message("two functions of a training step are called '", name, "'"),
+                       "give each a name of its own");
+    }
+    names += name + "\n";
+  }
+  if (functions.empty()) throw UsageError("a training step was given no functions", "give it one");
+  detail::check_same_text("functions of the training step", names, group);
+}
+
+// Of rank 0's default generator, on all ranks.
+std::uint64_t shared_seed(const comm::Group& group) {
+  at::Tensor seed = at::empty({1}, at::kLong);
+  auto* const value = seed.mutable_data_ptr<std::int64_t>();
+  *value = static_cast<std::int64_t>(at::detail::getDefaultCPUGenerator().current_seed());
+  comm::broadcast(seed, 0, group, "seed of random numbers");
+  return static_cast<std::uint64_t>(*value);
+}
+
+// Whether an optimizer steps any of these.
+bool steps_any(const torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& own) {
+  return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
+    return std::ranges::any_of(group.params(), [&](const at::Tensor& stepped) {
+      return std::ranges::any_of(own,
+                                 [&](const at::Tensor& tensor) { return tensor.is_same(stepped); });
+    });
+  });
+}
+
+// Of each tensor one rank has the values.
+void share(std::vector<at::Tensor>& tensors, const comm::Group& group) {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  std::map<std::string, std::size_t> index_of;
+  for (const at::Tensor& tensor : tensors) {
+    const std::string name = std::to_string(named.size());
+    index_of[name] = named.size();
+    named.emplace_back(name, tensor);
+  }
+  const std::vector<std::string> texts = comm::all_gather_text(detail::to_lines(named), group);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    for (const auto& line : detail::parse_lines(texts[static_cast<std::size_t>(rank)])) {
+      at::Tensor& tensor = tensors[index_of.at(line.name)];
+      tensor = tensor.defined() ? tensor.contiguous() : at::empty(line.sizes, line.type);
+      comm::broadcast(tensor, rank, group, "result " + line.name);
+    }
+  }
+}
+
+// Of micro-batches, from the rank that has them to all.
+at::Tensor share_losses(const pipeline::StepResult& result, const pipeline::Program& program,
+                        const pipeline::StageRanks& ranks, const comm::Group& group) {
+  at::Tensor losses = at::empty({program.schedule.micro_batches}, program.loss_dtype);
+  for (std::size_t i = 0; i < result.losses.size(); ++i) {
+    losses.select(0, static_cast<std::int64_t>(i)).copy_(result.losses[i].reshape({}));
+  }
+  if (group.size() == 1) return losses;
+  const int rank = program.schedule.rank_of(program.loss_stage);
+  comm::broadcast(losses, ranks.process_of(rank), group, "losses");
+  return losses;
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(ModuleRef module, graph::Forward forward, const Plan& plan,
+                           const comm::Group& group, const TrainingStepOptions& options)
+    : TrainingStep(module, StepFunctions{{"", std::move(forward)}}, plan, group, options) {}
+
+TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan& plan,
+                           const comm::Group& group, const TrainingStepOptions& options) {
+  comm::check_given(group, "TrainingStep");
+  torch::nn::Module& module = *given;
+  const std::vector<at::Device> devices = pipeline::usable_devices(options.devices);
+  const auto is_accelerator = [](at::Device device) { return !device.is_cpu(); };
+  const PlanUse use = {
+      .ranks = group.size(),
+      .entry = PlanEntry::kTrainingStep,
+      .devices = static_cast<int>(devices.size()),
+      .on_accelerators = !devices.empty() && std::ranges::all_of(devices, is_accelerator)};
+  check_plan(plan, use);
+  detail::check_same_text("plan", trireme::to_string(plan), group);
+  detail::check_same_text("number of devices", std::to_string(use.devices), group);
+  std::vector<NamedTensor> tensors = detail::named_tensors(module.named_parameters());
+  detail::check_same_on_all_ranks(tensors, "parameter", group);
+  const std::vector<NamedTensor> buffers = detail::named_tensors(module.named_buffers());
+  detail::check_same_on_all_ranks(buffers, "buffer", group);
+  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  pipeline::check_plain(tensors);
+  if (devices.empty()) check_on_processor(tensors);
+  check_functions(functions, group);
+  std::optional<pipeline::ModuleClaim> claim;
+  detail::succeed_together(group, "take the module", [&] {
+    detail::check_no_hooks(tensors);
+    claim.emplace(tensors);
+  });
+  if (plan.broadcast_parameters && group.size() > 1) detail::broadcast_all(tensors, group);
+  const Plan whole = with_pipe_and_data(plan, use);
+  std::vector<MeshAxis> of_group = whole.mesh;
+  if (!devices.empty()) std::ranges::find(of_group, kStageAxis, &MeshAxis::name)->size = 1;
+  const DeviceMesh mesh(group, of_group);
+  impl_ = std::make_unique<Impl>(
+      Impl{.module = module,
+           .functions = std::move(functions),
+           .plan = whole,
+           .group = group,
+           .stages = mesh.group(mesh.axis(kStageAxis)),
+           .data = mesh.group(mesh.axis(kDataAxis)),
+           .layouts = {module, pipeline::mesh_of_stages(mesh), whole.layouts},
+           .has_devices = !devices.empty(),
+           .finds_micro_batches = plan.micro_batches == 0,
+           .seed = shared_seed(group),
+           .claim = std::move(*claim)});
+  impl_->ranks = devices.empty() ? pipeline::rank_of_group(impl_->stages, impl_->layouts)
+                                 : pipeline::devices_of_process(devices);
+}
+
+TrainingStep::TrainingStep(TrainingStep&&) noexcept = default;
+TrainingStep& TrainingStep::operator=(TrainingStep&&) noexcept = default;
+TrainingStep::~TrainingStep() = default;
+
+// A step reads from here to its end: the batch is cut, a record of the module found or made, run on
+// the ranks along pipe, and its gradients are summed along data.
+pipeline::StepResult TrainingStep::Impl::run_step(
+    const pipeline::SplitBatch& batch, std::int64_t number, const pipeline::StepOptions& options,
+    const std::function<void(pipeline::StepResult&)>& finish) {
+  const bool was_checked = parameters.has_value();
+  pipeline::Record& record = training_record(batch);
+  if (!was_checked) {
+    detail::succeed_together(group, "begin a step", [&] { parameters->check_before_step(); });
+  }
+  parameters->begin_step();
+  pipeline::StepResult result = abort_on_error([&] {
+    follow_buffers(record);
+    pipeline::StepResult of_step = run(record, batch, number, options);
+    parameters->finish_step(record.staged.program().sum_of_weights());
+    if (finish) finish(of_step);
+    return of_step;
+  });
+  ++steps;
+  ++record.num_uses;
+  mark_outdated();
+  return result;
+}
+
+pipeline::StepResult TrainingStep::Impl::run(pipeline::Record& record,
+                                             const pipeline::SplitBatch& batch, std::int64_t number,
+                                             const pipeline::StepOptions& options) {
+  ranks->prepare(record,
+                 runner_options());  // again, where a failure has ended the group of devices
+  // Threads of several devices would gather parts in an order of their own.
+  if (has_devices) parameters->parallelized().gather_parameters();
+  return ranks->run(record, batch.micro_batches, number, options);
+}
+
+void TrainingStep::Impl::follow_buffers(const pipeline::Record& record) const {
+  if (!plan.broadcast_buffers || data.size() == 1) return;
+  const int num_ranks = record.staged.program().schedule.num_ranks();
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if (!ranks->is_own(rank, stages)) continue;
+    for (const auto& [name, buffer] : record.staged.buffers_of(rank)) {
+      detail::broadcast_strided(detail::memory_of(buffer), 0, data, name);
+    }
+  }
+}
+
+// What other ranks train has old values here from now on.
+void TrainingStep::Impl::mark_outdated() {
+  const std::uint64_t num_writes = pipeline::ModuleClaim::num_writes();
+  if (std::exchange(outdated_at, num_writes) == num_writes) return;
+  claim.set_outdated(parameters->trained_elsewhere());
+}
+
+// Others would wait for one that fails: those with the other stages, which the executor tells only
+// of what fails in it, those along data, and those that share its work.
+template <typename Call>
+auto TrainingStep::Impl::abort_on_error(const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    if (group.size() == 1) throw;
+    const std::string reason =
+        join_message("rank ", group.rank(), " of the pipelines failed: ", message_of(error));
+    detail::abort(stages, reason);
+    parameters->parallelized().abort(reason);
+    throw;
+  }
+}
+
+StepOutput TrainingStep::step(const std::vector<at::Tensor>& batch, const StepOptions& options) {
+  Impl& impl = *impl_;
+  if (impl.plan.micro_batches == 0) find_micro_batches(batch);
+  const pipeline::SplitBatch split = pipeline::split_batch(
+      batch, impl.split_for(Impl::Purpose::kTraining, options.function), impl.module, impl.group);
+  pipeline::StepResult result =
+      impl.run_step(split, impl.steps, {.share_loss = true, .report = options.report}, {});
+  return {.loss = std::move(result.loss), .report = std::move(result.report)};
+}
+
+MicroBatchResults TrainingStep::step_micro_batches(const MicroBatches& micro_batches,
+                                                   const MicroBatchStepOptions& options) {
+  Impl& impl = *impl_;
+  const pipeline::SplitBatch batch = pipeline::take_batch(
+      micro_batches, impl.split_for(Impl::Purpose::kTraining, options.function), impl.module,
+      impl.group);
+  MicroBatchResults results;
+  impl.run_step(batch, options.number < 0 ? impl.steps : options.number,
+                {.share_loss = false, .report = false, .scale = options.scale},
+                [&](const pipeline::StepResult& result) {
+                  results.losses =
+                      share_losses(result, impl.latest->staged.program(), *impl.ranks, impl.stages);
+                });
+  return results;
+}
+
+StepEvaluation TrainingStep::evaluate(const std::vector<at::Tensor>& batch,
+                                      const EvaluateOptions& options) {
+  Impl& impl = *impl_;
+  const auto split = [&] {
+    return pipeline::split_batch(batch,
+                                 impl.split_for(Impl::Purpose::kEvaluation, options.function),
+                                 impl.module, impl.group);
+  };
+  if (!impl.parameters) impl.assign_stages(split());
+  const detail::EvaluationMode mode(impl.module);
+  const pipeline::SplitBatch evaluated = split();
+  pipeline::Record& record = impl.evaluation_record(evaluated, impl.group);
+  record.staged.check_results_join();
+  StepEvaluation evaluation;
+  impl.abort_on_error([&] {
+    impl.follow_buffers(record);
+    pipeline::StepResult result =
+        impl.run(record, evaluated, impl.steps, {.share_loss = true, .report = false});
+    evaluation.loss = std::move(result.loss);
+    for (const std::vector<at::Tensor>& parts : result.results) {
+      evaluation.results.push_back(parts.empty() ? at::Tensor() : pipeline::joined(parts));
+    }
+    if (options.share_results && impl.stages.size() > 1) share(evaluation.results, impl.stages);
+  });
+  ++record.num_uses;
+  return evaluation;
+}
+
+MicroBatchResults TrainingStep::evaluate_micro_batches(const MicroBatches& micro_batches,
+                                                       const EvaluateOptions& options) {
+  Impl& impl = *impl_;
+  impl.own();
+  const detail::EvaluationMode mode(impl.module);
+  MicroBatchResults all;
+  impl.abort_on_error([&] {
+    const pipeline::SplitBatch batch = pipeline::take_batch(
+        micro_batches, impl.split_for(Impl::Purpose::kEvaluation, options.function), impl.module,
+        impl.stages);
+    pipeline::Record& record = impl.evaluation_record(batch, impl.stages);
+    pipeline::StepResult result =
+        impl.run(record, batch, impl.steps, {.share_loss = false, .report = false});
+    all.losses = share_losses(result, record.staged.program(), *impl.ranks, impl.stages);
+    all.results = std::move(result.results);
+    for (std::vector<at::Tensor>& parts : all.results) {
+      parts.resize(micro_batches.size());
+      if (options.share_results && impl.stages.size() > 1) share(parts, impl.stages);
+    }
+    ++record.num_uses;
+  });
+  return all;
+}
+
+void TrainingStep::assign_stages(const MicroBatches& micro_batches) {
+  Impl& impl = *impl_;
+  if (impl.parameters) return;
+  const pipeline::SplitBatch batch = pipeline::take_batch(
+      micro_batches, impl.split_for(Impl::Purpose::kEvaluation, ""), impl.module, impl.group);
+  detail::succeed_together(impl.group, "read its batch",
+                           [&] { impl.check_same_values(batch.micro_batches); });
+  impl.assign_stages(batch);
+}
+
+bool TrainingStep::has_stages() const noexcept { return impl_->parameters.has_value(); }
+std::uint64_t TrainingStep::seed() const noexcept { return impl_->seed; }
+
+void TrainingStep::set_seed(std::uint64_t seed) {
+  if (std::exchange(impl_->seed, seed) != seed) impl_->forget_records();
+}
+
+void TrainingStep::prepare(const std::vector<at::Tensor>& batch, const std::string& function) {
+  Impl& impl = *impl_;
+  impl.training_record(pipeline::split_batch(
+      batch, impl.split_for(Impl::Purpose::kTraining, function), impl.module, impl.group));
+}
+
+void TrainingStep::shard(torch::optim::Optimizer& optimizer) {
+  Impl& impl = *impl_;
+  if (!cuts_anything(impl.plan) || impl.data.size() == 1) return;
+  check_can_shard(optimizer);
+  std::vector<at::Tensor> trained = impl.module.parameters();
+  if (impl.parameters) {
+    for (const Parallelized::Part& part : impl.parameters->parallelized().parts()) {
+      trained.push_back(part.tensor);
+    }
+  }
+  if (!steps_any(optimizer, trained)) {
+    throw UsageError("this optimizer has none of the module's parameters",
+                     "give shard an optimizer of the parameters that the step trains");
+  }
+  if (impl.parameters) return impl.parameters->parallelized().shard(optimizer);
+  if (std::ranges::find(impl.waiting, &optimizer) == impl.waiting.end()) {
+    impl.waiting.push_back(&optimizer);
+  }
+}
+
+void TrainingStep::unshard(torch::optim::Optimizer& optimizer) {
+  std::erase(impl_->waiting, &optimizer);
+  if (impl_->parameters) impl_->parameters->parallelized().unshard(optimizer);
+}
+
+void TrainingStep::gather_parameters() {
+  const at::NoGradGuard no_grad;
+  Impl& impl = *impl_;
+  pipeline::StageParameters& own = impl.own();
+  own.parallelized().gather_parameters();
+  impl.claim.set_current();  // from here on they are written to
+  impl.outdated_at.reset();
+  std::vector<NamedTensor> all = detail::named_tensors(impl.module.named_parameters());
+  const std::vector<NamedTensor> buffers = detail::named_tensors(impl.module.named_buffers());
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  for (NamedTensor& item : all) {
+    at::Tensor& tensor = item.tensor;
+    if (detail::is_deferred(tensor)) {
+      tensor.set_data(at::empty_strided(tensor.sizes(), tensor.strides(),
+                                        tensor.options().requires_grad(false)));
+      impl.layouts.distribute({tensor});
+    }
+    if (impl.stages.size() == 1) continue;
+    detail::broadcast_strided(detail::memory_of(tensor), own.first_rank_of(tensor), impl.stages,
+                              item.name);
+  }
+}
+
+Sharing TrainingStep::sharing() const {
+  return {.group = impl_->group, .is_part = [impl = impl_.get()](const at::Tensor& stepped) {
+            return impl->own().counts(stepped);
+          }};
+}
+
+Parallelized& TrainingStep::parallelized() { return impl_->own().parallelized(); }
+const Parallelized& TrainingStep::parallelized() const { return impl_->own().parallelized(); }
+
+const Plan& TrainingStep::plan() const noexcept { return impl_->plan; }
+const comm::Group& TrainingStep::group() const noexcept { return impl_->group; }
+const comm::Group& TrainingStep::stage_group() const noexcept { return impl_->stages; }
+const comm::Group& TrainingStep::data_group() const noexcept { return impl_->data; }
+const graph::Graph& TrainingStep::graph() const { return impl_->last().staged.graph(); }
+const std::vector<int>& TrainingStep::boundaries() const {
+  return impl_->last().staged.boundaries();
+}
+const schedule::Schedule& TrainingStep::schedule() const {
+  return impl_->last().executors.front()->schedule();
+}
+const Recomputation& TrainingStep::recomputation() const {
+  return impl_->last().staged.recomputation();
+}
+std::string TrainingStep::to_string() const { return impl_->last().staged.to_string(); }
+
+}  // namespace trireme

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/zero/tensor_access.h>
+
+#include <trireme/tensor/ivalue_tensors.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
+#include <c10/util/SmallVector.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace trireme::detail {
+namespace {
+
+struct Watched {
+  std::mutex mutex;
+  std::unordered_map<const c10::StorageImpl*, AccessObserver*> observers;
+};
+
+Watched& watched() {
+  static Watched& all = *new Watched;  // never destroyed: modules may live as long as statics
+  return all;
+}
+
+std::atomic<int> num_expecting = 0;
+
+thread_local const c10::OperatorHandle* touching = nullptr;
+
+// What one operator is given, and whose it is.
+struct Found {
+  AccessObserver* observer;
+  TensorAccess access;
+};
+using AllFound = c10::SmallVector<Found, 8>;
+
+struct Use {
+  bool is_written = false;
+  bool is_viewed = false;
+};
+
+void find(const at::Tensor& tensor, Use use, AllFound& all) {
+  if (!tensor.defined() || !tensor.key_set().has(kAccessKey) || !tensor.has_storage()) return;
+  const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const std::lock_guard lock(watched().mutex);
+  const auto found = watched().observers.find(storage);
+  if (found != watched().observers.end()) {
+    all.push_back({found->second, {storage, use.is_written, use.is_viewed}});
+  }
+}
+
+void tell(AllFound& all) {
+  while (!all.empty()) {
+    AccessObserver* const observer = all.front().observer;
+    c10::SmallVector<TensorAccess, 8> accesses;
+    for (const Found& found : all) {
+      if (found.observer == observer) accesses.push_back(found.access);
+    }
+    observer->on_access({accesses.data(), accesses.size()});
+    all.erase(std::remove_if(all.begin(), all.end(),
+                             [&](const Found& found) { return found.observer == observer; }),
+              all.end());
+  }
+}
+
+void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kAccessKey);
+  if (num_expecting.load(std::memory_order_acquire) > 0) {
+    const auto& arguments = op.schema().arguments();
+    const auto values = torch::jit::last(*stack, arguments.size());
+    AllFound all;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const auto* alias = arguments[i].alias_info();
+      const bool is_written = alias != nullptr && alias->isWrite();
+      const Use use = {.is_written = is_written, .is_viewed = alias != nullptr && !is_written};
+      tensor::visit_tensors(values[i], [&](const at::Tensor& given) { find(given, use, all); });
+    }
+    // Made of other operators, such as `to` and `contiguous`, it may also return a copy.
+    if (!all.empty() && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+      for (Found& found : all) found.access.is_viewed = false;
+    }
+    const c10::OperatorHandle* const outer = std::exchange(touching, &op);
+    const auto end = c10::make_scope_exit([&] { touching = outer; });
+    tell(all);
+  }
+  op.callBoxed(stack);
+}
+
+class KeySet : public c10::TensorImpl {
+ public:
+  static void set(c10::TensorImpl* tensor, c10::DispatchKeySet keys) {
+    tensor->*(&KeySet::key_set_) = keys;
+  }
+};
+
+void register_fallback() {
+  static const torch::Library library = [] {
+    torch::Library made(torch::Library::IMPL, "_", kAccessKey, __FILE__, __LINE__);
+    made.fallback(torch::CppFunction::makeFromBoxedFunction<&before_operator>());
+    return made;
+  }();
+}
+
+}  // namespace
+
+void mark(const at::Tensor& tensor) {
+  register_fallback();
+  KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().add(kAccessKey));
+}
+
+void watch(const at::Tensor& tensor, AccessObserver& observer) {
+  {
+    const std::lock_guard lock(watched().mutex);
+    watched().observers[tensor.storage().unsafeGetStorageImpl()] = &observer;
+  }
+  mark(tensor);
+}
+
+bool is_watched(const at::Tensor& tensor) {
+  const std::lock_guard lock(watched().mutex);
+  return watched().observers.contains(tensor.storage().unsafeGetStorageImpl());
+}
+
+void unwatch(const c10::Storage& storage) { unwatch(storage.unsafeGetStorageImpl()); }
+
+void unwatch(const c10::StorageImpl* storage) {
+  const std::lock_guard lock(watched().mutex);
+  watched().observers.erase(storage);
+}
+
+void unmark(const at::Tensor& tensor) {
+  KeySet::set(tensor.unsafeGetTensorImpl(), tensor.key_set().remove(kAccessKey));
+}
+
+std::string_view operator_accessing() {
+  return touching == nullptr ? std::string_view() : touching->operator_name().name;
+}
+
+std::string_view overload_accessing() {
+  return touching == nullptr ? std::string_view() : touching->operator_name().overload_name;
+}
+
+void touch(const at::Tensor& tensor) {
+  if (num_expecting.load(std::memory_order_acquire) == 0) return;
+  AllFound all;
+  find(tensor, {}, all);
+  tell(all);
+}
+
+void expect_accesses(bool on) { num_expecting += on ? 1 : -1; }
+
+}  // namespace trireme::detail

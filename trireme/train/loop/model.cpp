@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/train/model.h>
+
+#include <trireme/base/error.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/comm/world.h>
+#include <trireme/data/data_loader.h>
+#include <trireme/plan/check_plan.h>
+#include <trireme/tensor/distributed_tensor.h>
+#include <trireme/train/loop/model_impl.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace trireme {
+
+using detail::valid_rows;
+
+namespace {
+
+const at::Tensor& column(const data::Batch& batch, const std::string& name, std::size_t place) {
+  if (!name.empty()) return batch[name];
+  if (place >= batch.columns.size()) {
+    throw UsageError(
+        join_message("a model needs a column for the input and one for the target, the batch has ",
+                     batch.columns.size()),
+        "give the data set two columns, or make the model of a function of the whole batch");
+  }
+  return batch.columns[place];
+}
+
+ModelOptions with_group(ModelOptions options) {
+  options.group = group_or_self(options.group, "Model");
+  return options;
+}
+
+}  // namespace
+
+at::Tensor detail::valid_rows(const at::Tensor& tensor, const data::Batch& batch) {
+  return batch.padded_rows == 0 ? tensor : tensor.narrow(0, 0, batch.valid_rows());
+}
+
+Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
+                  torch::optim::Optimizer& the_optimizer, ModelOptions the_options)
+    : module(std::move(the_module)),
+      optimizer(the_optimizer),
+      options(with_group(std::move(the_options))),
+      runner(Runner::make(*this)),
+      agreement(runner->carrier(), options.group) {
+  runner->shard(optimizer);
+  if (options.autocast == at::kHalf) loss_scale.emplace(options.loss_scale);
+}
+
+// The optimizer stays, and has whole parameters again; but a rank that an exception ends must not
+// wait for the others.
+Model::Impl::~Impl() {
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    runner->unshard(optimizer);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the group is dead: reported
+  }
+}
+
+// What cannot be is refused before the module is changed.
+void Model::Impl::check_options() const {
+  if (options.clip_norm && !(*options.clip_norm > 0)) {
+    throw UsageError(
+        join_message("a model was told to clip gradients to a norm of ", *options.clip_norm),
+        "give a norm above 0, or none");
+  }
+  if (options.autocast && *options.autocast != at::kBFloat16 && *options.autocast != at::kHalf) {
+    throw UsageError(join_message("a model was told to compute in ", *options.autocast),
+                     "take at::kBFloat16 or at::kHalf, or none for fp32");
+  }
+  const LossScale checked_scale(options.loss_scale);
+  if (cuts_anything(options.plan) && options.group.size() > 1) check_can_shard(optimizer);
+}
+
+// Looks up where the parameters are now; once per call, for it makes a list of all of them.
+void Model::Impl::find_device() {
+  const auto parameters = module->parameters();
+  device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
+}
+
+std::unique_ptr<detail::DeterministicAlgorithms> Model::Impl::determinism() const {
+  return options.deterministic ? std::make_unique<detail::DeterministicAlgorithms>() : nullptr;
+}
+
+at::Tensor Model::Impl::input_of(const data::Batch& batch) const {
+  return column(batch, options.input_column, 0).to(device, /*non_blocking=*/true);
+}
+
+at::Tensor Model::Impl::target_of(const data::Batch& batch) const {
+  return column(batch, options.target_column, 1).to(device, /*non_blocking=*/true);
+}
+
+at::Tensor Model::Impl::output_of(const at::Tensor& input) const {
+  const at::Tensor output = in_precision([&] { return forward(input); });
+  const bool is_narrow = options.autocast && output.scalar_type() == *options.autocast;
+  return is_narrow ? output.to(at::kFloat) : output;
+}
+
+// Rows that pad a batch go through a network's forward, whose shapes stay the same, and not into
+// the loss. Where there are no others the batch has no part in the gradient.
+at::Tensor Model::Impl::loss_of(const data::Batch& batch) const {
+  const bool is_padding = batch.padded_rows > 0 && batch.valid_rows() == 0;
+  const auto value_of = [&] {
+    if (!forward) {
+      const bool is_whole = batch.padded_rows == 0 || is_padding;
+      return in_precision([&] { return batch_loss(is_whole ? batch : batch.without_padding()); });
+    }
+    const at::Tensor output = output_of(input_of(batch));
+    if (is_padding) return loss(output, target_of(batch));
+    return loss(valid_rows(output, batch), valid_rows(target_of(batch), batch));
+  };
+  const at::Tensor value = value_of();
+  if (value.numel() != 1) {
+    throw UsageError(join_message("a loss must be one number, got a tensor ", value.sizes()),
+                     "take the mean over the samples");
+  }
+  return full(is_padding ? value.mul(0) : value);
+}
+
+Model::Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss,
+             BatchLoss batch_loss, torch::optim::Optimizer& optimizer, ModelOptions options)
+    : impl_(std::make_unique<Impl>(std::move(module), optimizer, std::move(options))) {
+  impl_->forward = std::move(forward);
+  impl_->loss = std::move(loss);
+  impl_->batch_loss = std::move(batch_loss);
+  if (!impl_->forward && !impl_->options.metrics.empty()) {
+    throw UsageError(
+        "metrics look at outputs, which a model made of a function of the batch has not",
+        "make the model of the network and a loss, or count in the function");
+  }
+}
+
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+
+void Model::gather_parameters() { impl_->runner->gather_parameters(); }
+
+void Model::request_stop() noexcept { impl_->wants_to_stop = true; }
+void Model::request_save() noexcept { impl_->wants_to_save = true; }
+bool Model::is_stopped() const { return impl_->is_stopped; }
+torch::nn::Module& Model::module() const { return *impl_->module; }
+torch::optim::Optimizer& Model::optimizer() const { return impl_->optimizer; }
+const ModelOptions& Model::options() const { return impl_->options; }
+at::Device Model::device() const { return impl_->device; }
+Sharing Model::sharing() const { return impl_->runner->sharing(); }
+
+Progress Model::progress() const {
+  const detail::Position& position = impl_->position;
+  return {.epoch = position.epoch, .step = position.step, .global_step = position.global_step};
+}
+
+Evaluation Model::evaluate(const data::DataLoader& data) {
+  return impl_->evaluate(impl_->part_of(data, data::Remainder::kUneven),
+                         std::numeric_limits<std::int64_t>::max());
+}
+
+std::string Model::Impl::name_in(std::string_view what, std::string_view doing) const {
+  return join_message("rank ", options.group.rank(), ", ", doing, " in ", what);
+}
+
+MetricAccumulator Model::Impl::counted_once(const MetricAccumulator& own) const {
+  const bool counts = std::ranges::all_of(
+      runner->peers(), [](const comm::Group& group) { return group.rank() == 0; });
+  return counts ? own : MetricAccumulator{.failures = own.failures};
+}
+
+Evaluation Model::Impl::sum_evaluation(MetricAccumulator own, const detail::Failures& failures,
+                                       const comm::Group& of_metrics) {
+  for (Metric& metric : options.metrics) metric.all_reduce(of_metrics);
+  own.failures = failures.has_failed() ? 1 : 0;
+  const MetricAccumulator all = all_reduce(own, options.group);
+  if (all.failures > 0) failures.throw_on_all("the evaluation");
+  return all.evaluation();
+}
+
+std::unique_ptr<Model::Runner> Model::Runner::make(Impl& model) {
+  model.check_options();
+  return needs_training_step(model.options.plan) ? make_staged(model) : make_whole(model);
+}
+
+void Model::Impl::check_can_predict() const {
+  if (forward) return;
+  throw UsageError("a model made of a function of the batch cannot predict",
+                   "call the network itself, or make the model of the network and a loss");
+}
+
+Evaluation Model::Impl::evaluate(const data::DataLoader& data, std::int64_t num_batches) {
+  const auto deterministic = determinism();
+  find_device();
+  for (Metric& metric : options.metrics) metric.clear();
+  return runner->evaluate(data, num_batches);
+}
+
+at::Tensor Model::predict(const at::Tensor& input) {
+  Impl& impl = *impl_;
+  impl.check_can_predict();
+  const auto deterministic = impl.determinism();
+  impl.find_device();
+  return impl.runner->predict(input.to(impl.device));
+}
+
+at::Tensor Model::predict(const data::DataLoader& data) {
+  Impl& impl = *impl_;
+  impl.check_can_predict();
+  const auto deterministic = impl.determinism();
+  impl.find_device();
+  return impl.runner->predict(data);
+}
+
+}  // namespace trireme

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training loop.
+#include <trireme/base/error.h>
+#include <trireme/base/exception_text.h>
+#include <trireme/base/text.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/data/data_loader.h>
+#include <trireme/optim/gradients.h>
+#include <trireme/parallel/module/agreement.h>
+#include <trireme/train/loop/model_impl.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <vector>
+
+namespace trireme {
+
+using detail::all_counts;
+
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+// Ranks that disagree would wait for each other at the end of the epoch. One that has failed has no
+// number.
+void check_same_steps(std::int64_t steps, const comm::Group& group,
+                      const detail::Failures& failures) {
+  constexpr std::int64_t kNone = -1;
+  const at::Tensor all = all_counts(failures.has_failed() ? kNone : steps, group);
+  const std::int64_t* counts = all.const_data_ptr<std::int64_t>();
+  if (std::find(counts, counts + group.size(), kNone) != counts + group.size()) {
+    failures.throw_on_all("training");
+  }
+  for (int rank = 1; rank < group.size(); ++rank) {
+    if (counts[rank] == counts[0]) continue;
+    throw UsageError(join_message("ranks would take different numbers of steps in an epoch: ",
+                                  counts[0], " on rank 0, ", counts[rank], " on rank ", rank),
+                     "shard the data set so that all parts are equal: remainder kWrap or kDrop");
+  }
+}
+
+void check(const FitOptions& options) {
+  if (options.epochs < 0) {
+    throw UsageError(join_message("cannot train for ", options.epochs, " epochs"),
+                     "give 0 or more");
+  }
+  if (options.validate_every_epochs >= 0 && options.validate_every_steps >= 0) return;
+  throw UsageError(join_message("cannot validate every ", options.validate_every_epochs,
+                                " epochs and every ", options.validate_every_steps, " steps"),
+                   "give numbers above 0, or 0 for never");
+}
+
+}  // namespace
+
+// Over all rows; 0 where there are none. One that is not a number stays so.
+at::Tensor detail::mean_of(const std::vector<MicroBatchLoss>& losses) {
+  const auto has_as_many = [&](const MicroBatchLoss& one) { return one.rows == losses[0].rows; };
+  const bool is_even = std::ranges::all_of(losses, has_as_many);
+  at::Tensor sum;
+  std::int64_t weights = 0;
+  for (const auto& [loss, rows] : losses) {
+    const at::Tensor term = is_even ? loss : loss * rows;
+    sum = sum.defined() ? sum + term : term;
+    weights += is_even ? 1 : rows;
+  }
+  return weights == 1 ? sum : sum / weights;
+}
+
+at::Tensor detail::all_counts(std::int64_t own, const comm::Group& group) {
+  const at::Tensor all = at::empty({group.size()}, at::kLong);
+  comm::all_gather(all, at::tensor({own}, at::kLong), group);
+  return all;
+}
+
+std::int64_t Model::Impl::steps_in_epoch(const data::DataLoader& data) const {
+  detail::Failures failures(options.group);
+  std::int64_t batches = 0;
+  failures.attempt(
+      [&] {
+        if (!data.is_batched()) {
+          throw UsageError("the data to train on has no batch size: each step would take one row",
+                           "call batch() on the data loader");
+        }
+        batches = data.batches();
+      },
+      [&] {
+        return join_message("rank ", options.group.rank(),
+                            ", counting batches before the first step");
+      });
+  const std::int64_t steps = batches / options.plan.micro_batches;
+  check_same_steps(steps, options.group, failures);
+  if (steps == 0) {
+    throw UsageError(join_message("an epoch has ", batches, " batches, a step takes ",
+                                  options.plan.micro_batches, " (plan.micro_batches)"),
+                     "use more data, smaller batches or fewer micro-batches");
+  }
+  return steps;
+}
+
+// Ends the training on all ranks where something of any has failed; returns whether any wants to
+// stop.
+bool Model::Impl::agree_to_stop(const Run& run) const {
+  if (options.group.size() == 1) return wants_to_stop;
+  enum Wish : std::int64_t { kNone, kStop, kFail };
+  Wish own = wants_to_stop ? kStop : kNone;
+  const detail::Failures& failures = run.calls.failures();
+  if (failures.has_failed()) own = kFail;
+  const auto most = all_counts(own, options.group).max().item<std::int64_t>();
+  if (most == kFail) failures.throw_on_all("training");
+  return most == kStop;
+}
+
+void Model::Impl::start_agreement(const Run& run,
+                                  const std::vector<detail::MicroBatchLoss>& losses) {
+  agreement.start(detail::mean_of(losses), {.to_stop = wants_to_stop,
+                                            .to_save = wants_to_save.exchange(false),
+                                            .has_failed = run.calls.failures().has_failed()});
+}
+
+// After a step of the optimizer that has failed: the others have stepped and will gather what has
+// changed, which needs this rank, and it is known by what was written.
+void Model::Impl::pretend_step() {
+  const torch::NoGradGuard no_grad;
+  for (const Parallelized::Part& part : runner->parallelized().parts()) {
+    if (part.is_own) part.tensor.mul_(1);
+  }
+}
+
+// One optimizer step over the next micro-batches.
+// @param batches null where they could not be opened.
+StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
+                                       const StepContext& step) {
+  detail::StepTimer& timer = run.timer;
+  StepEndContext result{step};
+  if (options.deterministic) {
+    detail::seed_step(*options.deterministic, step.global_step, runner->data_group().rank());
+  }
+  timer.measure(Phase::kOptimizer, [&] { optimizer.zero_grad(); });
+  runner->step(run, batches, result);
+  const auto outcome =
+      timer.measure(Phase::kBackward, [&] { return agreement.finish(step.epoch, step.step); });
+  if (outcome.has_failed) run.calls.failures().throw_on_all("training");
+  check_rows(step);
+  result.loss = outcome.loss;
+  result.is_save_requested = outcome.is_saved;
+  is_stopped = outcome.is_last;
+
+  const Sharing sharing = runner->sharing();
+  if (loss_scale) {
+    result.loss_scale = loss_scale->value();
+    result.is_skipped =
+        !timer.measure(Phase::kOptimizer, [&] { return loss_scale->unscale(optimizer, sharing); });
+    if (result.is_skipped) return result;
+  }
+  timer.measure(Phase::kCallbacks, [&] {
+    run.calls.each("on_backward_end", [&](Callback& callback) { callback.on_backward_end(step); });
+  });
+  const bool has_stepped = run.calls.attempt("stepping the optimizer", [&] {
+    timer.measure(Phase::kOptimizer, [&] {
+      if (options.clip_norm) {
+        result.gradient_norm = clip_by_global_norm(optimizer, *options.clip_norm, sharing);
+      }
+      optimizer.step();
+    });
+  });
+  if (!has_stepped && cuts_anything(options.plan)) pretend_step();
+  return result;
+}
+
+void Model::Impl::call_step_end(Run& run, const StepEndContext& end) {
+  const std::int64_t every = run.options.validate_every_steps;
+  const bool ends_validated_epoch = position.is_between_epochs() &&
+                                    run.options.validate_every_epochs > 0 &&
+                                    position.epoch % run.options.validate_every_epochs == 0;
+  run.timer.measure(Phase::kCallbacks, [&] {
+    run.calls.each("on_step_end", [&](Callback& callback) { callback.on_step_end(end); });
+    const bool validates = run.validate_with != nullptr && every > 0 &&
+                           end.global_step % every == 0 && !ends_validated_epoch;
+    if (validates) validate(run);
+  });
+}
+
+Evaluation Model::Impl::validate(Run& run) {
+  run.context.scalars->clear();
+  const EvaluationContext begin{
+      .run = run.context, .epoch = position.epoch, .global_step = position.global_step};
+  run.calls.each("on_evaluation_begin",
+                 [&](Callback& callback) { callback.on_evaluation_begin(begin); });
+  const auto started = std::chrono::steady_clock::now();
+  EvaluationEndContext end{begin};
+  end.evaluation = evaluate(*run.validate_with,
+                            run.context.is_dry_run ? 1 : std::numeric_limits<std::int64_t>::max());
+  end.seconds = Seconds(std::chrono::steady_clock::now() - started).count();
+  run.history.validations.push_back(
+      {.epoch = begin.epoch, .global_step = begin.global_step, .evaluation = end.evaluation});
+  run.calls.each("on_evaluation_end", [&](Callback& callback) { callback.on_evaluation_end(end); });
+  return end.evaluation;
+}
+
+// Enters the next epoch, or one that a resumed run has left half way.
+void Model::Impl::begin_epoch(const Run& run) {
+  const std::int64_t steps = run.context.steps_in_epoch;
+  if (position.is_between_epochs()) {
+    position = {.epoch = position.next_epoch(),
+                .steps_in_epoch = steps,
+                .global_step = position.global_step};
+  } else if (position.steps_in_epoch != steps) {
+    throw UsageError(
+        join_message("the checkpoint was made after step ", position.step, " of ",
+                     position.steps_in_epoch, " in epoch ", position.epoch,
+                     ", but here an epoch has ", steps, " steps"),
+        "resume with the same data, batch size and number of ranks, or from the end of an epoch");
+  }
+}
+
+// The batches of the epoch that remain; null where this rank cannot read them.
+std::unique_ptr<data::BatchStream> Model::Impl::open_batches(Run& run) {
+  std::unique_ptr<data::BatchStream> batches;
+  runner->open(run, [&] {
+    batches = run.training.open(position.epoch - 1, position.step * options.plan.micro_batches);
+  });
+  return batches;
+}
+
+void Model::Impl::train_epoch(Run& run) {
+  begin_epoch(run);
+  const EpochContext epoch{
+      .run = run.context, .epoch = position.epoch, .steps_done = position.step};
+  run.calls.set_place(position.epoch, position.global_step);
+  const std::unique_ptr<data::BatchStream> batches = open_batches(run);
+  run.calls.each("on_epoch_begin", [&](Callback& callback) { callback.on_epoch_begin(epoch); });
+  run.timer.clear();
+  const auto started = std::chrono::steady_clock::now();
+  MetricAccumulator accumulator;
+  while (!position.is_between_epochs()) {
+    const StepContext step{.run = run.context,
+                           .epoch = epoch.epoch,
+                           .step = position.step + 1,
+                           .global_step = position.global_step + 1};
+    run.context.scalars->clear();
+    run.calls.set_place(step.epoch, step.global_step);
+    run.timer.measure(Phase::kCallbacks, [&] {
+      run.calls.each("on_step_begin", [&](Callback& callback) { callback.on_step_begin(step); });
+    });
+    StepEndContext end = train_step(run, batches.get(), step);
+    ++position.step;
+    ++position.global_step;
+    accumulator.add_loss(static_cast<double>(end.loss), end.samples);
+    end.all_samples = end.samples * data_ranks(options.plan, options.group.size());
+    end.spans = run.timer.end_step();
+    end.seconds = sum_of(end.spans);
+    call_step_end(run, end);
+    if (is_stopped && !position.is_between_epochs()) return;
+  }
+  end_epoch(run, epoch, accumulator, Seconds(std::chrono::steady_clock::now() - started).count());
+}
+
+void Model::Impl::end_epoch(Run& run, const EpochContext& epoch,
+                            const MetricAccumulator& accumulator, double seconds) {
+  agree_to_stop(run);  // a callback may have failed after the last step
+  run.context.scalars->clear();
+  const MetricAccumulator all = all_reduce(counted_once(accumulator), options.group);
+  EpochEndContext end{epoch};
+  end.global_step = position.global_step;
+  end.mean_loss = all.evaluation().loss;
+  end.samples = all.samples;
+  end.seconds = seconds;
+  const std::int64_t every = run.options.validate_every_epochs;
+  if (run.validate_with != nullptr && every > 0 && epoch.epoch % every == 0) {
+    end.evaluation = validate(run);
+  }
+  run.history.epochs.push_back({.epoch = end.epoch,
+                                .global_step = end.global_step,
+                                .loss = end.mean_loss,
+                                .samples = end.samples,
+                                .seconds = seconds,
+                                .evaluation = end.evaluation});
+  run.calls.each("on_epoch_end", [&](Callback& callback) { callback.on_epoch_end(end); });
+  const bool any_wants_to_stop = agree_to_stop(run);
+  is_stopped = is_stopped || any_wants_to_stop;
+}
+
+void Model::Impl::run_epochs(Run& run) {
+  run.calls.set_place(position.epoch, position.global_step);
+  run.calls.each("on_run_begin", [&](Callback& callback) { callback.on_run_begin(run.context); });
+  if (!run.context.is_dry_run) {
+    detail::StateKeys keys;
+    run.calls.each("restore", [&](Callback& callback) {
+      const auto found = callback_states.find(keys.next(callback));
+      if (found != callback_states.end()) callback.restore(found->second);
+    });
+    callback_states.clear();
+  }
+  // Before anything is trained, a callback that cannot work has said so, or that nothing is to do.
+  is_stopped = agree_to_stop(run);
+  while (position.next_epoch() <= requested_epochs && !is_stopped) train_epoch(run);
+  agree_to_stop(run);
+  finish_save();
+  run.history.is_stopped = is_stopped;
+  if (is_stopped) requested_epochs = position.next_epoch() - 1;
+  runner->complete();
+  run.calls.each("on_run_end", [&](Callback& callback) { callback.on_run_end(run.context); });
+  agree_to_stop(run);
+}
+
+History Model::Impl::run(Run& run) {
+  const auto deterministic = determinism();
+  wants_to_stop = wants_to_save = is_stopped = false;
+  find_device();
+  module->train();
+  // Callbacks that hear of a failure have heard on_run_begin, where the stages are known.
+  runner->prepare(run.training);
+  requested_epochs += run.options.epochs;
+  running = &run;
+  try {
+    run_epochs(run);
+  } catch (...) {
+    // Another training may follow, after a resume().
+    running = nullptr;
+    requested_epochs -= run.options.epochs;
+    runner->abandon_step();
+    const std::string message = message_of(std::current_exception());
+    const FailureContext failure{.run = run.context,
+                                 .epoch = position.epoch,
+                                 .global_step = position.global_step,
+                                 .message = message};
+    for (Callback& callback : run.calls.all()) callback.on_failure(failure);
+    finish_save_after(message);
+    throw;
+  }
+  running = nullptr;
+  return std::move(run.history);
+}
+
+History Model::fit(const data::DataLoader& training, const data::DataLoader& validation,
+                   const FitOptions& options) {
+  check(options);
+  Impl& impl = *impl_;
+  const data::DataLoader own = impl.part_of(training, data::Remainder::kWrap);
+  const bool validates = options.validate_every_epochs > 0 || options.validate_every_steps > 0;
+  const data::DataLoader own_validation =
+      validates ? impl.part_of(validation, data::Remainder::kUneven) : validation;
+  impl.is_sharded_manually = training.is_sharded();
+  impl.num_same_rows = 0;
+  const std::int64_t steps = impl.steps_in_epoch(own);
+  Run run({.model = *this,
+           .rank = impl.options.group.rank(),
+           .world_size = impl.options.group.size(),
+           .last_epoch = impl.requested_epochs + options.epochs,
+           .steps_in_epoch = steps},
+          own, &own_validation, options, impl.options.group);
+  return impl.run(run);
+}
+
+History Model::train(std::int64_t epochs, const data::DataLoader& data, const Callbacks& callbacks,
+                     const data::DataLoader* evaluate_with) {
+  const bool validates = evaluate_with != nullptr;
+  return fit(data, validates ? *evaluate_with : data,
+             {.epochs = epochs,
+              .callbacks = callbacks,
+              .validate_every_epochs = validates ? 1 : 0,
+              .validate_every_steps = 0});
+}
+
+}  // namespace trireme
