@@ -345,7 +345,8 @@ void check_misuse(c10d::Backend& ranks, Checks& checks) {
   checks.expect_error([&] { ranks.broadcast(one, {.rootRank = size}); },
                       "the root is " + std::to_string(size) + ", expected a rank from 0 to");
   checks.expect_error([&] { ranks.send(one, -1, 0); }, "the receiver is -1, expected a rank");
-  checks.expect_error([&] { ranks.send(one, 0, -5); }, "given tag -5, expected one from 0 to");
+  const int next = (ranks.getRank() + 1) % ranks.getSize();
+  checks.expect_error([&] { ranks.send(one, next, -5); }, "given tag -5, expected one from 0 to");
   checks.expect_error([&] { ranks._allgather_base(one[0], one[0], {}); },
                       "the output has 2 elements, expected " + std::to_string(2 * size));
   at::Tensor other = at::ones({2 * size}, at::kDouble);

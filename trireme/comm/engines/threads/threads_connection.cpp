@@ -35,8 +35,15 @@ class ThreadsOperation final : public PendingOperation {
     if (pending_->is_done()) pending_->wait_on_stream();
   }
 
+  // Nobody holds it any more. Its part in the operation, which refers to it weakly, may live on,
+  // and must not be kept by it.
+  void release_resources() override {
+    pending_.reset();
+    state_.reset();
+  }
+
  private:
-  const std::shared_ptr<threads::GroupState> state_;
+  std::shared_ptr<threads::GroupState> state_;
   const std::chrono::milliseconds timeout_;
   std::shared_ptr<threads::PendingOp> pending_;
 };
