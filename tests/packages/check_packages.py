@@ -46,6 +46,11 @@ def check_files(root, program, source):
         text = (root / "include" / header).read_text()
         findings += [f"{header} includes {other}, which is not installed"
                      for other in re.findall(r"^#include <(trireme/[^>]+)>", text, re.MULTILINE) if other not in headers]
+    shown = [source / "README.md", *(source / "docs").rglob("*.md"), *(source / "examples").rglob("*.cpp"),
+             *(source / "examples").rglob("*.h")]
+    for path in shown:
+        findings += [f"{path} includes {header}, which is not installed"
+                     for header in re.findall(r"^#include <(trireme/[^>]+)>", path.read_text(), re.MULTILINE) if header not in headers]
     for path in [*paths_in(root, "*.cmake"), *paths_in(root, "*.pc"), *paths_in(root / "share")]:
         if str(source) in path.read_text(errors="replace"):
             findings.append(f"{path.relative_to(root)} names the folder {source}")

@@ -98,14 +98,14 @@ std::string arguments(const std::vector<Argument>& list) {
     if (is_option && !argument.is_flag()) result += " " + italic(argument.value);
     result +=
         "\n" + escaped(argument.description.empty() ? "No description" : argument.description);
-    if (!argument.description.ends_with('.')) result += ".";
+    if (!argument.description.ends_with('.')) result += '.';
     if (!is_option && !argument.choices.empty()) {
       result += "\nOne of " + escaped(argument.value) + ".";
     }
     if (!argument.default_value.empty()) {
       result += "\nDefault: " + escaped(argument.default_value) + ".";
     }
-    result += "\n";
+    result += '\n';
   }
   return result;
 }
