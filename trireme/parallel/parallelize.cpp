@@ -86,13 +86,14 @@ std::function<void()> watch_for_more(torch::nn::Module& module,
 
 void mark_sparse(const torch::nn::Module& module, std::vector<NamedTensor>& parameters) {
   std::unordered_set<const c10::TensorImpl*> sparse;
-  for (const auto& part : module.modules()) {
-    if (const auto* embedding = part->as<torch::nn::Embedding>()) {
+  // A module on the stack cannot list its parts.
+  module.apply([&](const torch::nn::Module& part) {
+    if (const auto* embedding = part.as<torch::nn::Embedding>()) {
       if (embedding->options.sparse()) sparse.insert(embedding->weight.unsafeGetTensorImpl());
-    } else if (const auto* bag = part->as<torch::nn::EmbeddingBag>()) {
+    } else if (const auto* bag = part.as<torch::nn::EmbeddingBag>()) {
       if (bag->options.sparse()) sparse.insert(bag->weight.unsafeGetTensorImpl());
     }
-  }
+  });
   for (NamedTensor& item : parameters) {
     if (sparse.contains(item.tensor.unsafeGetTensorImpl())) item.has_sparse_gradient = true;
   }
