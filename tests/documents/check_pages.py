@@ -18,5 +18,8 @@ for page in [root / "README.md", *sorted((root / "docs/guide").glob("*.md"))]:
         problems.append(f"{name}: blocks {programs} are programs, but CMakeLists.txt lists {known}")
     if len(blocks) > len(programs) and "PRELUDE" not in words:
         problems.append(f"{name}: has fragments of C++, but CMakeLists.txt gives it no PRELUDE")
+for prelude in sorted((root / "tests/documents").glob("*.h")):
+    if re.search(r"^using ", prelude.read_text(encoding="utf-8"), re.MULTILINE):
+        problems.append(f"{prelude.name}: a prelude has no using directives; the page says what it uses")
 print("\n".join(problems) or "every block of C++ in README and docs/guide is compiled")
 sys.exit(bool(problems))

@@ -12,17 +12,14 @@
 
 namespace page_checkpoints {
 
-using namespace trireme;
-using namespace trireme::checkpoint;
-
 extern torch::nn::Linear model;
 extern torch::nn::Linear plain;
 extern torch::optim::SGD optimizer;
-extern Parallelized parallelized;
-extern State state;
-extern DeviceMesh mesh;
-extern comm::Group group;
-extern World world;
+extern trireme::Parallelized parallelized;
+extern trireme::checkpoint::State state;
+extern trireme::DeviceMesh mesh;
+extern trireme::comm::Group group;
+extern trireme::World world;
 extern std::int64_t epochs;
 extern double loss;
 

@@ -11,18 +11,16 @@
 
 namespace page_data {
 
-using namespace trireme::data;
-
-extern DataLoader train;
-extern DataLoader test;
-extern DataLoader evaluation;
-extern std::unique_ptr<BatchStream> stream;
-extern std::shared_ptr<const Dataset> sentences;
+extern trireme::data::DataLoader train;
+extern trireme::data::DataLoader test;
+extern trireme::data::DataLoader evaluation;
+extern std::unique_ptr<trireme::data::BatchStream> stream;
+extern std::shared_ptr<const trireme::data::Dataset> sentences;
 extern std::int64_t rank;
 extern std::int64_t world_size;
-extern Audio sound;
+extern trireme::data::Audio sound;
 at::Tensor forward(const at::Tensor& images);
 void count(const at::Tensor& output, const at::Tensor& labels);
-std::vector<at::Tensor> join(std::vector<at::Tensor> sample, Random& random);
+std::vector<at::Tensor> join(std::vector<at::Tensor> sample, trireme::data::Random& random);
 
 }  // namespace page_data

@@ -6,8 +6,9 @@
 A block with `int main(` becomes a program of its own, <folder>/<page>_<number>.cpp. All others become one file,
 <folder>/<page>.cpp, which includes the prelude: it declares, in `namespace page_<page>`, the names that fragments use and the
 page only speaks of. Each block has a namespace inside that, so that blocks may declare the same names and those of the
-prelude anew; its definitions of types and functions come first, and its statements become the body of a function. Errors
-name the line of the page.
+prelude anew; its definitions of types and functions come first, and its statements become the body of a function. A `using`
+at the left margin holds from its block to the end of the page, as a reader takes it; a prelude has none, so that a page that
+leaves a namespace out does not compile. Errors name the line of the page.
 """
 
 import pathlib
@@ -19,6 +20,7 @@ DEFINITION = re.compile(
     r"^(struct|class|template|enum|inline|namespace|using|TORCH_LIBRARY\w*|TEST)\b"
     r"|^(?!return\b|else\b)[\w:<>,&* ]+[ &*]\w+\([^;]*\)( const)? \{$", re.MULTILINE)
 COMMENT = re.compile(r"\s*//.*$", re.MULTILINE)
+USING = re.compile(r"^using [^=]*;")
 CONTROL = re.compile(r"^(for|if|while|do|switch|try|else)\b")
 
 
@@ -45,16 +47,16 @@ def is_definition(chunk):
 
 
 def fragment(page, number, line, lines):
-    """Returns the include directives of a block, and its namespace."""
+    """Returns the include directives of a block, and its using directives followed by its namespace."""
     includes = [each for each in lines if each.startswith("#")]
     rest = ["" if each.startswith("#") else each for each in lines]
-    definitions, statements = [], []
+    usings, definitions, statements = [], [], []
     for begin, chunk in chunks(rest):
         if chunk.strip():
-            target = definitions if is_definition(chunk) else statements
+            target = usings if USING.match(chunk) else definitions if is_definition(chunk) else statements
             target.append(f'#line {line + begin} "{page}"\n{chunk}\n')
     body = "".join(definitions) + "[[maybe_unused]] void run() {\n" + "".join(statements) + "}\n"
-    return includes, f"namespace block_{number} {{\n{body}}}  // namespace block_{number}\n"
+    return includes, "".join(usings) + f"namespace block_{number} {{\n{body}}}  // namespace block_{number}\n"
 
 
 def main():
@@ -67,11 +69,12 @@ def main():
         block = match.group(1)
         if re.search(r"^int main\(", block, re.MULTILINE):
             (folder / f"{name}_{number}.cpp").write_text(f'#line {line} "{page}"\n{block}', encoding="utf-8")
+            fragments += [each + "\n" for each in block.splitlines() if USING.match(each)]
             continue
         more, namespace = fragment(page, number, line, block.splitlines())
         includes += [each for each in more if each not in includes]
         fragments.append(namespace)
-    if fragments:
+    if any("namespace block_" in each for each in fragments):
         space = "page_" + name
         head = ["#include <torch/torch.h>", "#include <trireme/trireme.h>"] + includes
         if prelude != "-":

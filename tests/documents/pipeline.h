@@ -12,8 +12,6 @@
 
 namespace page_pipeline {
 
-using namespace trireme;
-
 struct NetImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& images);
 };
@@ -21,11 +19,11 @@ TORCH_MODULE(Net);
 
 extern Net net;
 extern torch::optim::SGD optimizer;
-extern World world;
-extern Plan plan;
-extern TrainingStep pipeline;
-extern TrainingStep devices;
-extern graph::Forward forward, tell_apart, deceive;
+extern trireme::World world;
+extern trireme::Plan plan;
+extern trireme::TrainingStep pipeline;
+extern trireme::TrainingStep devices;
+extern trireme::graph::Forward forward, tell_apart, deceive;
 extern Net gan;
 extern torch::optim::SGD discriminator_optimizer, generator_optimizer;
 extern at::Tensor noise;
@@ -36,9 +34,9 @@ std::vector<std::pair<std::string, at::Tensor>> named(const torch::nn::Module& m
                                                       const std::string& prefix);
 extern at::Tensor h, images, labels, more_images, more_labels, test_images, test_labels;
 extern std::vector<at::Tensor> batch;
-extern LossScale loss_scale;
-extern checkpoint::SaveOptions options;
-extern checkpoint::State state;
+extern trireme::LossScale loss_scale;
+extern trireme::checkpoint::SaveOptions options;
+extern trireme::checkpoint::State state;
 extern std::filesystem::path path;
 extern std::int64_t steps;
 std::vector<at::Tensor> next_batch();

@@ -8,8 +8,6 @@
 
 namespace page_rules {
 
-using namespace trireme;
-
 at::Tensor smooth(const at::Tensor& x, const at::Tensor& window);
 at::Tensor smooth_backward(const at::Tensor& gradient, const at::Tensor& window);
 void add_my_rules();

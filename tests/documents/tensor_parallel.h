@@ -10,25 +10,22 @@
 
 namespace page_tensor_parallel {
 
-using namespace trireme;
-using checkpoint::latest;
-
 struct LanguageModelImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& tokens);
 };
 TORCH_MODULE(LanguageModel);
 
 extern LanguageModel model;
-extern Plan plan;
-extern World world;
+extern trireme::Plan plan;
+extern trireme::World world;
 extern torch::nn::Linear generator, critic;
 extern torch::nn::LSTM lstm;
-extern Parallelized parallel;
-extern DeviceMesh mesh;
+extern trireme::Parallelized parallel;
+extern trireme::DeviceMesh mesh;
 extern torch::optim::AdamW optimizer;
-extern checkpoint::State state;
+extern trireme::checkpoint::State state;
 extern at::Tensor tokens;
-at::Tensor tokens_of(const DataPart& part);
-at::Tensor targets_of(const DataPart& part);
+at::Tensor tokens_of(const trireme::DataPart& part);
+at::Tensor targets_of(const trireme::DataPart& part);
 
 }  // namespace page_tensor_parallel
