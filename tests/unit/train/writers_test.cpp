@@ -5,6 +5,7 @@
 #include "tests/ranks/thread_ranks.h"
 #include "tests/unit/train/small_problem.h"
 #include <trireme/base/error.h>
+#include <trireme/report/provenance.h>
 #include <trireme/train/checkpoints.h>
 #include <trireme/train/lambda_callback.h>
 #include <trireme/train/trace_writer.h>
