@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this rank holds of parameters and gradients, plain or distributed, for code that moves their
-// memory between ranks: along the data axis only plain tensors travel.
+// Access to the part of parameters and gradients that this rank holds, plain or distributed. Code
+// that exchanges data along the data axis works on these local tensors only.
 #pragma once
 
 #include <trireme/mesh/device_mesh.h>
@@ -13,11 +13,11 @@
 
 namespace trireme::detail {
 
-/// This rank's part of a distributed tensor, sharing memory, without a copy or a node of autograd;
-/// a plain tensor itself.
+/// Returns this rank's part of a distributed tensor, or the tensor itself if it is plain. The
+/// result shares memory; nothing is copied and no node of autograd is made.
 at::Tensor memory_of(const at::Tensor& tensor);
 
-/// The same names with the memory in place of the tensors.
+/// Returns the same names with memory_of() of each tensor.
 std::vector<NamedTensor> memories_of(const std::vector<NamedTensor>& tensors);
 
 /// `memory` as a gradient or a state of `parameter`, whose part on this rank has its shape: with
@@ -28,8 +28,9 @@ at::Tensor as_like(const at::Tensor& parameter, const at::Tensor& memory);
 /// one, which every rank has whole, is cut, and one of another layout redistributed (collective).
 at::Tensor memory_like(const at::Tensor& parameter, const at::Tensor& tensor);
 
-/// Brings the gradient of a distributed parameter to the parameter's layout, if it has another: a
-/// sum that is still to be made, say. Collective then, blocking, over the parameter's mesh.
+/// Redistributes the gradient of a distributed parameter to the parameter's layout, for example
+/// from Partial to Replicate. Collective over the parameter's mesh and blocking if the layouts
+/// differ; does nothing otherwise.
 void redistribute_gradient(const at::Tensor& parameter);
 
 /// Compares this rank's parts of the parameters over the ranks of `group`; see
