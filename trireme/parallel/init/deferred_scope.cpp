@@ -27,12 +27,12 @@ std::shared_ptr<Construction>& current() {
 bool on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const std::shared_ptr<Construction> construction = current();
-  if (construction == nullptr) return false;  // a thread of autograd that has inherited the key
+  if (construction == nullptr) return false;  // a thread of autograd that inherited the key
   call_deferred(op, keys, *stack, construction);
   return true;
 }
 
-// The constructions of those tensors that are deferred, each once, in order of appearance.
+// Returns the constructions of those tensors that are deferred, each once, in order of appearance.
 std::vector<std::shared_ptr<Construction>> constructions_of(
     const std::vector<at::Tensor>& tensors) {
   std::vector<std::shared_ptr<Construction>> constructions;

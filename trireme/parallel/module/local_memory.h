@@ -20,12 +20,14 @@ at::Tensor memory_of(const at::Tensor& tensor);
 /// Returns the same names with memory_of() of each tensor.
 std::vector<NamedTensor> memories_of(const std::vector<NamedTensor>& tensors);
 
-/// `memory` as a gradient or a state of `parameter`, whose part on this rank has its shape: with
-/// the layout of a distributed one, or itself. Shares the memory.
+/// Wraps `memory` as a gradient or optimizer state of `parameter`. For a distributed parameter the
+/// result has the parameter's layout, and `memory` must have the shape of this rank's part. For a
+/// plain parameter the result is `memory` itself. Shares the memory.
 at::Tensor as_like(const at::Tensor& parameter, const at::Tensor& memory);
 
-/// This rank's memory of a gradient or a state of `parameter`, in the parameter's layout: a plain
-/// one, which every rank has whole, is cut, and one of another layout redistributed (collective).
+/// Returns this rank's part of a gradient or optimizer state of `parameter`, in the parameter's
+/// layout. A plain `tensor`, which every rank must hold whole, is cut. A distributed one with
+/// another layout is redistributed, which is collective over the mesh.
 at::Tensor memory_like(const at::Tensor& parameter, const at::Tensor& tensor);
 
 /// Redistributes the gradient of a distributed parameter to the parameter's layout, for example

@@ -14,7 +14,7 @@
 namespace trireme {
 namespace {
 
-// A parameter or a buffer with all its names: several where modules share it.
+// A parameter or buffer with all its names. It has several if modules share it.
 struct Item {
   const char* kind;
   std::vector<std::string> names;
@@ -79,8 +79,8 @@ void check_placements(const Item& item, const Layout& layout, const ParameterLay
   }
 }
 
-// What the first pattern that fits one of its names says; no pattern is Replicate, unless another
-// name has one.
+// Returns the layout of the first pattern that fits one of the item's names, or Replicate if none
+// does. Throws if patterns for different names of the item disagree.
 DistributedParameter layout_for(const Item& item, const DeviceMesh& mesh,
                                 const ParameterLayouts& layouts) {
   Layout chosen;
