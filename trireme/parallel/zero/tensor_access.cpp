@@ -26,7 +26,7 @@ struct Watched {
 };
 
 Watched& watched() {
-  static Watched& all = *new Watched;  // never destroyed: modules may live as long as statics
+  static Watched& all = *new Watched;  // never destroyed: static modules may outlive it otherwise
   return all;
 }
 
@@ -34,7 +34,7 @@ std::atomic<int> num_expecting = 0;
 
 thread_local const c10::OperatorHandle* touching = nullptr;
 
-// What one operator is given, and whose it is.
+// An access to a watched storage, and the observer to call.
 struct Found {
   AccessObserver* observer;
   TensorAccess access;
@@ -82,7 +82,7 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
       const Use use = {.is_written = is_written, .is_viewed = alias != nullptr && !is_written};
       tensor::visit_tensors(values[i], [&](const at::Tensor& given) { find(given, use, all); });
     }
-    // Made of other operators, such as `to` and `contiguous`, it may also return a copy.
+    // Composite operators such as `to` and `contiguous` may return a copy in place of a view.
     if (!all.empty() && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
       for (Found& found : all) found.access.is_viewed = false;
     }
