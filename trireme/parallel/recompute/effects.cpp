@@ -14,7 +14,7 @@
 namespace trireme::detail {
 namespace {
 
-// Not observed, and without autograd.
+// While it lives, operators on this thread run without observers, autograd and autocast.
 struct Aside {
   c10::impl::ExcludeDispatchKeyGuard exclude{c10::DispatchKeySet(tensor::kBelowAutograd) |
                                              c10::autograd_dispatch_keyset_with_ADInplaceOrView |
@@ -114,7 +114,7 @@ Replaying::Replaying(const Effects& effects) {
 
 Replaying::~Replaying() {
   for (const Effects::Stream& stream : streams_) set_state(stream.generator, stream.before);
-  // The first that was noted of each counter is put back last.
+  // In reverse order, so that the first version noted of each counter is restored last.
   for (auto each = versions_.rbegin(); each != versions_.rend(); ++each) {
     each->first.set_version(each->second);
   }
