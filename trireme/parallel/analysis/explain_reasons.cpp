@@ -31,7 +31,8 @@ std::int64_t elements_of(const DryRunTensor& tensor) {
   return elements;
 }
 
-// The largest parameter among the inputs that is cut along the axis; null where there is none.
+// Returns the largest parameter among the inputs that is sharded on the axis; null if there is
+// none.
 const DryRunTensor* named_cut(const DryRunCall& call, int axis) {
   const DryRunTensor* found = nullptr;
   for (const DryRunTensor& input : call.inputs) {
@@ -75,7 +76,7 @@ std::string Reasons::of_pattern(const std::string& name) const {
 
 std::string Reasons::of_parameter(const std::string& name) const { return name + of_pattern(name); }
 
-// What was cut is handed on from operator to operator: where did it begin?
+// Operators pass a sharded layout on. Follows it back to the operator or tensor where it began.
 std::string Reasons::of_cut(const DryRunTensor& cut, int axis) const {
   const DryRunTensor* tensor = &cut;
   while (tensor->name.empty() && tensor->made_by >= 0) {
@@ -95,7 +96,7 @@ std::string Reasons::of_cut(const DryRunTensor& cut, int axis) const {
   return tensor->name.empty() ? tensor->argument : of_parameter(tensor->name);
 }
 
-// The operator that began a sum, and what it was over.
+// Describes the operator that began a partial sum, and the dimension that it summed over.
 std::string Reasons::of_sum(const DryRunTensor& partial, int axis) const {
   const std::string op = to_string(partial.given[axis].op());
   int number = partial.made_by;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run of a function finds on its thread and in modules besides tensors: grad mode, autocast,
-// LibTorch's other modes, training flags.
+// State outside of tensors that a run of a function depends on: grad mode, autocast and other modes
+// of the thread, and the training flags of modules.
 #pragma once
 
 #include <c10/core/AutogradState.h>
