@@ -170,6 +170,7 @@ class DataAxis {
     add(Collective::kReduceScatter, is_halved ? bytes / 2 : bytes, cut, what, asked_by);
     add(Collective::kAllReduce, bytes / parts, ranks_ / cut, what, asked_by);
     const std::string parameters = "parameters" + what.substr(std::string_view("gradients").size());
+    // Without a limit of gathered buckets, those of forward stay whole for backward.
     const int times = bucket.kind == 3 && plan_.gathered_buckets > 0 ? 2 : 1;
     for (int i = 0; i < times; ++i) {
       add(Collective::kAllGather, bytes, cut, parameters,

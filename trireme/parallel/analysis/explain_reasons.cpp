@@ -105,6 +105,7 @@ std::string Reasons::of_sum(const DryRunTensor& partial, int axis) const {
     const auto before = std::ranges::find_if(maker.inputs, [&](const DryRunTensor& input) {
       return input.layout[axis].is_partial() && input.made_by >= 0 && input.made_by < number;
     });
+    // This operator only passed the sum on. Go back to the one that made its input.
     if (before != maker.inputs.end()) {
       number = before->made_by;
       continue;
@@ -131,6 +132,7 @@ std::string Reasons::of_layout(const DryRunTensor& tensor, int axis) const {
 std::string Reasons::of_input(const DryRunCall& call, std::size_t input, int axis) const {
   const DryRunTensor& moved = call.inputs[input];
   const std::string name = short_name(call.name);
+  // The first reason that applies is given.
   if (call.is_asked_for) return name + " in the model's code";
   if (call.gathers_view && input == 0) {
     return join_message(name, " is a view that no rank can make of its part as ",

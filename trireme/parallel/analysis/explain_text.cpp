@@ -126,6 +126,7 @@ class Table {
   }
 
   void add(std::vector<std::string> lines) {
+    // Entries that differ only in numbers within names are of one kind, as repeated layers are.
     std::string key;
     for (const std::string& line : lines) key += without_numbers(line) + "\n";
     const std::size_t kind = kinds_.emplace(key, kinds_.size()).first->second;

@@ -105,6 +105,7 @@ void init(const InitOptions& options) {
   const World& world = initialized.world;
   const at::Tensor local_ranks = gather_numbers({world.local_rank}, world.group);
   const auto* numbers = local_ranks.const_data_ptr<std::int64_t>();
+  // As in Horovod: the number of ranks before this one with the same local rank on their hosts.
   initialized.cross_rank =
       static_cast<int>(std::count(numbers, numbers + world.rank, world.local_rank));
   initialized.cross_size =
@@ -154,6 +155,7 @@ at::Tensor allgather(const at::Tensor& tensor, const comm::Group& process_set) {
   const at::Tensor own = with_rows(tensor);
   detail::check_same_call("allgather", kind_of(own), {}, process_set);
   const at::Tensor rows = gather_numbers({own.size(0)}, process_set);
+  // The collective needs equal sizes, so rows are padded to the most that any rank has.
   const auto most = rows.max().item<std::int64_t>();
   std::vector<std::int64_t> sizes = own.sizes().vec();
   sizes[0] = most * process_set.size();

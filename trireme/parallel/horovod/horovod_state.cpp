@@ -35,6 +35,7 @@ std::vector<NamedTensor> to_tensors(const torch::OrderedDict<std::string, at::Te
 
 void broadcast_all(const std::vector<at::Tensor>& tensors, int root_rank,
                    const comm::Group& group) {
+  // Dense tensors are sent concurrently. Others need a copy, and are sent one by one.
   std::vector<comm::Work> works;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.is_non_overlapping_and_dense()) {
@@ -142,6 +143,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank
   for (const auto& [name, tensor] : state.tensors) names += name + "\n";
   const auto parameters = places.named_parameters();
   const bool is_root = process_set.rank() == root_rank;
+  // Only the root's state is sent, but a mistake in it must be an error on all ranks.
   detail::check_same_call("broadcast_optimizer_state", "state",
                           is_root ? mistake_of_state(state.tensors, parameters) : detail::Mistake(),
                           process_set);

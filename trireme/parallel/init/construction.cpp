@@ -181,6 +181,7 @@ at::Generator Construction::draw_from(const at::Generator& generator, Record& re
   const std::lock_guard lock(original.mutex());
   const at::Tensor state = original.get_state();
   if (stream == streams_.end()) {
+    // A finished construction may have parked the generator; this one then continues it.
     std::shared_ptr<Construction> previous = parked_at(original, state);
     if (previous == nullptr) check_was_not_parked(state);
     record.state = 0;
@@ -424,6 +425,7 @@ void Construction::adopt(const at::Tensor& result, const at::Tensor& place) {
   TRIREME_CHECK_EQ(result.sizes(), place.sizes());
   const c10::Storage& from = result.storage();
   c10::StorageImpl& to = *place.storage().unsafeGetStorageImpl();
+  // The memory of the result is taken over if it has exactly the predicted form, else copied.
   const bool is_alike = result.strides() == place.strides() && result.dtype() == place.dtype() &&
                         result.device() == place.device() &&
                         result.storage_offset() == place.storage_offset() &&
@@ -469,6 +471,7 @@ void Construction::run(const std::vector<bool>& wanted, bool draw_all, const OnV
     if (wanted[block]) on_values(block, std::move(memory));
   };
   for (std::size_t block = 0; block < blocks_.size(); ++block) {
+    // No record uses this block: it gets the values from before take(), or zeros.
     if (!wanted[block] || is_used[block]) continue;
     allocate({block, Access::kUpdate});
     give(block);

@@ -93,6 +93,7 @@ std::vector<Moment> moments_of(const std::vector<Action>& actions,
     }
     moments.insert(now);
   }
+  // A moment at which nothing is larger than at another one cannot be the peak.
   const auto is_less = [](const Moment& a, const Moment& b) {
     return a != b && (a.backward == b.backward || a.backward < 0) &&
            std::ranges::equal(a.kept, b.kept, std::less_equal<>()) &&
@@ -179,6 +180,7 @@ class Rank {
     flops_at_least_ += alone.at_least.flops;
     std::vector<Choice> all = {*alone.choice};
     if (stages_.size() == 1) return all;
+    // Peaks spread evenly over those of the smallest choices, then one search without a limit.
     const std::vector<Choice> smallest = graph::smallest_choices(stage.piece.line);
     for (std::size_t i = 0; i < kPeaks; ++i) {
       const Choice& candidate = smallest[i * (smallest.size() - 1) / (kPeaks - 1)];

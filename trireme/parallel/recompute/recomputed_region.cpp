@@ -221,12 +221,16 @@ at::Tensor Region::take(std::size_t index) {
 
 Region::Value Region::taken(std::size_t index) {
   int pass = autograd::get_current_graph_task_id();
+  // Outside of a backward pass nothing tells when other values could be freed.
   if (pass == kNoPass) return run_again(index).at(index);
   if (options_.keep_between_passes) pass = kAllPasses;
+  // The first node of a pass has all places computed. A node that takes its place a second time in
+  // the same pass has only that one computed again.
   const bool is_first = !values_.contains(pass);
   if (is_first || !values_[pass].contains(index)) {
     Values values = run_again(is_first ? std::nullopt : std::optional(index));
     if (is_first && pass != kAllPasses) {
+      // Called at the end of this pass. It must not keep the region alive.
       autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), pass] {
         const std::shared_ptr<Region> region = weak.lock();
         if (!region) return;
@@ -245,6 +249,7 @@ std::vector<at::Tensor> Region::inputs_again() const {
   for (const Input& input : inputs_) {
     at::Tensor& again = inputs.emplace_back();
     if (!input.version) continue;
+    // Detached, so that the graph of the second run ends here.
     again = input.saved.unpack().tensor_data();
     if (input.requires_grad) again.set_requires_grad(true);
   }
@@ -278,6 +283,7 @@ void Region::check_versions() const {
   }
   for (const Saved& saved : saved_) {
     if (!saved.is_held || !saved.version || saved.version->is_current()) continue;
+    // The function itself wrote there, and the second run gets the copy.
     if (effects_.writes_to(saved.memory)) continue;
     throw UsageError(join_message("a tensor ", saved.shape.to_string(), " that ", title_,
                                   " uses was written to before backward, which runs it again"),

@@ -49,6 +49,8 @@ class PackingEngine final : public autograd::Engine {
 };
 
 void install() {
+  // The default engine is one for the whole process. Without a guard on a thread, the engine
+  // installed here behaves as LibTorch's own.
   static std::mutex mutex;
   const std::scoped_lock lock(mutex);
   autograd::Engine& installed = autograd::Engine::get_default_engine();

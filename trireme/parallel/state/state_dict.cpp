@@ -139,6 +139,7 @@ void load_full_state(const FullState& state, Parallelized& parallelized, ModuleR
   torch::nn::Module& module = *given;
   constexpr auto kSource = "the given state";
   const WholeOptimizer whole(parallelized, optimizer);
+  // Check the module before the optimizer is changed, so that an error leaves both as they were.
   checkpoint::check_module_tensors(state.module, module, kSource);
   checkpoint::load_optimizer_state(detail::state_of_stages(state.optimizer, parallelized),
                                    optimizer, module, kSource);
@@ -234,7 +235,9 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized, M
     const auto found = own.find(checkpoint::parameter_of_state(name));
     of_optimizer.tensors[name] = found == own.end() ? tensor : on_mesh_of(found->second, tensor);
   }
+  // The last call that may throw for a wrong state. Parameters are changed only after it.
   load_optimizer_parts(of_optimizer, parallelized, optimizer, "the given state");
+  // The copies of these parts on other ranks become out of date.
   parallelized.expect_parts_to_change();
   checkpoint::load_module_tensors(parameters, names, "the given state");
   const torch::NoGradGuard no_grad;

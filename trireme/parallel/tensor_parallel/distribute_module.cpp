@@ -38,6 +38,8 @@ std::vector<Item> all_tensors(const torch::nn::Module& module) {
 }
 
 void check_patterns(const std::vector<Item>& items, const ParameterLayouts& layouts) {
+  // A pattern that fits nothing is most likely misspelt, and would silently leave tensors
+  // replicated.
   for (const ParameterLayout& layout : layouts) {
     const bool fits = std::ranges::any_of(items, [&](const Item& item) {
       return std::ranges::any_of(item.names, [&](const std::string& name) {
@@ -141,6 +143,7 @@ std::vector<DistributedParameter> planned_layouts(ConstModuleRef holder, const D
 std::vector<DistributedParameter> distribute_module(ModuleRef holder, const DeviceMesh& mesh,
                                                     const ParameterLayouts& layouts) {
   torch::nn::Module& module = *holder;
+  // Checks everything first, so that an error leaves the module unchanged.
   std::vector<DistributedParameter> given = planned_layouts(module, mesh, layouts);
   const std::vector<Item> items = all_tensors(module);
   for (std::size_t i = 0; i < items.size(); ++i) {

@@ -159,6 +159,7 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
       takers_[parameter.unsafeGetTensorImpl()] = &optimizer;
       const at::Tensor gradient = std::exchange(parameter.mutable_grad(), {});
       if (stepped.numel() == 0) continue;
+      // A gradient with other strides cannot be cut by an offset, and is dropped.
       const bool is_like = gradient.defined() && gradient.layout() == at::kStrided &&
                            gradient.strides() == parameter.strides();
       if (is_like) {
@@ -228,6 +229,7 @@ void OptimizerSlices::join(optim::Optimizer& optimizer) const {
       std::vector<at::Tensor> values;
       for (const auto& state : states) values.push_back(*fields_of(*state).tensors[field]);
       *fields[field] = at::cat(values);
+      // Freed at once, so that only one field exists twice at a time.
       for (const auto& state : states) fields_of(*state).tensors[field]->reset();
     }
     optimizer.state()[sliced.part.unsafeGetTensorImpl()] = std::move(whole);
@@ -263,6 +265,7 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
     whole[i] = make_state(optimizer);
     if (std::int64_t* step = fields_of(*whole[i]).step) *step = known_data[2 * i] - 1;
   }
+  // One all-gather for each bucket and each tensor of the state.
   for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
     for (std::size_t field = 0; field < kMostStateTensors; ++field) {
       std::vector<std::size_t> having;

@@ -227,6 +227,7 @@ void Shards::load(Bucket& bucket) {
     at::Tensor parameter = parameters_[place.tensor].tensor;
     const at::Tensor part =
         slice_of(bucket.memory, place.offset, parameter.sizes(), parameter.strides());
+    // Deferred parameters have no memory any more: load_deferred() has copied their parts.
     const bool has_values = parameter.numel() == 0 || parameter.storage().nbytes() > 0;
     if (!bucket.is_level_3()) part.copy_(parameter);
     if (has_values) copy_part(bucket, place, parameter);
@@ -391,6 +392,7 @@ void Shards::on_access(std::span<const TensorAccess> all) {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   start_gathers_if_stepped();
+  // Collected first, because the operator needs all its buckets at the same time.
   c10::SmallVector<std::size_t, 8> needed;
   for (const TensorAccess& access : all) {
     Bucket& bucket = buckets_[bucket_of_.at(access.storage)];
@@ -419,6 +421,7 @@ void Shards::gather_parameters(bool also_cut) {
 
 // Starts the gathers of all buckets in reverse order: forward needs the last buckets first.
 void Shards::start_gathers_if_stepped() {
+  // No step is expected, or the expected one has not happened yet.
   if (is_fetched_ || (sees_step_ && !steps_.have_been)) return;
   is_fetched_ = true;
   steps_.have_been = false;

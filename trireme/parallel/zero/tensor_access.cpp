@@ -56,6 +56,8 @@ void find(const at::Tensor& tensor, Use use, AllFound& all) {
   }
 }
 
+// Calls each observer once with all its accesses, because it may have to make several tensors
+// available at the same time.
 void tell(AllFound& all) {
   while (!all.empty()) {
     AccessObserver* const observer = all.front().observer;
@@ -71,6 +73,7 @@ void tell(AllFound& all) {
 }
 
 void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  // Operators that the observer or a composite operator calls are not reported again.
   const c10::impl::ExcludeDispatchKeyGuard below(kAccessKey);
   if (num_expecting.load(std::memory_order_acquire) > 0) {
     const auto& arguments = op.schema().arguments();
@@ -93,6 +96,7 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
   op.callBoxed(stack);
 }
 
+// The key set of a tensor is a protected member, which only a derived class may name.
 class KeySet : public c10::TensorImpl {
  public:
   static void set(c10::TensorImpl* tensor, c10::DispatchKeySet keys) {
