@@ -53,11 +53,13 @@ class GradientBuckets {
   /// Sums buckets of ZeRO level 0 by `hook`, or by all-reduce if it is null.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
 
+  /// Returns the number of buckets.
   std::size_t size() const noexcept { return buckets_.size(); }
   /// Returns the indices of the parameters in a bucket.
   const std::vector<std::size_t>& members(std::size_t bucket) const {
     return buckets_[bucket].members;
   }
+  /// Returns the ZeRO level of the parameters in a bucket.
   int zero_level(std::size_t bucket) const { return buckets_[bucket].zero_level; }
   /// Returns true if other buckets use the same memory. Gradients must then be stored only between
   /// acquire() and launch().
@@ -67,7 +69,7 @@ class GradientBuckets {
   /// Returns the extra elements behind the last bucket.
   const at::Tensor& tail() const { return tail_; }
 
-  /// Waits until shared memory is free for this bucket.
+  /// Waits until the memory that this bucket shares with other buckets is free.
   void acquire(std::size_t bucket);
   /// Starts the sum of a bucket over ranks. Does not block.
   void launch(std::size_t bucket);

@@ -57,14 +57,16 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
   ~Reducer();
 
-  // These are documented in Parallelized.
+  /// See the functions of these names in Parallelized.
   void add_to_step(const at::Tensor& number) { number_ = number.detach(); }
   double sum_of_step() const { return sum_of_step_; }
   double seconds_of_exchange() const { return exchanges_.last_step; }
+
   /// Gives up a step that an exception interrupted.
   /// @param others_take_part true if other ranks ran forward or the exchange of the step and have
   ///     gone on without this rank. Later steps then throw UsageError.
   void abandon_step(bool others_take_part);
+  /// Sums buckets by `hook`, or by all-reduce if it is null. Must be called between steps.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   /// Sets the mesh of the parameters, along which the check mode compares them too.
   void compare_on(const DeviceMesh& mesh) { mesh_ = mesh; }

@@ -73,6 +73,7 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   /// `random` and `state`. Throws UsageError if the constructor put `generator` in a state that it
   /// read after a deferred draw. Such a state has no meaning, since nothing was drawn yet.
   at::Generator draw_from(const at::Generator& generator, Record& record);
+  /// Appends a record.
   void add(Record record) { records_.push_back(std::move(record)); }
   /// Ends the recording. The next construction on this thread that draws from the same generator
   /// continues where this one ends.
@@ -81,6 +82,7 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   /// had before the first draw.
   void abandon();
 
+  /// Returns the number of blocks; they are numbered from 0.
   std::size_t num_blocks() const { return blocks_.size(); }
   /// Returns true if the values of the blocks in `wanted` depend on random numbers.
   bool is_random(const std::vector<bool>& wanted) const;
@@ -90,6 +92,7 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   void run(const std::vector<bool>& wanted, bool draw_all, const OnValues& on_values);
   /// Gives memory to the stand-ins of a block until end_loans().
   void lend(std::size_t block, c10::DataPtr memory);
+  /// Takes the memory of all stand-ins back.
   void end_loans();
   /// Moves each generator on to the state after all draws. A generator that was used or seeded
   /// since, or whose states were replaced, is left alone. Call it after run() with `draw_all`.
@@ -98,6 +101,7 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   /// Returns copies of all states in which streams start or are put by the constructor. They are
   /// in a fixed order, which set_states() expects as well.
   std::vector<at::Tensor> states();
+  /// Replaces the states that states() returned.
   void set_states(const std::vector<at::Tensor>& states);
 
  private:

@@ -26,6 +26,7 @@ class DeferredScope {
   ~DeferredScope();
   DeferredScope(const DeferredScope&) = delete;
   DeferredScope& operator=(const DeferredScope&) = delete;
+  /// Says that the constructor has returned. Without this call the destructor restores generators.
   void finish();
 
  private:

@@ -93,7 +93,8 @@ concept Recomputes =
 /// throws UsageError if:
 /// - the second run throws an exception,
 /// - it computes tensors of other shapes, dtypes or devices than the first run, or
-/// - an input, parameter or other captured tensor was written to since the first run.
+/// - an input, parameter or other captured tensor was written to since the first run. Writes of
+///   LibTorch's optimizers are not detected, because autograd does not count them.
 ///
 /// @param function takes a vector of tensors and returns one; must be copyable.
 template <typename Function>

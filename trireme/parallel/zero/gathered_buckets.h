@@ -46,6 +46,7 @@ class GatheredBuckets {
   /// @return the bucket's number; the first bucket has number 0.
   std::size_t add(const at::Tensor& memory, const at::Tensor& own, std::string names);
 
+  /// Returns true if there are no buckets.
   bool empty() const noexcept { return buckets_.empty(); }
 
   /// Gathers buckets and keeps them whole until the next call. `numbers` are in the order in which
