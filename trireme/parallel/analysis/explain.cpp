@@ -33,7 +33,7 @@ std::vector<MeshAxis> axes_without_data(const Plan& plan) {
   std::vector<MeshAxis> axes;
   std::ranges::copy_if(plan.mesh, std::back_inserter(axes),
                        [](const MeshAxis& axis) { return axis.name != kDataAxis; });
-  // Alone on an axis everything is whole.
+  // On an axis of one rank every tensor is whole.
   if (axes.empty()) axes.push_back({"tensor", 1});
   return axes;
 }
@@ -94,7 +94,7 @@ Layout without_partial(Layout layout) {
   return layout;
 }
 
-// What backward begins with; a loss of one number needs nothing.
+// Returns the gradient that backward starts from; undefined for a result of one element.
 at::Tensor gradient_of_result(const at::Tensor& result) {
   if (result.numel() == 1 || !tensor::is_wrapper(result)) return {};
   const Layout layout = without_partial(tensor::distributed_meta(result).layout);
@@ -123,7 +123,8 @@ class DataAxis {
   DataAxis(const Plan& plan, std::vector<ExplainedCommunication>& lines)
       : plan_(plan), lines_(lines), ranks_(data_ranks(plan, 1)) {}
 
-  /// @param gradients what a rank has of them, in the order in which backward makes them.
+  /// Adds the exchanges of gradients.
+  /// @param gradients this rank's parts, in the order in which backward computes them.
   void explain(const std::vector<NamedTensor>& gradients) {
     if (ranks_ == 1 || !plan_.data_parallel || gradients.empty()) return;
     std::vector<std::size_t> order(gradients.size());
@@ -169,6 +170,7 @@ class DataAxis {
     add(Collective::kReduceScatter, is_halved ? bytes / 2 : bytes, cut, what, asked_by);
     add(Collective::kAllReduce, bytes / parts, ranks_ / cut, what, asked_by);
     const std::string parameters = "parameters" + what.substr(std::string_view("gradients").size());
+    // Without a limit of gathered buckets, those of forward stay whole for backward.
     const int times = bucket.kind == 3 && plan_.gathered_buckets > 0 ? 2 : 1;
     for (int i = 0; i < times; ++i) {
       add(Collective::kAllGather, bytes, cut, parameters,
@@ -249,7 +251,7 @@ void add_gradients(Explanation& explanation, const Plan& plan,
         {parameter.name,
          tensor::meta_part(at::empty(gradient.recorded_tensor.sizes, options), layout)});
   }
-  // Backward makes those of the last layers first.
+  // Backward computes the gradients of the last layers first.
   std::ranges::reverse(parts);
   DataAxis(plan, explanation.gradients).explain(parts);
 }

@@ -31,7 +31,8 @@ std::int64_t elements_of(const DryRunTensor& tensor) {
   return elements;
 }
 
-// The largest parameter among the inputs that is cut along the axis; null where there is none.
+// Returns the largest parameter among the inputs that is sharded on the axis; null if there is
+// none.
 const DryRunTensor* named_cut(const DryRunCall& call, int axis) {
   const DryRunTensor* found = nullptr;
   for (const DryRunTensor& input : call.inputs) {
@@ -75,7 +76,7 @@ std::string Reasons::of_pattern(const std::string& name) const {
 
 std::string Reasons::of_parameter(const std::string& name) const { return name + of_pattern(name); }
 
-// What was cut is handed on from operator to operator: where did it begin?
+// Operators pass a sharded layout on. Follows it back to the operator or tensor where it began.
 std::string Reasons::of_cut(const DryRunTensor& cut, int axis) const {
   const DryRunTensor* tensor = &cut;
   while (tensor->name.empty() && tensor->made_by >= 0) {
@@ -95,7 +96,7 @@ std::string Reasons::of_cut(const DryRunTensor& cut, int axis) const {
   return tensor->name.empty() ? tensor->argument : of_parameter(tensor->name);
 }
 
-// The operator that began a sum, and what it was over.
+// Describes the operator that began a partial sum, and the dimension that it summed over.
 std::string Reasons::of_sum(const DryRunTensor& partial, int axis) const {
   const std::string op = to_string(partial.given[axis].op());
   int number = partial.made_by;
@@ -104,6 +105,7 @@ std::string Reasons::of_sum(const DryRunTensor& partial, int axis) const {
     const auto before = std::ranges::find_if(maker.inputs, [&](const DryRunTensor& input) {
       return input.layout[axis].is_partial() && input.made_by >= 0 && input.made_by < number;
     });
+    // This operator only passed the sum on. Go back to the one that made its input.
     if (before != maker.inputs.end()) {
       number = before->made_by;
       continue;
@@ -130,6 +132,7 @@ std::string Reasons::of_layout(const DryRunTensor& tensor, int axis) const {
 std::string Reasons::of_input(const DryRunCall& call, std::size_t input, int axis) const {
   const DryRunTensor& moved = call.inputs[input];
   const std::string name = short_name(call.name);
+  // The first reason that applies is given.
   if (call.is_asked_for) return name + " in the model's code";
   if (call.gathers_view && input == 0) {
     return join_message(name, " is a view that no rank can make of its part as ",

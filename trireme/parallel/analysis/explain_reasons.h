@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a recorded call communicates.
+// Finds the reason why a recorded call communicates.
 #pragma once
 
 #include <trireme/parallel/explain.h>
@@ -9,23 +9,24 @@
 
 namespace trireme::detail {
 
-/// `all-reduce` and so on.
+/// Returns the name of a collective, such as `all-reduce`.
 const char* name_of(Collective collective);
 
-/// `add` for `aten::add.Tensor`; other libraries keep their name.
+/// Returns the short name of an operator, such as `add` for `aten::add.Tensor`. Operators of other
+/// libraries keep their prefix.
 std::string short_name(const std::string& name);
 
-/// Reads calls from the one that communicates back to what made the layouts that it found.
+/// Explains communication by following recorded calls back to those that made the layouts.
 class Reasons {
  public:
-  /// Both must outlive it.
+  /// @param calls all recorded calls; must outlive this object, as must `plan`.
   Reasons(const std::vector<tensor::DryRunCall>& calls, const Plan& plan)
       : calls_(calls), plan_(plan) {}
 
-  /// What a call communicates, in its order.
+  /// Returns the communication of one call, in the order in which it happens.
   std::vector<ExplainedCommunication> of_call(int call) const;
 
-  /// What brings the gradient of a parameter to the parameter's layout.
+  /// Returns the communication that brings a parameter's gradient to the parameter's layout.
   std::vector<ExplainedCommunication> of_gradient(const tensor::DryRunTensor& gradient,
                                                   const Layout& layout) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An explanation as text.
+// Writes an explanation as text, with repeated layers shown once.
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/parallel/analysis/explain_reasons.h>
@@ -87,7 +87,8 @@ std::string line_of(const ExplainedCommunication& line) {
   return text.str();
 }
 
-// Layers differ in numbers within their names: `block1.up.weight` is shown for all of them.
+// Replaces numbers within names, in which layers differ: `block1.up.weight` becomes the same for
+// all.
 std::string without_numbers(const std::string& text) {
   std::string same;
   bool is_in_name = false;
@@ -97,7 +98,7 @@ std::string without_numbers(const std::string& text) {
       if (same.back() != '#') same += '#';
       continue;
     }
-    // Upper case and digits alone are placements.
+    // Placements consist of upper case letters and digits, and are not names.
     is_in_name =
         (c >= 'a' && c <= 'z') || c == '_' || (c == '.' && is_in_name) || (is_digit && is_in_name);
     same += c;
@@ -107,7 +108,7 @@ std::string without_numbers(const std::string& text) {
 
 struct Entry {
   std::vector<std::string> lines;
-  std::size_t kind;  // equal for entries that say the same
+  std::size_t kind;  // equal for entries that differ in numbers only
 };
 
 class Table {
@@ -125,6 +126,7 @@ class Table {
   }
 
   void add(std::vector<std::string> lines) {
+    // Entries that differ only in numbers within names are of one kind, as repeated layers are.
     std::string key;
     for (const std::string& line : lines) key += without_numbers(line) + "\n";
     const std::size_t kind = kinds_.emplace(key, kinds_.size()).first->second;
@@ -159,9 +161,9 @@ class Table {
     return times;
   }
 
-  // The stretch that, shown once, leaves out most.
+  // Returns the period and the number of repetitions that leave out the most lines.
   std::pair<std::size_t, std::size_t> repetition(std::size_t at) const {
-    constexpr std::size_t kWorthIt = 3;  // lines left out
+    constexpr std::size_t kWorthIt = 3;  // minimum of lines to leave out
     std::pair<std::size_t, std::size_t> best = {1, 1};
     std::size_t saved = kWorthIt - 1;
     for (std::size_t period = 1; at + 2 * period <= entries_.size(); ++period) {
@@ -184,7 +186,7 @@ struct Sum {
   double seconds = 0;
 };
 
-// By axis, collective and phase, in the order in which they first come.
+// Sums by axis, collective and phase, in the order of their first occurrence.
 class Sums {
  public:
   void add(const ExplainedCommunication& line, const char* phase) {

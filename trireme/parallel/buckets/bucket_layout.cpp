@@ -9,7 +9,7 @@
 namespace trireme::detail {
 namespace {
 
-// Up to the next multiple of 64 bytes.
+// Rounds the size of a tensor up to a multiple of 64 bytes, in elements.
 std::int64_t aligned_elements(const at::Tensor& tensor) {
   const auto element = static_cast<std::int64_t>(tensor.element_size());
   return (tensor.numel() * element + kAlignment - 1) / kAlignment * kAlignment / element;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors share a bucket, and where in it each lies.
+// Assigns tensors to buckets and gives each its place in the bucket's flat memory.
 #pragma once
 
 #include <trireme/parallel/module/agreement.h>
@@ -10,33 +10,37 @@
 
 namespace trireme::detail {
 
-/// LibTorch's vectorised kernels give other bits at other alignments; its own allocator aligns to
-/// 64 bytes.
+/// The alignment of every tensor in a bucket, in bytes. LibTorch's vectorised kernels round
+/// differently at other alignments, and its own allocator aligns to 64 bytes.
 inline constexpr std::int64_t kAlignment = 64;
 
+/// The tensors of one bucket and their places.
 struct BucketLayout {
+  /// The place of one tensor.
   struct Place {
-    std::size_t tensor;   ///< index into the list that was assigned
-    std::int64_t offset;  ///< in elements; a multiple of 64 bytes
+    std::size_t tensor;   ///< index into the list of tensors that was assigned
+    std::int64_t offset;  ///< of its first element, in elements; a multiple of 64 bytes
   };
   std::vector<Place> places;
-  std::int64_t elements = 0;  ///< of all tensors with what fills them up to 64 bytes each
-  int kind = 0;
+  std::int64_t elements = 0;  ///< length of the bucket, including padding to 64 bytes per tensor
+  int kind = 0;               ///< the caller's kind, such as the ZeRO level
 };
 
-/// Fills buckets with the tensors in that order. A bucket holds one device, dtype and kind and is
-/// full when its tensors have `bytes` bytes, the first `first_bytes`; it takes its place when it is
-/// full, and those left over follow in the order in which they were opened, which is the same on
-/// all ranks whatever their devices are called.
-/// @param order indices of the tensors that are to lie in buckets.
-/// @param kinds of the tensors; empty: all alike.
+/// Fills buckets with the tensors in the given order. A bucket holds tensors of one device, dtype
+/// and kind, and is full when its tensors have `bytes` bytes. Buckets are returned in the order in
+/// which they became full. The partly filled ones follow in the order in which they were opened.
+/// That order is the same on all ranks, whatever their devices are called.
+/// @param order indices of the tensors to assign.
+/// @param first_bytes size at which the first bucket is full; a small one starts communication
+///     early.
+/// @param kinds the kind of each tensor; empty if all are of the same kind.
 std::vector<BucketLayout> assign_buckets(const std::vector<NamedTensor>& tensors,
                                          const std::vector<std::size_t>& order,
                                          std::int64_t first_bytes, std::int64_t bytes,
                                          const std::vector<int>& kinds = {});
 
-/// A slice of `memory` that autograd does not take for a view, so that zero_grad(false) may detach
-/// it in place. `offset` and `strides` in elements.
+/// Returns a slice of `memory` that autograd does not treat as a view, so that zero_grad(false) may
+/// detach it in place. `offset` and `strides` are in elements.
 at::Tensor slice_of(const at::Tensor& memory, std::int64_t offset, at::IntArrayRef sizes,
                     at::IntArrayRef strides);
 

@@ -11,11 +11,11 @@
 namespace trireme::detail {
 namespace {
 
-// The same memory without the version counter: a graph that saved the tensor may still run
-// backward.
+// Returns an alias without the version counter. Otherwise writing a buffer would make autograd
+// refuse the backward pass of a graph that saved it.
 at::Tensor alias_of(const at::Tensor& tensor) { return at::Tensor(tensor.variable_data()); }
 
-// Each element once: of what expand() repeats, the first.
+// Returns a view with every element once: dimensions repeated by expand() have size 1.
 at::Tensor distinct_elements(const at::Tensor& tensor) {
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
   for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
@@ -24,7 +24,7 @@ at::Tensor distinct_elements(const at::Tensor& tensor) {
   return alias_of(tensor).as_strided(sizes, tensor.strides());
 }
 
-// A dense tensor in the order of its memory, the same on all ranks.
+// Returns the bytes of a dense tensor in the order of its memory, which is the same on all ranks.
 at::Tensor flat_bytes(const at::Tensor& dense) {
   return dense.as_strided({dense.numel()}, {1}).view(at::kByte);
 }

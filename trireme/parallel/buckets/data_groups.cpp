@@ -24,7 +24,8 @@ std::vector<comm::Group> make_streams(const comm::Group& group, std::int64_t cou
   return streams;
 }
 
-// The one of `count` groups that has this rank; all ranks make all of them.
+// Makes `count` groups of `size` ranks and returns the one that contains this rank. Creating a
+// group is collective, so every rank makes all of them in the same order.
 template <typename RankOf>
 comm::Group one_of(const comm::Group& group, int count, int size, const RankOf& rank_of) {
   comm::Group own;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connections over which a data-parallel module communicates.
+// Creates the process groups over which a data-parallel module communicates.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -9,26 +9,29 @@
 
 namespace trireme::detail {
 
-/// A group of the same ranks with a connection of its own, whose order of operations does not
-/// depend on that of others. Collective.
+/// Returns a group of the same ranks with a connection of its own, so that operations on one are
+/// not ordered with those on the other. Returns `group` itself if it has one rank. Collective.
 comm::Group duplicate(const comm::Group& group);
 
-/// With hybrid sharding over six ranks in threes:
+/// The process groups of a data-parallel module. For example, hybrid sharding of six ranks with
+/// `shard_ranks` = 3 has these groups:
 ///
 ///     all        0 1 2 3 4 5
-///     shard      0 1 2 | 3 4 5      among which things are cut
-///     replicas   0 3 | 1 4 | 2 5    who have the same part
+///     shard      0 1 2 | 3 4 5      parameters and optimizer state are sharded within a group
+///     replicas   0 3 | 1 4 | 2 5    the ranks of a group hold the same shard
 ///
-/// Without it `shard` is `all`, and `replicas` a group of one.
+/// Without hybrid sharding `shard` is `all`, and `replicas` is a group of one.
 struct DataGroups {
-  comm::Group all;
-  comm::Group shard;
-  comm::Group replicas = comm::Group::self();
-  std::vector<comm::Group> streams;        ///< of all, for buckets that travel at once
-  std::vector<comm::Group> shard_streams;  ///< of shard
+  comm::Group all;    ///< all ranks along the data axis
+  comm::Group shard;  ///< the ranks among which parameters or optimizer state are sharded
+  comm::Group replicas = comm::Group::self();  ///< the ranks that hold the same shard
+  /// Duplicates of `all`, so that buckets can be sent concurrently.
+  std::vector<comm::Group> streams;
+  std::vector<comm::Group> shard_streams;  ///< duplicates of `shard`
 };
 
-/// Collective. Throws UsageError where ranks ask for different numbers of streams.
+/// Creates the groups of `plan` over the ranks of `group`. Collective. Throws the same UsageError
+/// on every rank if they ask for different numbers of streams.
 DataGroups connect_data_groups(const Plan& plan, const comm::Group& group);
 
 }  // namespace trireme::detail

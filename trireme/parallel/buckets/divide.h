@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division of gradients by a number of ranks or samples, the same on every device.
+// Divides gradients by a number of ranks or samples, with the same result on every device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace trireme::detail {
 
-/// `value` as one number, [], for divide, for tensors of those options. A tensor divides truly; by
-/// a number, CUDA multiplies with the reciprocal. In fp32 where those are in half precision, which
-/// has not every whole number above 256.
+/// Returns `value` as a tensor of shape [] for divide(), on the device of `options`. A tensor is
+/// used because CUDA multiplies by the reciprocal when the divisor is a number. The dtype is that
+/// of `options`, or fp32 for half precision, which cannot represent every integer above 256.
 at::Tensor divisor_for(const at::TensorOptions& options, double value);
 
-/// target = source / divisor, rounded once; both may be the same. A copy where the divisor is
-/// undefined. Allocates nothing on the CPU.
+/// Computes target = source / divisor, rounded once. `target` and `source` may be the same tensor.
+/// Copies `source` if `divisor` is undefined. Allocates nothing on the CPU.
 void divide(at::Tensor target, const at::Tensor& source, const at::Tensor& divisor);
 
 }  // namespace trireme::detail

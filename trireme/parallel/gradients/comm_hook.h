@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How gradients travel: the seam between data parallel, which fills buckets, and what sums them
-// over ranks.
+// The interface for custom exchanges of gradients. Data parallel fills buckets of gradients, and a
+// hook sums them over ranks.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -13,18 +13,19 @@
 
 namespace trireme {
 
-/// The gradients of a bucket on this rank, ready to travel.
+/// The gradients of one bucket on this rank, complete and ready to be exchanged.
 struct GradientBucket {
-  /// [elements], flat, one dtype and device, in registered memory: the gradients with zeros between
-  /// them.
+  /// [elements], flat, of one dtype and device, in registered memory: the gradients, with zeros as
+  /// padding between them.
   at::Tensor memory;
   std::vector<at::Tensor> gradients;  ///< slices of `memory` in the shapes of the parameters
-  std::vector<std::string> names;     ///< of the parameters
+  std::vector<std::string> names;     ///< names of the parameters, in the same order
 };
 
-/// How gradients are summed over ranks, where all_reduce of the bucket as it is is not wanted. One
-/// object serves one module on one rank: what it keeps between steps belongs to parameters by name,
-/// for the buckets are filled anew after the first step. It outlives what `start` returned.
+/// Sums gradients over ranks in place of the plain all-reduce of each bucket. One object serves one
+/// module on one rank. State that it keeps between steps must be stored by parameter name, because
+/// parameters are assigned to other buckets after the first step. The hook must outlive the
+/// functions that start() returned.
 ///
 ///     class Doubling final : public CommHook {  // the sum, folded in double
 ///      public:
@@ -39,10 +40,12 @@ class CommHook {
   virtual ~CommHook() = default;
 
   /// Starts the exchange of a bucket. Called on every rank for the same buckets in the same order,
-  /// on one of autograd's threads, while backward goes on. Returns what, when called, blocks until
-  /// `bucket.memory` holds the SUM over ranks, the same bits on all ranks; these are called in the
-  /// order of the starts, after the last start of the step or earlier where memory is needed again.
-  /// `bucket` stays alive until then; nobody else reads or writes its memory.
+  /// on one of autograd's threads, while backward goes on.
+  ///
+  /// Returns a function that blocks until `bucket.memory` holds the SUM over ranks, with the same
+  /// bits on all ranks. These functions are called in the order of the starts, usually after the
+  /// last start of the step, or earlier if the memory is needed again. `bucket` stays alive until
+  /// then, and nobody else reads or writes its memory.
   virtual std::function<void()> start(GradientBucket& bucket, const comm::Group& group) = 0;
 };
 

@@ -15,7 +15,8 @@
 namespace trireme::detail {
 namespace {
 
-// As HalfPrecisionCommHook does it: fp32 alone is rounded.
+// Returns the type in which gradients of type `own` are sent. As in HalfPrecisionCommHook, only
+// fp32 is rounded.
 at::ScalarType type_of(GradientCompression wire, at::ScalarType own) {
   if (own != at::kFloat) return own;
   switch (wire) {
@@ -28,8 +29,8 @@ at::ScalarType type_of(GradientCompression wire, at::ScalarType own) {
   }
 }
 
-// Adds what every rank sent of this rank's slice, [ranks, slice], in rank order and in fp32, and
-// rounds once.
+// Adds this rank's slice as received from every rank, [ranks, slice], in rank order. The sum is
+// computed in fp32 and rounded once.
 at::Tensor fold(const at::Tensor& all) {
   at::Tensor sum = all[0].to(at::kFloat);
   for (std::int64_t rank = 1; rank < all.size(0); ++rank) sum.add_(all[rank]);
@@ -88,7 +89,7 @@ std::int64_t GradientBuckets::bytes_of(std::size_t bucket) const {
   return shards_->elements(buckets_[bucket].shard) * size;
 }
 
-// Memory of its own; this rank's slice of the sum replaces its summand.
+// Allocates a bucket's own memory. This rank's slice of the sum overwrites its own summand.
 void GradientBuckets::allocate(std::size_t number, std::int64_t elements, std::int64_t tail) {
   Bucket& bucket = buckets_[number];
   if (bucket.zero_level > 0) elements = shards_->elements(bucket.shard);
@@ -99,14 +100,14 @@ void GradientBuckets::allocate(std::size_t number, std::int64_t elements, std::i
   }
   if (bucket.zero_level == 0) return;
   const std::int64_t slice = shards_->slice_elements(bucket.shard);
-  // Other engines than shared memory refuse input and output that overlap.
+  // Only engines with shared memory allow input and output to overlap.
   bucket.own = data_groups_.shard.shared_memory() != nullptr
                    ? bucket.memory.narrow(0, data_groups_.shard.rank() * slice, slice)
                    : at::zeros({slice}, options_of(number));
 }
 
-// Memory that buckets of a device use in turn: while it is filled, what was in it before has
-// travelled, and two of each stream are under way.
+// Allocates memory that the buckets of a device use in turn. A bucket takes the memory that was
+// used longest ago, so that up to two exchanges of each stream are under way while it is filled.
 void GradientBuckets::lend(const std::vector<std::size_t>& borrowers) {
   const std::size_t period = 2 * data_groups_.shard_streams.size();
   for (std::size_t first = 0; first < std::min(period, borrowers.size()); ++first) {
@@ -161,16 +162,17 @@ void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
     const bool is_ordered = data_groups_.shard.summation_order() == comm::SummationOrder::kRank;
     bucket.received = at::empty({is_ordered ? 1 : data_groups_.shard.size(), bucket.own.numel()},
                                 options.dtype(sent));
-    // fp16 travels divided by the power of two that is not below the number of ranks.
+    // fp16 is divided by a power of two, not below the number of ranks, so that sums do not
+    // overflow.
     if (sent == at::kHalf) {
       bucket.scale = std::bit_ceil(static_cast<unsigned>(data_groups_.shard.size()));
     }
   }
 }
 
-// Shared memory divides while it folds, which saves a pass over all gradients: a bucket whose
-// divisor is the number of ranks, and that carries no counts. The bits are those of the sum divided
-// later.
+// Returns true if the engine divides while it sums, which saves a pass over all gradients. Shared
+// memory can do so if the divisor is the number of ranks and the bucket carries no counts. The bits
+// are those of a sum that is divided afterwards.
 bool GradientBuckets::is_averaged(const Bucket& bucket) const {
   if (plan_.gradient_reduction != GradientReduction::kMean || plan_.divide_by_active_ranks ||
       plan_.micro_batches != 1 || plan_.gradient_predivide != 1) {
@@ -185,7 +187,8 @@ bool GradientBuckets::is_averaged(const Bucket& bucket) const {
          !carries_counts && !bucket.sent.defined() && (type == at::kFloat || type == at::kDouble);
 }
 
-// Samples one bucket that is summed unchanged: this rank's summands of the elements it gets back.
+// Samples one bucket that is summed without rounding: this rank's summands of the elements whose
+// sum it gets back.
 void GradientBuckets::take_sample(std::size_t number) {
   const Bucket& bucket = buckets_[number];
   const bool is_summed_as_it_is = !bucket.sent.defined() && (bucket.zero_level > 0 || !hook_);
@@ -228,7 +231,7 @@ void GradientBuckets::launch(std::size_t number) {
   bucket.is_under_way = true;
 }
 
-// Waits for the sum over the ranks among which the bucket is cut, and starts that over replicas.
+// Waits for the sum over the ranks of a shard group, and starts the sum over replicas.
 void GradientBuckets::complete(Bucket& bucket) {
   if (!std::exchange(bucket.is_under_way, false)) return;
   bucket.work.wait();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory in which gradients travel, and how each bucket of them does:
+// The memory in which gradients are exchanged, and the operation that sums each bucket:
 //
-//     ZeRO level 0       all-reduce, or the hook that was registered; .grad = slices of the sum
-//     ZeRO levels 1..3   reduce-scatter: each rank has the sum of its slice; over replicas that is
-//                        all-reduced
+//     ZeRO level 0       all-reduce, or the registered hook; .grad = slices of the sum
+//     ZeRO levels 1..3   reduce-scatter: each rank gets the sum of its slice, which is then
+//                        all-reduced over replicas
 //
-// In ZeRO levels 2 and 3 buckets take turns in little memory.
+// In ZeRO levels 2 and 3 buckets take turns in a small amount of memory.
 #pragma once
 
 #include <trireme/comm/collectives.h>
@@ -28,51 +28,61 @@
 
 namespace trireme::detail {
 
-/// Thread-safety: none. Buckets must be launched and completed in the order of their numbers.
+/// The buckets of a module. Not thread-safe. They must be launched and completed in the order of
+/// their numbers.
 class GradientBuckets {
  public:
-  /// @param shards of the buckets of ZeRO levels above 0, in their order; may be null.
+  /// @param parameters this rank's part of every parameter.
+  /// @param plan gives reduction, compression and ZeRO levels.
+  /// @param data_groups the ranks to sum over.
+  /// @param shards the slices of buckets of ZeRO levels above 0, in the same order; may be null.
   GradientBuckets(const std::vector<NamedTensor>& parameters, const Plan& plan,
                   const DataGroups& data_groups, Shards* shards);
 
-  /// Makes the memory anew. Collective.
-  /// @param tail elements that travel with the last bucket, behind its gradients; 0 or what
-  /// can_carry_tail allows.
+  /// Allocates the memory anew. Collective.
+  /// @param layouts the parameters of each bucket and their places.
+  /// @param tail the number of extra elements that the last bucket carries behind its gradients. 0
+  ///     unless can_carry_tail() returns true.
   void fill(const std::vector<BucketLayout>& layouts, std::int64_t tail);
 
-  /// Whether numbers in fp32 may travel with the last bucket.
+  /// Returns true if the last bucket can carry fp32 numbers of the caller: its elements have at
+  /// least 32 bits and are summed without compression or division.
   static bool can_carry_tail(const std::vector<NamedTensor>& parameters,
                              const std::vector<BucketLayout>& layouts, const Plan& plan);
 
-  /// Sums buckets of ZeRO level 0 by that; null: by all-reduce.
+  /// Sums buckets of ZeRO level 0 by `hook`, or by all-reduce if it is null.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
 
+  /// Returns the number of buckets.
   std::size_t size() const noexcept { return buckets_.size(); }
-  /// The parameters in a bucket.
+  /// Returns the indices of the parameters in a bucket.
   const std::vector<std::size_t>& members(std::size_t bucket) const {
     return buckets_[bucket].members;
   }
+  /// Returns the ZeRO level of the parameters in a bucket.
   int zero_level(std::size_t bucket) const { return buckets_[bucket].zero_level; }
-  /// Whether the memory is another bucket's too, so that gradients are stored when it is launched.
+  /// Returns true if other buckets use the same memory. Gradients must then be stored only between
+  /// acquire() and launch().
   bool is_lent(std::size_t bucket) const { return buckets_[bucket].is_lent; }
-  /// Where the gradient of a parameter lies, in its shape.
+  /// Returns the place of a parameter's gradient in its bucket, in the parameter's shape.
   const at::Tensor& place_of(std::size_t parameter) const { return places_[parameter]; }
+  /// Returns the extra elements behind the last bucket.
   const at::Tensor& tail() const { return tail_; }
 
-  /// Waits until lent memory is free.
+  /// Waits until the memory that this bucket shares with other buckets is free.
   void acquire(std::size_t bucket);
-  /// Starts the sum over ranks.
+  /// Starts the sum of a bucket over ranks. Does not block.
   void launch(std::size_t bucket);
-  /// Waits for the sum.
+  /// Waits for the sum of a bucket.
   void wait(std::size_t bucket) { complete(buckets_[bucket]); }
-  /// Waits for all sums, and divides them.
+  /// Waits for all sums and divides them by `divisor`.
   void finish(double divisor);
-  /// This rank's slice of a sum, for ZeRO levels above 0.
+  /// Returns this rank's slice of the sum, for ZeRO levels above 0.
   const at::Tensor& own(std::size_t bucket) const { return buckets_[bucket].own; }
-  /// Which of the shards' buckets it is, for ZeRO levels above 0.
+  /// Returns the number of the bucket among those of Shards, for ZeRO levels above 0.
   std::size_t shard(std::size_t bucket) const { return buckets_[bucket].shard; }
 
-  /// Forgets sums that were started.
+  /// Forgets sums that were started, after an interrupted step.
   void abandon();
 
  private:
@@ -80,15 +90,15 @@ class GradientBuckets {
     int zero_level = 0;
     std::size_t shard = 0;
     std::vector<std::size_t> members;
-    at::Tensor memory;     // [elements], and behind them the tail where it has that
+    at::Tensor memory;     // [elements], followed by the tail in the last bucket
     at::Tensor gradients;  // [elements]
-    at::Tensor own;        // [elements / ranks]
-    at::Tensor sent;       // [elements] and
-    at::Tensor received;   // [1 or ranks, elements / ranks] in half precision, where that travels
-    double scale = 1;      // by which it is divided meanwhile
-    at::Tensor divisor;    // one number
+    at::Tensor own;        // [elements / ranks], this rank's slice of the sum
+    at::Tensor sent;       // [elements], rounded to half precision if the plan compresses
+    at::Tensor received;   // [1 or ranks, elements / ranks], in the same type
+    double scale = 1;      // the gradients are divided by it while they are exchanged
+    at::Tensor divisor;    // [], reused in each step
     bool is_lent = false;
-    std::optional<std::size_t> before;  // the bucket that had the same memory last
+    std::optional<std::size_t> before;  // the bucket that used the same memory before
     std::string label;
     GradientBucket exchanged;
     std::function<void()> finish_exchange;
@@ -117,11 +127,11 @@ class GradientBuckets {
   Shards* shards_;
   std::shared_ptr<CommHook> hook_;
   std::vector<Bucket> buckets_;
-  std::vector<at::Tensor> places_;  // by parameter
+  std::vector<at::Tensor> places_;  // place of each parameter's gradient
   std::vector<at::Tensor> lent_;
   at::Tensor tail_;
   SameRowsCheck same_rows_;
-  std::optional<std::size_t> sampled_;  // the bucket of the sample
+  std::optional<std::size_t> sampled_;  // the bucket that same_rows_ took its sample from
 };
 
 }  // namespace trireme::detail

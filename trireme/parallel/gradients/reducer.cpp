@@ -28,7 +28,7 @@ namespace autograd = torch::autograd;
 
 namespace {
 
-// Adds the time that it lives.
+// Adds the time between its construction and its destruction to `seconds`.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
@@ -52,7 +52,7 @@ class Reducer::Hook final : public autograd::PostAccumulateGradHook {
   void operator()(const autograd::Variable&) override { reducer_->on_gradient(slot_); }
 
  private:
-  Reducer* reducer_;  // outlives the hook: its destructor takes all hooks out
+  Reducer* reducer_;  // outlives the hook: its destructor removes all hooks
   std::size_t slot_;
 };
 
@@ -77,7 +77,7 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   std::vector<BucketLayout> cut;
   std::ranges::copy_if(layouts, std::back_inserter(cut),
                        [](const BucketLayout& layout) { return layout.kind > 0; });
-  // What each rank owns follows the buckets.
+  // Slices are assigned by bucket, so sharded parameters keep their first buckets.
   knows_order_ = !cut.empty();
   if (!cut.empty()) shards_.emplace(parameters, cut, plan_, data_groups_.shard);
   buckets_.emplace(memories_, plan_, data_groups_, shards());
@@ -132,7 +132,7 @@ void Reducer::install_hooks() {
     const at::Tensor& parameter = slots_[index].parameter.tensor;
     autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, index));
     if (zero_levels_[index] == 0) continue;
-    // Before autograd accumulates into what stands for a gradient that is cut.
+    // Removes the placeholder of a sharded gradient before autograd would accumulate into it.
     slots_[index].early_hook = parameter.register_hook(
         [this, index](const at::Tensor& /*gradient*/) { shards_->clear_gradient(index); });
   }
@@ -226,7 +226,7 @@ void Reducer::begin_pass() {
   autograd::Engine::get_default_engine().queue_callback([this] { end_pass(); });
 }
 
-// Starts what goes with the gradients of a step.
+// Starts the exchanges that accompany the gradients: buffers, and the tail's own values.
 void Reducer::begin_step(bool is_active) {
   const auto parameters = static_cast<std::int64_t>(slots_.size());
   if (shards_) shards_->clear_gradients();
@@ -265,7 +265,7 @@ void Reducer::check_values() const {
     if (zero_levels_[index] == 0) parameters.push_back(slots_[index].parameter);
   }
   const std::string what = join_message("parameters before step ", num_steps_);
-  // Each comparison is made by some of the ranks; all ranks learn its result.
+  // Only some ranks make each comparison, so succeed_together() tells its result to all of them.
   succeed_together(
       mesh_.defined() ? mesh_.group() : comm::Group::self(), "compare parameters", [&] {
         check_equal_memories(parameters, data_groups_.all, what);
@@ -279,7 +279,7 @@ void Reducer::check_values() const {
                    [&] { check_equal_on_mesh(parameters, mesh_, what); });
 }
 
-// What no optimizer steps would silently stay as it is.
+// Throws if a sharded parameter has no optimizer: it would silently never change.
 void Reducer::check_optimizers() {
   if (const at::Tensor* untaken = shards_->optimizers().find_untaken()) {
     const auto found = std::ranges::find_if(
@@ -302,7 +302,7 @@ void Reducer::end_pass() {
                      "for recomputation call trireme::recompute, which needs no second pass");
   }
   if (is_held_back_ || ++pass_ < plan_.micro_batches) return;
-  is_broken_ = true;  // should an exception come out of what follows
+  is_broken_ = true;  // stays true if finish_step() throws
   {
     const Stopwatch stopwatch(exchanges_.this_step);
     finish_step();
@@ -340,7 +340,7 @@ void Reducer::finish_without_backward() {
   if (!has_begun) {
     begin_step(/*is_active=*/true);
   } else if (number_.defined()) {
-    // The one that was given before backward, unless it has gone.
+    // Send the caller's number, unless the tail was sent with the last bucket already.
     const bool has_gone = !tail_is_apart_ && next_bucket_ == buckets_->size();
     const at::Tensor number =
         tail_.narrow(0, static_cast<std::int64_t>(slots_.size()) + kNumber, 1);
@@ -353,7 +353,7 @@ void Reducer::finish_without_backward() {
   is_broken_ = false;
 }
 
-// What earlier passes and a part of the last one have brought.
+// Forgets the gradients of this step that were not sent yet.
 void Reducer::forget_unsent() {
   for (Slot& slot : slots_) {
     const bool is_sent = !slot.parameter.has_sparse_gradient && slot.bucket < next_bucket_;
@@ -383,7 +383,7 @@ void Reducer::abandon_step(bool others_take_part) {
   arrivals_.clear();
   buckets_->abandon();
   for (Slot& slot : slots_) {
-    // What passes of the step have accumulated; the optimizer does not zero it.
+    // The step's passes accumulated here, and the optimizer, which steps slices, will not zero it.
     if (zero_levels_[static_cast<std::size_t>(&slot - slots_.data())] > 0) {
       slot.parameter.tensor.mutable_grad().reset();
     }
@@ -394,11 +394,11 @@ void Reducer::abandon_step(bool others_take_part) {
   }
 }
 
-// Its gradient goes into the bucket: at once where the bucket's memory is its own, else when the
-// whole bucket is launched.
+// Marks a gradient as final. It is copied into its bucket now if the bucket has memory of its own,
+// and otherwise when the bucket is launched.
 void Reducer::make_ready(Slot& slot) {
   slot.is_ready = true;
-  // One that was given in an earlier pass may have been thrown away since.
+  // The gradient of an earlier pass may have been set to undefined since.
   slot.is_used = slot.is_used && slot.parameter.tensor.grad().defined();
   if (!slot.is_used) tail_[&slot - slots_.data()].zero_();
   const bool is_sparse = slot.parameter.has_sparse_gradient;
@@ -418,23 +418,23 @@ void Reducer::make_ready(Slot& slot) {
   --num_pending_[slot.bucket];
 }
 
-// The place of a gradient in its bucket as the gradient.
+// Returns the place of a gradient in its bucket, with the layout of the parameter.
 at::Tensor Reducer::gradient_at(std::size_t slot) const {
   return as_like(slots_[slot].parameter.tensor, buckets_->place_of(slot));
 }
 
-// Copies what autograd accumulated into the bucket, unless it accumulated there already.
+// Copies the gradient that autograd accumulated into the bucket, unless it already lies there.
 void Reducer::store_gradient(Slot& slot) {
   const auto index = static_cast<std::size_t>(&slot - slots_.data());
   const at::Tensor& place = buckets_->place_of(index);
   at::Tensor& gradient = slot.parameter.tensor.mutable_grad();
   const bool is_in_place = gradient.defined() && memory_of(gradient).is_alias_of(place);
   if (!slot.is_used) {
-    if (is_in_place) gradient = gradient.clone();  // stays as it was, while its place is exchanged
+    if (is_in_place) gradient = gradient.clone();  // keeps its value while its place is exchanged
     place.zero_();
   } else if (!is_in_place) {
     place.copy_(memory_of(gradient));
-    // Autograd's memory is free again. Where it is cut, the optimizer finds its slice elsewhere.
+    // Free autograd's memory. For sharded parameters, the optimizer's gradient lies elsewhere.
     gradient = buckets_->zero_level(slot.bucket) > 0 ? at::Tensor() : gradient_at(index);
   }
 }
@@ -455,8 +455,8 @@ void Reducer::launch(std::size_t bucket) {
 
 void Reducer::finish_step() {
   if (shards_) shards_->end_step();
-  // What this rank did not use still takes part, so that all ranks exchange the same buckets in the
-  // same order.
+  // Parameters that this rank did not use are exchanged as zeros: all ranks must exchange the same
+  // buckets in the same order.
   for (Slot& slot : slots_) {
     if (!slot.is_ready) make_ready(slot);
   }
@@ -484,8 +484,8 @@ void Reducer::finish_step() {
   if (!knows_order_) learn_order();
 }
 
-// In a bucket that was whole anyway different operators do not show before, and in a larger module
-// the same code would fail.
+// Throws if ranks used different parameters of ZeRO level 3. If their bucket was whole anyway, no
+// earlier check notices; in a larger module the same code would fail there.
 void Reducer::check_same_use() const {
   const double* num_ranks_using = counts_.const_data_ptr<double>();
   const double ranks = data_groups_.all.size();
@@ -528,7 +528,7 @@ void Reducer::sum_sparse_gradients(double divisor) {
   }
 }
 
-// Whether there is anything in the sum of a gradient, on any rank that has a part of it.
+// Returns true if the sum of a gradient has an element other than zero on any rank of its mesh.
 bool Reducer::has_come(std::size_t slot) const {
   const at::Tensor any = at::any(buckets_->place_of(slot)).to(at::kCPU, at::kByte);
   const at::Tensor& parameter = slots_[slot].parameter.tensor;
@@ -538,7 +538,7 @@ bool Reducer::has_come(std::size_t slot) const {
   return any.item<std::uint8_t>() != 0;
 }
 
-// Gives the sums to the parameters or to the optimizers' slices.
+// Sets the gradients of parameters, or those of the slices that optimizers step.
 void Reducer::hand_out() {
   const double* num_ranks_using = counts_.const_data_ptr<double>();
   const auto is_used = [&](std::size_t index) { return num_ranks_using[index] > 0; };
@@ -548,7 +548,7 @@ void Reducer::hand_out() {
       continue;
     }
     for (const std::size_t slot : buckets_->members(bucket)) {
-      // What a hook kept of earlier steps may have come for a parameter that none used now.
+      // A hook may send what it kept of earlier steps, for a parameter that no rank used now.
       if (is_used(slot) || (has_exchange_ && has_come(slot))) {
         slots_[slot].parameter.tensor.mutable_grad() = gradient_at(slot);
       }
@@ -557,8 +557,8 @@ void Reducer::hand_out() {
   if (shards_) shards_->expect_step(is_used);
 }
 
-// Fills the buckets in the order in which rank 0 found the gradients ready; those that it did not
-// use come last.
+// Fills the buckets anew in the order in which rank 0's gradients became ready. Parameters that it
+// did not use come last.
 void Reducer::learn_order() {
   knows_order_ = true;
   std::vector<bool> has_come(slots_.size(), false);

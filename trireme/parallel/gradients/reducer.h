@@ -6,14 +6,14 @@
 //   engine:                         all-reduce 0 │ …      | wait for the rest, divide once, .grad =
 //   bucket slices
 //
-// Buckets are filled in reverse order of registration, which is about the order in which backward
-// finds the gradients, and are launched in that order on every rank, whatever order each rank finds
-// them ready in. After the first step they are filled anew in the order in which rank 0 found them
-// ready. Beside the gradients travel, in every step, how many ranks used each parameter, and one
-// number of the caller's. Follows Li et al., "PyTorch Distributed" (VLDB 2020), section 3; the tree
-// of sums is docs/design/numerics.md.
+// Buckets are filled in reverse order of registration, which is roughly the order in which backward
+// computes gradients. Every rank launches them in the same order, whatever the order in which its
+// gradients become ready. After the first step, buckets are filled anew in the order in which rank
+// 0's gradients became ready. A small tail is exchanged with the gradients: the number of ranks
+// that used each parameter, and one number of the caller's. Follows Li et al., "PyTorch
+// Distributed" (VLDB 2020), section 3. docs/design/numerics.md describes the order of summation.
 //
-// gradient_buckets.h is how a bucket travels, this file when.
+// gradient_buckets.h defines how a bucket is exchanged, this file when.
 #pragma once
 
 #include <trireme/mesh/device_mesh.h>
@@ -35,16 +35,21 @@
 
 namespace trireme::detail {
 
-/// Who says that a gradient is complete: hooks that autograd calls, or whoever runs backward.
+/// How the reducer learns that a gradient is complete: by hooks that autograd calls, or by calls of
+/// add_complete() from the code that runs backward.
 enum class GradientsCome : std::uint8_t { kByHooks, kByHand };
 
-/// Hooks on the given parameters, as long as it lives. Called by autograd's threads; safe to be.
+/// Exchanges the gradients of parameters, by hooks that it installs on them while it lives.
+/// Autograd may call the hooks on several threads. The other methods are for one thread at a time.
 class Reducer {
  public:
-  /// @param parameters that require gradients, in the same order on all ranks; of distributed ones
-  /// this rank's part is what is exchanged, in the parameter's layout.
-  /// @param buffers that follow rank 0 in every step; plain.
+  /// @param parameters that require gradients, in the same order on all ranks. Of distributed
+  ///     parameters, this rank's part of the gradient is exchanged, in the parameter's layout.
+  /// @param buffers plain tensors that are copied from rank 0 in every step.
+  /// @param plan gives reduction, compression, buckets and ZeRO levels.
+  /// @param group the ranks along `data`.
   /// @param check_module called at the beginning of each step's backward; may throw.
+  /// @param come says how complete gradients are announced.
   Reducer(const std::vector<NamedTensor>& parameters, const std::vector<at::Tensor>& buffers,
           const Plan& plan, const comm::Group& group, std::function<void()> check_module,
           GradientsCome come = GradientsCome::kByHooks);
@@ -52,38 +57,44 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
   ~Reducer();
 
-  /// See Parallelized.
+  /// See the functions of these names in Parallelized.
   void add_to_step(const at::Tensor& number) { number_ = number.detach(); }
   double sum_of_step() const { return sum_of_step_; }
   double seconds_of_exchange() const { return exchanges_.last_step; }
-  /// @param others_take_part in forward or in the exchange: they have gone on without this rank.
+
+  /// Gives up a step that an exception interrupted.
+  /// @param others_take_part true if other ranks ran forward or the exchange of the step and have
+  ///     gone on without this rank. Later steps then throw UsageError.
   void abandon_step(bool others_take_part);
+  /// Sums buckets by `hook`, or by all-reduce if it is null. Must be called between steps.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   /// Sets the mesh of the parameters, along which the check mode compares them too.
   void compare_on(const DeviceMesh& mesh) { mesh_ = mesh; }
-  /// While it is on, backward passes only accumulate.
+  /// Starts or ends a time in which backward passes only accumulate. Calls may be nested.
   void hold_back(bool on);
-  /// Takes part in a step without a backward pass of its own, and returns whether any rank had one.
+  /// Takes part in a step without a backward pass of its own. Returns true if any rank had one.
+  /// Collective and blocking.
   bool join_step();
-  /// Takes part in the rest of a step whose last backward pass does not come, or ended by an
-  /// exception: what has not been sent yet goes as zeros.
+  /// Takes part in the rest of a step whose last backward pass is missing or failed with an
+  /// exception. Gradients that were not sent yet count as zeros. Collective and blocking.
   void finish_without_backward();
-  /// Those that it communicates over; some may be the same.
+  /// Returns all groups that it communicates over. Some may be the same.
   std::vector<comm::Group> groups() const;
 
-  // By hand, each once a step, in this order, alike on all ranks:
+  // For GradientsCome::kByHand, to be called in this order in every step, on all ranks alike:
 
-  /// Throws UsageError for a parameter that was frozen, moved, cast or given other memory, and
-  /// where one that is cut has no optimizer or was stepped too late. Does not block.
+  /// Checks the parameters. Does not block. Throws UsageError for a parameter that was frozen,
+  /// moved, cast or given other memory, or a sharded one that has no optimizer or was stepped too
+  /// late.
   void check_before_step();
-  /// The gradient of a parameter is complete in `.grad()`, or it has none; may start to travel.
-  /// Does nothing for one that is not exchanged.
+  /// Says that `.grad()` of a parameter is complete, or that the parameter has none in this step.
+  /// May start its exchange. Does nothing for a parameter that is not exchanged.
   void add_complete(const at::Tensor& parameter);
-  /// Exchanges those that were not added too, as they are. Blocks until all sums are there, and
-  /// divides them by the ranks times `summands` where the plan has a mean.
+  /// Exchanges all gradients that were not announced, as they are, and blocks until all sums are
+  /// complete. If the plan asks for a mean, divides them by the number of ranks times `summands`.
   void finish_manual(double summands);
 
-  /// Null where the plan does not shard.
+  /// Returns the sharded parameters; null if the plan does not shard.
   Shards* shards() noexcept { return shards_ ? &*shards_ : nullptr; }
 
  private:
@@ -94,11 +105,11 @@ class Reducer {
     at::ScalarType dtype;
     at::Device device;
     std::size_t bucket = 0;
-    std::optional<unsigned> early_hook{};  // before autograd accumulates
-    bool is_used = false;                  // autograd gave it a gradient in this step
-    bool is_ready = false;                 // nothing more is expected for it in this step
+    std::optional<unsigned> early_hook{};  // number of the hook called before accumulation
+    bool is_used = false;                  // it got a gradient in this step
+    bool is_ready = false;                 // its gradient is final in this step
   };
-  // What travels in every step: for each parameter how many ranks used it, and
+  // Elements of the tail that follow the numbers of ranks that used each parameter.
   enum Extra : std::uint8_t { kNumber, kActiveRanks, kNumExtras };
 
   std::vector<BucketLayout> assign(const std::vector<std::size_t>& order) const;
@@ -130,40 +141,40 @@ class Reducer {
 
   const Plan plan_;
   const DataGroups data_groups_;
-  DeviceMesh mesh_;                          // for the check mode
-  const std::vector<NamedTensor> memories_;  // of the parameters on this rank
-  std::vector<int> zero_levels_;             // of the parameters
+  DeviceMesh mesh_;                          // used by the check mode only
+  const std::vector<NamedTensor> memories_;  // this rank's part of each parameter
+  std::vector<int> zero_levels_;             // of each parameter
   std::optional<Shards> shards_;
   std::optional<GradientBuckets> buckets_;
   std::vector<Slot> slots_;
-  std::vector<std::size_t> num_pending_;  // by bucket: gradients that are not ready
+  std::vector<std::size_t> num_pending_;  // of each bucket: the gradients that are not ready
   bool has_exchange_ = false;
-  bool tail_is_apart_ = false;  // from the last bucket
+  bool tail_is_apart_ = false;  // true: the tail is all-reduced by itself
   at::Tensor tail_;             // [parameters + kNumExtras]
-  comm::Work tail_work_;        // where the tail is not in the last bucket
-  at::Tensor counts_;           // the tail's sum, in double on the CPU
-  std::int64_t num_steps_ = 0;  // that have begun
-  at::Tensor number_;           // given for this step; may be undefined
+  comm::Work tail_work_;        // used if the tail is apart
+  at::Tensor counts_;           // the sum of all tails, in double on the CPU
+  std::int64_t num_steps_ = 0;  // steps that have begun
+  at::Tensor number_;           // the caller's number for this step; may be undefined
   double sum_of_step_ = 0;
-  double summands_;  // of each rank, by which a mean divides
+  double summands_;  // the number of summands of each rank, for means
   struct {
     double last_step = 0;
     double this_step = 0;
   } exchanges_;                        // seconds
-  std::vector<std::size_t> arrivals_;  // slots as they became ready in the first step
+  std::vector<std::size_t> arrivals_;  // slots in the order in which they became ready in step 1
   bool knows_order_ = false;
   BufferBroadcast buffers_;
   std::function<void()> check_module_;
 
-  std::mutex mutex_;       // autograd of several devices calls hooks from several threads
-  int pass_id_ = kNoPass;  // autograd's number of the running backward
-  std::int64_t pass_ = 0;  // backward passes of this step that are over
+  std::mutex mutex_;       // hooks are called by one thread of autograd for each device
+  int pass_id_ = kNoPass;  // autograd's id of the running backward pass
+  std::int64_t pass_ = 0;  // number of backward passes of this step that have ended
   int num_holding_back_ = 0;
-  bool is_held_back_ = false;  // the running pass
+  bool is_held_back_ = false;  // the running pass only accumulates
   bool has_hooks_ = false;
   bool has_begun_manually_ = false;
   std::size_t next_bucket_ = 0;
-  bool is_broken_ = false;  // out of step with the other ranks for good
+  bool is_broken_ = false;  // this rank is permanently out of step with the others
   static constexpr int kNoPass = -1;
 };
 

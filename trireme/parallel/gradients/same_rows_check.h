@@ -27,7 +27,7 @@ class SameRowsCheck {
 
  private:
   comm::Group data_;
-  at::Tensor sample_;  // [n], of the current step
+  at::Tensor sample_;  // [n], the sample of the current step
   int num_steps_ = 0;  // the number of compared steps
   int num_same_ = 0;   // the number of those with equal gradients
 };

@@ -21,11 +21,11 @@
 namespace trireme::detail {
 namespace {
 
-// What a rank has, in the numbers that the others need first.
+// The numbers about a rank's tensor that all ranks exchange first.
 struct Header {
-  std::int64_t count = kNone;  // entries
+  std::int64_t count = kNone;  // number of entries
   std::int64_t sparse_dims = kNone;
-  std::int64_t digest = 0;  // of the whole tensor's description
+  std::int64_t digest = 0;  // hash of the description of sizes, dtype and device
   static constexpr std::int64_t kNone = -1;
 };
 
@@ -64,12 +64,13 @@ std::vector<Header> gather_headers(const Header& own, const at::Device& device,
       "dtype and device");
 }
 
-// Returns the number of sparse dimensions; kNone where no rank has a tensor.
+// Returns the number of sparse dimensions, or kNone if no rank has a tensor. Throws on
+// disagreement.
 std::int64_t check_agreement(const std::vector<Header>& headers, const std::string& own,
                              bool is_own_wrong, const comm::Group& group) {
   const bool is_any_other = std::ranges::any_of(
       headers, [&](const Header& header) { return header.digest != headers.front().digest; });
-  if (is_any_other || is_own_wrong) {  // which equal digests share
+  if (is_any_other || is_own_wrong) {  // the same on all ranks: equal digests are equally wrong
     const std::vector<std::string> all = comm::all_gather_text(own, group);
     const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
     const auto rank = other == all.end() ? 0 : other - all.begin();
@@ -92,7 +93,7 @@ std::int64_t check_agreement(const std::vector<Header>& headers, const std::stri
   return sparse_dims;
 }
 
-// [sparse dims, n] to [n]: the number of an entry in row-major order.
+// Converts indices [sparse dims, n] to row-major numbers [n].
 at::Tensor to_linear(const at::Tensor& indices, at::IntArrayRef sizes) {
   at::Tensor linear = indices[0].clone();
   for (std::int64_t dim = 1; dim < indices.size(0); ++dim) {
@@ -101,7 +102,7 @@ at::Tensor to_linear(const at::Tensor& indices, at::IntArrayRef sizes) {
   return linear;
 }
 
-// [n] to [sparse dims, n].
+// Converts row-major numbers [n] to indices [sparse dims, n].
 at::Tensor from_linear(at::Tensor linear, at::IntArrayRef sizes, std::int64_t sparse_dims) {
   std::vector<at::Tensor> indices(static_cast<std::size_t>(sparse_dims));
   for (std::size_t dim = indices.size(); dim-- > 0;) {
@@ -111,7 +112,7 @@ at::Tensor from_linear(at::Tensor linear, at::IntArrayRef sizes, std::int64_t sp
   return at::stack(indices);
 }
 
-// Sends `own` [n, …] to all ranks, filled up to `longest`; returns each rank's entries.
+// Sends `own` [n, …], padded to `longest` entries, to all ranks. Returns each rank's entries.
 std::vector<at::Tensor> gather(const at::Tensor& own, const std::vector<Header>& headers,
                                std::int64_t longest, const comm::Group& group, const char* label) {
   std::vector<std::int64_t> shape = own.sizes().vec();
@@ -169,12 +170,12 @@ at::Tensor sum_sparse(const at::Tensor& own, at::IntArrayRef sizes,
   const auto [found, places, counts] =
       at::_unique2(at::cat(linear), /*sorted=*/true, /*return_inverse=*/true);
   row[0] = found.numel();
-  // Half precision is folded in fp32, as the engines do it for dense sums.
+  // Half precision is added in fp32, as the engines do for dense sums.
   const bool is_half = at::isReducedFloatingType(own_values.scalar_type());
   const at::Tensor sum = at::zeros(row, is_half ? value_options.dtype(at::kFloat) : value_options);
   std::int64_t begin = 0;
   for (const at::Tensor& term : values) {
-    // A rank has no index twice, so nothing depends on the order inside one call.
+    // The indices of one rank are unique, so the result does not depend on the order within a call.
     sum.index_add_(0, places.narrow(0, begin, term.size(0)), term.to(sum.scalar_type()));
     begin += term.size(0);
   }

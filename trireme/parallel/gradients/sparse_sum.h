@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of sparse gradients over ranks: of embeddings whose tables are too large to send whole.
+// Sums sparse gradients over ranks, as of embeddings whose tables are too large to send whole.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -8,18 +8,22 @@
 
 namespace trireme::detail {
 
-/// Adds every rank's sparse COO tensor. The result is coalesced, has the same bits on every rank,
-/// and at every index that any rank has those of a dense all-reduce in rank order: a left fold over
-/// ranks of each rank's coalesced tensor, in fp32 where the dtype is fp16 or bf16, rounded once; 0
-/// where all ranks have -0.
-/// Undefined where no rank has one. Sends ranks times the largest number of entries, without a
-/// gain over dense sums where the ranks together have about every index.
+/// Adds the sparse COO tensors of all ranks. Returns a coalesced tensor with the same bits on every
+/// rank, or an undefined tensor if no rank has one.
 ///
-/// Collective and blocking. Throws the same UsageError on every rank where sizes, dtype, device or
-/// the number of sparse dimensions differ between ranks, or from what a rank's own tensor has.
-/// @param own may be undefined: this rank has none; it may have an index several times.
-/// @param sizes of the whole tensor.
+/// At every index that any rank has, the values have the bits of a dense all-reduce in rank order:
+/// each rank's tensor is coalesced, then they are added in rank order. fp16 and bf16 are added in
+/// fp32 and rounded once. Where all ranks have -0, the sum is 0.
+///
+/// Sends the largest number of entries of any rank, times the number of ranks. If the ranks
+/// together have nearly every index, a dense sum costs no more. Collective and blocking.
+///
+/// Throws the same UsageError on every rank if sizes, dtype, device type or the number of sparse
+/// dimensions differ between ranks, or if `own` does not have the given sizes, dtype and device.
+/// @param own this rank's tensor, which may repeat indices; undefined if it has none.
+/// @param sizes the sizes of the dense tensor.
 /// @param options its dtype and device.
+/// @param group the ranks to sum over.
 at::Tensor sum_sparse(const at::Tensor& own, at::IntArrayRef sizes,
                       const at::TensorOptions& options, const comm::Group& group);
 

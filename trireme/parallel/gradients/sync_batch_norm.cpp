@@ -27,16 +27,17 @@
 namespace trireme::detail {
 namespace {
 
-constexpr std::int64_t kHeader = 3;  // count, number of the layer, whether backward will exchange
+constexpr std::int64_t kHeader = 3;  // count, number of the layer, and if backward will exchange
 
-// What forward leaves to backward beside tensors.
+// State of one call that backward needs, besides tensors.
 struct LayerCall : torch::CustomClassHolder {
   LayerCall(std::string its_name, comm::Group its_group, bool exchanges_backward)
       : name(std::move(its_name)),
         group(std::move(its_group)),
         exchanges_in_backward(exchanges_backward) {}
 
-  /// By which ranks see that they run the same layer; exact in double, also added up over ranks.
+  /// Returns a number by which ranks detect that they run different layers. It has 32 bits, so that
+  /// it and its sum over ranks are exact in double.
   double number() const { return static_cast<double>(std::hash<std::string>{}(name) & 0xFFFFFFFF); }
   std::string title() const { return name.empty() ? "a batch norm" : "batch norm " + name; }
 
@@ -52,7 +53,7 @@ struct Arguments {
   double momentum = 0;
   double eps = 0;
 
-  /// As all ranks count them, whatever this rank's input is.
+  /// Returns the number of channels, which all ranks agree on even if this rank's input is wrong.
   std::int64_t channels() const {
     for (const at::Tensor* tensor : {&weight, &bias, &running_mean, &running_var}) {
       if (tensor->defined()) return tensor->numel();
@@ -60,7 +61,7 @@ struct Arguments {
     return input.dim() < 2 ? 0 : input.size(1);
   }
 
-  /// Says why this input cannot be normalized; empty where it can.
+  /// Returns the reason why this input cannot be normalized; empty if it can.
   std::string complaint() const {
     if (input.dim() < 2 || input.size(1) != channels()) {
       return join_message("an input ", input.sizes(), ", expected [N, ", channels(), ", …]");
@@ -83,12 +84,12 @@ struct Arguments {
   }
 };
 
-// In the type of the statistics, as LibTorch's kernels want it beside them.
+// Converts a parameter to the type of the statistics, as LibTorch's kernels require.
 at::Tensor converted(const at::Tensor& parameter, c10::TensorOptions options) {
   return parameter.defined() ? parameter.to(options) : parameter;
 }
 
-// Returns this rank's part: [kHeader + 2C] doubles.
+// Returns this rank's message, [kHeader + 2C] doubles, or -1 in all elements for a wrong input.
 at::Tensor own_statistics(const Arguments& arguments, const LayerCall& layer) {
   const at::Tensor& input = arguments.input;
   const std::int64_t channels = arguments.channels();
@@ -103,14 +104,14 @@ at::Tensor own_statistics(const Arguments& arguments, const LayerCall& layer) {
       at::tensor({count, layer.number(), layer.exchanges_in_backward ? 1.0 : 0.0}, at::kDouble)
           .to(input.device());
   if (input.numel() == 0) return at::cat({header, at::zeros({2 * channels}, doubles)});
-  // The running statistics that it updates are nobody's: by their type it computes in fp32.
+  // The running statistics given here are discarded. Their type makes the kernel compute in fp32.
   const auto [mean, variance] =
       at::batch_norm_update_stats(input, at::zeros({channels}, arguments.statistics()),
                                   at::ones({channels}, arguments.statistics()), 0);
   return at::cat({header, mean.to(at::kDouble), variance.to(at::kDouble).mul_(count)});
 }
 
-// Every rank throws where one does; the messages differ in what a rank knows.
+// Throws on every rank if it throws on one. The message depends on what each rank knows.
 void check_agreement(const at::Tensor& gathered, const Arguments& arguments,
                      const LayerCall& layer) {
   const auto rows = gathered.accessor<double, 2>();
@@ -140,14 +141,14 @@ void check_agreement(const at::Tensor& gathered, const Arguments& arguments,
   }
 }
 
-// Of the whole batch, by channel.
+// Statistics of the whole batch, by channel.
 struct Statistics {
   double count = 0;
   std::vector<double> mean;
   std::vector<double> squares;  // sum of (value - mean)^2
 };
 
-// In plain loops, so that all ranks get the same bits whatever their devices are.
+// Combines in plain loops on the CPU, so that all ranks get the same bits on any device.
 Statistics combine(const at::Tensor& gathered, std::int64_t num_channels) {
   const auto channels = static_cast<std::size_t>(num_channels);
   Statistics whole{.mean = std::vector<double>(channels), .squares = std::vector<double>(channels)};
@@ -185,7 +186,8 @@ Statistics exchange_statistics(const Arguments& arguments, const LayerCall& laye
   return whole;
 }
 
-// Like LibTorch's, rounded once and without a new version: a graph may have saved the tensor.
+// Updates a running statistic, rounding once, as LibTorch does. The version counter is not changed,
+// because a graph may have saved the tensor.
 void update(const at::Tensor& running, const at::Tensor& value, double momentum) {
   if (!running.defined()) return;
   at::Tensor(running.variable_data())
@@ -193,7 +195,8 @@ void update(const at::Tensor& running, const at::Tensor& value, double momentum)
 }
 
 struct SynchronizedBatchNorm : torch::autograd::Function<SynchronizedBatchNorm> {
-  // Autograd sees the input, weight and bias; it takes no undefined tensors.
+  // Input, weight and bias are arguments of their own so that autograd sees them. They are optional
+  // because autograd does not take undefined tensors.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
                             const Arguments& arguments,
@@ -217,7 +220,7 @@ struct SynchronizedBatchNorm : torch::autograd::Function<SynchronizedBatchNorm> 
     context->saved_data["layer"] = c10::IValue::make_capsule(layer);
     context->save_for_backward({input, arguments.weight, arguments.bias, mean, variance});
     if (input.numel() == 0) return at::empty_like(input);
-    // In eval mode it takes the statistics that it is given.
+    // In evaluation mode the kernel uses the statistics that it is given.
     return std::get<0>(at::native_batch_norm(input, converted(arguments.weight, statistics),
                                              converted(arguments.bias, statistics), mean, variance,
                                              /*training=*/false, 0, arguments.eps));
@@ -241,7 +244,7 @@ struct SynchronizedBatchNorm : torch::autograd::Function<SynchronizedBatchNorm> 
     at::Tensor of_weight = at::zeros_like(mean);
     at::Tensor of_bias = at::zeros_like(mean);
     if (input.numel() > 0) {
-      // The weight has no part in these two; it only says their type.
+      // A weight of ones does not change these two results; it only determines their type.
       std::tie(std::ignore, of_weight, of_bias) = at::native_batch_norm_backward(
           grad_output, input, at::ones_like(mean), mean, variance, {}, {},
           /*train=*/false, layer.eps, {false, true, true});
@@ -294,8 +297,8 @@ struct SynchronizedBatchNorm : torch::autograd::Function<SynchronizedBatchNorm> 
   }
 };
 
-// By which tensor a synchronized layer is recognised. Ranks may be threads of one process, and have
-// tensors of their own.
+// Finds synchronized layers by one of their tensors. Ranks that are threads of one process have
+// different tensors, so one registry serves all of them.
 struct Registry {
   struct Entry {
     comm::Group group;
@@ -306,7 +309,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  static Registry& all = *new Registry;  // never destroyed: modules may live as long as statics
+  static Registry& all = *new Registry;  // never destroyed: static modules may outlive it otherwise
   return all;
 }
 
@@ -423,7 +426,7 @@ SyncBatchNorm::SyncBatchNorm(torch::nn::Module& module, const comm::Group& group
 }
 
 SyncBatchNorm::~SyncBatchNorm() {
-  // Groups end outside the lock: what that waits for may wait for the lock.
+  // Destroyed after the lock is released: ending a group may wait for a thread that needs the lock.
   std::vector<decltype(Registry::entries)::node_type> removed;
   const std::lock_guard lock(registry().mutex);
   for (const auto& [name, marked] : layers_) {

@@ -11,7 +11,7 @@ namespace trireme::hvd::detail {
 std::vector<std::string> exchange_calls(const std::string& call, const std::string& description,
                                         const Mistake& mistake, const comm::Group& group) {
   const bool is_right = mistake.message.empty();
-  // The first character says which of the two it is; the line break separates a mistake's parts.
+  // The first character tells descriptions from mistakes. A line break separates a mistake's parts.
   std::vector<std::string> all = comm::all_gather_text(
       is_right ? "+" + description : join_message("-", mistake.message, "\n", mistake.hint), group);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves that all ranks make a call of Horovod's interface alike, before anything is exchanged.
+// Collective checks that all ranks make the same call of Horovod's interface, before anything is
+// exchanged.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -9,19 +10,19 @@
 
 namespace trireme::hvd::detail {
 
-/// What is wrong with a call on this rank; empty where nothing is.
+/// The mistake in this rank's call; the message is empty if there is none.
 struct Mistake {
   std::string message;
   std::string hint;
 };
 
-/// Returns every rank's description of its call, by rank. Collective, blocking. Throws the same
-/// UsageError on every rank where one or more have made a mistake: that of the first such rank.
+/// Returns the description that each rank gives of its call, by rank. Collective and blocking. If
+/// ranks made mistakes, throws a UsageError about the first of them, the same on every rank.
 std::vector<std::string> exchange_calls(const std::string& call, const std::string& description,
                                         const Mistake& mistake, const comm::Group& group);
 
-/// The same, for descriptions that must be equal: throws UsageError with both sides where two are
-/// not.
+/// Does the same for descriptions that must be equal. Throws UsageError with both sides if they
+/// differ.
 void check_same_call(const std::string& call, const std::string& description,
                      const Mistake& mistake, const comm::Group& group);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DistributedOptimizer: `parallelize` over named parameters, and the order of calls that Horovod
-// asks for.
+// DistributedOptimizer: `parallelize` over named parameters, with the order of calls that Horovod
+// requires.
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/check_values.h>
@@ -24,7 +24,7 @@ namespace {
 
 using torch::optim::Optimizer;
 
-// The first names of some, for a message.
+// Lists the first few names, for a message.
 class Names {
  public:
   void add(const std::string& name) {
@@ -41,7 +41,7 @@ class Names {
   std::string text_;
 };
 
-// By their places in the optimizer: `0.3` is parameter 3 of group 0.
+// Names parameters by their places in the optimizer: `0.3` is parameter 3 of group 0.
 NamedParameters parameters_of(const Optimizer& optimizer) {
   NamedParameters parameters;
   for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
@@ -117,7 +117,7 @@ detail::Mistake mistake_of_options(const DistributedOptimizerOptions& options) {
       "1 and passes are not averaged"};
 }
 
-// One that several models share counts once, under its first name.
+// Returns the parameters, each once. One that several models share keeps its first name.
 NamedParameters without_repetitions(const NamedParameters& parameters) {
   NamedParameters result;
   std::unordered_set<const c10::TensorImpl*> seen;
@@ -156,11 +156,11 @@ Plan plan_of(const DistributedOptimizerOptions& options) {
   return plan;
 }
 
-// Whether the gradient that a hook was called for goes on into `.grad()`: autograd::grad calls
-// hooks too.
+// Returns true if autograd will accumulate the gradient into `.grad()`. Hooks are also called by
+// autograd::grad(), which accumulates nothing.
 bool is_accumulated(const at::Tensor& parameter) {
   const auto* const wanted = torch::autograd::get_current_graph_task_exec_info();
-  if (wanted == nullptr || wanted->empty()) return true;  // all are
+  if (wanted == nullptr || wanted->empty()) return true;  // backward() accumulates all gradients
   const auto found = wanted->find(torch::autograd::impl::grad_accumulator(parameter).get());
   return found != wanted->end() && found->second.needed_;
 }
@@ -192,19 +192,19 @@ struct DistributedOptimizer::Impl {
   std::unique_ptr<Parallelized::NoSync> holding_back;
   std::vector<std::pair<at::Tensor, unsigned>> hooks;
 
-  std::mutex mutex;         // autograd has a thread for each device
-  int pass_id = -1;         // autograd's number of the last backward()
-  std::int64_t passes = 0;  // since the last step
+  std::mutex mutex;         // hooks are called by one thread of autograd for each device
+  int pass_id = -1;         // autograd's id of the last backward()
+  std::int64_t passes = 0;  // number of backward() calls since the last step
   bool is_synchronized = false;
   bool skips = false;
   bool is_compared = false;
-  std::int64_t synchronized = 0;  // how often
+  std::int64_t synchronized = 0;  // number of synchronized steps
 };
 
 void DistributedOptimizer::Impl::install_hooks() {
   for (const auto& [name, tensor] : parameters) {
     if (!tensor.requires_grad()) continue;
-    // A hook that held the tensor would keep it for ever.
+    // The hook must not hold the tensor: the tensor holds the hook, and neither would be freed.
     hooks.emplace_back(tensor,
                        tensor.register_hook([this, index = hooks.size()](const at::Tensor&) {
                          on_gradient(hooks[index].first);
@@ -212,7 +212,7 @@ void DistributedOptimizer::Impl::install_hooks() {
   }
 }
 
-// Before the gradient is accumulated, so before `parallelize` hears of it.
+// Called before the gradient is accumulated, and therefore before `parallelize` is told of it.
 void DistributedOptimizer::Impl::on_gradient(const at::Tensor& parameter) {
   const std::lock_guard lock(mutex);
   const int id = torch::autograd::get_current_graph_task_id();
@@ -226,7 +226,8 @@ void DistributedOptimizer::Impl::on_gradient(const at::Tensor& parameter) {
   if (++passes == options.backward_passes_per_step) holding_back.reset();
 }
 
-// A plan's mean is over micro-batches too. Where it is not to be, passes but the last are none.
+// A plan with micro-batches averages over them too. Without that average, the plan has one
+// micro-batch, and all passes but the last are held back.
 void DistributedOptimizer::Impl::begin_step() {
   passes = 0;
   if (options.backward_passes_per_step == parallelized->plan().micro_batches) return;
@@ -255,7 +256,7 @@ void DistributedOptimizer::Impl::check_same_parameters() const {
   }
 }
 
-// Of TRIREME_CHECK=values.
+// Compares parameters over ranks, for TRIREME_CHECK=values.
 void DistributedOptimizer::Impl::check_values() const {
   std::vector<comm::NamedValue> values;
   for (const auto& [name, tensor] : parameters) values.push_back({name, tensor});

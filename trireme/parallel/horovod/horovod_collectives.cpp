@@ -36,7 +36,7 @@ const Initialized& check_initialized() {
   throw UsageError("trireme::hvd is used before hvd::init()", "call it first in the program");
 }
 
-// [n, …] of which `rows` are the tensor's.
+// Returns [rows, …]: the tensor, padded with zeros.
 at::Tensor padded(const at::Tensor& tensor, std::int64_t rows) {
   if (tensor.size(0) == rows) return tensor.contiguous();
   std::vector<std::int64_t> sizes = tensor.sizes().vec();
@@ -50,7 +50,8 @@ at::Tensor with_rows(const at::Tensor& tensor) {
   return tensor.dim() == 0 ? tensor.detach().reshape({1}) : tensor.detach();
 }
 
-// In place, for a tensor with strides that may not be the same on all ranks.
+// Calls `call` with a contiguous copy and copies the result back. The strides of `tensor` may
+// differ between ranks.
 template <typename Call>
 void in_a_copy(const at::Tensor& tensor, const Call& call) {
   const at::NoGradGuard no_grad;
@@ -59,7 +60,7 @@ void in_a_copy(const at::Tensor& tensor, const Call& call) {
   tensor.copy_(copy);
 }
 
-// All but the number of rows: `Float [*, 3, 4]`.
+// Describes a tensor except for its number of rows: `Float [*, 3, 4]`.
 std::string kind_of(const at::Tensor& tensor) {
   TextWriter text;
   text << tensor.scalar_type() << " [*";
@@ -68,7 +69,7 @@ std::string kind_of(const at::Tensor& tensor) {
   return text.str();
 }
 
-// Every rank's numbers, by rank.
+// Gathers the numbers of all ranks, [ranks, count].
 at::Tensor gather_numbers(const std::vector<std::int64_t>& numbers, const comm::Group& group) {
   const auto count = static_cast<std::int64_t>(numbers.size());
   const at::Tensor own = at::empty({count}, at::kLong);
@@ -98,12 +99,13 @@ detail::Mistake mistake_of_splits(const at::Tensor& tensor, const std::vector<st
 }  // namespace
 
 void init(const InitOptions& options) {
-  World found = trireme::init(options);  // refuses other options than those of a world that lives
+  World found = trireme::init(options);  // throws if an existing world has other options
   if (current()) return;
   Initialized initialized{.world = std::move(found)};
   const World& world = initialized.world;
   const at::Tensor local_ranks = gather_numbers({world.local_rank}, world.group);
   const auto* numbers = local_ranks.const_data_ptr<std::int64_t>();
+  // As in Horovod: the number of ranks before this one with the same local rank on their hosts.
   initialized.cross_rank =
       static_cast<int>(std::count(numbers, numbers + world.rank, world.local_rank));
   initialized.cross_size =
@@ -138,7 +140,7 @@ void allreduce_(const at::Tensor& tensor, Op op, const comm::Group& process_set)
     return;
   }
   comm::all_reduce(tensor, process_set, Sum);
-  // By a tensor: CUDA multiplies with the reciprocal of a number, which is not a true division.
+  // Divide by a tensor: CUDA multiplies by the reciprocal of a number, which rounds differently.
   tensor.div_(at::full({}, process_set.size(), tensor.options().requires_grad(false)));
 }
 
@@ -153,6 +155,7 @@ at::Tensor allgather(const at::Tensor& tensor, const comm::Group& process_set) {
   const at::Tensor own = with_rows(tensor);
   detail::check_same_call("allgather", kind_of(own), {}, process_set);
   const at::Tensor rows = gather_numbers({own.size(0)}, process_set);
+  // The collective needs equal sizes, so rows are padded to the most that any rank has.
   const auto most = rows.max().item<std::int64_t>();
   std::vector<std::int64_t> sizes = own.sizes().vec();
   sizes[0] = most * process_set.size();
@@ -189,7 +192,7 @@ std::pair<at::Tensor, std::vector<std::int64_t>> alltoall(const at::Tensor& tens
                           process_set);
   std::vector<std::int64_t> parts = splits;
   if (parts.empty()) parts.assign(static_cast<std::size_t>(ranks), own.size(0) / ranks);
-  const at::Tensor all_splits = gather_numbers(parts, process_set);  // [from, to]
+  const at::Tensor all_splits = gather_numbers(parts, process_set);  // [sender, receiver]
   const auto most = all_splits.max().item<std::int64_t>();
 
   std::vector<at::Tensor> outgoing;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of parameters and states of optimizers, from one rank to all, as Horovod gives them.
+// Broadcasts parameters and optimizer state from one rank to all, as Horovod does.
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/checkpoint/optimizer_state.h>
@@ -35,6 +35,7 @@ std::vector<NamedTensor> to_tensors(const torch::OrderedDict<std::string, at::Te
 
 void broadcast_all(const std::vector<at::Tensor>& tensors, int root_rank,
                    const comm::Group& group) {
+  // Dense tensors are sent concurrently. Others need a copy, and are sent one by one.
   std::vector<comm::Work> works;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.is_non_overlapping_and_dense()) {
@@ -54,8 +55,8 @@ void broadcast_tensors(const std::vector<NamedTensor>& tensors, const std::strin
   broadcast_all(values, root_rank, group);
 }
 
-// A module that holds the optimizer's parameters under their places in it: `0_3` is parameter 3 of
-// group 0. What the component `checkpoint` knows about optimizers goes by names.
+// Registers the optimizer's parameters in a module by their places: `0_3` is parameter 3 of group
+// 0. The component `checkpoint` identifies parameters of optimizers by name.
 void register_places(const torch::optim::Optimizer& optimizer, torch::nn::Module& places) {
   for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     const auto& parameters = optimizer.param_groups()[group].params();
@@ -68,13 +69,13 @@ void register_places(const torch::optim::Optimizer& optimizer, torch::nn::Module
 
 using Parameters = torch::OrderedDict<std::string, at::Tensor>;
 
-// Of `optimizer.<place>.<field>`.
+// Returns the parameter of a state named `optimizer.<place>.<field>`.
 const at::Tensor& parameter_of(const std::string& name, const Parameters& parameters) {
   const auto begin = name.find('.') + 1;
   return parameters[name.substr(begin, name.find('.', begin) - begin)];
 }
 
-// The ranks expect tensors that are like parameters.
+// Returns a mistake if a state is not shaped like its parameter, as the receiving ranks expect.
 detail::Mistake mistake_of_state(const checkpoint::TensorMap& tensors,
                                  const Parameters& parameters) {
   for (const auto& [name, tensor] : tensors) {
@@ -142,6 +143,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank
   for (const auto& [name, tensor] : state.tensors) names += name + "\n";
   const auto parameters = places.named_parameters();
   const bool is_root = process_set.rank() == root_rank;
+  // Only the root's state is sent, but a mistake in it must be an error on all ranks.
   detail::check_same_call("broadcast_optimizer_state", "state",
                           is_root ? mistake_of_state(state.tensors, parameters) : detail::Mistake(),
                           process_set);
@@ -158,7 +160,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank
   }
   broadcast_all(values, root_rank, process_set);
   state.tensors = std::move(tensors);
-  // On the root as well, so that all ranks hold it with the same strides.
+  // Loaded on the root too, so that the state has the same strides on all ranks.
   checkpoint::load_optimizer_state(state, optimizer, places,
                                    join_message("the state of rank ", root_rank));
 }

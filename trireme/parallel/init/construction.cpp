@@ -25,8 +25,8 @@
 namespace trireme::detail {
 namespace {
 
-// A storage that refuses access could not be told to allow it again before LibTorch 2.12. An
-// explicit instantiation may name a private member.
+// Before LibTorch 2.12 there was no function that lets a storage allow access again. An explicit
+// template instantiation may name a private member, which gives access to the flag.
 void set_refuses(c10::StorageImpl& storage, bool refuses);
 template <bool c10::StorageImpl::* kMember>
 struct Reach {
@@ -51,7 +51,8 @@ constexpr auto kNoMemory =
 
 void forget_place(void* place) { delete static_cast<Construction::Place*>(place); }
 
-// Runs operators as if nothing was recorded, and nothing done by autograd or autocast.
+// While it lives, operators on this thread run without being recorded and without autograd and
+// autocast.
 struct Plainly {
   c10::impl::ExcludeDispatchKeyGuard not_recorded{c10::DispatchKeySet(kDeferredKey) |
                                                   c10::autocast_dispatch_keyset};
@@ -88,13 +89,15 @@ std::size_t hash_of_state(const at::Tensor& state) {
   return std::hash<std::string_view>{}(bytes_of_state(state));
 }
 
-// Another one each time, so that a generator that was left alone since can be told.
+// Returns a different seed each time. A generator that is still in the parked state has therefore
+// not been used since.
 std::uint64_t parking_seed(const at::Tensor& state) {
   static std::atomic<std::uint64_t> count = 0;
   return hash_of_state(state) + 0x9e3779b97f4a7c15U * ++count;
 }
 
-// Of this thread: ranks that are threads of one process do not follow each other.
+// The finished constructions of this thread. Kept by thread, so that ranks that are threads of one
+// process do not continue each other's random numbers.
 std::vector<std::weak_ptr<Construction>>& parked_here() {
   thread_local std::vector<std::weak_ptr<Construction>> constructions;
   return constructions;
@@ -127,7 +130,8 @@ const Construction::Place* Construction::find(const at::Tensor& tensor) {
                                              : nullptr;
 }
 
-// What a storage has instead of memory: its place in this construction.
+// Returns the data pointer of a deferred storage: null, with its place in this construction as the
+// context.
 c10::DataPtr Construction::no_memory(std::size_t block, c10::Device device) {
   auto place = std::make_unique<Place>(shared_from_this(), block);
   return {nullptr, place.release(), &forget_place, device};
@@ -168,8 +172,8 @@ bool Construction::Stream::is_parked_in(const at::Tensor& state) const {
   return !parked.empty() && parked.back() == hash_of_state(state);
 }
 
-// The original is left in another state after each draw, which it has from nowhere else: in one
-// that is not the last of them it was put by the constructor.
+// The original is parked in a new state after each draw. If it is in any other state at the next
+// draw, the constructor has seeded it or restored a state, which the record must repeat.
 at::Generator Construction::draw_from(const at::Generator& generator, Record& record) {
   auto stream = std::find_if(streams_.begin(), streams_.end(),
                              [&](const Stream& known) { return known.original == generator; });
@@ -177,6 +181,7 @@ at::Generator Construction::draw_from(const at::Generator& generator, Record& re
   const std::lock_guard lock(original.mutex());
   const at::Tensor state = original.get_state();
   if (stream == streams_.end()) {
+    // A finished construction may have parked the generator; this one then continues it.
     std::shared_ptr<Construction> previous = parked_at(original, state);
     if (previous == nullptr) check_was_not_parked(state);
     record.state = 0;
@@ -300,7 +305,7 @@ void Construction::set_states(const std::vector<at::Tensor>& states) {
 
 // ---- Running ----
 
-// Backwards from the values that are wanted.
+// Walks back from the wanted values to the records that compute them.
 std::vector<bool> Construction::select(std::vector<bool> wanted, bool draw_all) const {
   std::vector<bool> selected(records_.size(), false);
   for (std::size_t i = records_.size(); i-- > 0;) {
@@ -325,8 +330,9 @@ bool Construction::is_random(const std::vector<bool>& wanted) const {
   return false;
 }
 
-// As recorded, but what needs no random number comes as soon as it can: a constructor that first
-// draws all tensors and then scales them would otherwise need them all at a time.
+// Returns the order of execution. Random draws keep the recorded order. Other records run as early
+// as possible: a constructor may draw all tensors first and scale them afterwards, and would
+// otherwise need memory for all of them at once.
 std::vector<std::size_t> Construction::order(const std::vector<bool>& selected) const {
   std::vector<std::vector<std::size_t>> next(records_.size());
   std::vector<std::size_t> num_before(records_.size(), 0);
@@ -362,7 +368,8 @@ std::vector<std::size_t> Construction::order(const std::vector<bool>& selected) 
   return order;
 }
 
-// Memory is not kept for values that nobody reads before the block is filled again.
+// Decides after each use if the block's memory is kept. It is dropped if the block is filled again
+// before anything reads it.
 std::vector<Construction::Step> Construction::plan(const std::vector<bool>& selected) const {
   std::vector<Step> steps;
   for (const std::size_t record : order(selected)) steps.push_back({record, {}});
@@ -378,7 +385,7 @@ std::vector<Construction::Step> Construction::plan(const std::vector<bool>& sele
   return steps;
 }
 
-// Whatever happens, no placeholder keeps memory.
+// Takes the memory of all stand-ins back at the end, also if an operator throws.
 class Construction::Loan {
  public:
   explicit Loan(Construction& construction) : construction_(construction) {}
@@ -418,6 +425,7 @@ void Construction::adopt(const at::Tensor& result, const at::Tensor& place) {
   TRIREME_CHECK_EQ(result.sizes(), place.sizes());
   const c10::Storage& from = result.storage();
   c10::StorageImpl& to = *place.storage().unsafeGetStorageImpl();
+  // The memory of the result is taken over if it has exactly the predicted form, else copied.
   const bool is_alike = result.strides() == place.strides() && result.dtype() == place.dtype() &&
                         result.device() == place.device() &&
                         result.storage_offset() == place.storage_offset() &&
@@ -463,6 +471,7 @@ void Construction::run(const std::vector<bool>& wanted, bool draw_all, const OnV
     if (wanted[block]) on_values(block, std::move(memory));
   };
   for (std::size_t block = 0; block < blocks_.size(); ++block) {
+    // No record uses this block: it gets the values from before take(), or zeros.
     if (!wanted[block] || is_used[block]) continue;
     allocate({block, Access::kUpdate});
     give(block);

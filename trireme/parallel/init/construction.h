@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The record of one deferred(): which operators give which memory its values, and how to run them
-// later. A record refers to stand-ins, tensors over storages of the record's own, so that it keeps
-// no tensor of the module alive; tensors of the module keep the record.
+// The record of one deferred(): the operators that compute the values of tensors, so that they can
+// run later. Recorded arguments are stand-ins: tensors over storages that the record owns. A record
+// therefore keeps no tensor of the module alive, while deferred tensors keep their record alive.
 #pragma once
 
 #include <trireme/tensor/dry_run/interception.h>
@@ -22,100 +22,111 @@
 
 namespace trireme::detail {
 
-/// Included while a module is constructed.
+/// The dispatch key that is included while a module is constructed under deferred().
 inline constexpr auto kDeferredKey = tensor::kBelowAutograd;
 
-/// What an operator does to a block of memory.
+/// How an operator uses a block of memory.
 enum class Access {
   kRead,
-  kUpdate,  // writes, and what was there before may matter
-  kFill,    // writes all of it, whatever was there
-  kMake,    // the operator's result
+  kUpdate,  // writes, and may keep or use what was there before
+  kFill,    // overwrites all of it without reading it
+  kMake,    // returns it as a new result
 };
 
+/// The use of one block by an operator.
 struct Use {
   std::size_t block;
   Access access;
 };
 
-/// A call of an operator.
+/// One recorded call of an operator.
 struct Record {
   c10::OperatorHandle op;
-  torch::jit::Stack arguments;        // tensors are stand-ins, or copies of ordinary ones
-  std::vector<Use> uses;              // each block once
-  std::vector<at::Tensor> results;    // stand-ins for what the operator makes
-  std::optional<std::size_t> random;  // the stream that it draws from
-  std::optional<std::size_t> state;   // of the stream, which it is put in before
+  torch::jit::Stack arguments;        // with stand-ins, and copies of ordinary tensors
+  std::vector<Use> uses;              // every block that it uses, once
+  std::vector<at::Tensor> results;    // stand-ins for the tensors that it returns
+  std::optional<std::size_t> random;  // index of the stream that it draws random numbers from
+  std::optional<std::size_t> state;   // index of the stream's state to set before it runs
 };
 
-/// Not thread-safe, except that tensors may be destroyed on any thread.
+/// Records the operators of one constructor and runs them later. Not thread-safe, except that
+/// deferred tensors may be destroyed on any thread.
 class Construction final : public std::enable_shared_from_this<Construction> {
  public:
-  /// Where a deferred tensor belongs.
+  /// The construction and the block that a deferred tensor belongs to.
   struct Place {
     std::shared_ptr<Construction> construction;
     std::size_t block;
   };
-  /// Null for a tensor that is not deferred.
+  /// Returns the place of a deferred tensor, or null for any other tensor.
   static const Place* find(const at::Tensor& tensor);
 
-  /// A deferred tensor like `meta`, a tensor on the meta device.
+  /// Returns a deferred tensor on `device` with the sizes, strides and dtype of `meta`, a tensor on
+  /// the meta device.
   at::Tensor make(const at::Tensor& meta, c10::Device device);
-  /// Takes the memory of an ordinary tensor away; it is deferred from then on.
+  /// Turns an ordinary tensor into a deferred one. Its memory is freed, or kept by the construction
+  /// if `keep_values`, as the values that later records start from.
   void take(const at::Tensor& tensor, bool keep_values);
-  /// What records have in place of a deferred tensor of this construction.
+  /// Returns the stand-in that records use in place of a deferred tensor of this construction.
   at::Tensor stand_in(const at::Tensor& tensor) const;
-  /// The generator that a record has in place of `generator`; sets the record's `random`. Throws
-  /// UsageError where it was put in a state that it, or another, had only for want of the numbers
-  /// drawn before.
+  /// Returns the generator that a record uses in place of `generator`, and sets the record's
+  /// `random` and `state`. Throws UsageError if the constructor put `generator` in a state that it
+  /// read after a deferred draw. Such a state has no meaning, since nothing was drawn yet.
   at::Generator draw_from(const at::Generator& generator, Record& record);
+  /// Appends a record.
   void add(Record record) { records_.push_back(std::move(record)); }
-  /// Ends the recording. A construction that follows on this thread begins where this one ends.
+  /// Ends the recording. The next construction on this thread that draws from the same generator
+  /// continues where this one ends.
   void finish();
-  /// Ends it where the constructor threw: puts generators back as they were when they were first
-  /// drawn from.
+  /// Ends the recording of a constructor that threw. Restores every generator to the state that it
+  /// had before the first draw.
   void abandon();
 
+  /// Returns the number of blocks; they are numbered from 0.
   std::size_t num_blocks() const { return blocks_.size(); }
-  /// Whether random numbers go into what those blocks hold.
+  /// Returns true if the values of the blocks in `wanted` depend on random numbers.
   bool is_random(const std::vector<bool>& wanted) const;
-  /// Runs what those blocks need, and with `draw_all` also everything that draws random numbers.
-  /// Gives the memory of each wanted block away when it has its values.
+  /// Runs the records that the blocks in `wanted` depend on, and with `draw_all` also all that draw
+  /// random numbers. Passes the memory of each wanted block to `on_values` once it is final.
   using OnValues = std::function<void(std::size_t block, c10::DataPtr memory)>;
   void run(const std::vector<bool>& wanted, bool draw_all, const OnValues& on_values);
-  /// Lends memory to the stand-ins of a block.
+  /// Gives memory to the stand-ins of a block until end_loans().
   void lend(std::size_t block, c10::DataPtr memory);
+  /// Takes the memory of all stand-ins back.
   void end_loans();
-  /// After everything was drawn: moves generators on that were left alone since, and whose states
-  /// were not replaced.
+  /// Moves each generator on to the state after all draws. A generator that was used or seeded
+  /// since, or whose states were replaced, is left alone. Call it after run() with `draw_all`.
   void advance_generators();
 
-  /// The states that streams start from and are put in: copies, one after another.
+  /// Returns copies of all states in which streams start or are put by the constructor. They are
+  /// in a fixed order, which set_states() expects as well.
   std::vector<at::Tensor> states();
+  /// Replaces the states that states() returned.
   void set_states(const std::vector<at::Tensor>& states);
 
  private:
-  // Memory that tensors of the module share.
+  // Memory that one or more tensors of the module share.
   struct Block {
     c10::Storage stand_in;
-    c10::Storage before;  // the values that it had when it was taken, if they matter
+    c10::Storage before;  // the values at the time of take(), if records depend on them
   };
-  // The numbers drawn from one generator.
+  // The random numbers drawn from one generator. After each draw the original is "parked": it is
+  // given a seed of its own, so that a change of its state by the constructor can be detected.
   struct Stream {
     at::Generator original;
     at::Generator own;
-    at::Tensor start;                // of the original
-    std::vector<at::Tensor> states;  // undefined: `start`, as long as that stands for the end of:
+    at::Tensor start;                // the state of the original at the first draw
+    std::vector<at::Tensor> states;  // undefined: the state in which `previous` ends
     std::shared_ptr<Construction> previous;
-    std::vector<std::size_t> parked;  // hashes of the states that the original was left in
-    at::Tensor end;                   // where the own one stood after everything
+    std::vector<std::size_t> parked;  // hashes of the states that the original was parked in
+    at::Tensor end;                   // the state of `own` after all draws
     bool is_parked_in(const at::Tensor& state) const;
     bool is_replaced = false;
   };
   enum class After { kKeep, kDrop, kFinal };
   struct Step {
     std::size_t record;
-    std::vector<After> after;  // of each use
+    std::vector<After> after;  // what happens to the block of each use after the step
   };
   class Loan;
 
@@ -145,7 +156,7 @@ class Construction final : public std::enable_shared_from_this<Construction> {
 void refuse_access(c10::StorageImpl& storage, std::string message);
 /// Allows access to the pointer again.
 void allow_access(c10::StorageImpl& storage);
-/// Lets the memory be asked for again, which deferred tensors refuse, and sets it.
+/// Gives a storage that refuses access new memory, and allows access to it again.
 void set_memory(c10::StorageImpl& storage, c10::DataPtr memory);
 
 }  // namespace trireme::detail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules that are larger than the memory: constructed without any for their parameters and
-// buffers, which get it, and their initial values, when the module is made parallel.
+// Construction of modules that are larger than a process's memory. Parameters and buffers have no
+// memory at first. They get it, and their initial values, when the module is made parallel.
 #pragma once
 
 #include <trireme/graph/module_ref.h>
@@ -19,13 +19,14 @@ namespace trireme {
 
 namespace detail {
 
-/// A construction under way on this thread. One within another is part of it.
+/// Records the operators of this thread while it lives. A scope within another one belongs to it.
 class DeferredScope {
  public:
   DeferredScope();
   ~DeferredScope();
   DeferredScope(const DeferredScope&) = delete;
   DeferredScope& operator=(const DeferredScope&) = delete;
+  /// Says that the constructor has returned. Without this call the destructor restores generators.
   void finish();
 
  private:
@@ -35,38 +36,40 @@ class DeferredScope {
 
 }  // namespace detail
 
-/// Calls `make`, which constructs a module, and returns what it returns. Tensors made within have
-/// their sizes, strides, type and device, but no memory: operators that give them values are
-/// recorded, and are run by `parallelize` or `materialize`, with the very same values as `make()`
-/// alone would have given, bit for bit, random ones included. Constants of up to 1 MiB are made at
-/// once.
+/// Calls `make`, which constructs a module, and returns its result. Tensors made by `make` have
+/// sizes, strides, dtype and device but no memory. The operators that compute their values are
+/// recorded. `parallelize` or `materialize` runs them later and gives the same values as `make()`
+/// alone would have given, bit for bit, random ones included. Tensors of up to 1 MiB are allocated
+/// at once, and keep their memory unless `make` writes random or deferred values into them.
 ///
 ///     torch::manual_seed(7);
 ///     auto model = trireme::deferred([] { return models::gpt(options); });
 ///     auto parallel = trireme::parallelize(*model, {.data_parallel = true, .zero_level = 3}, group);
 ///
-/// The random numbers: a generator that `make` draws from is left in a state of its own, so that
-/// two modules do not start from the same numbers. When the values are made it is put where
-/// `make()` alone would have left it, unless it has been used or seeded in between; several modules
-/// in a row, on one thread, are as without deferred() whichever is first made parallel. Numbers
-/// drawn from it in between are not those that would have come without deferred(), and depend on
-/// how many draws this process has deferred before. `make` may seed a generator, or put it back in
-/// a state that it read before the first draw. A state read, or a clone() made, after a draw stands
-/// for nothing: drawing from it throws UsageError.
+/// Random generators:
+/// - A generator that `make` draws from is left in a different state, so that two modules do not
+///   start from the same numbers.
+/// - When the values are computed, the generator is set to the state that `make()` alone would have
+///   left, unless it was used or seeded in between. Several modules constructed in a row on one
+///   thread get the same values as without deferred(), whichever is made parallel first.
+/// - Numbers drawn in between are not those that would have come without deferred(). They depend
+///   on how many draws this process has deferred before.
+/// - `make` may seed a generator, or restore a state that it read before the first draw. A state or
+///   clone() taken after a draw is meaningless: drawing from it throws UsageError.
 ///
-/// On several ranks the random numbers are those of rank 0, and so are the values, whatever `make`
-/// did there, of parameters that stay whole. For those that the plan cuts (ZeRO level 3) it must
-/// give the same values on every rank, random numbers apart: `parallelize` throws UsageError naming
-/// the first that differs. All this with the plan's broadcast_parameters.
+/// On several ranks, if the plan has broadcast_parameters, random numbers are those of rank 0.
+/// Parameters that stay whole get rank 0's values, whatever `make` did elsewhere. For parameters
+/// that the plan cuts (ZeRO level 3), `make` must compute the same values on every rank, apart from
+/// random numbers. `parallelize` throws UsageError naming the first parameter that differs.
 ///
-/// Until then, an operator that needs the memory of such a tensor throws c10::Error saying so.
-/// Within `make`, code that needs values gets them if no random number went into them; else it
-/// throws UsageError naming the operator. An ordinary tensor that goes into such values is copied;
-/// one that `make` fills at random has no memory afterwards either. If `make` throws, so does
-/// deferred(), and puts each generator back in the state in which it was first drawn from.
+/// Before the values are computed, an operator that needs the memory of a deferred tensor throws
+/// c10::Error. Within `make`, such an operator gets the values if they do not depend on random
+/// numbers; otherwise it throws UsageError naming the operator. An ordinary tensor that is used to
+/// compute deferred values is copied. If `make` throws, deferred() rethrows the exception and
+/// restores each generator to its state before the first draw.
 ///
-/// Thread-safe for modules of different threads. Two that one thread made one after the other with
-/// numbers of one generator are linked: make them parallel from one thread at a time.
+/// Thread-safe for modules of different threads. Modules that one thread constructed in a row from
+/// one generator are linked: make them parallel from one thread at a time.
 template <typename Make>
 auto deferred(Make&& make) {
   detail::DeferredScope scope;
@@ -75,12 +78,12 @@ auto deferred(Make&& make) {
   return made;
 }
 
-/// Gives the parameters and buffers of `module` that have no memory yet memory and their values, on
-/// this process alone: for ZeRO levels below 3, or to look at a module. Does nothing to others.
-/// Thread-safe like deferred().
+/// Allocates the parameters and buffers of `module` that have no memory yet, and computes their
+/// values. Concerns this process only: use it to look at a module, or with ZeRO levels below 3.
+/// Does nothing to tensors that have memory. Thread-safe like deferred().
 void materialize(ConstModuleRef module);
 
-/// The same for tensors that are neither parameter nor buffer.
+/// Does the same for given tensors, such as ones that are neither parameters nor buffers.
 void materialize(const std::vector<at::Tensor>& tensors);
 
 }  // namespace trireme

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to an operator while a module is constructed under deferred():
+// Decides what happens to an operator while a module is constructed under deferred():
 //
-//     made of other operators      they come here in its stead
-//     allocates more than kSmall   a tensor without memory
-//     a view, or metadata only     as ever
-//     reads or writes a deferred   recorded; what it makes is deferred too, with the shape that
-//     tensor, or random numbers    its meta kernel says
-//     neither                      as ever
+//     made of other operators      runs; those others are handled instead
+//     allocates more than kSmall   makes a tensor without memory
+//     a view, or metadata only     runs as usual
+//     reads or writes a deferred   is recorded; its results are deferred too, with the shapes that
+//     tensor, or random numbers    its meta kernel computes
+//     anything else                runs as usual
 //
-// An operator that returns a number, or whose shapes depend on values, gets the values of what it
-// reads for the time of the call, if no random number goes into them.
+// An operator that returns a number, or whose result shapes depend on values, gets the values of
+// its inputs for the duration of the call, unless they depend on random numbers.
 #include <trireme/parallel/init/deferred_call.h>
 
 #include <trireme/base/error.h>
@@ -35,7 +35,7 @@
 namespace trireme::detail {
 namespace {
 
-// Small constants are cheap, and code that makes them is seldom made of operators alone.
+// Small constants are cheap. Code that makes them often reads them by pointers, not by operators.
 constexpr std::size_t kSmall = std::size_t{1} << 20;
 
 bool is_written(const c10::Argument& argument) {
@@ -48,14 +48,14 @@ bool is_generator(const c10::Argument& argument) {
   return type->kind() == c10::TypeKind::GeneratorType;
 }
 
-// A number in the guise of a tensor does not decide the type of results.
+// A number wrapped in a tensor takes no part in type promotion, and its copy must not either.
 void keep_wrapped_number(const at::Tensor& from, const at::Tensor& to) {
   if (from.unsafeGetTensorImpl()->is_wrapped_number()) {
     to.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
 }
 
-// An operator that has come here, with what its schema says of it.
+// One call of an operator, with what its schema says about it.
 class Call {
  public:
   Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack)
@@ -77,7 +77,7 @@ class Call {
     if (is_allocation()) return allocate();
     if (is_composite() || (!writes_ && is_view())) return run_recorded();
     if (!is_deferred_ && !is_random_) return run_plainly();
-    if (writes_ && writes_nothing()) {  // an out= that gets its size by the call
+    if (writes_ && writes_nothing()) {  // an empty out= argument, which the call resizes
       return is_deferred_ || (is_random_ && writes_out_) ? evaluate() : run_plainly();
     }
     if (is_random_ && !generator_) return evaluate();
@@ -103,8 +103,8 @@ class Call {
       return value.alias_info() != nullptr && !value.alias_info()->isWrite();
     });
   }
-  // In-place operators are recorded whole: the kernel of copy_, for one, is the same for all
-  // backends, but reads memory.
+  // In-place operators are recorded as a whole. The kernel of copy_, for example, is the same for
+  // all backends (composite), but reads memory.
   bool is_composite() const {
     if (has_kernel(c10::DispatchKey::CompositeImplicitAutograd)) return true;
     if (writes_ && !writes_out_) return false;
@@ -162,7 +162,7 @@ class Call {
   std::string failure_on_meta_;
 };
 
-// Nothing where it fails, or where arguments are not dense or results no tensors.
+// Returns nothing if the meta kernel fails, an argument is not dense, or a result is no tensor.
 std::optional<torch::jit::Stack> Call::run_on_meta() {
   bool is_dense = true;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
@@ -205,7 +205,7 @@ std::optional<torch::jit::Stack> Call::run_on_meta() {
   } catch (const c10::Error& error) {
     failure_on_meta_ =
         join_message("; without values LibTorch says: ", error.what_without_backtrace());
-    return std::nullopt;  // where there are values, evaluate() meets it again, or works
+    return std::nullopt;  // evaluate() retries with values, and works or reports the error
   }
 }
 
@@ -214,7 +214,7 @@ c10::Device Call::device_of_results() const {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     if (arguments_[i].name() == "device" && value(i).isDevice()) return value(i).toDevice();
   }
-  bool is_number = true;  // numbers follow the others to their device
+  bool is_number = true;  // tensors of dimension 0 do not decide the device if there are others
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
       if (!tensor.defined() || !is_number) return;
@@ -244,7 +244,7 @@ void Call::allocate() {
   replace_arguments({construction_->make(meta->front().toTensor(), device)});
 }
 
-// Whether an in-place operator writes all the memory of `tensor` and reads none of it.
+// Returns true if an in-place operator overwrites all memory of `tensor` and reads none of it.
 bool Call::fills(const at::Tensor& tensor) const {
   static constexpr std::array<std::string_view, 11> kFilling = {
       "aten::zero_",      "aten::fill_",       "aten::copy_",      "aten::normal_",
@@ -266,7 +266,7 @@ bool Call::fills(const at::Tensor& tensor) const {
          tensor.nbytes() == tensor.storage().nbytes();
 }
 
-// An ordinary tensor that is filled with what is not known yet is deferred from then on.
+// Makes an ordinary tensor deferred, because the values written to it are not known yet.
 void Call::take(const at::Tensor& tensor) const {
   const bool is_ordinary =
       tensor.layout() == c10::kStrided && !tensor.is_quantized() && tensor.has_storage() &&
@@ -293,7 +293,8 @@ void Call::check_is_ours(const at::Tensor& tensor) const {
                    "build both modules in one call of deferred(), or materialize the first");
 }
 
-// An ordinary tensor may change until the record is run.
+// Returns a stand-in for a deferred tensor, or a copy of an ordinary one, which may change before
+// the record is run.
 at::Tensor Call::recorded(const at::Tensor& tensor, bool is_written, std::vector<Use>& uses) const {
   if (!tensor.defined()) return tensor;
   const Construction::Place* place = Construction::find(tensor);
@@ -335,7 +336,7 @@ torch::jit::Stack Call::recorded_arguments(Record& record) const {
   return arguments;
 }
 
-// What does not fit would be met when the record is run, far from the constructor.
+// Checks the shapes now. A mismatch found when the record is run would be far from its cause.
 void Call::check_shapes(const torch::jit::Stack& results) {
   const auto meta = run_on_meta();
   std::string failure = failure_on_meta_;

@@ -12,8 +12,8 @@
 
 namespace trireme::detail {
 
-/// For a fallback on kDeferredKey. Throws UsageError where the operator needs values that random
-/// numbers go into.
+/// Runs or records `op`; called by the fallback of kDeferredKey. Throws UsageError if the operator
+/// cannot be recorded and needs values that depend on random numbers.
 void call_deferred(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                    torch::jit::Stack& stack, const std::shared_ptr<Construction>& construction);
 

@@ -27,12 +27,12 @@ std::shared_ptr<Construction>& current() {
 bool on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const std::shared_ptr<Construction> construction = current();
-  if (construction == nullptr) return false;  // a thread of autograd that has inherited the key
+  if (construction == nullptr) return false;  // a thread of autograd that inherited the key
   call_deferred(op, keys, *stack, construction);
   return true;
 }
 
-// The constructions of those tensors that are deferred, each once, in order of appearance.
+// Returns the constructions of those tensors that are deferred, each once, in order of appearance.
 std::vector<std::shared_ptr<Construction>> constructions_of(
     const std::vector<at::Tensor>& tensors) {
   std::vector<std::shared_ptr<Construction>> constructions;
@@ -63,6 +63,7 @@ void replay(Construction& construction, const std::vector<at::Tensor>& tensors,
     set_memory(storage, std::move(memory));
     if (!on_ready) return;
     for (const at::Tensor& tensor : ready) on_ready(tensor);
+    // If on_ready gave the storage other memory, that memory stays.
     if (storage.data() != values) return;
     storage.set_data_ptr_noswap({nullptr, storage.device()});
     storage.set_nbytes(0);
@@ -116,6 +117,7 @@ struct DeferredScope::State {
 };
 
 DeferredScope::DeferredScope() {
+  // Within another scope, whose construction records this module as well.
   if (current() != nullptr) return;
   tensor::intercept_below_autograd(on_operator);
   state_ = std::make_unique<State>(std::make_shared<Construction>());
@@ -125,6 +127,7 @@ DeferredScope::DeferredScope() {
 DeferredScope::~DeferredScope() {
   if (state_ == nullptr) return;
   current().reset();
+  // Not finished means that the constructor threw.
   if (!state_->is_finished) state_->construction->abandon();
 }
 

@@ -16,7 +16,7 @@
 namespace trireme::detail {
 namespace {
 
-// One line a tensor: `weight [10, 4] strides [4, 1] Float on cpu, trained`.
+// Returns one line for each tensor: `weight [10, 4] strides [4, 1] Float on cpu, trained`.
 std::string describe(const std::vector<NamedTensor>& tensors) {
   TextWriter text;
   for (const auto& [name, tensor, has_sparse_gradient] : tensors) {
@@ -69,6 +69,7 @@ void succeed_together(const comm::Group& group, const std::string& doing,
   std::string failure;
   try {
     call();
+    // The group is broken: an exchange of messages below would fail, or wait, too.
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& error) {
@@ -90,6 +91,7 @@ void abort(const comm::Group& group, const std::string& reason) { group.abort(re
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
                              const comm::Group& group) {
   const std::string own = describe(tensors);
+  // A digest is enough in the usual case. The long descriptions are sent only to explain an error.
   const std::vector<std::string> digests = comm::all_gather_text(c10::sha1(own).str(), group);
   const auto other = std::find_if(digests.begin(), digests.end(),
                                   [&](const auto& digest) { return digest != digests.front(); });

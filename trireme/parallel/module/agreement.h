@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves that all ranks hold the same kind of module before anything of it is exchanged, and where
-// need be the same values.
+// Collective checks that all ranks hold the same kind of module, or use the same options, before
+// anything is exchanged. Where needed, digests compare the values of tensors as well.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -14,40 +14,46 @@
 
 namespace trireme::detail {
 
+/// A parameter or buffer of a module with its name.
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
-  bool has_sparse_gradient = false;
+  bool has_sparse_gradient = false;  ///< autograd gives it a sparse gradient (an embedding)
 };
 
-/// Compares a text that says how something is to be done over all ranks. Collective and blocking.
-/// Throws the same UsageError on every rank, with both sides of the first difference.
-/// @param what is described, for the message: `plan`, `options of LocalSgd`.
-/// @param hint says what to do; by default to give every rank the same.
+/// Compares a text, such as the description of a plan, over all ranks. Collective and blocking.
+/// @param what says in the message what the text describes: `plan`, `options of LocalSgd`.
+/// @param hint says what to do; if it is empty, the message says to give every rank the same.
+/// @throws UsageError on every rank, with the same message, if the texts differ. The message quotes
+///     rank 0's side and the other side of the first line that differs.
 void check_same_text(const std::string& what, const std::string& text, const comm::Group& group,
                      const std::string& hint = {});
 
-/// Compares names, sizes, strides, dtypes, requires_grad and whether they have memory of `tensors`
-/// over all ranks; values may differ. Collective and blocking. Throws the same UsageError on every
-/// rank, naming the first `kind` (`parameter`) that differs and both sides.
+/// Compares descriptions of `tensors` over all ranks: names, sizes, strides, dtypes, device types,
+/// requires_grad, sparse gradients, and whether they have memory yet. Values may differ. Collective
+/// and blocking.
+/// @param kind says in the message what the tensors are: `parameter`, `buffer`.
+/// @throws UsageError on every rank, with the same message, naming the first tensor that differs
+///     and both sides.
 void check_same_on_all_ranks(const std::vector<NamedTensor>& tensors, const std::string& kind,
                              const comm::Group& group);
 
-/// Calls `call`; throws what it throws, and on the ranks where it does not, a UsageError with rank
-/// and message of the first where it did. Collective and blocking, and so may `call` be for some of
-/// the ranks; a CommError passes at once.
-/// @param doing for the message: `cut the module`.
+/// Calls `call` on every rank and fails on every rank if it fails on one. A rank whose call throws
+/// rethrows its own exception. The others throw a UsageError with the number and the message of the
+/// first rank that failed. Collective and blocking. `call` itself may be collective over a part of
+/// the ranks. A CommError is rethrown at once, without waiting for the other ranks.
+/// @param doing says in the message what was tried: `cut the module`.
 void succeed_together(const comm::Group& group, const std::string& doing,
                       const std::function<void()>& call);
 
-/// Wakes all ranks of the group, now and for good: a call that waits, or comes later, throws
-/// CommError with `reason` where ranks share memory or a process, and says that the group has ended
-/// elsewhere. Not collective.
+/// Ends the group for good and wakes all ranks that wait in it. A call that waits now, or is made
+/// later, throws CommError. Its message contains `reason` where ranks share memory or a process; on
+/// other ranks it says that the group has ended. Not collective.
 void abort(const comm::Group& group, const std::string& reason);
 
-/// A number that follows from the bits of a dense tensor's elements and from their places in
-/// memory: other values, or the same in another order, have another one, but for chance. Needs
-/// about a megabyte.
+/// Returns a number computed from the bits of a dense tensor's elements, in the order of its
+/// memory. Tensors with other values, or with the same values in another order, have different
+/// digests with overwhelming probability. Needs about 1 MB of memory.
 std::int64_t digest_of(const at::Tensor& tensor);
 
 }  // namespace trireme::detail

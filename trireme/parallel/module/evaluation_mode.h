@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards of the modes of a module: training or evaluation, for each of its parts.
+// Guards that change the mode of a module (training or evaluation) and restore it at scope exit.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -13,8 +13,8 @@ class Module;
 
 namespace trireme::detail {
 
-/// Puts every part of a module back into the mode in which it was, at the end. The parts must
-/// outlive it.
+/// Remembers the mode of a module and of all its submodules, and restores it when destroyed. The
+/// submodules must outlive the guard.
 class ModeGuard {
  public:
   explicit ModeGuard(torch::nn::Module& module);
@@ -26,7 +26,7 @@ class ModeGuard {
   std::vector<std::pair<torch::nn::Module*, bool>> modes_;
 };
 
-/// As long as it lives, the module is in evaluation mode, and nothing has gradients.
+/// Puts a module into evaluation mode and disables gradients (at::NoGradGuard) while it lives.
 class EvaluationMode {
  public:
   explicit EvaluationMode(torch::nn::Module& module);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that parameters had before a step, put aside so that the sum of the step is by itself.
+// Puts aside the gradients that parameters had before a step, so that the step's own gradients can
+// be summed over ranks by themselves.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,14 +11,14 @@
 
 namespace trireme::detail {
 
-/// Not thread-safe.
+/// Keeps gradients of earlier steps while a step computes its own. Not thread-safe.
 class GradientsAside {
  public:
-  /// Takes `.grad()` of a parameter away.
+  /// Takes `.grad()` of a parameter away and leaves it undefined.
   void take(const at::Tensor& parameter) {
     taken_.emplace_back(parameter, std::exchange(parameter.mutable_grad(), {}));
   }
-  /// The same where the memory of `.grad()` is written again in the step.
+  /// Takes a copy of `.grad()`, for a gradient whose memory the step overwrites.
   void take_copy(const at::Tensor& parameter) {
     const at::NoGradGuard no_grad;
     take(parameter);
@@ -25,7 +26,8 @@ class GradientsAside {
     if (gradient.defined()) gradient = gradient.clone();
   }
 
-  /// Adds to what was taken what is there now, and gives both back.
+  /// Adds the present gradients to those taken, and puts the sums back into `.grad()`. A parameter
+  /// that had no gradient before keeps the present one.
   void add_back() {
     const at::NoGradGuard no_grad;
     for (auto& [parameter, before] : std::exchange(taken_, {})) {
@@ -35,11 +37,11 @@ class GradientsAside {
       gradient = before;
     }
   }
-  /// Gives back what was taken in place of what is there now.
+  /// Puts the gradients that were taken back in place of the present ones.
   void put_back() {
     for (auto& [parameter, before] : std::exchange(taken_, {})) parameter.mutable_grad() = before;
   }
-  /// Forgets what was taken.
+  /// Forgets the gradients that were taken.
   void clear() { taken_.clear(); }
 
  private:

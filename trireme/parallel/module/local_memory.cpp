@@ -53,6 +53,7 @@ void check_equal_on_mesh(const std::vector<NamedTensor>& parameters, const Devic
           (layout_of(item.tensor).mesh() == mesh && layout_of(item.tensor)[axis].is_replicate());
       if (is_whole) whole.push_back(item);
     }
+    // The groups along an axis compare separately, but an error must reach the whole mesh.
     succeed_together(mesh.group(), "compare parameters",
                      [&] { check_equal_memories(whole, mesh.group(axis), what); });
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this rank holds of parameters and gradients, plain or distributed, for code that moves their
-// memory between ranks: along the data axis only plain tensors travel.
+// Access to the part of parameters and gradients that this rank holds, plain or distributed. Code
+// that exchanges data along the data axis works on these local tensors only.
 #pragma once
 
 #include <trireme/mesh/device_mesh.h>
@@ -13,23 +13,26 @@
 
 namespace trireme::detail {
 
-/// This rank's part of a distributed tensor, sharing memory, without a copy or a node of autograd;
-/// a plain tensor itself.
+/// Returns this rank's part of a distributed tensor, or the tensor itself if it is plain. The
+/// result shares memory; nothing is copied and no node of autograd is made.
 at::Tensor memory_of(const at::Tensor& tensor);
 
-/// The same names with the memory in place of the tensors.
+/// Returns the same names with memory_of() of each tensor.
 std::vector<NamedTensor> memories_of(const std::vector<NamedTensor>& tensors);
 
-/// `memory` as a gradient or a state of `parameter`, whose part on this rank has its shape: with
-/// the layout of a distributed one, or itself. Shares the memory.
+/// Wraps `memory` as a gradient or optimizer state of `parameter`. For a distributed parameter the
+/// result has the parameter's layout, and `memory` must have the shape of this rank's part. For a
+/// plain parameter the result is `memory` itself. Shares the memory.
 at::Tensor as_like(const at::Tensor& parameter, const at::Tensor& memory);
 
-/// This rank's memory of a gradient or a state of `parameter`, in the parameter's layout: a plain
-/// one, which every rank has whole, is cut, and one of another layout redistributed (collective).
+/// Returns this rank's part of a gradient or optimizer state of `parameter`, in the parameter's
+/// layout. A plain `tensor`, which every rank must hold whole, is cut. A distributed one with
+/// another layout is redistributed, which is collective over the mesh.
 at::Tensor memory_like(const at::Tensor& parameter, const at::Tensor& tensor);
 
-/// Brings the gradient of a distributed parameter to the parameter's layout, if it has another: a
-/// sum that is still to be made, say. Collective then, blocking, over the parameter's mesh.
+/// Redistributes the gradient of a distributed parameter to the parameter's layout, for example
+/// from Partial to Replicate. Collective over the parameter's mesh and blocking if the layouts
+/// differ; does nothing otherwise.
 void redistribute_gradient(const at::Tensor& parameter);
 
 /// Compares this rank's parts of the parameters over the ranks of `group`; see

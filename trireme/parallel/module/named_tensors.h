@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters or buffers of a module, each once.
+// Lists the parameters or buffers of a module, each once.
 #pragma once
 
 #include <trireme/parallel/module/agreement.h>
@@ -12,8 +12,8 @@
 
 namespace trireme::detail {
 
-/// In their order; a tensor that several modules share counts once, under its first name, and one
-/// that is not defined not at all.
+/// Returns the tensors in their order. A tensor that several modules share is listed once, under
+/// its first name. Undefined tensors are left out.
 /// @param tensors a torch::OrderedDict from names to tensors.
 template <typename OrderedDict>
 std::vector<NamedTensor> named_tensors(const OrderedDict& tensors) {

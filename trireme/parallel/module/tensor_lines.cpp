@@ -7,7 +7,7 @@
 
 namespace trireme::detail {
 
-// Names come last, for they may have blanks.
+// Names come last because they may contain blanks.
 std::string to_lines(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   TextWriter text;
   for (const auto& [name, tensor] : tensors) {

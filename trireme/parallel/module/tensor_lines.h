@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors described in text, for ranks that have not all of them: a line for each, with its type,
-// its sizes and its name.
+// Describes tensors in text for ranks that do not have them: a line for each with its dtype, its
+// sizes and its name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,17 +12,17 @@
 
 namespace trireme::detail {
 
-/// A tensor as other ranks hear of it.
+/// The description of one tensor that other ranks receive.
 struct TensorLine {
-  std::string name{};  ///< may have blanks, and be empty
+  std::string name{};  ///< may be empty or contain blanks
   at::ScalarType type = at::kFloat;
   std::vector<std::int64_t> sizes{};
 };
 
-/// Returns a line for each tensor that is defined.
+/// Returns one line for each tensor that is defined.
 std::string to_lines(const std::vector<std::pair<std::string, at::Tensor>>& tensors);
 
-/// Reads what to_lines() wrote.
+/// Parses the text that to_lines() returned.
 std::vector<TensorLine> parse_lines(const std::string& text);
 
 }  // namespace trireme::detail

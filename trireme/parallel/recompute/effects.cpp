@@ -14,7 +14,7 @@
 namespace trireme::detail {
 namespace {
 
-// Not observed, and without autograd.
+// While it lives, operators on this thread run without observers, autograd and autocast.
 struct Aside {
   c10::impl::ExcludeDispatchKeyGuard exclude{c10::DispatchKeySet(tensor::kBelowAutograd) |
                                              c10::autograd_dispatch_keyset_with_ADInplaceOrView |
@@ -74,6 +74,7 @@ bool Recording::is_inside(const at::Tensor& tensor) const {
 
 void Recording::before_write(const Write& write) {
   const c10::StorageImpl* const storage = write.tensor.storage().unsafeGetStorageImpl();
+  // The second run makes this memory anew, so nothing has to be restored.
   if (inside_.contains(storage)) return;
   if (const auto input = inputs_.find(storage); input != inputs_.end()) {
     throw UsageError(
@@ -87,6 +88,7 @@ void Recording::before_write(const Write& write) {
                      " that was there before it, by ", write.operation),
         "return it instead, or write its detach()");
   }
+  // Only the values before the first write are needed.
   if (!keeps_copies_ || effects_.writes_to(storage)) return;
   effects_.written.push_back(
       {write.tensor.storage().getWeakStorageImpl(), storage, copy_of_bytes(write.seen.storage())});
@@ -102,8 +104,10 @@ void Recording::before_draw(const at::Generator& generator) {
 
 Replaying::Replaying(const Effects& effects) {
   for (const Effects::Memory& memory : effects.written) {
+    // Its address may belong to another storage by now.
     if (memory.storage.expired()) continue;
     const Aside aside;
+    // A clone, because the second run writes to it and there may be further runs.
     copies_.emplace(memory.address, memory.before.clone().storage());
   }
   for (const Effects::Stream& stream : effects.drawn) {
@@ -114,7 +118,7 @@ Replaying::Replaying(const Effects& effects) {
 
 Replaying::~Replaying() {
   for (const Effects::Stream& stream : streams_) set_state(stream.generator, stream.before);
-  // The first that was noted of each counter is put back last.
+  // In reverse order, so that the first version noted of each counter is restored last.
   for (auto each = versions_.rbegin(); each != versions_.rend(); ++each) {
     each->first.set_version(each->second);
   }

@@ -27,6 +27,7 @@ void ExecutionContext::restore() const {
   }
   at::autocast::set_autocast_cache_enabled(caches_casts_);
   for (const auto& [module, is_training] : training_) {
+    // train() also changes submodules. They come after their parents, and are corrected then.
     if (module->is_training() != is_training) module->train(is_training);
   }
 }

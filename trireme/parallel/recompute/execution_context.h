@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run of a function finds on its thread and in modules besides tensors: grad mode, autocast,
-// LibTorch's other modes, training flags.
+// State outside of tensors that a run of a function depends on: grad mode, autocast and other modes
+// of the thread, and the training flags of modules.
 #pragma once
 
 #include <c10/core/AutogradState.h>
@@ -18,15 +18,16 @@ class Module;
 
 namespace trireme::detail {
 
+/// A snapshot of the state of this thread and of modules.
 class ExecutionContext {
  public:
-  /// As they are now; of the modules, with all below them, the training flags.
+  /// Takes a snapshot now, with the training flags of `modules` and all their submodules.
   explicit ExecutionContext(const std::vector<std::shared_ptr<torch::nn::Module>>& modules);
 
   class Restored;
 
  private:
-  // Makes it so on this thread, and in the modules.
+  // Applies the snapshot to this thread and to the modules.
   void restore() const;
 
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
@@ -37,8 +38,8 @@ class ExecutionContext {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> training_;  // parents first
 };
 
-/// As long as it lives, they are again as they were. Casts are not cached meanwhile: the cache
-/// would outlive the graph that it belongs to.
+/// Applies a snapshot while it lives, and restores the state before it at the end. The cache of
+/// autocast is off meanwhile, because cached casts would outlive the graph that they belong to.
 class ExecutionContext::Restored {
  public:
   explicit Restored(const ExecutionContext& context);

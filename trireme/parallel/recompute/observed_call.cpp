@@ -28,7 +28,7 @@ void for_each_defined(const c10::IValue& value, const Visit& visit) {
   });
 }
 
-// Batch norm's operators change running statistics that their schemas declare as only read.
+// Batch norm operators write running statistics that their schemas declare as read only.
 bool is_running_statistic(const c10::FunctionSchema& schema, std::size_t index, Values values) {
   const std::string& argument = schema.arguments()[index].name();
   if (argument != "running_mean" && argument != "running_var") return false;
@@ -45,7 +45,7 @@ bool is_written(const c10::FunctionSchema& schema, std::size_t index, Values val
   return (alias != nullptr && alias->isWrite()) || is_running_statistic(schema, index, values);
 }
 
-// What the operator draws random numbers from, if it does.
+// Returns the generator that the operator draws random numbers from, if it draws any.
 std::optional<at::Generator> stream_of(const c10::OperatorHandle& op, Values values) {
   const auto given = std::ranges::find_if(values, &c10::IValue::isGenerator);
   if (given != values.end()) return given->toGenerator();
@@ -63,7 +63,7 @@ std::optional<at::Generator> stream_of(const c10::OperatorHandle& op, Values val
   return at::globalContext().defaultGenerator(*device);
 }
 
-// A tensor in the place of which the operator gets another.
+// A tensor and the one that the operator gets in its place.
 struct Replacement {
   at::Tensor original;
   at::Tensor given;
@@ -73,7 +73,8 @@ class ObservedCall {
  public:
   ObservedCall(const c10::OperatorHandle& op, torch::jit::Stack& stack) : op_(op), stack_(stack) {}
 
-  // Runs it; false, having done nothing, where its tensors have parts whose operators come by.
+  // Runs the operator. Returns false, having done nothing, if it was given distributed tensors: the
+  // operators on their local parts are observed instead.
   bool run(c10::DispatchKeySet keys);
 
  private:
@@ -90,7 +91,7 @@ class ObservedCall {
   const c10::OperatorHandle& op_;
   torch::jit::Stack& stack_;
   bool has_distributed_ = false;
-  bool has_gradient_ = false;  // an in-place operator whose result will require one
+  bool has_gradient_ = false;  // it is in place, and an argument requires a gradient
   bool is_replaced_ = false;
   c10::SmallVector<const c10::StorageImpl*, 8> given_;
   c10::SmallVector<Replacement, 2> replacements_;
@@ -118,7 +119,7 @@ void ObservedCall::look() {
   }
 }
 
-// Those behind one that gives other memory see nothing of it.
+// Tells observers up to the first that replaces the memory. Those outside of it see no write.
 void ObservedCall::tell_of_write(const at::Tensor& tensor) const {
   if (!tensor.has_storage()) return;
   const auto* const storage = tensor.storage().unsafeGetStorageImpl();
@@ -155,7 +156,7 @@ void ObservedCall::replace_arguments() {
 void ObservedCall::finish() {
   const std::size_t first = stack_.size() - op_.schema().returns().size();
   for (std::size_t i = first; i < stack_.size(); ++i) {
-    // In-place operators return what they were called on.
+    // In-place operators return their argument; callers must get the original back.
     if (is_replaced_) {
       stack_[i] = tensor::map_tensors(stack_[i], [&](const at::Tensor& tensor) {
         for (const auto& [original, given] : replacements_) {
@@ -185,7 +186,7 @@ bool ObservedCall::run(c10::DispatchKeySet keys) {
   }
   if (is_replaced_) replace_arguments();
   {
-    // What kernels do among themselves is theirs.
+    // Kernels may call other operators, which are not observed.
     const c10::impl::ExcludeDispatchKeyGuard aside(tensor::kBelowAutograd);
     constexpr auto kAfter = c10::DispatchKeySet::FULL_AFTER;
     op_.redispatchBoxed(keys & c10::DispatchKeySet(kAfter, tensor::kBelowAutograd), &stack_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of an operator, shown to the observers of its thread (effects.h).
+// Shows each call of an operator to the observers of its thread (effects.h).
 #pragma once
 
 #include <trireme/parallel/recompute/effects.h>
@@ -11,13 +11,13 @@
 
 namespace trireme::detail {
 
-/// Of this thread; null where there is none.
+/// Returns the innermost observer of this thread; null if there is none.
 Observer*& innermost_observer() noexcept;
 
-/// What brings operators to observers, for a thread to include.
+/// Returns the dispatch keys that a thread must include so that its operators are observed.
 c10::DispatchKeySet observed_keys();
 
-/// The tensor as it is, but over other memory, and without autograd.
+/// Returns a tensor like `tensor` over other memory, without autograd.
 at::Tensor over(const at::Tensor& tensor, const c10::Storage& memory);
 
 }  // namespace trireme::detail

@@ -24,7 +24,8 @@ using schedule::item;
 using schedule::StageBytes;
 
 constexpr auto kNoLimit = std::numeric_limits<std::int64_t>::max();
-// Where a rank has several stages: how many choices of each are followed, for how many peaks.
+// For a rank with several stages: the number of choices followed for each stage, and the number of
+// peak sizes tried.
 constexpr std::size_t kRoomOfSeveral = 128;
 constexpr std::size_t kPeaks = 8;
 
@@ -35,16 +36,17 @@ bool is_split(const schedule::Schedule& schedule, int stage) {
       });
 }
 
-// What a stage has whatever is chosen.
+// What is the same for a stage whatever is chosen.
 struct Stage {
   int number = 0;
   graph::PieceLine piece;
-  std::int64_t inputs = 0;       // bytes that came from other stages
-  std::int64_t for_weights = 0;  // bytes that the weight part reads
+  std::int64_t inputs = 0;       // bytes of inputs from other stages
+  std::int64_t for_weights = 0;  // bytes that the weight part of backward reads
 };
 
-// A moment at which a rank may hold most: how many micro-batches of each of its stages it keeps,
-// how many of these for their weight part alone, and the stage whose backward runs besides.
+// A moment at which a rank may hold the most memory. For each stage it counts the micro-batches
+// that are kept, and how many of these are kept for their weight part only. `backward` is the stage
+// whose backward runs at that moment.
 struct Moment {
   std::vector<int> kept;
   std::vector<int> weights;
@@ -91,6 +93,7 @@ std::vector<Moment> moments_of(const std::vector<Action>& actions,
     }
     moments.insert(now);
   }
+  // A moment at which nothing is larger than at another one cannot be the peak.
   const auto is_less = [](const Moment& a, const Moment& b) {
     return a != b && (a.backward == b.backward || a.backward < 0) &&
            std::ranges::equal(a.kept, b.kept, std::less_equal<>()) &&
@@ -106,7 +109,7 @@ std::vector<Moment> moments_of(const std::vector<Action>& actions,
 
 // One choice for each of some stages of a rank.
 struct Combination {
-  std::vector<std::int64_t> bytes;  // by moment
+  std::vector<std::int64_t> bytes;  // at each moment
   RecomputeCost cost;
   std::vector<Choice> choices;
 
@@ -139,7 +142,7 @@ class Rank {
 
   const std::vector<Stage>& stages() const { return stages_; }
 
-  // The one that keeps least, whatever it costs.
+  // Returns the combination with the lowest peak, whatever it costs.
   Combination smallest() const {
     std::vector<std::vector<Choice>> all;
     for (const Stage& stage : stages_) {
@@ -150,7 +153,7 @@ class Rank {
     return *std::ranges::min_element(combinations, {}, &Combination::most);
   }
 
-  // The one that costs least of those that keep to the limit.
+  // Returns the cheapest combination within the limit, or nothing if there is none.
   std::optional<Combination> cheapest(std::int64_t limit) {
     flops_at_least_ = 0;
     std::vector<std::vector<Choice>> all;
@@ -162,12 +165,13 @@ class Rank {
     return *std::ranges::min_element(combinations, {}, &Combination::cost);
   }
 
-  // Of any that keeps to the limit given to cheapest().
+  // Returns a lower bound for any combination within the limit given to cheapest().
   double flops_at_least() const { return flops_at_least_; }
 
  private:
-  // Of one stage: the cheapest by itself where there is no other; else such with several peaks,
-  // the others of the rank may need the rest.
+  // Returns choices for one stage. If it is the only stage of the rank, the cheapest one within the
+  // limit suffices. Otherwise choices with several peaks are needed, because the other stages share
+  // the limit.
   std::vector<Choice> candidates(std::size_t place, std::int64_t limit) {
     const Stage& stage = stages_[place];
     const std::vector<graph::MemoryConstraint> constraints = constraints_of(place, limit);
@@ -176,6 +180,7 @@ class Rank {
     flops_at_least_ += alone.at_least.flops;
     std::vector<Choice> all = {*alone.choice};
     if (stages_.size() == 1) return all;
+    // Peaks spread evenly over those of the smallest choices, then one search without a limit.
     const std::vector<Choice> smallest = graph::smallest_choices(stage.piece.line);
     for (std::size_t i = 0; i < kPeaks; ++i) {
       const Choice& candidate = smallest[i * (smallest.size() - 1) / (kPeaks - 1)];
@@ -227,9 +232,9 @@ class Rank {
     return all;
   }
 
-  // At most kRoomOfSeveral of them.
+  // Keeps the best combinations, at most kRoomOfSeveral of them.
   static std::vector<Combination> best_of(std::vector<Combination> all) {
-    // The first of all is never left out below.
+    // After sorting, a combination can only be worse than one before it. The first is always kept.
     std::ranges::stable_sort(all, {}, [](const Combination& combination) {
       return std::pair(combination.cost, combination.most());
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan has computed again of a captured module that is cut into stages: by name, or as much
-// as memory asks for.
+// Decides which operators of a captured module, cut into stages, a plan recomputes: by name, or as
+// many as a memory limit requires.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -13,28 +13,30 @@
 
 namespace trireme {
 
+/// The operators that a plan recomputes, with their costs.
 struct Recomputation {
-  /// What is run again, by stage.
+  /// The ranges of operators that run again, by stage.
   std::vector<std::vector<graph::Part>> parts{};
-  /// What a micro-batch keeps, by stage, as the record of the module tells it: what a
-  /// pipeline::StepReport measures. Of a backward in two parts weight_inputs and rebuilding are
-  /// bounds from above, and so is all of attention with dropout.
+  /// The memory that a micro-batch keeps, by stage, computed from the captured module. It predicts
+  /// what pipeline::StepReport measures. `weight_inputs` and `rebuilding` are upper bounds if
+  /// backward is split in two parts. All numbers are upper bounds for attention with dropout.
   std::vector<schedule::StageBytes> bytes{};
-  /// Floating-point operations that run again for a micro-batch.
+  /// The floating-point operations that run again for a micro-batch.
   double flops = 0;
-  /// No choice that keeps to the memory runs fewer again. Equal to `flops` but for stages with very
-  /// many ways to choose, and ranks with several stages.
+  /// A lower bound of `flops` for any choice within the memory limit. Equal to `flops`, except for
+  /// stages with very many possible choices and for ranks with several stages.
   double flops_at_least = 0;
 };
 
-/// Goes by Plan::recompute, or by Plan::activation_bytes for schedule::peak_memory of each rank.
-/// The latter chooses among all runs of operators of all stages, exactly where it can follow all
-/// choices (graph/parts/choose.h).
+/// Chooses by the patterns in Plan::recompute, or so that schedule::peak_memory of each rank stays
+/// within Plan::activation_bytes. The latter searches all ranges of operators of all stages, and
+/// finds the optimum unless there are too many choices to follow (graph/parts/choose.h).
 ///
-/// Not collective; the same on ranks with the same record. Throws UsageError for a pattern that
-/// fits nothing, and where even the most recomputation keeps more bytes than the plan allows, with
-/// the number that it takes.
-/// @param boundaries of stages; @param schedule whose stages they are.
+/// Not collective; ranks with the same record get the same result. Throws UsageError for a pattern
+/// that fits nothing. Throws UsageError if the memory limit cannot be kept by any recomputation;
+/// the message says how many bytes are needed.
+/// @param boundaries the first operator of each stage, and the end of the last.
+/// @param schedule the schedule that runs the stages.
 Recomputation plan_recomputation(const graph::Graph& graph, const std::vector<int>& boundaries,
                                  const schedule::Schedule& schedule, const Plan& plan);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recomputation for loops that are written by hand: what a function computes on the way is not kept
-// for backward, which runs it again (Chen et al., "Training Deep Nets with Sublinear Memory Cost",
-// 2016). docs/guide/recomputation.md says when.
+// Recomputation (activation checkpointing) for loops written by hand. Intermediate results of a
+// function are not kept for backward, which runs the function again (Chen et al., "Training Deep
+// Nets with Sublinear Memory Cost", 2016). See docs/guide/recomputation.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,25 +20,28 @@ class Module;
 
 namespace trireme {
 
+/// Options of recompute().
 struct RecomputeOptions {
-  /// What messages call the function.
+  /// The name of the function in messages.
   std::string name;
 
-  /// Whether random operators give the same numbers again. Costs a copy of a generator's state, and
-  /// only where there are such operators.
+  /// True to give random operators the same numbers in the second run. Costs a copy of the
+  /// generator's state, and only if the function draws random numbers.
   bool preserve_random = true;
 
-  /// Modules whose training flags, and those of their submodules, are during the second run what
-  /// they were in the first, whatever they are by then.
+  /// Modules whose training flags are restored for the second run, with those of all their
+  /// submodules, in case they change between forward and backward.
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
 
-  /// Keeps what the second run has computed until the graph's nodes let go of it, not until the
-  /// backward pass ends: where several passes follow each other over parts of one graph, the
-  /// function runs again once, and not for each of them.
+  /// True to keep recomputed tensors until the graph's nodes release them, not only until the
+  /// backward pass ends. If several passes follow each other over parts of one graph, the function
+  /// then runs again only once, and not once for each pass.
   bool keep_between_passes = false;
 };
 
+/// A function from several tensors to several tensors.
 using ManyToMany = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+/// A function from one tensor to one tensor.
 using OneToOne = std::function<at::Tensor(const at::Tensor&)>;
 
 namespace detail {
@@ -47,16 +50,17 @@ std::vector<at::Tensor> recompute_all(ManyToMany function, const std::vector<at:
                                       RecomputeOptions options);
 at::Tensor recompute_one(OneToOne function, const at::Tensor& input, RecomputeOptions options);
 
-/// A module's holder, or a pointer to it, whose forward takes a tensor and returns one.
+/// A module holder, or a pointer to a module, whose forward takes a tensor and returns one.
 template <typename Function>
 concept ForwardsTensor = requires(Function& function, const at::Tensor& input) {
   { function->forward(input) } -> std::convertible_to<at::Tensor>;
 };
 
-/// What can be asked whether it is callable: a torch::nn::ModuleHolder does not compile then.
+/// A type that is no torch::nn::ModuleHolder. Asking if a holder is callable would not compile.
 template <typename Function>
 concept IsNoHolder = !requires(Function& function) { function.ptr(); };
 
+/// A copyable function from `Given` to `Given`.
 template <typename Function, typename Given>
 concept Recomputes =
     IsNoHolder<Function> && std::copy_constructible<std::remove_cvref_t<Function>> &&
@@ -64,29 +68,35 @@ concept Recomputes =
 
 }  // namespace detail
 
-/// Runs `function` on `inputs` and returns what it gives, connected for backward as if it had been
-/// called: the graph is the same one, node by node, so gradients (also of what the function
-/// captures), hooks, the order of additions, second derivatives and data parallel are as without.
-/// Only the tensors that the nodes saved are not there; where backward needs the first of them, it
-/// runs the function again until it has all.
+/// Runs `function` on `inputs` and returns its outputs, without keeping the tensors that autograd
+/// saves for backward. When backward needs the first of them, it runs the function again until all
+/// are computed.
 ///
-/// The second run sees the grad mode, autocast, random streams, and the contents of tensors that
-/// the first run wrote to (batch norm's running statistics) as the first run found them, and leaves
-/// them as it finds them. Everything else that the function does beside computing happens twice.
+/// Autograd's graph is the same as without recompute(), node by node. So are gradients (including
+/// those of captured tensors), hooks, the order of additions, second derivatives, and data
+/// parallel.
 ///
 ///     at::Tensor x = recompute([&](const at::Tensor& h) { return block->forward(h); }, h);
 ///
-/// @param function takes a vector of tensors and returns one.
+/// The second run sees grad mode, autocast, random streams, and tensors that the first run wrote to
+/// (such as batch norm's running statistics) as the first run found them. It leaves all of them
+/// unchanged. Other side effects of the function happen twice.
 ///
-/// `function` is kept, with what it captures, until backward has passed or the graph is gone: what
-/// it needs of the step's tensors are `inputs`, what it captures by reference lives that long.
-/// Calls may be nested. Collective where the function is, in both runs. Where grad mode is off it
-/// is called, and nothing else happens.
+/// `function` and what it captures are kept until backward has passed or the graph is destroyed.
+/// Pass tensors of the step as `inputs`. Objects captured by reference must live as long.
 ///
-/// Throws what `function` throws. UsageError where it writes to memory of an input, or writes what
-/// requires a gradient to a tensor that was there before; and out of backward() where the second
-/// run ends by an exception or does not compute tensors of the same shapes and types, or an input
-/// or parameter was written to meanwhile.
+/// Calls may be nested. The call is collective if the function is, in both runs. With grad mode
+/// off, the function is simply called.
+///
+/// Rethrows exceptions of `function`. Throws UsageError if the function writes to the memory of an
+/// input, or writes a value that requires a gradient into a tensor that existed before. backward()
+/// throws UsageError if:
+/// - the second run throws an exception,
+/// - it computes tensors of other shapes, dtypes or devices than the first run, or
+/// - an input, parameter or other captured tensor was written to since the first run. Writes of
+///   LibTorch's optimizers are not detected, because autograd does not count them.
+///
+/// @param function takes a vector of tensors and returns one; must be copyable.
 template <typename Function>
 std::vector<at::Tensor> recompute(Function&& function, const std::vector<at::Tensor>& inputs,
                                   RecomputeOptions options = {}) {
@@ -101,9 +111,9 @@ std::vector<at::Tensor> recompute(Function&& function, const std::vector<at::Ten
   }
 }
 
-/// The same for one tensor.
-/// @param function takes a tensor and returns one, or is the holder of a module, or a
-/// std::shared_ptr to it, whose forward does.
+/// Does the same for a function of one tensor.
+/// @param function takes a tensor and returns one. It may also be a module holder, or a
+///     std::shared_ptr to a module, whose forward does so.
 template <typename Function, std::same_as<at::Tensor> Input>
 at::Tensor recompute(Function&& function, const Input& input, RecomputeOptions options = {}) {
   if constexpr (detail::ForwardsTensor<Function>) {

@@ -21,8 +21,8 @@ namespace {
 constexpr int kNoPass = -1;
 constexpr int kAllPasses = -2;
 
-// Ends a second run that has what was asked for. No std::exception, so that functions that handle
-// those let it through.
+// Thrown to end a second run that has computed what was asked for. It is not derived from
+// std::exception, so that functions that handle those exceptions let it pass.
 struct HasAll {};
 
 }  // namespace
@@ -39,7 +39,7 @@ std::string Shape::to_string() const {
   return join_message(c10::IntArrayRef(sizes), " ", dtype, " on ", device);
 }
 
-// In a node of the first run.
+// A hook in a node of the first run. It remembers the number of its place.
 class Region::Place final : public autograd::SavedVariableHooks {
  public:
   Place(std::shared_ptr<Region> region, const Recording& recording)
@@ -95,7 +95,7 @@ class Region::SecondRunHooks final : public SavedTensorHooks {
   SecondRunHooks& operator=(const SecondRunHooks&) = delete;
   ~SecondRunHooks() override { settle(); }
 
-  // The first tensor that is not what it was, with what it is.
+  // Returns the first saved tensor that differs from the first run, with its present shape.
   const std::optional<std::pair<std::size_t, Shape>>& difference() const { return difference_; }
   std::size_t num_saved() const { return tensors_->size(); }
 
@@ -111,7 +111,7 @@ class Region::SecondRunHooks final : public SavedTensorHooks {
  private:
   using Tensors = std::vector<at::Tensor>;
 
-  // In a node of the second run, which runs backward only inside the function.
+  // A hook in a node of the second run. It is unpacked only if the function itself runs backward.
   class Kept final : public autograd::SavedVariableHooks {
    public:
     explicit Kept(SecondRunHooks& saved_hooks)
@@ -132,8 +132,8 @@ class Region::SecondRunHooks final : public SavedTensorHooks {
     return only_ ? index == *only_ : region_.saved_[index].is_held;
   }
 
-  // The tensor itself and no copy of it: a distributed one may yet change its layout, which the
-  // first run let it do.
+  // Keeps the tensor itself, not a copy. A distributed tensor may still change its layout after it
+  // was saved, as the first run allowed as well.
   void keep(const at::Tensor& tensor) {
     const std::size_t index = tensors_->size();
     tensors_->push_back(replaying_.seen(tensor));
@@ -147,7 +147,7 @@ class Region::SecondRunHooks final : public SavedTensorHooks {
     if (index == last_) throw HasAll();
   }
 
-  // Takes the nodes from the tensors, which nodes hold.
+  // Detaches the tensors from the graph: the nodes hold the tensors, so it would never be freed.
   void settle() {
     for (at::Tensor& tensor : *tensors_) tensor = tensor.tensor_data();
   }
@@ -155,7 +155,7 @@ class Region::SecondRunHooks final : public SavedTensorHooks {
   const Region& region_;
   const Replaying& replaying_;
   std::optional<std::size_t> only_;
-  std::size_t count_;  // places that the first run had made when this one began
+  std::size_t count_;  // number of places that the first run had made when this run began
   std::optional<std::size_t> last_;
   std::optional<std::pair<std::size_t, Shape>> difference_;
   std::map<std::size_t, TensorVersion> wanted_;
@@ -180,8 +180,8 @@ Region::Region(ManyToMany function, const std::vector<at::Tensor>& inputs, Recom
 std::vector<at::Tensor> Region::run(const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> outputs;
   {
-    // Within the second run of a part around it there will be none of this part. A function may
-    // run backward inside itself, and so needs its copies there too.
+    // In the second run of an outer region, this region gets no second run of its own and needs no
+    // copies. The exception is a function that runs backward inside itself.
     const bool is_again = is_second_run();
     const bool keeps_copies = !is_again || !options_.keep_between_passes;
     Recording recording(effects_, inputs, title_, options_.preserve_random, keeps_copies);
@@ -221,12 +221,16 @@ at::Tensor Region::take(std::size_t index) {
 
 Region::Value Region::taken(std::size_t index) {
   int pass = autograd::get_current_graph_task_id();
+  // Outside of a backward pass nothing tells when other values could be freed.
   if (pass == kNoPass) return run_again(index).at(index);
   if (options_.keep_between_passes) pass = kAllPasses;
+  // The first node of a pass has all places computed. A node that takes its place a second time in
+  // the same pass has only that one computed again.
   const bool is_first = !values_.contains(pass);
   if (is_first || !values_[pass].contains(index)) {
     Values values = run_again(is_first ? std::nullopt : std::optional(index));
     if (is_first && pass != kAllPasses) {
+      // Called at the end of this pass. It must not keep the region alive.
       autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), pass] {
         const std::shared_ptr<Region> region = weak.lock();
         if (!region) return;
@@ -245,6 +249,7 @@ std::vector<at::Tensor> Region::inputs_again() const {
   for (const Input& input : inputs_) {
     at::Tensor& again = inputs.emplace_back();
     if (!input.version) continue;
+    // Detached, so that the graph of the second run ends here.
     again = input.saved.unpack().tensor_data();
     if (input.requires_grad) again.set_requires_grad(true);
   }
@@ -278,6 +283,7 @@ void Region::check_versions() const {
   }
   for (const Saved& saved : saved_) {
     if (!saved.is_held || !saved.version || saved.version->is_current()) continue;
+    // The function itself wrote there, and the second run gets the copy.
     if (effects_.writes_to(saved.memory)) continue;
     throw UsageError(join_message("a tensor ", saved.shape.to_string(), " that ", title_,
                                   " uses was written to before backward, which runs it again"),
@@ -288,7 +294,7 @@ void Region::check_versions() const {
 
 Region::Values Region::run_again(std::optional<std::size_t> only) {
   check_versions();
-  // First: they may come out of a recomputation around this one.
+  // Unpack the inputs first: that may run an outer recomputed function.
   const std::vector<at::Tensor> inputs = inputs_again();
   const ExecutionContext::Restored restored(execution_context_);
   const Replaying replaying(effects_again());

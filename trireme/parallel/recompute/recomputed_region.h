@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a function whose saved tensors are computed again when backward asks for them.
+// One call of a function whose saved tensors are recomputed when backward asks for them.
 //
-//   forward    node 0 … node n of autograd's graph, each with places for what it saved:
-//              place 0, place 1, …, numbered in the order of saving; nothing is in them
-//   backward   a node takes from its place -> the function runs again, under hooks that put
-//              what it saves first into place 0, second into place 1, …; that graph is dropped
+//   forward    node 0 … node n of autograd's graph have places for the tensors that they saved:
+//              place 0, place 1, …, numbered in the order of saving; all are empty
+//   backward   a node takes from its place -> the function runs again, under hooks that put the
+//              first saved tensor into place 0, the second into place 1, …; that graph is dropped
 //
-// The second run ends by an exception of ours as soon as the last place that anyone still holds is
-// filled. A place is emptied as it is taken from. What several backward passes that keep the graph
-// compute is told apart by autograd's number of the pass, or kept until its node lets go of it
+// An internal exception ends the second run as soon as the last place that a node still holds is
+// filled. Taking a tensor empties its place. If several backward passes keep the graph, their
+// tensors are stored by autograd's id of the pass, or until the nodes release them
 // (RecomputeOptions::keep_between_passes).
 #pragma once
 
@@ -32,24 +32,25 @@
 
 namespace trireme::detail {
 
-/// What must be the same in both runs.
+/// Shape, dtype and device of a tensor, which must be the same in both runs.
 struct Shape {
   explicit Shape(const at::Tensor& tensor);
   bool operator==(const Shape&) const = default;
   std::string to_string() const;
 
   std::vector<std::int64_t> sizes;
-  at::ScalarType dtype = at::ScalarType::Undefined;  ///< of a tensor that is not defined
+  at::ScalarType dtype = at::ScalarType::Undefined;  ///< Undefined for an undefined tensor
   at::Device device = at::kCPU;
 };
 
-/// Thread-safe.
+/// One recomputed call. Thread-safe.
 class Region : public std::enable_shared_from_this<Region> {
  public:
-  /// Takes the inputs as what is saved by whoever packs on this thread now.
+  /// Saves the inputs by the saved-tensor hooks that are active on this thread now, if there are
+  /// any.
   Region(ManyToMany function, const std::vector<at::Tensor>& inputs, RecomputeOptions options);
 
-  /// The first run; once.
+  /// Performs the first run. Must be called once.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs);
 
  private:
@@ -62,14 +63,14 @@ class Region : public std::enable_shared_from_this<Region> {
     std::optional<TensorVersion> version;
     bool requires_grad = false;
   };
-  // What the first run knows of a tensor that was saved.
+  // What the first run recorded about a saved tensor.
   struct Saved {
     Shape shape;
     const c10::StorageImpl* memory;
-    std::optional<TensorVersion> version;  // of memory that the function did not make
-    bool is_held = true;                   // by a node
+    std::optional<TensorVersion> version;  // only for memory that existed before the run
+    bool is_held = true;                   // false once its node has released it
   };
-  // What the second run gives for it.
+  // A tensor that the second run computed for a place.
   struct Value {
     at::Tensor tensor;
     TensorVersion version;
@@ -80,7 +81,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void leave_place(std::size_t index);
   at::Tensor take(std::size_t index);
   Value taken(std::size_t index);
-  // All places that are held, or one.
+  // Runs the function again. Returns the tensors of all places that are held, or of `only`.
   Values run_again(std::optional<std::size_t> only);
   std::vector<at::Tensor> inputs_again() const;
   void pack_copies();
@@ -93,15 +94,14 @@ class Region : public std::enable_shared_from_this<Region> {
   const std::string title_;
   const ExecutionContext execution_context_;
   Effects effects_;
-  // Of its copies of memory those that the hooks around the function keep; empty where it keeps
-  // none.
+  // Copies in effects_ that the hooks of an outer function keep elsewhere; empty if they keep none.
   std::vector<std::unique_ptr<torch::autograd::SavedVariableHooks>> packed_copies_;
   std::vector<Input> inputs_;
   std::vector<Shape> outputs_;
-  // The second run may let go of nodes of the first.
+  // Recursive, because the second run may destroy nodes of the first, which call leave_place().
   std::recursive_mutex mutex_;
   std::vector<Saved> saved_;
-  std::map<int, Values> values_;  // by backward pass, or of all of them
+  std::map<int, Values> values_;  // by id of the backward pass, or under kAllPasses
 };
 
 }  // namespace trireme::detail

@@ -17,11 +17,11 @@ namespace autograd = torch::autograd;
 
 thread_local const SavedTensorHooksGuard* innermost = nullptr;
 
-// LibTorch's own does everything: backward passes, their threads, their order.
+// Adds hooks to LibTorch's engine, which still does all work of backward passes.
 class PackingEngine final : public autograd::Engine {
  public:
   static autograd::Engine& get() {
-    // Never destroyed: it has no threads, and LibTorch may ask it until the end.
+    // Never destroyed: LibTorch may use it until the process ends. It has no threads.
     static PackingEngine& engine = *new PackingEngine;
     return engine;
   }
@@ -49,6 +49,8 @@ class PackingEngine final : public autograd::Engine {
 };
 
 void install() {
+  // The default engine is one for the whole process. Without a guard on a thread, the engine
+  // installed here behaves as LibTorch's own.
   static std::mutex mutex;
   const std::scoped_lock lock(mutex);
   autograd::Engine& installed = autograd::Engine::get_default_engine();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Has the tensors that autograd saves on a thread go through hooks of ours, as Python's
+// Passes the tensors that autograd saves on a thread through hooks, as Python's
 // saved_tensors_hooks does.
 //
-// LibTorch asks its default engine for the hooks of every tensor that it saves, and the engine of
-// C++ programs has none. The one here has, and leaves all other work to that one.
+// LibTorch asks its default engine for hooks for every tensor that it saves, and the engine of C++
+// programs has none. This file installs an engine that has hooks and delegates all other work.
 #pragma once
 
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -12,25 +12,29 @@
 
 namespace trireme::detail {
 
+/// Makes the hooks for saved tensors.
 class SavedTensorHooks {
  public:
   virtual ~SavedTensorHooks() = default;
-  /// For one tensor that is about to be saved; null: it is kept as it is.
+  /// Returns hooks for one tensor that is about to be saved; null to save it as usual.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
-  /// For a copy of memory that a recomputed function writes to; null: it is kept as it is.
+  /// Returns hooks for a copy of memory that a recomputed function writes to; null to keep the
+  /// copy.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_copy() { return nullptr; }
-  /// Whether what runs now has run before, so that its graph is dropped when it is over.
+  /// Returns true during a second run, whose graph is dropped at its end.
   virtual bool is_second_run() const { return false; }
 };
 
-/// Of the innermost SavedTensorHooks of this thread that has some; null where none has.
+/// Returns the hooks for a copy from the innermost SavedTensorHooks of this thread that returns
+/// some; null if none does.
 std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_copy();
 
-/// Of this thread's SavedTensorHooks; false where there is none.
+/// Returns is_second_run() of this thread's innermost SavedTensorHooks; false if there is none.
 bool is_second_run();
 
-/// As long as it lives, what is saved on this thread goes through `saved_hooks` alone. Throws
-/// UsageError where another library has replaced LibTorch's engine.
+/// Passes all tensors that are saved on this thread through `saved_hooks` while it lives. Outer
+/// guards are inactive meanwhile. Throws UsageError if another library has replaced LibTorch's
+/// engine.
 class SavedTensorHooksGuard {
  public:
   explicit SavedTensorHooksGuard(SavedTensorHooks& saved_hooks);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often a tensor had been written to when autograd saved it. LibTorch compares this by itself
-// but for tensors that are saved by hooks (saved_tensor_hooks.h).
+// The version of a tensor at the time when autograd saved it. LibTorch compares versions by itself,
+// but not for tensors that are saved through hooks (saved_tensor_hooks.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,13 +10,14 @@
 
 namespace trireme::detail {
 
-/// Does not keep the tensor's memory.
+/// Remembers the version counter of a tensor, without keeping its memory alive.
 class TensorVersion {
  public:
   explicit TensorVersion(const at::Tensor& tensor)
       : counter_(tensor.unsafeGetTensorImpl()->version_counter()) {
     if (counter_.enabled()) value_ = counter_.current_version();
   }
+  /// Returns true if the tensor was not written to since.
   bool is_current() const { return !counter_.enabled() || counter_.current_version() == value_; }
 
  private:

@@ -41,9 +41,10 @@ constexpr auto kOptimizer = "optimizer";
 
 bool has_all(const Part& part) { return part.tensor.is_same(part.parameter); }
 
-// Which elements of the parameter the part is: those of a distributed one count in this rank's box.
+// Returns the elements of the parameter that the part holds. Of a distributed parameter, the
+// offsets count within this rank's box.
 Slice slice_of(const Part& part) {
-  const at::Tensor memory = detail::memory_of(part.parameter);  // which makes nothing whole
+  const at::Tensor memory = detail::memory_of(part.parameter);  // does not gather the parameter
   FlatRange range{.begin = part.offset,
                   .end = part.offset + part.tensor.numel(),
                   .order = checkpoint::memory_order(memory.sizes(), memory.strides())};
@@ -58,7 +59,7 @@ Slice slice_of(const Part& part) {
   return range;
 }
 
-// The ranks of a plan, and how those along data share what ZeRO cuts.
+// The ranks of a plan. It knows which of them hold the same elements of a tensor.
 class Ranks {
  public:
   explicit Ranks(const Parallelized& parallelized)
@@ -75,7 +76,7 @@ class Ranks {
 
   const checkpoint::RankGrid& grid() const noexcept { return grid_; }
 
-  // All that have the same part of what ZeRO cuts.
+  // Returns all ranks that hold the same part of a parameter that ZeRO shards.
   std::vector<int> holders_of(const Part& part) const {
     std::vector<int> holders(static_cast<std::size_t>(size_));
     std::iota(holders.begin(), holders.end(), 0);
@@ -88,8 +89,7 @@ class Ranks {
     return holders;
   }
 
-  // Of a tensor, or a rank's part of it, that ZeRO does not cut: ranks with other stages do not
-  // have it.
+  // Sets the holders of a tensor that ZeRO does not shard. Ranks with other stages do not hold it.
   void set_holders(TensorPart& part) const {
     if (!stages_.has_stages()) return;
     if (!std::exchange(part.is_replicated, false)) {
@@ -115,7 +115,8 @@ class Ranks {
   std::int64_t cut_among_ = 1;
 };
 
-// A tensor that is cut like a parameter: the parameter itself, or state of its optimizer.
+// Returns the part to save of a tensor that is sharded like a parameter: the parameter itself, or a
+// state of its optimizer.
 TensorPart cut_like(const Part& part, const Ranks& ranks, const char* section, std::string name,
                     const at::Tensor& tensor) {
   if (has_all(part)) {
@@ -132,7 +133,7 @@ TensorPart cut_like(const Part& part, const Ranks& ranks, const char* section, s
           .holders = ranks.holders_of(part)};
 }
 
-// Those that this rank has.
+// Returns the parts of the parameters that this rank uses, by name.
 std::map<std::string, Part> by_name(const Parallelized& parallelized) {
   std::map<std::string, Part> parts;
   for (Part& part : parallelized.parts()) {
@@ -141,7 +142,7 @@ std::map<std::string, Part> by_name(const Parallelized& parallelized) {
   return parts;
 }
 
-// Parameters of which this rank has something: of the others it counts no steps.
+// Returns the names of parameters of which this rank has elements. It counts no steps of others.
 std::set<std::string> stepped_here(const std::map<std::string, Part>& parts) {
   std::set<std::string> names;
   for (const auto& [name, part] : parts) {
@@ -150,14 +151,14 @@ std::set<std::string> stepped_here(const std::map<std::string, Part>& parts) {
   return names;
 }
 
-// The values of a part; of one that is not cut further, like the parameter.
+// Reads the values of a part. If ZeRO does not shard the parameter, the result is shaped like it.
 at::Tensor read_part(Reader& reader, const char* section, const std::string& saved_name,
                      const Part& part) {
   return has_all(part) ? checkpoint::read_like(reader, section, saved_name, part.parameter)
                        : reader.read(section, saved_name, slice_of(part));
 }
 
-// Names of buffers; those of parameters are in parts().
+// Returns the buffers that have memory here, by name. Parameters are listed by parts().
 std::map<std::string, at::Tensor> buffers_of(const torch::nn::Module& module) {
   std::map<std::string, at::Tensor> buffers;
   for (const auto& item : module.named_buffers()) {
@@ -181,7 +182,8 @@ std::vector<checkpoint::WantedTensor> wanted_of(const std::map<std::string, Part
   return wanted;
 }
 
-// Second names of parameters that a module has twice; they are saved under each.
+// Returns second names of parameters that modules share, mapped to their first names. Checkpoints
+// contain such parameters under each name.
 std::map<std::string, std::string> second_names(const Parallelized& parallelized,
                                                 const torch::nn::Module& module) {
   std::unordered_map<const c10::TensorImpl*, std::string> first;
@@ -198,7 +200,7 @@ std::map<std::string, std::string> second_names(const Parallelized& parallelized
   return second;
 }
 
-// Parameters and buffers of other stages.
+// Returns the names of parameters and buffers that belong to other stages.
 std::set<std::string> names_elsewhere(const Parallelized& parallelized,
                                       const torch::nn::Module& module) {
   std::set<std::string> names;
@@ -211,7 +213,7 @@ std::set<std::string> names_elsewhere(const Parallelized& parallelized,
   return names;
 }
 
-// Names of the module that this rank does not load: those, and second ones.
+// Returns the names that this rank does not load: those of other stages, and second names.
 std::set<std::string> names_passed_over(const Parallelized& parallelized,
                                         const torch::nn::Module& module) {
   std::set<std::string> names = names_elsewhere(parallelized, module);
@@ -219,7 +221,7 @@ std::set<std::string> names_passed_over(const Parallelized& parallelized,
   return names;
 }
 
-// Every name that a load gives counts, but for these.
+// Returns options that leave out the given names of the module, and are otherwise like `options`.
 checkpoint::LoadModelOptions but_for(const std::set<std::string>& names,
                                      checkpoint::LoadModelOptions options) {
   for (auto& [saved, name] : options.names) {
@@ -233,7 +235,7 @@ checkpoint::LoadModelOptions but_for(const std::set<std::string>& names,
 }
 
 struct Values {
-  std::map<std::string, at::Tensor> parameters;  // like the parts
+  std::map<std::string, at::Tensor> parameters;  // shaped like the parts
   std::map<std::string, at::Tensor> buffers;
   checkpoint::LoadedModel passed_over;
 };
@@ -266,7 +268,7 @@ void put_values(const Values& values, Parallelized& parallelized,
   for (const auto& [name, tensor] : values.buffers) buffers.at(name).detach().copy_(tensor);
 }
 
-// Options and state of the optimizer as this rank needs them.
+// Reads the options and state of the optimizer that this rank needs.
 checkpoint::OptimizerState read_optimizer(Reader& reader, const std::map<std::string, Part>& parts,
                                           const std::set<std::string>& passed_over) {
   const auto names = stepped_here(parts);
@@ -301,7 +303,7 @@ std::vector<TensorPart> parts_to_save(const Parallelized& parallelized, ConstMod
   const auto parts = by_name(parallelized);
   const Ranks ranks(parallelized);
   std::vector<TensorPart> all;
-  // What several stages use is cut differently in each: that of the first counts.
+  // Each stage shards a parameter of several stages differently. Only the first one's is saved.
   const auto is_first = [&](const std::string& name) {
     return detail::use_of(parallelized, name).is_first;
   };
@@ -316,7 +318,7 @@ std::vector<TensorPart> parts_to_save(const Parallelized& parallelized, ConstMod
   for (const auto& [name, buffer] : buffers_of(module)) {
     TensorPart part =
         checkpoint::part_of(kModel, name, checkpoint::completed(buffer), ranks.grid());
-    // Other ranks along data may have others: those of the first count.
+    // Buffers may differ along data. Those of the first rank are saved.
     if (!is_first(name)) continue;
     ranks.set_holders(part);
     const int first = part.is_replicated ? 0 : part.holders.front();
@@ -368,8 +370,8 @@ checkpoint::State load_checkpoint(const std::filesystem::path& path, Parallelize
     return checkpoint::identify(reader);
   });
   checkpoint::check_same(found, path);
-  // What does not fit the optimizer is found before anything is put in, on all ranks alike: they
-  // have the same groups.
+  // Errors about the optimizer must occur before anything is changed. They occur on all ranks
+  // alike, because all have the same parameter groups.
   if (optimizer != nullptr) {
     load_optimizer_parts(optimizer_content, parallelized, *optimizer, path.string());
   }

@@ -16,6 +16,8 @@
 namespace trireme::detail {
 StageGatherer::StageGatherer(const Parallelized& parallelized) : group_(parallelized.group()) {
   const std::vector<MeshAxis>& axes = parallelized.plan().mesh;
+  // Ranks are numbered in row-major order of the axes: neighbours along one axis differ by the
+  // product of the sizes of all later axes.
   for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
     if (axis->name == kStageAxis) {
       num_stages_ = static_cast<int>(axis->size);
@@ -46,6 +48,7 @@ at::Tensor StageGatherer::gather_to(const at::Tensor& tensor, int stage_rank, in
 void StageGatherer::gather_all_to(checkpoint::OptimizerState& state,
                                   const Parallelized& parallelized, int root) const {
   if (!has_stages()) return;
+  // Collective over the ranks of each stage, so all of them do this before any of them sends.
   for (auto& [name, tensor] : state.tensors) tensor = full(tensor);
   const std::vector<std::string> texts =
       comm::all_gather_text(to_lines({state.tensors.begin(), state.tensors.end()}), group_);
@@ -56,6 +59,7 @@ void StageGatherer::gather_all_to(checkpoint::OptimizerState& state,
     beside_root.push_back(scalars[static_cast<std::size_t>(giver)]);
     if (giver == root) continue;
     for (const TensorLine& described : parse_lines(texts[static_cast<std::size_t>(giver)])) {
+      // Several stages may use a parameter. Only the state of the first one is sent.
       const std::string parameter = checkpoint::parameter_of_state(described.name);
       if (use_of(parallelized, parameter).first_rank != stage_rank) continue;
       if (group_.rank() == giver) {

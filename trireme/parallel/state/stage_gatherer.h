@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where what ranks along `pipe` have of a module lies among all ranks, and how it comes to one of
-// them.
+// Brings tensors of the ranks along `pipe`, which hold different stages of a module, to one rank.
 #pragma once
 
 #include <trireme/checkpoint/optimizer_state.h>
@@ -15,36 +14,39 @@
 
 namespace trireme::detail {
 
-/// Without an axis `pipe` every rank has everything, and nothing moves. Not thread-safe.
+/// Knows which ranks hold which stages. Without an axis `pipe` every rank has the whole module, and
+/// nothing is sent. Not thread-safe.
 class StageGatherer {
  public:
   explicit StageGatherer(const Parallelized& parallelized);
 
+  /// Returns true if the module is divided into stages.
   bool has_stages() const noexcept { return num_stages_ > 1; }
-  /// Whether a rank has the stages of this one.
+  /// Returns true if `rank` holds the same stages as this rank.
   bool has_own_stages(int rank) const {
     return stage_rank_of(rank) == stage_rank_of(group_.rank());
   }
 
-  /// Returns on `root` what `tensor` is on the rank along `pipe` that reads the same data, and on
-  /// others the tensor. Alike on all ranks for every tensor, blocking.
+  /// Brings one tensor to `root`, from the rank with number `stage_rank` along `pipe` that reads
+  /// the same data as `root`. Returns what was received on `root`, and `tensor` itself on other
+  /// ranks. Must be called on all ranks for the same tensors in the same order. Blocking.
   at::Tensor gather_to(const at::Tensor& tensor, int stage_rank, int root) const;
-  /// Puts the state of all stages together on `root`; others keep theirs. What is distributed is
-  /// whole afterwards, where there are stages. Collective, blocking.
+  /// Merges the optimizer state of all stages on `root`. Other ranks keep their own. If there are
+  /// stages, distributed tensors of the state are gathered on all ranks. Collective and blocking.
   void gather_all_to(checkpoint::OptimizerState& state, const Parallelized& parallelized,
                      int root) const;
 
  private:
   int stage_rank_of(int rank) const;
-  // The rank with the data of `rank` and those stages.
+  // Returns the rank that reads the same data as `rank` and holds the stages of `stage_rank`.
   int beside(int rank, int stage_rank) const;
 
   comm::Group group_;
   int num_stages_ = 1;
-  int stride_ = 1;  // between neighbours along pipe
+  int stride_ = 1;  // distance in rank numbers between neighbours along pipe
 };
 
-/// The state of parameters that stages of this rank use; scalars likewise.
+/// Returns the part of `state` (tensors and scalars) for parameters that this rank's stages use.
 checkpoint::OptimizerState state_of_stages(const checkpoint::OptimizerState& state,
                                            const Parallelized& parallelized);
 

@@ -18,7 +18,7 @@
 namespace trireme {
 namespace {
 
-// A module that has the given tensors for its parameters, under their names with dots.
+// A module with the given tensors as its parameters, registered under their dotted names.
 class Names : public torch::nn::Module {
  public:
   void add(const std::string& name, const at::Tensor& tensor) {
@@ -38,7 +38,8 @@ class Names : public torch::nn::Module {
   std::map<std::string, std::shared_ptr<Names>> children_;
 };
 
-// Those of this rank alone, or all: an optimizer may list what other stages of a pipeline use.
+// Returns the parts of parameters by name. An optimizer may list parameters that other stages use,
+// so `only_own` is false for optimizers.
 Names names_of_parts(const Parallelized& parallelized, bool only_own) {
   Names names;
   for (const Parallelized::Part& part : parallelized.parts()) {
@@ -51,15 +52,15 @@ bool has_memory(const at::Tensor& tensor) {
   return tensor.defined() && !detail::is_deferred(tensor);
 }
 
-// Empty for a plain tensor.
+// Describes the layout of a tensor; empty for a plain tensor.
 std::string layout_text(const at::Tensor& tensor) {
   if (!has_layout(tensor)) return {};
   const Layout layout = layout_of(tensor);
   return join_message(layout.to_string(), " on ", layout.mesh().to_string());
 }
 
-// The values for a tensor of the same layout on another mesh of the same shape, where they lie in
-// the same parts.
+// Returns `values` on the mesh of `like`. If the layouts are equal but the meshes are different
+// objects of the same shape, each rank's part is the same and is reused.
 at::Tensor on_mesh_of(const at::Tensor& like, const at::Tensor& values) {
   if (!has_layout(like) || layout_text(like) != layout_text(values)) return values;
   return from_local(detail::memory_of(values).detach(), layout_of(like), values.sizes());
@@ -84,7 +85,7 @@ checkpoint::TensorMap copies(const checkpoint::TensorMap& tensors) {
   return all;
 }
 
-// While it lives the optimizer has whole parameters and their whole state.
+// While it lives, the optimizer has whole parameters with their whole state.
 class WholeOptimizer {
  public:
   WholeOptimizer(Parallelized& parallelized, torch::optim::Optimizer& optimizer)
@@ -118,7 +119,7 @@ FullState full_state(Parallelized& parallelized, ConstModuleRef given,
   const detail::StageGatherer places(parallelized);
   for (const auto& [name, tensor] : checkpoint::module_tensors(module)) {
     const detail::StageUse use = detail::use_of(parallelized, name);
-    // Which makes it whole, on all ranks that have it.
+    // full() gathers the tensor. It is called on all ranks that have the tensor.
     at::Tensor present = use.is_own ? full(tensor.detach()) : tensor;
     present = places.gather_to(present, use.first_rank, root);
     if (is_root) state.module.merge(copies({{name, present}}));
@@ -138,13 +139,14 @@ void load_full_state(const FullState& state, Parallelized& parallelized, ModuleR
   torch::nn::Module& module = *given;
   constexpr auto kSource = "the given state";
   const WholeOptimizer whole(parallelized, optimizer);
+  // Check the module before the optimizer is changed, so that an error leaves both as they were.
   checkpoint::check_module_tensors(state.module, module, kSource);
   checkpoint::load_optimizer_state(detail::state_of_stages(state.optimizer, parallelized),
                                    optimizer, module, kSource);
   if (!detail::StageGatherer(parallelized).has_stages()) {
     return checkpoint::load_module_tensors(state.module, module, kSource);
   }
-  // What other stages use may have no memory here.
+  // Tensors of other stages may have no memory on this rank.
   const torch::NoGradGuard no_grad;
   const auto load = [&](const auto& tensors) {
     for (const auto& item : tensors) {
@@ -233,7 +235,9 @@ void load_partial_state(const PartialState& state, Parallelized& parallelized, M
     const auto found = own.find(checkpoint::parameter_of_state(name));
     of_optimizer.tensors[name] = found == own.end() ? tensor : on_mesh_of(found->second, tensor);
   }
+  // The last call that may throw for a wrong state. Parameters are changed only after it.
   load_optimizer_parts(of_optimizer, parallelized, optimizer, "the given state");
+  // The copies of these parts on other ranks become out of date.
   parallelized.expect_parts_to_change();
   checkpoint::load_module_tensors(parameters, names, "the given state");
   const torch::NoGradGuard no_grad;

@@ -14,7 +14,7 @@
 namespace trireme {
 namespace {
 
-// A parameter or a buffer with all its names: several where modules share it.
+// A parameter or buffer with all its names. It has several if modules share it.
 struct Item {
   const char* kind;
   std::vector<std::string> names;
@@ -38,6 +38,8 @@ std::vector<Item> all_tensors(const torch::nn::Module& module) {
 }
 
 void check_patterns(const std::vector<Item>& items, const ParameterLayouts& layouts) {
+  // A pattern that fits nothing is most likely misspelt, and would silently leave tensors
+  // replicated.
   for (const ParameterLayout& layout : layouts) {
     const bool fits = std::ranges::any_of(items, [&](const Item& item) {
       return std::ranges::any_of(item.names, [&](const std::string& name) {
@@ -79,8 +81,8 @@ void check_placements(const Item& item, const Layout& layout, const ParameterLay
   }
 }
 
-// What the first pattern that fits one of its names says; no pattern is Replicate, unless another
-// name has one.
+// Returns the layout of the first pattern that fits one of the item's names, or Replicate if none
+// does. Throws if patterns for different names of the item disagree.
 DistributedParameter layout_for(const Item& item, const DeviceMesh& mesh,
                                 const ParameterLayouts& layouts) {
   Layout chosen;
@@ -141,6 +143,7 @@ std::vector<DistributedParameter> planned_layouts(ConstModuleRef holder, const D
 std::vector<DistributedParameter> distribute_module(ModuleRef holder, const DeviceMesh& mesh,
                                                     const ParameterLayouts& layouts) {
   torch::nn::Module& module = *holder;
+  // Checks everything first, so that an error leaves the module unchanged.
   std::vector<DistributedParameter> given = planned_layouts(module, mesh, layouts);
   const std::vector<Item> items = all_tensors(module);
   for (std::size_t i = 0; i < items.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism of an unmodified module: its parameters and buffers become distributed tensors
-// in place, and every operator of its forward and backward follows their layouts.
+// Tensor parallelism for unmodified modules. Parameters and buffers become distributed tensors in
+// place, and every operator of forward and backward then follows their layouts.
 #pragma once
 
 #include <trireme/graph/module_ref.h>
@@ -18,31 +18,42 @@ class Module;
 
 namespace trireme {
 
-/// What distribute_module gave a parameter or a buffer.
+/// The layout that distribute_module() gave a parameter or buffer.
 struct DistributedParameter {
-  std::string name;
+  std::string name;  ///< the first of its names, if modules share it
   Layout layout;
-  bool is_plain = false;  ///< kept whole: no distributed tensor; the layout is Replicate
+  bool is_plain = false;  ///< true: it stays a plain tensor, whole on every rank
 };
 
-/// What distribute_module would give every parameter and buffer, each once, in the order of
-/// named_parameters() and named_buffers(). Throws UsageError as it does.
+/// Returns the layout that distribute_module() would give every parameter and buffer, without
+/// changing the module. Each tensor is listed once, in the order of named_parameters() and
+/// named_buffers(). Throws the same UsageErrors as distribute_module(). Not collective.
 std::vector<DistributedParameter> planned_layouts(ConstModuleRef module, const DeviceMesh& mesh,
                                                   const ParameterLayouts& layouts);
 
-/// Turns every parameter and buffer of `module` into a distributed tensor on `mesh`, in place: the
-/// first of `layouts` that fits its name says how, Replicate where none does; those of `keep_whole`
-/// stay plain. Of a tensor that modules share, any of its names may fit. Each rank must hold the
-/// same values before (seed alike, or broadcast), and the same gradients where there are some,
-/// which are cut likewise; what a rank does not own is freed. Members, optimizers and hooks keep
-/// their handles. Gradients arrive as distributed tensors, and the elementwise optimizers of
-/// torch::optim step them; clip_grad_norm_ gives the norm of all.
+/// Turns every parameter and buffer of `module` into a distributed tensor on `mesh`, in place.
 ///
-/// Inputs may be plain tensors, equal on all ranks, or distributed ones. Not collective itself; the
-/// module's forward and backward then are, over the mesh. Throws UsageError, having changed
-/// nothing, for a pattern that fits no name and is not optional, an axis that the mesh has not, a
-/// placement that does not fit a tensor or is Partial, a tensor whose names are given different
-/// placements, one that is distributed already, and a gradient that is sparse.
+/// The first of `layouts` whose pattern fits a tensor's name gives its placements. A tensor that no
+/// pattern fits is replicated. One that `keep_whole` names stays a plain tensor. If modules share
+/// a tensor, a pattern may fit any of its names.
+///
+/// Every rank must hold the same values before the call: seed all ranks alike, or broadcast.
+/// Existing gradients must be equal too, and are distributed likewise. Memory of elements that this
+/// rank does not own is freed. Members of modules, optimizers and hooks keep their handles.
+///
+/// Inputs of the module may be plain tensors, equal on all ranks, or distributed ones. Gradients
+/// arrive as distributed tensors. The elementwise optimizers of torch::optim can step them, and
+/// clip_grad_norm_ computes the norm over all ranks.
+///
+/// This call is not collective. The module's forward and backward are collective over the mesh
+/// afterwards.
+///
+/// Throws UsageError, without changing anything, for:
+/// - a pattern that fits no name and is not optional,
+/// - an axis that the mesh does not have,
+/// - a placement that does not fit the tensor, or is Partial,
+/// - a shared tensor whose names are given different placements,
+/// - a tensor that is distributed already, and a gradient that is distributed already or sparse.
 std::vector<DistributedParameter> distribute_module(ModuleRef module, const DeviceMesh& mesh,
                                                     const ParameterLayouts& layouts);
 

@@ -20,7 +20,7 @@ ModuleLayouts::ModuleLayouts(const torch::nn::Module& module, const DeviceMesh& 
   for (const DistributedParameter& given : planned_layouts(module, mesh_, layouts)) {
     by_name.emplace(given.name, given.is_plain ? Layout() : given.layout);
   }
-  // Of a tensor that modules share the first of its names is there.
+  // planned_layouts() lists a shared tensor under its first name only, and so do these lists.
   const auto add = [&](const auto& tensors) {
     for (const auto& item : tensors) {
       const auto found = by_name.find(item.key());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layouts of a module whose tensors become distributed one after the other, as they get memory.
+// The layouts of a module whose tensors are distributed one after the other, as they get memory.
 #pragma once
 
 #include <trireme/mesh/device_mesh.h>
@@ -17,24 +17,25 @@ class Module;
 
 namespace trireme::detail {
 
-/// What distribute_module would give every parameter and buffer of a module. Not thread-safe.
+/// The layout of every parameter and buffer of a module, for tensors that are distributed later.
+/// See distribute_module(). Not thread-safe.
 class ModuleLayouts {
  public:
-  /// Distributes nothing.
+  /// Creates layouts that distribute nothing.
   ModuleLayouts() = default;
 
-  /// Throws UsageError as planned_layouts does. Not collective.
-  /// @param mesh may be not defined: distributes nothing then.
+  /// Plans the layouts. Not collective. Throws the same UsageErrors as planned_layouts().
   /// @param module must outlive this.
+  /// @param mesh the mesh to distribute over; if it is undefined, nothing is distributed.
+  /// @param layouts the placements of parameters by name.
   ModuleLayouts(const torch::nn::Module& module, const DeviceMesh& mesh,
                 const ParameterLayouts& layouts);
 
-  /// Not defined where nothing is distributed.
+  /// Returns the mesh, which is undefined if nothing is distributed.
   const DeviceMesh& mesh() const noexcept { return mesh_; }
 
-  /// Turns those of the module's `tensors` that have memory, and are plain, into distributed ones,
-  /// and their gradients likewise, as distribute_module does. Ranks must hold the same values. Not
-  /// collective.
+  /// Distributes those of the module's `tensors` that are plain and have memory, and their
+  /// gradients, as distribute_module() does. Ranks must hold the same values. Not collective.
   void distribute(const std::vector<at::Tensor>& tensors) const;
 
  private:

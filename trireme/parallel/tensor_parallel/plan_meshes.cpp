@@ -14,7 +14,7 @@
 namespace trireme::detail {
 namespace {
 
-// Ranks that work together draw the same random numbers.
+// Ranks that work on the same data must draw the same random numbers, for example for dropout.
 void share_generator(const comm::Group& group) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   at::Tensor state;
@@ -41,7 +41,7 @@ PlanMeshes create_meshes(const Plan& plan, const comm::Group& group, const Devic
     others.push_back(axis.name);
   }
   if (!has_data) {
-    // The mesh that a program makes by itself of the same axes.
+    // If the mesh has the plan's axes other than `data` and no more, it is used as it is.
     const bool is_theirs = mesh.defined() && mesh.num_axes() == static_cast<int>(others.size());
     const DeviceMesh whole = mesh.defined() ? mesh : DeviceMesh(group, other_axes);
     return {.data = comm::Group::self(),

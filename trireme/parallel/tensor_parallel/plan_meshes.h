@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a plan stand: those that have other data, and those that work on one part of it
-// together, over which the module is distributed.
+// Divides the ranks of a plan into those that train on different data, along `data`, and those that
+// work on the same data together, over which the module is distributed.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -16,23 +16,24 @@ class Module;
 
 namespace trireme::detail {
 
+/// The process group and meshes of a plan.
 struct PlanMeshes {
-  comm::Group data;  ///< along the plan's `data` axis
-  DeviceMesh mesh;   ///< of all other axes; not defined where the plan has none
-  DeviceMesh whole;  ///< of all axes; kept so that what is arranged alike later is on the same mesh
+  comm::Group data;  ///< the ranks along the plan's `data` axis
+  DeviceMesh mesh;   ///< all other axes; undefined if the plan has none
+  DeviceMesh whole;  ///< all axes; kept so that later submeshes belong to the same mesh
 };
 
-/// Collective, blocking.
-/// @param mesh of the plan's axes; not defined: made here.
+/// Creates the group and meshes of `plan`. Collective and blocking.
+/// @param mesh a mesh with the axes of the plan; if it is undefined, a mesh is created.
 PlanMeshes create_meshes(const Plan& plan, const comm::Group& group, const DeviceMesh& mesh = {});
 
-/// Throws UsageError for a parameter with sparse gradients.
+/// Throws UsageError if a parameter has sparse gradients, which distributed tensors do not support.
 void check_can_distribute(const std::vector<NamedTensor>& parameters);
 
-/// Distributes parameters and buffers over the mesh as `layouts` says, and gives its ranks the
-/// random numbers of the first. Throws UsageError without a module, and for a parameter with sparse
-/// gradients. Collective, blocking.
-/// @param module may be null.
+/// Distributes parameters and buffers over the mesh as `layouts` says. Then copies the state of the
+/// CPU random generator from the mesh's first rank to the others. Collective and blocking. Throws
+/// UsageError if `module` is null or a parameter has sparse gradients.
+/// @param module may be null only so that the error can say what is missing.
 void distribute(torch::nn::Module* module, const std::vector<NamedTensor>& parameters,
                 const DeviceMesh& mesh, const ParameterLayouts& layouts);
 

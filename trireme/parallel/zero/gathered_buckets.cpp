@@ -26,7 +26,7 @@ void take_memory(const at::Tensor& tensor) {
   set_memory(tensor, c10::DataPtr(nullptr, tensor.device()), 0);
 }
 
-// Memory that its storage owns, as any tensor's.
+// Lends the memory of one tensor to the storage of another, which keeps it alive.
 void give_memory(const at::Tensor& tensor, const at::Tensor& memory) {
   set_memory(tensor,
              c10::DataPtr(
@@ -51,7 +51,7 @@ std::size_t GatheredBuckets::add(const at::Tensor& memory, const at::Tensor& own
 }
 
 void GatheredBuckets::need(std::span<const std::size_t> numbers) {
-  // Ranks may look alone at what is whole everywhere: it teaches nothing.
+  // While everything is whole, a rank may read parameters alone. Nothing is learnt from it.
   if (all_are_whole_) return;
   if (numbers.size() == 1 && numbers[0] == last_two_.second) {
     const Bucket& same = buckets_[numbers[0]];
@@ -70,8 +70,8 @@ void GatheredBuckets::need(std::span<const std::size_t> numbers) {
   for (const std::size_t number : numbers) finish_gather(buckets_[number]);
 }
 
-// Where ranks run different operators, each would gather another bucket, or one none at all: with
-// wrong values, or until the deadline. Costs a message of 8 bytes.
+// Detects ranks that run different operators. They would gather different buckets and get wrong
+// values, or wait for each other until the deadline. Costs a message of 8 bytes.
 void GatheredBuckets::compare_need(std::int64_t need) {
   if (group_.size() == 1) return;
   if (!own_need_.defined()) {
@@ -109,7 +109,7 @@ void GatheredBuckets::need_all() {
   if (buckets_.empty() || all_are_whole_) return;
   std::vector<std::size_t> all(buckets_.size());
   std::iota(all.rbegin(), all.rend(), 0);
-  last_two_ = {kNone, kNone};  // teaches nothing
+  last_two_ = {kNone, kNone};  // this order says nothing about operators
   const at::NoGradGuard no_grad;
   compare_need(kAll);
   ++clock_;
@@ -121,7 +121,7 @@ void GatheredBuckets::need_all() {
   all_are_whole_ = true;
 }
 
-// Learns what comes after the last two; returns whether it is another.
+// Learns which bucket follows the last two. Returns false if it is the same bucket again.
 bool GatheredBuckets::follow(std::size_t number) {
   if (number == last_two_.second) return false;
   successors_[last_two_] = number;
@@ -129,7 +129,7 @@ bool GatheredBuckets::follow(std::size_t number) {
   return true;
 }
 
-// Those that will be needed next, as far as places are free or hold what was needed before.
+// Starts gathers of the buckets predicted next, as far as places are free or hold older buckets.
 void GatheredBuckets::gather_ahead() {
   const std::int64_t ahead = most_ == 0 ? 1 : std::max<std::int64_t>(1, most_ - 2);
   Pair last_two = last_two_;
@@ -157,11 +157,11 @@ bool GatheredBuckets::start_gather(std::size_t number, bool may_grow) {
   return true;
 }
 
-// Of those that are free or whose bucket was not needed for longest one that is long enough; else
-// one more, or the first of them made longer: places only ever grow, so that soon nothing is
-// allocated any more.
+// Returns a place that is free, or holds the bucket that was not needed for the longest time, and
+// is long enough. If there is none, adds a place, or enlarges the oldest one at the limit. Places
+// never shrink, so that allocations soon stop.
 std::size_t GatheredBuckets::find_place(const Bucket& bucket, bool may_grow) {
-  const auto age = [&](const Place& place) {  // 0: free
+  const auto age = [&](const Place& place) {  // 0 if it is free
     return place.bucket == kNone ? 0 : buckets_[place.bucket].last_need;
   };
   std::size_t best = kNone;
@@ -233,7 +233,7 @@ void GatheredBuckets::drop() {
 
 void GatheredBuckets::restore(std::size_t number, bool with_others) {
   const at::NoGradGuard no_grad;
-  successors_.clear();  // they may be restored already
+  successors_.clear();  // predicted buckets may be restored already
   all_are_whole_ = false;
   Bucket& bucket = buckets_[number];
   if (with_others) need({&number, 1});
@@ -246,7 +246,8 @@ void GatheredBuckets::restore(std::size_t number, bool with_others) {
   if (bucket.place != kNone) {
     Place& place = places_[std::exchange(bucket.place, kNone)];
     place.bucket = kNone;
-    // A gather that nobody waits for any more may still write there; the process is about to end.
+    // Keep the memory of a gather that nobody waits for: it may still write there. This leak is
+    // accepted because the process is about to end.
     if (bucket.is_gathering) static_cast<void>(new at::Tensor(std::exchange(place.memory, {})));
   }
   give_memory(bucket.memory, memory);

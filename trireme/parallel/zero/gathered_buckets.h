@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets of parameters of which each rank keeps its slice, and only a few are whole at a time:
-// ZeRO level 3 (Rajbhandari et al., SC 2020, section 5.3).
+// Buckets of parameters of which each rank keeps a slice, with only a few gathered at a time: ZeRO
+// level 3 (Rajbhandari et al., SC 2020, section 5.3). Example with room for two whole buckets:
 //
 //     needed by operators   5    4    3    2    1    0    1    2    3    4    5
-//     whole, in 2 places    5 4  4 3  3 2  2 1  1 0  0 1  1 2  2 3  3 4  4 5  5
+//     whole buckets         5 4  4 3  3 2  2 1  1 0  0 1  1 2  2 3  3 4  4 5  5
 //
-// The tensors of a bucket stay what they are; its storage has memory while it is whole and none
-// else. Whoever needs a bucket next is predicted from what followed the last two before, so that
-// its gather is under way when it is needed. That depends on the order of needs alone, and so comes
-// out alike on all ranks.
+// Parameters stay the same tensors; the storage of a bucket has memory only while it is whole. The
+// next bucket is predicted from what followed the last two before, and its gather starts early. The
+// prediction depends only on the order of calls, so all ranks make the same one.
 #pragma once
 
 #include <trireme/comm/collectives.h>
@@ -24,46 +23,52 @@
 
 namespace trireme::detail {
 
-/// The hint where ranks do not run the same operators.
+/// The hint of errors that say that ranks do not run the same operators.
 inline constexpr auto kSameOperators =
     "run the same operators on such parameters in the same order on all ranks: call a module that "
     "may be skipped on every rank, with no rows where there is nothing to do (x.narrow(0, 0, 0)), "
     "or "
     "keep it whole by plan.zero_level_of = {{\"its name\", 2}}";
 
-/// Thread-safety: none. `need` and what it leads to are collective: all ranks must need the same
-/// buckets in the same order.
+/// Gathers buckets when operators need them. Not thread-safe. need(), need_all() and end_step() are
+/// collective: all ranks must need the same buckets in the same order.
 class GatheredBuckets {
  public:
-  /// @param most buckets that are whole at a time, but where one call needs more; 0: no bound.
+  /// @param most the number of buckets that are whole at a time, exceeded only if one call needs
+  ///     more; 0 for no limit.
+  /// @param group the ranks that hold the slices.
   GatheredBuckets(std::int64_t most, comm::Group group);
 
-  /// @param memory [n], flat; its storage, which is its alone, loses its memory.
+  /// Adds a bucket.
+  /// @param memory [n], flat; must own its storage alone. Its memory is freed.
   /// @param own [n / ranks], this rank's slice of it.
-  /// @param names of the parameters in it, for messages.
-  /// @return its number; numbers count from 0.
+  /// @param names the names of its parameters, for messages.
+  /// @return the bucket's number; the first bucket has number 0.
   std::size_t add(const at::Tensor& memory, const at::Tensor& own, std::string names);
 
+  /// Returns true if there are no buckets.
   bool empty() const noexcept { return buckets_.empty(); }
 
-  /// Makes buckets whole, and keeps them so until the next call. Blocks. The first of `numbers`
-  /// that an operator reads comes first. Ranks compare what they need before they gather it: throws
-  /// the same UsageError on all where they do not need the same.
+  /// Gathers buckets and keeps them whole until the next call. `numbers` are in the order in which
+  /// the operator reads them. Collective and blocking. Ranks first compare what they need, and
+  /// throw the same UsageError on every rank if it differs.
   void need(std::span<const std::size_t> numbers);
+  /// Gathers all buckets and keeps them whole until drop(). Collective and blocking.
   void need_all();
-  /// Says that this rank's step needs no more, which is compared like a need.
+  /// Says that this rank's step needs no more buckets. Compared over ranks as in need().
   void end_step();
 
-  /// Says that somebody writes into a bucket that is whole: this rank's slice follows it.
+  /// Says that an operator writes into a whole bucket. flush() then updates this rank's slice.
   void expect_write(std::size_t number) { buckets_[number].is_written = has_written_ = true; }
-  /// Brings this rank's slices up to what was written into whole buckets.
+  /// Copies this rank's part of every whole bucket that was written to into its slice.
   void flush();
 
-  /// Nothing is whole any more: slices have changed. Memory beyond the bound is given back.
+  /// Frees the whole buckets after slices have changed, and gives back memory beyond the limit.
   void drop();
 
-  /// Gives a bucket memory of its own for good: whole, where the others take part, else with this
-  /// rank's slice and zeros. No other method may be called for it afterwards.
+  /// Gives a bucket memory of its own for good. It is whole if the other ranks take part; otherwise
+  /// it has this rank's slice, and zeros elsewhere. No other method may be called for it
+  /// afterwards.
   void restore(std::size_t number, bool with_others);
 
  private:
@@ -75,7 +80,7 @@ class GatheredBuckets {
     at::Tensor memory;
     at::Tensor own;
     std::string names;
-    std::size_t place = kNone;  // where it lies while it is whole
+    std::size_t place = kNone;  // index into places_ while it is whole
     comm::Work gather;
     bool is_gathering = false;
     bool is_written = false;
@@ -103,13 +108,13 @@ class GatheredBuckets {
   comm::Group group_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
-  at::Tensor own_need_;   // [1], a number of a bucket, or one of Need
+  at::Tensor own_need_;   // [1], a bucket's number or a value of Need
   at::Tensor all_needs_;  // [ranks]
   bool has_written_ = false;
-  bool all_are_whole_ = false;              // since need_all
-  std::uint64_t clock_ = 0;                 // calls of need
-  Pair last_two_ = {kNone, kNone};          // needed, the latest second
-  std::map<Pair, std::size_t> successors_;  // of two in a row
+  bool all_are_whole_ = false;              // from need_all() to drop()
+  std::uint64_t clock_ = 0;                 // counts calls of need()
+  Pair last_two_ = {kNone, kNone};          // the last two buckets needed, the latest second
+  std::map<Pair, std::size_t> successors_;  // the bucket that followed two in a row before
 };
 
 }  // namespace trireme::detail

@@ -21,7 +21,7 @@ constexpr auto kWhatToDo =
 at::Tensor without_memory(const at::Tensor& parameter) {
   at::Tensor made = at::empty({0}, parameter.options().requires_grad(false));
   made.unsafeGetTensorImpl()->set_sizes_and_strides(parameter.sizes(), parameter.strides());
-  // Pointers to it, as of data_ptr() and accessors, are asked for without an operator.
+  // data_ptr() and accessors read the pointer without calling an operator, so it must throw too.
   made.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
       join_message(kWhatHappened, "; ", kWhatToDo));
   return made;
@@ -56,7 +56,7 @@ void GradientPlaceholders::clear(std::size_t parameter) {
   if (num_shown_ == 0) return;
   at::Tensor& gradient = all_[parameter].parameter.tensor.mutable_grad();
   if (!gradient.defined() || !gradient.has_storage()) return;
-  // By address: is_alias_of would look at the memory that there is none of.
+  // Compares addresses, because is_alias_of() would access memory that does not exist.
   const auto storage_of = [](const at::Tensor& tensor) {
     return tensor.storage().unsafeGetStorageImpl();
   };
@@ -70,7 +70,7 @@ void GradientPlaceholders::clear() {
 }
 
 void GradientPlaceholders::on_access(std::span<const TensorAccess> all) {
-  if (operator_accessing() == "aten::detach") return;  // of zero_grad(), and needs no memory
+  if (operator_accessing() == "aten::detach") return;  // called by zero_grad(); reads no memory
   throw UsageError(
       join_message("the gradient of parameter ", names_.at(all.front().storage),
                    " was used, which no rank has whole: the plan cuts it, and the optimizer has "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in `.grad()` of parameters whose gradients the optimizer has in parts.
+// Placeholders in `.grad()` of parameters whose gradients are divided among ranks.
 #pragma once
 
 #include <trireme/parallel/module/agreement.h>
@@ -15,10 +15,10 @@
 
 namespace trireme::detail {
 
-/// Tensors like the parameters and without memory, whose use by any operator throws UsageError.
-/// Where `.grad()` was undefined instead, torch::nn::utils::clip_grad_norm_ and code like it would
-/// find no gradients and do nothing. Thread-safe but for `show` and `clear`, which autograd's
-/// threads may call one at a time.
+/// Tensors with the shapes of the parameters and without memory, which stand in `.grad()`. Any
+/// operator that uses one throws UsageError. With undefined gradients,
+/// torch::nn::utils::clip_grad_norm_ and similar code would silently do nothing. Thread-safe,
+/// except that show() and clear() must be called by one thread at a time, which may be autograd's.
 class GradientPlaceholders final : public AccessObserver {
  public:
   explicit GradientPlaceholders(const std::vector<NamedTensor>& parameters);
@@ -28,11 +28,12 @@ class GradientPlaceholders final : public AccessObserver {
 
   /// Puts the placeholder of a parameter into its `.grad()`.
   void show(std::size_t parameter);
-  /// Makes `.grad()` undefined where a placeholder is.
+  /// Makes `.grad()` of a parameter undefined if its placeholder is there.
   void clear(std::size_t parameter);
+  /// Does the same for all parameters.
   void clear();
 
-  /// Throws UsageError.
+  /// Throws UsageError naming the parameter, except for detach(), which zero_grad() calls.
   void on_access(std::span<const TensorAccess> all) override;
 
  private:

@@ -24,14 +24,14 @@ namespace {
 namespace optim = torch::optim;
 using State = optim::OptimizerParamState;
 
-// A copy of what lies in a tensor like the parameter where the part lies in the parameter.
+// Returns a copy of this rank's part of `like_parameter`, a tensor in the parameter's layout.
 at::Tensor part_of(const at::Tensor& like_parameter, const SlicedParameter& sliced) {
   const at::Tensor tensor = memory_like(sliced.parameter, like_parameter);
   return tensor.as_strided({sliced.part.numel()}, {1}, tensor.storage_offset() + sliced.offset)
       .to(sliced.part.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
-// Where `piece` lies in what is like the part, from element `begin` on.
+// Returns the range of `piece` in `of_part`, a tensor shaped as the part, starting at `begin`.
 at::Tensor like(const at::Tensor& piece, const at::Tensor& of_part, std::int64_t begin) {
   return slice_of(of_part, of_part.storage_offset() + begin, piece.sizes(), piece.strides());
 }
@@ -55,7 +55,7 @@ std::unique_ptr<State> extract(States& states, const at::Tensor& tensor) {
   return state;
 }
 
-// Gives each group what `replace(tensor, stepped)` puts into its list for each of its tensors.
+// Replaces each tensor of each group by those that `replace(tensor, stepped)` appends to `stepped`.
 template <typename Replace>
 void replace_stepped(optim::Optimizer& optimizer, const Replace& replace) {
   for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
@@ -119,7 +119,7 @@ const optim::Optimizer* OptimizerSlices::taker_of(const at::Tensor& parameter) c
 
 const at::Tensor* OptimizerSlices::find_untaken() const {
   const auto found = std::ranges::find_if(parameters_, [&](const SlicedParameter& sliced) {
-    // Once the optimizer is gone, shards and this list alone hold the part.
+    // A part held only by the shards and this list has no optimizer any more.
     const at::Tensor& held = sliced.pieces.empty() ? sliced.part : sliced.pieces.front();
     const std::size_t own_holders = held.numel() > 0 ? 2 : 1;
     return taker_of(sliced.parameter) == nullptr || held.use_count() <= own_holders;
@@ -133,7 +133,7 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
     throw UsageError("this optimizer steps slices of the parameters already",
                      "call shard once for each optimizer");
   }
-  // Another one that was at this address is gone.
+  // A destroyed optimizer may have had the same address.
   std::erase(taken_, &optimizer);
   std::unordered_map<const c10::TensorImpl*, const SlicedParameter*> sliced;
   for (const SlicedParameter& parameter : parameters_) {
@@ -153,12 +153,13 @@ void OptimizerSlices::take_over(optim::Optimizer& optimizer) {
   for (optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     for (at::Tensor& stepped : group.params()) {
       const auto found = sliced.find(stepped.unsafeGetTensorImpl());
-      if (found == sliced.end()) continue;  // of another module, or frozen
+      if (found == sliced.end()) continue;  // belongs to another module, or is frozen
       at::Tensor parameter = std::exchange(stepped, found->second->part);
       const std::unique_ptr<State> whole = extract(optimizer.state(), parameter);
       takers_[parameter.unsafeGetTensorImpl()] = &optimizer;
       const at::Tensor gradient = std::exchange(parameter.mutable_grad(), {});
       if (stepped.numel() == 0) continue;
+      // A gradient with other strides cannot be cut by an offset, and is dropped.
       const bool is_like = gradient.defined() && gradient.layout() == at::kStrided &&
                            gradient.strides() == parameter.strides();
       if (is_like) {
@@ -214,7 +215,7 @@ void OptimizerSlices::join(optim::Optimizer& optimizer) const {
       return;
     }
     const SlicedParameter& sliced = *found->second;
-    if (!tensor.is_same(sliced.pieces.front())) return;  // the first stands for all
+    if (!tensor.is_same(sliced.pieces.front())) return;  // the first piece stands for all
     stepped.push_back(sliced.part);
     std::vector<std::unique_ptr<State>> states;
     for (const at::Tensor& piece : sliced.pieces) {
@@ -228,6 +229,7 @@ void OptimizerSlices::join(optim::Optimizer& optimizer) const {
       std::vector<at::Tensor> values;
       for (const auto& state : states) values.push_back(*fields_of(*state).tensors[field]);
       *fields[field] = at::cat(values);
+      // Freed at once, so that only one field exists twice at a time.
       for (const auto& state : states) fields_of(*state).tensors[field]->reset();
     }
     optimizer.state()[sliced.part.unsafeGetTensorImpl()] = std::move(whole);
@@ -242,7 +244,7 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
                      "call unshard for one that shard was called for");
   }
   join(optimizer);
-  // Which parameters have state is known to those that have a part of them.
+  // Only ranks that have a part of a parameter know if it has state, so the maximum is exchanged.
   const auto count = static_cast<std::int64_t>(parameters_.size());
   const at::Tensor known = at::zeros({count, 2}, at::kLong);  // steps + 1, which tensors (bits)
   std::int64_t* const known_data = known.mutable_data_ptr<std::int64_t>();
@@ -263,6 +265,7 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
     whole[i] = make_state(optimizer);
     if (std::int64_t* step = fields_of(*whole[i]).step) *step = known_data[2 * i] - 1;
   }
+  // One all-gather for each bucket and each tensor of the state.
   for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
     for (std::size_t field = 0; field < kMostStateTensors; ++field) {
       std::vector<std::size_t> having;
@@ -282,7 +285,8 @@ void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
       }
       const std::int64_t slice = all.numel() / group_.size();
       at::Tensor own_slice = all.narrow(0, group_.rank() * slice, slice);
-      if (group_.shared_memory() == nullptr) own_slice = own_slice.clone();  // no overlaps
+      // Only shared memory allows input and output to overlap.
+      if (group_.shared_memory() == nullptr) own_slice = own_slice.clone();
       comm::all_gather(all, own_slice, group_, "optimizer state");
       for (const std::size_t i : having) {
         const at::Tensor& memory = parameters_[i].memory;

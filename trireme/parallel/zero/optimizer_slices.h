@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes an optimizer of LibTorch step slices of parameters in place of the parameters, and gives
-// it the parameters back with the state it would have had.
+// Makes a LibTorch optimizer step slices of parameters in place of the parameters. Later it can be
+// given the parameters back, with the state that it would have had.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -18,58 +18,64 @@ class Optimizer;
 
 namespace trireme::detail {
 
-/// A parameter of which this rank has a part. Parameters lie in buckets, and each rank's slice of a
-/// bucket is as long as every other's.
+/// A parameter and the part of it that this rank steps. Parameters lie in buckets, which are
+/// divided into slices of equal length, one for each rank.
 struct SlicedParameter {
-  at::Tensor parameter;
-  at::Tensor memory;  ///< this rank's part of a distributed one, the parameter itself elsewhere
+  at::Tensor parameter;  ///< may be distributed
+  at::Tensor memory;     ///< this rank's part of a distributed parameter, else the parameter itself
   std::size_t bucket = 0;
-  std::int64_t place = 0;   ///< of its first element in the bucket
-  at::Tensor part;          ///< [n], flat, what this rank steps; n is 0 where it has nothing
-  std::int64_t offset = 0;  ///< of the part in that memory
-  /// The part in pieces, in order, that are stepped in its place; none where it is stepped at once.
-  /// An optimizer of LibTorch reads and writes each tensor several times in a step; a piece is
-  /// still in the cache the second time.
+  std::int64_t place = 0;   ///< offset of its first element in the bucket, in elements
+  at::Tensor part;          ///< [n], flat, what this rank steps; n is 0 if it has nothing
+  std::int64_t offset = 0;  ///< offset of the part in `memory`, in elements
+  /// Consecutive pieces of the part, which are stepped in its place; empty if it is stepped as one.
+  /// LibTorch's optimizers read and write each tensor several times in a step. A small piece stays
+  /// in the cache meanwhile.
   std::vector<at::Tensor> pieces;
 };
 
-/// Throws UsageError for an optimizer that does not treat every element alone: SGD, Adam, AdamW,
+/// Throws UsageError unless the optimizer treats every element by itself, as SGD, Adam, AdamW,
 /// RMSprop and Adagrad do.
 void check_elementwise(const torch::optim::Optimizer& optimizer);
 
-/// Thread-safety: none.
+/// Exchanges parameters for parts in optimizers, and keeps track of who steps what. Not
+/// thread-safe.
 class OptimizerSlices {
  public:
-  /// @param bucket_elements of each bucket, a multiple of the ranks.
+  /// @param parameters all parameters that are cut.
+  /// @param bucket_elements the length of each bucket, a multiple of the number of ranks.
+  /// @param group the ranks that hold the slices.
   OptimizerSlices(std::vector<SlicedParameter> parameters,
                   std::vector<std::int64_t> bucket_elements, comm::Group group);
 
-  /// Replaces the parameters in all groups of the optimizer by this rank's parts, and cuts the
-  /// state that it has of them; parameters that are not sliced stay. Throws UsageError, before it
-  /// changes anything, for an optimizer that check_elementwise refuses, and for one that was taken
-  /// over before.
+  /// Replaces the parameters in all groups of the optimizer by this rank's parts, and cuts their
+  /// state and gradients. Parameters that are not sliced stay. Throws UsageError, before anything
+  /// is changed, if:
+  /// - check_elementwise() refuses the optimizer,
+  /// - the optimizer steps parts already, or
+  /// - it has none of the sliced parameters.
   void take_over(torch::optim::Optimizer& optimizer);
 
-  /// The reverse, with the whole state on every rank. Collective, blocking. Throws UsageError for
-  /// an optimizer that was not taken over.
+  /// Undoes take_over() and gives every rank the whole state. Collective and blocking. Throws
+  /// UsageError for an optimizer that was not taken over.
   void give_back(torch::optim::Optimizer& optimizer);
 
-  /// Puts parts in place of their pieces into an optimizer that was taken over, with one state
-  /// each, and back; the pieces share the memory of that state from then on. Other optimizers stay.
+  /// Replaces the pieces in an optimizer by their part, with one state. Changes nothing else.
   void join(torch::optim::Optimizer& optimizer) const;
+  /// Undoes join(). The pieces share the memory of the part's state from then on.
   void split(torch::optim::Optimizer& optimizer) const;
 
-  /// Whether it is a part, or a piece of one, that take_over gave an optimizer.
+  /// Returns true if the tensor is a part, or a piece of one, that take_over() gave an optimizer.
   bool is_part(const at::Tensor& parameter) const { return of_part(parameter) != nullptr; }
-  /// Of which parameter it is one; null where it is none.
+  /// Returns the parameter that a part or piece belongs to; null for any other tensor.
   const SlicedParameter* of_part(const at::Tensor& part) const;
-  /// Null for a parameter that is not cut.
+  /// Returns the entry of a parameter; null if it is not cut.
   const SlicedParameter* find(const at::Tensor& parameter) const;
-  /// All that were taken over.
+  /// Returns all optimizers that were taken over and not given back.
   const std::vector<const torch::optim::Optimizer*>& takers() const { return taken_; }
-  /// Which optimizer steps a parameter; null where none was given it.
+  /// Returns the optimizer that steps a parameter; null if there is none.
   const torch::optim::Optimizer* taker_of(const at::Tensor& parameter) const;
-  /// A parameter that no optimizer steps; null where there is none.
+  /// Returns a parameter that no optimizer steps, including one whose optimizer was destroyed; null
+  /// if there is none.
   const at::Tensor* find_untaken() const;
 
  private:

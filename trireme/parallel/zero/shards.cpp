@@ -20,8 +20,8 @@
 namespace trireme::detail {
 namespace {
 
-// Of what one thread steps, so that the four tensors of Adam and its temporaries fit into a cache
-// of 1 MiB.
+// The memory that one thread steps at a time. Adam's four tensors and its temporaries of this size
+// fit into a cache of 1 MiB.
 constexpr std::int64_t kPieceBytes = 256 << 10;
 
 std::vector<at::Tensor> pieces_of(const at::Tensor& part) {
@@ -72,7 +72,7 @@ Shards::Shards(const std::vector<NamedTensor>& parameters, const std::vector<Buc
     sliced.push_back(std::move(parameter));
   }
   optimizers_.emplace(std::move(sliced), lengths_, group_);
-  // Last: an exception before would leave them watched by what is gone.
+  // Watch last: if something above threw, storages would be watched by a destroyed observer.
   for (const Bucket& bucket : buckets_) {
     for (const Shard& shard : bucket.shards) watch(shard.tensor, steps_);
     for (const BucketLayout::Place& place : bucket.layout.places) {
@@ -100,7 +100,7 @@ void Shards::set_lengths(const std::vector<BucketLayout>& layouts) {
   }
 }
 
-// Of a bucket with what fills it up, as many slices of whole cache lines as there are ranks.
+// Returns the length of a bucket padded so that every rank's slice consists of whole cache lines.
 std::int64_t Shards::padded_elements(const BucketLayout& layout) const {
   const at::Tensor& first = parameters_[layout.places.front().tensor].tensor;
   const std::int64_t unit =
@@ -108,7 +108,7 @@ std::int64_t Shards::padded_elements(const BucketLayout& layout) const {
   return (layout.elements + unit - 1) / unit * unit;
 }
 
-// A step is noticed by what it does to the parts of this rank.
+// Every rank must own something, because it notices a step by accesses to its own parts.
 void Shards::check_shares() const {
   for (int rank = 0; rank < group_.size(); ++rank) {
     bool has_any = false;
@@ -125,7 +125,7 @@ void Shards::check_shares() const {
 
 Shards::~Shards() {
   const at::NoGradGuard no_grad;
-  // A rank that an exception ends must not wait for the others.
+  // A rank that fails with an exception must not wait for the others.
   const bool with_others = std::uncaught_exceptions() == 0;
   try {
     if (with_others && !failure_) start_gathers_if_stepped();
@@ -139,7 +139,7 @@ Shards::~Shards() {
     unwatch(bucket.memory.storage());
     for (const Shard& shard : bucket.shards) unwatch(shard.tensor.storage());
   }
-  // Those that forward needs first at first, as in a step.
+  // In reverse order: the buckets that forward needs first come first, as in a step.
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     make_ordinary(*bucket);
   }
@@ -181,7 +181,7 @@ void Shards::allocate(Bucket& bucket) {
   }
 }
 
-// Of this rank, in a bucket that is whole.
+// Returns the range of a whole bucket that belongs to this rank.
 at::Tensor Shards::place_of_slice(const Bucket& bucket) const {
   const std::int64_t slice = bucket.memory.numel() / group_.size();
   return bucket.memory.narrow(0, group_.rank() * slice, slice);
@@ -193,7 +193,7 @@ at::Tensor Shards::beside_parts(Bucket& bucket, const at::Tensor& sum) const {
   return bucket.gradient;
 }
 
-// Takes this rank's parts of parameters that get their values only now.
+// Computes the values of deferred parameters one by one, and keeps this rank's part of each.
 void Shards::load_deferred(bool with_digests) {
   std::unordered_map<const c10::TensorImpl*, std::pair<Bucket*, const BucketLayout::Place*>> places;
   std::vector<at::Tensor> deferred;
@@ -216,7 +216,7 @@ void Shards::load_deferred(bool with_digests) {
   }
 }
 
-// Moves the parameters into the bucket, with their values.
+// Moves the parameters of a bucket into its memory, with their values.
 void Shards::load(Bucket& bucket) {
   if (bucket.is_level_3()) {
     const at::Tensor& first = parameters_[bucket.layout.places.front().tensor].tensor;
@@ -227,6 +227,7 @@ void Shards::load(Bucket& bucket) {
     at::Tensor parameter = parameters_[place.tensor].tensor;
     const at::Tensor part =
         slice_of(bucket.memory, place.offset, parameter.sizes(), parameter.strides());
+    // Deferred parameters have no memory any more: load_deferred() has copied their parts.
     const bool has_values = parameter.numel() == 0 || parameter.storage().nbytes() > 0;
     if (!bucket.is_level_3()) part.copy_(parameter);
     if (has_values) copy_part(bucket, place, parameter);
@@ -240,7 +241,8 @@ void Shards::load(Bucket& bucket) {
   bucket.whole = whole_.add(bucket.memory, bucket.own, names);
 }
 
-// What of a parameter lies in this rank's slice, in elements of the slice; may be empty.
+// Returns the range of a parameter within this rank's slice, in elements of the slice; may be
+// empty.
 std::pair<std::int64_t, std::int64_t> Shards::range_in_slice(
     const Bucket& bucket, const BucketLayout::Place& place) const {
   const std::int64_t slice = bucket.own.numel();
@@ -261,14 +263,15 @@ SlicedParameter Shards::cut(std::size_t number, const BucketLayout::Place& place
   Bucket& bucket = buckets_[number];
   const at::Tensor& parameter = parameters_[place.tensor].tensor;
   const auto [begin, end] = range_in_slice(bucket, place);
-  // A storage of its own over the same memory tells the optimizer's operators from the module's.
+  // The part has a storage of its own over the same memory. That makes it possible to tell accesses
+  // of the optimizer from accesses of the module.
   const at::Tensor part = at::from_blob(
       static_cast<std::byte*>(bucket.own.data_ptr()) +
           begin * static_cast<std::int64_t>(parameter.element_size()),
       {end - begin}, [own = bucket.own](void*) {}, bucket.own.options(), bucket.own.device());
   part.set_requires_grad(true);
   const std::vector<at::Tensor> pieces = pieces_of(part);
-  mark(part);  // the same storage as its pieces have, which is watched
+  mark(part);  // its storage is shared with its pieces, which are watched
   if (pieces.empty() && begin < end) {
     bucket.shards.push_back({place.tensor, begin, part, {}});
   }
@@ -292,7 +295,8 @@ void Shards::set_gradient(Shard& shard, const at::Tensor& slice) {
   const bool is_there = shard.gradient.defined() && shard.gradient.is_alias_of(slice) &&
                         shard.gradient.storage_offset() == begin;
   if (!is_there) shard.gradient = slice_of(slice, begin, shard.tensor.sizes(), at::IntArrayRef{1});
-  // An engine has written there: whoever kept a gradient of an earlier step can tell.
+  // The engine that wrote the gradient does not bump its version. Code that saved an earlier
+  // gradient would otherwise not notice.
   shard.gradient.unsafeGetTensorImpl()->bump_version();
   shard.tensor.mutable_grad() = shard.gradient;
 }
@@ -354,7 +358,7 @@ void Shards::mark_owners(std::size_t bucket, const BucketLayout::Place& place,
 void Shards::expect_step(bool all_ranks_see_it) {
   const std::lock_guard lock(mutex_);
   if (group_.size() == 1) return;
-  // Where nothing was touched since the step before, that one is to be seen too.
+  // If nothing was touched since the previous expected step, that one must be noticed as well.
   sees_step_ = all_ranks_see_it && (is_fetched_ || sees_step_);
   is_fetched_ = false;
   watch_on(true);
@@ -368,10 +372,10 @@ void Shards::Steps::on_access(std::span<const TensorAccess> all) {
   shards.flush();
 }
 
-// Brings what optimizers step up to what was written into whole parameters.
+// Copies writes into whole parameters to the slices that optimizers step.
 void Shards::flush() {
   whole_.flush();
-  if (!is_offloaded_) return;  // the same memory
+  if (!is_offloaded_) return;  // slices share the memory of the whole parameters
   const at::NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
     if (std::exchange(bucket.is_written, false)) bucket.own.copy_(place_of_slice(bucket));
@@ -388,6 +392,7 @@ void Shards::on_access(std::span<const TensorAccess> all) {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
   start_gathers_if_stepped();
+  // Collected first, because the operator needs all its buckets at the same time.
   c10::SmallVector<std::size_t, 8> needed;
   for (const TensorAccess& access : all) {
     Bucket& bucket = buckets_[bucket_of_.at(access.storage)];
@@ -414,8 +419,9 @@ void Shards::gather_parameters(bool also_cut) {
   if (also_cut) remembering_failure([&] { whole_.need_all(); });
 }
 
-// Of all buckets, those that forward needs first at first: it goes the other way than backward.
+// Starts the gathers of all buckets in reverse order: forward needs the last buckets first.
 void Shards::start_gathers_if_stepped() {
+  // No step is expected, or the expected one has not happened yet.
   if (is_fetched_ || (sees_step_ && !steps_.have_been)) return;
   is_fetched_ = true;
   steps_.have_been = false;
@@ -432,7 +438,7 @@ void Shards::start_gathers_if_stepped() {
 void Shards::start_gather(Bucket& bucket) {
   at::Tensor own = place_of_slice(bucket);
   if (is_offloaded_) own.copy_(bucket.own);
-  // Other engines than shared memory refuse input and output that overlap.
+  // Only engines with shared memory allow input and output to overlap.
   if (gathers_.shared_memory() == nullptr) own = own.clone();
   bucket.gather = comm::all_gather_async(bucket.memory, own, gathers_, "parameters");
   bucket.is_gathering = true;
@@ -444,7 +450,7 @@ void Shards::finish_gather(Bucket& bucket) {
   bucket.is_gathering = false;
 }
 
-// For whoever touches next what is not whole.
+// Runs `call` and keeps its exception for whoever touches the incomplete parameters next.
 template <typename Call>
 void Shards::remembering_failure(const Call& call) {
   try {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters laid out so that a slice of them belongs to each rank: ZeRO (Rajbhandari et al.,
-// "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020).
+// Divides parameters into slices, one for each rank: ZeRO (Rajbhandari et al., "ZeRO: Memory
+// Optimizations Toward Training Trillion Parameter Models", SC 2020).
 //
 //     parameter bucket   | weight of layer 9 | bias 9 | weight of layer 8 … | 0 |
 //     belongs to         |      rank 0      |      rank 1      |     rank 2      |
 //
-// Each rank's optimizer steps the slices that belong to it, which it takes for whole, flat
-// parameters. In ZeRO levels 1 and 2 every rank keeps all of the memory, and the other slices are
-// gathered when an operator first touches a parameter afterwards (tensor_access.h). In ZeRO level 3
-// it keeps its slices, and few buckets are whole at a time (gathered_buckets.h).
+// The optimizer of each rank steps that rank's slices, as if they were whole, flat parameters. In
+// ZeRO levels 1 and 2 every rank keeps all of the memory. The other slices are gathered when an
+// operator first touches a parameter after the step (tensor_access.h). In ZeRO level 3 a rank keeps
+// only its slices, and a few buckets are whole at a time (gathered_buckets.h).
 #pragma once
 
 #include <trireme/comm/collectives.h>
@@ -36,43 +36,50 @@
 
 namespace trireme::detail {
 
-/// Thread-safety: operators may touch parameters on any thread, those of ZeRO level 3 from one at a
-/// time; the rest from one at a time.
+/// The sharded parameters of a module. Operators may touch parameters of ZeRO levels 1 and 2 on any
+/// thread, those of level 3 on one thread at a time. All other methods are for one thread at a
+/// time.
 class Shards final : public AccessObserver {
  public:
-  /// Moves the parameters that lie in `buckets` into flat memory, with their values; those of ZeRO
-  /// level 3 may be deferred: they get their values one by one, which the plan may want to be the
-  /// same on all ranks: see drawn(). Of distributed parameters it is this rank's part that is moved
-  /// and cut. Collective.
-  /// @param buckets whose kind is the ZeRO level.
+  /// Moves the parameters that lie in `buckets`, with their values, into flat memory. Of
+  /// distributed parameters, this rank's part is moved and sharded. Parameters of ZeRO level 3 may
+  /// be deferred; they get their values one by one. Collective.
+  /// @param parameters the parameters that bucket places refer to.
+  /// @param buckets whose `kind` is the ZeRO level.
+  /// @param plan gives the options of sharding and offloading.
+  /// @param group the ranks that each get a slice.
   Shards(const std::vector<NamedTensor>& parameters, const std::vector<BucketLayout>& buckets,
          const Plan& plan, comm::Group group);
-  /// Parameters are whole, ordinary and in memory of their own afterwards. Collective where
-  /// something is to be gathered; a rank that an exception ends does not wait for the others, and
-  /// has its slices of ZeRO level 3 alone.
+  /// Turns parameters into ordinary whole tensors with memory of their own. Collective if something
+  /// has to be gathered. During exception handling it does not wait for the other ranks, and
+  /// parameters of ZeRO level 3 keep only this rank's slices.
   ~Shards() override;
   Shards(const Shards&) = delete;
   Shards& operator=(const Shards&) = delete;
 
-  /// Length of a bucket with what fills it up to as many slices as there are ranks.
+  /// Returns the length of a bucket, padded to a multiple of the number of ranks.
   std::int64_t elements(std::size_t bucket) const { return lengths_[bucket]; }
+  /// Returns the length of each rank's slice of a bucket.
   std::int64_t slice_elements(std::size_t bucket) const { return elements(bucket) / group_.size(); }
 
-  /// A line for each parameter that was deferred, its name and a digest of its values, where the
-  /// plan's broadcast_parameters says that they are to be alike on all ranks.
+  /// Returns a line with name and digest of values for each parameter that was deferred. Empty
+  /// unless the plan has broadcast_parameters, which requires equal values on all ranks.
   const std::string& drawn() const noexcept { return drawn_; }
 
   /// Returns this rank's slice of each parameter that has one, by name.
   std::vector<NamedTensor> own_parts() const;
 
+  /// Returns what optimizers step in place of the parameters.
   OptimizerSlices& optimizers() noexcept { return *optimizers_; }
+  /// Returns the ranks that each have a slice.
   const comm::Group& group() const noexcept { return group_; }
-  /// Over which parameters are gathered: the same ranks.
+  /// Returns the group over which parameters are gathered. It has the same ranks as group(), and a
+  /// connection of its own.
   const comm::Group& gathers() const noexcept { return gathers_; }
 
-  /// Hands the gradients of this rank's slice of a bucket, [slice_elements], to the optimizer: of
-  /// each parameter for which `is_used(index)`; they replace what was there, and the others have
-  /// none.
+  /// Gives the optimizer the gradients of this rank's slice of a bucket, `sum` of shape
+  /// [slice_elements]. Parameters for which `is_used(index)` is true get a new gradient. The others
+  /// have none afterwards.
   template <typename IsUsed>
   void set_gradients(std::size_t bucket, const at::Tensor& sum, const IsUsed& is_used) {
     const at::Tensor slice = beside_parts(buckets_[bucket], sum);
@@ -84,21 +91,24 @@ class Shards final : public AccessObserver {
     }
   }
 
-  /// Takes back what stands in `.grad()` of parameters since set_gradients; before anything is
-  /// accumulated there.
+  /// Removes the placeholders that set_gradients() left in `.grad()`. Must be called before
+  /// autograd accumulates there.
   void clear_gradients() { cut_gradients_.clear(); }
+  /// Does the same for one parameter.
   void clear_gradient(std::size_t parameter) { cut_gradients_.clear(parameter); }
 
-  /// Says that this rank's step needs no more parameters of ZeRO level 3. Throws UsageError on all
-  /// ranks where another needs one. Collective, blocking; nothing where there are none.
+  /// Says that this rank's step needs no more parameters of ZeRO level 3. Throws the same
+  /// UsageError on every rank if another rank still needs one. Collective and blocking if there are
+  /// such parameters; does nothing otherwise.
   void end_step();
 
-  /// Says that the optimizer may step from now on the parameters for which `is_used(index)`, alike
-  /// on all ranks: once it has, what this rank holds of the others is old when a parameter is
-  /// touched next.
+  /// Says that the optimizer may now step the parameters for which `is_used(index)` is true, which
+  /// must be the same on all ranks. After its step, this rank's copies of the other slices are out
+  /// of date, and are gathered when a parameter is touched next.
   template <typename IsUsed>
   void expect_step(const IsUsed& is_used) {
-    // Any of the optimizers may be the one that steps: every rank must own something of each.
+    // Any of the optimizers may be the one that steps. A rank notices the step by its own parts, so
+    // every rank must own a part of something that each optimizer steps.
     bool all_see = true;
     for (const auto* optimizer : optimizers_->takers()) {
       std::vector<bool> ranks(static_cast<std::size_t>(group_.size()), false);
@@ -117,40 +127,43 @@ class Shards final : public AccessObserver {
     expect_step(all_see);
   }
 
-  /// To be called before backward. Throws UsageError naming the parameter where one was given other
-  /// memory, or where an optimizer stepped after the parts of the others were gathered: this rank's
-  /// would never reach them.
+  /// Checks the parameters and waits for their gathers. To be called before backward. Throws
+  /// UsageError naming the parameter if one was given other memory. Throws UsageError if an
+  /// optimizer stepped after the other ranks' slices had been gathered: its step would be lost on
+  /// the other ranks.
   void check();
-  /// The same, but does not wait for parameters that operators wait for anyway: before forward.
+  /// Does the same checks without waiting. To be called before forward, where operators wait for
+  /// the parameters that they read.
   void check_without_waiting();
 
+  /// Makes parameters whole, or waits for them, before an operator touches them.
   void on_access(std::span<const TensorAccess> all) override;
-  /// Makes parameters whole that were stepped in parts, and with `also_cut` those of ZeRO level 3,
-  /// until the next step. Collective.
+  /// Gathers the parameters that were stepped in slices. With `also_cut`, gathers those of ZeRO
+  /// level 3 as well, until the next step. Collective.
   void gather_parameters(bool also_cut);
 
  private:
-  // The part of a parameter that lies in this rank's slice of its bucket, or a piece of it.
+  // The part of a parameter that lies in this rank's slice of its bucket, or one of its pieces.
   struct Shard {
     std::size_t parameter;
-    std::int64_t begin;   // in the slice
+    std::int64_t begin;   // offset in the slice, in elements
     at::Tensor tensor;    // [n], what the optimizer steps
-    at::Tensor gradient;  // [n], given to it in each step
+    at::Tensor gradient;  // [n], its gradient, which is reused in each step
   };
   struct Bucket {
     BucketLayout layout;
     at::Tensor memory;    // [elements]
     at::Tensor own;       // [elements / ranks]: this rank's slice, which optimizers step
-    at::Tensor gradient;  // [elements / ranks], beside `own` where that is offloaded
+    at::Tensor gradient;  // [elements / ranks], on the host if `own` is offloaded to it
     std::vector<Shard> shards;
-    std::size_t whole = 0;  // its number in whole_, ZeRO level 3
+    std::size_t whole = 0;  // its number in whole_, for ZeRO level 3
     comm::Work gather;
     bool is_gathering = false;
-    bool is_written = false;  // while it was whole, in ZeRO levels 1 and 2
+    bool is_written = false;  // while it is whole, in ZeRO levels 1 and 2
     bool is_level_3() const { return layout.kind == 3; }
   };
 
-  // Sees when an optimizer comes to this rank's parts.
+  // Notices steps of optimizers by their accesses to this rank's parts.
   struct Steps final : AccessObserver {
     explicit Steps(Shards& the_shards) : shards(the_shards) {}
     void on_access(std::span<const TensorAccess> all) override;
@@ -178,7 +191,7 @@ class Shards final : public AccessObserver {
   void finish_gather(Bucket& bucket);
   void make_ordinary(Bucket& bucket);
 
-  // Which ranks have something of a parameter.
+  // Marks the ranks whose slices contain something of a parameter.
   void mark_owners(std::size_t bucket, const BucketLayout::Place& place,
                    std::vector<bool>& ranks) const;
   void expect_step(bool all_ranks_see_it);
@@ -192,9 +205,9 @@ class Shards final : public AccessObserver {
   std::vector<NamedTensor> parameters_;  // their memory on this rank
   bool is_offloaded_;
   comm::Group group_;
-  comm::Group gathers_;  // the same ranks; their order of gathers does not depend on other calls
+  comm::Group gathers_;  // the same ranks, but gathers are not ordered with other calls
   std::string drawn_;
-  std::vector<std::int64_t> lengths_;  // of the buckets, in elements
+  std::vector<std::int64_t> lengths_;  // length of each bucket, in elements
   std::vector<Bucket> buckets_;
   std::unordered_map<const c10::StorageImpl*, std::size_t> bucket_of_;
   GatheredBuckets whole_;
@@ -205,9 +218,11 @@ class Shards final : public AccessObserver {
 
   std::mutex mutex_;
   bool is_watching_ = false;
-  bool is_fetched_ = true;  // since the last step that was expected
-  bool sees_step_ = true;   // every rank sees it by its parts; else any touch counts as after it
-  std::exception_ptr failure_;  // of a gather
+  bool is_fetched_ = true;  // gathers were started since the last expected step
+  // True if every rank notices the expected step by its own parts. If false, any access after
+  // expect_step() counts as one after the step.
+  bool sees_step_ = true;
+  std::exception_ptr failure_;  // of a gather; rethrown by later calls
 };
 
 }  // namespace trireme::detail

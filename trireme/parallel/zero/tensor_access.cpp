@@ -26,7 +26,7 @@ struct Watched {
 };
 
 Watched& watched() {
-  static Watched& all = *new Watched;  // never destroyed: modules may live as long as statics
+  static Watched& all = *new Watched;  // never destroyed: static modules may outlive it otherwise
   return all;
 }
 
@@ -34,7 +34,7 @@ std::atomic<int> num_expecting = 0;
 
 thread_local const c10::OperatorHandle* touching = nullptr;
 
-// What one operator is given, and whose it is.
+// An access to a watched storage, and the observer to call.
 struct Found {
   AccessObserver* observer;
   TensorAccess access;
@@ -56,6 +56,8 @@ void find(const at::Tensor& tensor, Use use, AllFound& all) {
   }
 }
 
+// Calls each observer once with all its accesses, because it may have to make several tensors
+// available at the same time.
 void tell(AllFound& all) {
   while (!all.empty()) {
     AccessObserver* const observer = all.front().observer;
@@ -71,6 +73,7 @@ void tell(AllFound& all) {
 }
 
 void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  // Operators that the observer or a composite operator calls are not reported again.
   const c10::impl::ExcludeDispatchKeyGuard below(kAccessKey);
   if (num_expecting.load(std::memory_order_acquire) > 0) {
     const auto& arguments = op.schema().arguments();
@@ -82,7 +85,7 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
       const Use use = {.is_written = is_written, .is_viewed = alias != nullptr && !is_written};
       tensor::visit_tensors(values[i], [&](const at::Tensor& given) { find(given, use, all); });
     }
-    // Made of other operators, such as `to` and `contiguous`, it may also return a copy.
+    // Composite operators such as `to` and `contiguous` may return a copy in place of a view.
     if (!all.empty() && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
       for (Found& found : all) found.access.is_viewed = false;
     }
@@ -93,6 +96,7 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
   op.callBoxed(stack);
 }
 
+// The key set of a tensor is a protected member, which only a derived class may name.
 class KeySet : public c10::TensorImpl {
  public:
   static void set(c10::TensorImpl* tensor, c10::DispatchKeySet keys) {

@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-// Memory in half precision for a bucket, the same on all ranks.
+// The half-precision memory of a bucket, which must be made on all ranks together.
 struct HalfPrecisionCommHook::Message {
   std::vector<std::string> names;
   comm::Group group;
@@ -26,7 +26,8 @@ HalfPrecisionCommHook::HalfPrecisionCommHook(at::ScalarType type) : type_(type) 
                    "give HalfPrecisionCommHook at::kHalf or at::kBFloat16");
 }
 
-// Whether there is one already depends on what all ranks have alike, for making it is collective.
+// Making a message is collective. The decision to reuse one therefore depends only on state that is
+// the same on all ranks.
 at::Tensor HalfPrecisionCommHook::message_for(const GradientBucket& bucket,
                                               const comm::Group& group) {
   std::shared_ptr<Message> message = messages_[bucket.names.front()];

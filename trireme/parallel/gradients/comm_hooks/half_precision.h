@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients travel in half precision: half the bytes.
+// A hook that exchanges gradients in half precision, which halves the bytes sent.
 #pragma once
 
 #include <trireme/parallel/gradients/comm_hook.h>
@@ -12,22 +12,23 @@
 
 namespace trireme {
 
-/// Rounds gradients to fp16 or bf16, adds them in fp32 in rank order, rounds the sum once, and
-/// gives it back in fp32: two roundings for any number of ranks, over any engine.
+/// Rounds gradients to fp16 or bf16, adds them in fp32 in rank order, rounds the sum to half
+/// precision, and returns it in fp32. That makes two roundings for any number of ranks and any
+/// engine.
 ///
-/// fp16 travels divided by the power of two that is not below the number of ranks, so that a sum
-/// of gradients that fit overflows only where a mean would: exact, but for gradients that fall
-/// below the least normal fp16, 6e-5 times that power, which lose digits. A gradient that overflows
-/// all the same is infinite, or not a number, on all ranks, where LossScale finds it. bf16 has the
-/// range of fp32 and travels as it is.
+/// fp16 gradients are divided, before they are sent, by the smallest power of two that is not below
+/// the number of ranks. The sum then overflows only where the mean would. The division is exact,
+/// except that gradients below the smallest normal fp16 number (6e-5) times that power lose digits.
+/// A gradient that overflows all the same becomes infinite or NaN on all ranks, where LossScale
+/// detects it. bf16 has the range of fp32 and is not divided.
 ///
-/// Rounds fp32 gradients alone; others travel as they are. A group of one changes nothing. Over
-/// engines that do not add in rank order (Gloo, MPI and NCCL with three ranks and more) nothing
-/// travels before backward is over. Not thread-safe.
+/// Only fp32 gradients are rounded; other types are summed unchanged. On a group of one nothing
+/// changes. Engines that do not add in rank order (Gloo, MPI, and NCCL with three or more ranks)
+/// exchange nothing before backward has ended. Not thread-safe.
 class HalfPrecisionCommHook final : public CommHook {
  public:
-  /// @param type at::kHalf or at::kBFloat16; throws UsageError for others, and the first start on
-  /// all ranks where it is not the same on all.
+  /// @param type at::kHalf or at::kBFloat16. Any other type throws UsageError. If it differs
+  ///     between ranks, the first start() throws UsageError on all ranks.
   explicit HalfPrecisionCommHook(at::ScalarType type);
 
   std::function<void()> start(GradientBucket& bucket, const comm::Group& group) override;
@@ -38,12 +39,12 @@ class HalfPrecisionCommHook final : public CommHook {
 
   at::ScalarType type_;
   bool is_agreed_ = false;
-  // By parameter, those of one bucket have the same: the last of a bucket that is no more takes its
-  // message with it.
+  // By parameter name. All parameters of a bucket share one message, which is freed when the last
+  // of them is assigned to another bucket.
   std::map<std::string, std::shared_ptr<Message>> messages_;
 };
 
-/// Of gradients that travel as the plan says; null where they travel as they are.
+/// Returns the hook for the plan's compression; null if there is none.
 std::shared_ptr<CommHook> comm_hook_for(GradientCompression wire);
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a hook does with gradients that it does not compress.
+// The exchange of gradients that a hook does not compress.
 #pragma once
 
 #include <trireme/comm/collectives.h>
@@ -12,7 +12,7 @@
 
 namespace trireme::detail {
 
-/// Starts the all-reduce of `tensor`; what is returned waits for it.
+/// Starts an all-reduce of `tensor` and returns a function that waits for it.
 inline std::function<void()> start_plain_sum(const at::Tensor& tensor, const comm::Group& group,
                                              std::string_view label) {
   auto work = std::make_shared<comm::Work>(

@@ -40,9 +40,10 @@ void check(const PowerSgdOptions& options) {
       "orthogonalization_epsilon 0 or more and below 1");
 }
 
-// Gram-Schmidt over the columns of `matrix` [elements, rank], in double: what is left of nearly
-// dependent columns would not be orthogonal in fp32. A column that depends on those before it, as
-// all do of a zero gradient, becomes zero. What is not finite stays so.
+// Makes the columns of `matrix` [elements, rank] orthonormal by Gram-Schmidt, in double: in fp32,
+// the remainders of nearly dependent columns would not be orthogonal. A column that depends on
+// those before it becomes zero, as all columns of a zero gradient do. Values that are not finite
+// stay so.
 at::Tensor orthonormal(const at::Tensor& matrix, double epsilon) {
   const at::Tensor rows =
       matrix.t().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
@@ -63,18 +64,18 @@ at::Tensor orthonormal(const at::Tensor& matrix, double epsilon) {
 
 struct PowerSgdCommHook::Matrix {
   Parameter* parameter;
-  at::Tensor gradient;  // what was left over is in it
-  at::Tensor whole;     // M [rows, cols]: the gradient's memory, or a copy
+  at::Tensor gradient;  // including what was left over before
+  at::Tensor whole;     // M [rows, cols]: an alias of `gradient`, or a copy if it has other strides
   std::int64_t rank;
   at::Tensor right;  // Q [cols, rank], with orthonormal columns
   at::Tensor left;   // P [rows, rank]
 };
 
-// One bucket between start and finish.
+// The exchange of one bucket, between start() and finish().
 struct PowerSgdCommHook::Round {
   std::vector<Matrix> matrices;
-  std::vector<at::Tensor> others;  // gradients that travel as they are, in memory order
-  at::Tensor others_message;       // all of them
+  std::vector<at::Tensor> others;  // gradients that are not compressed, in memory order
+  at::Tensor others_message;       // all of `others`, one after the other
   std::function<void()> others_sum;
   at::Tensor left_message;  // all M Q, one after the other
   std::function<void()> left_sum;
@@ -204,11 +205,11 @@ void PowerSgdCommHook::finish(Round& round, const comm::Group& group) {
   }
 }
 
-// `own_right` is this rank's part of the sum `right`.
+// Computes the result and what is left over. `own_right` is this rank's summand of `right`.
 void PowerSgdCommHook::decompress(Matrix& matrix, const at::Tensor& own_right,
                                   const at::Tensor& right) {
   Parameter& parameter = *matrix.parameter;
-  // The same bits on all ranks, so all decide alike.
+  // `right` has the same bits on all ranks, so all ranks decide alike.
   if (at::isfinite(right).all().item<bool>()) {
     if (options_.error_feedback) {
       if (!parameter.left_over.defined()) {
@@ -217,7 +218,7 @@ void PowerSgdCommHook::decompress(Matrix& matrix, const at::Tensor& own_right,
       at::addmm_out(parameter.left_over, matrix.whole, matrix.left, own_right.t(), 1, -1);
     }
     if (options_.warm_start) {
-      // A zero column would stay zero for ever: where nothing was found, look there again.
+      // A zero column would stay zero in every power iteration. Keep the old column instead.
       parameter.right =
           at::where(right.ne(0).any(/*dim=*/0, /*keepdim=*/true), right, matrix.right);
     }

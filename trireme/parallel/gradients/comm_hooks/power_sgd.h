@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients travel as products of two thin matrices (Vogels et al., "PowerSGD", NeurIPS 2019,
-// algorithms 1 and 2).
+// A hook that exchanges gradients as products of two thin matrices (Vogels et al., "PowerSGD",
+// NeurIPS 2019, algorithms 1 and 2).
 #pragma once
 
 #include <trireme/parallel/gradients/comm_hook.h>
@@ -12,59 +12,65 @@
 
 namespace trireme {
 
+/// Options of PowerSgdCommHook. They must be the same on all ranks.
 struct PowerSgdOptions {
-  /// Of the approximation. 1 to 4 are common; more costs more time and bytes.
+  /// Rank of the approximation. 1 to 4 are common; higher ranks cost more time and bytes.
   std::int64_t rank = 1;
 
-  /// Steps of each parameter before its gradients are compressed: early ones matter most.
+  /// The number of steps before the gradients of a parameter are compressed. Early steps matter
+  /// most.
   std::int64_t start_iteration = 1000;
 
-  /// A matrix is compressed where that takes so many times fewer elements, at least.
+  /// The factor by which compression must reduce the number of elements, at least. Matrices that
+  /// it reduces by less are sent whole.
   double min_compression_rate = 2;
 
-  /// What the approximation lost is added to the gradient of the next step.
+  /// True to add to the next gradient what the approximation lost of this one.
   bool error_feedback = true;
 
-  /// The last step's right factor begins the next power iteration; otherwise a random one does.
+  /// True to start each power iteration from the right factor of the last step; false to start from
+  /// a random one.
   bool warm_start = true;
 
-  /// Of the random right factors, which all ranks draw alike.
+  /// Seed of the random right factors, which are the same on all ranks.
   std::uint64_t seed = 0;
 
-  /// A column of a factor that keeps no more than this part of its length beside the columns before
-  /// it counts as dependent on them, and adds nothing.
+  /// A column of a factor counts as linearly dependent on the columns before it if
+  /// orthogonalization leaves no more than this fraction of its length. It then adds nothing.
   double orthogonalization_epsilon = 1e-6;
 };
 
-/// Takes each gradient of two dimensions and more as a matrix M [rows, cols] of its first dimension
-/// by the others, and makes of the sum S of all ranks' M, with one step of power iteration:
+/// Approximates the sum of each gradient with two or more dimensions. The gradient is seen as a
+/// matrix M of its first dimension by all others, and S is the sum of M over ranks. One step of
+/// power iteration is made:
 ///
 ///     P = orthonormal(sum of M Q)      Q' = sum of M^T P      result = P Q'^T  (= P P^T S)
 ///     left over on this rank = M - P (M^T P)^T, added to the next M
 ///
-/// so rank * (rows + cols) elements travel. With rank = min(rows, cols) the result is S, within
-/// rounding. Vectors, and matrices that it does not pay for, are summed as they are, in one message
-/// for each bucket.
+/// so rank * (rows + cols) elements are exchanged. With rank = min(rows, cols) the result is S,
+/// within rounding. Vectors, and matrices that compression would not make small enough, are summed
+/// unchanged, in one message for each bucket.
 ///
-/// What is left over is what this rank's own part lost (algorithm 2 of the paper), and so stays
-/// bounded on every rank; its sum over ranks, and with it the result, is that of PyTorch's hook. It
-/// takes as much memory as the gradients. It is in the units of the gradients: when a LossScale
-/// changes, it keeps the scale of its step. Where a matrix is not finite on a rank, all ranks
-/// get one that is not, and what is kept of that matrix stays as it was; the others go on, also
-/// when a LossScale passes over the step.
+/// What is left over is the loss of this rank's own part (algorithm 2 of the paper), and stays
+/// bounded on every rank. Its sum over ranks equals that of PyTorch's hook, and so does the result.
+/// It needs as much memory as the gradients. It is in the units of the gradients: when a LossScale
+/// changes, it keeps the scale of its step.
 ///
-/// Compresses fp32 and fp64; gradients of other types travel whole. A group of one changes nothing.
-/// The right factors travel when backward is over. Not thread-safe.
+/// If a matrix is not finite on one rank, the result is not finite on all ranks, and the state of
+/// that matrix stays as it was. Other matrices go on, even if a LossScale skips the step.
+///
+/// Only fp32 and fp64 are compressed; other types are summed unchanged. On a group of one nothing
+/// changes. The right factors are exchanged after backward has ended. Not thread-safe.
 class PowerSgdCommHook final : public CommHook {
  public:
-  /// Throws UsageError for options that cannot be; the first start does on all ranks where options
-  /// differ between ranks.
+  /// Throws UsageError for options out of range. If options differ between ranks, the first start()
+  /// throws UsageError on all ranks.
   explicit PowerSgdCommHook(const PowerSgdOptions& options = {});
 
   std::function<void()> start(GradientBucket& bucket, const comm::Group& group) override;
 
  private:
-  // What is kept of a parameter.
+  // The state that is kept for a parameter.
   struct Parameter {
     std::int64_t iterations = 0;
     at::Tensor left_over;  // [rows, cols]; undefined at first

@@ -21,12 +21,12 @@
 
 namespace trireme {
 
-// One bucket between start and finish.
+// The exchange of one bucket, between start() and finish().
 struct TopKCommHook::Round {
   struct Sent {
     std::string name;
-    at::Tensor gradient;   // [elements], in memory order; what was left over is in it
-    at::Tensor positions;  // [k] in it
+    at::Tensor gradient;   // [elements], in memory order, including what was left over before
+    at::Tensor positions;  // [k], positions in `gradient`
   };
   std::vector<Sent> sent;
   at::Tensor memory;
@@ -97,7 +97,7 @@ void TopKCommHook::finish(Round& round, const comm::Group& group) {
   const at::NoGradGuard no_grad;
   round.positions_work.wait();
   round.values_work.wait();
-  // All ranks see the same values, so all decide alike.
+  // All ranks see the same values, so all ranks decide alike.
   if (options_.error_feedback && at::isfinite(round.all_values).all().item<bool>()) {
     for (const Round::Sent& sent : round.sent) {
       at::Tensor& left = left_over_[sent.name];

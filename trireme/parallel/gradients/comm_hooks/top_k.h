@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Only the largest elements of each gradient travel (Lin et al., "Deep Gradient Compression", ICLR
-// 2018, section 3.1; Stich et al., "Sparsified SGD with Memory", NeurIPS 2018).
+// A hook that exchanges only the largest elements of each gradient (Lin et al., "Deep Gradient
+// Compression", ICLR 2018, section 3.1; Stich et al., "Sparsified SGD with Memory", NeurIPS 2018).
 #pragma once
 
 #include <trireme/parallel/gradients/comm_hook.h>
@@ -9,29 +9,31 @@
 
 namespace trireme {
 
+/// Options of TopKCommHook. They must be the same on all ranks.
 struct TopKOptions {
-  double fraction = 0.01;      ///< of each gradient's elements; one at least. 1: all of them
-  bool error_feedback = true;  ///< what was not sent is added to the gradient of the next step
+  double fraction = 0.01;      ///< fraction of each gradient's elements to send, at least one
+  bool error_feedback = true;  ///< adds what was not sent to the gradient of the next step
 };
 
-/// Every rank sends the elements of largest magnitude of each of its gradients, with their
-/// positions; every rank adds what all sent, in rank order. Where ranks choose different elements,
-/// the sum has more than `fraction` that are not zero. Which elements travel depends on the
-/// gradient alone, not on its bucket; among equals any may be chosen.
+/// Sends the elements of largest magnitude of each gradient, with their positions, to all ranks.
+/// Every rank adds what all ranks sent, in rank order. If ranks choose different elements, more
+/// than `fraction` of the sum is not zero. The choice depends only on the gradient, not on its
+/// bucket; among equal elements any may be chosen.
 ///
-/// A rank receives 8 bytes for each element sent by each of the others (fp32), so it pays while
-/// fraction is well below 1 / ranks. Error feedback keeps as much memory as the gradients have. It
-/// is in the units of the gradients: when a LossScale changes, what is left over keeps the scale of
-/// its step. Where a rank sends what is not finite, all ranks get that, and what was left over of
-/// the gradients of that bucket before stays; other buckets go on, also when a LossScale passes
-/// over the step.
+/// A rank receives 8 bytes (fp32) for each element that another rank sends. The hook saves bytes if
+/// `fraction` is well below 1 / ranks. Error feedback needs as much memory as the gradients. What
+/// is left over is in the units of the gradients: when a LossScale changes, it keeps the scale of
+/// its step.
 ///
-/// Takes fp32 and fp64; gradients of other types travel whole. A group of one changes nothing. Not
-/// thread-safe.
+/// If a rank sends values that are not finite, all ranks get them, and what was left over of that
+/// bucket's gradients stays as it was. Other buckets go on, even if a LossScale skips the step.
+///
+/// Only fp32 and fp64 are compressed; other types are summed unchanged. On a group of one nothing
+/// changes. Not thread-safe.
 class TopKCommHook final : public CommHook {
  public:
-  /// Throws UsageError for a fraction outside (0, 1]; the first start does on all ranks where
-  /// options differ between ranks.
+  /// Throws UsageError for a fraction outside (0, 1]. If options differ between ranks, the first
+  /// start() throws UsageError on all ranks.
   explicit TopKCommHook(const TopKOptions& options = {});
 
   std::function<void()> start(GradientBucket& bucket, const comm::Group& group) override;
