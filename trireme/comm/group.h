@@ -69,14 +69,14 @@ class [[nodiscard]] Group {
   /// every engine that adds each pair once adds in rank order, because IEEE addition commutes.
   SummationOrder summation_order() const noexcept;
 
-  /// Returns the deadline of each operation, counted from its start.
+  /// Returns the deadline of each operation.
   std::chrono::milliseconds timeout() const noexcept;
 
   /// Returns a group of some ranks of this one. Collective over all ranks of this group, members or
   /// not: each must pass the same list. A rank that is not in the list gets a group with rank -1,
   /// whose collectives throw UsageError.
   /// @param ranks ranks of this group. The rank in the new group is the place in the list.
-  /// @throws UsageError if a rank is twice in the list or not in this group.
+  /// @throws UsageError if the list is empty, or if a rank is twice in it or not in this group.
   Group subgroup(std::span<const int> ranks) const;
 
   /// Returns the c10d backend, for code that uses the interface of c10d; null for a group of one
