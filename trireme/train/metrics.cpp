@@ -22,7 +22,7 @@
 namespace trireme {
 namespace {
 
-// Logits and labels that count, one row for each.
+// The logits and labels that are counted, one row for each.
 struct Rows {
   at::Tensor logits;  // [n, classes]
   at::Tensor labels;  // int64 [n]
@@ -52,7 +52,7 @@ double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Double; 0 where it divides by 0.
+// Returns double; 0 for a division by 0.
 at::Tensor share(const at::Tensor& part, const at::Tensor& whole) {
   return at::where(whole.eq(0), 0.0, part.to(at::kDouble) / whole.to(at::kDouble));
 }

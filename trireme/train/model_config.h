@@ -24,7 +24,7 @@ void describe(config::Fields& fields, LossScaleOptions& options);
 
 }  // namespace trireme
 
-/// Floating-point types by the names that they have in Python.
+/// Reads and writes floating-point types by their names in Python.
 template <>
 struct trireme::config::Codec<at::ScalarType> {
   static std::string expected();

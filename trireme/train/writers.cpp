@@ -135,7 +135,7 @@ void RecordWriter::on_step_end(const StepEndContext& step) {
   flush();
 }
 
-// Writes what steps there are.
+// Writes the record of the steps since the last one, if there are any.
 void RecordWriter::flush() {
   if (!file_ || steps_.steps == 0) return;
   const MemoryUse use = memory_use(model_->device());
@@ -188,7 +188,7 @@ void RecordWriter::on_run_end(const RunContext& run) {
   file_.reset();
 }
 
-// The exception on its way is worth more than one about its record.
+// A failure to write must not replace the exception that ends the training.
 void RecordWriter::on_failure(const FailureContext& failure) noexcept {
   if (!file_) return;
   try {

@@ -27,8 +27,8 @@ class PendingOperation : public c10d::Work {
   void set_source(int rank) { source_ = rank; }
 
   bool isCompleted() override;
-  /// Blocks until the operation is done and throws its failure. @param timeout the longest time to
-  /// wait; 0 leaves the deadline to the engine.
+  /// Blocks until the operation is done and throws its failure.
+  /// @param timeout the longest time to wait; 0 leaves the deadline to the engine.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return operation_.results; }
   std::uint64_t getSequencenumber() const override { return operation_.number; }

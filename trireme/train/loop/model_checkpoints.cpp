@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving a model, and going on from what was saved.
+// Saves models and resumes from checkpoints.
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/warning.h>
@@ -20,7 +20,7 @@ using detail::Position;
 
 constexpr std::string_view kCallback = "callback.";
 
-// What a checkpoint says beside module and optimizer.
+// The contents of a checkpoint other than module and optimizer.
 struct Standing {
   Position position;
   std::optional<LossScale::State> loss_scale;
@@ -66,7 +66,7 @@ checkpoint::State Model::Impl::state() const {
   }
   runner->add_to(state);
   if (running == nullptr) {
-    // Resumed and not trained since: what was loaded goes on.
+    // The model was resumed and has not trained since: the loaded states of callbacks are kept.
     state.entries.insert(callback_states.begin(), callback_states.end());
     return state;
   }

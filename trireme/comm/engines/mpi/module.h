@@ -81,7 +81,8 @@ class Communicator {
   /// Returns the highest tag that a message may have.
   virtual int highest_tag() const = 0;
   virtual Started send(Bytes data, int to, int tag) = 0;
-  /// Starts a receive. @param from a rank or kAnyRank.
+  /// Starts a receive.
+  /// @param from a rank or kAnyRank.
   virtual Started receive(Bytes data, int from, int tag) = 0;
 };
 

@@ -10,9 +10,10 @@
 namespace trireme::shm {
 
 /// Returns the best thresholds for this machine. Measures both all-reduce algorithms with a few
-/// sizes, which takes some milliseconds. The result is stored in a file in `folder` and reused on
-/// the same boot of the host, for the same numbers of ranks and cores. If `folder` is empty,
-/// nothing is stored. A file that cannot be read or written is not an error.
+/// sizes, which takes some milliseconds. If that takes too long, returns the defaults. The process
+/// remembers the result. It is also stored in a file in `folder`, unless that is empty, and reused
+/// on the same boot of the host for the same numbers of ranks and cores. A file that cannot be read
+/// or written is not an error.
 /// Rank 0 decides for all ranks. Collective and blocking.
 Thresholds calibrate(Steps& steps, const Call& call, const std::filesystem::path& folder);
 

@@ -63,15 +63,15 @@ class Rendezvous {
   std::vector<std::string> questions_;  // that this rank has answered
 };
 
-/// Whether the cores that the ranks may use, all together, are fewer than the ranks. Collective.
+/// Returns whether there are more ranks than cores that they may use, all together. Collective.
 bool have_more_ranks_than_cores(Rendezvous& call);
 
-/// Returns memory of that many bytes which all ranks have mapped, made by rank 0; opened by name
-/// where descriptors of another process cannot be opened. Collective; throws ConfigError on all
-/// ranks with the reasons.
+/// Returns memory of `bytes` bytes that rank 0 has made and all ranks have mapped. It is opened by
+/// name if the descriptors of another process cannot be opened. Collective. Throws ConfigError on
+/// all ranks, with the reasons.
 Segment share_memory(Rendezvous& call, std::size_t bytes);
 
-/// Opens what another rank of the group made; throws ConfigError where it has another size.
+/// Opens memory that another rank of the group has made. Throws ConfigError if it has another size.
 Segment open_memory(const std::string& address, std::size_t bytes);
 
 }  // namespace trireme::shm
