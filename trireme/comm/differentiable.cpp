@@ -36,7 +36,7 @@ void check_op(ReduceOp op, const char* operation) {
                    "take ReduceOp::kSum or ReduceOp::kAverage");
 }
 
-// The sum may be too large for fp16 even if the average is not.
+// An average is computed from a sum, which may be too large for fp16 even if the average is not.
 at::Tensor wide_enough(const at::Tensor& input, ReduceOp op) {
   const bool is_short = op == ReduceOp::kAverage && input.scalar_type() == at::kHalf;
   return is_short ? input.to(at::kFloat) : input;

@@ -148,7 +148,7 @@ WorkPtr AdapterBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   return start(all_gather_of(output, input), options.asyncOp, options.timeout);
 }
 
-// outputs[rank][i] is where input i of that rank goes.
+// outputs[rank][i] receives input i of that rank.
 WorkPtr AdapterBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                             const c10d::AllgatherOptions& options) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
