@@ -46,7 +46,7 @@ at::Tensor average(at::Tensor sum, const Group& group, at::ScalarType type) {
   return sum.div_(group.size()).to(type);
 }
 
-// With the first dimension cut into one part for each rank, or one for each as long as all of it.
+// Returns an empty tensor like `like` with `rows` rows.
 at::Tensor empty_rows(const at::Tensor& like, std::int64_t rows) {
   std::vector<std::int64_t> sizes = like.sizes().vec();
   sizes.front() = rows;

@@ -17,7 +17,7 @@ std::string name_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return backend ? backend->getBackendName() : "none";
 }
 
-// What phases move: the pieces of a buffer as flat bytes.
+// Returns the pieces of a buffer as flat bytes, which is what the phases move.
 std::vector<at::Tensor> bytes_of_pieces(const Buffer& buffer) {
   std::vector<at::Tensor> bytes = buffer.pieces();
   for (at::Tensor& piece : bytes) piece = bytes_of(piece.view({-1}));
@@ -52,10 +52,12 @@ void run_phases(Phases& phases, const Operation& operation) {
   }
 }
 
-// A message that another backend carries. It is completed by whoever waits for it or asks.
+// A message that another backend carries. The thread that waits for it or asks for its state
+// completes it.
 class ForwardedMessage final : public PendingOperation {
  public:
-  /// @param source_of the rank of the whole group for one of that backend; empty: the same.
+  /// @param source_of converts a rank of that backend to a rank of the whole group; empty if they
+  /// are equal.
   ForwardedMessage(Operation operation, int rank, c10::intrusive_ptr<c10d::Work> work,
                    std::vector<int> source_of)
       : PendingOperation(std::move(operation), rank),

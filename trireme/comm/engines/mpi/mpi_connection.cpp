@@ -14,7 +14,7 @@
 namespace trireme::comm::mpi {
 namespace {
 
-// A piece of a buffer; none where the buffer has no pieces.
+// Returns a piece of a buffer; nothing if the buffer has no pieces.
 Bytes bytes_of(const Buffer& buffer, int piece = 0) {
   if (buffer.num_pieces() == 0) return {};
   return {buffer.data(piece), static_cast<std::int64_t>(buffer.num_bytes(piece))};

@@ -212,7 +212,8 @@ bool PointToPoint::pull(int peer) {
   if (end - read > capacity_) {
     refuse(peer, Kind::kReceive, "has sent more at once than its mailbox holds");
   }
-  // Runs also if an exception is thrown for lack of memory, so that nothing is read twice.
+  // Publishes what has been read, also if an exception is thrown for lack of memory, so that
+  // nothing is read twice.
   struct Publish {
     ~Publish() {
       if (read != start) counter.store(read, std::memory_order_seq_cst);
@@ -243,8 +244,8 @@ bool PointToPoint::pull(int peer) {
   return read != start;
 }
 
-// Finds a place for the message at the head of the ring; none where nobody waits for anything of
-// this peer.
+// Finds a destination for the message at the head of the ring. Returns false if no receive waits
+// for a message of this peer.
 bool PointToPoint::begin_incoming(int peer, const Header& header) {
   auto transfer = take_receive(peer, header);
   if (!transfer && std::none_of(receives_.begin(), receives_.end(), [&](const auto& receive) {
@@ -253,7 +254,8 @@ bool PointToPoint::begin_incoming(int peer, const Header& header) {
     return false;
   }
   Incoming& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
-  // The kernel kills a process for memory that it lacks; what fits the mailbox is not worth a look.
+  // The kernel kills a process that uses more memory than there is, so this is checked first. A
+  // message that fits the mailbox is too small to check.
   if (!transfer && header.bytes > capacity_ &&
       header.bytes > static_cast<std::uint64_t>(free_memory())) {
     refuse(peer, Kind::kReceive,
@@ -318,7 +320,7 @@ void PointToPoint::end(Transfer& transfer) {
   transfer.is_done_.store(true, std::memory_order_release);
 }
 
-// Everybody who can bring some transfer of this rank forward.
+// Returns the ranks that can advance some transfer of this rank.
 std::uint64_t PointToPoint::peers_with_work() const {
   std::uint64_t peers = 0;
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {

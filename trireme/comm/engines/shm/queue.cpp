@@ -21,7 +21,7 @@ Queue::~Queue() {
   lock.unlock();
   if (!thread_.joinable()) return;
   state_->changed.notify_all();
-  // Within a job its thread, which may be this one, has nothing left to do but to end after it.
+  // A job may destroy the queue. Its thread, which may be this one, then ends after that job.
   is_within ? thread_.detach() : thread_.join();
 }
 
@@ -140,7 +140,8 @@ void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
   }
   job->body_ = nullptr;
   lock.lock();
-  // Whoever waits is the last to hold the job, and with it what the job threw.
+  // The handle is dropped under the lock. So the waiting thread is the last to hold the job, and
+  // the exception that it threw.
   job->is_done_.store(true, std::memory_order_release);
   job.reset();
   leave();
@@ -152,7 +153,7 @@ void Queue::State::work() {
   std::unique_lock lock(mutex);
   while (true) {
     changed.wait(lock, [&] { return runner == std::thread::id() && (is_ending || !is_idle()); });
-    if (jobs.empty()) return;  // else, where it is ending, also what was left to its waiter
+    if (jobs.empty()) return;  // while the queue ends, also jobs left to their waiting threads run
     run_front(lock);
   }
 }

@@ -87,9 +87,9 @@ class Queue {
 
     static inline thread_local State* own_thread_of = nullptr;
 
-    // Whether nothing is to be done but what its own waiter will do.
+    // Returns whether the only jobs left are those that their own waiting threads will run.
     bool is_idle() const;
-    // Becomes the thread that runs, where nobody else does, until as many leave() have followed.
+    // Becomes the running thread, unless another thread is. Each success needs a call of leave().
     bool try_enter();
     void leave();
     void run_front(std::unique_lock<std::mutex>& lock);

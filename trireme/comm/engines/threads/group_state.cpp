@@ -61,7 +61,7 @@ std::shared_ptr<PendingOp> GroupState::start(const Operation& operation, int ran
   return pending;
 }
 
-// Returns all parts of the operation where this one completes it.
+// Returns all parts of the operation if this one completes it.
 GroupState::PendingOps GroupState::match(const std::shared_ptr<PendingOp>& pending) {
   PendingOps complete = is_message(pending->call.kind) ? match_peer(pending) : match_all(pending);
   for (const auto& one : complete) one->is_running = true;
@@ -205,7 +205,7 @@ void GroupState::abort(int rank, const std::string& reason) {
   tell_failure(given_up);
 }
 
-// The ranks whose part has not come.
+// Returns the ranks whose part is missing.
 std::vector<int> GroupState::missing(const PendingOp& pending) {
   if (is_message(pending.call.kind)) return {pending.call.peer};
   std::vector<int> ranks;
@@ -243,7 +243,7 @@ void GroupState::fail_for_missing(const PendingOp& pending, std::chrono::millise
                 "seconds)"});
 }
 
-// The first one counts. Nobody carries out any more what is not complete.
+// Records the first failure only. From then on, nobody runs operations that are not complete.
 void GroupState::fail(Failure failure) {
   if (failure_) return;
   failure_ = std::move(failure);
@@ -263,7 +263,7 @@ std::exception_ptr GroupState::error(const PendingOp& pending, Clock::time_point
   const int own = pending.rank;
   const auto waited = Clock::now() - since;
   std::string text = failure_->text;
-  // Only one rank reports them; otherwise every rank would print the same lines.
+  // Only one rank reports what all ranks did. Otherwise every rank would print the same lines.
   const std::size_t lines = text.find(kLastCalls);
   if (lines != std::string::npos && failure_->rank != own) {
     text.erase(lines);
