@@ -66,6 +66,8 @@ void check_is_cut_evenly(const at::Tensor& input, const Group& group, const char
                    "give a multiple of the number of ranks");
 }
 
+// The backward functions call the differentiable forms, so that gradients are differentiable in
+// turn.
 struct AllGather : torch::autograd::Function<AllGather> {
   static Variable forward(AutogradContext* context, const Variable& input, const Group& group) {
     hold(*context, group, ReduceOp::kSum);

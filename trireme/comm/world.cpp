@@ -65,8 +65,7 @@ Run& join_run(const launch::Identity& identity, const Environment& environment,
   static KeptRun kept;
   Run& run = kept.run;
   if (run.process == ::getpid() && is_same_run(run.identity, identity)) return run;
-  if (run.process != ::getpid())
-    static_cast<void>(run.store.release());  // it belongs to the parent
+  if (run.process != ::getpid()) static_cast<void>(run.store.release());  // the parent's
   const auto attempt =
       environment.find_integer("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX).value_or(0);
   run = {};

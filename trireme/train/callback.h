@@ -53,7 +53,9 @@ struct RunContext {
 
 /// An epoch that begins.
 struct EpochContext {
+  /// The call of fit, train or dry_run.
   const RunContext& run;
+  /// The number of the epoch.
   std::int64_t epoch = 0;
   /// The number of steps of this epoch that are already done when it begins. Not 0 only if a
   /// resumed run enters the epoch in its middle.
@@ -62,6 +64,7 @@ struct EpochContext {
 
 /// An epoch that has ended.
 struct EpochEndContext : EpochContext {
+  /// The number of steps since the first epoch.
   std::int64_t global_step = 0;
   /// The mean training loss over the samples of all ranks, in the steps that this call took. A run
   /// that was resumed in the middle of the epoch leaves out the earlier steps.
@@ -77,7 +80,9 @@ struct EpochEndContext : EpochContext {
 
 /// A step that is about to begin.
 struct StepContext {
+  /// The call of fit, train or dry_run.
   const RunContext& run;
+  /// The number of the epoch.
   std::int64_t epoch = 0;
   /// The number of the step in its epoch.
   std::int64_t step = 0;
@@ -112,8 +117,11 @@ struct StepEndContext : StepContext {
 
 /// An evaluation by fit or train that is about to begin.
 struct EvaluationContext {
+  /// The call of fit, train or dry_run.
   const RunContext& run;
+  /// The number of the epoch.
   std::int64_t epoch = 0;
+  /// The number of steps since the first epoch.
   std::int64_t global_step = 0;
 };
 
@@ -127,8 +135,11 @@ struct EvaluationEndContext : EvaluationContext {
 
 /// A checkpoint that Model::save or save_async begins to write while training runs.
 struct CheckpointContext {
+  /// The call of fit, train or dry_run.
   const RunContext& run;
+  /// The number of the epoch.
   std::int64_t epoch = 0;
+  /// The number of steps since the first epoch.
   std::int64_t global_step = 0;
   /// True if the checkpoint is written while training goes on. on_checkpoint_end is then called
   /// when the next save begins or training ends. It is not called if the save failed.
@@ -145,8 +156,11 @@ struct CheckpointEndContext : CheckpointContext {
 
 /// A training that is about to end by an exception.
 struct FailureContext {
+  /// The call of fit, train or dry_run.
   const RunContext& run;
+  /// The number of the epoch.
   std::int64_t epoch = 0;
+  /// The number of steps since the first epoch.
   std::int64_t global_step = 0;
   /// The text of the exception.
   const std::string& message;

@@ -40,6 +40,7 @@ struct CheckpointOptions {
 /// throws UsageError if an interval is negative or all are 0.
 class Checkpoint final : public Callback {
  public:
+  /// Throws UsageError for intervals that are not allowed.
   explicit Checkpoint(CheckpointOptions options);
 
   void on_run_begin(const RunContext& run) override;
@@ -75,6 +76,7 @@ struct BestCheckpointOptions {
 /// training evaluates nothing.
 class BestCheckpoint final : public Callback {
  public:
+  /// Throws UsageError if `options.keep` is below 1.
   explicit BestCheckpoint(BestCheckpointOptions options);
 
   void on_run_begin(const RunContext& run) override;

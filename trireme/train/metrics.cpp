@@ -78,6 +78,7 @@ void ConfusionMatrix::add(const at::Tensor& output, const at::Tensor& target) {
                                   output.sizes()),
                      "make it with as many classes as the network has outputs");
   }
+  // Each pair of label and prediction has a number of its own, so one bincount counts all pairs.
   const at::Tensor cells = rows.labels * classes_ + rows.logits.argmax(1);
   counts_ += at::bincount(cells.cpu(), {}, classes_ * classes_).view({classes_, classes_});
 }
@@ -119,6 +120,7 @@ void TopK::add(const at::Tensor& output, const at::Tensor& target) {
   const at::Tensor is_before = at::arange(logits.size(1), labels.options())
                                    .lt(labels.unsqueeze(1))
                                    .logical_and(logits.eq(own));
+  // Written as "not less or equal", so that a NaN counts as larger.
   const at::Tensor num_larger = logits.le(own).logical_not().logical_or(is_before).sum(1);
   const at::Tensor is_right = num_larger.lt(k_).logical_and(own.squeeze(1).isnan().logical_not());
   right_ += is_right.sum().item<std::int64_t>();

@@ -69,6 +69,7 @@ void ThroughputMonitor::on_epoch_begin(const EpochContext& /*epoch*/) {
 
 void ThroughputMonitor::on_step_end(const StepEndContext& step) {
   moments_.push_back({.seconds = clock_(), .samples = moments_.back().samples + step.all_samples});
+  // n steps need n + 1 moments: their beginning and the end of each.
   if (moments_.size() > steps_ + 1) moments_.erase(moments_.begin());
   const Moment& first = moments_.front();
   const Moment& last = moments_.back();

@@ -28,6 +28,8 @@ class LearningRateMonitor final : public Callback {
 /// the last `steps` steps and the time between them. Throws UsageError if `steps` is below 1.
 class ThroughputMonitor final : public Callback {
  public:
+  /// @param steps the number of steps to average over.
+  /// @param clock the clock in seconds; tests pass their own.
   explicit ThroughputMonitor(std::int64_t steps = 10, report::Clock clock = report::steady_clock());
 
   void on_epoch_begin(const EpochContext& epoch) override;

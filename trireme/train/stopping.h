@@ -29,6 +29,7 @@ struct EarlyStoppingOptions {
 /// continues its count. Throws UsageError for a patience below 1 or a min_delta below 0.
 class EarlyStopping final : public Callback {
  public:
+  /// Throws UsageError for options that are not allowed.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
 
   void on_run_begin(const RunContext& run) override;
@@ -60,6 +61,7 @@ struct TrainingLimitOptions {
 /// continues after the last step takes no step. Throws UsageError for negative limits.
 class TrainingLimit final : public Callback {
  public:
+  /// Throws UsageError for negative limits.
   explicit TrainingLimit(const TrainingLimitOptions& options);
 
   void on_run_begin(const RunContext& run) override;

@@ -34,6 +34,7 @@ struct TraceWriterOptions {
 /// below 1.
 class TraceWriter final : public Callback {
  public:
+  /// Throws UsageError if first_step or num_steps is below 1.
   explicit TraceWriter(TraceWriterOptions options);
 
   void on_run_begin(const RunContext& run) override;

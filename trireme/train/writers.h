@@ -55,6 +55,7 @@ class RecordWriter : public Callback {
 
 /// Settings of CsvWriter.
 struct CsvWriterOptions {
+  /// The folder of the file.
   std::filesystem::path folder{};
   /// Writes a line for every n-th step. The line covers all steps since the line before.
   std::int64_t every_steps = 1;
@@ -73,6 +74,7 @@ class CsvWriter final : public RecordWriter {
 
 /// Settings of JsonlWriter.
 struct JsonlWriterOptions {
+  /// The folder of the files.
   std::filesystem::path folder{};
   /// Writes a record for every n-th step. The record covers all steps since the record before.
   std::int64_t every_steps = 1;

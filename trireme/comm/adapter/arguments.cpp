@@ -155,6 +155,8 @@ at::Tensor Arguments::input_memory(const at::Tensor& tensor) const {
 
 at::Tensor Arguments::output_memory(const at::Tensor& tensor) {
   if (form_ == TensorForm::kAny || tensor.is_contiguous()) return tensor;
+  // The engine writes to a contiguous copy. It has the tensor's present values, because some
+  // operations also read their output.
   at::Tensor memory = tensor.contiguous();
   operation_.write_back.emplace_back(tensor, memory);
   return memory;
@@ -204,6 +206,8 @@ void Arguments::set_outputs(const Tensors& tensors) {
   } else if (is_one_block(tensors)) {
     operation_.output = block_of(tensors);
   } else {
+    // set_output may have noted copies for single tensors. One block for all of them replaces
+    // these.
     operation_.write_back.clear();
     const auto lengths = lengths_of(tensors);
     operation_.output = Buffer(

@@ -93,8 +93,7 @@ c10::intrusive_ptr<c10d::Work> start_on(c10d::Backend& backend, const Operation&
     case OperationKind::kAllToAll: {
       at::Tensor into = flat_bytes(output);
       at::Tensor from = flat_bytes(input);
-      std::vector<std::int64_t> output_splits =
-          split_bytes(output);  // variables, because Gloo clears them
+      std::vector<std::int64_t> output_splits = split_bytes(output);  // Gloo clears them
       std::vector<std::int64_t> input_splits = split_bytes(input);
       return backend.alltoall_base(into, from, output_splits, input_splits,
                                    with(c10d::AllToAllOptions{}));

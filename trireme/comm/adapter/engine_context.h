@@ -36,7 +36,9 @@ enum class SummationOrder {
 /// What an engine needs to connect the ranks of one group.
 struct EngineContext {
   c10::intrusive_ptr<c10d::Store> store;  ///< private to this group
+  /// The rank of this process in the group.
   int rank = 0;
+  /// The number of ranks of the group.
   int size = 1;
   std::string group_name = "world";  ///< for messages
   /// The rank in the world of each rank of the group.
@@ -49,6 +51,7 @@ struct EngineContext {
   int leaders = 0;                          ///< leaders per host of a hierarchy; 0: it chooses
   std::filesystem::path dump_folder = {};   ///< where a failing group writes dumps; empty: nowhere
   std::filesystem::path cache_folder = {};  ///< where engines store measurements
+  /// The deadline of connecting and of each operation.
   std::chrono::milliseconds timeout{};
   std::shared_ptr<Watchdog> watch = {};  ///< the watchdog of the run, or null
 

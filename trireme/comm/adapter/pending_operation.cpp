@@ -45,6 +45,8 @@ void PendingOperation::complete(std::exception_ptr failure) {
   } catch (...) {
     failure = std::current_exception();
   }
+  // `finish` wakes waiting threads. The future is completed afterwards and without the lock,
+  // because its callbacks may use this work.
   finish(std::move(failure));
   c10::intrusive_ptr<Future> future;
   {
@@ -113,8 +115,8 @@ c10::intrusive_ptr<Future> PendingOperation::getFuture() {
     claimed = claim_future();
   }
   if (claimed) complete_future(*claimed);
-  if (!future->completed())
-    poll();  // a thread that waits for the future does not run the operation
+  // A thread that waits for the future does not run the operation, so this may start it.
+  if (!future->completed()) poll();
   return future;
 }
 

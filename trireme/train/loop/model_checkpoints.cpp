@@ -134,6 +134,7 @@ std::optional<std::filesystem::path> Model::Impl::finish_save() {
   if (!saver) return std::nullopt;
   const auto pending = std::exchange(pending_save, std::nullopt);
   const auto path = saver->finish();
+  // Callbacks only hear of the end of a save if they belong to the training in which it began.
   if (!pending || running == nullptr || pending->run != running) return path;
   CheckpointEndContext end{CheckpointContext{.run = running->context,
                                              .epoch = pending->epoch,
@@ -153,6 +154,7 @@ void Model::Impl::finish_save_after(const std::string& message) {
     saver->finish();
   } catch (const std::exception& failure) {
     const std::string text = message_of(failure);
+    // The exception that ends training may be this failure itself.
     if (message.find(text) != std::string::npos) return;
     warn("saving a checkpoint failed: ", text);
   }

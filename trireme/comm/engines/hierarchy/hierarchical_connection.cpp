@@ -180,6 +180,8 @@ std::string HierarchicalConnection::describe(Phase phase) const {
 
 void HierarchicalConnection::check(const Operation& operation) const {
   const bool is_from_any = operation.kind == OperationKind::kReceive && operation.peer < 0;
+  // If all messages of this rank come over the same backend, that backend can receive from any
+  // rank.
   const bool has_one_way =
       hosts_.num_hosts() == 1 || hosts_.local_size(hosts_.host_of(rank())) == 1;
   if (!is_from_any || options_.receive_from_any || has_one_way) return;
@@ -209,6 +211,7 @@ HierarchicalConnection::WorkPtr HierarchicalConnection::submit_message(Operation
     return c10::make_intrusive<ForwardedMessage>(std::move(operation), rank(), std::move(work),
                                                  std::vector<int>());
   }
+  // The backend inside the host knows local ranks only.
   if (there.peer >= 0) there.peer = hosts_.local_of(there.peer);
   auto work = start_on(*connections.inside, there);
   return c10::make_intrusive<ForwardedMessage>(std::move(operation), rank(), std::move(work),
@@ -217,13 +220,13 @@ HierarchicalConnection::WorkPtr HierarchicalConnection::submit_message(Operation
 
 void HierarchicalConnection::run(const c10::intrusive_ptr<PhasedOperation>& work) {
   std::exception_ptr failure;
-  HierarchyConnections closing;  // after the news is out, for an engine may take its time
+  HierarchyConnections closing;  // closed after `complete`, because closing may take long
   try {
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     Phases phases(hosts_, rank(), connections_or_throw(), options_.one_leader_below, scratch_,
                   *work);
     run_phases(phases, work->operation());
-  } catch (const UsageError&) {  // an engine refused its arguments, on every rank alike
+  } catch (const UsageError&) {  // an engine refused its arguments on every rank
     failure = std::current_exception();
   } catch (const std::exception& cause) {
     failure = std::current_exception();

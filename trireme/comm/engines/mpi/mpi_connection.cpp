@@ -138,7 +138,8 @@ MpiConnection::WorkPtr MpiConnection::submit(Operation operation) {
   auto work = c10::make_intrusive<MpiOperation>(connection_, std::move(operation), rank());
   try {
     start(*work);
-  } catch (const c10::Error& failure) {  // given up before, or no memory for a copy
+  } catch (const c10::Error& failure) {  // given up before, or a copy lacks memory
+    // MPI may still write to the buffers of an operation that has started, so it is kept for ever.
     if (work->has_started()) connection_->progress().abandon(work, message_of(failure));
     throw;
   } catch (const std::exception& failure) {

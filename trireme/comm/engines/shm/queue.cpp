@@ -17,6 +17,8 @@ Queue::~Queue() {
   std::unique_lock lock(state_->mutex);
   state_->is_ending = true;
   const bool is_within = state_->runner == std::this_thread::get_id();
+  // Without a thread that runs the remaining jobs, they run here. Within a job, this thread runs
+  // them, because it cannot wait for itself.
   while ((is_within || !thread_.joinable()) && !state_->jobs.empty()) state_->run_front(lock);
   lock.unlock();
   if (!thread_.joinable()) return;
@@ -44,6 +46,7 @@ void Queue::State::leave() {
 bool Queue::try_enter() {
   std::unique_lock lock(state_->mutex);
   if (state_->runner == std::thread::id() && !state_->jobs.empty()) {
+    // A single job that was left to its waiting thread runs first, on this thread.
     if (!state_->is_idle()) return false;
     state_->run_front(lock);
     if (!state_->jobs.empty()) return false;
@@ -67,6 +70,8 @@ std::shared_ptr<Job> Queue::submit(std::function<void()> body, const std::functi
   const std::shared_ptr<State> state = state_;  // the job may end this queue at once
   std::unique_lock lock(state->mutex);
   if (begin && state->runner == std::thread::id() && state->jobs.empty()) {
+    // While `begin` runs without the lock, no other thread may run jobs: it would overtake this
+    // one.
     state->try_enter();
     lock.unlock();
     try {
@@ -76,7 +81,7 @@ std::shared_ptr<Job> Queue::submit(std::function<void()> body, const std::functi
     }
     lock.lock();
     state->leave();
-    state->jobs.push_front(job);  // before what other threads have added meanwhile
+    state->jobs.push_front(job);  // before jobs that other threads have added meanwhile
   } else {
     state->jobs.push_back(job);
   }
