@@ -130,12 +130,12 @@ struct Model::Impl {
   at::Device device{at::kCPU};
   detail::Position position;
   std::int64_t requested_epochs = 0;
-  std::map<std::string, std::string> callback_states;  // of a checkpoint, for the next training
+  std::map<std::string, std::string> callback_states;  // from a checkpoint, for the next training
   Run* running = nullptr;
   std::atomic<bool> wants_to_stop = false;  // this rank
   std::atomic<bool> wants_to_save = false;  // this rank
   bool is_stopped = false;                  // all ranks
-  std::optional<std::string> rows_of_step;  // that is compared with those of other ranks
+  std::optional<std::string> rows_of_step;  // to compare with those of other ranks
   bool is_sharded_manually = false;         // the data of this training
   int num_same_rows = 0;  // comparisons in a row in which ranks had read the same rows
 
@@ -146,7 +146,7 @@ struct Model::Impl {
     std::int64_t global_step = 0;
   };
   std::optional<PendingSave> pending_save;
-  std::unique_ptr<checkpoint::AsyncSaver> saver;  // made by the first such save
+  std::unique_ptr<checkpoint::AsyncSaver> saver;  // made by the first asynchronous save
 
   void check_options() const;
   void find_device();

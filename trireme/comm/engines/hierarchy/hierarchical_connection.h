@@ -57,12 +57,12 @@ class HierarchicalConnection final : public EngineConnection {
   const std::string inside_name_;
   const std::string across_name_;
   const std::string flat_name_;
-  Scratch scratch_;  // the worker's
+  Scratch scratch_;  // used by the worker only
 
   std::mutex mutex_;
   HierarchyConnections connections_;  // guarded by mutex_
-  std::string broken_;                // guarded by mutex_; why, or empty
-  std::unique_ptr<Worker> worker_;    // last made, first ended
+  std::string broken_;                // guarded by mutex_; the reason, or empty
+  std::unique_ptr<Worker> worker_;    // last, so that it ends first
 };
 
 }  // namespace trireme::comm

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reductions over a hierarchy. Inside a host the engine adds in its own order. Between hosts the
-// partial sums are exchanged, and one rank adds each element in host order. So the result does not
+// partial sums are exchanged, and every element is added in host order. So the result does not
 // depend on the engine between hosts. This moves as many bytes as a ring.
 #include <trireme/comm/adapter/host_fold.h>
 #include <trireme/comm/engines/hierarchy/phases.h>
@@ -11,7 +11,7 @@
 namespace trireme::comm {
 namespace {
 
-// Up to this many received bytes, one exchange after which every leader reduces everything is
+// Up to this many received bytes, one exchange after which every leader reduces its whole slice is
 // faster than two exchanges that divide the work.
 constexpr std::int64_t kOneExchangeBytes = std::int64_t{64} * 1024;
 

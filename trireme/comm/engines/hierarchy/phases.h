@@ -123,10 +123,10 @@ class Phases {
     at::Tensor tensor;
     Slices slices;
     std::size_t index = 0;
-    at::Tensor slice = {};     // on leaders: what they carry
-    at::Tensor received = {};  // by leaders of other hosts, and the own
-    at::Tensor gathered = {};  // the slice from the pieces that each leader folded
-    bool folds_all = false;    // each leader folds the whole slice
+    at::Tensor slice = {};     // on leaders, what they carry
+    at::Tensor received = {};  // the slices of all hosts, including this one
+    at::Tensor gathered = {};  // the slice, from the pieces that each leader reduced
+    bool folds_all = false;    // true if each leader reduces the whole slice
     Works works = {};
   };
   void begin_exchange(Part& part);

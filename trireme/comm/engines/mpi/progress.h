@@ -61,7 +61,7 @@ class Progress {
   void wait_for_world();
 
   Module& module_;
-  std::mutex mutex_;  // guards all below and every call of MPI
+  std::mutex mutex_;  // guards everything below and every call of MPI
   std::condition_variable wake_;
   std::vector<c10::intrusive_ptr<MpiOperation>> in_flight_;
   // Operations that failed: MPI may still write to their tensors.
@@ -118,14 +118,14 @@ class MpiOperation final : public PendingOperation {
   friend class Progress;
 
   void check_usable() const;
-  bool advance(Clock::time_point now);   // under the lock; whether it has ended
+  bool advance(Clock::time_point now);   // with the lock; returns whether it has ended
   void give_up(const std::string& why);  // under the lock
   void end();                            // outside the lock, once
   bool has_failed() const { return !failure_.empty(); }
 
   std::shared_ptr<Connection> connection_;
   Clock::time_point started_ = Clock::now();
-  std::atomic<Clock::time_point> deadline_;  // relaxed: stands alone
+  std::atomic<Clock::time_point> deadline_;  // relaxed: independent of other data
   std::unique_ptr<Request> request_;
   std::vector<std::function<void()>> finishers_;
   std::string failure_;

@@ -11,9 +11,9 @@ namespace trireme::shm {
 
 /// Returns the best thresholds for this machine. Measures both all-reduce algorithms with a few
 /// sizes, which takes some milliseconds. If that takes too long, returns the defaults. The process
-/// remembers the result. It is also stored in a file in `folder`, unless that is empty, and reused
-/// on the same boot of the host for the same numbers of ranks and cores. A file that cannot be read
-/// or written is not an error.
+/// remembers the result. If `folder` is not empty, a file there stores the result too. It is valid
+/// for the same boot of the host and the same numbers of ranks and cores. A file that cannot be
+/// read or written is not an error.
 /// Rank 0 decides for all ranks. Collective and blocking.
 Thresholds calibrate(Steps& steps, const Call& call, const std::filesystem::path& folder);
 

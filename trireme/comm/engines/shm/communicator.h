@@ -147,7 +147,7 @@ class Communicator {
     Communicator& owner;
     ~EndOfCollectives();
   } end_of_collectives_;
-  Queue collectives_;  // last: their jobs use the rest
+  Queue collectives_;  // last, because their jobs use the other members
 };
 
 }  // namespace trireme::shm

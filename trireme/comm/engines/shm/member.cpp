@@ -33,7 +33,7 @@ constexpr int kSpins = 100;
 constexpr seconds kReportStopped{1};
 constexpr auto kLastOperations = "\nwhat each rank did last:\n";
 
-// Cut where it is too long.
+// Copies a text, and truncates it if it is too long.
 template <std::size_t Bytes>
 void copy_text(const std::string& text, std::array<char, Bytes>& to) {
   const std::size_t length = std::min(text.size(), Bytes - 1);
@@ -41,7 +41,7 @@ void copy_text(const std::string& text, std::array<char, Bytes>& to) {
   to[length] = '\0';
 }
 
-// Ends where it ends, whatever another process has written.
+// Returns a text that another process has written. It may lack the terminating zero.
 template <std::size_t Bytes>
 std::string text_of(const std::array<char, Bytes>& from) {
   return {from.data(), ::strnlen(from.data(), Bytes)};

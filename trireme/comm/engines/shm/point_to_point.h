@@ -34,9 +34,9 @@ class Transfer {
  private:
   friend class PointToPoint;
   Call call_;
-  int peer_ = -1;  // -1: any
+  int peer_ = -1;  // -1 for any rank
   std::int64_t tag_ = 0;
-  std::byte* data_ = nullptr;  // of a send: only read
+  std::byte* data_ = nullptr;  // only read for a send
   std::size_t bytes_ = 0;
   std::size_t num_moved_ = 0;
   bool has_header_ = false;
@@ -91,7 +91,7 @@ class PointToPoint {
   // A message that is being received, or that was set aside.
   struct Incoming {
     Header header = {};
-    std::shared_ptr<Transfer> transfer;  // null: set aside
+    std::shared_ptr<Transfer> transfer;  // null if it is set aside
     std::vector<std::byte> aside;
     std::size_t num_moved = 0;
     bool is_active = false;

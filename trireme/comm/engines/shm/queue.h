@@ -26,7 +26,7 @@ class Job {
   std::function<void()> body_;
   std::atomic<bool> is_done_ = false;
   std::exception_ptr error_;
-  bool can_wait_ = false;  // for whoever waits for it: guarded by the queue's mutex
+  bool can_wait_ = false;  // left to its waiting thread; guarded by the queue's mutex
 };
 
 /// A queue of jobs. Thread-safety: safe. A job may drop the last handle of the owner of the queue.
@@ -75,13 +75,13 @@ class Queue {
   void wait(Job& job);
 
  private:
-  // Outlives the queue while a job that ended it is on its way out.
+  // Shared with the thread, because a job may destroy the queue while it runs.
   struct State {
-    std::mutex mutex;  // guards all below
+    std::mutex mutex;  // guards everything below
     std::condition_variable changed;
     std::deque<std::shared_ptr<Job>> jobs;
-    std::thread::id runner;  // none: nobody runs
-    int depth = 0;           // of runs within runs
+    std::thread::id runner;  // the thread that runs jobs, if any
+    int depth = 0;           // how deep runs are nested
     int num_waiting = 0;
     bool is_ending = false;
 
@@ -100,7 +100,7 @@ class Queue {
     ~Leave() { queue.leave(); }
   };
 
-  // Runs here, where nothing waits or runs, or within a job.
+  // Becomes the running thread if no job waits or runs, or within a job.
   bool try_enter();
   void leave();
   void hasten(std::unique_lock<std::mutex>& lock);

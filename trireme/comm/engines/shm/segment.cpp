@@ -98,9 +98,9 @@ struct flock lock_of(int byte) {
 constexpr const char* kMemoryName = "trireme";
 constexpr std::string_view kNamePrefix = "/dev/shm/trireme-";
 
-// Removes files of runs that were killed. A file of this user that has kept its name for a minute,
-// and that nobody has locked, was left by a rank 0 that was killed before all ranks had opened it.
-// Files of other users are not touched, even by root.
+// Removes files of runs that were killed. A rank 0 that is killed before all ranks have opened the
+// file leaves it behind. Such a file has had its name for more than a minute, and nobody holds a
+// lock on it. Files of other users are not touched, even by root.
 void remove_leftovers() {
   constexpr std::chrono::minutes kOld{1};
   std::error_code failure;
