@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::int64_t kAtOnce = 1 << 17;  // elements: 1 MiB of products
 
-// Four bytes of an element of 8 or 16 at a time: the upper bits of a product are lost.
+// Elements of 8 or 16 bytes are read as pieces of 4 bytes, because products of larger integers
+// would lose their upper bits.
 at::ScalarType bits_of(const at::Tensor& tensor) {
   switch (tensor.element_size()) {
     case 1:
@@ -32,7 +33,7 @@ at::ScalarType bits_of(const at::Tensor& tensor) {
   }
 }
 
-// [count] odd numbers without a pattern that values might have too.
+// Returns [count] odd factors without a regular pattern, which values might have as well.
 at::Tensor odd_numbers(std::int64_t count, at::Device device) {
   at::Tensor numbers = at::arange(1, count + 1, at::TensorOptions(at::kLong).device(device));
   for (const std::int64_t factor : {0x1e3779b97f4a7c15, 0x3f58476d1ce4e5b9}) {
@@ -46,7 +47,8 @@ std::string describe(const NamedValue& named) {
   return join_message(named.name, " ", named.value.sizes(), " ", named.value.scalar_type());
 }
 
-// One line a tensor, which must be the same on all ranks; else the ranks could not exchange values.
+// Checks names, shapes and dtypes, a line for each tensor. Ranks with different tensors could not
+// exchange values.
 void check_same_tensors(std::span<const NamedValue> values, const Group& group,
                         std::string_view what) {
   std::string own;
@@ -60,7 +62,7 @@ void check_same_tensors(std::span<const NamedValue> values, const Group& group,
                    "make the same call with the same tensors on every rank");
 }
 
-// How far this rank's values are from those of rank 0, element by element. Collective.
+// Returns the largest difference between this rank's elements and those of rank 0. Collective.
 double distance_to_first(const at::Tensor& value, const Group& group) {
   const at::Tensor first = value.contiguous().clone();
   broadcast(first, 0, group, "TRIREME_CHECK");

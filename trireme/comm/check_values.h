@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The check mode TRIREME_CHECK=values: compares, over ranks and with names, what is claimed to be
-// equal on all of them. Off by default, because it costs a pass over the values and a collective.
+// The check mode TRIREME_CHECK=values. It compares tensors that must be equal on several ranks and
+// names those that differ.
+// The mode is off by default, because each comparison costs a pass over the values and a
+// collective.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -14,39 +16,40 @@
 
 namespace trireme::comm {
 
-/// Whether TRIREME_CHECK asks for it; all ranks must have the same. Throws ConfigError for a value
-/// of the variable that cannot be.
+/// Returns whether TRIREME_CHECK asks for comparisons of values. All ranks must set the variable
+/// alike. Throws ConfigError if the variable has a value that is not allowed.
 bool checks_values();
 
-/// The number of steps between two comparisons of parameters. The first is before the first step.
+/// The number of training steps between two comparisons of the parameters. The first comparison
+/// takes place before the first step. The compared ranks depend on the kind of parameter:
+/// - whole parameters: the ranks along `data`, and along every other axis on which they are whole;
+/// - slices of hybrid sharding (ZeRO): the ranks that hold the same slice;
+/// - weights that several stages share: the ranks of these stages.
 ///
-/// | Values | Compared ranks |
-/// | --- | --- |
-/// | whole parameters | the ranks along `data`, and along each axis on which they are whole |
-/// | slices of hybrid sharding (ZeRO) | the ranks that have the same slice |
-/// | weights that stages share | the ranks of these stages |
-///
-/// Compared in every call instead: tensors passed to `distribute` and `from_local` (Replicate), and
-/// gradients that arrive at `full` and `to_local`. ZeRO slices are compared along `data` only.
+/// Slices of ZeRO are compared along `data` only. Other tensors are compared in every call: those
+/// passed to `distribute` and `from_local` (Replicate), and the gradients that arrive at `full` and
+/// `to_local`.
 inline constexpr std::int64_t kStepsBetweenChecks = 100;
 
+/// A tensor to compare and the name that messages give it.
 struct NamedValue {
   std::string name;
   at::Tensor value;
 };
 
-/// Compares the bits of tensors over the ranks of `group`. Collective and blocking, whether or not
-/// checks_values(). Throws the same UsageError on every rank where names, shapes, dtypes or values
-/// differ; it names the first tensors that do, the ranks that differ from rank 0, and by how much.
-/// @param what they are, for the message: `parameters after step 100`.
+/// Compares the bits of tensors over the ranks of `group`. Compares them in any case, also where
+/// checks_values() is false. Collective and blocking.
+/// Throws the same UsageError on every rank if names, shapes, dtypes or values differ. It names the
+/// first tensors that differ, the ranks on which they differ from rank 0, and by how much.
+/// @param what describes the tensors in the message, such as `parameters after step 100`.
 ///
 ///     if (comm::checks_values()) comm::check_equal_values(parameters, group, "parameters");
 void check_equal_values(std::span<const NamedValue> values, const Group& group,
                         std::string_view what);
 
-/// A number that follows from the bits of a tensor's elements and from their places: other values,
-/// or the same in another order, have another one, but for chance. Needs about a megabyte, and a
-/// copy of a tensor that is not contiguous.
+/// Returns a number computed from the bits and positions of the elements of a tensor. Tensors with
+/// other values, or with the same values in another order, have another digest with high
+/// probability. Needs about 1 MiB of memory, and a copy of the tensor if it is not contiguous.
 std::int64_t digest_of_values(const at::Tensor& tensor);
 
 }  // namespace trireme::comm

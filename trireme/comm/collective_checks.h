@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a collective asks of its tensors, ranks and group. All throw UsageError.
+// Checks of the tensors, ranks and groups that are passed to collectives. All of them throw
+// UsageError.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -8,41 +9,47 @@
 
 namespace trireme::comm {
 
-/// Says what the tensor is and what was expected instead.
+/// Throws UsageError that says what the tensor is and what `operation` expects instead.
 [[noreturn]] void refuse(const at::Tensor& tensor, const char* operation, const char* expected);
 
-/// For a tensor on a device that the group's engine does not carry: names the engines that do.
+/// Throws UsageError for a tensor on a device that the group's engine does not support, and names
+/// the engines that do.
 [[noreturn]] void refuse_device(const at::Tensor& tensor, const char* operation,
                                 const Group& group);
 
-/// Without gaps or overlaps, in any order of dimensions.
+/// Checks that the tensor is dense: without gaps or overlaps, in any order of dimensions.
 void check_dense(const at::Tensor& tensor, const char* operation);
 
-/// Contiguous: for operations that concatenate slices, memory order must be row-major order.
+/// Checks that the tensor is contiguous. Operations that concatenate slices need row-major order in
+/// memory.
 void check_rows(const at::Tensor& tensor, const char* operation);
 
-/// `large` has as many times the elements of `small` as the group has ranks.
+/// Checks that `large` has as many times the elements of `small` as the group has ranks, and the
+/// same dtype.
 void check_multiple(const at::Tensor& large, const at::Tensor& small, const Group& group,
                     const char* operation, const char* large_name, const char* small_name);
 
+/// Checks that `output` and `input` are contiguous, have the same dtype and number of elements, and
+/// divide into a slice for each rank.
 void check_all_to_all(const at::Tensor& output, const at::Tensor& input, const Group& group);
 
-/// If the storage of a tensor refuses access to its pointer, runs an operator that reads no
-/// element. An observer of the tensor throws there if its values must not be read.
+/// Announces a read of the tensor to those who observe its operators. If the storage refuses access
+/// to its pointer, this runs an operator that reads no element. An observer throws there if the
+/// values must not be read.
 void before_read(const at::Tensor& tensor);
 
-/// If the storage of a tensor refuses access to its pointer, runs an operator that writes no
-/// element. An observer of the tensor thereby learns that it is written.
+/// Announces a write to the tensor to those who observe its operators. If the storage refuses
+/// access to its pointer, this runs an operator that writes no element.
 void before_write(const at::Tensor& tensor);
 
-/// In the group.
+/// Checks that `peer` is a rank of the group.
 void check_peer(int peer, const Group& group, const char* operation);
 
-/// In the group, which this process belongs to, and not this rank.
+/// Checks that this process belongs to the group, and that `peer` is another rank of it.
 void check_other(int peer, const Group& group, const char* operation);
 
-/// Returns whether there is anything to do for this operation: not in a group of one. Throws for an
-/// empty group.
+/// Returns whether the operation has anything to do, that is, whether the group has several ranks.
+/// Throws UsageError for an empty group, and for one that this process does not belong to.
 bool is_needed(const Group& group, const char* operation);
 
 }  // namespace trireme::comm

@@ -19,7 +19,7 @@
 namespace trireme::comm {
 namespace {
 
-// Both count their reductions in the same order.
+// Trireme and c10d number their reductions alike, so they are converted by a cast.
 static_assert(static_cast<int>(ReduceOp::kAverage) == c10d::ReduceOp::AVG);
 static_assert(static_cast<int>(ReduceOp::kMinimum) == c10d::ReduceOp::MIN);
 static_assert(static_cast<int>(ReduceOp::kXor) == c10d::ReduceOp::BXOR);
@@ -28,19 +28,20 @@ c10d::ReduceOp::RedOpType to_c10d(ReduceOp op) {
   return static_cast<c10d::ReduceOp::RedOpType>(op);
 }
 
-// The memory of a dense tensor as one dimension without autograd.
+// Returns the memory of a dense tensor as one dimension, without autograd.
 at::Tensor flat(const at::Tensor& tensor) {
   return tensor.detach().as_strided({tensor.numel()}, {1});
 }
 
-// What every collective is in a group of one.
+// Does what every gathering collective does in a group of one rank. Returns false: nothing is left
+// to do.
 bool copy_alone(const at::Tensor& output, const at::Tensor& input) {
   flat(output).copy_(flat(input));
   return false;
 }
 
-// Each of these checks a call and says in `to` what there is to do; returns false where that is
-// nothing.
+// Each of the following functions checks the arguments of a call and fills in its operation. It
+// returns false if nothing is left to do.
 
 bool prepare_all_reduce(Operation& to, const Group& group, const at::Tensor& tensor, ReduceOp op) {
   check_dense(tensor, "all-reduce");
@@ -89,7 +90,7 @@ bool prepare_all_gather(Operation& to, const Group& group, const at::Tensor& out
   return true;
 }
 
-// `large` is the root's alone.
+// `large` exists on the root only.
 void check_rooted(const at::Tensor& large, const at::Tensor& small, int root, const Group& group,
                   const char* operation, const char* large_name, const char* small_name) {
   check_peer(root, group, operation);
@@ -207,7 +208,7 @@ void all_reduce_ordered(const at::Tensor& tensor, const Group& group, std::strin
     all_reduce(tensor, group, ReduceOp::kSum, label);
     return;
   }
-  // Slices of one length; the last ones are padded with zeros that nobody reads.
+  // Slices have equal lengths. The last ones are padded with zeros that nobody reads.
   const at::Tensor whole = flat(tensor);
   const std::int64_t ranks = group.size();
   const std::int64_t slice = (whole.numel() + ranks - 1) / ranks;
@@ -216,7 +217,7 @@ void all_reduce_ordered(const at::Tensor& tensor, const Group& group, std::strin
   padded.flatten().slice(0, 0, whole.numel()).copy_(whole);
   const at::Tensor contributions = at::empty_like(padded);
   all_to_all(contributions, padded, group, label);
-  // Half precision is folded in fp32 and rounded once, as shared memory does it.
+  // Half precision is added in fp32 and rounded once, as the shared-memory engine does.
   const bool is_half = at::isReducedFloatingType(whole.scalar_type());
   const at::Tensor terms = is_half ? contributions.to(at::kFloat) : contributions;
   const at::Tensor sum = terms.select(0, 0);
@@ -317,7 +318,8 @@ std::vector<std::string> all_gather_text(const std::string& text, const Group& g
   all_gather(lengths, length, group);
   const std::span<const std::int64_t> sizes(lengths.const_data_ptr<std::int64_t>(), ranks);
 
-  // Padded to the longest; one byte at least, for an engine may refuse an empty tensor.
+  // Texts are padded to the longest one. At least one byte, because an engine may refuse an empty
+  // tensor.
   const std::int64_t longest =
       std::max<std::int64_t>(1, *std::max_element(sizes.begin(), sizes.end()));
   const at::Tensor own = at::empty({longest}, at::kByte);

@@ -13,7 +13,7 @@
 namespace trireme::comm {
 namespace {
 
-// The first rank that gave another text than rank 0.
+// Returns the first rank whose text differs from that of rank 0.
 std::optional<std::size_t> first_other(const std::vector<std::string>& texts) {
   const auto other =
       std::ranges::find_if(texts, [&](const std::string& text) { return text != texts.front(); });
@@ -21,7 +21,7 @@ std::optional<std::size_t> first_other(const std::vector<std::string>& texts) {
   return static_cast<std::size_t>(other - texts.begin());
 }
 
-// `rank 0` or `ranks 1, 2`: those that gave `text`.
+// Returns the ranks that gave `text`, such as `rank 0` or `ranks 1, 2`.
 std::string describe_ranks(const std::vector<std::string>& texts, const std::string& text) {
   constexpr int kNamed = 8;
   TextWriter ranks;
@@ -88,7 +88,7 @@ Outcomes run_on_all(const Group& group, const std::function<std::string()>& work
     outcomes.own = std::current_exception();
     own = "an exception that is no std::exception";
   }
-  // The first letter says how it went.
+  // The first character says whether the rank has failed.
   for (std::string& text : all_gather_text((outcomes.own ? '-' : '+') + own, group)) {
     outcomes.has_failed.push_back(text.front() == '-');
     outcomes.texts.push_back(text.substr(1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// All ranks agree, or all of them fail with the same error: comparing what they were given, and
-// doing what may fail on some of them. A rank that threw alone would leave the others waiting.
-// Everything here is collective and blocking.
+// Functions by which all ranks agree, or all fail with the same error. They compare what the ranks
+// were given, and run work that may fail on some ranks. A rank that threw alone would leave the
+// others waiting. All functions are collective and blocking.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -15,39 +15,42 @@
 
 namespace trireme::comm {
 
-/// The first line in which the text of a rank differs from that of rank 0; `nothing more` where one
-/// of them ends.
+/// The first line in which the text of a rank differs from that of rank 0. A line is `nothing more`
+/// if its text has ended before.
 struct TextDifference {
-  int rank = 0;  ///< the first that differs
+  int rank = 0;  ///< the first rank whose text differs
   std::string line_of_first;
   std::string line_of_rank;
 };
 
-/// Compares a text on all ranks, by digests first; returns the same on every rank.
+/// Compares a text on all ranks. Returns the same difference on every rank, or nothing if all texts
+/// are equal. Exchanges digests first, and texts only if these differ.
 std::optional<TextDifference> find_difference(const std::string& text, const Group& group);
 
-/// Throws the same UsageError on every rank unless all gave the same text, which says which ranks
-/// gave which. @param what the text says, for the message: `axes of a mesh`.
+/// Throws the same UsageError on every rank unless all ranks gave the same text. The error says
+/// which ranks gave which text.
+/// @param what describes the text in the message, such as `axes of a mesh`.
 void check_same_text(std::string_view what, const std::string& text, const Group& group);
 
-/// How a piece of work went on every rank.
+/// The results of a piece of work on all ranks.
 struct Outcomes {
-  /// By rank: what `work` returned, or the message of what it threw.
+  /// By rank: the text that `work` returned, or the message of the exception that it threw.
   std::vector<std::string> texts;
-  std::vector<bool> has_failed;  ///< by rank
-  std::exception_ptr own = {};   ///< what `work` threw on this rank; null where it did not
+  std::vector<bool> has_failed;  ///< by rank: true if `work` threw
+  std::exception_ptr own = {};   ///< the exception of `work` on this rank, or null
 
-  /// Returns the first rank that failed; -1 where none did.
+  /// Returns the first rank that failed; -1 if none did.
   int first_failed() const;
 };
 
-/// Runs `work` on every rank and tells each how it went on all. A CommError passes at once, for the
-/// others learn of it by themselves.
+/// Runs `work` on every rank and returns the results of all. A CommError is thrown at once, because
+/// it ends the group for the other ranks as well.
 Outcomes run_on_all(const Group& group, const std::function<std::string()>& work);
 
-/// Runs `call` on every rank; throws what it throws, and on the ranks where it does not, a
-/// UsageError with rank and message of the first where it did. @param doing for the message: `cut
-/// the module`.
+/// Runs `call` on every rank. Throws on all ranks if `call` throws on any. A rank whose call failed
+/// throws its own exception. The others throw UsageError with the first rank that failed and its
+/// message.
+/// @param doing what `call` does, for the message, such as `cut the module`.
 void succeed_together(std::string_view doing, const Group& group,
                       const std::function<void()>& call);
 

@@ -36,7 +36,7 @@ void check_op(ReduceOp op, const char* operation) {
                    "take ReduceOp::kSum or ReduceOp::kAverage");
 }
 
-// The sum may be too large for fp16 even if the average is not.
+// An average is computed from a sum, which may be too large for fp16 even if the average is not.
 at::Tensor wide_enough(const at::Tensor& input, ReduceOp op) {
   const bool is_short = op == ReduceOp::kAverage && input.scalar_type() == at::kHalf;
   return is_short ? input.to(at::kFloat) : input;
@@ -46,7 +46,7 @@ at::Tensor average(at::Tensor sum, const Group& group, at::ScalarType type) {
   return sum.div_(group.size()).to(type);
 }
 
-// With the first dimension cut into one part for each rank, or one for each as long as all of it.
+// Returns an empty tensor like `like` with `rows` rows.
 at::Tensor empty_rows(const at::Tensor& like, std::int64_t rows) {
   std::vector<std::int64_t> sizes = like.sizes().vec();
   sizes.front() = rows;
@@ -66,6 +66,8 @@ void check_is_cut_evenly(const at::Tensor& input, const Group& group, const char
                    "give a multiple of the number of ranks");
 }
 
+// The backward functions call the differentiable forms, so that gradients are differentiable in
+// turn.
 struct AllGather : torch::autograd::Function<AllGather> {
   static Variable forward(AutogradContext* context, const Variable& input, const Group& group) {
     hold(*context, group, ReduceOp::kSum);

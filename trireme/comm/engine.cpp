@@ -22,8 +22,8 @@
 namespace trireme::comm {
 namespace {
 
-// LibTorch's Gloo is built from another checkout than the headers we compile against; a mismatch
-// must show here, not in the gradients.
+// The Gloo in LibTorch may be built from another revision than the headers we compile against. This
+// detects a mismatch before it corrupts gradients.
 void prove(const Group& group, at::DeviceType device) {
   const at::Tensor sum = at::full({1}, group.rank() + 1, at::TensorOptions(device).dtype(at::kInt));
   all_reduce(sum, group);
@@ -46,7 +46,8 @@ std::span<const Engine> engines() {
 
 Group connect(const Engine& engine, const EngineContext& context) {
   const launch::TorchLogSilencer quiet;
-  // It answers those that are done before this rank; shared memory needs no answers.
+  // The watchdog must answer ranks that finish connecting before this one. Shared memory needs no
+  // answers.
   if (context.watch != nullptr && engine.scope != Scope::kOneHost) context.watch->start();
   c10::intrusive_ptr<c10d::Backend> backend;
   try {

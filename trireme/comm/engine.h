@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the ranks of a group and an engine to a Group.
+// connect: makes a Group from an engine and the ranks that it is to connect.
 #pragma once
 
 #include <trireme/comm/adapter/engine_context.h>
@@ -7,8 +7,9 @@
 
 namespace trireme::comm {
 
-/// Connects the ranks of `context` by that engine and proves it with one small all-reduce. Throws
-/// CommError.
+/// Connects the ranks of `context` by `engine`, and tests the connection with one small all-reduce.
+/// Collective and blocking. Throws CommError if the ranks cannot connect or the engine adds
+/// wrongly.
 Group connect(const Engine& engine, const EngineContext& context);
 
 }  // namespace trireme::comm

@@ -31,26 +31,26 @@ struct Group::State {
   }
 
   c10::intrusive_ptr<c10d::Backend> backend;
-  EngineConnection* connection = nullptr;  // lives as long as the backend, as the next
+  EngineConnection* connection = nullptr;  // both pointers live as long as the backend
   shm::Communicator* shared_memory = nullptr;
   bool is_empty = false;
   Engine engine = {};
   EngineContext context = {.store = {}, .rank = 0, .size = 1, .group_name = "self"};
   SummationOrder order = SummationOrder::kRank;
-  // Relaxed is enough: collectives of one group start on one thread at a time, and the numbers only
-  // label them.
+  // Relaxed order is enough: collectives of one group start on one thread at a time, and the
+  // numbers only label them.
   std::atomic<std::uint64_t> sequence_number{0};
   std::atomic<std::uint64_t> message_number{0};
   std::atomic<std::uint64_t> num_subgroups{0};
   FlightRecorder recorder;
-  std::optional<Watchdog::Group> watched;  // by context.watch
-  const pid_t process = ::getpid();        // that made it
+  std::optional<Watchdog::Group> watched;  // followed by context.watch
+  const pid_t process = ::getpid();        // the process that made the group
 };
 
 namespace {
 
-// The groups of this process that write what they did when SIGTERM ends it. Never destroyed: groups
-// may end after static objects have gone.
+// The groups of this process that write a dump when SIGTERM ends it. Never destroyed, because
+// groups may outlive static objects.
 struct Dumped {
   std::mutex mutex;
   std::set<const void*> groups;
@@ -64,8 +64,8 @@ Dumped& dumped() {
 }  // namespace
 
 Group::State::~State() {
-  // Only of groups that dump; a forked child has the lock as another thread may have left it, and
-  // no thread that would dump.
+  // Only groups that dump are in the list. A forked child must not lock: another thread of the
+  // parent may have held the lock during the fork. It has no thread that writes dumps either.
   if (!context.dump_folder.empty() && ::getpid() == process) {
     const std::lock_guard lock(dumped().mutex);
     dumped().groups.erase(this);
@@ -73,7 +73,7 @@ Group::State::~State() {
   if (watched) context.watch->forget(*watched);
 }
 
-// All empty groups share one state, for whatever holds a group begins with an empty one. Never
+// All empty groups share one state, because every owner of a group begins with an empty one. Never
 // destroyed.
 Group::Group() {
   static const std::shared_ptr<State>& empty = *[] {
@@ -190,7 +190,7 @@ FailureReport Group::report_failure(const std::string& error, std::uint64_t numb
                                      describe(records.back()));
   if (state_->watched) context.watch->read_answers(*state_->watched);
   const bool can_ask = context.watch == nullptr || context.watch->can_ask();
-  // A message is between two: what others do is none of its failure.
+  // A message involves two ranks only. What other ranks do is not the reason for its failure.
   const auto waiting = state_->recorder.place().waiting;
   const int peer = number == 0 && waiting ? waiting->peer : -1;
   return exchange_last_operations(
@@ -237,7 +237,8 @@ Group Group::subgroup(std::span<const int> ranks) const {
   }
   context.store =
       c10::make_intrusive<c10d::PrefixStore>(join_message("subgroup/", number), all.store);
-  // An engine for several hosts may be out of place inside one, and the other way round.
+  // The engine of this group may not fit the new one: an engine for several hosts may not work on
+  // one host, and the other way round.
   const bool one_host = context.is_one_host();
   const bool fits = (state_->engine.scope != Scope::kOneHost || one_host) &&
                     (state_->engine.scope != Scope::kSeveralHosts || !one_host);

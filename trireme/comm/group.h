@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Group: the ranks that take part in a collective, and the engine that carries it.
+// Group: the ranks that take part in a collective, and the connection of the engine that carries
+// it.
 #pragma once
 
 #include <trireme/comm/adapter/engine_context.h>
@@ -33,81 +34,90 @@ class EngineConnection;
 class FlightRecorder;
 struct FailureReport;
 
-/// Ranks that communicate, as a cheap value: copies share one connection. A group of one needs no
-/// engine, and every collective works on it. Thread-safety: const methods may be called
-/// concurrently; collectives on one group must be started in the same order on every rank, so from
-/// one thread at a time.
+/// The ranks that communicate with each other. A cheap value: copies share one connection. A group
+/// of one rank needs no engine, and every collective works on it.
+/// Thread-safety: const methods may be called concurrently. Collectives on one group must start in
+/// the same order on every rank, so call them from one thread at a time.
 class [[nodiscard]] Group {
  public:
-  /// An empty group, to be assigned later: collectives and models throw UsageError for it.
+  /// Makes an empty group, to be assigned later. Collectives and models throw UsageError for it.
   [[nodiscard]] Group();
 
-  /// Returns the group of this process alone, in which every collective is a copy.
+  /// Returns the group of this process alone, in which a collective only copies its input.
   static Group self();
 
-  /// @param backend the connection that `engine` made from `context`; `connect` (engine.h) does
-  /// both.
+  /// Makes a group over a connection that exists. `connect` (engine.h) makes the connection and the
+  /// group.
+  /// @param backend the connection that `engine` has made from `context`.
   [[nodiscard]] Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
                       const EngineContext& context);
 
   /// Returns whether this group was default-constructed and never assigned.
   bool is_empty() const noexcept;
 
-  /// Rank in this group; -1 where this process does not belong to it.
+  /// Returns the rank of this process in the group; -1 if it does not belong to the group.
   int rank() const noexcept;
+  /// Returns the number of ranks.
   int size() const noexcept;
+  /// Returns the name that messages give the group, such as `world`.
   const std::string& name() const noexcept;
 
-  /// Name of the engine, such as `gloo`; `none` for a group of one.
+  /// Returns the name of the engine, such as `gloo`; `none` for a group of one rank.
   std::string engine() const;
 
-  /// For a group of two every engine that adds each pair once gives rank order: IEEE addition
-  /// commutes.
+  /// Returns the order in which the engine adds the contributions of the ranks. With two ranks,
+  /// every engine that adds each pair once adds in rank order, because IEEE addition commutes.
   SummationOrder summation_order() const noexcept;
 
+  /// Returns the deadline of each operation.
   std::chrono::milliseconds timeout() const noexcept;
 
-  /// Makes a group of some ranks of this one, given as ranks of this group; the new ranks follow
-  /// their order. Collective over all ranks of this group, members or not: each must call it with
-  /// the same list. On a rank outside the list the result has rank -1, and collectives on it throw
-  /// UsageError. Throws UsageError for a rank that is twice in the list or not in this group.
+  /// Returns a group of some ranks of this one. Collective over all ranks of this group, members or
+  /// not: each must pass the same list. A rank that is not in the list gets a group with rank -1,
+  /// whose collectives throw UsageError.
+  /// @param ranks ranks of this group. The rank in the new group is the place in the list.
+  /// @throws UsageError if the list is empty, or if a rank is twice in it or not in this group.
   Group subgroup(std::span<const int> ranks) const;
 
-  /// The c10d backend, for code that speaks c10d; null for a group of one. Held directly because
-  /// calling it through c10d::ProcessGroup costs 1 us more per collective.
+  /// Returns the c10d backend, for code that uses the interface of c10d; null for a group of one
+  /// rank. The group holds the backend itself, because a call through c10d::ProcessGroup costs 1 us
+  /// more per collective.
   const c10::intrusive_ptr<c10d::Backend>& backend() const noexcept;
 
-  /// The engine's connection, where the engine is Trireme's own; null for those of LibTorch (Gloo,
-  /// NCCL) and for a group of one.
+  /// Returns the connection of an engine of Trireme. Null for the engines of LibTorch (Gloo, NCCL)
+  /// and for a group of one rank.
   EngineConnection* connection() const noexcept;
 
-  /// Ends the group, now and for good: a call that waits, or comes later, throws CommError, with
-  /// `reason` where the engine reaches the other ranks. Not collective; the first reason counts.
+  /// Ends the group for good. Operations that wait and later calls throw CommError. The error
+  /// contains `reason` on all ranks that the engine reaches. If several ranks call this, the first
+  /// reason counts. Not collective.
   void abort(const std::string& reason) const;
 
-  /// The shared-memory engine, where it carries this group: its blocking calls take plain pointers
-  /// and need no c10d. Null elsewhere.
+  /// Returns the shared-memory engine if it carries this group, else null. Its blocking calls take
+  /// plain pointers and do not use c10d.
   shm::Communicator* shared_memory() const noexcept;
 
-  /// Returns whether the other ranks' processes can be looked at when an operation takes long.
+  /// Returns whether a watchdog observes the other ranks when an operation takes long. False with
+  /// shared memory, which does so itself.
   bool is_watched() const noexcept;
 
-  /// Of the operations that c10d engines carry; the shared-memory engine has its own.
+  /// Returns the record of the operations that c10d engines carry. The shared-memory engine keeps
+  /// its own.
   FlightRecorder& recorder() const noexcept;
 
-  /// Writes what this rank did over a c10d engine, and `error`, where the environment asks for a
-  /// dump (TRIREME_DUMP). Never throws.
+  /// Writes the recorded operations of this rank and `error` to a file if the environment asks for
+  /// a dump (TRIREME_DUMP). Never throws.
   void dump(const std::string& error) const;
 
-  /// For the moment when an operation of an engine other than shared memory has failed: dumps, asks
-  /// the other ranks what they did and finds the one that held up this one. Never throws.
-  /// @param number of the collective; 0 for a message.
+  /// Explains a failed operation of an engine other than shared memory. Writes a dump, asks the
+  /// other ranks what they did, and finds the rank that held up this one. Never throws.
+  /// @param number the sequence number of the collective; 0 for a message.
   FailureReport report_failure(const std::string& error, std::uint64_t number) const;
 
-  /// Counts the collectives started on this group; error messages name one by this number, equal on
-  /// all ranks.
+  /// Counts one more collective of this group and returns its number. The number is equal on all
+  /// ranks, and error messages show it.
   std::uint64_t next_sequence_number() const noexcept;
-  /// Counts the sends and receives of this rank.
+  /// Counts one more send or receive of this rank and returns its number.
   std::uint64_t next_message_number() const noexcept;
 
  private:
@@ -118,7 +128,8 @@ class [[nodiscard]] Group {
   std::shared_ptr<State> state_;
 };
 
-/// Throws UsageError where `group` is empty; `user` is what was given it, such as `DataParallel`.
+/// Throws UsageError if `group` is empty.
+/// @param user the name of what was given the group, such as `DataParallel`.
 void check_given(const Group& group, std::string_view user);
 
 }  // namespace trireme::comm

@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a worker finds in its environment, and everything below it too: the process that called
-// spawn, and which of its calls that was.
+// The variable that a worker and its descendants have in their environment. It contains the process
+// that called spawn and the number of that call.
 constexpr const char* kMark = "TRIREME_SPAWN";
 
 struct Mark {
@@ -40,7 +40,7 @@ Mark read_mark(const std::string& text) {
   return mark;
 }
 
-// A worker's parent is the launcher's second process, whose parent called spawn.
+// A worker's parent is the second process of the launcher. The parent of that process called spawn.
 bool is_worker_of(int process) {
   const auto above = launch::ancestors();
   return above.size() > 1 && above[1].id == process;
@@ -62,16 +62,16 @@ bool is_worker_of(int process) {
                  "message"
               << std::endl;
   }
-  if ((code & 0xff) == 0 && code != 0) code = 1;  // a process has no more bits to end with
+  if ((code & 0xff) == 0 && code != 0) code = 1;  // exit codes have 8 bits
   if (code != 0) {
-    // Ranks that wait for one that has left fail too, and would be taken for the first: this one
-    // keeps its connections and is gone before anybody notices.
+    // Ranks that wait for a rank which has left fail too, and the launcher might take one of them
+    // for the first. So this process keeps its connections and ends before another rank notices.
     std::cout.flush();
     std::fflush(nullptr);
     std::_Exit(code);
   }
   world.reset();
-  std::exit(0);  // what follows spawn is for the process that called it first
+  std::exit(0);  // only the process that called spawn first runs the code after it
 }
 
 void check_alone(const launch::Identity& identity) {
@@ -83,7 +83,7 @@ void check_alone(const launch::Identity& identity) {
       "to spawn without it");
 }
 
-// The launcher forks and takes over signals, which another thread would get.
+// The launcher forks and handles signals, which another thread might receive instead.
 void check_single_thread() {
   const auto threads = std::distance(fs::directory_iterator("/proc/self/task"), {});
   if (threads == 1) return;
@@ -92,15 +92,17 @@ void check_single_thread() {
       "call it first in main: computing with tensors starts threads");
 }
 
-pid_t caller = 0;  // of spawn, while it runs
+pid_t caller = 0;  // the process that called spawn, while spawn runs
 
-// While it lives, a fork of this process, the launcher's second, does not run the program's exit
-// handlers and static destructors, which remove files, say.
+// The launcher forks a second process from this one. During the lifetime of this object, that
+// process does not run the program's exit handlers and static destructors, which may for example
+// remove files.
 class ExitsAlone {
  public:
   ExitsAlone() {
     caller = ::getpid();
-    // Each time: handlers that were registered since the last would run before it.
+    // Registered in each call: handlers that the program has registered since the last one would
+    // run first otherwise.
     ::on_exit(
         [](int code, void*) {
           if (caller != 0 && caller != ::getpid()) ::_exit(code);
@@ -112,7 +114,7 @@ class ExitsAlone {
   ~ExitsAlone() { caller = 0; }
 };
 
-// Runs in a process of its own, below the launcher's second.
+// Runs in a process of its own, a child of the launcher's second process.
 std::unique_ptr<launch::RunStore> open_store(launch::StoreAddress place) {
   return std::make_unique<launch::StoreServer>(std::move(place));
 }

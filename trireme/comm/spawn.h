@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spawn: a program that starts its own workers, without `trireme run` around it.
+// spawn: starts the workers of a program from within the program, without `trireme run`.
 #pragma once
 
 #include <trireme/comm/world.h>
@@ -9,32 +9,38 @@
 
 namespace trireme {
 
+/// Settings of spawn.
 struct SpawnOptions {
-  /// As for `trireme run`: which ranks are shown, log folder, cores, deadline, variables; on
-  /// several hosts, number and address. Command, processes and open_store are spawn's own.
+  /// The options of `trireme run`: which ranks are shown, the folder of logs, cores, deadline and
+  /// variables; for several hosts, their number and address. spawn sets command, processes and
+  /// open_store itself.
   launch::RunOptions run;
-  /// For the workers.
+  /// The options of init() in the workers.
   InitOptions init;
 };
 
 /// Starts `processes` workers of this program and calls `body` in each, with the world that init()
-/// gives there. Returns when all have ended: 0 if every body returned 0, else the code of the
-/// worker that failed first, or 128 plus the signal that killed it. Workers are watched as ranks of
-/// `trireme run` are: when one fails the others are ended, and its rank, how it ended and its last
-/// lines are printed; none outlives this process, not even when that is killed.
+/// returns there. Blocks until all workers have ended. Returns 0 if every body returned 0.
+/// Otherwise it returns the exit code of the worker that failed first, or 128 plus the signal that
+/// killed it.
 ///
-/// A worker is this program, executed again with the same arguments; a fork would hang in the first
-/// parallel operation. So what stands before spawn runs in every worker too, and what `body`
-/// captures is what that worker has computed. In a worker spawn does not return: the process ends
-/// with what `body` returned (1 for a multiple of 256, which a process cannot end with), or, where
-/// it throws, with the message on standard error and code 1.
-/// Where a program calls spawn several times, a worker of a later call gets 0 from the earlier
-/// ones.
+/// Workers are supervised like the ranks of `trireme run`. When one fails, the others are ended.
+/// Its rank, how it ended and its last lines are printed. No worker outlives this process, even if
+/// this process is killed.
 ///
-/// Blocking. To be called before this process has another thread: that is, before it computes with
-/// tensors. It keeps the effects on signals of launch::run. Throws UsageError where that is not so,
-/// in a worker and below one, and in a program that a launcher has started in several ranks, which
-/// needs no spawn; ConfigError where no worker could be started.
+/// A worker is this program, executed again with the same arguments, because a forked process would
+/// hang in its first parallel operation. So code that precedes the call of spawn runs in every
+/// worker too. Values that `body` captures are those that the worker itself has computed.
+/// In a worker spawn does not return. The process ends with the value that `body` returned. A
+/// multiple of 256 becomes 1, because no process can end with it. If `body` throws, the process
+/// prints the message on standard error and ends with 1.
+/// If a program calls spawn several times, a worker of a later call gets 0 from the earlier ones.
+///
+/// Call spawn before the process has another thread, that is, before it computes with tensors.
+/// spawn handles signals as launch::run does.
+/// @throws UsageError if the process has several threads, if it is a worker or a descendant of one,
+/// or if a launcher has started the program in several ranks.
+/// @throws ConfigError if no worker could be started.
 ///
 ///     int main(int argc, char** argv) {
 ///       return trireme::spawn(4, argc, argv, [](const trireme::World& world) {

@@ -20,7 +20,7 @@ namespace {
 
 std::string first_line(const char* text) { return std::string(text, std::strcspn(text, "\n")); }
 
-// How to go on where that rank is to blame.
+// Returns what to do about a rank in that state.
 std::string hint_about(RankStatus fate, const Group& group) {
   const std::string deadline = join_message(static_cast<double>(group.timeout().count()) / 1000,
                                             " s (TRIREME_TIMEOUT, in seconds)");
@@ -61,10 +61,10 @@ struct Failed {
                    ") failed after ", elapsed.count(), " s: ");
   const FailureReport report =
       group.report_failure(place + cause, failed.peer < 0 ? failed.number : 0);
-  group.recorder().stop_waiting(failed.serial);  // until now the others were asked
+  group.recorder().stop_waiting(failed.serial);  // the other ranks were asked until now
   const std::string blamed =
       report.culprit < 0 ? std::string() : report.what + ". The engine says: ";
-  // Only one rank reports them; otherwise every rank would print the same lines.
+  // Only one rank reports what all ranks did. Otherwise every rank would print the same lines.
   const std::string lines =
       report.teller < 0 || report.teller == group.rank()
           ? "\nwhat each rank did last:" + report.lines
@@ -78,7 +78,7 @@ struct Failed {
                    .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed)});
 }
 
-// Without its hint: ours says what to do.
+// Removes the hint of the engine's error, because our hint says what to do.
 std::string message_without_hint(const Error& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\n  hint: "));
@@ -89,7 +89,7 @@ std::string message_without_hint(const Error& error) {
 struct Work::Pending {
   c10::intrusive_ptr<c10d::Work> work;
   Group group;
-  // What follows is for engines that keep no records themselves.
+  // The following fields are for engines that keep no records themselves.
   bool is_recorded = false;
   Failed context = {};
   std::vector<at::Tensor> keep_alive = {};
@@ -113,9 +113,9 @@ void Work::wait() {
   try {
     pending->work->wait(group.timeout());
     group.recorder().end(serial);
-  } catch (const CommError& error) {  // of an engine of ours
-    // Threads of one process are named by their engine; of others it knows no more than which part
-    // of the hierarchy did not come.
+  } catch (const CommError& error) {  // from an engine of Trireme
+    // The threads engine names the late rank itself. Other engines only know which part of a
+    // hierarchy did not come.
     if (group.is_watched()) fail(group, pending->context, message_without_hint(error));
     group.dump(error.what());
     throw;
@@ -132,14 +132,15 @@ bool Work::is_completed() const { return !pending_ || pending_->work->isComplete
 
 namespace {
 
-// The tensor that says what is sent, the same on all ranks; undefined for a barrier.
+// Returns the tensor that describes the operation in the record, equal on all ranks. Undefined for
+// a barrier.
 const at::Tensor& shown(const Operation& operation) {
   const bool shows_input =
       operation.kind == OperationKind::kGather || operation.kind == OperationKind::kSend;
   return shows_input ? operation.input.whole() : operation.output.whole();
 }
 
-// Throws UsageError for what the engine cannot carry.
+// Throws UsageError for an operation that the engine cannot carry.
 void check_for(EngineConnection& engine, const Group& group, const Operation& operation) {
   if (engine.form() != TensorForm::kAny) {
     for (const at::Tensor* tensor : {&operation.output.whole(), &operation.input.whole()}) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives operations to the engine of a group, and records and explains what engines do not.
+// Starter: passes operations to the engine of a group. Records them and explains failures for
+// engines that do neither.
 #pragma once
 
 #include <trireme/comm/adapter/operation.h>
@@ -7,12 +8,12 @@
 
 namespace trireme::comm {
 
-/// The way from a group to its engine, the same for every collective and message.
+/// Starts every collective and message of a group.
 class Starter {
  public:
-  /// Returns when the operation is done.
+  /// Starts the operation and blocks until it is done.
   static void run(const Group& group, Operation&& operation);
-  /// Returns when it has been started.
+  /// Starts the operation and returns at once.
   static Work start(const Group& group, Operation&& operation);
 };
 

@@ -16,18 +16,18 @@
 namespace trireme::comm {
 namespace {
 
-// malloc serves what is smaller as well, and there is much of it.
+// malloc serves smaller allocations as well as the pool would, and there are many of them.
 constexpr std::size_t kSmallest = std::size_t{64} << 10;
 
-// Lives as long as the process: tensors may be given back after main.
+// Never destroyed, because tensors may be freed after main.
 MemoryPool* pool = nullptr;
 
-// Tells LibTorch's profiler what it takes, as LibTorch's own does.
+// Reports its allocations to LibTorch's profiler, as LibTorch's own allocator does.
 class PoolAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     void* const data = bytes < kSmallest ? nullptr : pool->allocate(bytes);
-    // Where there is no memory either, it says so.
+    // If there is no memory there either, LibTorch's allocator reports that.
     if (data == nullptr) return c10::GetDefaultCPUAllocator()->allocate(bytes);
     c10::profiledCPUMemoryReporter().New(data, bytes);
     return {data, data, &release, at::kCPU};
@@ -38,8 +38,8 @@ class PoolAllocator final : public c10::Allocator {
   }
 
  private:
-  // Also of what LibTorch's own has given, before or since: some take memory and give it back by
-  // the allocator that is there at the time.
+  // Also frees memory of LibTorch's allocator, allocated before or since. Some code allocates
+  // memory with one allocator and frees it with the one that is set at that time.
   static void release(void* data) {
     if (!pool->owns(data)) return c10::GetDefaultCPUAllocator()->raw_deleter()(data);
     c10::profiledCPUMemoryReporter().Delete(data);
@@ -58,7 +58,7 @@ bool is_malloc_of_the_c_library() {
 }
 
 void make_pool() {
-  // Twice: pieces cannot fill it to the last.
+  // Twice the available memory, because fragments leave part of the range unused.
   pool = new MemoryPool(2 * static_cast<std::size_t>(available_memory()));
   ::pthread_atfork([] { pool->lock(); }, [] { pool->unlock(); }, [] { pool->unlock(); });
   c10::SetCPUAllocator(new PoolAllocator);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where tensors on the processor have their memory. A training step takes and gives back the same
-// sizes again and again. glibc's malloc, which LibTorch asks for them, needs up to twice the memory
-// of the tensors for that (before 2.38), and returns much of it to the system, so that every step
-// faults pages in anew (docs/decisions/0009-tensors-have-a-pool-of-memory.md).
+// The allocator of tensors on the CPU. A training step allocates and frees the same sizes again and
+// again. glibc's malloc, which LibTorch uses by default, needs up to twice the memory of the
+// tensors for that (before 2.38). It also returns much of it to the system, so that every step has
+// page faults (docs/decisions/0009-tensors-have-a-pool-of-memory.md).
 #pragma once
 
 #include <string>
@@ -10,23 +10,27 @@
 
 namespace trireme::comm {
 
-/// From what tensors on the processor get their memory.
+/// The allocator that tensors on the CPU use.
 struct TensorMemory {
-  /// A pool of Trireme's (base/memory_pool.h) for tensors of 64 KiB and more; else LibTorch's own
-  /// allocator for all.
+  /// True if tensors of 64 KiB and more come from a pool of Trireme (base/memory_pool.h). False if
+  /// all come from LibTorch's own allocator.
   bool is_pool = false;
-  /// Why there is no pool.
+  /// The reason why there is no pool.
   std::string reason;
 };
 
-/// Decides it for the process. Tensors made before keep the memory that they have. The first call
-/// counts; later ones return what it did.
+/// Chooses the allocator for the whole process. Existing tensors keep their memory. Only the first
+/// call chooses; later calls return its result.
 ///
-/// @param name `pool`; `libtorch`: leaves what is there; `auto`: the pool, unless malloc is not the
-/// C library's (but an allocator, a sanitizer or a profiler that somebody has chosen), LibTorch was
-/// given another allocator, or addresses cannot be reserved.
+/// @param name one of these:
+/// - `pool`: the pool;
+/// - `libtorch`: the present allocator of LibTorch;
+/// - `auto`: the pool, with three exceptions. LibTorch's allocator stays if the program has given
+///   LibTorch another allocator, if addresses cannot be reserved, or if malloc is not that of the C
+///   library. The last is the case with an allocator, sanitizer or profiler that the user has
+///   loaded.
 ///
-/// Throws ConfigError for another name, and for `pool` where addresses cannot be reserved.
+/// @throws ConfigError for another name, and for `pool` if addresses cannot be reserved.
 TensorMemory choose_tensor_memory(std::string_view name);
 
 }  // namespace trireme::comm

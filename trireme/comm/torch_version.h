@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The LibTorch we were built with and the one that is loaded: c10d's C++ interface changes with
-// every minor version, so that one build serves one version.
+// The version of LibTorch at build time and the one that is loaded. The C++ interface of c10d
+// changes with every minor version, so a build supports one version only.
 #pragma once
 
 #include <string>
 
 namespace trireme::comm {
 
-/// `2.13.0`: of the headers.
+/// Returns the version of the headers, such as `2.13.0`.
 std::string built_torch_version();
 
-/// `2.13.0`: of the shared library in this process.
+/// Returns the version of the shared library in this process, such as `2.13.0`.
 std::string loaded_torch_version();
 
-/// Throws ConfigError naming both where their major or minor numbers differ.
+/// Throws ConfigError with both versions if their major or minor numbers differ.
 void check_torch_version();
 
 }  // namespace trireme::comm

@@ -32,8 +32,8 @@ at::Device take_device(int local_rank) {
   return device;
 }
 
-// What outlives a world: whoever has dropped all its handles may call init again, and the ranks
-// meet over the same store. A fork makes its own.
+// What outlives a world. A program that has dropped all handles may call init again, and the ranks
+// then meet over the same store. A forked child makes its own.
 struct Run {
   c10::intrusive_ptr<c10d::Store> store;
   launch::Identity identity;
@@ -41,8 +41,8 @@ struct Run {
   int rounds = 0;  // how often its ranks have met
 };
 
-// Ends with the process that has met. A fork that exits would count as a rank that has finished:
-// the last one deletes the file of a store.
+// Destroys the run only in the process that made it. Otherwise a forked child that exits would
+// count as a rank that has finished, and the last one deletes the file of a store.
 class KeptRun {
  public:
   KeptRun() = default;
@@ -130,7 +130,7 @@ Settings settings_of(const InitOptions& options, const Environment& environment)
   return settings;
 }
 
-// Of a call that is made while the world of an earlier one lives.
+// Checks the options of a call that is made while the world of an earlier call lives.
 void check_same_options(const InitOptions& options, const Settings& earlier,
                         const comm::Group& group) {
   std::string differences;
@@ -176,8 +176,8 @@ World make_world(const Environment& environment, const Settings& settings) {
 
 World init(const InitOptions& options) {
   show_uncaught_exceptions();
-  // The connection itself is remembered weakly: it closes when the program drops its last handle,
-  // not after main.
+  // The connection is remembered by a weak pointer only. So it closes when the program drops its
+  // last handle, not after main.
   static std::mutex mutex;
   static World last;
   static Settings settings;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first call of a parallel program: who am I, who are the others, and the group of all.
+// init(), the first call of a parallel program, and World: the rank of this process, the number of
+// processes, and the group of all.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -13,56 +14,61 @@
 
 namespace trireme {
 
-/// What `init` may be told; each field that is left alone comes from the environment (Settings).
+/// Options of `init`. A field that is not set takes its value from the environment (Settings).
 struct InitOptions {
-  /// Engine by name, or `auto`.
+  /// The name of an engine, or `auto`.
   std::optional<std::string> engine;
-  /// Deadline of the rendezvous of all ranks, and of each collective afterwards.
+  /// The deadline of the rendezvous of all ranks, and of each collective afterwards. More than 0.
   std::optional<std::chrono::milliseconds> timeout;
-  /// From what tensors on the processor get their memory from then on: `auto`, `pool` or `libtorch`
-  /// (comm/tensor_memory.h).
+  /// The allocator of tensors on the CPU: `auto`, `pool` or `libtorch` (comm/tensor_memory.h).
   std::optional<std::string> tensor_memory;
 };
 
-/// All processes of this run, as seen from one of them. A value: copies share the connection, which
-/// lives as long as any of them or of their groups.
+/// All processes of this run, as seen from one of them. A value: copies share the connection. The
+/// connection lives as long as any of the copies or of their groups.
 struct [[nodiscard]] World {
+  /// The number of this process among all.
   int rank = 0;
+  /// The number of processes.
   int size = 1;
-  /// Among the processes of this host.
+  /// The number of this process among the processes of this host.
   int local_rank = 0;
+  /// The number of processes on this host.
   int local_size = 1;
+  /// The name of this host.
   std::string host;
   /// The launcher of the run: `trireme`, `torchrun`, `openmpi`, `mpich`, `pals`, `mvapich`,
   /// `jsrun`, `horovodrun`, `slurm` or `alone` (launch/launcher_environment.h).
   std::string launcher = "alone";
-  /// The CUDA device of the local rank, made current, where LibTorch has CUDA; else the CPU.
+  /// The CUDA device of the local rank if LibTorch has CUDA, else the CPU. `init` makes the CUDA
+  /// device current.
   at::Device device{at::kCPU};
-  /// All ranks.
+  /// The group of all ranks.
   comm::Group group = comm::Group::self();
 
-  /// Whether this process prints, logs and writes checkpoints.
+  /// Returns whether this is rank 0, the process that prints, logs and writes files for all.
   bool is_first() const noexcept { return rank == 0; }
 };
 
 /// Finds the other processes of this run and connects to them. Reads the variables of `trireme
 /// run`, torchrun, Open MPI, MPICH and other users of Hydra (Intel MPI), PALS, MVAPICH, jsrun,
-/// horovodrun and Slurm; a program started by hand is a world of one.
-/// Collective and blocking, up to the deadline. Calling it again returns the same world as long as
-/// a handle of it lives, and connects anew after that.
+/// horovodrun and Slurm. A program that no launcher has started is a world of one process.
+/// Collective and blocking, up to the deadline. As long as a handle of the world lives, another
+/// call returns the same world. After that, another call connects anew.
 ///
-/// Throws ConfigError for variables that are wrong or contradict each other, and CommError that
-/// lists the ranks that came and those that did not when the deadline passes. Throws UsageError
-/// where it is called again with options that the living world does not have.
+/// @throws ConfigError if variables are wrong or contradict each other.
+/// @throws CommError if the deadline passes; it lists the ranks that came and those that did not.
+/// @throws UsageError if a world lives and the options differ from those of that world.
 ///
 ///     auto world = trireme::init();
 ///     torch::Tensor x = torch::ones(4) * world.rank;
 ///     trireme::comm::all_reduce(x, world.group);
 World init(const InitOptions& options = {});
 
-/// Returns `group`, or the group of this process alone where it is empty. Throws UsageError naming
-/// `user` for an empty group in a process that was started as one of several ranks: it would train
-/// alone without a word.
+/// Returns `group`, or the group of this process alone if `group` is empty. Throws UsageError for
+/// an empty group if a launcher has started this process as one of several ranks: each rank would
+/// silently train alone.
+/// @param user the name of what was given the group, for the message.
 comm::Group group_or_self(const comm::Group& group, std::string_view user);
 
 }  // namespace trireme

@@ -28,7 +28,7 @@ void check_folder(const RunContext& run, const std::filesystem::path& folder) {
   }
 }
 
-// One that stays takes room; training goes on.
+// A checkpoint that cannot be removed only takes up space, so training goes on.
 void remove_or_warn(const std::filesystem::path& path, const checkpoint::SaveOptions& save) {
   try {
     if (!std::filesystem::exists(path)) return;
@@ -39,8 +39,8 @@ void remove_or_warn(const std::filesystem::path& path, const checkpoint::SaveOpt
   }
 }
 
-// Into a folder of its own, which goes again: whether there is room, and whether everything can be
-// saved.
+// Saves to a folder of its own and removes it again. This tests whether there is space and whether
+// everything can be saved.
 void try_to_save(const RunContext& run, checkpoint::SaveOptions options) {
   options.folder /= ".dry-run";
   const auto remove = [&] {
@@ -73,11 +73,11 @@ Checkpoint::Checkpoint(CheckpointOptions options) : options_(std::move(options))
 
 void Checkpoint::on_run_begin(const RunContext& run) {
   check_folder(run, options_.save.folder);
-  saved_at_ = -1;  // the model may have been resumed, and come there again
+  saved_at_ = -1;  // a resumed model may reach the same step again
   last_ = std::chrono::steady_clock::now();
 }
 
-// The clock of rank 0 speaks for all, since saving may be collective.
+// Only the clock of rank 0 decides, because saving may be collective.
 void Checkpoint::on_step_begin(const StepContext& step) {
   if (options_.asynchronous) step.run.model.check_save();
   if (options_.every.count() == 0 || step.run.rank != 0) return;
@@ -85,7 +85,7 @@ void Checkpoint::on_step_begin(const StepContext& step) {
 }
 
 void Checkpoint::on_step_end(const StepEndContext& step) {
-  if (step.run.is_dry_run) return;  // the epoch's end tries
+  if (step.run.is_dry_run) return;  // on_epoch_end tests the save
   const bool is_due = options_.every_steps > 0 && step.global_step % options_.every_steps == 0;
   if (is_due || step.is_save_requested) save(step.run, step.global_step);
 }
@@ -111,7 +111,7 @@ BestCheckpoint::BestCheckpoint(BestCheckpointOptions options) : options_(std::mo
     throw UsageError(join_message("the best ", options_.keep, " checkpoints were to be kept"),
                      "keep 1 or more");
   }
-  options_.save.keep = 0;  // which is decided here
+  options_.save.keep = 0;  // this callback removes checkpoints itself
   if (options_.score) return;
   options_.score = [](const EvaluationEndContext& evaluation) {
     return evaluation.evaluation.loss;
@@ -136,7 +136,8 @@ void BestCheckpoint::on_evaluation_end(const EvaluationEndContext& evaluation) {
       .global_step = progress.global_step,
       .path = options_.save.folder /
               checkpoint::checkpoint_name(options_.save.prefix, progress.epoch, progress.step)};
-  // A run that went on from an older checkpoint comes here again, and saves in the same place.
+  // A run that was resumed from an older checkpoint reaches this step again, and saves to the same
+  // path.
   std::erase_if(best_, [&](const Saved& other) { return other.path == saved.path; });
   best_.insert(std::ranges::upper_bound(best_, score, {}, &Saved::score), saved);
   std::vector<Saved> too_many;
@@ -175,7 +176,7 @@ void BestCheckpoint::restore(const std::string& state) {
   std::string path;
   bool is_whole = true;
   while (is_whole && text >> score) {
-    const auto number = parse_number<double>(score);  // which may be infinite
+    const auto number = parse_number<double>(score);  // the score may be infinite
     text >> saved.epoch >> saved.global_step >> std::quoted(path);
     is_whole = number.has_value() && !text.fail();
     saved.score = number.value_or(0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves checkpoints as training goes on: now and then, and the best.
+// Callbacks that save checkpoints during training: Checkpoint at intervals, BestCheckpoint by a
+// score.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>
@@ -14,29 +15,32 @@
 
 namespace trireme {
 
+/// Settings of Checkpoint. At least one interval must be above 0.
 struct CheckpointOptions {
-  /// Folder, prefix, and how many checkpoints of this prefix to keep.
+  /// Folder, prefix, and the number of checkpoints with this prefix to keep.
   checkpoint::SaveOptions save{};
-  /// After every n-th step, counted over all epochs; 0 for never.
+  /// Saves after every n-th step, counted over all epochs; 0 for never.
   std::int64_t every_steps = 0;
-  /// At the end of every n-th epoch; 0 for never.
+  /// Saves at the end of every n-th epoch; 0 for never.
   std::int64_t every_epochs = 1;
-  /// After the step in which so much time has passed on rank 0 since training began or this
-  /// callback saved; 0 for never.
+  /// Saves when this much time has passed on rank 0 since training began or since the last save of
+  /// this callback; 0 for never.
   std::chrono::duration<double> every{0};
-  /// Saves beside the training (Model::save_async): a step waits for a copy of what this rank
-  /// writes, which takes that memory, and for the save before where that is not done. A failure
-  /// ends training on all ranks, at the first step after a rank knows, or at the end. Other saves
-  /// of the model (BestCheckpoint) wait for the one under way.
+  /// Saves while training goes on (Model::save_async). A step then waits only until the data of
+  /// this rank is copied to memory, and until an unfinished earlier save is done. The copy needs as
+  /// much memory as this rank writes.
+  /// A failure ends training on all ranks, at the first step after a rank knows of it, or at the
+  /// end. Other saves of the model, such as those of BestCheckpoint, wait for the unfinished one.
   bool asynchronous = false;
 };
 
-/// Saves `prefix-<epoch>_<step>` (Model::save) at those intervals, and when Model::request_save has
-/// been called on any rank. That the folder can be written to is found out before training begins.
-/// Throws CheckpointError where it cannot, or where saving fails, and UsageError for negative
-/// intervals, or where all are 0.
+/// Saves `prefix-<epoch>_<step>` (Model::save) at intervals, and after Model::request_save has been
+/// called on any rank. Tests before training begins that the folder can be written to.
+/// Throws CheckpointError if the folder cannot be written to or a save fails. The constructor
+/// throws UsageError if an interval is negative or all are 0.
 class Checkpoint final : public Callback {
  public:
+  /// Throws UsageError for intervals that are not allowed.
   explicit Checkpoint(CheckpointOptions options);
 
   void on_run_begin(const RunContext& run) override;
@@ -53,23 +57,26 @@ class Checkpoint final : public Callback {
   std::chrono::steady_clock::time_point last_;  // beginning, or the newest one
 };
 
+/// Settings of BestCheckpoint.
 struct BestCheckpointOptions {
-  /// Folder and prefix, which must be another one than that of other checkpoints. Retention is this
-  /// callback's.
+  /// Folder and prefix. No other checkpoints may use the same prefix. `save.keep` is ignored:
+  /// `keep` below decides.
   checkpoint::SaveOptions save{.folder = {}, .prefix = "best"};
-  /// How many to keep.
+  /// The number of checkpoints to keep, at least 1.
   std::int64_t keep = 1;
-  /// What is to become small; of what grows, give the negative. Where it is empty: the loss. The
-  /// same on all ranks.
+  /// Returns the score of an evaluation, the lower the better. Return the negative of a number that
+  /// should grow. Must return the same on all ranks. By default the loss.
   std::function<double(const EvaluationEndContext&)> score{};
 };
 
-/// Saves a checkpoint after an evaluation whose score is among the best, and removes the worst that
-/// is too many. A score that is not a number is never among them. Goes on from training to
-/// training, and in a resumed run, if it comes before the callback that saved. Throws like
-/// Checkpoint, and UsageError where training has nothing to evaluate with.
+/// Saves a checkpoint after an evaluation whose score is among the best, and removes the worst one
+/// beyond `keep`. Ignores a score that is not a number.
+/// The list of the best is kept from one training to the next. A resumed run continues it if this
+/// callback comes before the callback that saved. Throws like Checkpoint, and UsageError if
+/// training evaluates nothing.
 class BestCheckpoint final : public Callback {
  public:
+  /// Throws UsageError if `options.keep` is below 1.
   explicit BestCheckpoint(BestCheckpointOptions options);
 
   void on_run_begin(const RunContext& run) override;
@@ -78,13 +85,14 @@ class BestCheckpoint final : public Callback {
   std::string state() const override;
   void restore(const std::string& state) override;
 
+  /// A checkpoint that was kept, with its score.
   struct Saved {
     double score = 0;
     std::int64_t epoch = 0;
     std::int64_t global_step = 0;
     std::filesystem::path path;
   };
-  /// Those that are kept, the best first.
+  /// Returns the kept checkpoints, the best first.
   const std::vector<Saved>& best() const { return best_; }
 
  private:

@@ -20,7 +20,7 @@ struct Times {
   std::int64_t received = 0;  // after it
 };
 
-// Of every rank, by exchange and rank.
+// Returns the times of all ranks, by exchange and rank.
 std::vector<std::vector<Times>> exchange(const comm::Group& group,
                                          const std::function<std::int64_t()>& clock) {
   const auto size = static_cast<std::size_t>(group.size());

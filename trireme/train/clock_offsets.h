@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the clocks of ranks are apart, so that times of all of them fit on one axis.
+// Measures how far the clocks of ranks are apart, so that the times of all of them fit on one axis.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -10,19 +10,20 @@
 
 namespace trireme::detail {
 
-/// What is to be added to a time of that rank's clock for one of rank 0's, in nanoseconds, and how
-/// far off that may be.
+/// The offset of the clock of a rank in nanoseconds: rank 0's time is that rank's time plus
+/// `offset`. The true offset is within `offset` plus or minus `error`.
 struct ClockOffset {
   std::int64_t offset = 0;
   std::int64_t error = 0;
 };
 
-/// Measures offsets of `clock`, by rank; the same on all. A message that a rank sent at s and
-/// another received by r, each on its own clock, bounds their offset from one side, and one the
-/// other way from the other; the tightest bounds of many messages count (Marzullo and Owicki,
-/// "Maintaining the Time in a Distributed System", 1983). Clocks must not drift apart meanwhile: it
-/// takes less than a millisecond in shared memory. Collective, blocking.
-/// @param clock nanoseconds; never goes back.
+/// Measures the offset of `clock` on every rank; returns the same on all, by rank. A message bounds
+/// the offset of two clocks from one side: it was received after it was sent. A message in the
+/// other direction bounds it from the other side. The tightest bounds of many messages count
+/// (Marzullo and Owicki, "Maintaining the Time in a Distributed System", 1983).
+/// The clocks must not drift during the measurement, which takes less than a millisecond in shared
+/// memory. Collective and blocking.
+/// @param clock returns nanoseconds and never goes back.
 std::vector<ClockOffset> measure_clock_offsets(const comm::Group& group,
                                                const std::function<std::int64_t()>& clock);
 

@@ -17,7 +17,7 @@
 namespace trireme::detail {
 namespace {
 
-// The target [N, ...] that fits `output` [N, C, ...].
+// Returns the shape [N, ...] of class numbers that fit `output` [N, C, ...].
 std::vector<std::int64_t> labels_shape(const at::Tensor& output) {
   auto shape = output.sizes().vec();
   shape.erase(shape.begin() + 1);

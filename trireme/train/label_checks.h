@@ -9,19 +9,20 @@
 
 namespace trireme::detail {
 
-/// Whether `target` holds a probability for each class rather than class numbers: floating point.
+/// Returns whether `target` has a floating-point dtype. It then holds a probability for each class
+/// instead of class numbers.
 bool is_soft(const at::Tensor& target);
 
-/// Throws UsageError unless `output` is [N, C, ...] and `target` [N, ...] of an integer dtype, or
-/// of the output's shape where it is soft.
-/// @param who says in the message what needs them.
+/// Throws UsageError unless `output` is [N, C, ...] and `target` fits it. Class numbers are [N,
+/// ...] of an integer dtype. Soft labels have the shape of `output`.
+/// @param who names what needs the labels, for the message.
 void check_labels(std::string_view who, const at::Tensor& output, const at::Tensor& target);
 
-/// Throws DataError naming label and row where one is outside [0, classes).
+/// Throws DataError with label and row if a label is outside [0, classes).
 /// @param labels contiguous, int64, on the CPU.
 void check_label_range(const at::Tensor& labels, std::int64_t classes);
 
-/// Throws DataError naming number and row where one is outside [0, 1].
+/// Throws DataError with number and row if a probability is outside [0, 1].
 /// @param probabilities soft labels with at least one row.
 void check_probabilities(const at::Tensor& probabilities);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A callback from functions, for what is too small to deserve a class.
+// LambdaCallback: a callback made of functions, for tasks that need no class of their own.
 #pragma once
 
 #include <trireme/train/callback.h>
@@ -15,8 +15,8 @@ namespace trireme {
 
 namespace detail {
 
-/// A function of the context of its hook. Takes anything, so that the compiler says what is wrong
-/// with it instead of that no constructor fits.
+/// Holds a function of the context of its hook, or none. The constructor accepts any type, so that
+/// the compiler reports what is wrong with the function instead of "no matching constructor".
 template <typename Context>
 class Hook {
  public:
@@ -41,7 +41,8 @@ class Hook {
   std::function<void(const Context&)> function_;
 };
 
-/// What stands under the name that a hook has in Callback.
+/// Takes the place of a field with the name that a hook has in Callback. Setting it is a
+/// compile-time error that tells the right name.
 struct NotAHook {
   NotAHook() = default;
   template <typename Function>
@@ -56,13 +57,14 @@ struct NotAHook {
 
 }  // namespace detail
 
-/// Calls the functions it is given; those left out do nothing.
+/// Calls the functions that it is given. A hook without a function does nothing.
 ///
 ///     trireme::LambdaCallback schedule({.step_begin = [&](const trireme::StepContext& step) {
 ///       set_learning_rate(optimizer, 0.1 / step.epoch);
 ///     }});
 class LambdaCallback final : public Callback {
  public:
+  /// The functions, each named like its hook in Callback without `on_`.
   struct Hooks {
     detail::Hook<RunContext> run_begin{};
     detail::Hook<EpochContext> epoch_begin{};
@@ -77,10 +79,10 @@ class LambdaCallback final : public Callback {
     detail::Hook<RunContext> run_end{};
     /// Must not throw.
     detail::Hook<FailureContext> failure{};
-    /// For messages.
+    /// The name of this callback in messages; empty: the name of its type.
     std::string name{};
 
-    // Their names in Callback, which are errors of the compiler that say so.
+    // The names of the hooks in Callback. Setting one of these fields is a compile-time error.
     detail::NotAHook on_run_begin{}, on_epoch_begin{}, on_step_begin{}, on_backward_end{},
         on_step_end{}, on_evaluation_begin{}, on_evaluation_end{}, on_epoch_end{},
         on_checkpoint_begin{}, on_checkpoint_end{}, on_run_end{}, on_failure{};

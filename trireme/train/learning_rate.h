@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets learning rates: of each step, or when a score no longer improves.
+// Callbacks that set learning rates: by a schedule of steps, or when a score no longer improves.
 #pragma once
 
 #include <trireme/optim/learning_rate_schedule.h>
@@ -15,9 +15,9 @@ class Optimizer;
 
 namespace trireme {
 
-/// Gives every parameter group of an optimizer the learning rate `schedule` returns for the step
-/// about to begin. The schedule depends on the step's numbers only, so a resumed run goes on with
-/// the rates of an uninterrupted one.
+/// Sets the learning rate of every parameter group before each step, to the rate that a schedule
+/// returns. The schedule depends on the numbers of the step only, so a resumed run uses the same
+/// rates as an uninterrupted one.
 ///
 ///     trireme::LearningRate rates(optimizer, trireme::LearningRateSchedule::cosine(0.1, 5000));
 ///     trireme::LearningRate rates(optimizer, [](const trireme::StepContext& step) {
@@ -25,11 +25,13 @@ namespace trireme {
 ///     });
 class LearningRate final : public Callback {
  public:
+  /// Returns the learning rate of the step that is about to begin.
   using RateOf = std::function<double(const StepContext&)>;
 
   /// @param optimizer must outlive the callback.
   LearningRate(torch::optim::Optimizer& optimizer, RateOf rate_of);
-  /// By the number of the step since the first epoch.
+  /// Takes the rates from `schedule`, by the number of the step since the first epoch.
+  /// @param optimizer must outlive the callback.
   LearningRate(torch::optim::Optimizer& optimizer, const LearningRateSchedule& schedule);
 
   void on_step_begin(const StepContext& step) override;
@@ -39,15 +41,17 @@ class LearningRate final : public Callback {
   RateOf rate_of_;
 };
 
+/// Settings of PlateauLearningRate.
 struct PlateauLearningRateOptions : PlateauOptions {
-  /// What is watched. Where it is empty: the loss of the evaluation, or the training's where the
-  /// epoch ended without one. The same on all ranks.
+  /// Returns the score of an epoch. Must return the same on all ranks. By default the loss of the
+  /// evaluation, or the training loss if the epoch ended without one.
   std::function<double(const EpochEndContext&)> score{};
 };
 
-/// Lowers every parameter group's learning rate when a score no longer improves from epoch to
-/// epoch, as torch's ReduceLROnPlateau does. Goes on from training to training; checkpoints have
-/// what it has seen, if it comes before the callback that saves.
+/// Lowers the learning rate of every parameter group when a score no longer improves from epoch to
+/// epoch, like torch.optim.lr_scheduler.ReduceLROnPlateau. What it has seen is kept from one
+/// training to the next. Checkpoints contain the latest epoch if this callback comes before the one
+/// that saves.
 ///
 ///     trireme::PlateauLearningRate plateau(optimizer, {{.factor = 0.5, .patience = 3}});
 class PlateauLearningRate final : public Callback {

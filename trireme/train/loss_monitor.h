@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints the loss as training goes on.
+// LossMonitor: prints the loss during training.
 #pragma once
 
 #include <trireme/report/console.h>
@@ -7,12 +7,13 @@
 
 namespace trireme {
 
-/// Prints `epoch: 1 step: 1, loss is 1.4686084` after every n-th step, counted over all epochs: the
-/// loss of this rank with the fewest digits that read back as the same float32. Every rank prints
-/// its own; the launcher shows that of rank 0 and keeps each in a file.
+/// Prints a line such as `epoch: 1 step: 1, loss is 1.4686084` after every n-th step, counted over
+/// all epochs. The loss is that of this rank, with the fewest digits that read back as the same
+/// float32. Every rank prints its own. The launcher shows the output of rank 0 and stores that of
+/// each rank in a file.
 class LossMonitor final : public Callback {
  public:
-  /// @param every_steps at least 1, else UsageError.
+  /// @param every_steps at least 1, else UsageError is thrown.
   /// @param console must outlive the callback.
   explicit LossMonitor(std::int64_t every_steps = 1,
                        report::Console& console = report::Console::standard());

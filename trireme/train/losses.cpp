@@ -35,7 +35,7 @@ at::Tensor CrossEntropy::operator()(const at::Tensor& output, const at::Tensor& 
   const bool is_soft = detail::is_soft(target);
   const at::Tensor labels =
       is_soft ? target.to(output.scalar_type()) : target.to(at::kLong).contiguous();
-  // While a forward is captured there are no values.
+  // Labels have no values while a forward is recorded.
   if (labels.is_cpu() && !has_layout(labels) && labels.numel() > 0) {
     is_soft ? detail::check_probabilities(labels)
             : detail::check_label_range(labels, output.size(1));

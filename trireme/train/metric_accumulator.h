@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an evaluation counts, and how ranks add their counts up: sums and numbers of samples, never
-// means of means, so that parts of different size weigh what they should.
+// The counts of an evaluation, and how ranks add them up. Ranks exchange sums and numbers of
+// samples, never means, so that parts of different sizes have the right weight.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -12,39 +12,43 @@
 
 namespace trireme {
 
-/// The result of an evaluation, over all ranks.
+/// The result of an evaluation over all ranks.
 struct Evaluation {
-  /// Mean over the samples; a batch's loss counts once for each of its rows.
+  /// The mean loss over the samples. The loss of a batch counts once for each of its rows.
   double loss = 0;
-  /// Share of class numbers that the largest logit hits, in [0, 1]; nothing where targets are no
-  /// class numbers. Soft labels look like any other numbers, so they have none here; TopK and
-  /// ConfusionMatrix take their most likely class.
+  /// The share of class numbers for which the largest logit is right, in [0, 1]. Not set if targets
+  /// are not class numbers. Soft labels cannot be told from other floating-point targets, so they
+  /// have no accuracy here. TopK and ConfusionMatrix use their most likely class.
   std::optional<double> accuracy;
+  /// The number of samples.
   std::int64_t samples = 0;
 };
 
-/// Sums of one rank. Counts are integers and exact; losses are summed in double.
+/// The sums of one rank. Counts are exact integers; losses are summed in double.
 struct MetricAccumulator {
+  /// The sum of the losses of all samples.
   double loss_sum = 0;
   std::int64_t samples = 0;
-  /// Class numbers that were compared with a prediction, and how many were right.
+  /// The number of class numbers that were compared with a prediction.
   std::int64_t labels = 0;
+  /// The number of right predictions.
   std::int64_t correct = 0;
-  /// Ranks that could not count all of theirs.
+  /// The number of ranks that failed before they had counted all of their samples.
   std::int64_t failures = 0;
 
+  /// Adds the mean loss of a batch with that many rows.
   void add_loss(double mean_loss, std::int64_t rows);
 
-  /// Counts right predictions where `target` holds class numbers [N, ...] for logits `output` [N,
-  /// C, ...]; other targets are not counted.
+  /// Counts the right predictions if `target` holds class numbers [N, ...] for logits `output` [N,
+  /// C, ...]. Other targets are not counted.
   void add_predictions(const at::Tensor& output, const at::Tensor& target);
 
-  /// Returns the means; loss 0 where there are no samples.
+  /// Returns the means; the loss is 0 if there are no samples.
   Evaluation evaluation() const;
 };
 
-/// Returns the sum of every rank's accumulator, the same on all. Throws UsageError for an empty
-/// group. Collective, blocking.
+/// Returns the sum of the accumulators of all ranks, the same on all. Throws UsageError for an
+/// empty group. Collective and blocking.
 MetricAccumulator all_reduce(const MetricAccumulator& accumulator, const comm::Group& group);
 
 }  // namespace trireme

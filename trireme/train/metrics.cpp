@@ -22,7 +22,7 @@
 namespace trireme {
 namespace {
 
-// Logits and labels that count, one row for each.
+// The logits and labels that are counted, one row for each.
 struct Rows {
   at::Tensor logits;  // [n, classes]
   at::Tensor labels;  // int64 [n]
@@ -52,7 +52,7 @@ double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Double; 0 where it divides by 0.
+// Returns double; 0 for a division by 0.
 at::Tensor share(const at::Tensor& part, const at::Tensor& whole) {
   return at::where(whole.eq(0), 0.0, part.to(at::kDouble) / whole.to(at::kDouble));
 }
@@ -78,6 +78,7 @@ void ConfusionMatrix::add(const at::Tensor& output, const at::Tensor& target) {
                                   output.sizes()),
                      "make it with as many classes as the network has outputs");
   }
+  // Each pair of label and prediction has a number of its own, so one bincount counts all pairs.
   const at::Tensor cells = rows.labels * classes_ + rows.logits.argmax(1);
   counts_ += at::bincount(cells.cpu(), {}, classes_ * classes_).view({classes_, classes_});
 }
@@ -119,6 +120,7 @@ void TopK::add(const at::Tensor& output, const at::Tensor& target) {
   const at::Tensor is_before = at::arange(logits.size(1), labels.options())
                                    .lt(labels.unsqueeze(1))
                                    .logical_and(logits.eq(own));
+  // Written as "not less or equal", so that a NaN counts as larger.
   const at::Tensor num_larger = logits.le(own).logical_not().logical_or(is_before).sum(1);
   const at::Tensor is_right = num_larger.lt(k_).logical_and(own.squeeze(1).isnan().logical_not());
   right_ += is_right.sum().item<std::int64_t>();

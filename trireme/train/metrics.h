@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model is judged by beside its loss. Every metric counts, or adds without rounding where it
-// says so, over the samples of all ranks: the result does not depend on how they are divided.
+// Metrics that evaluate a model beside its loss. Their results do not depend on how samples are
+// divided over the ranks: they count, or add without rounding where they say so.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -15,64 +15,71 @@
 
 namespace trireme {
 
-/// Something counted over an evaluation. Model::evaluate clears it, gives it the batches of this
-/// rank and adds the ranks up; a loop by hand does the same. Your own derive from it.
+/// The base class of metrics, also of your own. Model::evaluate clears a metric, adds the batches
+/// of this rank and then adds up the ranks. A loop of your own does the same.
 class Metric {
  public:
   virtual ~Metric() = default;
 
-  /// Forgets all that was counted.
+  /// Forgets everything that was counted.
   virtual void clear() = 0;
 
-  /// Counts a batch. Throws UsageError where the two do not fit, DataError for a label that is no
-  /// class.
+  /// Counts a batch. Throws UsageError if `output` and `target` do not fit each other, and
+  /// DataError for a label that is not a class.
   virtual void add(const at::Tensor& output, const at::Tensor& target) = 0;
 
-  /// Gives every rank what all have counted. Collective, blocking.
+  /// Replaces the counts of every rank by the sum over all ranks. Collective and blocking.
   virtual void all_reduce(const comm::Group& group) = 0;
 };
 
-/// Metrics that outlive what they are given to, as Callbacks do.
+/// References to metrics, which must outlive what they are given to.
 using Metrics = std::vector<std::reference_wrapper<Metric>>;
 
-/// How scores of single classes become one: scikit-learn's words.
+/// How the scores of single classes are averaged, in scikit-learn's terms.
 enum class Average {
-  kMacro,     ///< their mean
-  kWeighted,  ///< their mean, each weighing as much as the class has samples
+  kMacro,     ///< the plain mean
+  kWeighted,  ///< the mean weighted by the number of samples of each class
 };
 
-/// How often each class was taken for which: logits [N, C, ...] and class numbers [N, ...] of any
-/// integer dtype, or soft labels in the logits' shape, which count as their most likely class. What
-/// the largest logit says counts; of equal ones the first, and one that is not a number is the
-/// largest, as in at::argmax.
+/// Counts how often each class was predicted for samples of each class. Takes logits [N, C, ...]
+/// and class numbers [N, ...] of any integer dtype, or soft labels in the shape of the logits. The
+/// label is then the most likely class.
+/// The prediction is the class with the largest logit. Among equal logits the first counts, and a
+/// NaN counts as the largest, as in at::argmax.
 class ConfusionMatrix final : public Metric {
  public:
-  /// @param ignored a label that does not count, such as that of padding.
+  /// @param ignored a label that is not counted, such as that of padding.
   explicit ConfusionMatrix(std::int64_t classes, std::optional<std::int64_t> ignored = {});
 
   void clear() override;
   void add(const at::Tensor& output, const at::Tensor& target) override;
   void all_reduce(const comm::Group& group) override;
 
-  /// int64 [classes, classes]: rows are labels, columns predictions.
+  /// Returns the counts, int64 [classes, classes]. Rows are labels, columns are predictions.
   const at::Tensor& counts() const { return counts_; }
+  /// Returns the number of counted samples.
   std::int64_t samples() const;
 
-  /// Share of right predictions; 0 where nothing was counted. It is also what the "micro" average
-  /// of precision, recall and F1 is.
+  /// Returns the share of right predictions; 0 if nothing was counted. Equal to the "micro" average
+  /// of precision, recall and F1.
   double accuracy() const;
 
-  /// Of each class, double [classes]: of the samples taken for the class those that are of it, of
-  /// the samples of the class those that were taken for it, and the harmonic mean of both. 0 where
-  /// that divides by nothing.
+  /// Returns for each class the share of right ones among the samples predicted as that class,
+  /// double [classes]. 0 for a class that was never predicted.
   at::Tensor precision() const;
+  /// Returns for each class the share of its samples that were predicted as that class, double
+  /// [classes]. 0 for a class without samples.
   at::Tensor recall() const;
+  /// Returns for each class the harmonic mean of precision and recall, double [classes]. 0 where it
+  /// is not defined.
   at::Tensor f1() const;
 
-  /// Of all classes together. A class that has neither samples nor predictions is left out of a
-  /// macro average, as in scikit-learn.
+  /// Returns the average precision of all classes. A macro average leaves out a class with neither
+  /// samples nor predictions, as in scikit-learn.
   double precision(Average average) const { return averaged(precision(), average); }
+  /// Returns the average recall of all classes, like `precision`.
   double recall(Average average) const { return averaged(recall(), average); }
+  /// Returns the average F1 of all classes, like `precision`.
   double f1(Average average) const { return averaged(f1(), average); }
 
  private:
@@ -83,19 +90,20 @@ class ConfusionMatrix final : public Metric {
   at::Tensor counts_;
 };
 
-/// Share of samples whose class is among the k largest logits: logits [N, C, ...] and class numbers
-/// [N, ...], or soft labels, which count as their most likely class. Of equal logits the first
-/// counts as larger; one that is not a number as the largest, and never as right.
+/// The share of samples whose class is among the k largest logits. Takes logits [N, C, ...] and
+/// class numbers [N, ...], or soft labels, which count as their most likely class. Among equal
+/// logits the first counts as larger. A NaN counts as the largest, and never as right.
 class TopK final : public Metric {
  public:
-  /// Throws UsageError for k below 1.
+  /// @param k at least 1, else UsageError is thrown.
+  /// @param ignored a label that is not counted, such as that of padding.
   explicit TopK(std::int64_t k, std::optional<std::int64_t> ignored = {});
 
   void clear() override { right_ = samples_ = 0; }
   void add(const at::Tensor& output, const at::Tensor& target) override;
   void all_reduce(const comm::Group& group) override;
 
-  /// 0 where nothing was counted.
+  /// Returns the share; 0 if nothing was counted.
   double value() const;
   std::int64_t samples() const { return samples_; }
 
@@ -107,17 +115,18 @@ class TopK final : public Metric {
 };
 
 /// exp of the mean negative log-likelihood, in nats, of class numbers [N, ...] under the softmax of
-/// logits [N, C, ...]: of the next token in a language model. Sums are in double; their order may
-/// show in the last digits.
+/// logits [N, C, ...]. In a language model the class is the next token. Sums are in double, so the
+/// number of ranks may change the last digits.
 class Perplexity final : public Metric {
  public:
+  /// @param ignored a label that is not counted, such as that of padding.
   explicit Perplexity(std::optional<std::int64_t> ignored = {}) : ignored_(ignored) {}
 
   void clear() override;
   void add(const at::Tensor& output, const at::Tensor& target) override;
   void all_reduce(const comm::Group& group) override;
 
-  /// 1 where nothing was counted.
+  /// Returns the perplexity; 1 if nothing was counted.
   double value() const;
   std::int64_t samples() const { return samples_; }
 
@@ -127,16 +136,18 @@ class Perplexity final : public Metric {
   std::int64_t samples_ = 0;
 };
 
-/// Mean of the squared differences of all elements, which are taken in double and added without
-/// rounding: the same bits for every number of ranks. Output and target have one shape.
+/// The mean of the squared differences of all elements. `output` and `target` must have the same
+/// shape. Squares are taken in double and added without rounding, so the result has the same bits
+/// for every number of ranks.
 class MeanSquare final : public Metric {
  public:
   void clear() override;
   void add(const at::Tensor& output, const at::Tensor& target) override;
   void all_reduce(const comm::Group& group) override;
 
-  /// 0 where nothing was counted. std::sqrt of it is the RMSE.
+  /// Returns the mean; 0 if nothing was counted. Its square root is the RMSE.
   double value() const;
+  /// Returns the number of counted elements.
   std::int64_t elements() const { return elements_; }
 
  private:

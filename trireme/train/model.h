@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model: a module, a loss and an optimizer, trained over the ranks of a group with the loop written
-// once.
+// Model: a module, a loss and an optimizer, and the training loop that trains them over the ranks
+// of a group.
 #pragma once
 
 #include <trireme/checkpoint/checkpoint.h>
@@ -39,89 +39,98 @@ class DataLoader;
 
 namespace trireme {
 
-/// Something with `forward(Tensor) -> Tensor` behind an arrow: a ModuleHolder or a shared_ptr to a
-/// module.
+/// A pointer-like type with `pointer->forward(Tensor) -> Tensor`: a ModuleHolder or a shared_ptr to
+/// a module.
 template <typename T>
 concept ForwardPointer = requires(T& pointer, const at::Tensor& input) {
   { pointer->forward(input) } -> std::convertible_to<at::Tensor>;
 };
 
-/// A module whose forward maps one tensor to one tensor, in any of the forms LibTorch has for it.
+/// A module whose forward maps one tensor to one tensor, in any form that LibTorch has for modules.
 template <typename T>
 concept Network =
     ForwardPointer<T> || (ModuleHolder<T> && requires(T& any, const at::Tensor& input) {
       { any.forward(input) } -> std::convertible_to<at::Tensor>;
     });
 
-/// A module itself, `*network`, whose forward maps one tensor to one tensor.
+/// The module itself, such as `*network`, whose forward maps one tensor to one tensor.
 template <typename T>
 concept NetworkModule = requires(T& module, const at::Tensor& input) {
   { module.shared_from_this() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
   { module.forward(input) } -> std::convertible_to<at::Tensor>;
 };
 
-/// A function of the whole batch. (A ModuleHolder must not be asked whether it can be called: that
-/// does not compile.)
+/// A function of the whole batch. ModuleHolder is excluded first, because asking it for a call
+/// operator does not compile.
 template <typename T>
 concept BatchFunction =
     !ModuleHolder<T> && !NetworkModule<T> && requires(T& function, const data::Batch& batch) {
       { function(batch) } -> std::convertible_to<at::Tensor>;
     };
 
+/// Settings of a Model.
 struct ModelOptions {
-  /// The ranks that train together. This one setting makes training parallel; a program that was
-  /// started alone may leave it out, one of several ranks throws UsageError without it.
+  /// The ranks that train together. This setting alone makes training parallel. It may be left out
+  /// in a program that was started alone. In one of several ranks an empty group is a UsageError.
   comm::Group group{};
-  /// One with an axis `pipe`, stages or recomputation is carried out by a TrainingStep, which
-  /// records forward and loss: they may not look at values.
+  /// How the module and the data are divided over the ranks. A plan with an axis `pipe`, stages or
+  /// recomputation runs as a TrainingStep. That records forward and loss, so they must not depend
+  /// on values of tensors.
   Plan plan{};
-  /// The columns that go into forward and into the loss; by default the first and the second of the
-  /// batch.
+  /// The column of the batch that goes into forward; by default the first.
   std::string input_column{};
+  /// The column of the batch that goes into the loss; by default the second.
   std::string target_column{};
-  /// What every evaluation counts beside the loss. They must outlive the model; afterwards they
-  /// have the result of all ranks.
+  /// Metrics that every evaluation computes beside the loss. They must outlive the model. After an
+  /// evaluation they hold the result over all ranks.
   Metrics metrics{};
-  /// Gradients are made shorter where their norm, over all parameters, is above this
-  /// (clip_by_global_norm).
+  /// The largest norm of the gradients over all parameters. Larger gradients are scaled down to it
+  /// (clip_by_global_norm). By default gradients are not clipped.
   std::optional<double> clip_norm{};
-  /// Computes matrix products and convolutions of forward in at::kBFloat16 or at::kHalf, with
-  /// parameters, outputs and losses in fp32 (Autocast); in evaluations and predictions too.
+  /// at::kBFloat16 or at::kHalf: the dtype of matrix products and convolutions in forward, also in
+  /// evaluations and predictions. Parameters, outputs and losses stay in fp32 (Autocast). By
+  /// default everything is computed in fp32.
   std::optional<at::ScalarType> autocast{};
-  /// Of training in at::kHalf: losses are multiplied by it before backward(). A step whose
-  /// gradients overflow on any rank is skipped by all. Checkpoints have its state.
+  /// The loss scale, which training with autocast to at::kHalf multiplies losses by before
+  /// backward(). If gradients overflow on any rank, all ranks skip the step. Checkpoints contain
+  /// the state of the scale.
   LossScaleOptions loss_scale{};
-  /// A seed that makes runs repeatable: while this model works, LibTorch takes deterministic
-  /// algorithms (an operator that has none throws; on CUDA, set CUBLAS_WORKSPACE_CONFIG=:4096:8),
-  /// and its random numbers, such as those of dropout, begin anew in each step, from the seed, the
-  /// step and the rank. The number of threads must stay the same.
+  /// A seed that makes runs repeatable, with the same number of threads. While the model works,
+  /// LibTorch uses deterministic algorithms. An operator without one throws; on CUDA, set
+  /// CUBLAS_WORKSPACE_CONFIG=:4096:8. Random numbers, such as those of dropout, are seeded in each
+  /// step from this seed, the step and the rank.
   std::optional<std::uint64_t> deterministic{};
-  /// Each rank trains and evaluates on the part of the data that the plan gives it (data_part): all
-  /// ranks give the same pipeline, without shard(). One for which shard() was called is taken as it
-  /// is. In the first steps, and now and then after that, ranks compare what they have read:
-  /// UsageError where ranks that work on one part read different rows, or, after shard(), ranks
-  /// along `data` the same. False: every pipeline is this rank's part already, and only ranks that
-  /// work on one part are compared.
+  /// True if each rank uses the part of the data that the plan gives it (data_part). All ranks then
+  /// pass the same pipeline and do not call shard(). A pipeline for which shard() was called is
+  /// used unchanged.
+  /// In the first steps, and now and then later, the ranks compare what they have read. Ranks that
+  /// work on the same part must have read the same rows. After shard(), ranks along `data` must
+  /// have read different rows. Otherwise all throw UsageError.
+  /// False if every pipeline is already the part of its rank. Only ranks that work on the same part
+  /// are compared then.
   bool shards_data = true;
 };
 
+/// Settings of Model::fit.
 struct FitOptions {
+  /// The number of passes over the data.
   std::int64_t epochs = 1;
+  /// The callbacks of this training. They are called in this order.
   Callbacks callbacks{};
-  /// Validates at the end of every n-th epoch; 0: never.
+  /// Validates at the end of every n-th epoch; 0 for never.
   std::int64_t validate_every_epochs = 1;
-  /// And after every n-th step, counted over all epochs, but for those that end such an epoch;
-  /// 0: never.
+  /// Also validates after every n-th step, counted over all epochs; 0 for never. Leaves out a step
+  /// that ends an epoch which is validated anyway.
   std::int64_t validate_every_steps = 0;
 };
 
-/// Trains, evaluates and predicts. Over several ranks the module is parallelized by the plan when
-/// the model is made, and restored when it is destroyed; where the plan has stages, each rank
-/// trains its own, and has the whole module when a call of the model returns, unless that is cut
-/// (ZeRO level 3) or was constructed without memory. Module and optimizer stay the caller's, and
-/// may be looked at and changed between calls; inputs are moved to the device of the module's first
-/// parameter. Not thread-safe. What is collective must be called by all ranks of the group in the
-/// same order.
+/// Trains, evaluates and predicts. Over several ranks the constructor parallelizes the module by
+/// the plan, and the destructor restores it. If the plan has stages, each rank trains its own
+/// stages. When a call returns, each rank has the whole module again. The exceptions are ZeRO level
+/// 3, which keeps parameters cut, and a module constructed without memory.
+/// The caller keeps module and optimizer, and may read and change them between calls. Inputs are
+/// moved to the device of the module's first parameter. Not thread-safe. All ranks of the group
+/// must make the collective calls in the same order.
 ///
 ///     models::ResNet network = models::resnet20();
 ///     torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.1));
@@ -131,20 +140,25 @@ struct FitOptions {
 ///     std::cout << *model.evaluate(test_data).accuracy;
 class Model {
  public:
+  /// Returns the output of the network.
   using Forward = std::function<at::Tensor(const at::Tensor& input)>;
-  /// Returns a scalar, the mean over the samples: CrossEntropy, MeanSquaredError or any function.
+  /// Returns the mean loss over the samples, a scalar: CrossEntropy, MeanSquaredError or any
+  /// function.
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
   /// Returns the mean loss of a batch, a scalar to call backward() on.
   using BatchLoss = std::function<at::Tensor(const data::Batch& batch)>;
 
-  /// A network with one input and one output. Collective: see parallelize, whose errors it throws.
-  /// Throws UsageError for options that cannot be.
+  /// Makes a model of a network with one input and one output. Collective; throws the errors of
+  /// parallelize.
   /// @param optimizer must outlive the model.
+  /// @throws UsageError for options that are not allowed.
   template <Network NetworkType>
   Model(const NetworkType& network, Loss loss, torch::optim::Optimizer& optimizer,
         ModelOptions options = {})
       : Model(module_of(network), forward_of(network), std::move(loss), {}, optimizer,
               std::move(options)) {}
+  /// Makes a model of the module itself, such as `*network`. The module must be owned by a shared
+  /// pointer.
   template <NetworkModule ModuleType>
   Model(ModuleType& network, Loss loss, torch::optim::Optimizer& optimizer,
         ModelOptions options = {})
@@ -153,9 +167,10 @@ class Model {
             [&network](const at::Tensor& input) -> at::Tensor { return network.forward(input); },
             std::move(loss), {}, optimizer, std::move(options)) {}
 
-  /// Anything that turns a batch into a loss. `module` holds the parameters that it uses; where it
-  /// uses several modules, register them in one. Such a model cannot predict, and its evaluation
-  /// has no accuracy. Collective.
+  /// Makes a model of a function that computes the loss of a batch. Such a model cannot predict,
+  /// and its evaluations have no accuracy. Collective.
+  /// @param module holds the parameters that the function uses. If they belong to several modules,
+  /// register these in one.
   template <BatchFunction Function>
   Model(Function loss, ModuleRef module, torch::optim::Optimizer& optimizer,
         ModelOptions options = {})
@@ -165,125 +180,141 @@ class Model {
   Model& operator=(Model&&) noexcept;
   ~Model();
 
-  /// Trains for `options.epochs` passes over the data, this rank's part of it, in training mode. A
-  /// step takes `plan.micro_batches` batches; those left over at the end of an epoch are not used.
-  /// Epochs and steps are counted on from call to call. Validates in between (evaluate), and
-  /// returns what came of it.
+  /// Trains in training mode for `options.epochs` passes over the data, and evaluates with
+  /// `validation` in between. Returns the losses, evaluations and times. A step takes
+  /// `plan.micro_batches` batches. Batches that do not fill a step at the end of an epoch are not
+  /// used. Later calls continue the numbers of epochs and steps.
   ///
-  /// After `resume` the epochs and steps that lie behind the checkpoint are passed over: the
-  /// program makes the same calls as an uninterrupted one, and goes on with the same data, random
-  /// numbers and bits, where the number of ranks is the same.
+  /// After `resume`, training skips the epochs and steps before the checkpoint. So the program
+  /// makes the same calls as an uninterrupted one. With the same number of ranks it continues with
+  /// the same data, random numbers and bits.
   ///
-  /// Collective, blocking. Throws UsageError where ranks have different numbers of batches, or too
-  /// few for one step, and TrainingError on all ranks, with one text:
-  /// - where a loss is infinite or not a number, before the optimizer has used it;
-  /// - where data, forward, loss, backward or optimizer throw on any rank: it names the rank, what
+  /// With stages, the batches of a step are the micro-batches. The first call reads the batches of
+  /// its first step twice, because the stages are derived from them.
+  ///
+  /// Collective and blocking.
+  /// @throws UsageError if ranks have different numbers of batches, or too few for one step. With
+  /// stages, also for everything that a TrainingStep refuses.
+  /// @throws TrainingError on all ranks with the same text in these cases:
+  /// - a loss is infinite or not a number; the optimizer has not used it;
+  /// - data, forward, loss, backward or optimizer throw on any rank. The text names the rank, what
   ///   it was doing, epoch and step. No rank changes a parameter after that, and the group can
-  ///   still be used. On the rank itself the exception is nested (std::rethrow_if_nested);
-  /// - where a callback has thrown (Callback).
-  /// In a group of one the exception itself comes out. With a plan that needs all ranks inside
-  /// forward (ZeRO level 3, sync_batch_norm) nothing can stand in for the one that fails in data,
-  /// forward or backward: it throws the exception itself, and the others CommError with that text;
-  /// the group is dead then. So it is where forward or backward fail in a stage. A forward that
-  /// communicates by itself is on its own.
+  ///   still be used. On the failing rank the exception is nested (std::rethrow_if_nested);
+  /// - a callback throws (Callback);
+  /// - a batch was padded, with stages.
   ///
-  /// In stages the batches of a step are the micro-batches. The first call reads those of its first
-  /// step once more, from which the stages follow. Throws UsageError for what a TrainingStep
-  /// refuses, and TrainingError for batches that were filled up.
+  /// In a group of one rank the exception itself is thrown. Some plans need all ranks inside
+  /// forward: ZeRO level 3, sync_batch_norm and stages. If data, forward or backward fail there on
+  /// one rank, that rank throws the exception itself. The other ranks throw CommError with the same
+  /// text, and the group cannot be used any more. With stages this applies to forward and backward
+  /// only. A forward that communicates by itself must handle its own failures.
   History fit(const data::DataLoader& training, const data::DataLoader& validation,
               const FitOptions& options = {});
 
-  /// The same without validation, or with one at the end of every epoch.
+  /// Trains like fit, without validation or with one at the end of every epoch.
+  /// @param evaluate_with the data of the validation; null for none.
   History train(std::int64_t epochs, const data::DataLoader& data, const Callbacks& callbacks = {},
                 const data::DataLoader* evaluate_with = nullptr);
 
-  /// Tries everything once, fast: one step, an evaluation of one batch, every hook of the callbacks
-  /// (which see RunContext::is_dry_run; those of Trireme write nothing that stays: checkpoints are
-  /// written and removed again, other files only tried). Module, optimizer, random streams and
-  /// position are afterwards what they were; gradients are cleared. Needs memory for a copy of this
-  /// rank's parameters and optimizer state. Collective, blocking; throws as fit does, and after an
-  /// exception over several ranks nothing is put back.
+  /// Runs everything once, quickly: one step, an evaluation of one batch and every hook of the
+  /// callbacks. Callbacks see RunContext::is_dry_run. Those of Trireme write nothing that stays:
+  /// they remove checkpoints again and only test whether other files can be written.
+  /// Afterwards module, optimizer, random streams and position are as before, and gradients are
+  /// cleared. Needs memory for a copy of this rank's parameters and optimizer state. Collective and
+  /// blocking. Throws like fit. After an exception over several ranks nothing is restored.
   History dry_run(const data::DataLoader& training, const data::DataLoader* validation = nullptr,
                   const Callbacks& callbacks = {});
 
-  /// Makes fit() or train() return on all ranks, whichever asks: after the step that is running or
-  /// about to begin, with the epoch where it is asked at an epoch's end, and without a step where a
-  /// callback asks in on_run_begin. A checkpoint made then is one to resume from; a later train(1)
-  /// goes on to the end of an epoch that was broken off. Does nothing where no training runs. May
-  /// be called from callbacks, other threads and signal handlers.
+  /// Makes fit() or train() return on all ranks, even if only one rank calls it. Training ends
+  /// after the running step or the one about to begin. A call at the end of an epoch ends training
+  /// with that epoch. A call in on_run_begin ends it without a step.
+  /// A checkpoint made then can be resumed. A later train(1) continues an interrupted epoch to its
+  /// end. Does nothing while no training runs. May be called from callbacks, other threads and
+  /// signal handlers.
   void request_stop() noexcept;
-  /// Whether the last training ended by that.
+  /// Returns whether request_stop has ended the last training.
   bool is_stopped() const;
 
-  /// Makes the Checkpoint callbacks of all ranks save after the step that is running or about to
-  /// begin, whichever rank asks. May be called as request_stop may.
+  /// Makes the Checkpoint callbacks of all ranks save after the running step or the one about to
+  /// begin, even if only one rank calls it. May be called from callbacks, other threads and signal
+  /// handlers.
   void request_save() noexcept;
 
-  /// Returns loss and accuracy over the parts of all ranks, and fills the metrics of the options,
-  /// in evaluation mode and without gradients; modes are as before afterwards. Parts may differ in
-  /// size. All ranks use rank 0's buffers (running statistics), which are also what a checkpoint
-  /// holds. Collective, blocking. What data, network and metrics throw on any rank is thrown on
-  /// all, as fit does.
+  /// Returns loss and accuracy over the data of all ranks, and fills the metrics of the options.
+  /// Runs in evaluation mode and without gradients, and restores the modes afterwards. The parts of
+  /// the ranks may differ in size. All ranks use the buffers of rank 0 (running statistics), which
+  /// checkpoints contain too.
+  /// Collective and blocking. An exception of data, network or a metric on one rank ends the
+  /// evaluation on all, as in fit.
   Evaluation evaluate(const data::DataLoader& data);
 
-  /// Returns the network's output for one input batch, in evaluation mode and without gradients.
-  /// Not collective, but with a plan that cuts parameters (ZeRO level 3), has stages or other axes,
-  /// and in callbacks after a step with any that shards. Throws UsageError for a model made of a
-  /// function, and if ranks that work together pass different inputs.
+  /// Returns the output of the network for one input batch, in evaluation mode and without
+  /// gradients.
+  /// Not collective, with these exceptions. It is collective if the plan cuts parameters (ZeRO
+  /// level 3), has stages, or has axes other than `data`. In callbacks after a step it is
+  /// collective with every plan that shards. Throws UsageError for a model of a function, and if
+  /// ranks that work together pass different inputs.
   at::Tensor predict(const at::Tensor& input);
 
-  /// Returns the outputs for the data as it is given, in its order, concatenated: for all of it,
-  /// unless shard() was called. Not
-  /// collective, but with a plan that cuts parameters, where all ranks need equally many batches,
-  /// or has stages or other axes, whose ranks read the same ones.
+  /// Returns the concatenated outputs for all of the data, in its order. If shard() was called, for
+  /// the part of this rank.
+  /// Not collective, with these exceptions. If the plan cuts parameters (ZeRO level 3), all ranks
+  /// need equally many batches. If it has stages or axes other than `data`, the ranks of these axes
+  /// must read the same batches.
   at::Tensor predict(const data::DataLoader& data);
 
-  /// Gives every rank the values of all parameters and buffers, and memory to those that have none
-  /// here: for code that reads the module itself after training in stages or with parameters that
-  /// are cut (ZeRO level 3), which stay whole until the next step. Not needed before save.
-  /// Collective, blocking. Throws UsageError in stages before the first batch.
+  /// Gives every rank the values of all parameters and buffers, and memory for those that have none
+  /// on this rank. It is for code that reads the module after training with stages or ZeRO level 3.
+  /// Parameters stay whole until the next step. Not needed before save. Collective and blocking.
+  /// With stages, throws UsageError before the first batch.
   void gather_parameters();
 
   /// Saves module, optimizer, position, loss scale, random streams and the state of running
-  /// callbacks as `prefix-<epoch>_<step>`, and returns its path. Every rank writes its share, so
-  /// all must see the folder. Collective; blocking until everything is on the disk, and before that
-  /// until a save of save_async is. Throws CheckpointError on all ranks where one cannot write, and
-  /// in stages before the first batch.
+  /// callbacks as `prefix-<epoch>_<step>`. Returns the path. Every rank writes its share, so all
+  /// ranks must see the folder.
+  /// Collective. Blocks until everything is on the disk, after waiting for an unfinished save of
+  /// save_async. Throws CheckpointError on all ranks if one cannot write. With stages, also before
+  /// the first batch.
   std::filesystem::path save(const checkpoint::SaveOptions& options) const;
 
-  /// Saves the same beside the training: copies what this rank writes into memory that is kept for
-  /// the next time, and returns; the rest takes place while training goes on. One save is under way
-  /// at a time: this one waits for the one before. None outlives fit, train or dry_run: they wait,
-  /// and throw its failure; where they end by another exception, it goes to standard error.
-  /// Collective, in the same order as the others of this model. Throws what the save before failed
-  /// with, on all ranks, and begins none then.
+  /// Saves like `save`, but copies the data of this rank to memory and returns. The rest takes
+  /// place while training goes on. The memory is kept for the next save. Only one save runs at a
+  /// time: a call waits for the one before.
+  /// fit, train and dry_run wait for an unfinished save before they return, and throw its failure.
+  /// If they end by another exception, they print that failure on standard error.
+  /// Collective, in the same order as the other calls of this model. If the save before has failed,
+  /// throws its failure on all ranks and begins no new save.
   void save_async(const checkpoint::SaveOptions& options) const;
 
-  /// Waits for what save_async has begun, and returns the path of the last checkpoint that it made.
-  /// Throws a failure, once, on all ranks. Collective, blocking.
+  /// Waits until an unfinished save of save_async is done, and returns the path of the last
+  /// checkpoint that it made. Throws a failure once, on all ranks. Collective and blocking.
   std::optional<std::filesystem::path> wait_for_save() const;
 
-  /// Throws the failure of a save that has ended, until one of the above has; does nothing while
-  /// one is under way. Not collective: one rank may know before another.
+  /// Throws the failure of a finished save of save_async, unless another call has thrown it before.
+  /// Does nothing while a save runs. Not collective: one rank may know of a failure before another.
   void check_save() const;
 
-  /// Loads a checkpoint made by `save`, by any number of ranks and with any plan; every rank reads
-  /// its share. Callbacks of the next training get their state back, by name. Collective. Throws
-  /// CheckpointError on all ranks, naming what does not fit, also where ranks find different
-  /// checkpoints in that place. In stages, before the first batch, the position is loaded at once,
-  /// and the tensors when the next call gives a batch.
+  /// Loads a checkpoint made by `save` with any number of ranks and any plan. Every rank reads its
+  /// share. The callbacks of the next training get back their state by name. With stages and before
+  /// the first batch, only the position is loaded at once. The tensors are loaded when the next
+  /// call reads a batch.
+  /// Collective. Throws CheckpointError on all ranks, naming what does not fit. That includes ranks
+  /// that find different checkpoints at this path.
   void resume(const std::filesystem::path& checkpoint);
 
-  /// How far training has come; after a checkpoint was resumed, where that stands.
+  /// Returns how far training has come. After `resume`, that is the position of the checkpoint.
   Progress progress() const;
 
+  /// Returns the module that is trained.
   torch::nn::Module& module() const;
+  /// Returns the optimizer that was given.
   torch::optim::Optimizer& optimizer() const;
+  /// Returns the options, with the group of this process alone in place of an empty one.
   const ModelOptions& options() const;
-  /// Where the parameters were when the model last worked.
+  /// Returns the device of the first parameter when the model last worked.
   at::Device device() const;
-  /// For global_norm and others of trireme/optim: which ranks have what of the gradients. Throws
-  /// UsageError in stages before the first batch.
+  /// Returns which ranks hold which parts of the gradients, for global_norm and other functions of
+  /// trireme/optim. With stages, throws UsageError before the first batch.
   Sharing sharing() const;
 
  private:
@@ -294,7 +325,7 @@ class Model {
   class WholeRunner;
   class StagedRunner;
 
-  // Either forward and loss, or batch_loss; the others are empty.
+  // Either forward and loss are set, or batch_loss.
   Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss loss, BatchLoss batch_loss,
         torch::optim::Optimizer& optimizer, ModelOptions options);
 

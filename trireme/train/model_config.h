@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelOptions and FitOptions as parts of a program's configuration: their plain settings, the plan
-// as a table `plan`, `autocast` as "bfloat16", "float16" or "none". The group, metrics and
-// callbacks are the program's to give.
+// as a table `plan`, and `autocast` as "bfloat16", "float16" or "none". The program itself sets the
+// group, metrics and callbacks.
 #pragma once
 
 #include <trireme/base/config/fields.h>
@@ -15,13 +15,16 @@
 
 namespace trireme {
 
+/// Adds the settings of a model to `fields`.
 void describe(config::Fields& fields, ModelOptions& options);
+/// Adds the settings of a training to `fields`.
 void describe(config::Fields& fields, FitOptions& options);
+/// Adds the settings of a loss scale to `fields`.
 void describe(config::Fields& fields, LossScaleOptions& options);
 
 }  // namespace trireme
 
-/// Floating-point types by the names that they have in Python.
+/// Reads and writes floating-point types by their names in Python.
 template <>
 struct trireme::config::Codec<at::ScalarType> {
   static std::string expected();

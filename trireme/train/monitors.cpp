@@ -26,8 +26,8 @@ std::int64_t checked_interval(std::string_view who, std::int64_t steps) {
                    "give 1 or more");
 }
 
-// Linux: the second number of the file, in pages. 0 elsewhere. Read by hand: a stream would cost
-// ten times as much, in every step.
+// On Linux, the second number of the file, in pages; 0 elsewhere. Read without a stream, which
+// would take ten times as long in every step.
 std::int64_t resident_bytes() {
   const UniqueFd file(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
   std::array<char, 128> text{};
@@ -69,6 +69,7 @@ void ThroughputMonitor::on_epoch_begin(const EpochContext& /*epoch*/) {
 
 void ThroughputMonitor::on_step_end(const StepEndContext& step) {
   moments_.push_back({.seconds = clock_(), .samples = moments_.back().samples + step.all_samples});
+  // n steps need n + 1 moments: their beginning and the end of each.
   if (moments_.size() > steps_ + 1) moments_.erase(moments_.begin());
   const Moment& first = moments_.front();
   const Moment& last = moments_.back();
@@ -79,7 +80,7 @@ void ThroughputMonitor::on_step_end(const StepEndContext& step) {
 }
 
 MemoryUse memory_use(at::Device device) {
-  // The system counts the peak now and then only: it may lag behind what is used now.
+  // The system updates the peak only now and then, so it may be lower than the present use.
   MemoryUse use{.resident = resident_bytes()};
   use.peak_resident = std::max(peak_resident_bytes(), use.resident);
   if (device.is_cpu()) return use;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callbacks that log numbers (RunContext::log) for those that write: give them before a CsvWriter,
-// a JsonlWriter or a TensorBoardWriter, or look at RunContext::scalars in your own.
+// Callbacks that log numbers (RunContext::log) for callbacks that write them. Give them before a
+// CsvWriter, a JsonlWriter or a TensorBoardWriter, or read RunContext::scalars in a callback of
+// your own.
 #pragma once
 
 #include <trireme/report/progress_bar.h>
@@ -16,16 +17,19 @@
 
 namespace trireme {
 
-/// Logs `learning_rate/0`, `learning_rate/1`, … of the optimizer's parameter groups in every step.
+/// Logs the learning rates of the optimizer's parameter groups in every step, as `learning_rate/0`,
+/// `learning_rate/1`, ….
 class LearningRateMonitor final : public Callback {
  public:
   void on_step_end(const StepEndContext& step) override;
 };
 
-/// Logs `samples_per_second`, of all ranks together, and `steps_per_second` over the last `steps`
-/// steps and what lay between them. Throws UsageError for fewer than 1.
+/// Logs `samples_per_second` of all ranks together and `steps_per_second`. Both are averages over
+/// the last `steps` steps and the time between them. Throws UsageError if `steps` is below 1.
 class ThroughputMonitor final : public Callback {
  public:
+  /// @param steps the number of steps to average over.
+  /// @param clock the clock in seconds; tests pass their own.
   explicit ThroughputMonitor(std::int64_t steps = 10, report::Clock clock = report::steady_clock());
 
   void on_epoch_begin(const EpochContext& epoch) override;
@@ -42,21 +46,26 @@ class ThroughputMonitor final : public Callback {
   std::vector<Moment> moments_;  // the beginning and the last steps
 };
 
-/// What this process uses, in bytes.
+/// The memory that this process uses, in bytes.
 struct MemoryUse {
+  /// The resident memory now.
   std::int64_t resident = 0;
+  /// The largest resident memory so far.
   std::int64_t peak_resident = 0;
-  /// In tensors on a device that is not the CPU, where its allocator tells.
+  /// The memory of tensors on a device other than the CPU. Not set if its allocator does not count
+  /// it.
   std::optional<std::int64_t> device{};
+  /// The largest memory of tensors on that device so far.
   std::optional<std::int64_t> peak_device{};
 };
+/// Returns the memory that this process uses now, with the tensors on `device`.
 MemoryUse memory_use(at::Device device);
 
-/// Logs `memory/resident`, `memory/peak_resident` and, on a GPU, `memory/device` and
-/// `memory/peak_device` in bytes, every n-th step.
+/// Logs `memory/resident` and `memory/peak_resident` in bytes every n-th step, on a GPU also
+/// `memory/device` and `memory/peak_device`.
 class MemoryMonitor final : public Callback {
  public:
-  /// Throws UsageError for fewer than 1.
+  /// @param every_steps at least 1, else UsageError is thrown.
   explicit MemoryMonitor(std::int64_t every_steps = 1);
 
   void on_step_end(const StepEndContext& step) override;
@@ -65,17 +74,20 @@ class MemoryMonitor final : public Callback {
   std::int64_t every_steps_;
 };
 
+/// Settings of GradientNorms.
 struct GradientNormsOptions {
-  /// Every n-th step: each norm passes over all gradients.
+  /// Logs every n-th step. Each norm is a pass over all gradients.
   std::int64_t every_steps = 100;
-  /// Also of each parameter, as `gradient_norm/<name>`; not where the plan cuts gradients.
+  /// Also logs the norm of each parameter as `gradient_norm/<name>`. Not possible if the plan cuts
+  /// gradients.
   bool of_parameters = false;
 };
 
-/// Logs `gradient_norm/all`, the Euclidean norm of the gradients of all ranks before clipping,
-/// which is the same on every rank. Must be given to all ranks: it communicates where the plan cuts
-/// gradients. Throws UsageError for an interval below 1, and before training begins for norms of
-/// parameters that are cut.
+/// Logs `gradient_norm/all`, the Euclidean norm of the gradients of all ranks before clipping. It
+/// is the same on every rank. Give this callback to all ranks, because it communicates if the plan
+/// cuts gradients.
+/// Throws UsageError for an interval below 1. Throws it also before training begins if norms of
+/// parameters are asked for and the plan cuts gradients.
 class GradientNorms final : public Callback {
  public:
   explicit GradientNorms(const GradientNormsOptions& options = {});

@@ -35,7 +35,7 @@ void ProgressBar::on_epoch_end(const EpochEndContext& epoch) {
   bar_.finish(summary);
 }
 
-// An epoch that was broken off has no end.
+// An epoch that was interrupted has no final line.
 void ProgressBar::on_run_end(const RunContext& run) {
   if (run.rank == 0) bar_.abandon();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows how far training has come.
+// ProgressBar: shows how far training has come.
 #pragma once
 
 #include <trireme/report/progress_bar.h>
@@ -9,13 +9,14 @@
 
 namespace trireme {
 
-/// Shows each epoch on rank 0 and nothing elsewhere: on a terminal one line with a bar, step, loss,
-/// samples a second over all ranks and time left, redrawn in place; in a file or a pipe ten plain
-/// lines an epoch. An epoch ends with a line that stays: mean loss of all ranks, accuracy where the
-/// epoch was evaluated, rate and time.
+/// Shows the progress of each epoch on rank 0, and nothing on other ranks. On a terminal it redraws
+/// one line with a bar, step, loss, samples per second over all ranks and the time left. In a file
+/// or a pipe it prints ten plain lines per epoch.
+/// After each epoch it prints a final line: mean loss of all ranks, accuracy if the epoch was
+/// evaluated, rate and time.
 class ProgressBar final : public Callback {
  public:
-  /// @param unit what a sample is called, such as `images`.
+  /// @param unit the name of a sample, such as `images`.
   /// @param console must outlive the callback.
   explicit ProgressBar(std::string unit = "samples",
                        report::Console& console = report::Console::standard(),

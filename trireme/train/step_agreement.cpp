@@ -14,8 +14,9 @@
 namespace trireme::detail {
 namespace {
 
-// One number a rank, whose sum over fewer than 4096 ranks says how many wish what; fp32 has it
-// exactly where none has failed, and where one has, nothing else matters.
+// Each rank contributes one number. The sum over fewer than 4096 ranks encodes how many ranks want
+// to stop and to save. fp32 represents it exactly if no rank has failed. If one has, the other
+// wishes do not matter.
 constexpr double kSave = 4096;
 constexpr double kFailed = kSave * 4096;
 
@@ -23,7 +24,7 @@ constexpr double kFailed = kSave * 4096;
 
 void StepAgreement::start(const at::Tensor& loss, Wish wish) {
   loss_ = loss;
-  // x - x is 0 for a finite number and not a number for any other, and a sum over ranks keeps that.
+  // x - x is 0 for a finite number and NaN for any other, and a sum over ranks keeps the NaN.
   const at::Tensor value = loss.to(at::kFloat);
   const double code =
       (wish.to_stop ? 1 : 0) + (wish.to_save ? kSave : 0) + (wish.has_failed ? kFailed : 0);
@@ -32,7 +33,7 @@ void StepAgreement::start(const at::Tensor& loss, Wish wish) {
     number_ = number;
     return;
   }
-  // The step's sum is over the ranks along data.
+  // The sum that travels with the gradients is over the ranks along `data` only.
   const DeviceMesh& mesh = parallelized_->mesh();
   if (mesh.defined()) comm::all_reduce(number, mesh.group(), comm::ReduceOp::kSum, "wishes");
   parallelized_->add_to_step(number);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreement of all ranks about whether a step's loss is a number, whether anything has failed, and
-// whether it is the last step. It travels with the gradients and comes before the optimizer, so
-// that no rank spoils its parameters and none goes on alone.
+// The agreement of all ranks in each step: whether the loss is a number, whether any rank has
+// failed, and whether this is the last step. The message travels with the gradients and arrives
+// before the optimizer runs. So no rank spoils its parameters, and none continues alone.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -14,34 +14,36 @@
 
 namespace trireme::detail {
 
-/// Used by every rank in every step: start, then finish. Not thread-safe.
+/// Every rank calls start and then finish in every step. Not thread-safe.
 class StepAgreement {
  public:
-  /// What a rank has to say with a step.
+  /// What a rank tells the others with a step.
   struct Wish {
-    bool to_stop = false;  ///< after this step
-    bool to_save = false;  ///< a checkpoint after this step
-    bool has_failed = false;
+    bool to_stop = false;     ///< wants to stop after this step
+    bool to_save = false;     ///< wants a checkpoint after this step
+    bool has_failed = false;  ///< an exception is kept on this rank
   };
 
+  /// The result of a step over all ranks.
   struct Outcome {
-    float loss = 0;           ///< this rank's
-    bool is_last = false;     ///< a rank wants to stop
-    bool is_saved = false;    ///< a rank wants a checkpoint
-    bool has_failed = false;  ///< something of some rank
+    float loss = 0;           ///< the loss of this rank
+    bool is_last = false;     ///< true if any rank wants to stop
+    bool is_saved = false;    ///< true if any rank wants a checkpoint
+    bool has_failed = false;  ///< true if any rank has failed
   };
 
-  /// @param parallelized carries the agreement of all ranks of `group`; must outlive it. Null: a
-  /// message of its own does, in finish.
+  /// @param parallelized carries the messages between the ranks of `group` and must outlive this
+  /// object. If it is null, finish sends a message of its own.
   StepAgreement(Parallelized* parallelized, comm::Group group)
       : parallelized_(parallelized), group_(std::move(group)) {}
 
-  /// Tells the others about `loss`, a scalar, and what this rank wishes, with the step's last
-  /// backward(), which comes after.
+  /// Gives the loss of this rank, a scalar, and its wishes to the last backward() of the step,
+  /// which sends them. Call it before that backward().
   void start(const at::Tensor& loss, Wish wish);
 
-  /// What came of it, after that backward(). Throws TrainingError on every rank, with one text that
-  /// names epoch, step and the ranks, where the loss of any is infinite or not a number.
+  /// Returns the result, after that backward(). If the loss of any rank is infinite or not a
+  /// number, throws TrainingError on every rank. The text is the same on all ranks and names epoch,
+  /// step and these ranks.
   Outcome finish(std::int64_t epoch, std::int64_t step);
 
  private:

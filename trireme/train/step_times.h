@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a step goes: what Model measures, and callbacks get.
+// The times of the phases of a step, which Model measures and passes to callbacks.
 #pragma once
 
 #include <chrono>
@@ -10,20 +10,23 @@
 
 namespace trireme {
 
-/// On a device that works on its own, such as a GPU, these are times of the thread that trains: it
-/// waits for the device where the loss is read, which counts as backward.
+/// The phases of a step. All times are those of the training thread. If a device such as a GPU
+/// works asynchronously, the thread waits for it where the loss is read. That time counts as
+/// backward.
 enum class Phase : std::uint8_t {
-  kData,           ///< waiting for batches
-  kForward,        ///< moving the batch to the device, forward and loss
-  kBackward,       ///< without; in stages forward too, for they take turns
-  kCommunication,  ///< exchanging gradients: starting it, and waiting for other ranks at the end
+  kData,      ///< waiting for batches
+  kForward,   ///< moving the batch to the device, forward and loss
+  kBackward,  ///< backward without communication; with stages also forward, which alternates with
+              ///< it
+  kCommunication,  ///< starting the exchange of gradients, and waiting for other ranks at its end
   kOptimizer,      ///< zero_grad, loss scale, clipping, step
-  kCallbacks,  ///< hooks since the optimizer of the step before, and evaluations within an epoch
+  kCallbacks,      ///< hooks since the optimizer of the step before, and evaluations in an epoch
 };
 
-/// `data`, `forward` and so on.
+/// Returns the name of a phase, such as `data` or `forward`.
 std::string_view name_of(Phase phase);
 
+/// One phase of a step and when it took place.
 struct PhaseSpan {
   Phase phase = Phase::kData;
   std::chrono::steady_clock::time_point begin;
@@ -32,7 +35,7 @@ struct PhaseSpan {
   double seconds() const { return std::chrono::duration<double>(end - begin).count(); }
 };
 
-/// By phase, summed over micro-batches.
+/// The seconds of each phase of a step, summed over its micro-batches.
 struct StepSeconds {
   double data = 0;
   double forward = 0;
@@ -41,32 +44,34 @@ struct StepSeconds {
   double optimizer = 0;
   double callbacks = 0;
 
-  /// Of the step itself, without callbacks.
+  /// Returns the time of the step itself, without callbacks.
   double total() const { return data + forward + backward + communication + optimizer; }
 };
 
+/// Returns the sum of the spans of each phase.
 StepSeconds sum_of(std::span<const PhaseSpan> spans);
 
 namespace detail {
 
-/// Measures the phases of one step after the other: two looks at the clock for each. Not
-/// thread-safe.
+/// Measures the phases of successive steps. Reads the clock twice per phase. Not thread-safe.
 class StepTimer {
  public:
-  /// Returns what `call` does; counts also where it throws.
+  /// Calls `call`, adds its time to `phase` and returns its result. The time counts also if `call`
+  /// throws.
   template <typename Call>
   decltype(auto) measure(Phase phase, const Call& call) {
     const Measurement measurement(*this, phase);
     return call();
   }
 
-  /// The last `seconds` of what was measured last were another phase.
+  /// Moves the last `seconds` of the latest measurement to another phase.
   void split_last(Phase phase, double seconds);
 
-  /// Ends the step and returns its spans in order, valid until the next one ends. What is measured
-  /// from then on belongs to the next step.
+  /// Ends the step and returns its spans in order, valid until the next step ends. Later
+  /// measurements belong to the next step.
   std::span<const PhaseSpan> end_step();
 
+  /// Drops the measurements of the current step.
   void clear() { running_.clear(); }
 
  private:

@@ -47,7 +47,7 @@ std::string EarlyStopping::state() const {
 }
 
 void EarlyStopping::restore(const std::string& state) {
-  // Whatever the program's locale is; a score may be infinite.
+  // Does not depend on the locale of the program, and a score may be infinite.
   const char* next = state.data();
   const char* const end = next + state.size();
   bool is_whole = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callbacks that end a training before its last epoch, on all ranks at the same step.
+// Callbacks that end a training early, on all ranks at the same step.
 #pragma once
 
 #include <trireme/train/callback.h>
@@ -12,21 +12,24 @@
 
 namespace trireme {
 
+/// Settings of EarlyStopping.
 struct EarlyStoppingOptions {
-  /// Epochs without an improvement after which training ends.
+  /// The number of epochs without an improvement after which training ends, at least 1.
   std::int64_t patience = 3;
-  /// An improvement is less than the best score by more than this.
+  /// A score is an improvement if it is lower than the best one by more than this.
   double min_delta = 0;
-  /// What is to become small. Where it is empty: the loss of the evaluation, or the training's
-  /// where train was given nothing to evaluate with. Of what grows, give the negative.
+  /// Returns the score of an epoch, the lower the better. Return the negative of a number that
+  /// should grow. By default the loss of the evaluation, or the training loss if the epoch ended
+  /// without one.
   std::function<double(const EpochEndContext&)> score{};
 };
 
-/// Ends training when a score has stopped improving. One that is not a number is no improvement.
-/// Each training counts anew, but one that was resumed from a checkpoint, which goes on. Throws
-/// UsageError for a patience below 1 or a min_delta below 0.
+/// Ends training when a score has stopped improving. A score that is not a number is no
+/// improvement. Each training begins a new count, except that a training resumed from a checkpoint
+/// continues its count. Throws UsageError for a patience below 1 or a min_delta below 0.
 class EarlyStopping final : public Callback {
  public:
+  /// Throws UsageError for options that are not allowed.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
 
   void on_run_begin(const RunContext& run) override;
@@ -34,8 +37,9 @@ class EarlyStopping final : public Callback {
   std::string state() const override;
   void restore(const std::string& state) override;
 
-  /// The least score of the last run and its epoch; infinite and 0 where none was seen.
+  /// Returns the lowest score of the last training; infinite if there was none.
   double best_score() const { return best_score_; }
+  /// Returns the epoch of the lowest score; 0 if there was none.
   std::int64_t best_epoch() const { return best_epoch_; }
 
  private:
@@ -45,17 +49,19 @@ class EarlyStopping final : public Callback {
   std::int64_t epochs_without_ = 0;
 };
 
+/// Settings of TrainingLimit.
 struct TrainingLimitOptions {
-  /// The last step, counted over all epochs; 0: no limit.
+  /// The number of the last step, counted over all epochs; 0 for no limit.
   std::int64_t steps = 0;
-  /// Time since train() began, after which the step about to begin is the last; 0: no limit.
+  /// The time since training began. The step that begins after it is the last one. 0 for no limit.
   std::chrono::duration<double> time{0};
 };
 
-/// Ends training after a number of steps or a time, whichever comes first; one that goes on behind
-/// the last step takes none. Throws UsageError for negative limits.
+/// Ends training after a number of steps or a time, whichever comes first. A training that
+/// continues after the last step takes no step. Throws UsageError for negative limits.
 class TrainingLimit final : public Callback {
  public:
+  /// Throws UsageError for negative limits.
   explicit TrainingLimit(const TrainingLimitOptions& options);
 
   void on_run_begin(const RunContext& run) override;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints how long epochs and steps take.
+// TimeMonitor: prints the times of epochs and steps.
 #pragma once
 
 #include <trireme/report/console.h>
@@ -7,9 +7,9 @@
 
 namespace trireme {
 
-/// Prints `epoch time: 1234.5 ms, per step time: 12.3 ms` after every epoch: the time of training,
-/// with callbacks of steps and without the evaluation, and the same divided by the steps taken.
-/// Every rank prints its own.
+/// Prints a line such as `epoch time: 1234.5 ms, per step time: 12.3 ms` after every epoch. The
+/// first number is the training time, with the callbacks of steps and without the evaluation. The
+/// second is that time divided by the number of steps taken. Every rank prints its own.
 class TimeMonitor final : public Callback {
  public:
   /// @param console must outlive the callback.

@@ -24,12 +24,12 @@ std::int64_t nanoseconds(steady_clock::time_point moment) {
 
 std::int64_t now() { return nanoseconds(steady_clock::now()); }
 
-// Of a training on one rank, by its own clock.
+// The time of a training on one rank, by its own clock.
 struct Stretch {
   std::int64_t begin = 0;
   std::int64_t duration = 0;
-  std::int64_t first_offset = 0;  // to rank 0's clock, at the beginning
-  std::int64_t last_offset = 0;   // and at the end, to which it went evenly
+  std::int64_t first_offset = 0;  // to rank 0's clock at the beginning
+  std::int64_t last_offset = 0;   // and at the end; linear in between
 
   std::int64_t on_first_clock(std::int64_t time) const {
     const auto passed = static_cast<double>(time - begin);
@@ -51,7 +51,7 @@ TraceWriter::TraceWriter(TraceWriterOptions options) : options_(std::move(option
 void TraceWriter::on_run_begin(const RunContext& run) {
   file_.reset();
   num_steps_ = 0;
-  // Before anything that may throw: other ranks wait in there.
+  // Comes before everything that may throw, because other ranks wait in this collective.
   offsets_ = detail::measure_clock_offsets(run.model.options().group, now);
   if (run.is_dry_run) return report::check_can_write(options_.folder);
   const auto name = join_message("trace-rank", run.rank, ".json");
@@ -110,11 +110,12 @@ void TraceWriter::on_checkpoint_begin(const CheckpointContext& /*checkpoint*/) {
 }
 
 void TraceWriter::on_checkpoint_end(const CheckpointEndContext& checkpoint) {
-  if (checkpoint.is_asynchronous) return;  // a row has one thing after the other
+  if (checkpoint.is_asynchronous) return;  // events of a row must not overlap
   add_since("checkpoint", checkpoint_began_, checkpoint.epoch, checkpoint.global_step);
 }
 
-// Its beginning on this rank's clock in a line, and its file, closed.
+// Returns a line with the beginning of the training on this rank's clock, followed by the completed
+// contents of its file.
 std::string TraceWriter::own_trace() const {
   TextWriter text;
   text << nanoseconds(began_) << '\n'
@@ -135,7 +136,7 @@ void TraceWriter::on_run_end(const RunContext& run) {
   std::vector<report::RankTrace> traces;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const std::size_t line = all[rank].find('\n');
-    // Trainings begin and end together: rank 0's duration is everyone's.
+    // All ranks begin and end a training together, so they have the duration of rank 0.
     Stretch stretch{.duration = duration,
                     .first_offset = offsets_[rank].offset,
                     .last_offset = offsets[rank].offset};
@@ -149,7 +150,7 @@ void TraceWriter::on_run_end(const RunContext& run) {
     const std::int64_t error = std::max(offsets_[rank].error, offsets[rank].error);
     traces.back().clock_error = static_cast<double>(error) / 1e3;
   }
-  // The training is done, and each rank's own trace is there.
+  // Only warns of failures: the training is done, and each rank's own trace exists.
   try {
     report::AppendFile(options_.folder / "trace.json", /*starts_anew=*/true)
         .append(report::merge_traces(traces));
@@ -158,7 +159,7 @@ void TraceWriter::on_run_end(const RunContext& run) {
   }
 }
 
-// What was written stays, and can be read.
+// What was written stays and is readable.
 void TraceWriter::on_failure(const FailureContext& /*failure*/) noexcept { file_.reset(); }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes what a training does when, to be looked at in chrome://tracing or Perfetto.
+// TraceWriter: writes a timeline of a training for chrome://tracing or Perfetto.
 #pragma once
 
 #include <trireme/report/trace_file.h>
@@ -15,22 +15,26 @@
 
 namespace trireme {
 
+/// Settings of TraceWriter.
 struct TraceWriterOptions {
+  /// The folder of the files.
   std::filesystem::path folder{};
-  /// The first step that is written, counted from the beginning of the training, and how many:
-  /// about a kilobyte each.
+  /// The first step that is written, counted from the beginning of the training. At least 1.
   std::int64_t first_step = 1;
+  /// The number of steps that are written, about 1 KB each. At least 1.
   std::int64_t num_steps = 1000;
 };
 
-/// Every rank writes `trace-rank<r>.json` as training goes on: each step with its phases,
-/// evaluations and checkpoints. At the end rank 0 puts all together in `trace.json`, on its own
-/// clock, with what each rank's times may be off (docs/formats/run.md). Each training starts the
-/// files anew. Must be given to all ranks: its hooks at the beginning and the end of a run are
-/// collective. Throws ConfigError where the file system refuses, UsageError for a first_step or
-/// num_steps below 1.
+/// Writes `trace-rank<r>.json` on every rank during training: each step with its phases,
+/// evaluations and checkpoints. At the end rank 0 combines all files into `trace.json`. Times there
+/// are on the clock of rank 0, with the possible error of each rank's times (docs/formats/run.md).
+/// Each training overwrites the files.
+/// Give this callback to all ranks: its hooks at the beginning and the end of a run are collective.
+/// Throws ConfigError if the files cannot be written, and UsageError if first_step or num_steps is
+/// below 1.
 class TraceWriter final : public Callback {
  public:
+  /// Throws UsageError if first_step or num_steps is below 1.
   explicit TraceWriter(TraceWriterOptions options);
 
   void on_run_begin(const RunContext& run) override;

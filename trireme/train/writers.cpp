@@ -108,6 +108,7 @@ void RecordWriter::on_run_begin(const RunContext& run) {
 }
 
 void RecordWriter::on_epoch_begin(const EpochContext& /*epoch*/) {
+  // The time between epochs belongs to no record.
   last_ = std::chrono::steady_clock::now();
 }
 
@@ -122,7 +123,7 @@ void RecordWriter::on_step_end(const StepEndContext& step) {
   seconds.callbacks += step.seconds.callbacks;
   ++steps_.steps;
   steps_.step = step.step;
-  steps_.loss += static_cast<double>(step.loss);  // divided when it is written
+  steps_.loss += static_cast<double>(step.loss);  // divided by the number of steps in flush()
   steps_.samples += step.samples;
   steps_.all_samples = steps_.all_samples.value_or(0) + step.all_samples;
   steps_.skipped += step.is_skipped ? 1 : 0;
@@ -135,7 +136,7 @@ void RecordWriter::on_step_end(const StepEndContext& step) {
   flush();
 }
 
-// Writes what steps there are.
+// Writes the record of the steps since the last one, if there are any.
 void RecordWriter::flush() {
   if (!file_ || steps_.steps == 0) return;
   const MemoryUse use = memory_use(model_->device());
@@ -150,6 +151,7 @@ void RecordWriter::flush() {
   last_ = std::chrono::steady_clock::now();
 }
 
+// Ends the record of the steps, so that its time does not include the evaluation.
 void RecordWriter::on_evaluation_begin(const EvaluationContext& /*evaluation*/) { flush(); }
 
 void RecordWriter::on_evaluation_end(const EvaluationEndContext& evaluation) {
@@ -188,7 +190,7 @@ void RecordWriter::on_run_end(const RunContext& run) {
   file_.reset();
 }
 
-// The exception on its way is worth more than one about its record.
+// A failure to write must not replace the exception that ends the training.
 void RecordWriter::on_failure(const FailureContext& failure) noexcept {
   if (!file_) return;
   try {

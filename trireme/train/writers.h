@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callbacks that write what happens into files as it happens: docs/formats/run.md has every key and
-// column. A folder that cannot be written to is an error before training begins; a run that is
-// killed leaves readable files.
+// Callbacks that write records of a training into files as it runs. docs/formats/run.md describes
+// every key and column. A folder that cannot be written to is an error before training begins. A
+// run that is killed leaves readable files.
 #pragma once
 
 #include <trireme/report/records.h>
@@ -15,8 +15,8 @@
 
 namespace trireme {
 
-/// What the writers have in common: turns contexts into records. Throws ConfigError where the file
-/// system refuses, and UsageError for an interval below 1.
+/// The base class of the writers: turns the contexts of hooks into records. Throws ConfigError if
+/// the files cannot be written, and UsageError for an interval below 1.
 class RecordWriter : public Callback {
  public:
   void on_run_begin(const RunContext& run) override;
@@ -30,12 +30,14 @@ class RecordWriter : public Callback {
   void on_failure(const FailureContext& failure) noexcept override;
 
  protected:
+  /// The ranks that write: rank 0 alone, or all.
   enum class Ranks : std::uint8_t { kFirst, kAll };
   RecordWriter(std::filesystem::path folder, std::int64_t every_steps, Ranks ranks);
 
   const std::filesystem::path& folder() const { return folder_; }
+  /// Opens the file of this rank.
   virtual std::unique_ptr<report::RecordFile> open(const RunContext& run) = 0;
-  /// What the run's record says of the program.
+  /// Returns the settings of the program, for the record of the run.
   virtual report::Texts settings() const { return {}; }
 
  private:
@@ -51,14 +53,16 @@ class RecordWriter : public Callback {
   std::chrono::steady_clock::time_point began_;
 };
 
+/// Settings of CsvWriter.
 struct CsvWriterOptions {
+  /// The folder of the file.
   std::filesystem::path folder{};
-  /// A line for every n-th step, which stands for all since the line before.
+  /// Writes a line for every n-th step. The line covers all steps since the line before.
   std::int64_t every_steps = 1;
 };
 
-/// Rank 0 writes `metrics.csv`: a line for steps, epochs and evaluations. Goes on with a file that
-/// is there.
+/// Writes `metrics.csv` on rank 0, with a line for each step, epoch and evaluation. Appends to an
+/// existing file.
 class CsvWriter final : public RecordWriter {
  public:
   explicit CsvWriter(const CsvWriterOptions& options)
@@ -68,17 +72,18 @@ class CsvWriter final : public RecordWriter {
   std::unique_ptr<report::RecordFile> open(const RunContext& run) override;
 };
 
+/// Settings of JsonlWriter.
 struct JsonlWriterOptions {
+  /// The folder of the files.
   std::filesystem::path folder{};
-  /// A record for every n-th step, which stands for all since the record before.
+  /// Writes a record for every n-th step. The record covers all steps since the record before.
   std::int64_t every_steps = 1;
-  /// What the program says about itself, such as its options: by name.
+  /// Settings of the program, such as its command-line options, by name.
   report::Texts settings{};
 };
 
-/// Every rank writes `events-rank<r>.jsonl`: everything that is known of a run, with its settings
-/// and its environment, for `trireme report` and your own programs. Goes on with files that are
-/// there.
+/// Writes `events-rank<r>.jsonl` on every rank: all records of a run, with its settings and
+/// environment, for `trireme report` and programs of your own. Appends to existing files.
 class JsonlWriter final : public RecordWriter {
  public:
   explicit JsonlWriter(const JsonlWriterOptions& options)
@@ -93,14 +98,16 @@ class JsonlWriter final : public RecordWriter {
   report::Texts settings_;
 };
 
+/// Settings of TensorBoardWriter.
 struct TensorBoardWriterOptions {
-  /// A folder for each run: TensorBoard takes those of one folder for one run.
+  /// The folder of this run. Use a folder for each run: TensorBoard shows all files of a folder as
+  /// one run.
   std::filesystem::path folder{};
-  /// A point for every n-th step, which stands for all since the point before.
+  /// Writes a point for every n-th step. The point covers all steps since the point before.
   std::int64_t every_steps = 1;
 };
 
-/// Rank 0 writes scalars that TensorBoard shows: losses, accuracy, learning rate, times, and what
+/// Writes scalars for TensorBoard on rank 0: losses, accuracy, learning rate, times, and what
 /// callbacks have logged.
 class TensorBoardWriter final : public RecordWriter {
  public:

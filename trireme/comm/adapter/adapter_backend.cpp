@@ -43,9 +43,13 @@ void AdapterBackend::abort() {
 
 WorkPtr AdapterBackend::start(Operation operation, bool is_async,
                               std::chrono::milliseconds timeout) {
+  // Checked before the operation gets its number, because the other ranks do not count a call that
+  // is refused here.
   connection_->check(operation);
   operation.timeout = timeout > kNoTimeout ? timeout : timeout_.load();
   if (!is_message(operation.kind)) operation.number = ++sequence_number_;
+  // Between startCoalescing and endCoalescing nothing may block: the caller waits for all works
+  // together.
   if (!is_async && !coalesced_ && connection_->try_run(operation)) {
     auto done = c10::make_intrusive<PendingOperation>(std::move(operation), getRank());
     done->complete(nullptr);
@@ -148,7 +152,7 @@ WorkPtr AdapterBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   return start(all_gather_of(output, input), options.asyncOp, options.timeout);
 }
 
-// outputs[rank][i] is where input i of that rank goes.
+// outputs[rank][i] receives input i of that rank.
 WorkPtr AdapterBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                             const c10d::AllgatherOptions& options) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;

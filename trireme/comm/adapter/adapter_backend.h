@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The c10d::Backend of every engine that is Trireme's own, for code that speaks c10d (ProcessGroup,
-// functional collectives). Group calls the engine without this detour.
+// The c10d::Backend of all engines of Trireme, for code that uses the interface of c10d
+// (ProcessGroup, functional collectives). Group calls the engine directly instead.
 #pragma once
 
 #include <trireme/comm/adapter/arguments.h>
@@ -17,17 +17,18 @@
 
 namespace trireme::comm {
 
-/// Tensors of any strides and dtype; what the engine cannot take as it is is copied. Every call
-/// starts an operation and returns; with `asyncOp` false in the options it returns when that is
-/// done. Wrong arguments throw UsageError before anything is sent, and what goes wrong later is
-/// thrown by Work::wait. Thread-safety: safe, but that coalescing is one thread's, and collectives
-/// start in the same order on all ranks.
+/// Accepts tensors of any strides and dtype, and copies those that the engine cannot use directly.
+/// A call starts an operation and returns. If `asyncOp` in the options is false, it blocks until
+/// the operation is done. Wrong arguments throw UsageError before anything is sent. Later failures
+/// are thrown by Work::wait.
+/// Thread-safety: safe, with two limits. All ranks must start collectives in the same order, and
+/// coalescing belongs to one thread.
 class AdapterBackend final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  /// @param timeout of operations that bring none of their own.
+  /// @param timeout the deadline of operations that have none of their own.
   AdapterBackend(std::shared_ptr<EngineConnection> connection, std::chrono::milliseconds timeout);
   ~AdapterBackend() override;
 
@@ -87,7 +88,7 @@ class AdapterBackend final : public c10d::Backend {
 
   WorkPtr start(Operation operation, bool is_async = true,
                 std::chrono::milliseconds timeout = kNoTimeout);
-  // Starts all of them, which have been checked, as one work.
+  // Starts all operations, which have been checked, and returns them as one work.
   template <typename Options>
   WorkPtr start_all(std::vector<Operation> operations, const Options& options);
 

@@ -28,7 +28,7 @@ std::vector<std::int64_t> lengths_of(const Tensors& tensors) {
   return lengths;
 }
 
-// Whether contiguous tensors follow each other in one piece of memory.
+// Returns whether contiguous tensors follow each other in one piece of memory.
 bool is_one_block(const Tensors& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].is_contiguous() || !tensors[i].is_alias_of(tensors.front())) return false;
@@ -57,7 +57,7 @@ Tensors rows_of(const at::Tensor& tensor, const std::vector<std::int64_t>& split
   return parts;
 }
 
-// Numbers of elements of so many rows each.
+// Converts numbers of rows to numbers of elements.
 std::vector<std::int64_t> lengths_of_rows(const at::Tensor& tensor,
                                           std::vector<std::int64_t> splits) {
   const std::int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
@@ -155,6 +155,8 @@ at::Tensor Arguments::input_memory(const at::Tensor& tensor) const {
 
 at::Tensor Arguments::output_memory(const at::Tensor& tensor) {
   if (form_ == TensorForm::kAny || tensor.is_contiguous()) return tensor;
+  // The engine writes to a contiguous copy. It has the tensor's present values, because some
+  // operations also read their output.
   at::Tensor memory = tensor.contiguous();
   operation_.write_back.emplace_back(tensor, memory);
   return memory;
@@ -162,7 +164,7 @@ at::Tensor Arguments::output_memory(const at::Tensor& tensor) {
 
 void Arguments::set_input(const at::Tensor& tensor, int num_pieces) {
   check_tensor(tensor);
-  // Pieces are found by their place in memory.
+  // Several pieces must be contiguous, because they are found by their place in memory.
   operation_.input =
       Buffer(num_pieces == 1 ? input_memory(tensor) : tensor.contiguous(), num_pieces);
 }
@@ -204,6 +206,8 @@ void Arguments::set_outputs(const Tensors& tensors) {
   } else if (is_one_block(tensors)) {
     operation_.output = block_of(tensors);
   } else {
+    // set_output may have noted copies for single tensors. One block for all of them replaces
+    // these.
     operation_.write_back.clear();
     const auto lengths = lengths_of(tensors);
     operation_.output = Buffer(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the tensors that c10d's callers give to the buffers of an Operation: checks, copies of what
-// is not in the form that the engine wants, split sizes.
+// Arguments: turns the tensors that callers of c10d pass into the buffers of an Operation. Checks
+// them, copies those that are not in the form that the engine needs, and applies split sizes.
 #pragma once
 
 #include <trireme/comm/adapter/engine_connection.h>
@@ -13,8 +13,8 @@
 
 namespace trireme::comm {
 
-/// The arguments of one call, which become an Operation. Everything throws UsageError for what
-/// cannot be; nothing has happened then.
+/// The arguments of one call, which become an Operation. All functions throw UsageError for wrong
+/// arguments, before anything is sent.
 class Arguments {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -23,30 +23,36 @@ class Arguments {
 
   /// Returns the only tensor of a list.
   const at::Tensor& only(const Tensors& tensors) const;
-  /// Returns the only list, which has a tensor for each rank.
+  /// Returns the only list, which must have a tensor for each rank.
   const Tensors& only_list(const std::vector<Tensors>& lists) const;
+  /// Checks that both tensors have the same dtype.
   void check_same_type(const at::Tensor& one, const at::Tensor& other) const;
-  /// @param what has these elements, for the message: `the output`.
+  /// Checks that `count` is `expected`.
+  /// @param what names what has these elements, for the message, such as `the output`.
   void check_elements(std::int64_t count, std::int64_t expected, const char* what) const;
 
   /// Sets the root, which must be in the group.
   void set_root(std::int64_t root);
   /// Sets the other rank of a message, which must be in the group.
   void set_peer(int peer, int tag);
-  /// Sets how values are folded, which must be defined for the dtype.
+  /// Sets the reduction, which must be defined for the dtype.
   void set_reduction(const c10d::ReduceOp& op, at::ScalarType type);
 
-  /// Sets input or output to one tensor, as `num_pieces` pieces of one length.
+  /// Sets the input to one tensor, as `num_pieces` pieces of equal length.
   void set_input(const at::Tensor& tensor, int num_pieces = 1);
+  /// Sets the output to one tensor, as `num_pieces` pieces of equal length.
   void set_output(const at::Tensor& tensor, int num_pieces = 1);
-  /// Sets them to a tensor for each rank.
+  /// Sets the input to a tensor for each rank.
   void set_inputs(const Tensors& tensors);
+  /// Sets the output to a tensor for each rank.
   void set_outputs(const Tensors& tensors);
-  /// Sets them to the rows of one tensor: `splits` of them for each rank, as many where it is
-  /// empty.
+  /// Sets the input to the rows of one tensor. `splits` is the number of rows for each rank. If it
+  /// is empty, all ranks have equally many.
   void set_input_rows(const at::Tensor& tensor, const std::vector<std::int64_t>& splits);
+  /// Sets the output to the rows of one tensor, like `set_input_rows`.
   void set_output_rows(const at::Tensor& tensor, const std::vector<std::int64_t>& splits);
 
+  /// Returns the operation.
   Operation take() && { return std::move(operation_); }
 
  private:

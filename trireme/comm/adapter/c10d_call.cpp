@@ -10,23 +10,22 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The memory of a block as one dimension without autograd, which is all that a backend needs to
-// see. Reading the storage of a dense tensor in memory order is right for any permutation of its
-// dimensions.
+// Returns the memory of a block as one dimension without autograd, which is all that a backend
+// needs. For a dense tensor, memory order is right for any permutation of its dimensions.
 at::Tensor flat(const Buffer& buffer) {
   return buffer.whole().detach().as_strided({buffer.whole().numel()}, {1});
 }
 
 at::Tensor flat_bytes(const Buffer& buffer) { return flat(buffer).view(at::kByte); }
 
-// One tensor for each rank; none where the buffer has no piece.
+// Returns a tensor for each rank; none if the buffer has no piece.
 std::vector<Tensors> slices_of(const Buffer& buffer) {
   if (buffer.num_pieces() == 0) return {};
   const at::Tensor bytes = flat_bytes(buffer);
   return {bytes.view({buffer.num_pieces(), bytes.numel() / buffer.num_pieces()}).unbind()};
 }
 
-// As alltoall_base wants them, of bytes; none where all are equal.
+// Returns the split sizes for alltoall_base, in bytes. Empty if all pieces have equal length.
 std::vector<std::int64_t> split_bytes(const Buffer& buffer) {
   std::vector<std::int64_t> bytes;
   if (buffer.is_even()) return bytes;
@@ -94,7 +93,7 @@ c10::intrusive_ptr<c10d::Work> start_on(c10d::Backend& backend, const Operation&
     case OperationKind::kAllToAll: {
       at::Tensor into = flat_bytes(output);
       at::Tensor from = flat_bytes(input);
-      std::vector<std::int64_t> output_splits = split_bytes(output);  // Gloo empties them
+      std::vector<std::int64_t> output_splits = split_bytes(output);  // Gloo clears them
       std::vector<std::int64_t> input_splits = split_bytes(input);
       return backend.alltoall_base(into, from, output_splits, input_splits,
                                    with(c10d::AllToAllOptions{}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An Operation as a call of a c10d backend, for the engines that are LibTorch's own: Gloo and NCCL.
+// Runs an Operation as a call of a c10d backend, for the engines of LibTorch: Gloo and NCCL.
 #pragma once
 
 #include <trireme/comm/adapter/operation.h>
@@ -13,9 +13,10 @@ class Work;
 
 namespace trireme::comm {
 
-/// Starts the operation on any c10d backend; its buffers must be blocks. What is only moved travels
-/// as bytes, so that every dtype goes over every backend.
-/// @param is_async false: the caller waits at once, and backends that can are done on return.
+/// Starts the operation on a c10d backend. Its buffers must be blocks. Data that is only moved
+/// travels as bytes, so every backend carries every dtype.
+/// @param is_async false if the caller waits at once. Some backends then finish the operation
+/// before they return.
 c10::intrusive_ptr<c10d::Work> start_on(c10d::Backend& backend, const Operation& operation,
                                         bool is_async = true);
 

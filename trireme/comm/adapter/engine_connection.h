@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineConnection: the interface that a way of carrying messages and collectives implements. What
-// is the same for all of them is in AdapterBackend: checks, dense copies, split sizes, coalescing.
-// docs/design/engines.md shows how to write one.
+// EngineConnection: the interface that an engine implements to carry messages and collectives.
+// AdapterBackend does what all engines have in common: checks, dense copies, split sizes and
+// coalescing. docs/design/engines.md shows how to write an engine.
 #pragma once
 
 #include <trireme/comm/adapter/operation.h>
@@ -17,20 +17,22 @@ class Work;
 
 namespace trireme::comm {
 
-/// What an engine wants of the tensors in an operation.
+/// The form in which an engine needs the tensors of an operation.
 enum class TensorForm : std::uint8_t {
-  kAny,         ///< strided tensors on any device, as they were given
-  kContiguous,  ///< contiguous ones in CPU memory
-  kBlock,       ///< the same, and the pieces of a buffer one after the other in memory
+  kAny,         ///< strided tensors on any device, unchanged
+  kContiguous,  ///< contiguous tensors in CPU memory
+  kBlock,       ///< like kContiguous, with the pieces of a buffer one after the other in memory
 };
 
-/// One rank's connection to the others of its group. Thread-safety: safe; the collectives of a rank
-/// are started in one order.
+/// The connection of one rank to the others of its group. Thread-safety: safe. A rank starts its
+/// collectives in one order.
 class EngineConnection {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  /// @param name of the engine, such as `shm`.
+  /// @param name the name of the engine, such as `shm`.
+  /// @param rank the rank of this process in the group.
+  /// @param size the number of ranks in the group.
   EngineConnection(std::string name, int rank, int size)
       : name_(std::move(name)), rank_(rank), size_(size) {}
   virtual ~EngineConnection() = default;
@@ -41,25 +43,29 @@ class EngineConnection {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
+  /// Returns the form in which this engine needs tensors.
   virtual TensorForm form() const { return TensorForm::kContiguous; }
 
-  /// Returns whether the engine records what each rank did and says in its errors which rank is to
-  /// blame; else Group does so as far as it can.
+  /// Returns whether the engine itself records what each rank did, and names the rank that is to
+  /// blame in its errors. If not, Group does so as far as possible.
   virtual bool keeps_records() const { return false; }
 
-  /// Throws UsageError for an operation that this engine cannot carry, before it is numbered.
+  /// Throws UsageError for an operation that this engine cannot carry. Called before the operation
+  /// gets its number.
   virtual void check(const Operation& /*operation*/) const {}
 
-  /// Starts an operation and returns at once; usually a PendingOperation, which the engine
-  /// completes. Throws CommError where the group has ended.
+  /// Starts an operation and returns at once. The result is usually a PendingOperation, which the
+  /// engine completes later. Throws CommError if the group has ended.
   virtual WorkPtr submit(Operation operation) = 0;
 
-  /// Carries an operation out on the calling thread, which has nothing else to do; returns false
-  /// where the engine has no shorter way than `submit`. Leaves Operation::copy_back to the caller.
+  /// Runs an operation on the calling thread, which would otherwise wait. Does not call
+  /// Operation::copy_back; the caller does. Returns false if the engine has no faster way than
+  /// `submit`.
   virtual bool try_run(const Operation& /*operation*/) { return false; }
 
-  /// Ends the group, for all ranks as far as the engine reaches them: what waits and what comes
-  /// later throws CommError with `reason`. Not collective; the first reason counts.
+  /// Ends the group, for all ranks that the engine reaches. Operations that wait and later calls
+  /// throw CommError with `reason`. If several ranks call this, the first reason counts. Not
+  /// collective.
   virtual void abort(const std::string& reason) = 0;
 
  private:

@@ -16,8 +16,8 @@ namespace {
 
 using c10d::ReduceOp;
 
-// Below ATen's grain, so that no OpenMP team is made for the thread that folds, and small enough
-// for the accumulator to stay in the cache; a multiple of the vector length.
+// Below ATen's grain size, so that the folding thread starts no team of OpenMP threads. Also small
+// enough for the accumulator to stay in the cache, and a multiple of the vector length.
 constexpr std::int64_t kChunk = at::internal::GRAIN_SIZE - 64;
 
 template <typename Visit>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adds up, multiplies and so on what came from several hosts, in one order that does not depend on
-// the engine that brought it.
+// Reductions of CPU tensors that came from several hosts, in an order that does not depend on the
+// engine between them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,23 +8,27 @@
 
 namespace trireme::comm {
 
-/// The operation that phases run: averages and pre-multiplied sums are sums until the end.
+/// Returns the reduction of the single phases. Averages and pre-multiplied sums are sums until the
+/// end.
 c10d::ReduceOp::RedOpType phase_operation(const c10d::ReduceOp& op);
 
-/// Multiplies `tensor` [n] by the factor of a pre-multiplied sum; any other operation leaves it
-/// alone.
+/// Multiplies `tensor` [n] by the factor of a pre-multiplied sum. Does nothing for other
+/// operations.
 void scale_before(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
-/// Divides `tensor` [n] by the number of ranks where `op` is the average; integers are cut off
-/// towards zero.
+/// Divides `tensor` [n] by the number of ranks if `op` is the average. Integers are rounded towards
+/// zero.
 void divide_after(const at::Tensor& tensor, const c10d::ReduceOp& op, int num_ranks);
 
-/// Folds `part` into `into`, element by element; `op` is one of those that phases run.
+/// Combines `part` with `into` element by element, in place. `op` must be a result of
+/// phase_operation.
 void combine(at::Tensor& into, const at::Tensor& part, c10d::ReduceOp::RedOpType op);
 
-/// out[i] = (((parts[0][i] op parts[1][i]) op parts[2][i]) ...), then divide_after. Sums and
-/// products of fp16 and bf16 are carried in fp32 and rounded once. Runs on the calling thread only.
-/// @param parts [P, n], contiguous; @param out [n], the same dtype, not overlapping `parts`.
+/// Computes out[i] = (((parts[0][i] op parts[1][i]) op parts[2][i]) ...), and then divide_after.
+/// Sums and products of fp16 and bf16 are computed in fp32 and rounded once. Runs on the calling
+/// thread only.
+/// @param parts [P, n], contiguous.
+/// @param out [n], of the same dtype, not overlapping `parts`.
 void fold(const at::Tensor& parts, const c10d::ReduceOp& op, int num_ranks, const at::Tensor& out);
 
 }  // namespace trireme::comm

@@ -67,7 +67,7 @@ std::string details_of(const OperationSummary& operation) {
   }
 }
 
-// The buffer that says how long an operation is.
+// Returns the buffer whose length describes the operation.
 const Buffer& measure_of(const Operation& operation) {
   switch (operation.kind) {
     case OperationKind::kSend:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operation: what one rank asks of an engine in one call, as a plain value that every engine
-// understands. Buffer: the memory that it reads or writes, one piece or one for each rank.
+// Operation: a plain value that tells an engine what one rank asks for in one call. Buffer: the
+// memory that the operation reads or writes, as one piece or one for each rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +15,7 @@
 
 namespace trireme::comm {
 
+/// The kinds of operations. Operation describes what each reads and writes.
 enum class OperationKind : std::uint8_t {
   kSend,
   kReceive,
@@ -31,40 +32,46 @@ enum class OperationKind : std::uint8_t {
 
 /// Returns the name for messages, such as `all-reduce`.
 const char* name_of(OperationKind kind) noexcept;
+/// Returns whether the kind is a send or a receive.
 bool is_message(OperationKind kind) noexcept;
 
 /// Memory in pieces: one, or one for each rank. The pieces are either the parts of one tensor, one
-/// after the other in memory (a block), or tensors of their own. Tensors are dense, and what counts
-/// is their order in memory; engines of TensorForm::kAny may find strides, and index order counts.
+/// after the other in memory (a block), or separate tensors. Tensors are dense, and the order of
+/// elements is that in memory. Engines of TensorForm::kAny may get strided tensors, in index order.
 class Buffer {
  public:
-  /// No piece.
+  /// Makes a buffer without pieces.
   Buffer() = default;
-  /// `num_pieces` pieces of one length.
+  /// Makes a block of `num_pieces` pieces of equal length.
   explicit Buffer(at::Tensor whole, int num_pieces = 1)
       : whole_(std::move(whole)), num_pieces_(num_pieces) {}
-  /// Pieces of these numbers of elements.
+  /// Makes a block whose pieces have these numbers of elements.
   Buffer(at::Tensor whole, const std::vector<std::int64_t>& lengths);
-  /// Pieces that are tensors of their own.
+  /// Makes a buffer of separate tensors.
   explicit Buffer(std::vector<at::Tensor> pieces)
       : num_pieces_(static_cast<int>(pieces.size())), pieces_(std::move(pieces)) {}
 
   int num_pieces() const noexcept { return num_pieces_; }
+  /// Returns whether the pieces are parts of one tensor.
   bool is_block() const noexcept { return pieces_.empty(); }
-  /// Returns whether it is a block of pieces of one length, by how it was made.
+  /// Returns whether the buffer was made as a block of pieces of equal length.
   bool is_even() const noexcept { return is_block() && offsets_.empty(); }
-  /// Returns the one tensor of a block; undefined where there is no piece.
+  /// Returns the tensor of a block; undefined if there is no piece.
   const at::Tensor& whole() const noexcept { return whole_; }
+  /// Returns the dtype of the pieces; kByte if there is none.
   at::ScalarType dtype() const;
 
-  /// Number of elements of a piece.
+  /// Returns the number of elements of a piece.
   std::int64_t length(int piece = 0) const;
+  /// Returns the number of bytes of a piece.
   std::size_t num_bytes(int piece = 0) const;
+  /// Returns the address of a piece.
   std::byte* data(int piece = 0) const;
-  /// Returns a piece as a tensor: of a block a flat part of it, else the tensor that was given.
+  /// Returns a piece as a tensor: a flat part of a block, or the tensor that was given.
   at::Tensor piece(int index = 0) const;
   /// Returns all pieces, as `piece` does.
   std::vector<at::Tensor> pieces() const;
+  /// Returns the numbers of elements of all pieces.
   std::vector<std::int64_t> lengths() const;
 
  private:
@@ -76,21 +83,21 @@ class Buffer {
   std::vector<at::Tensor> pieces_;     // where they are no block
 };
 
-/// What each kind reads and writes; n is the number of ranks:
-///
-/// | kind           | input           | output                                         | peer     |
-/// | -------------- | --------------- | ---------------------------------------------- | -------- |
-/// | send           | message         |                                                | receiver |
-/// | receive        |                 | message                                        | sender   |
-/// | broadcast      |                 | one piece; the root's is read                  | root     |
-/// | all-reduce     |                 | one piece, read and written                    |          |
-/// | reduce         |                 | one piece, read; written on the root           | root     |
-/// | all-gather     | one piece       | n pieces, each as long as that rank's input    |          |
-/// | gather         | one piece       | on the root n pieces as long as it             | root     |
-/// | scatter        | on the root n   | one piece as long as each                      | root     |
-/// | reduce-scatter | n pieces        | one piece as long as this rank's               |          |
-/// | all-to-all     | n pieces        | n pieces                                       |          |
-/// | barrier        |                 |                                                |          |
+/// One operation. The kinds read and write the following buffers, where n is the number of ranks:
+/// - send: reads one piece of `input`; `peer` is the receiver.
+/// - receive: writes one piece of `output`; `peer` is the sender.
+/// - broadcast: one piece of `output`, read on the root and written elsewhere; `peer` is the root.
+/// - all-reduce: one piece of `output`, read and written.
+/// - reduce: one piece of `output`, read on every rank and written on the root; `peer` is the root.
+/// - all-gather: one piece of `input`, and n pieces of `output`, each as long as the input of that
+///   rank.
+/// - gather: one piece of `input`, and on the root n pieces of `output` of that length; `peer` is
+///   the root.
+/// - scatter: on the root n pieces of `input`, and one piece of `output` of that length; `peer` is
+///   the root.
+/// - reduce-scatter: n pieces of `input`, and one piece of `output` as long as this rank's.
+/// - all-to-all: n pieces of `input` and n pieces of `output`.
+/// - barrier: no buffers.
 struct Operation {
   OperationKind kind = OperationKind::kBarrier;
   Buffer input;
@@ -98,19 +105,19 @@ struct Operation {
   c10d::ReduceOp reduction = c10d::ReduceOp::SUM;
   int peer = -1;  ///< the root, or the other rank of a message; -1 for a receive from any rank
   int tag = 0;
-  std::uint64_t number = 0;             ///< among the group's collectives, from 1; 0 for messages
-  std::string label = {};               ///< what it is for, such as a parameter
-  std::chrono::milliseconds timeout{};  ///< 0: the group's
+  std::uint64_t number = 0;             ///< counts the group's collectives from 1; 0 for messages
+  std::string label = {};               ///< says what it is for, such as a parameter
+  std::chrono::milliseconds timeout{};  ///< 0 for the group's timeout
 
-  std::vector<at::Tensor> results = {};  ///< what c10d::Work::result returns
-  /// Copies to make when it has ended well: into the first, from the second.
+  std::vector<at::Tensor> results = {};  ///< the result of c10d::Work::result
+  /// Copies to make after success: from the second tensor of each pair to the first.
   std::vector<std::pair<at::Tensor, at::Tensor>> write_back = {};
 
-  /// Brings the results to the tensors that the caller gave.
+  /// Makes the copies of `write_back`, which bring results to the tensors of the caller.
   void copy_back() const;
 };
 
-/// What an operation is, without its tensors.
+/// A description of an operation without its tensors.
 struct OperationSummary {
   OperationKind kind = OperationKind::kBarrier;
   int peer = -1;
@@ -118,24 +125,25 @@ struct OperationSummary {
   std::uint64_t number = 0;
   c10d::ReduceOp::RedOpType reduction = c10d::ReduceOp::SUM;
   at::ScalarType dtype = at::kByte;
-  /// Of the message, of what this rank gives, or of what it gets from a scatter; 0 for all-to-all,
-  /// whose pieces may be unequal.
+  /// The elements of the message, of what this rank contributes, or of what it gets from a scatter.
+  /// 0 for all-to-all, whose pieces may differ in length.
   std::int64_t num_elements = 0;
 
-  /// Returns whether both are the same collective.
+  /// Returns whether both describe the same collective.
   bool fits(const OperationSummary& other) const noexcept;
 };
 
+/// Returns the description of an operation.
 OperationSummary summary_of(const Operation& operation);
 
-/// `receive from rank 1 with tag 3 (4 elements of Float, 16 bytes)`, `all-reduce, number 2 (sum,
-/// 4 elements of Float)`.
+/// Returns a text such as `receive from rank 1 with tag 3 (4 elements of Float, 16 bytes)` or
+/// `all-reduce, number 2 (sum, 4 elements of Float)`.
 std::string describe(const OperationSummary& operation);
 std::string describe(const Operation& operation);
 
-/// Throws UsageError where the reduction is not defined for the dtype: and, or, xor are for
-/// integers and bool; minimum and maximum for all but complex; average for all but bool; a
-/// pre-multiplied sum for floating point and complex.
+/// Throws UsageError if the reduction is not defined for the dtype. And, or and xor are defined for
+/// integers and bool. Minimum and maximum are defined for all dtypes but complex ones, the average
+/// for all but bool. A pre-multiplied sum is defined for floating point and complex.
 void check_reduction(OperationKind kind, const c10d::ReduceOp& op, at::ScalarType type);
 
 }  // namespace trireme::comm

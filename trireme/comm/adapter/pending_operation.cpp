@@ -26,7 +26,8 @@ c10d::OpType type_of(const Operation& operation) {
   return kTypes[static_cast<std::size_t>(operation.kind)];
 }
 
-// For the profiler; a title costs the making of a record, so none where nobody profiles.
+// Returns the title for the profiler. A title costs the creation of a record, so it is null unless
+// somebody profiles.
 const char* title_of(const Operation& operation) {
   return at::hasCallbacks() ? name_of(operation.kind) : nullptr;
 }
@@ -44,6 +45,8 @@ void PendingOperation::complete(std::exception_ptr failure) {
   } catch (...) {
     failure = std::current_exception();
   }
+  // `finish` wakes waiting threads. The future is completed afterwards and without the lock,
+  // because its callbacks may use this work.
   finish(std::move(failure));
   c10::intrusive_ptr<Future> future;
   {
@@ -53,7 +56,8 @@ void PendingOperation::complete(std::exception_ptr failure) {
   if (future) complete_future(*future);
 }
 
-// With mutex_ locked: returns the future where the caller is to complete it now.
+// Called with mutex_ locked. Returns the future if the caller is to complete it now. The caller
+// does so without the lock, because callbacks of the future may use this work.
 c10::intrusive_ptr<Future> PendingOperation::claim_future() {
   if (!completed_ || !future_ || std::exchange(future_is_claimed_, true)) return {};
   return future_;
@@ -111,7 +115,8 @@ c10::intrusive_ptr<Future> PendingOperation::getFuture() {
     claimed = claim_future();
   }
   if (claimed) complete_future(*claimed);
-  if (!future->completed()) poll();  // who waits for it does not wait for the operation
+  // A thread that waits for the future does not run the operation, so this may start it.
+  if (!future->completed()) poll();
   return future;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The c10d::Work of all engines: an operation under way, and several of them as one.
+// PendingOperation: the c10d::Work of all engines, a running operation. CoalescedWork: several
+// works as one.
 #pragma once
 
 #include <trireme/comm/adapter/operation.h>
@@ -11,22 +12,23 @@
 
 namespace trireme::comm {
 
-/// An operation under way. An engine derives from it where it can do better than sleep while
-/// somebody waits. Thread-safety: safe.
+/// A running operation. An engine derives from it if a waiting thread can do more than sleep.
+/// Thread-safety: safe.
 class PendingOperation : public c10d::Work {
  public:
   PendingOperation(Operation operation, int rank);
 
   const Operation& operation() const noexcept { return operation_; }
 
-  /// Ends the operation and its future, once, from any thread: well where `failure` is null, after
-  /// the results have been copied back.
+  /// Ends the operation and its future. Called once, from any thread. If `failure` is null, the
+  /// results are copied back first.
   void complete(std::exception_ptr failure);
-  /// Names the rank that a message came from; before `complete`.
+  /// Sets the rank that a message came from. Call it before `complete`.
   void set_source(int rank) { source_ = rank; }
 
   bool isCompleted() override;
-  /// Throws what the operation failed with. @param timeout 0: the engine's own deadline holds.
+  /// Blocks until the operation is done and throws its failure.
+  /// @param timeout the longest time to wait; 0 leaves the deadline to the engine.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return operation_.results; }
   std::uint64_t getSequencenumber() const override { return operation_.number; }
@@ -34,11 +36,12 @@ class PendingOperation : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  protected:
-  /// Blocks until `complete` was called, or throws. Sleeps; throws CommError after `timeout`.
+  /// Blocks until `complete` was called, or throws. By default sleeps, and throws CommError after
+  /// `timeout`.
   virtual void wait_for_completion(std::chrono::milliseconds timeout);
-  /// Somebody asks without waiting, and may do so again and again.
+  /// Called when a thread asks for the state without waiting, perhaps repeatedly.
   virtual void poll() {}
-  /// Says where the operation is, for the message of a missed timeout: `in the queue`.
+  /// Returns where the operation is, for the message of a missed deadline, such as `in the queue`.
   virtual std::string place() const { return "under way"; }
 
   bool has_completed() { return Work::isCompleted(); }
@@ -49,11 +52,11 @@ class PendingOperation : public c10d::Work {
 
   Operation operation_;
   int source_;
-  bool future_is_claimed_ = false;                  // by whoever completes it; guarded by mutex_
+  bool future_is_claimed_ = false;  // by the thread that completes it; guarded by mutex_
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_ of Work
 };
 
-/// Several works as one. Thread-safety: as theirs.
+/// Several works as one. Thread-safety: that of the works.
 class CoalescedWork final : public c10d::Work {
  public:
   CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);

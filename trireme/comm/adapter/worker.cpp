@@ -25,8 +25,8 @@ Worker::~Worker() {
     state_->is_ending = true;
   }
   state_->wake.notify_one();
-  // A task may drop the last handle of its group: then this is the thread itself, which ends after
-  // what was submitted.
+  // A task may drop the last handle of its group. Then this destructor runs on the worker's own
+  // thread, which cannot join itself. That thread ends after the submitted tasks.
   thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread for engines whose operations block.
+// Worker: a thread for engines whose operations block.
 #pragma once
 
 #include <functional>
@@ -8,16 +8,17 @@
 
 namespace trireme::comm {
 
-/// A thread that runs tasks in the order in which they were submitted. Tasks do not throw. Safe to
-/// use from several threads.
+/// A thread that runs tasks in the order in which they were submitted. Tasks must not throw.
+/// Thread-safety: safe.
 class Worker {
  public:
   Worker();
-  /// Runs what was submitted, then ends.
+  /// Runs the tasks that were submitted, then ends the thread.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  /// Adds a task.
   void submit(std::function<void()> task);
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads of the library take no signals: the program's handlers run on the program's threads.
+// BlockedSignals: keeps signals away from the threads of the library, so that handlers of the
+// program run on threads of the program.
 #pragma once
 
 #include <pthread.h>
@@ -7,8 +8,8 @@
 
 namespace trireme::comm {
 
-/// Blocks all signals of the calling thread while it lives; threads started meanwhile keep them
-/// blocked. Not thread-safe: of one thread.
+/// Blocks all signals of the calling thread during its lifetime. Threads that are started meanwhile
+/// keep them blocked. Must be used on one thread only.
 class BlockedSignals {
  public:
   BlockedSignals() {

@@ -47,7 +47,7 @@ json to_json(const Dump& dump) {
           {"operations", std::move(operations)}};
 }
 
-// Nothing is allocated or converted by a number that cannot be.
+// Checks numbers of a file against their range before anything is allocated or converted by them.
 std::int64_t integer_at(const json& object, const char* name, std::int64_t smallest,
                         std::int64_t largest) {
   const json& found = object.at(name);
@@ -58,7 +58,8 @@ std::int64_t integer_at(const json& object, const char* name, std::int64_t small
       return static_cast<std::int64_t>(number);
     }
   }
-  // Printing lists in lists goes down into them by recursion.
+  // Structured values are not printed: printing nested lists is recursive, and may overflow the
+  // stack.
   const std::string what = found.is_structured() ? found.type_name() : found.dump();
   throw std::out_of_range(join_message("'", name, "' is ", what, ", expected an integer from ",
                                        smallest, " to ", largest));
@@ -165,14 +166,15 @@ std::string describe(const OperationRecord& record) {
 }
 
 std::filesystem::path write_dump(const std::filesystem::path& folder, const Dump& dump) noexcept {
-  // A signal and a failure may come together, and whoever comes second ends the process.
+  // A signal and a failure may come together. The second writer must wait, because it may end the
+  // process.
   static std::mutex writing;
   const std::lock_guard lock(writing);
   try {
     std::filesystem::create_directories(folder);
     const std::filesystem::path path = folder / file_name(dump);
     AtomicFile file(path);
-    // A label that was cut short may end within a letter.
+    // A label that was truncated may end within a UTF-8 character.
     file.write(to_json(dump).dump(1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace) +
                "\n");
     file.commit();

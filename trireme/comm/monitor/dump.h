@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files with what each rank did last, written when a group fails, and the comparison that says
-// where the ranks went different ways. One JSON file per rank and group.
+// Dumps: files with the last operations of each rank, written when a group fails. Comparing them
+// shows where the ranks went different ways. There is one JSON file per rank and group.
 #pragma once
 
 #include <trireme/comm/monitor/operation_record.h>
@@ -11,17 +11,17 @@
 
 namespace trireme::comm {
 
-/// Writes `<folder>/trireme-dump-<group>-rank<rank>.json`, making the folder where needed. Never
-/// throws: it runs while another error is on its way. Returns the path; empty where it could not be
-/// written.
+/// Writes `<folder>/trireme-dump-<group>-rank<rank>.json` and creates the folder if necessary.
+/// Returns the path; empty if it could not be written. Never throws, because it runs while another
+/// error is handled.
 std::filesystem::path write_dump(const std::filesystem::path& folder, const Dump& dump) noexcept;
 
-/// Reads every dump in the folder. Throws ConfigError where there is none, or a file cannot be
+/// Returns all dumps in the folder. Throws ConfigError if there is none, or if a file cannot be
 /// read.
 std::vector<Dump> read_dumps(const std::filesystem::path& folder);
 
-/// Says, group by group, which ranks' dumps are missing, how far each rank came, and the first
-/// collective that was not the same on all of them.
+/// Returns a text that says for each group which ranks have no dump, how far each rank came, and
+/// the first collective that differs between ranks.
 std::string compare_dumps(const std::vector<Dump>& dumps);
 
 }  // namespace trireme::comm

@@ -30,7 +30,7 @@ FailureReport exchange_last_operations(c10d::Store* store, int rank, int size,
       std::string text = other == rank ? own : "";
       if (other == rank && report.teller < 0) report.teller = rank;
       while (text.empty()) {
-        // Whoever fails answers before it ends.
+        // A rank that fails publishes its answer before it ends.
         const Finding found = look(other);
         if (store != nullptr && store->check({key_of(other)})) {
           text = printable(store->get_to_str(key_of(other)));

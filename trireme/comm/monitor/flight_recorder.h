@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remembers the last operations of one rank in a group, for engines that have no recorder of their
-// own.
+// FlightRecorder: stores the last operations of one rank in a group, for engines that have no
+// recorder of their own.
 #pragma once
 
 #include <trireme/comm/monitor/operation_record.h>
@@ -17,42 +17,48 @@
 
 namespace trireme::comm {
 
-/// Thread-safety: safe.
+/// The last kRecords operations of one rank. Thread-safety: safe.
 class FlightRecorder {
  public:
   static constexpr std::size_t kRecords = 128;
-  /// Names an operation of this rank, collective or not: counts them all from 1.
+  /// Identifies an operation of this rank, collective or not. Counts all of them from 1.
   using Serial = std::uint64_t;
 
+  /// An operation that begins.
   struct Operation {
-    std::uint64_t number = 0;  ///< among the group's collectives or this rank's messages
-    const char* name = "";     ///< with static storage, as `type` has
+    std::uint64_t number = 0;  ///< counts the group's collectives or this rank's messages
+    const char* name = "";     ///< a string with static storage, like `type`
     std::string_view type = {};
     std::int64_t count = 0;
     std::string_view label = {};
     int peer = -1;  ///< the other rank of a send or receive
   };
+  /// Records the beginning of an operation.
   Serial begin(const Operation& operation);
-  /// Notes that the caller waits for it, until `end` or `stop_waiting`.
+  /// Records that a thread waits for the operation, until `end` or `stop_waiting`.
   void wait(Serial serial);
+  /// Records that no thread waits for the operation any more.
   void stop_waiting(Serial serial);
+  /// Records the end of the operation.
   void end(Serial serial);
 
-  /// Oldest first.
+  /// Returns the stored operations, the oldest first.
   std::vector<OperationRecord> records() const;
 
+  /// An operation that a thread waits for.
   struct Waiting {
     OperationRecord operation;
     int peer = -1;
     Serial serial = 0;
     std::chrono::steady_clock::time_point since;
   };
-  /// Where this rank is in the group's calls.
+  /// How far this rank has come in the calls of the group.
   struct Place {
-    std::uint64_t last_collective = 0;    ///< number of the last that was begun
-    std::string last;                     ///< describes the last operation
-    std::optional<Waiting> waiting = {};  ///< the operation that has been waited for longest
+    std::uint64_t last_collective = 0;    ///< number of the last collective that has begun
+    std::string last;                     ///< description of the last operation
+    std::optional<Waiting> waiting = {};  ///< the operation that a thread has waited for longest
   };
+  /// Returns how far this rank has come.
   Place place() const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank did, for messages and dumps: one entry per collective, send or receive.
+// OperationRecord: a collective, send or receive of a rank, for messages and dumps.
 #pragma once
 
 #include <chrono>
@@ -9,21 +9,22 @@
 
 namespace trireme::comm {
 
+/// One operation of a rank.
 struct OperationRecord {
-  /// Counts the collectives of a group from 1, alike on all ranks; sends and receives of a rank
-  /// apart.
+  /// Counts the collectives of a group from 1, equally on all ranks. Sends and receives of a rank
+  /// have a count of their own.
   std::uint64_t number = 0;
   bool is_collective = true;
   std::string what;                     ///< such as `all-reduce (sum) of 100 float32`
-  std::string label;                    ///< what it was for, where the caller said so
-  std::chrono::nanoseconds started{};   ///< of the monotonic clock of its host
+  std::string label;                    ///< the label that the caller gave
+  std::chrono::nanoseconds started{};   ///< on the monotonic clock of the host
   std::chrono::nanoseconds finished{};  ///< zero while it runs
 };
 
-/// `all-reduce (sum) of 100 float32, number 7 ('layer1.weight')`.
+/// Returns a text such as `all-reduce (sum) of 100 float32, number 7 ('layer1.weight')`.
 std::string describe(const OperationRecord& record);
 
-/// The records of one rank of one group, oldest first, and why they were written.
+/// The records of one rank in one group, oldest first, and the error for which they were written.
 struct Dump {
   std::string group;
   int rank = 0;

@@ -15,10 +15,10 @@
 namespace trireme::comm {
 namespace {
 
-// What a signal handler may read: written once, before it is installed.
+// Read by the signal handler. Written once, before the handler is installed.
 volatile std::sig_atomic_t process = 0;
 volatile std::sig_atomic_t write_end = -1;
-// By the handler itself.
+// Written by the handler itself.
 volatile std::sig_atomic_t is_asked = 0;
 
 void end_by_default() {
@@ -31,8 +31,8 @@ void end_by_default() {
 void handle(int) {
   const int before = errno;
   const char byte = 0;
-  // A fork has no thread that would read it, but shares the pipe. Who asks again does not want to
-  // wait for the last word.
+  // A forked child shares the pipe, but has no thread that reads it. A second SIGTERM ends the
+  // process without waiting for the dump.
   const bool is_first = is_asked == 0;
   is_asked = 1;
   const bool is_told = is_first && ::getpid() == process && ::write(write_end, &byte, 1) == 1;
@@ -47,7 +47,7 @@ void dump_at_termination(void (*write)()) {
   struct sigaction current{};
   if (::sigaction(SIGTERM, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
   std::array<int, 2> ends{-1, -1};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return;  // it ends without a last word
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return;  // SIGTERM then ends it without a dump
   try {
     const BlockedSignals blocked;
     std::thread([write, from = ends[0]] {
@@ -60,7 +60,7 @@ void dump_at_termination(void (*write)()) {
       write();
       end_by_default();
     }).detach();
-  } catch (const std::system_error&) {  // it may have no more threads
+  } catch (const std::system_error&) {  // no more threads may be allowed
     for (const int end : ends) ::close(end);
     return;
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A last word of a process that SIGTERM ends.
+// Writes dumps before SIGTERM ends a process.
 #pragma once
 
 namespace trireme::comm {
 
-/// Lets `write` run, on a thread of its own, before SIGTERM ends this process, where the program
-/// has no handler of its own for it and does not ignore it; a second SIGTERM ends it at once. A
-/// second call does nothing. A fork of this process ends at once.
+/// Makes SIGTERM run `write` on a thread of its own before it ends this process. Does nothing if
+/// the program handles or ignores SIGTERM. A second SIGTERM ends the process at once. Only the
+/// first call has an effect. A forked child ends without running `write`.
 void dump_at_termination(void (*write)());
 
 }  // namespace trireme::comm

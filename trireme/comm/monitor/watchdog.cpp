@@ -31,17 +31,18 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr milliseconds kNoticed{300};   // a wait that others are asked about
-constexpr milliseconds kIdleTick{300};  // between looks while nothing takes long
+constexpr milliseconds kNoticed{300};   // other ranks are asked about a wait of this length
+constexpr milliseconds kIdleTick{300};  // pause while no operation takes long
 constexpr milliseconds kFastTick{200};
 constexpr milliseconds kSlowTick{500};
 constexpr milliseconds kSilent{1200};
-constexpr milliseconds kHangs{1500};  // without processor time
-constexpr seconds kLate{30};          // when a rank that computes is named
-constexpr seconds kEnding{2};         // what a thread that waits for the store is given to end
-// Attempts to open a connection: this process may have no descriptor left for a while.
+constexpr milliseconds kHangs{1500};  // a rank that used no processor time for so long is reported
+constexpr seconds kLate{30};          // when a rank that computes is reported
+constexpr seconds kEnding{2};         // how long the destructor waits for the thread
+// Attempts to open a connection. The process may have no file descriptor left for a while.
 constexpr int kAttempts = 10;
-// All ranks of a large group read nothing but the answers of all: these tell for the others.
+// In a large group, only this many ranks read the answers of all others while they wait, and report
+// for all. Otherwise the store would be busy with reads.
 constexpr int kLookers = 8;
 
 double in_seconds(std::chrono::nanoseconds duration) {
@@ -57,7 +58,7 @@ milliseconds processor_time() {
 
 enum class ProcessState { kUnknown, kRuns, kStopped, kEnded };
 
-// The text of a key; empty where it has none, or one that a process without the secret has set.
+// Returns the text of a key. Empty if it has none, or if a process without the secret has set it.
 std::string value_of(c10d::Store& store, const std::string& key) {
   try {
     return store.check({key}) ? store.get_to_str(key) : std::string();
@@ -69,7 +70,7 @@ std::string value_of(c10d::Store& store, const std::string& key) {
 // What a rank does in a group, as a number in its answer.
 enum Doing { kCalculates = 0, kWaitsThere = 1, kHasLeft = 2 };
 
-// A line of an answer: where a rank is in a group's calls.
+// A line of an answer: how far a rank is in the calls of a group.
 struct Line {
   std::uint64_t last_collective = 0;
   int doing = kCalculates;
@@ -97,21 +98,21 @@ std::vector<Line> lines_of(const std::string& answer) {
 struct Watchdog::State {
   using Clock = std::chrono::steady_clock;
   using Places = std::vector<std::pair<Group, FlightRecorder::Place>>;
-  // What a rank has answered since this one asks.
+  // What a rank has answered since this rank asks.
   struct Answer {
     std::string text;
-    Clock::time_point changed{};  // or when it was asked first
-    milliseconds first_at{};      // of the first answer: by the other's clock,
-    milliseconds first_used{};    // and the processor time that it had used
+    Clock::time_point changed{};  // or when it was first asked
+    milliseconds first_at{};      // the time of the first answer on the other rank's clock,
+    milliseconds first_used{};    // and the processor time used until then
     milliseconds last_at{};
     milliseconds last_used{};
   };
   struct Told {
-    FlightRecorder::Serial who_is_gone = 0;  // of the operation that it was told for
+    FlightRecorder::Serial who_is_gone = 0;  // the operation that this was reported for
     std::optional<Clock::time_point> who_is_late{};
   };
 
-  // Where a group that has ended was in its calls: others may wait there still.
+  // How far this rank was in the calls of a group that has ended. Other ranks may still wait there.
   struct Place {
     std::uint64_t last_collective = 0;
     std::string last;
@@ -126,15 +127,15 @@ struct Watchdog::State {
         round(number) {}
 
   void run();
-  // These take a store that may be null: then nobody is asked.
+  // These functions take a store that may be null. Then no rank is asked.
   void tick(c10d::Store* connection, const Places& places);
   void tell(c10d::Store* connection, const Group& group, const FlightRecorder::Waiting& waiting);
   Finding look_at(c10d::Store* connection, int world_rank);
   Finding look_at(c10d::Store* connection, const Group& group, int peer, std::uint64_t number);
   void publish(c10d::Store& connection, const Places& places);
-  // Of all ranks of the group, or of one.
+  // Reads the answers of all ranks of the group, or of one.
   void read_answers(c10d::Store& connection, const Group& group, std::optional<int> only = {});
-  // Whether the store answers, as far as can be seen.
+  // Returns whether the store seems to answer.
   bool can_ask();
   ProcessState state_of(std::int64_t process);
   std::string place_of(int world_rank) const;
@@ -147,12 +148,12 @@ struct Watchdog::State {
   const int rank;
   const std::vector<Rank> ranks;
   const int host;   // the rank that serves the store, or -1
-  const int round;  // of meetings: groups of an earlier one may have had the same names
+  const int round;  // of meetings; groups of earlier rounds may have had the same names
   const std::int64_t process = ::getpid();
 
   std::mutex mutex;
   std::condition_variable wake;
-  bool is_ending = false;  // guarded by mutex, as what follows
+  bool is_ending = false;  // guarded by mutex, like the following fields
   bool has_ended = false;
   std::set<const Group*> groups;
   std::map<std::string, Place> ended;  // groups, by name
@@ -160,9 +161,9 @@ struct Watchdog::State {
   TracedProcesses traced;
   Clock::duration patience{};  // how old an answer may be
   std::function<void(const std::string&)> report;
-  // Since when the thread waits for the store; 0 while it does not.
+  // When the thread began to wait for the store; 0 while it does not wait.
   std::atomic<Clock::rep> asks_since = 0;
-  // The thread's own:
+  // The following fields belong to the thread:
   std::pair<std::string, FlightRecorder::Serial> asks_about;
   Clock::duration waited{};
   Clock::time_point next_question{};
@@ -179,8 +180,9 @@ Watchdog::Watchdog(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<
 
 Watchdog::~Watchdog() {
   if (is_fork()) {
-    // It has no such thread, but its locks as that thread left them: locking may never succeed, and
-    // a condition variable is only destroyed once nobody waits for it.
+    // A forked child does not have the thread, but its locks as the thread left them. Locking them
+    // may block for ever, and a condition variable must not be destroyed while a thread waits for
+    // it. So the state is leaked.
     if (thread_.joinable()) thread_.detach();
     static_cast<void>(new std::shared_ptr<State>(std::move(state_)));
     return;
@@ -216,7 +218,7 @@ void Watchdog::start() {
 }
 
 void Watchdog::forget(const Group& group) {
-  if (is_fork()) return;  // nobody follows it there
+  if (is_fork()) return;  // a forked child watches no group
   const std::lock_guard lock(state_->mutex);
   if (state_->groups.erase(&group) == 0) return;
   const FlightRecorder::Place place = group.place();
@@ -229,7 +231,7 @@ void Watchdog::read_answers(const Group& group) {
   if (group.rank < kLookers || !can_ask()) return;
   try {
     const launch::TorchLogSilencer quiet;
-    // Others may ask the store as much at this moment.
+    // Limits the time, because many ranks may read from the store at this moment.
     const auto give_up = State::Clock::now() + seconds(1);
     for (int peer = 0; peer < static_cast<int>(group.world_ranks.size()); ++peer) {
       if (State::Clock::now() >= give_up) return;
@@ -263,7 +265,7 @@ void Watchdog::State::run() {
     const launch::TorchLogSilencer quiet;
     question();
   };
-  // A connection of its own: the rank may be waiting on the other one.
+  // A connection of its own, because the rank may be blocked on the other one.
   c10::intrusive_ptr<c10d::Store> connection;
   int attempts_left = kAttempts;
   std::unique_lock lock(mutex);
@@ -280,7 +282,7 @@ void Watchdog::State::run() {
         tick(connection.get(), places);
       });
     } catch (const std::exception&) {
-      // Whoever serves the store has ended: there is nobody to ask any more.
+      // The process that serves the store has ended, so there is nobody left to ask.
       if (connection) attempts_left = 0;
       connection.reset();
     }
@@ -315,16 +317,16 @@ void Watchdog::State::tick(c10d::Store* connection, const Places& places) {
   const bool asks = connection != nullptr && waited >= kNoticed && (is_new || now >= next_question);
   if (asks) {
     connection->set(asked_key(), join_message(rank, '.', ++num_asked));
-    // Whoever waits for long is in no hurry, and others may be many.
+    // A rank that has waited for long asks less often, because many ranks may do the same.
     next_question = now + (waited < seconds(5)                ? milliseconds(0)
                            : waited < std::chrono::minutes(1) ? seconds(1)
                                                               : seconds(5));
   }
   if (waited >= kNoticed) {
     const std::lock_guard lock(mutex);
-    patience = kSilent + waited / 4;  // the others are asked less often by and by
+    patience = kSilent + waited / 4;  // answers come less often the longer a rank waits
     asks_about = about;
-    if (is_new || connection == nullptr) answers.clear();  // nobody is blamed by old ones
+    if (is_new || connection == nullptr) answers.clear();  // no rank is blamed for old answers
   }
   if (connection != nullptr) {
     const std::string asked = value_of(*connection, asked_key());
@@ -373,7 +375,7 @@ void Watchdog::State::read_answers(c10d::Store& connection, const Group& group,
     const std::lock_guard lock(mutex);
     const auto [place, is_first] = answers.try_emplace(other);
     Answer& answer = place->second;
-    if (is_first) {  // an old one, if any
+    if (is_first) {  // it may be from before the question
       answer.changed = Clock::now();
       answer.text = std::move(text);
       continue;
@@ -401,7 +403,7 @@ std::string Watchdog::State::place_of(int world_rank) const {
 }
 
 bool Watchdog::State::can_ask() {
-  // Its thread has waited for an answer for long.
+  // The thread has waited long for an answer of the store.
   const Clock::rep since = asks_since;
   if (since != 0 && Clock::now().time_since_epoch() - Clock::duration(since) > kSilent) {
     return false;
@@ -416,7 +418,7 @@ ProcessState Watchdog::State::state_of(std::int64_t number) {
   try {
     seen = launch::read_process(std::to_string(number));
   } catch (const Error&) {
-    return ProcessState::kUnknown;  // no descriptor is left to look with
+    return ProcessState::kUnknown;  // no file descriptor is left to read /proc with
   }
   if (!seen || seen->state == 'Z' || seen->state == 'X') return ProcessState::kEnded;
   const std::lock_guard lock(mutex);
@@ -466,7 +468,8 @@ Finding Watchdog::State::look_at(c10d::Store* connection, const Group& group, in
   std::string waits_in;
   for (const Line& line : lines_of(answer.text)) {
     if (line.group == group.name) {
-      // One that has ended without a word may have broken a connection that is still needed.
+      // A rank that has ended without leaving the group may have broken a connection that others
+      // still need. Its answer does not count as an arrival.
       const bool counts = !is_gone || line.doing == kHasLeft;
       if (counts && number != 0 && line.last_collective >= number)
         return {RankStatus::kArrived, ""};
@@ -478,7 +481,8 @@ Finding Watchdog::State::look_at(c10d::Store* connection, const Group& group, in
   }
   if (is_gone) return plain;
   const auto silent = Clock::now() - answer.changed;
-  // Of a collective a rank that is none of the lookers has read each answer once.
+  // A rank that does not read answers while it waits has read each answer only once for a
+  // collective. One answer is not enough to judge by.
   if (number != 0 && group.rank >= kLookers && answer.first_at == milliseconds(0)) return {};
   if (silent > patience) {
     return {RankStatus::kSilent, join_message("does not answer", place_of(world_rank),
@@ -526,7 +530,7 @@ void Watchdog::State::tell(c10d::Store* connection, const Group& group,
       "group '", group.name, "': rank ", group.rank, " has waited ", in_seconds(duration), " s in ",
       describe(waiting.operation), ": ", gone, gone.empty() || late.empty() ? "" : "; ", late);
   const std::lock_guard lock(mutex);
-  if (is_ending) return;  // the owner may be gone
+  if (is_ending) return;  // the owner may be destroyed
   if (report) {
     report(line);
   } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls the hooks of callbacks and what lies between them, and keeps what one throws until all
-// ranks can stop together.
+// CallbackCalls: calls the hooks of callbacks, and keeps the exception of one until all ranks can
+// stop together.
 #pragma once
 
 #include <trireme/train/callback.h>
@@ -18,10 +18,10 @@ class CallbackCalls {
   CallbackCalls(Callbacks callbacks, const comm::Group& group)
       : callbacks_(std::move(callbacks)), rank_(group.rank()), failures_(group) {}
 
-  /// Calls `call(callback)` for each, by Failures::attempt: those that come after one that has
-  /// thrown are still called, because other ranks may wait for them in a collective, and the one
-  /// that threw is left out from then on.
-  /// @param hook its name, for the message.
+  /// Calls `call(callback)` for each callback through Failures::attempt. If one throws, those after
+  /// it are still called, because other ranks may wait for them in a collective. A callback that
+  /// has thrown is not called again.
+  /// @param hook the name of the hook, for the message.
   template <typename Call>
   void each(std::string_view hook, const Call& call) {
     for (Callback& callback : callbacks_) {
@@ -32,17 +32,18 @@ class CallbackCalls {
     }
   }
 
-  /// The same for what this rank does itself; returns whether `call` came back.
-  /// @param doing such as `reading data`, as it is when `call` throws.
+  /// Calls `call`, which is work of this rank itself, through Failures::attempt. Returns whether it
+  /// succeeded.
+  /// @param doing what `call` does, such as `reading data`. Read when `call` throws.
   template <typename Call>
   bool attempt(const std::string_view& doing, const Call& call) {
     return failures_.attempt(call, [&] { return name_of(doing); });
   }
 
-  /// `rank 1, reading data in epoch 2, step 6 of all`.
+  /// Returns a text such as `rank 1, reading data in epoch 2, step 6 of all`.
   std::string name_of(std::string_view doing) const;
 
-  /// Where training is, for the message.
+  /// Sets the position of training that messages name.
   void set_place(std::int64_t epoch, std::int64_t global_step) {
     epoch_ = epoch;
     global_step_ = global_step;

@@ -40,9 +40,9 @@ void apply(const Settings& settings) {
   context.setDeterministicMkldnn(settings.mkldnn);
 }
 
-// splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014):
-// neighbouring numbers become unlike ones, also in the lower half, which is all that LibTorch's
-// generator on the CPU takes.
+// splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014). Turns
+// neighbouring numbers into very different ones, also in the lower half. LibTorch's generator on
+// the CPU only uses that half.
 std::uint64_t mix(std::uint64_t value) {
   value += 0x9E3779B97F4A7C15U;
   value = (value ^ (value >> 30U)) * 0xBF58476D1CE4E5B9U;

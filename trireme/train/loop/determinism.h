@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes LibTorch repeat itself: deterministic algorithms, random numbers that depend on the
-// step alone, and the state of its generators.
+// Repeatable runs of LibTorch: deterministic algorithms, random numbers that depend on the step
+// alone, and the state of its generators.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,8 +11,8 @@
 
 namespace trireme::detail {
 
-/// While any lives, LibTorch takes deterministic algorithms in this whole process and does not try
-/// out which kernel of cuDNN is the fastest; the last one puts its settings back. Thread-safe.
+/// Makes LibTorch use deterministic algorithms in this process, and turns off the search for the
+/// fastest kernel of cuDNN. The last object to be destroyed restores the settings. Thread-safe.
 class DeterministicAlgorithms {
  public:
   DeterministicAlgorithms();
@@ -24,11 +24,12 @@ class DeterministicAlgorithms {
 /// Seeds LibTorch's generators of all devices for one step of one rank.
 void seed_step(std::uint64_t seed, std::int64_t global_step, int rank);
 
-/// The state of LibTorch's generators that training on that device draws from, as bytes:
-/// `random.cpu`, and `random.cuda` or what the device is.
+/// Returns the state of the generators of LibTorch that training on `device` uses, as bytes by
+/// name: `random.cpu`, and for another device its type, such as `random.cuda`.
 std::map<std::string, std::string> random_streams(at::Device device);
 
-/// Puts back those that are there. Throws CheckpointError for one that LibTorch refuses.
+/// Restores the states that `streams` contains. Throws CheckpointError for a state that LibTorch
+/// refuses.
 void set_random_streams(const std::map<std::string, std::string>& streams, at::Device device);
 
 }  // namespace trireme::detail

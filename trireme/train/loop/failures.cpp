@@ -14,14 +14,14 @@ namespace trireme::detail {
 
 namespace {
 
-// A message that is the same on several ranks but for their numbers: `rank 1, reading data: …`.
+// A message that several ranks share except for their numbers, such as `rank 1, reading data: …`.
 struct Told {
   std::string before;
   std::vector<int> ranks;
   std::string after;
 };
 
-// The first `rank N`; names of callbacks may have the word too.
+// Splits a message at the first `rank N`. Names of callbacks may contain the word `rank` too.
 Told without_rank(const std::string& message) {
   constexpr std::string_view kRank = "rank ";
   for (std::size_t at = message.find(kRank); at != std::string::npos;
@@ -35,7 +35,7 @@ Told without_rank(const std::string& message) {
   return {.before = message, .ranks = {}, .after = {}};
 }
 
-// Each failure once, with the ranks that had it.
+// Returns each failure once, with the ranks that had it.
 std::string told_once(const std::vector<std::string>& messages) {
   std::vector<Told> all;
   for (const std::string& message : messages) {
@@ -60,7 +60,7 @@ std::string told_once(const std::vector<std::string>& messages) {
 
 }  // namespace
 
-// Called while one is handled.
+// Must be called while an exception is handled.
 void Failures::keep_or_throw(const std::string& who) {
   if (group_.size() == 1) throw;
   const std::exception_ptr thrown = std::current_exception();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What keeps a rank from going on, until all ranks can stop together.
+// Failures: keeps the exception of a rank until all ranks can stop together.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -16,10 +16,11 @@ class Failures {
  public:
   explicit Failures(comm::Group group) : group_(std::move(group)) {}
 
-  /// Calls `call` and returns whether it came back. Over several ranks an exception is kept until
-  /// throw_on_all, the first one of all; a CommError is thrown at once, for the group is dead then,
-  /// and in a group of one everything is.
-  /// @param who returns what the message says has failed, with `rank N` in it; called afterwards.
+  /// Calls `call` and returns whether it succeeded. Over several ranks the first exception is kept
+  /// until throw_on_all. A CommError is thrown at once, because the group cannot be used any more.
+  /// In a group of one rank every exception is thrown at once.
+  /// @param who returns what has failed, for the message, with `rank N` in it. Called after the
+  /// exception.
   template <typename Call, typename Who>
   bool attempt(const Call& call, const Who& who) {
     try {
@@ -31,11 +32,12 @@ class Failures {
     }
   }
 
+  /// Returns whether an exception is kept.
   bool has_failed() const { return exception_ != nullptr; }
 
-  /// Throws TrainingError with one text on every rank, where has_failed on any; on those where it
-  /// has, with the exception nested. What happened to several ranks is said once. Collective,
-  /// blocking.
+  /// Throws TrainingError with the same text on every rank. Call it on all ranks if has_failed on
+  /// any. On the ranks that have failed, the exception is nested. A failure that several ranks
+  /// share is named once. Collective and blocking.
   /// @param what has failed, such as `training`.
   [[noreturn]] void throw_on_all(std::string_view what) const;
 

@@ -57,8 +57,8 @@ Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
   if (options.autocast == at::kHalf) loss_scale.emplace(options.loss_scale);
 }
 
-// The optimizer stays, and has whole parameters again; but a rank that an exception ends must not
-// wait for the others.
+// Gives the optimizer whole parameters again, because the caller keeps it. During an exception this
+// is skipped: the other ranks may not take part in the collective.
 Model::Impl::~Impl() {
   if (std::uncaught_exceptions() > 0) return;
   try {
@@ -67,7 +67,7 @@ Model::Impl::~Impl() {
   }
 }
 
-// What cannot be is refused before the module is changed.
+// Checks the options before the module is changed.
 void Model::Impl::check_options() const {
   if (options.clip_norm && !(*options.clip_norm > 0)) {
     throw UsageError(
@@ -82,7 +82,8 @@ void Model::Impl::check_options() const {
   if (cuts_anything(options.plan) && options.group.size() > 1) check_can_shard(optimizer);
 }
 
-// Looks up where the parameters are now; once per call, for it makes a list of all of them.
+// Looks up where the parameters are. Called once per call of the model, because it lists all
+// parameters.
 void Model::Impl::find_device() {
   const auto parameters = module->parameters();
   device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
@@ -106,8 +107,8 @@ at::Tensor Model::Impl::output_of(const at::Tensor& input) const {
   return is_narrow ? output.to(at::kFloat) : output;
 }
 
-// Rows that pad a batch go through a network's forward, whose shapes stay the same, and not into
-// the loss. Where there are no others the batch has no part in the gradient.
+// Padding rows go through forward, whose shapes stay the same, but not into the loss. A batch of
+// padding alone contributes nothing to the gradient.
 at::Tensor Model::Impl::loss_of(const data::Batch& batch) const {
   const bool is_padding = batch.padded_rows > 0 && batch.valid_rows() == 0;
   const auto value_of = [&] {

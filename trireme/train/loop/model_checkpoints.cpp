@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving a model, and going on from what was saved.
+// Saves models and resumes from checkpoints.
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/warning.h>
@@ -20,7 +20,7 @@ using detail::Position;
 
 constexpr std::string_view kCallback = "callback.";
 
-// What a checkpoint says beside module and optimizer.
+// The contents of a checkpoint other than module and optimizer.
 struct Standing {
   Position position;
   std::optional<LossScale::State> loss_scale;
@@ -66,7 +66,7 @@ checkpoint::State Model::Impl::state() const {
   }
   runner->add_to(state);
   if (running == nullptr) {
-    // Resumed and not trained since: what was loaded goes on.
+    // The model was resumed and has not trained since: the loaded states of callbacks are kept.
     state.entries.insert(callback_states.begin(), callback_states.end());
     return state;
   }
@@ -134,6 +134,7 @@ std::optional<std::filesystem::path> Model::Impl::finish_save() {
   if (!saver) return std::nullopt;
   const auto pending = std::exchange(pending_save, std::nullopt);
   const auto path = saver->finish();
+  // Callbacks only hear of the end of a save if they belong to the training in which it began.
   if (!pending || running == nullptr || pending->run != running) return path;
   CheckpointEndContext end{CheckpointContext{.run = running->context,
                                              .epoch = pending->epoch,
@@ -153,6 +154,7 @@ void Model::Impl::finish_save_after(const std::string& message) {
     saver->finish();
   } catch (const std::exception& failure) {
     const std::string text = message_of(failure);
+    // The exception that ends training may be this failure itself.
     if (message.find(text) != std::string::npos) return;
     warn("saving a checkpoint failed: ", text);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of the data a rank trains on, and whether ranks have read what they should.
+// Chooses the part of the data that a rank trains on, and checks that ranks have read the right
+// rows.
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/comm/collectives.h>
@@ -21,8 +22,8 @@
 namespace trireme {
 namespace {
 
-constexpr std::int64_t kFirstSteps = 2;            // of an epoch, which are compared
-constexpr std::int64_t kStepsBetweenChecks = 256;  // of all
+constexpr std::int64_t kFirstSteps = 2;            // of an epoch; these are compared
+constexpr std::int64_t kStepsBetweenChecks = 256;  // counted over all epochs
 constexpr int kSameByMistake = 2;                  // comparisons in a row with equal rows
 
 constexpr auto kWhichPart =
@@ -31,10 +32,10 @@ constexpr auto kWhichPart =
     "shard() with what trireme::data_part(plan, group) names and the same seed of shuffling on all "
     "ranks";
 
-// In place of the first row, where shard() was called.
+// Stands for the first row if shard() was called.
 constexpr std::string_view kSharded = "sharded";
 
-// A line for each column: name, sizes, type and digest; empty where no row counts.
+// Returns a line for each column: name, sizes, dtype and digest. Empty if the batch is all padding.
 std::string describe(const data::Batch& batch) {
   if (batch.valid_rows() == 0) return {};
   std::string text;
@@ -46,11 +47,12 @@ std::string describe(const data::Batch& batch) {
   return text;
 }
 
-// Returns a description of the first row that training reads, after shuffling and transforms:
-// another seed or vocabulary makes other data of the same files. Empty if the row cannot be read;
-// training then reports it. A shuffle buffer is filled once more for this row.
+// Returns a description of the first row that training reads, after shuffling and transforms. These
+// belong to it, because another seed or vocabulary makes other data of the same files. Empty if the
+// row cannot be read; training then reports it. A shuffle buffer is filled once more for this row.
 std::string first_row_of(const data::DataLoader& data) {
-  // Transforms may draw from it, and the training goes on as if nobody had looked.
+  // Transforms may use the generator. Its state is restored, so that this look does not change the
+  // training.
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const at::Tensor before = [&] {
     const std::lock_guard lock(generator.mutex());
@@ -70,7 +72,7 @@ std::string first_row_of(const data::DataLoader& data) {
   }
 }
 
-// The first two ranks for which `is_wrong` holds.
+// Returns the first two ranks for which `is_wrong` holds.
 template <typename IsWrong>
 std::optional<std::pair<std::size_t, std::size_t>> find_two(const std::vector<std::string>& all,
                                                             const IsWrong& is_wrong) {
@@ -84,8 +86,8 @@ std::optional<std::pair<std::size_t, std::size_t>> find_two(const std::vector<st
 
 }  // namespace
 
-// Ranks with data sets of their own, or other orders of one, would each leave out what they are not
-// to read: shards of one order are what covers it.
+// Shards cover a data set only if all ranks give the same data in the same order. With different
+// data or orders, each rank would skip rows that nobody else reads. So the first rows are compared.
 data::DataLoader Model::Impl::part_of(const data::DataLoader& data,
                                       data::Remainder remainder) const {
   const DataPart part = data_part(options.plan, options.group);
@@ -117,8 +119,8 @@ data::DataLoader Model::Impl::part_of(const data::DataLoader& data,
   return own;
 }
 
-// Ranks that work on one part of the data and read different rows would compute with halves of two
-// batches, and nothing else would tell.
+// Ranks that work on one part of the data and read different rows would mix two batches. Nothing
+// else would show that.
 void Model::Impl::check_same_batch(const std::optional<data::Batch>& batch) const {
   const std::string own = batch ? describe(*batch) : std::string("    none\n");
   std::vector<std::string> all;
@@ -143,7 +145,7 @@ void Model::Impl::note_rows(const StepContext& step, const data::Batch& batch) {
       options.group.size() > 1 && is_compared ? std::optional(describe(batch)) : std::nullopt;
 }
 
-// After a step that no rank has failed in, and before any has changed a parameter by it.
+// Runs after a step that has failed on no rank, and before any rank changes a parameter.
 void Model::Impl::check_rows(const StepContext& step) {
   if (!rows_of_step) return;
   const std::string own = std::exchange(rows_of_step, std::nullopt).value();
@@ -165,13 +167,13 @@ void Model::Impl::check_rows(const StepContext& step) {
                                   where, ":\n", all[a], "and\n", all[b]),
                      kWhichPart);
   }
-  // Of the parts that the model takes itself rows may be alike, as in data of ones.
+  // In parts that the model makes itself equal rows are allowed, as in data of ones.
   if (!options.shards_data || !is_sharded_manually) return;
   const auto same = find_two(all, [&](std::size_t a, std::size_t b) {
     return part_of_rank(a) != part_of_rank(b) && all[a] == all[b];
   });
   num_same_rows = same ? num_same_rows + 1 : 0;
-  // Once it may be chance, as where a small data set is oversampled.
+  // A single match may be chance, for example if a small data set is oversampled.
   if (num_same_rows < kSameByMistake) return;
   throw UsageError(join_message("ranks ", same->first, " and ", same->second,
                                 ", which are to train on different parts of the data, have read "

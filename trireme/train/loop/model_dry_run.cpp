@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training of one step, after which everything is as it was.
+// Model::dry_run: a training of one step, after which everything is restored.
 #include <trireme/parallel/module/evaluation_mode.h>
 #include <trireme/parallel/state_dict.h>
 #include <trireme/train/loop/model_impl.h>
@@ -20,7 +20,7 @@ checkpoint::TensorMap clones(const checkpoint::TensorMap& tensors) {
 
 }  // namespace
 
-// What a training changes in a model, this rank's part of it.
+// A copy of this rank's part of everything that training changes in a model.
 struct Model::Snapshot {
   explicit Snapshot(Impl& the_impl)
       : impl(the_impl),
@@ -36,7 +36,7 @@ struct Model::Snapshot {
     state.optimizer.tensors = clones(state.optimizer.tensors);
   }
 
-  // Collective where the plan cuts something.
+  // Collective if the plan cuts parameters, gradients or optimizer state.
   void restore() {
     impl.optimizer.zero_grad();
     load_partial_state(state, impl.runner->parallelized(), *impl.module, impl.optimizer);
@@ -51,7 +51,7 @@ struct Model::Snapshot {
   Impl& impl;
   PartialState state;
   std::map<std::string, std::string> streams;
-  const detail::ModeGuard modes;  // puts them back
+  const detail::ModeGuard modes;  // restores the modes when destroyed
   const std::optional<LossScale> loss_scale;
   const detail::Position position;
   const std::int64_t requested_epochs;
@@ -67,7 +67,7 @@ History Model::dry_run(const data::DataLoader& training, const data::DataLoader*
                             : std::optional(impl.part_of(*validation, data::Remainder::kUneven));
   impl.is_sharded_manually = training.is_sharded();
   impl.num_same_rows = 0;
-  impl.steps_in_epoch(own);  // which must be at least one, and the same on all ranks
+  impl.steps_in_epoch(own);  // throws unless it is at least 1 and equal on all ranks
   impl.find_device();
   impl.runner->prepare(own);
   Snapshot snapshot(impl);
@@ -87,7 +87,7 @@ History Model::dry_run(const data::DataLoader& training, const data::DataLoader*
     snapshot.restore();
     return history;
   } catch (...) {
-    // Ranks that failed each in its own way cannot put things back together.
+    // After different failures, ranks cannot run the collectives of restore() together.
     if (impl.options.group.size() == 1) snapshot.restore();
     throw;
   }

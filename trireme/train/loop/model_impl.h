@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of Model, shared by its sources: model.cpp (making it, evaluating), model_training.cpp
-// (the loop), model_dry_run.cpp, model_checkpoints.cpp, and the two runners of plans.
+// The implementation of Model, shared by its sources: model.cpp (constructor, evaluation),
+// model_training.cpp (the loop), model_data.cpp, model_dry_run.cpp, model_checkpoints.cpp, and the
+// two runners of plans.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -37,7 +38,7 @@ class BatchStream;
 
 namespace detail {
 
-/// Where training stands, as a checkpoint records it: `step` of the `steps_in_epoch` steps of
+/// The position of a training, as checkpoints record it: `step` of the `steps_in_epoch` steps of
 /// `epoch` are done.
 struct Position {
   std::int64_t epoch = 0;
@@ -49,8 +50,8 @@ struct Position {
   std::int64_t next_epoch() const { return is_between_epochs() ? epoch + 1 : epoch; }
 };
 
-/// Names of callbacks' states in a checkpoint: a callback's name, and its place among those of that
-/// name.
+/// Makes the keys of callback states in a checkpoint: the name of the callback and its number among
+/// those of the same name.
 class StateKeys {
  public:
   std::string next(const Callback& callback);
@@ -59,17 +60,19 @@ class StateKeys {
   std::map<std::string, int> counts_;
 };
 
-/// By rank. Collective, blocking.
+/// Returns the numbers that all ranks give, by rank. Collective and blocking.
 at::Tensor all_counts(std::int64_t own, const comm::Group& group);
 
+/// The mean loss of a micro-batch and the number of its rows.
 struct MicroBatchLoss {
   at::Tensor loss;
   std::int64_t rows = 0;
 };
-/// Returns the mean over all rows; 0 where there are none. One that is not a number stays so.
+/// Returns the mean over all rows; 0 if there are none. A loss that is not a number makes the mean
+/// not a number.
 at::Tensor mean_of(const std::vector<MicroBatchLoss>& losses);
 
-/// Returns a number of a checkpoint. Throws CheckpointError where it is not there.
+/// Returns a number from a checkpoint. Throws CheckpointError if it is missing.
 template <typename Number>
 Number number_entry(const checkpoint::State& state, const std::string& name) {
   const auto found = state.entries.find(name);
@@ -84,7 +87,7 @@ Number number_entry(const checkpoint::State& state, const std::string& name) {
       "only Model::save makes checkpoints to resume; load others with checkpoint::load");
 }
 
-/// The rows that count, of a batch that was padded.
+/// Returns the rows of a tensor that are not padding of the batch.
 at::Tensor valid_rows(const at::Tensor& tensor, const data::Batch& batch);
 
 }  // namespace detail
@@ -127,23 +130,23 @@ struct Model::Impl {
   at::Device device{at::kCPU};
   detail::Position position;
   std::int64_t requested_epochs = 0;
-  std::map<std::string, std::string> callback_states;  // of a checkpoint, for the next training
+  std::map<std::string, std::string> callback_states;  // from a checkpoint, for the next training
   Run* running = nullptr;
   std::atomic<bool> wants_to_stop = false;  // this rank
   std::atomic<bool> wants_to_save = false;  // this rank
   bool is_stopped = false;                  // all ranks
-  std::optional<std::string> rows_of_step;  // that is compared with those of other ranks
+  std::optional<std::string> rows_of_step;  // to compare with those of other ranks
   bool is_sharded_manually = false;         // the data of this training
   int num_same_rows = 0;  // comparisons in a row in which ranks had read the same rows
 
-  /// A save beside the training that nobody has waited for.
+  /// An asynchronous save that nobody has waited for yet.
   struct PendingSave {
-    const Run* run = nullptr;  ///< in which it began; null outside of one
+    const Run* run = nullptr;  ///< the run in which it began; null outside of a run
     std::int64_t epoch = 0;
     std::int64_t global_step = 0;
   };
   std::optional<PendingSave> pending_save;
-  std::unique_ptr<checkpoint::AsyncSaver> saver;  // made by the first such save
+  std::unique_ptr<checkpoint::AsyncSaver> saver;  // made by the first asynchronous save
 
   void check_options() const;
   void find_device();
@@ -152,7 +155,7 @@ struct Model::Impl {
   at::Tensor output_of(const at::Tensor& input) const;
   at::Tensor loss_of(const data::Batch& batch) const;
   std::unique_ptr<detail::DeterministicAlgorithms> determinism() const;
-  /// Of all batches, or the first ones.
+  /// Evaluates the first `num_batches` batches of the data.
   Evaluation evaluate(const data::DataLoader& data, std::int64_t num_batches);
 
   std::int64_t steps_in_epoch(const data::DataLoader& data) const;
@@ -165,36 +168,38 @@ struct Model::Impl {
                  double seconds);
   void call_step_end(Run& run, const StepEndContext& end);
   StepEndContext train_step(Run& run, data::BatchStream* batches, const StepContext& step);
-  /// Tells the others of the loss of this rank's step, with what it wishes.
+  /// Tells the other ranks the loss of this rank's step and its wishes.
   void start_agreement(const Run& run, const std::vector<detail::MicroBatchLoss>& losses);
-  /// The part of the data that this rank is to read. Collective where the model takes it.
+  /// Returns the part of the data that this rank reads. Collective if the model divides the data
+  /// itself.
   data::DataLoader part_of(const data::DataLoader& data, data::Remainder remainder) const;
   /// Throws UsageError if ranks that need the same batch have read different ones, or some have
   /// read none. Called for the first batch of an epoch, evaluation or prediction. Collective among
   /// these ranks.
   void check_same_batch(const std::optional<data::Batch>& batch) const;
-  /// Keeps what tells the rows of a step's first batch from others, in steps that are compared.
+  /// Stores a description of the rows of a step's first batch, in steps that are compared.
   void note_rows(const StepContext& step, const data::Batch& batch);
-  /// Throws UsageError on all ranks where any have read what they should not. Collective.
+  /// Throws UsageError on all ranks if any rank has read the wrong rows. Collective.
   void check_rows(const StepContext& step);
   void pretend_step();
   Evaluation validate(Run& run);
   checkpoint::State state() const;
-  /// What this rank gives to a checkpoint.
+  /// Returns what this rank writes to a checkpoint.
   checkpoint::Content content();
-  /// Waits for a save beside the training and tells callbacks of its end; throws its failure.
+  /// Waits for an unfinished asynchronous save and tells callbacks of its end. Throws its failure.
   std::optional<std::filesystem::path> finish_save();
-  /// The same where training ends by an exception of this text: says what that does not say.
+  /// Waits for an unfinished save when training ends by an exception with the text `message`. Warns
+  /// of a failure that the text does not contain.
   void finish_save_after(const std::string& message);
   bool agree_to_stop(const Run& run) const;
 
   /// Throws UsageError for a model of a function.
   void check_can_predict() const;
-  /// `rank 1, reading data in an evaluation`.
+  /// Returns a text such as `rank 1, reading data in an evaluation`.
   std::string name_in(std::string_view what, std::string_view doing) const;
-  /// Returns this rank's counts, without those that another rank counts too.
+  /// Returns this rank's counts, or none if another rank counts the same samples.
   MetricAccumulator counted_once(const MetricAccumulator& own) const;
-  /// Adds up what ranks have counted. Throws TrainingError on all where any has failed. Collective.
+  /// Adds up the counts of all ranks. Throws TrainingError on all if any has failed. Collective.
   Evaluation sum_evaluation(MetricAccumulator own, const detail::Failures& failures,
                             const comm::Group& of_metrics);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop.
+// The training loop: Model::fit and Model::train.
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/text.h>
@@ -24,8 +24,8 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-// Ranks that disagree would wait for each other at the end of the epoch. One that has failed has no
-// number.
+// With different numbers of steps, ranks would wait for each other at the end of the epoch. A rank
+// that has failed sends kNone.
 void check_same_steps(std::int64_t steps, const comm::Group& group,
                       const detail::Failures& failures) {
   constexpr std::int64_t kNone = -1;
@@ -55,7 +55,7 @@ void check(const FitOptions& options) {
 
 }  // namespace
 
-// Over all rows; 0 where there are none. One that is not a number stays so.
+// Weights the losses by their rows, unless all have equally many.
 at::Tensor detail::mean_of(const std::vector<MicroBatchLoss>& losses) {
   const auto has_as_many = [&](const MicroBatchLoss& one) { return one.rows == losses[0].rows; };
   const bool is_even = std::ranges::all_of(losses, has_as_many);
@@ -100,8 +100,7 @@ std::int64_t Model::Impl::steps_in_epoch(const data::DataLoader& data) const {
   return steps;
 }
 
-// Ends the training on all ranks where something of any has failed; returns whether any wants to
-// stop.
+// Throws on all ranks if any has failed. Returns whether any rank wants to stop.
 bool Model::Impl::agree_to_stop(const Run& run) const {
   if (options.group.size() == 1) return wants_to_stop;
   enum Wish : std::int64_t { kNone, kStop, kFail };
@@ -120,8 +119,9 @@ void Model::Impl::start_agreement(const Run& run,
                                             .has_failed = run.calls.failures().has_failed()});
 }
 
-// After a step of the optimizer that has failed: the others have stepped and will gather what has
-// changed, which needs this rank, and it is known by what was written.
+// Called if this rank's optimizer has failed. The other ranks have stepped and will gather the
+// parameters that were written, which needs this rank. Multiplying by 1 marks this rank's parts as
+// written.
 void Model::Impl::pretend_step() {
   const torch::NoGradGuard no_grad;
   for (const Parallelized::Part& part : runner->parallelized().parts()) {
@@ -129,8 +129,8 @@ void Model::Impl::pretend_step() {
   }
 }
 
-// One optimizer step over the next micro-batches.
-// @param batches null where they could not be opened.
+// Runs one optimizer step over the next micro-batches.
+// @param batches null if they could not be opened.
 StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
                                        const StepContext& step) {
   detail::StepTimer& timer = run.timer;
@@ -200,7 +200,7 @@ Evaluation Model::Impl::validate(Run& run) {
   return end.evaluation;
 }
 
-// Enters the next epoch, or one that a resumed run has left half way.
+// Enters the next epoch, or the one that a resumed run continues in its middle.
 void Model::Impl::begin_epoch(const Run& run) {
   const std::int64_t steps = run.context.steps_in_epoch;
   if (position.is_between_epochs()) {
@@ -216,7 +216,7 @@ void Model::Impl::begin_epoch(const Run& run) {
   }
 }
 
-// The batches of the epoch that remain; null where this rank cannot read them.
+// Opens the remaining batches of the epoch. Returns null if this rank cannot read them.
 std::unique_ptr<data::BatchStream> Model::Impl::open_batches(Run& run) {
   std::unique_ptr<data::BatchStream> batches;
   runner->open(run, [&] {
@@ -294,7 +294,8 @@ void Model::Impl::run_epochs(Run& run) {
     });
     callback_states.clear();
   }
-  // Before anything is trained, a callback that cannot work has said so, or that nothing is to do.
+  // on_run_begin may have failed, or have asked to stop. All ranks agree on that before the first
+  // step.
   is_stopped = agree_to_stop(run);
   while (position.next_epoch() <= requested_epochs && !is_stopped) train_epoch(run);
   agree_to_stop(run);
@@ -311,14 +312,15 @@ History Model::Impl::run(Run& run) {
   wants_to_stop = wants_to_save = is_stopped = false;
   find_device();
   module->train();
-  // Callbacks that hear of a failure have heard on_run_begin, where the stages are known.
+  // Comes before on_run_begin, because a callback that hears of a failure has had that call. Stages
+  // are known from here on.
   runner->prepare(run.training);
   requested_epochs += run.options.epochs;
   running = &run;
   try {
     run_epochs(run);
   } catch (...) {
-    // Another training may follow, after a resume().
+    // Restores the state so that another training can follow, for example after a resume().
     running = nullptr;
     requested_epochs -= run.options.epochs;
     runner->abandon_step();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What carries out the plan of a model: `parallelize` around a forward of its own, or a
-// TrainingStep. All that differs between the two is behind this interface.
+// Model::Runner: the interface between a Model and what carries out its plan. One implementation
+// uses `parallelize` and calls forward itself, the other uses a TrainingStep.
 #pragma once
 
 #include <trireme/checkpoint/run_state.h>
@@ -21,49 +21,55 @@ namespace data {
 class BatchStream;
 }
 
-/// Where a method is not said to be otherwise it is collective and blocking.
+/// Carries out the plan of a model. Methods are collective and blocking unless they say otherwise.
 class Model::Runner {
  public:
-  /// Makes the one that the model's plan asks for. `model` must outlive it.
+  /// Makes the runner for the model's plan. `model` must outlive it.
   static std::unique_ptr<Runner> make(Impl& model);
   virtual ~Runner() = default;
 
-  /// Returns the module's parameters as this rank has them. Throws UsageError where the first batch
-  /// decides that and has not come. Not collective.
+  /// Returns the module's parameters as this rank has them. Throws UsageError if they depend on the
+  /// first batch, which has not come. Not collective.
   virtual Parallelized& parallelized() = 0;
-  /// Returns what carries the agreement of ranks with the gradients of a step; null where nothing
-  /// does. Not collective.
+  /// Returns the object that carries the agreement of ranks together with the gradients of a step;
+  /// null if there is none. Not collective.
   virtual Parallelized* carrier() = 0;
+  /// Returns which ranks hold which parts of the gradients. Not collective.
   virtual Sharing sharing() const = 0;
-  /// The ranks that have other data than this one. Not collective.
+  /// Returns the ranks that have other data than this one. Not collective.
   virtual const comm::Group& data_group() const = 0;
-  /// Groups of this rank whose ranks work on one part of the data together. Not collective.
+  /// Returns the groups of this rank whose ranks work on the same part of the data. Not collective.
   virtual std::vector<comm::Group> peers() const = 0;
 
+  /// Makes the optimizer update this rank's parts of the parameters.
   virtual void shard(torch::optim::Optimizer& optimizer) = 0;
+  /// Makes the optimizer update whole parameters again.
   virtual void unshard(torch::optim::Optimizer& optimizer) = 0;
   /// Makes all parameters whole on every rank.
   virtual void gather_parameters() = 0;
-  /// The same where all of them fit into the memory of a rank, after a call of the model.
+  /// Makes parameters whole after a call of the model, if all of them fit into the memory of a
+  /// rank.
   virtual void complete() = 0;
 
-  /// Finds out which rank has what, before a training with that data.
+  /// Finds out which rank has what, before a training with `training`.
   virtual void prepare(const data::DataLoader& training) = 0;
-  /// Calls `open`, which opens the batches of an epoch on this rank, and keeps what it throws.
+  /// Calls `open`, which opens the batches of an epoch on this rank, and keeps the exception that
+  /// it throws.
   virtual void open(Run& run, const std::function<void()>& open) = 0;
-  /// Goes forward and backward through the micro-batches of a step, and begins the agreement on it.
-  /// @param batches null where they could not be opened.
+  /// Runs forward and backward for the micro-batches of a step, and starts the agreement on it.
+  /// @param batches null if they could not be opened.
   virtual void step(Run& run, data::BatchStream* batches, StepEndContext& step) = 0;
-  /// Forgets a step that an exception interrupted. Not collective.
+  /// Forgets a step that an exception has interrupted. Not collective.
   virtual void abandon_step() = 0;
 
+  /// Evaluates the first `num_batches` batches of the data.
   virtual Evaluation evaluate(const data::DataLoader& data, std::int64_t num_batches) = 0;
   virtual at::Tensor predict(const at::Tensor& input) = 0;
   virtual at::Tensor predict(const data::DataLoader& data) = 0;
 
-  /// Adds what a run that goes on needs besides. Not collective.
+  /// Adds the other data that a resumed run needs. Not collective.
   virtual void add_to(checkpoint::State& state) const = 0;
-  /// Loads the tensors of a checkpoint and what add_to() added, now or with the first batch.
+  /// Loads the tensors of a checkpoint and what add_to() has added, now or with the first batch.
   virtual checkpoint::State load(const std::filesystem::path& path) = 0;
 
  protected:

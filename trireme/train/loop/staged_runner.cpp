@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose plan a TrainingStep carries out. Each batch that the data gives is a micro-batch,
-// as it is with parallelize, so that the sums are the same.
+// The runner of plans that a TrainingStep carries out. Each batch of the data is a micro-batch, as
+// with parallelize, so that the sums are the same.
 #include <trireme/base/error.h>
 #include <trireme/checkpoint/consensus.h>
 #include <trireme/checkpoint/load_plan.h>
@@ -35,7 +35,7 @@ bool has_memory(const torch::nn::Module& module) {
          std::ranges::none_of(module.buffers(), is_deferred);
 }
 
-// Of what this rank's stages use: those of the first rank along data.
+// Copies the buffers that this rank's stages use from the first rank along `data`.
 void broadcast_buffers(const torch::nn::Module& module, const TrainingStep& training) {
   for (const auto& item : module.named_buffers()) {
     if (!item.value().defined() || detail::is_deferred(item.value())) continue;
@@ -50,7 +50,7 @@ UsageError unequal_batches() {
           "read the part of the data that trireme::data_part(plan, group) names"};
 }
 
-// The least and the largest number of the ranks of all these groups.
+// Returns the smallest and the largest number of the ranks of all these groups.
 std::pair<std::int64_t, std::int64_t> span_of(std::int64_t own,
                                               const std::vector<comm::Group>& groups) {
   std::pair span(own, own);
@@ -145,8 +145,8 @@ std::unique_ptr<Model::Runner> Model::Runner::make_staged(Impl& model) {
   return std::make_unique<StagedRunner>(model);
 }
 
-// What is captured: the loss, and the output where there is one. Of an input alone, which comes
-// from predict, the output, behind a number that stands where the loss does.
+// Returns what is recorded: the loss, and the output if there is one. An input without target comes
+// from predict. The sum of the output then takes the place of the loss.
 std::vector<at::Tensor> Model::StagedRunner::results_of(
     const std::vector<at::Tensor>& inputs) const {
   if (!model_.forward) {
@@ -199,8 +199,8 @@ void Model::StagedRunner::assign_stages(const MicroBatches& micro_batches) {
   load_later();
 }
 
-// Of batches that ranks do not have alike, the first rank's first one decides. Records need its
-// shapes alone.
+// Ranks may have different batches here. The first batch of the first rank that has one decides.
+// Recording needs only its shapes.
 void Model::StagedRunner::assign_stages_of_any(const MicroBatches& micro_batches) {
   std::vector<std::pair<std::string, at::Tensor>> named;
   if (!micro_batches.empty()) {
@@ -221,7 +221,8 @@ void Model::StagedRunner::assign_stages_of_any(const MicroBatches& micro_batches
   assign_stages(MicroBatches{tensors});
 }
 
-// Again where it has failed before.
+// Loads the tensors of a checkpoint that was resumed before the stages were known. Tries again if
+// it has failed before.
 void Model::StagedRunner::load_later() {
   if (!to_resume_) return;
   load_checkpoint(*to_resume_, training_.parallelized(), *model_.module, &model_.optimizer);
@@ -258,13 +259,14 @@ void Model::StagedRunner::prepare(const data::DataLoader& training) {
   assign_stages(micro_batches);
 }
 
-// All micro-batches are read before the first goes through the stages, which takes all ranks.
+// Reads all micro-batches before the first one goes through the stages, because the stages need all
+// ranks.
 void Model::StagedRunner::step(Run& run, data::BatchStream* batches, StepEndContext& step) {
   detail::StepTimer& timer = run.timer;
   std::vector<data::Batch> round;
   MicroBatches micro_batches;
   run.calls.attempt("reading data", [&] {
-    if (batches == nullptr) return;  // which is known
+    if (batches == nullptr) return;  // the failure is already kept
     timer.measure(Phase::kData, [&] { round = read_round(*batches, options_.plan.micro_batches); });
     micro_batches = micro_batches_of(round);
   });
@@ -287,8 +289,8 @@ void Model::StagedRunner::step(Run& run, data::BatchStream* batches, StepEndCont
   model_.start_agreement(run, losses);
 }
 
-// A rank whose data fails, or ends before that of the others along `pipe`, ends the count of its
-// pipeline; the others go on without it.
+// If the data of a rank fails, or ends before that of other ranks along `pipe`, its pipeline ends
+// the count. Other pipelines continue.
 void Model::StagedRunner::count(const data::DataLoader& data, std::int64_t num_batches,
                                 MetricAccumulator& accumulator, detail::Failures& failures) {
   std::string_view doing = "reading data";
@@ -323,7 +325,7 @@ void Model::StagedRunner::count(const data::DataLoader& data, std::int64_t num_b
     }
     const MicroBatchResults results = training_.evaluate_micro_batches(micro_batches);
     doing = "counting";
-    // Ranks that make the same output count it once.
+    // Several ranks compute the same output; one of them counts it.
     const bool counts_outputs = together.size() == 1 || together.back().rank() == 0;
     const bool counts_losses = counts_outputs && together.front().rank() == 0;
     failures.attempt(
@@ -350,7 +352,7 @@ Evaluation Model::StagedRunner::evaluate(const data::DataLoader& data, std::int6
   detail::Failures failures(options_.group);
   MetricAccumulator accumulator;
   count(data, num_batches, accumulator, failures);
-  // Metrics are on the rank that has the outputs; the others have nothing to add.
+  // Only the rank that has the outputs has counted metrics. The others add zeros.
   return model_.sum_evaluation(accumulator, failures, options_.group);
 }
 
@@ -389,7 +391,7 @@ at::Tensor Model::StagedRunner::predict(const data::DataLoader& data) {
   }
 }
 
-// Which rank takes which tensors is known with the first batch.
+// Before the first batch it is not known which rank needs which tensors, so they are loaded later.
 checkpoint::State Model::StagedRunner::load(const std::filesystem::path& path) {
   checkpoint::State state;
   if (training_.has_stages()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose plan `parallelize` carries out: forward and backward are the module's own.
+// The runner of plans that `parallelize` carries out. Forward and backward are those of the module.
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/data/data_loader.h>
@@ -69,9 +69,11 @@ class Model::WholeRunner final : public Model::Runner {
   }
 
  private:
-  // Whether forward needs ranks that work on the same part of the data, within operators.
+  // Returns whether operators in forward communicate with ranks that work on the same part of the
+  // data.
   bool forward_is_shared() const { return parallelized_.mesh().defined(); }
-  // Whether forward in training needs other ranks, so that nothing can stand in for one.
+  // Returns whether forward in training needs other ranks, so that nothing can replace a rank that
+  // fails.
   bool forward_takes_all() const {
     return options_.group.size() > 1 &&
            (cuts_parameters(options_.plan) || options_.plan.sync_batch_norm || forward_is_shared());
@@ -83,15 +85,15 @@ class Model::WholeRunner final : public Model::Runner {
              std::string_view& doing);
   at::Tensor predict_batch(const at::Tensor& input);
 
-  // Calls `call`, in which the other ranks wait for this one: where it throws they are told by the
-  // end of the groups.
-  // @param who returns what the message says has failed.
+  // Calls `call`, in which other ranks wait for this one. If it throws, ends the groups, which
+  // tells the other ranks.
+  // @param who returns what has failed, for the message.
   template <typename Call, typename Who>
   void abort_on_failure(const Call& call, const Who& who) {
     try {
       call();
     } catch (const CommError& error) {
-      // Those along data may wait for this rank in groups that the one that failed is not in.
+      // Ranks along `data` may wait for this rank in other groups than the one that has failed.
       if (forward_is_shared()) parallelized_.abort(error.what());
       throw;
     } catch (...) {
@@ -134,7 +136,7 @@ void Model::WholeRunner::step(Run& run, data::BatchStream* batches, StepEndConte
   run.timer.split_last(Phase::kCommunication, parallelized_.seconds_of_exchange());
 }
 
-// Reads the micro-batches of a step and goes forward and backward through each.
+// Reads the micro-batches of a step, and runs forward and backward for each.
 void Model::WholeRunner::accumulate(Run& run, data::BatchStream& batches, StepEndContext& step,
                                     std::string_view& doing) {
   const std::int64_t micro_batches = options_.plan.micro_batches;
@@ -157,7 +159,7 @@ void Model::WholeRunner::accumulate(Run& run, data::BatchStream& batches, StepEn
   }
 }
 
-// Counts what this rank sees of an evaluation.
+// Counts the batches that this rank evaluates.
 void Model::WholeRunner::count(const data::DataLoader& data, std::int64_t num_batches,
                                MetricAccumulator& accumulator, std::string_view& doing) {
   const auto batches = data.open(0);
@@ -190,7 +192,8 @@ Evaluation Model::WholeRunner::evaluate(const data::DataLoader& data, std::int64
   detail::Failures failures(options_.group);
   std::string_view doing = "reading data";
   const auto who = [&] { return model_.name_in("an evaluation", doing); };
-  // Where forward takes all ranks, one whose data ends before that of others cannot be waited for.
+  // If forward needs all ranks, they must have equally many batches. Otherwise the parameters are
+  // gathered first, and each rank evaluates alone.
   std::int64_t own_batches = -1;
   const auto count_batches = [&] { own_batches = std::min(num_batches, data.batches()); };
   const bool is_cut = cuts_parameters(options_.plan);
@@ -218,7 +221,7 @@ at::Tensor Model::WholeRunner::predict(const at::Tensor& input) {
   return predict_batch(input);
 }
 
-// Returns the whole outputs for one batch.
+// Returns the whole output for one batch.
 at::Tensor Model::WholeRunner::predict_batch(const at::Tensor& input) {
   const detail::EvaluationMode mode(*model_.module);
   return full(model_.output_of(input));

@@ -34,7 +34,8 @@ std::shared_ptr<::gloo::transport::Device> make_device(const EngineContext& cont
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const EngineContext& context) {
   auto options = c10d::ProcessGroupGloo::Options::create(context.timeout);
   options->devices.push_back(make_device(context));
-  // Two threads let one bucket's all-reduce wait for a peer while the next one moves data.
+  // With two threads, the all-reduce of one bucket can wait for a peer while the next one moves
+  // data.
   options->threads = 2;
   return c10::make_intrusive<c10d::ProcessGroupGloo>(context.store, context.rank, context.size,
                                                      options);
@@ -46,8 +47,8 @@ Engine gloo_engine() {
   return {.name = "gloo",
           .unavailable_because = []() -> std::string { return ""; },
           .connect = connect_gloo,
-          // Ring and halving-doubling start their folds at different ranks for different slices;
-          // two ranks commute.
+          // Gloo's ring and halving-doubling algorithms begin each slice at another rank. With two
+          // ranks the order does not matter, because addition commutes.
           .summation_order =
               [](const EngineContext& context) {
                 return context.size <= 2 ? SummationOrder::kRank : SummationOrder::kUnspecified;

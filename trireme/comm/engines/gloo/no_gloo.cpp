@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for gloo.cpp where Gloo's headers were not found.
+// Replaces gloo.cpp if the headers of Gloo were not found.
 #include <trireme/base/error.h>
 #include <trireme/comm/engines/gloo/gloo.h>
 

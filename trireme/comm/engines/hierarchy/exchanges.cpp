@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that move bytes over a hierarchy: each byte crosses to each host once.
+// Collectives that move bytes over a hierarchy. Each byte is sent to each host once.
 #include <trireme/comm/engines/hierarchy/phases.h>
 
 #include <utility>
@@ -42,7 +42,7 @@ void Phases::all_gather(const at::Tensor& input, std::span<const at::Tensor> out
   const HostBlocks blocks(hosts_, lengths_of(outputs));
   if (blocks.longest() == 0) return;
 
-  // Inside: the host's block, cut into a stripe for each leader.
+  // Inside the host: gather the block of the host, which is cut into a stripe for each leader.
   const int leaders = count_leaders(blocks.largest_host() * num_hosts_);
   const std::int64_t stripe = (blocks.largest_host() + leaders - 1) / leaders;
   const at::Tensor block = scratch_.take(Scratch::kBlock, at::kByte, stripe * leaders);
@@ -69,7 +69,8 @@ void Phases::all_gather(const at::Tensor& input, std::span<const at::Tensor> out
     }
   }
 
-  // Across: all[leader][host][stripe].
+  // Between hosts: each leader gathers its stripe of all hosts. The layout is
+  // all[leader][host][stripe].
   at::Tensor all = block;
   if (num_hosts_ > 1) {
     all = scratch_.take(Scratch::kUnpacked, at::kByte, stripe * num_hosts_ * leaders);
@@ -167,7 +168,8 @@ void Phases::scatter(std::span<const at::Tensor> inputs, const at::Tensor& outpu
 
 namespace {
 
-// Packs what goes to some ranks, exchanges it, and unpacks what came from them.
+// Packs the pieces for some ranks, exchanges them, and unpacks the pieces that came from these
+// ranks.
 class PackedExchange {
  public:
   PackedExchange(std::span<const at::Tensor> inputs, std::span<const at::Tensor> outputs,

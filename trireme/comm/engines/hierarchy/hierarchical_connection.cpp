@@ -17,7 +17,7 @@ std::string name_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return backend ? backend->getBackendName() : "none";
 }
 
-// What phases move: the pieces of a buffer as flat bytes.
+// Returns the pieces of a buffer as flat bytes, which is what the phases move.
 std::vector<at::Tensor> bytes_of_pieces(const Buffer& buffer) {
   std::vector<at::Tensor> bytes = buffer.pieces();
   for (at::Tensor& piece : bytes) piece = bytes_of(piece.view({-1}));
@@ -52,10 +52,12 @@ void run_phases(Phases& phases, const Operation& operation) {
   }
 }
 
-// A message that another backend carries. It is completed by whoever waits for it or asks.
+// A message that another backend carries. The thread that waits for it or asks for its state
+// completes it.
 class ForwardedMessage final : public PendingOperation {
  public:
-  /// @param source_of the rank of the whole group for one of that backend; empty: the same.
+  /// @param source_of converts a rank of that backend to a rank of the whole group; empty if they
+  /// are equal.
   ForwardedMessage(Operation operation, int rank, c10::intrusive_ptr<c10d::Work> work,
                    std::vector<int> source_of)
       : PendingOperation(std::move(operation), rank),
@@ -178,6 +180,8 @@ std::string HierarchicalConnection::describe(Phase phase) const {
 
 void HierarchicalConnection::check(const Operation& operation) const {
   const bool is_from_any = operation.kind == OperationKind::kReceive && operation.peer < 0;
+  // If all messages of this rank come over the same backend, that backend can receive from any
+  // rank.
   const bool has_one_way =
       hosts_.num_hosts() == 1 || hosts_.local_size(hosts_.host_of(rank())) == 1;
   if (!is_from_any || options_.receive_from_any || has_one_way) return;
@@ -207,6 +211,7 @@ HierarchicalConnection::WorkPtr HierarchicalConnection::submit_message(Operation
     return c10::make_intrusive<ForwardedMessage>(std::move(operation), rank(), std::move(work),
                                                  std::vector<int>());
   }
+  // The backend inside the host knows local ranks only.
   if (there.peer >= 0) there.peer = hosts_.local_of(there.peer);
   auto work = start_on(*connections.inside, there);
   return c10::make_intrusive<ForwardedMessage>(std::move(operation), rank(), std::move(work),
@@ -215,13 +220,13 @@ HierarchicalConnection::WorkPtr HierarchicalConnection::submit_message(Operation
 
 void HierarchicalConnection::run(const c10::intrusive_ptr<PhasedOperation>& work) {
   std::exception_ptr failure;
-  HierarchyConnections closing;  // after the news is out, for an engine may take its time
+  HierarchyConnections closing;  // closed after `complete`, because closing may take long
   try {
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     Phases phases(hosts_, rank(), connections_or_throw(), options_.one_leader_below, scratch_,
                   *work);
     run_phases(phases, work->operation());
-  } catch (const UsageError&) {  // an engine refused its arguments, on every rank alike
+  } catch (const UsageError&) {  // an engine refused its arguments on every rank
     failure = std::current_exception();
   } catch (const std::exception& cause) {
     failure = std::current_exception();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine made of others: one inside each host, one for each leader across hosts, one over all
-// ranks.
+// An engine composed of others: one inside each host, one between the leaders of hosts, and one
+// over all ranks.
 #pragma once
 
 #include <trireme/comm/adapter/engine_connection.h>
@@ -15,23 +15,26 @@
 namespace trireme::comm {
 
 /// Composes backends over hosts. Collectives run in the order of the calls on a thread of this
-/// connection, so a call returns at once; send and receive go straight to the backend that joins
-/// the two ranks. When a phase fails, the collective's error names it, every later call fails at
-/// once, and the connections are closed, so that ranks which wait for this one learn it if their
-/// engine notices closed connections.
+/// connection, so a call returns at once. A send or receive goes directly to the backend that
+/// connects the two ranks.
+/// If a phase fails, the error of the collective names it, and every later call fails at once. The
+/// connections are closed then. So ranks that wait for this one notice, if their engine notices
+/// closed connections.
 class HierarchicalConnection final : public EngineConnection {
  public:
+  /// Settings of the connection.
   struct Options {
     std::string name = "hierarchy";  ///< such as `shm+gloo`
-    /// Messages of fewer bytes cross by one leader: latency counts there, not bandwidth.
+    /// Messages with fewer bytes are carried by one leader, because latency matters more than
+    /// bandwidth for them.
     std::int64_t one_leader_below = 32'768;
-    /// Sends messages inside a host over the backend of all ranks too, which receiving from any
-    /// rank needs; they are slower there.
+    /// True to send messages inside a host over the backend of all ranks too. Receiving from any
+    /// rank needs that, and messages inside a host are slower.
     bool receive_from_any = false;
   };
 
-  /// Takes over the connections; not collective. Throws UsageError where a connection's rank or
-  /// size does not fit its part.
+  /// Takes over the connections. Not collective. Throws UsageError if the rank or size of a
+  /// connection does not fit its part.
   HierarchicalConnection(int rank, HostMap hosts, HierarchyConnections connections,
                          const Options& options);
   ~HierarchicalConnection() override;
@@ -54,12 +57,12 @@ class HierarchicalConnection final : public EngineConnection {
   const std::string inside_name_;
   const std::string across_name_;
   const std::string flat_name_;
-  Scratch scratch_;  // the worker's
+  Scratch scratch_;  // used by the worker only
 
   std::mutex mutex_;
   HierarchyConnections connections_;  // guarded by mutex_
-  std::string broken_;                // guarded by mutex_; why, or empty
-  std::unique_ptr<Worker> worker_;    // last made, first ended
+  std::string broken_;                // guarded by mutex_; the reason, or empty
+  std::unique_ptr<Worker> worker_;    // last, so that it ends first
 };
 
 }  // namespace trireme::comm

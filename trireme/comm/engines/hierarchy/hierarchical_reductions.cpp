@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions over a hierarchy. Inside a host the engine adds, in its own order; across hosts the
-// partial sums are exchanged and every element is folded by one rank in host order, whichever
-// engine carries them, for the bytes of a ring.
+// Reductions over a hierarchy. Inside a host the engine adds in its own order. Between hosts the
+// partial sums are exchanged, and every element is added in host order. So the result does not
+// depend on the engine between hosts. This moves as many bytes as a ring.
 #include <trireme/comm/adapter/host_fold.h>
 #include <trireme/comm/engines/hierarchy/phases.h>
 
@@ -11,11 +11,11 @@
 namespace trireme::comm {
 namespace {
 
-// Up to this many bytes received, one exchange in which everybody folds everything beats two that
-// divide the work.
+// Up to this many received bytes, one exchange after which every leader reduces its whole slice is
+// faster than two exchanges that divide the work.
 constexpr std::int64_t kOneExchangeBytes = std::int64_t{64} * 1024;
 
-// What a leader carries at once of a large message.
+// The part of a large message that a leader carries at a time.
 constexpr std::int64_t kPartBytes = std::int64_t{1024} * 1024;
 
 Operation reduce_to(const at::Tensor& tensor, int root, const c10d::ReduceOp& op) {
@@ -27,8 +27,8 @@ Operation reduce_to(const at::Tensor& tensor, int root, const c10d::ReduceOp& op
 
 }  // namespace
 
-// Returns this rank's slice with the host's contributions added up, if it is one of the leaders.
-// `tensor` may be overwritten, and the slice be part of it.
+// Returns this rank's slice with the sum of the host's contributions, if the rank is a leader. May
+// overwrite `tensor`, and the slice may be part of it.
 at::Tensor Phases::reduce_to_leaders(const at::Tensor& tensor, Slices slices,
                                      const c10d::ReduceOp& op, std::size_t part) {
   const auto slice_of_tensor = [&](int slice) {
@@ -72,8 +72,8 @@ Phases::Works Phases::begin_all_gather_across(const at::Tensor& output, const at
                                 .output = Buffer(output, num_hosts_)});
 }
 
-// Sends off what this leader's peers need of its slice: all of it where each folds all, else the
-// piece that each folds; the last pieces may be shorter, even empty.
+// Sends what the other leaders need of this leader's slice. That is all of it if each leader
+// reduces all, else the piece that each leader reduces. The last pieces may be shorter, even empty.
 void Phases::begin_exchange(Part& part) {
   const std::int64_t length = part.slice.numel();
   const at::ScalarType dtype = part.slice.scalar_type();
@@ -92,7 +92,7 @@ void Phases::begin_exchange(Part& part) {
                                       .output = Buffer(part.received, num_hosts_)});
 }
 
-// Folds what came, in host order; where each leader folded a piece, sends that off.
+// Reduces the received data in host order. If each leader reduced a piece, sends the result on.
 void Phases::fold_exchanged(Part& part, const c10d::ReduceOp& op) {
   finish(Phase::kAcross, std::exchange(part.works, {}));
   const std::int64_t length = part.slice.numel();
@@ -123,8 +123,8 @@ void Phases::deliver(Part& part) {
         part.slice.defined() ? bytes_of(part.slice) : part.slice);
 }
 
-// A large message goes in parts, so that the next is reduced inside the host and the one before
-// is delivered while a part crosses. All ranks cut alike.
+// A large message is sent in parts. While a part crosses, the next one is reduced inside the host
+// and the previous one is delivered. All ranks use the same parts.
 void Phases::all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   if (tensor.numel() == 0) return;
   scale_before(tensor, op);
@@ -158,7 +158,7 @@ void Phases::reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op
   if (tensor.numel() == 0) return;
   const int root_host = hosts_.host_of(root);
   const int leader = leader_for(root);
-  // A copy, so that the tensors of the other ranks stay as they are.
+  // Works on a copy, so that the tensors of ranks other than the root are not changed.
   const at::Tensor partial = scratch_.take(Scratch::kBlock, tensor.scalar_type(), tensor.numel());
   copy_bytes(partial, tensor);
   scale_before(partial, op);
@@ -196,7 +196,7 @@ void Phases::reduce_scatter(std::span<const at::Tensor> inputs, const at::Tensor
   const at::ScalarType dtype = output.scalar_type();
   const auto item = static_cast<std::int64_t>(output.itemsize());
 
-  // Leader l carries stripe l of every host's block: packed[l][host][stripe].
+  // Leader l carries stripe l of the block of every host. The layout is packed[l][host][stripe].
   const int leaders = count_leaders(blocks.largest_host() * num_hosts_ * item);
   const std::int64_t stripe = (blocks.largest_host() + leaders - 1) / leaders;
   const at::Tensor packed = scratch_.take(Scratch::kBlock, dtype, stripe * num_hosts_ * leaders);

@@ -14,7 +14,7 @@
 namespace trireme::comm {
 namespace {
 
-// Connects some ranks of the context, given in the order of their new ranks.
+// Connects some ranks of the context, which are given in the order of their new ranks.
 c10::intrusive_ptr<c10d::Backend> connect_part(const EngineContext& context, const Engine& engine,
                                                const std::string& name,
                                                const std::vector<int>& ranks) {
@@ -50,7 +50,8 @@ const Engine* find_engine(Scope scope) {
   return nullptr;
 }
 
-// The engine between hosts: the one that is asked for, or the first of this build.
+// Returns the engine between hosts: the one that is asked for, or the first suitable one of this
+// build.
 const Engine& engine_across(const EngineContext& context) {
   if (context.engine_across == "auto") return *find_engine(Scope::kAnyHosts);
   const Engine& engine = choose_engine(context.engine_across, /*one_host=*/false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One engine inside each host composed with one across hosts.
+// The hierarchy engine: one engine inside each host, composed with one between hosts.
 #pragma once
 
 #include <trireme/comm/adapter/engine_context.h>
@@ -9,33 +9,37 @@
 
 namespace trireme::comm {
 
+/// Settings of a hierarchy.
 struct HierarchyOptions {
-  /// How many ranks of a host carry slices of a large message across, side by side; 0 for as many
-  /// as the smallest host has ranks.
+  /// The number of ranks per host that carry slices of a large message to other hosts in parallel.
+  /// 0 for as many as the smallest host has ranks.
   int leaders = 0;
-  /// Messages of fewer bytes cross by one leader.
+  /// Messages with fewer bytes are carried by one leader.
   std::int64_t one_leader_below = 32'768;
-  /// Makes receiving from any rank possible; messages inside a host are slower then.
+  /// True to make receiving from any rank possible. Messages inside a host are slower then.
   bool receive_from_any = false;
 };
 
-/// Connects the ranks of each host by `inside`, the leaders of one place by `across`, and all ranks
-/// by `across` too (for all-to-all and messages between hosts); one host needs `inside` only.
-/// Collective over the ranks of the context, blocking up to its deadline. All ranks give the same
-/// hosts and options.
-/// @param host_of_rank for each rank of the context a number that its host's other ranks have too.
-/// Throws UsageError where that is not one for each rank, and CommError that names the connection.
+/// Connects the ranks of each host by `inside`, and the leaders with the same number by `across`.
+/// Also connects all ranks by `across`, for all-to-all and messages between hosts. A single host
+/// needs `inside` only. Collective over the ranks of the context; blocks up to its deadline. All
+/// ranks must give the same hosts and options.
+/// @param host_of_rank for each rank of the context, a number that it shares with the other ranks
+/// of its host.
+/// @throws UsageError if `host_of_rank` does not have a number for each rank.
+/// @throws CommError that names the connection that failed.
 c10::intrusive_ptr<c10d::Backend> connect_hierarchy(const EngineContext& context,
                                                     std::span<const int> host_of_rank,
                                                     const Engine& inside, const Engine& across,
                                                     const HierarchyOptions& options = {});
 
-/// In which order a hierarchy sums. Rank order inside each host, then host order, where `inside`
-/// keeps rank order for hosts of these sizes; rank order outright where every host has one rank.
+/// Returns the order in which a hierarchy adds. It is rank order inside each host and then host
+/// order, if `inside` keeps rank order for hosts of these sizes. It is rank order if every host has
+/// one rank.
 SummationOrder summation_order(const HostMap& hosts, const Engine& inside);
 
-/// `hierarchy`: shared memory inside hosts, told apart by EngineContext::machines, and across them
-/// EngineContext::engine_across.
+/// Returns the engine `hierarchy`: shared memory inside hosts, and EngineContext::engine_across
+/// between them. EngineContext::machines tells the hosts apart.
 Engine hierarchical_engine();
 
 }  // namespace trireme::comm

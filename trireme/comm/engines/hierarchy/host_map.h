@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks share a host, and which of them carry messages to other hosts. Plain arithmetic, no
-// LibTorch.
+// HostMap: which ranks share a host, and which of them carry messages to other hosts. Plain
+// arithmetic without LibTorch.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,16 @@
 
 namespace trireme::comm {
 
-/// Groups ranks by host. Hosts are numbered by their lowest rank, the ranks of a host ("local
-/// ranks") by rank; neither need be contiguous, and hosts may differ in size. The first
-/// num_leaders() local ranks of each host are its leaders: leader l exchanges slice l of a message
+/// Groups ranks by host. Hosts are numbered by their lowest rank, and the ranks of a host ("local
+/// ranks") by rank. Ranks of a host need not be contiguous, and hosts may differ in size. The first
+/// num_leaders() local ranks of each host are its leaders. Leader l exchanges slice l of a message
 /// with the leaders l of the other hosts.
 class HostMap {
  public:
-  /// @param host_of_rank for each rank a number that its host's other ranks have too.
-  /// @param most_leaders how many ranks of a host may lead; 0 for as many as the smallest host has.
-  /// Throws UsageError where there is no rank, or `most_leaders` is negative.
+  /// @param host_of_rank for each rank, a number that it shares with the other ranks of its host.
+  /// @param most_leaders the largest number of leaders per host; 0 for as many as the smallest host
+  /// has ranks.
+  /// @throws UsageError if there is no rank, or if `most_leaders` is negative.
   HostMap(std::span<const int> host_of_rank, int most_leaders);
 
   int num_ranks() const noexcept { return static_cast<int>(host_.size()); }
@@ -28,15 +29,15 @@ class HostMap {
   int num_leaders() const noexcept { return num_leaders_; }
 
   int host_of(int rank) const { return host_[static_cast<std::size_t>(rank)]; }
-  /// Place of a rank among the ranks of its host.
+  /// Returns the number of a rank among the ranks of its host.
   int local_of(int rank) const { return local_[static_cast<std::size_t>(rank)]; }
-  /// Ranks of a host, ascending.
+  /// Returns the ranks of a host in ascending order.
   const std::vector<int>& members(int host) const {
     return members_[static_cast<std::size_t>(host)];
   }
   int local_size(int host) const { return static_cast<int>(members(host).size()); }
   int largest_local_size() const noexcept { return largest_local_size_; }
-  /// The ranks that are leader `leader` of their host, in host order.
+  /// Returns the ranks that are leader `leader` of their host, in host order.
   std::vector<int> leaders(int leader) const;
 
  private:
@@ -47,23 +48,23 @@ class HostMap {
   int largest_local_size_ = 1;
 };
 
-/// Numbers the distinct machine ids, in the order in which ranks first show them.
+/// Numbers the distinct machine ids, in the order of the ranks.
 std::vector<int> hosts_of(std::span<const std::string> machines);
 
-/// `total` elements cut into `count` slices, one for each leader: all of one length, but that the
-/// last takes the remainder too.
+/// Cuts `total` elements into `count` slices, one for each leader. All have the same length, but
+/// the last one also has the remainder.
 class Slices {
  public:
   Slices(std::int64_t total, int count) : total_(total), common_(total / count), count_(count) {}
 
   int count() const noexcept { return count_; }
-  /// What all slices have at least; the last has the remainder too.
+  /// Returns the length that all slices have at least.
   std::int64_t common() const noexcept { return common_; }
   std::int64_t begin(int slice) const noexcept { return slice * common_; }
   std::int64_t length(int slice) const noexcept {
     return slice == count_ - 1 ? total_ - begin(slice) : common_;
   }
-  /// The same cuts, counted in bytes of elements of that size.
+  /// Returns the same slices in bytes, for elements of size `element`.
   Slices in_bytes(std::size_t element) const noexcept {
     Slices bytes = *this;
     bytes.total_ *= static_cast<std::int64_t>(element);
@@ -77,7 +78,8 @@ class Slices {
   int count_;
 };
 
-/// Contributions of given lengths, one for each rank, lined up host by host in local rank order.
+/// The contributions of all ranks, lined up host by host in local rank order. Their lengths may
+/// differ.
 class HostBlocks {
  public:
   HostBlocks(const HostMap& hosts, std::span<const std::int64_t> length_of_rank);
@@ -96,9 +98,8 @@ class HostBlocks {
   std::int64_t largest_host_ = 0;
 };
 
-/// How much of [offset, offset + length) of a host's block lies in which stripe, where the block is
-/// cut into stripes of `stripe` elements: calls visit(stripe index, place in the stripe, place in
-/// the range, length) for each.
+/// Maps the range [offset, offset + length) of a host's block to stripes of `stripe` elements.
+/// Calls visit(stripe index, place in the stripe, place in the range, length) for each part.
 template <typename Visit>
 void for_each_stripe(std::int64_t offset, std::int64_t length, std::int64_t stripe,
                      const Visit& visit) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective whose phases run on another thread, and where it is.
+// PhasedOperation: a collective whose phases run on another thread.
 #pragma once
 
 #include <trireme/base/error.h>
@@ -13,21 +13,22 @@
 
 namespace trireme::comm {
 
-/// Where a collective is.
+/// The place of a collective: in the queue, inside the host, between hosts, or over all ranks.
 enum class Phase : std::uint8_t { kQueue, kInside, kAcross, kFlat };
 
-/// A collective that runs in phases. Operation::timeout is the deadline of all of them together,
+/// A collective that runs in phases. Operation::timeout is the deadline of all phases together,
 /// counted from the first. Thread-safety: safe.
 class PhasedOperation final : public PendingOperation {
  public:
-  /// @param describe_phase says in words where a phase takes place.
+  /// @param describe_phase returns a text that says where a phase takes place.
   PhasedOperation(Operation operation, int rank, std::function<std::string(Phase)> describe_phase)
       : PendingOperation(std::move(operation), rank), describe_phase_(std::move(describe_phase)) {}
 
-  /// `all-reduce (number 7)`.
+  /// Returns a text such as `all-reduce (number 7)`.
   std::string name() const {
     return join_message(name_of(operation().kind), " (number ", operation().number, ")");
   }
+  /// Records that a phase begins.
   void enter(Phase phase) noexcept { phase_.store(phase, std::memory_order_relaxed); }
   std::string describe(Phase phase) const { return describe_phase_(phase); }
 

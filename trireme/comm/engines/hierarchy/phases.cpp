@@ -14,7 +14,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// An engine says better than we do what it waited for, so it gets the first word.
+// The engine of a phase knows best what it waited for. It gets this much more time, so that its
+// error comes first.
 constexpr milliseconds kGrace{250};
 
 }  // namespace
@@ -76,7 +77,7 @@ void Phases::fail(Phase phase, const std::exception& cause) const {
       std::move(failure));
 }
 
-// The rank of the whole group that has that rank in a phase.
+// Returns the rank in the whole group of a rank in a phase.
 int Phases::rank_of(Phase phase, int rank_in_phase) const {
   if (rank_in_phase < 0) return -1;
   const auto index = static_cast<std::size_t>(rank_in_phase);
@@ -115,7 +116,8 @@ void Phases::finish(Phase phase, const Works& works) {
   }
 }
 
-// Backends that can are done when it has begun, which saves a change of threads.
+// Some backends have finished the operation when it has been started, which saves a change of
+// threads.
 void Phases::run(Phase phase, std::span<const Operation> operations) {
   finish(phase, begin(phase, operations, /*is_async=*/false));
 }
@@ -135,10 +137,10 @@ void Phases::broadcast_inside(const at::Tensor& bytes, int local_root) {
       {.kind = OperationKind::kBroadcast, .output = Buffer(bytes), .peer = local_root});
 }
 
-// Gives every rank of the host the whole, of which leader l holds slice l as `piece`.
+// Gives every rank of the host the whole tensor, of which leader l holds slice l as `piece`.
 void Phases::share(const at::Tensor& whole, Slices slices, const at::Tensor& piece) {
-  // Where all ranks of the host lead, one all-gather brings what the slices have in common, and a
-  // broadcast the remainder; else each slice is a broadcast.
+  // If all ranks of the host lead, one all-gather shares the common length of the slices, and a
+  // broadcast the remainder. Otherwise each slice is a broadcast.
   const std::int64_t gathered =
       local_size_ > 1 && slices.count() == local_size_ ? slices.common() : 0;
   at::Tensor own;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phases of one collective, on the thread that runs them: inside the host, across hosts, inside
-// again. Each blocks until it is done, and a failure names the phase.
+// Phases: the phases of one collective, on the thread that runs them: inside the host, across hosts
+// and inside again. Each phase blocks until it is done. A failure names the phase.
 //
 //   host 0: ranks 0 1        host 1: ranks 2 3        all-reduce of [a b], two leaders
 //   inside    0 <- a0+a1     2 <- a2+a3               leader 0 of each host holds slice a,
@@ -8,7 +8,7 @@
 //   across    0 <-> 2: (a0+a1)+(a2+a3)                1 <-> 3: (b0+b1)+(b2+b3)
 //   inside    0 -> 1: a, 1 -> 0: b                    2 -> 3: a, 3 -> 2: b
 //
-// A large message takes these phases in parts, several on their way at a time.
+// A large message goes through these phases in parts, several of them at the same time.
 #pragma once
 
 #include <trireme/comm/engines/hierarchy/host_map.h>
@@ -21,18 +21,18 @@
 
 namespace trireme::comm {
 
-/// The backends that a hierarchy is made of.
+/// The backends that a hierarchy is composed of.
 struct HierarchyConnections {
-  /// The ranks of this host, in rank order; null where this rank is alone on its host.
+  /// Connects the ranks of this host in rank order. Null if this rank is alone on its host.
   c10::intrusive_ptr<c10d::Backend> inside;
-  /// The ranks of this one's place among the leaders of each host, in host order; null where it
-  /// does not lead, or there is one host.
+  /// Connects the leaders with this rank's number, in host order. Null if this rank does not lead,
+  /// or if there is one host.
   c10::intrusive_ptr<c10d::Backend> across;
-  /// All ranks: for what goes from one rank to another. Null where there is one host.
+  /// Connects all ranks, for data that goes from one rank to another. Null if there is one host.
   c10::intrusive_ptr<c10d::Backend> flat;
 };
 
-/// Memory between phases, kept from one collective to the next. Not thread-safe.
+/// Memory between phases, which is kept from one collective to the next. Not thread-safe.
 class Scratch {
  public:
   enum Slot {
@@ -48,45 +48,53 @@ class Scratch {
     kNumSlots
   };
 
-  /// Returns `elements` of that slot, with any content. What the slot gave before is gone, except
-  /// for other parts.
+  /// Returns `elements` elements of the slot with unspecified content. Invalidates what the slot
+  /// has returned before for the same part.
   at::Tensor take(Slot slot, at::ScalarType dtype, std::int64_t elements, std::size_t part = 0);
 
  private:
   std::array<std::vector<at::Tensor>, kNumSlots> slots_;  // by part
 };
 
-/// One collective, to be called once. Tensors are flat, contiguous and on the CPU; those of
-/// exchanges are bytes. Lengths agree on all ranks, as for any collective.
+/// The phases of one collective. One function is called, once. Tensors are flat, contiguous and on
+/// the CPU; those of exchanges are bytes. Lengths must agree on all ranks, as for every collective.
 class Phases {
  public:
-  /// @param one_leader_below bytes below which one leader carries the whole message.
+  /// @param one_leader_below messages with fewer bytes are carried by one leader.
   Phases(const HostMap& hosts, int rank, HierarchyConnections connections,
          std::int64_t one_leader_below, Scratch& scratch, PhasedOperation& work);
 
   // Reductions (hierarchical_reductions.cpp).
   void all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op);
   void reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op);
-  /// @param inputs one for each rank; @param output as long as this rank's.
+  /// @param inputs a tensor for each rank.
+  /// @param output as long as the input for this rank.
+  /// @param op the reduction.
   void reduce_scatter(std::span<const at::Tensor> inputs, const at::Tensor& output,
                       const c10d::ReduceOp& op);
 
   // Exchanges of bytes (exchanges.cpp).
   void broadcast(const at::Tensor& bytes, int root);
-  /// @param outputs one for each rank, each as long as that rank's input.
+  /// @param input the tensor of this rank.
+  /// @param outputs a tensor for each rank, as long as the input of that rank.
   void all_gather(const at::Tensor& input, std::span<const at::Tensor> outputs);
-  /// @param outputs one for each rank, all as long as `input`; empty except at the root.
+  /// @param input the tensor of this rank.
+  /// @param outputs a tensor for each rank, as long as `input`; empty except on the root.
+  /// @param root the rank that gathers.
   void gather(const at::Tensor& input, std::span<const at::Tensor> outputs, int root);
-  /// @param inputs one for each rank, all as long as `output`; empty except at the root.
+  /// @param inputs a tensor for each rank, as long as `output`; empty except on the root.
+  /// @param output the tensor of this rank.
+  /// @param root the rank that scatters.
   void scatter(std::span<const at::Tensor> inputs, const at::Tensor& output, int root);
-  /// @param inputs, outputs one for each rank, of any lengths that fit each other.
+  /// @param inputs a tensor for each rank.
+  /// @param outputs a tensor for each rank. Lengths may differ, but must be equal on both sides.
   void all_to_all(std::span<const at::Tensor> inputs, std::span<const at::Tensor> outputs);
   void barrier();
 
  private:
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  /// Runs operations over the backend of a phase, within the time that is left.
+  /// Runs operations over the backend of a phase, within the remaining time.
   void run(Phase phase, const Operation& operation) { run(phase, std::span(&operation, 1)); }
   void run(Phase phase, std::span<const Operation> operations);
   Works begin(Phase phase, std::span<const Operation> operations, bool is_async = true);
@@ -100,7 +108,8 @@ class Phases {
 
   int count_leaders(std::int64_t bytes) const;
   bool leads(int count) const noexcept { return local_ < count; }
-  /// The leader that carries a rooted operation: the root itself where it leads, else the first.
+  /// Returns the leader that carries an operation with a root: the root itself if it leads, else
+  /// the first leader.
   int leader_for(int root) const;
 
   // Parts of several collectives.
@@ -109,15 +118,15 @@ class Phases {
   at::Tensor reduce_to_leaders(const at::Tensor& tensor, Slices slices, const c10d::ReduceOp& op,
                                std::size_t part);
 
-  /// A part of an all-reduce on its way.
+  /// A part of an all-reduce in progress.
   struct Part {
     at::Tensor tensor;
     Slices slices;
     std::size_t index = 0;
-    at::Tensor slice = {};     // on leaders: what they carry
-    at::Tensor received = {};  // by leaders of other hosts, and the own
-    at::Tensor gathered = {};  // the slice from the pieces that each leader folded
-    bool folds_all = false;    // each leader folds the whole slice
+    at::Tensor slice = {};     // on leaders, what they carry
+    at::Tensor received = {};  // the slices of all hosts, including this one
+    at::Tensor gathered = {};  // the slice, from the pieces that each leader reduced
+    bool folds_all = false;    // true if each leader reduces the whole slice
     Works works = {};
   };
   void begin_exchange(Part& part);
@@ -139,11 +148,11 @@ class Phases {
   const std::chrono::steady_clock::time_point deadline_;
 };
 
-/// The memory of a flat, contiguous tensor as bytes.
+/// Returns the memory of a flat, contiguous tensor as bytes.
 at::Tensor bytes_of(const at::Tensor& tensor);
 
-/// Copies between flat tensors of equal size that do not overlap, on the calling thread only
-/// (at::copy_ would make an OpenMP team for it).
+/// Copies between flat tensors of equal size that do not overlap. Runs on the calling thread only,
+/// while at::copy_ would start a team of OpenMP threads.
 void copy_bytes(const at::Tensor& to, const at::Tensor& from);
 
 }  // namespace trireme::comm

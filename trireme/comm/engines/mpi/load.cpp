@@ -31,7 +31,7 @@ struct Loaded {
 const Loaded& load() {
   static const Loaded loaded = []() -> Loaded {
     const fs::path path = module_path();
-    // Local is enough: Open MPI makes its symbols global for its plug-ins by itself.
+    // Local visibility is sufficient: Open MPI makes its symbols global for its plug-ins by itself.
     void* const object = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     void* const function = object == nullptr ? nullptr : ::dlsym(object, kModuleFunction);
     if (function == nullptr) return {nullptr, join_message("cannot load it: ", ::dlerror())};
@@ -40,7 +40,7 @@ const Loaded& load() {
   return loaded;
 }
 
-// What started this process, where its variables tell that it was not MPI's own launcher.
+// Returns what has started this process, if its variables show that it was not the launcher of MPI.
 std::string foreign_launcher(std::string_view family, const Environment& environment) {
   if (environment.has("TRIREME_RUN_ID")) return "trireme run";
   if (environment.has("TORCHELASTIC_RUN_ID")) return "torchrun";

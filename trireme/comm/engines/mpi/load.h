@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the shared object that knows MPI, and tells beforehand where MPI cannot work.
+// Loads the shared object that uses MPI, and tells beforehand if MPI cannot work.
 #pragma once
 
 #include <trireme/base/environment.h>
@@ -10,15 +10,15 @@
 
 namespace trireme::comm::mpi {
 
-/// Why `load_module` would throw; empty where it would not.
+/// Returns why `load_module` would throw; empty if it would not.
 std::string why_module_is_missing();
 
-/// Returns the module of trireme_mpi.so: beside the program, in the library folder of the
-/// installation, or where the dynamic linker looks. Never unloaded. Throws ConfigError.
+/// Returns the module of trireme_mpi.so. Looks for it beside the program, in the library folder of
+/// the installation, and where the dynamic linker looks. It is never unloaded. Throws ConfigError.
 Module& load_module();
 
-/// Throws ConfigError where the variables say that another launcher than that of MPI's `family`
-/// started this process: MPI would take it for a world of one, or start a second time.
+/// Throws ConfigError if the variables show that a launcher other than that of MPI's `family` has
+/// started this process. MPI would then see a world of one rank, or start a second time.
 void check_launcher(std::string_view family, const Environment& environment);
 
 }  // namespace trireme::comm::mpi

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that knows MPI's headers; built into trireme_mpi.so. Follows MPI 3.1, of which Open
-// MPI 4 and MPICH 3 have everything that is used here. MPI counts elements in `int`: reductions and
-// broadcasts of more are split, other operations describe their bytes by a derived type.
+// The only file that uses MPI's headers; built into trireme_mpi.so. Follows MPI 3.1, of which Open
+// MPI 4 and MPICH 3 have everything that is used here. MPI counts elements in `int`. Larger
+// reductions and broadcasts are split; other operations describe their bytes by a derived type.
 #include <trireme/comm/engines/mpi/module.h>
 
 #include <mpi.h>
@@ -81,7 +81,7 @@ MPI_Op op_of(Fold fold) {
   throw std::logic_error("unknown Fold");
 }
 
-// The address `bytes` further on; null buffers of empty messages stay null.
+// Returns the address `bytes` further on. The null buffer of an empty message stays null.
 void* advance(void* data, std::int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<char*>(data) + bytes;
 }
@@ -89,8 +89,8 @@ const void* advance(const void* data, std::int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
 }
 
-// A number of bytes as MPI takes it: a count of a type. The type may be freed while operations
-// that use it are under way.
+// A number of bytes in the form that MPI needs: a count of a type. The type may be freed while
+// operations that use it are running.
 class Span {
  public:
   Span(std::int64_t bytes, std::int64_t largest) {
@@ -127,13 +127,13 @@ class Span {
   MPI_Datatype type_ = MPI_BYTE;
 };
 
-// Several MPI requests that are done when all of them are.
+// Several MPI requests, done when all of them are done.
 class Requests final : public Request {
  public:
   static constexpr std::int64_t kNotReceived = -1;
 
-  /// Returns where an MPI call may put its request.
-  /// @param expected bytes that a receive must bring.
+  /// Returns where an MPI call stores its request.
+  /// @param expected the number of bytes that a receive must bring.
   MPI_Request* add(std::int64_t expected = kNotReceived) {
     parts_.push_back({MPI_REQUEST_NULL, expected});
     return &parts_.back().request;
@@ -158,8 +158,8 @@ class Requests final : public Request {
 
   int source() const override { return source_; }
 
-  /// Converts for calls that take one number per rank, and keeps them: MPI may read them until it
-  /// is done.
+  /// Converts numbers for calls that take one per rank. Keeps the result, because MPI may read it
+  /// until the operation is done.
   const int* keep(std::span<const std::int64_t> numbers) {
     std::vector<int>& kept = kept_.emplace_back(numbers.size());
     std::ranges::transform(numbers, kept.begin(),
@@ -297,7 +297,8 @@ class MpiCommunicator final : public Communicator {
     return started;
   }
 
-  // Messages, not MPI_Ialltoallv: its byte offsets are `int`, and a wrong size shows here.
+  // Uses messages instead of MPI_Ialltoallv, whose byte offsets are `int`. Messages also detect
+  // sizes that do not match.
   Started all_to_all(std::span<const Bytes> inputs, std::span<const Bytes> outputs) override {
     auto started = std::make_unique<Requests>();
     for (int step = 0; step < size_; ++step) {  // not everybody to rank 0 first
@@ -332,7 +333,7 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
-  // Calls `start(byte offset, count)` for parts that fit an `int`.
+  // Calls `start(byte offset, count)` for parts whose count fits an `int`.
   template <typename Start>
   void split(std::int64_t count, Element element, const Start& start) const {
     std::int64_t done = 0;
@@ -352,7 +353,7 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
-  // In parts too: MPICH 4.0 loses its way in one of more than 2 GiB.
+  // Also sent in parts, because MPICH 4.0 fails on a broadcast of more than 2 GiB.
   void broadcast_into(Requests& requests, Bytes data, int root) {
     split(data.size, Element::kUint8, [&](std::int64_t offset, int part) {
       check(MPI_Ibcast(advance(data.data, offset), part, MPI_BYTE, root, comm_, requests.add()),
@@ -411,7 +412,7 @@ class MpiModule final : public Module {
     } else {
       check(MPI_Query_thread(&level), "MPI_Query_thread");
     }
-    // We make one call at a time, but know nothing of those that the program makes itself.
+    // We make one call at a time, but do not know which calls the program makes itself.
     const int needed = begun_here_ ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE;
     if (level >= needed) return;
     throw std::runtime_error(begun_here_ ? "this MPI library was built without support for threads"

@@ -15,14 +15,14 @@
 namespace trireme::comm {
 namespace {
 
-// Returns when all ranks of the group are about to connect: from there on MPI blocks without a
+// Blocks until all ranks of the group are about to connect. From then on MPI blocks without a
 // deadline.
 void rendezvous(const EngineContext& context) {
   if (context.store->add("here", 1) == context.size) context.store->set("all here", "");
   context.store->wait({"all here"}, context.timeout);
 }
 
-// MPI that was not started by its own launcher makes every process a world of one.
+// If its own launcher has not started MPI, every process is a world of one rank.
 void check_world(const mpi::Module& module, int world_rank, int highest_rank) {
   if (module.world_size() > highest_rank && module.world_rank() == world_rank) return;
   throw ConfigError(
@@ -59,7 +59,8 @@ Engine mpi_engine() {
           .scope = Scope::kAnyHosts,
           .unavailable_because = mpi::why_module_is_missing,
           .connect = connect_mpi,
-          // MPI chooses among algorithms by size; two ranks commute.
+          // MPI chooses an algorithm by size. With two ranks the order does not matter, because
+          // addition commutes.
           .summation_order = [](const EngineContext& context) {
             return context.size <= 2 ? SummationOrder::kRank : SummationOrder::kUnspecified;
           }};

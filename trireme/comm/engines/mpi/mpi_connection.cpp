@@ -14,7 +14,7 @@
 namespace trireme::comm::mpi {
 namespace {
 
-// A piece of a buffer; none where the buffer has no pieces.
+// Returns a piece of a buffer; nothing if the buffer has no pieces.
 Bytes bytes_of(const Buffer& buffer, int piece = 0) {
   if (buffer.num_pieces() == 0) return {};
   return {buffer.data(piece), static_cast<std::int64_t>(buffer.num_bytes(piece))};
@@ -138,7 +138,8 @@ MpiConnection::WorkPtr MpiConnection::submit(Operation operation) {
   auto work = c10::make_intrusive<MpiOperation>(connection_, std::move(operation), rank());
   try {
     start(*work);
-  } catch (const c10::Error& failure) {  // given up before, or no memory for a copy
+  } catch (const c10::Error& failure) {  // given up before, or a copy lacks memory
+    // MPI may still write to the buffers of an operation that has started, so it is kept for ever.
     if (work->has_started()) connection_->progress().abandon(work, message_of(failure));
     throw;
   } catch (const std::exception& failure) {

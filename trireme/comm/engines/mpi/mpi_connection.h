@@ -11,9 +11,9 @@
 
 namespace trireme::comm::mpi {
 
-/// Reductions know fp64, fp32, fp16, bf16, int8 to int64, uint8, bool and the complex types. When
-/// MPI fails or a deadline passes the connection is given up: MPI cannot cancel a collective.
-/// Operations under way then fail, and later ones throw c10::DistBackendError.
+/// Supports reductions of fp64, fp32, fp16, bf16, int8 to int64, uint8, bool and complex types. MPI
+/// cannot cancel a collective. So if MPI fails or a deadline passes, the connection is given up:
+/// running operations fail, and later ones throw c10::DistBackendError.
 class MpiConnection final : public EngineConnection {
  public:
   MpiConnection(std::shared_ptr<Connection> connection, int rank, int size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for mpi.cpp where CMake found no MPI.
+// Replaces mpi.cpp if CMake found no MPI.
 #include <trireme/base/error.h>
 #include <trireme/comm/engines/mpi/mpi.h>
 

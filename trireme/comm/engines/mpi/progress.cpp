@@ -17,9 +17,9 @@ namespace {
 
 using std::chrono::microseconds;
 
-// What to do between looks at an operation that somebody waits for: short ones end while we look;
-// longer ones leave the core to other ranks; for long ones we sleep a little of the time that they
-// have taken already, not too long, because MPI moves data only while we look.
+// Pauses between calls of MPI while a thread waits for an operation. Short operations end while it
+// polls. For longer ones it yields the core to other ranks. For long ones it sleeps for a small
+// share of the time waited so far, with a limit, because MPI moves data only within its calls.
 class Pause {
  public:
   void operator()() {
@@ -40,7 +40,7 @@ class Pause {
   int rounds_ = 0;
 };
 
-// A year stands for ever: the clock's numbers end after three hundred.
+// Limits timeouts to a year, because the clock's numbers overflow after three hundred.
 Clock::time_point deadline_after(std::chrono::milliseconds timeout) {
   return Clock::now() + std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
 }
@@ -49,7 +49,7 @@ Clock::time_point deadline_after(std::chrono::milliseconds timeout) {
 
 void throw_broken(const std::string& why) { TORCH_CHECK_WITH(DistBackendError, false, why); }
 
-// Operations that failed keep the connection for ever, so nothing is under way here.
+// Operations that failed keep the connection for ever. So none is running here.
 Connection::~Connection() {
   progress_.exclusively([&] { communicator_.reset(); });
 }
@@ -117,7 +117,7 @@ void MpiOperation::wait_for_completion(std::chrono::milliseconds timeout) {
 // Progress
 
 Progress& Progress::of(Module& module) {
-  // Never destroyed: operations may end after static objects have gone.
+  // Never destroyed, because operations may outlive static objects.
   static Progress& progress = *new Progress(module);
   return progress;
 }
@@ -160,8 +160,8 @@ void Progress::wake_thread() {
   wake_.notify_one();
 }
 
-// Advances every operation once; returns whether any ended. Callbacks may start operations, so they
-// run outside the lock.
+// Advances every operation once and returns whether any has ended. Callbacks may start operations,
+// so they run without the lock.
 bool Progress::sweep(std::unique_lock<std::mutex>& lock) {
   std::vector<c10::intrusive_ptr<MpiOperation>> ended;
   const Clock::time_point now = Clock::now();
@@ -200,8 +200,8 @@ void Progress::poll() {
 
 void Progress::run() {
   constexpr microseconds kBusyInterval{20};
-  // Waking a sleeping thread costs the caller microseconds: stay awake a little after the last
-  // operation, because the next is near in most programs.
+  // Waking a sleeping thread takes the caller microseconds. So the thread stays awake for a moment
+  // after the last operation, because most programs start the next one soon.
   constexpr microseconds kIdleInterval{200};
   constexpr int kIdleRounds = 50;
   std::unique_lock lock(mutex_);
@@ -221,9 +221,9 @@ void Progress::run() {
   }
 }
 
-// Runs at exit. MPI_Finalize waits for operations under way and for all ranks, silently and with
-// all of a core, so both are waited for here before. After a failure it would never return; without
-// it mpirun ends the other ranks, which is what the run needs then.
+// Runs at exit. MPI_Finalize waits for running operations and for all ranks, silently and at the
+// full load of a core. So this function waits for both first. After a failure MPI_Finalize would
+// never return and is not called. mpirun then ends the other ranks, as it should.
 void Progress::end_mpi() {
   {
     const std::lock_guard lock(mutex_);

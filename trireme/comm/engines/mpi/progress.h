@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI operations under way and who advances them. MPI moves data only inside its own calls, and one
-// thread at a time may make them: whoever waits for an operation advances all of them, and a thread
-// of our own does so while nobody waits.
+// Progress: the running MPI operations and the threads that advance them. MPI moves data only
+// within its own calls, and one thread at a time may make them. A thread that waits for an
+// operation advances all of them. While nobody waits, a thread of this class does so.
 #pragma once
 
 #include <trireme/comm/adapter/pending_operation.h>
@@ -26,10 +26,11 @@ using Clock = std::chrono::steady_clock;
 class Connection;
 class MpiOperation;
 
-/// Every operation of this process. Thread-safe. Lives until the process ends, and ends MPI then.
+/// All operations of this process. Thread-safe. Lives until the process ends, and finalises MPI
+/// then.
 class Progress {
  public:
-  /// The one of this process; `module` is taken at the first call.
+  /// Returns the object of this process. The first call sets its module.
   static Progress& of(Module& module);
 
   /// Calls `call` while no other thread is inside MPI.
@@ -39,15 +40,15 @@ class Progress {
     return call();
   }
 
-  /// Sees an operation to its end.
+  /// Advances an operation until it ends.
   void add(c10::intrusive_ptr<MpiOperation> work);
-  /// Keeps an operation for ever that failed while it was started.
+  /// Keeps an operation that failed while it was started. It is never freed.
   void abandon(c10::intrusive_ptr<MpiOperation> work, const std::string& why);
   /// Gives a connection up, so that its operations fail.
   void give_up(Connection& connection, const std::string& why);
   /// Advances operations until this one has ended.
   void wait(MpiOperation& work);
-  /// Advances operations once, where no other thread does.
+  /// Advances operations once, unless another thread is doing so.
   void poll();
 
  private:
@@ -60,7 +61,7 @@ class Progress {
   void wait_for_world();
 
   Module& module_;
-  std::mutex mutex_;  // guards all below and every call of MPI
+  std::mutex mutex_;  // guards everything below and every call of MPI
   std::condition_variable wake_;
   std::vector<c10::intrusive_ptr<MpiOperation>> in_flight_;
   // Operations that failed: MPI may still write to their tensors.
@@ -71,7 +72,7 @@ class Progress {
   std::thread thread_;
 };
 
-/// A communicator, shared by the backend and its operations.
+/// A communicator that a connection and its operations share.
 class Connection {
  public:
   Connection(Progress& progress, std::unique_ptr<Communicator> communicator)
@@ -83,7 +84,7 @@ class Connection {
   Progress& progress() const { return progress_; }
   // Both only inside Progress::exclusively.
   Communicator& communicator() const { return *communicator_; }
-  /// Why it cannot be used any more; empty where it can.
+  /// The reason why it cannot be used any more; empty while it can.
   std::string failure;
 
  private:
@@ -91,12 +92,12 @@ class Connection {
   std::unique_ptr<Communicator> communicator_;
 };
 
-/// An operation under way in MPI. Thread-safe once it has been given to Progress.
+/// A running MPI operation. Thread-safe once it has been passed to Progress.
 class MpiOperation final : public PendingOperation {
  public:
   MpiOperation(std::shared_ptr<Connection> connection, Operation operation, int rank);
 
-  /// Starts `call(communicator)` as a part of this operation. Throws std::runtime_error.
+  /// Starts `call(communicator)` as this operation. Throws std::runtime_error.
   template <typename Call>
   void start(const Call& call) {
     connection_->progress().exclusively([&] {
@@ -104,7 +105,7 @@ class MpiOperation final : public PendingOperation {
       request_ = call(connection_->communicator());
     });
   }
-  /// Adds what remains to do when it is done; keeps the tensors that `finish` holds.
+  /// Adds a function to call when the operation is done. Keeps the tensors that `finish` holds.
   void then(std::function<void()> finish) { finishers_.push_back(std::move(finish)); }
   bool has_started() const { return request_ != nullptr; }
   bool has_ended() { return has_completed(); }
@@ -117,20 +118,20 @@ class MpiOperation final : public PendingOperation {
   friend class Progress;
 
   void check_usable() const;
-  bool advance(Clock::time_point now);   // under the lock; whether it has ended
+  bool advance(Clock::time_point now);   // with the lock; returns whether it has ended
   void give_up(const std::string& why);  // under the lock
   void end();                            // outside the lock, once
   bool has_failed() const { return !failure_.empty(); }
 
   std::shared_ptr<Connection> connection_;
   Clock::time_point started_ = Clock::now();
-  std::atomic<Clock::time_point> deadline_;  // relaxed: stands alone
+  std::atomic<Clock::time_point> deadline_;  // relaxed: independent of other data
   std::unique_ptr<Request> request_;
   std::vector<std::function<void()>> finishers_;
   std::string failure_;
 };
 
-/// Throws what c10d's callers expect of a broken connection.
+/// Throws the exception that callers of c10d expect for a broken connection.
 [[noreturn]] void throw_broken(const std::string& why);
 
 }  // namespace trireme::comm::mpi

@@ -14,7 +14,7 @@ namespace {
 
 using RedOpType = c10d::ReduceOp::RedOpType;
 
-// Sums of bool are `or`, products `and`: maximum and minimum of its bytes.
+// For bool, the sum is `or` and the product is `and`: the maximum and minimum of its bytes.
 Fold fold_of(RedOpType op, bool is_bool) {
   switch (op) {
     case RedOpType::PRODUCT:

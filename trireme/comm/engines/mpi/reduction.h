@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How MPI folds elements of a dtype that it may not know: in which dtype, and what is done before
+// Reduction: in which dtype MPI reduces elements that it may not support, and what is done before
 // and after.
 #pragma once
 
@@ -12,23 +12,24 @@
 
 namespace trireme::comm::mpi {
 
-/// fp16 and bf16 travel and are folded as fp32 and are rounded once. The average of integers
-/// truncates; bool adds as `or` and multiplies as `and`.
+/// Reduces fp16 and bf16 as fp32, and rounds once. The average of integers is truncated. For bool,
+/// the sum is `or` and the product is `and`.
 class Reduction {
  public:
-  /// Throws UsageError where `op` is not defined for the dtype.
+  /// Throws UsageError if `op` is not defined for the dtype.
   Reduction(OperationKind operation, at::ScalarType type, const c10d::ReduceOp& op, int size);
 
   Element element() const { return element_; }
   Fold fold() const { return fold_; }
 
-  /// Contiguous contribution of this rank; may be `input` itself, which is left as it is.
+  /// Returns this rank's contiguous contribution. It may be `input` itself, which is not changed.
   at::Tensor contribution(const at::Tensor& input) const;
-  /// The same, but where `data` can be folded in place it is, and scaled.
+  /// Returns this rank's contribution. If `data` can be reduced in place, returns `data`, scaled if
+  /// necessary.
   at::Tensor contribution_in_place(const at::Tensor& data) const;
-  /// Where the result for `output` lands.
+  /// Returns the tensor that receives the result for `output`.
   at::Tensor landing(const at::Tensor& output) const;
-  /// Makes `work` bring the folded `landed` into `output` at the end.
+  /// Makes `work` copy the reduced `landed` to `output` at its end.
   void deliver(const at::Tensor& landed, const at::Tensor& output, MpiOperation& work) const;
 
  private:

@@ -21,7 +21,7 @@ std::string unavailable_because() {
   return at::getNumGPUs() > 0 ? "" : "LibTorch sees no CUDA device";
 }
 
-// NCCL's own message for two ranks on one device names neither.
+// NCCL's own message for two ranks on one device names neither of them.
 void check_devices(const EngineContext& context) {
   const auto own =
       context.machines.empty()
@@ -53,7 +53,8 @@ Engine nccl_engine() {
           .device = at::kCUDA,
           .unavailable_because = unavailable_because,
           .connect = connect_nccl,
-          // Rings and trees by size; two ranks commute.
+          // NCCL uses rings or trees, depending on size. With two ranks the order does not matter,
+          // because addition commutes.
           .summation_order = [](const EngineContext& context) {
             return context.size <= 2 ? SummationOrder::kRank : SummationOrder::kUnspecified;
           }};

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NCCL that comes inside a LibTorch with CUDA, for CUDA tensors on one host or several. Needs
-// the headers of CUDA and NCCL at build time.
+// The NCCL of a LibTorch with CUDA, for CUDA tensors on one host or several. Needs the headers of
+// CUDA and NCCL at build time.
 #pragma once
 
 #include <trireme/comm/adapter/engine_context.h>
 
 namespace trireme::comm {
 
-/// Each rank's tensors are on its current CUDA device, which `init` sets to the rank's own; NCCL
-/// wants a device for each rank. As in LibTorch a collective is ordered on the current CUDA stream:
-/// a blocking call returns when what follows on that stream sees the result, not when it is there.
-/// By name only: `auto` chooses by where the ranks are, and most groups carry CPU tensors as well.
+/// Returns the NCCL engine. Tensors of a rank must be on its current CUDA device, which `init`
+/// sets. NCCL needs a device for each rank. As in LibTorch, a collective is ordered on the current
+/// CUDA stream. A blocking call returns when later work on that stream sees the result, which may
+/// be before it is there.
+/// Must be chosen by name. `auto` chooses by the hosts of the ranks, and most groups carry CPU
+/// tensors as well.
 Engine nccl_engine();
 
 }  // namespace trireme::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for nccl.cpp where LibTorch has no CUDA or NCCL's headers were not found.
+// Replaces nccl.cpp if LibTorch has no CUDA or the headers of NCCL were not found.
 #include <trireme/base/error.h>
 #include <trireme/comm/engines/nccl/nccl.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Registered memory: blocks that all ranks of a group can read and write in place, so that
-// collectives on them copy nothing.
+// Registered memory: blocks that all ranks of a group can read and write in place. Collectives on
+// them copy nothing.
 #pragma once
 
 #include <trireme/comm/engines/shm/segment.h>
@@ -14,23 +14,25 @@
 
 namespace trireme::shm {
 
-/// One block per rank, all of one length, made together by Communicator::allocate. Lives as long as
-/// any handle of it; the other ranks' blocks live on until they drop theirs.
+/// One block per rank, all of equal length, made by Communicator::allocate. Lives as long as any
+/// handle of it. The blocks of other ranks live until these ranks drop their handles.
 class Allocation {
  public:
   Allocation(Segment segment, std::uint64_t number, int rank, std::size_t bytes);
 
-  /// This rank's block; 64-byte aligned, zero at first.
+  /// Returns this rank's block. 64-byte aligned and zeroed at first.
   std::byte* data() const noexcept { return block(rank_); }
+  /// Returns the length of a block.
   std::size_t bytes() const noexcept { return bytes_; }
+  /// Returns the number of this allocation in its group, equal on all ranks.
   std::uint64_t number() const noexcept { return number_; }
 
-  /// Another rank's block, as it is mapped here.
+  /// Returns the block of a rank, at its address in this process.
   std::byte* block(int rank) const noexcept {
     return segment_.data() + static_cast<std::size_t>(rank) * stride(bytes_);
   }
 
-  /// Distance between blocks: whole pages.
+  /// Returns the distance between blocks: whole pages.
   static std::size_t stride(std::size_t bytes) noexcept { return (bytes + 4095) / 4096 * 4096; }
 
  private:
@@ -40,22 +42,24 @@ class Allocation {
   std::size_t bytes_;
 };
 
-/// Where memory lies in the allocations of a group; equal on all ranks for tensors made alike.
+/// A place in the allocations of a group. Tensors that all ranks allocate alike have the same
+/// place.
 struct RegisteredPlace {
-  std::uint64_t allocation = 0;  ///< 0: not registered
+  std::uint64_t allocation = 0;  ///< number of the allocation; 0 if the memory is not registered
   std::uint64_t offset = 0;
   bool operator==(const RegisteredPlace&) const = default;
 };
 
-/// The allocations of one rank that are still alive. Thread-safety: safe.
+/// The living allocations of one rank. Thread-safety: safe.
 class Allocations {
  public:
+  /// Adds an allocation.
   void add(const std::shared_ptr<Allocation>& allocation);
 
-  /// Finds the allocation whose own block holds all of these bytes.
+  /// Returns the place of these bytes, if they lie in one of this rank's blocks.
   RegisteredPlace find(const void* data, std::size_t bytes) const;
 
-  /// Null where it is gone.
+  /// Returns the allocation with that number, or null if it is gone.
   std::shared_ptr<Allocation> get(std::uint64_t number) const;
 
  private:

@@ -23,11 +23,11 @@ using Clock = std::chrono::steady_clock;
 constexpr std::array<std::size_t, 4> kShortBytes = {16384, 32768, 65536, 131072};
 constexpr std::array<std::size_t, 3> kChunkBytes = {65536, 131072, 262144};
 constexpr std::size_t kLongBytes = std::size_t{1} << 21;
-// Many ranks on few cores are not worth more; they go by the defaults.
+// With many ranks on few cores, measuring is not worth more time. They use the defaults.
 constexpr std::chrono::milliseconds kLongest{100};
 
-// What this process has measured as rank 0, by size of the group; the defaults where the time was
-// too short, for it would be again.
+// The results that this process has measured as rank 0, by size of the group. Contains the defaults
+// if the measurement took too long, because it would again.
 class Remembered {
  public:
   std::optional<Thresholds> find(int size) {
@@ -56,7 +56,7 @@ std::string boot_id() {
   return boot;
 }
 
-// One file a host, which says for which boot it holds.
+// Returns the path of the file of this host. The file says for which boot it is valid.
 std::filesystem::path file_for(const Steps& steps, const std::filesystem::path& folder) {
   return folder / join_message("shared-memory-1-", host_name(), "-", steps.size(), "-ranks-",
                                available_cores(), "-cores");
@@ -72,7 +72,7 @@ std::optional<Thresholds> read(const std::filesystem::path& path) {
   return thresholds;
 }
 
-// Renamed into place, for several runs may start at once.
+// Writes another file and renames it, because several runs may start at the same time.
 void write(const std::filesystem::path& path, const Thresholds& thresholds) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
@@ -85,10 +85,11 @@ void write(const std::filesystem::path& path, const Thresholds& thresholds) {
   }
 }
 
-// A deadline holds for each part: all of them may take longer than a short one.
+// Returns a call that begins now. The deadline applies to each part, because all parts together may
+// take longer than a short deadline.
 Call begun_now(const Call& call) { return {call.operation, Clock::now(), nullptr}; }
 
-// The shortest of some runs: the others were disturbed.
+// Returns the shortest time of several runs, because the others were disturbed.
 Clock::duration time_of(Steps& steps, const Call& call, std::vector<float>& data, std::size_t bytes,
                         const Thresholds& thresholds) {
   constexpr int kRuns = 8;
@@ -104,15 +105,14 @@ Clock::duration time_of(Steps& steps, const Call& call, std::vector<float>& data
   return shortest;
 }
 
-// Whether rank 0 has time for more.
+// Returns whether rank 0 has time for another measurement.
 bool has_time(Steps& steps, const Call& call, Clock::time_point started) {
   bool answer = Clock::now() - started < kLongest;
   broadcast(steps, begun_now(call), &answer, sizeof(answer), 0);
   return answer;
 }
 
-// Every rank takes part in the runs; each has its own opinion, and rank 0's counts. Nothing where
-// it would take too long.
+// Measures on every rank; the result of rank 0 counts. Returns nothing if it would take too long.
 std::optional<Thresholds> measure(Steps& steps, const Call& call) {
   const auto started = Clock::now();
   std::vector<float> data(kLongBytes / sizeof(float));

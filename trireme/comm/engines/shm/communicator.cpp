@@ -15,9 +15,9 @@
 namespace trireme::shm {
 namespace {
 
-// Slots of this size keep the working set of a chunked operation in the caches of the cores.
+// With slots of this size, the working set of a chunked operation stays in the caches of the cores.
 constexpr std::size_t kSlotBytes = std::size_t{1} << 18;
-// Together the mailboxes of a group take no more than this.
+// The limit of all mailboxes of a group together.
 constexpr std::size_t kMailboxBytes = std::size_t{8} << 20;
 
 Layout make_layout(int size) {
@@ -31,7 +31,7 @@ Layout make_layout(int size) {
   return layout;
 }
 
-// A step of a digest: any change of one of both changes the result.
+// Adds a value to a digest. A change of either changes the result.
 constexpr std::uint64_t mix(std::uint64_t digest, std::uint64_t value) {
   digest = (digest ^ value) * 0x9e3779b97f4a7c15U;
   return digest ^ (digest >> 32);
@@ -89,10 +89,11 @@ std::shared_ptr<Communicator> Communicator::connect(int rank, int size, Rendezvo
   Segment segment = share_memory(call, layout.bytes());
   std::shared_ptr<Communicator> communicator(
       new Communicator(std::move(segment), layout, rank, options));
-  // Only when all have joined may one take another's silence for an end.
+  // A rank that holds no lock counts as dead. So nobody may check locks before all ranks have
+  // joined.
   call.exchange_answers("joined", "yes");
   if (size > 1) {
-    // Number 0, and not in the recorder: nobody called it.
+    // The call has number 0 and no record, because the program did not make it.
     const Call first{{.kind = Kind::kBarrier}, std::chrono::steady_clock::now(), nullptr};
     communicator->thresholds_ =
         calibrate(communicator->steps_, first, communicator->member_.options().cache_folder);
@@ -108,7 +109,7 @@ Communicator::Communicator(Segment segment, const Layout& layout, int rank, Opti
 
 Communicator::~Communicator() {
   if (member_.is_fork()) return;  // the parent is the rank
-  // What is under way may need ranks that wait for this one's next call, which does not come.
+  // Running operations may need ranks that wait for the next call of this one, which does not come.
   if (std::uncaught_exceptions() > num_exceptions_ &&
       (point_to_point_.is_busy() || collectives_.is_busy())) {
     member_.abort(join_message(member_.name_of_rank(rank()),
@@ -202,7 +203,7 @@ std::shared_ptr<Job> Communicator::start_all_reduce(const void* input, void* out
     try {
       if (call) {
         member_.check_process(name_of(Kind::kAllReduce));
-        // The deadline is for waiting, which begins only now.
+        // The deadline applies to waiting, which begins only now.
         started->call->started = recent_time();
         fold_shown(steps_, *call, step, from, to, elements, element_type, by);
         member_.end(*call);
@@ -328,7 +329,8 @@ std::shared_ptr<Allocation> Communicator::allocate(std::size_t bytes) {
   std::shared_ptr<Allocation> allocation;
   member_.check_process("allocation of registered memory");
   collectives_.run([&] {
-    // Over the group itself, in fixed-size texts: where the memory is, then whether all have it.
+    // Exchanged over the group itself, in texts of fixed size: first where the memory is, then
+    // whether all ranks have mapped it.
     struct Text {
       char data[512] = {};
     };
@@ -338,7 +340,8 @@ std::shared_ptr<Allocation> Communicator::allocate(std::size_t bytes) {
       return text;
     };
     const auto ranks = static_cast<std::size_t>(size());
-    // More than there is on any machine stays that, also where the product has no number.
+    // A length beyond all memory must stay so, even if its product with the number of ranks
+    // overflows.
     const std::size_t all_bytes = bytes < SIZE_MAX / 2 / ranks
                                       ? Allocation::stride(std::max<std::size_t>(bytes, 1)) * ranks
                                       : SIZE_MAX;
@@ -360,7 +363,7 @@ std::shared_ptr<Allocation> Communicator::allocate(std::size_t bytes) {
       } catch (const ConfigError& error) {
         problem = error.what();
       }
-      // A rank that asks for another length has made another call.
+      // A rank that asks for another length has made another call, which this detects.
       run({.kind = Kind::kAllocate, .count = bytes}, {},
           [&](const Call& call) { shm::broadcast(steps_, call, &path, sizeof(path), 0); });
       path.data[sizeof(path) - 1] = '\0';

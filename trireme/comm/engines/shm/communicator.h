@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared-memory engine: collectives between processes, or threads, of one host.
+// The shared-memory engine: collectives between the processes, or threads, of one host.
 //
 //     auto group = shm::Communicator::connect(rank, size, store, {.name = "world"});
 //     group->all_reduce(data, data, 1000, shm::DataType::kFloat32);
 //
-// It knows nothing of LibTorch; shm_connection.h makes an engine of it.
+// It does not depend on LibTorch. shm_connection.h makes an engine of it.
 #pragma once
 
 #include <trireme/comm/engines/shm/allocation.h>
@@ -28,28 +28,28 @@ namespace trireme::shm {
 
 /// One rank of a group that shares memory.
 ///
-/// Every collective must be called by all ranks, in the same order, with the same arguments where
-/// not said otherwise; each blocks until this rank's part is done. `label` says what the operation
-/// is for (a parameter, a bucket) in messages and in the recorder. Buffers are ordinary memory of
-/// an alignment that fits the type; 0 elements are fine. `output` may be `input`, where both have
-/// the same length, or this rank's piece of it; other overlaps are not allowed.
+/// All ranks must call every collective, in the same order and with the same arguments unless noted
+/// otherwise. A call blocks until this rank's part is done. `label` says what the operation is for,
+/// such as a parameter or a bucket. Messages and the recorder show it. Buffers are ordinary memory,
+/// aligned for the type. They may have 0 elements. `output` may be equal to `input` if both have
+/// the same length, and may be this rank's piece of it. Other overlaps are not allowed.
 ///
-/// Reductions fold in rank order: the result has the same bits on all ranks and in every run.
+/// Reductions add in rank order. The result has the same bits on all ranks and in every run.
 ///
-/// Throws UsageError for arguments that cannot be (nothing has happened then), and CommError when
-/// another rank dies, leaves, calls something else or does not come before the deadline; the group
-/// is dead then, on all ranks.
+/// Wrong arguments throw UsageError before anything is sent. CommError is thrown if another rank
+/// dies, leaves, makes another call or does not come before the deadline. The group cannot be used
+/// afterwards, on any rank.
 ///
-/// Thread-safety: safe; collectives of several threads run one after the other, beside sends and
-/// receives. All ranks must start collectives in the same order.
+/// Thread-safety: safe. Collectives of several threads run one after the other, concurrently with
+/// sends and receives. All ranks must start collectives in the same order.
 class Communicator {
  public:
-  /// Collective and blocking. Throws ConfigError where memory cannot be shared, and CommError that
-  /// names the ranks that did not come.
+  /// Connects the ranks of a group. Collective and blocking. Throws ConfigError if memory cannot be
+  /// shared, and CommError that names the ranks that did not come.
   static std::shared_ptr<Communicator> connect(int rank, int size, RendezvousStore& store,
                                                Options options);
-  /// Ends what was started: collectives and sends are done first, receives that nobody waits for
-  /// are given up. While an exception leaves the scope, ends the group for all ranks instead.
+  /// Finishes collectives and sends first. Receives that nobody waits for are given up. If an
+  /// exception unwinds the scope, ends the group for all ranks instead.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -58,63 +58,71 @@ class Communicator {
   int size() const noexcept { return member_.size(); }
   Member& member() noexcept { return member_; }
 
+  /// Reduces `input` element by element over all ranks into `output`.
   void all_reduce(const void* input, void* output, std::size_t count, DataType type,
                   Reduction reduction = {}, std::string_view label = {});
-  /// Starts an all-reduce and, when it has ended, calls `then` with what it threw or null. What is
-  /// short is shown to the others at once, where nothing else is under way, and folded by whoever
-  /// waits for the job in collectives(): it needs no other thread.
+  /// Starts an all-reduce. Calls `then` when it has ended, with the exception that it threw or
+  /// null.
+  /// A short all-reduce needs no other thread if nothing else is running. It is shown to the other
+  /// ranks at once, and reduced by the thread that waits for the job in collectives().
   std::shared_ptr<Job> start_all_reduce(const void* input, void* output, std::size_t count,
                                         DataType type, Reduction reduction, std::string_view label,
                                         std::function<void(std::exception_ptr)> then);
+  /// Reduces `input` over all ranks into `output` of rank `root`.
   void reduce(const void* input, void* output, std::size_t count, DataType type,
               Reduction reduction, int root, std::string_view label = {});
-  /// This and what follows but for reduce_scatter moves bytes; `type` says of what, for all ranks
-  /// to agree on.
+  /// Copies `data` of rank `root` to all ranks. `type` is compared between the ranks only, here and
+  /// in the following calls except reduce_scatter: these move bytes.
   void broadcast(void* data, std::size_t bytes, int root, std::string_view label = {},
                  DataType type = DataType::kUInt8);
-  /// `outputs[r]` gets the `bytes[r]` bytes that rank r gives as `input`.
+  /// Copies the `input` of each rank r, `bytes[r]` long, to `outputs[r]` of all ranks.
   void all_gather(const void* input, std::span<void* const> outputs,
                   std::span<const std::size_t> bytes, std::string_view label = {},
                   DataType type = DataType::kUInt8);
-  /// Like all_gather; `outputs` is read on the root only.
+  /// Copies the inputs like all_gather, but to rank `root` only. The other ranks ignore `outputs`.
   void gather(const void* input, std::span<void* const> outputs, std::span<const std::size_t> bytes,
               int root, std::string_view label = {}, DataType type = DataType::kUInt8);
-  /// `inputs` is read on the root only.
+  /// Copies `inputs[r]` of rank `root` to `output` of rank r. The other ranks ignore `inputs`.
   void scatter(std::span<const void* const> inputs, void* output, std::size_t bytes, int root,
                std::string_view label = {}, DataType type = DataType::kUInt8);
-  /// `counts[r]` elements for rank r, one piece after the other in `input`.
+  /// Reduces `input` over all ranks and gives each rank its piece in `output`. `input` holds the
+  /// pieces of all ranks one after the other, `counts[r]` elements for rank r.
   void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
                       DataType type, Reduction reduction = {}, std::string_view label = {});
-  /// Lengths in bytes, by peer; a mismatch between sender and receiver is a CommError.
+  /// Copies `inputs[r]` to rank r, and receives `outputs[r]` from it. Lengths are in bytes, by
+  /// rank. If sender and receiver give different lengths, throws CommError.
   void all_to_all(std::span<const void* const> inputs, std::span<const std::size_t> input_bytes,
                   std::span<void* const> outputs, std::span<const std::size_t> output_bytes,
                   std::string_view label = {}, DataType type = DataType::kUInt8);
+  /// Blocks until all ranks have called it.
   void barrier(std::string_view label = {});
 
-  /// Starts a send or a receive; wait_for ends it. Both make progress only in calls of this class,
-  /// unless a job of `transfers()` waits for them.
+  /// Returns the object that starts sends and receives and waits for them. They make progress only
+  /// within calls of this class, unless a job of `transfers()` waits for them.
   PointToPoint& point_to_point() noexcept { return point_to_point_; }
 
-  /// Makes registered memory: a block of that many bytes on every rank. Collective and blocking.
-  /// All-reduce in place and reduce-scatter of (parts of) it, the same on all ranks, copy nothing.
-  /// Throws ConfigError on all ranks where there is not enough memory, and CommError where the
-  /// ranks ask for different lengths.
+  /// Makes registered memory, a block of `bytes` on every rank. All-reduce in place and
+  /// reduce-scatter of it copy nothing. That includes a part of it, if all ranks pass the same
+  /// part. Collective and blocking. Throws ConfigError on all ranks if there is not enough memory,
+  /// and CommError if the ranks ask for different lengths.
   std::shared_ptr<Allocation> allocate(std::size_t bytes);
 
-  /// Where collectives are run asynchronously: `collectives().submit([…] { all_reduce(…); })`.
+  /// Returns the queue for asynchronous collectives: `collectives().submit([…] { all_reduce(…);
+  /// })`.
   Queue& collectives() noexcept { return collectives_; }
-  /// The same for waiting until sends and receives are done.
+  /// Returns the queue for jobs that wait for sends and receives.
   Queue& transfers() noexcept { return transfers_; }
 
  private:
   Communicator(Segment segment, const Layout& layout, int rank, Options options);
 
-  // Runs one collective: `operation` is completed by a sequence number.
-  // `arguments` is a digest of what else must be the same on all ranks.
+  // Runs one collective. `operation` still lacks its sequence number, which this sets. `arguments`
+  // is a digest of the other arguments that must be equal on all ranks.
   template <typename Body>
   void run(Operation operation, std::string_view label, const Body& body,
            std::uint64_t arguments = 0);
-  // Whether it is worth asking all ranks; all come to the same answer.
+  // Returns whether to ask all ranks if their buffers are registered. All ranks come to the same
+  // answer.
   bool may_be_registered(std::size_t bytes) const noexcept {
     return num_allocations_ > 0 && bytes >= thresholds_.registered_bytes;
   }
@@ -133,13 +141,13 @@ class Communicator {
   const int num_exceptions_ = std::uncaught_exceptions();
   PointToPoint point_to_point_;
   Queue transfers_;
-  // Between the ends of the two queues: from here on, who waits for a collective of this rank, or
-  // sends to it, does so in vain.
+  // Runs between the ends of the two queues. From then on this rank starts no collective and
+  // receives nothing, and ranks that wait for that are told.
   struct EndOfCollectives {
     Communicator& owner;
     ~EndOfCollectives();
   } end_of_collectives_;
-  Queue collectives_;  // last: their jobs use the rest
+  Queue collectives_;  // last, because their jobs use the other members
 };
 
 }  // namespace trireme::shm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types and reductions of the shared-memory engine, which knows nothing of LibTorch.
+// Element types and reductions of the shared-memory engine, which does not depend on LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 
 namespace trireme::shm {
 
+/// The types of elements.
 enum class DataType : std::uint8_t {
   kFloat64,
   kFloat32,
@@ -24,10 +25,10 @@ enum class DataType : std::uint8_t {
 };
 inline constexpr int kNumDataTypes = 12;
 
-/// How elements of several ranks become one: a left fold in rank order. fp16 and bf16 are folded in
-/// fp32 and rounded once. kAverage divides the sum by the number of ranks (integers truncate);
-/// kPreMultipliedSum multiplies each contribution by a factor first. Bool adds as `or` and
-/// multiplies as `and`. A NaN wins in kMinimum and kMaximum.
+/// How the elements of several ranks are combined, always in rank order. fp16 and bf16 are combined
+/// in fp32 and rounded once. kAverage divides the sum by the number of ranks; integers are
+/// truncated. kPreMultipliedSum multiplies each contribution by a factor first. For bool, the sum
+/// is `or` and the product is `and`. In kMinimum and kMaximum a NaN wins.
 enum class ReduceOp : std::uint8_t {
   kSum,
   kAverage,
@@ -41,14 +42,14 @@ enum class ReduceOp : std::uint8_t {
 };
 inline constexpr int kNumReduceOps = 9;
 
-/// A reduction with its factor, which only kPreMultipliedSum reads.
+/// A reduction and its factor. Only kPreMultipliedSum reads the factor.
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
   double factor = 1;
   bool operator==(const Reduction&) const = default;
 };
 
-/// Bytes of one element.
+/// Returns the number of bytes of an element.
 constexpr std::size_t size_of(DataType type) {
   constexpr std::size_t kSizes[kNumDataTypes] = {8, 4, 2, 2, 1, 2, 4, 8, 1, 1, 8, 16};
   return kSizes[static_cast<int>(type)];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops that fold buffers, for the compiler to vectorise. Compiled once per instruction set
-// with TRIREME_FOLD_NAMESPACE and TRIREME_FOLD_NAME; contraction into fused multiply-add is off, so
-// all sets give the same bits. Nothing here may come from a shared inline function: the linker
-// could keep the copy that was compiled for a newer machine.
+// The loops that combine buffers, for the compiler to vectorise. Compiled once per instruction set,
+// with TRIREME_FOLD_NAMESPACE and TRIREME_FOLD_NAME. Contraction into fused multiply-add is off, so
+// that all sets compute the same bits. This file must not use shared inline functions: the linker
+// could keep a copy that was compiled for a newer machine.
 #include <trireme/comm/engines/shm/fold.h>
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct Complex {
 inline float to_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 inline uint32_t to_bits(float value) { return __builtin_bit_cast(uint32_t, value); }
 
-// Conversions without branches or denormal arithmetic, so that they vectorise and do not depend on
-// the flush-to-zero mode of the thread.
+// These conversions have no branches and no denormal arithmetic. So they vectorise, and do not
+// depend on the flush-to-zero mode of the thread.
 inline float widen(Half half) {
   const uint32_t sign = static_cast<uint32_t>(half.bits & 0x8000) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(half.bits & 0x7fff);
@@ -65,7 +65,7 @@ inline BFloat narrow_bfloat(float value) {
   return {static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000U ? 0x7fc0U : rounded)};
 }
 
-// What an element is while it is being folded. Integers wrap around, so they are unsigned inside.
+// The type of an element while it is combined. Integers wrap around, so they are unsigned here.
 template <typename Stored>
 struct Traits {
   using Accumulator = Stored;
@@ -149,7 +149,7 @@ struct Xor {
   }
 };
 
-// What happens to a contribution before the fold, and to the result after it.
+// The operations on a contribution before it is combined, and on the result.
 struct Plain {
   template <typename A>
   static A before(A value, A) {
@@ -203,7 +203,7 @@ void fold_fixed(Stored* destination, const Stored* const* sources, size_t count,
   }
 }
 
-// Any number of sources: accumulators of one tile stay in the first-level cache.
+// Combines any number of sources. The accumulators of one tile stay in the first-level cache.
 template <typename Stored, typename Op, typename Scale>
 void fold_tiled(Stored* destination, const Stored* const* sources, int num_sources, size_t count,
                 typename Traits<Stored>::Accumulator number) {

@@ -26,14 +26,14 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// How often a sleeper looks whether the rank it waits for still lives.
+// How often a sleeping rank checks whether the rank it waits for still lives.
 constexpr milliseconds kLookAfter{100};
-// A few microseconds.
+// Spinning takes a few microseconds.
 constexpr int kSpins = 100;
 constexpr seconds kReportStopped{1};
 constexpr auto kLastOperations = "\nwhat each rank did last:\n";
 
-// Cut where it is too long.
+// Copies a text, and truncates it if it is too long.
 template <std::size_t Bytes>
 void copy_text(const std::string& text, std::array<char, Bytes>& to) {
   const std::size_t length = std::min(text.size(), Bytes - 1);
@@ -41,7 +41,7 @@ void copy_text(const std::string& text, std::array<char, Bytes>& to) {
   to[length] = '\0';
 }
 
-// Ends where it ends, whatever another process has written.
+// Returns a text that another process has written. It may lack the terminating zero.
 template <std::size_t Bytes>
 std::string text_of(const std::array<char, Bytes>& from) {
   return {from.data(), ::strnlen(from.data(), Bytes)};
@@ -136,7 +136,8 @@ Call Member::begin(Operation operation, std::string_view label) {
   RankBlock& own = block(rank_);
   const std::uint64_t number = own.num_records.fetch_add(1, std::memory_order_relaxed) + 1;
   Record& record = own.records[number % RankBlock::kRecords];
-  // Released one by one, so that a reader who sees any of it also sees that the number is gone.
+  // Each store is a release. A reader that sees any of them also sees that the number has been
+  // cleared.
   constexpr auto kRelease = std::memory_order_release;
   record.number.store(0, std::memory_order_relaxed);
   const auto words = std::bit_cast<std::array<std::uint64_t, 2>>(operation);
@@ -160,7 +161,7 @@ Call Member::begin(Operation operation, std::string_view label) {
 }
 
 void Member::end(const Call& call) noexcept {
-  // What took long may have lost its record to a later one.
+  // The record of a long operation may have been overwritten by a later one.
   if (call.record->number.load(std::memory_order_relaxed) != call.number) return;
   call.record->finished_ns.store(recent_time().time_since_epoch().count(),
                                  std::memory_order_relaxed);
@@ -173,7 +174,8 @@ void Member::show_history(const Call& call) noexcept {
   called.sequence.store(call.operation.sequence, std::memory_order_release);
 }
 
-// Ranks whose calls took different numbers of steps wait for slots that nobody will write.
+// Finds different calls that do not show in a slot. If calls take different numbers of steps, ranks
+// wait for slots that nobody will write.
 void Member::look_for_mismatch(int peer, const Call& call) {
   for (std::size_t i = 0; i < RankBlock::kCalled; ++i) {
     const RankBlock::Called& own = block(rank_).called[i];
@@ -184,7 +186,7 @@ void Member::look_for_mismatch(int peer, const Call& call) {
         own.history.load(std::memory_order_acquire) == history) {
       continue;
     }
-    // Both may have been overwritten meanwhile.
+    // Either may have been overwritten between the loads: compare the numbers again.
     if (own.sequence.load(std::memory_order_acquire) != sequence ||
         other.sequence.load(std::memory_order_acquire) != sequence) {
       continue;
@@ -196,9 +198,9 @@ void Member::look_for_mismatch(int peer, const Call& call) {
 }
 
 void Member::sleep_for(std::uint64_t peers, const Call& call, const std::function<bool()>& ready) {
-  // Giving the core away costs less than sleeping where the peer shares this core and is about to
-  // go on. Where each rank could have a core of its own it also lets the scheduler see that two
-  // ranks share one: it parts those that are runnable together, and never those that sleep in turn.
+  // Yielding is cheaper than sleeping if the peer shares this core and is about to continue. If
+  // each rank could have a core of its own, yielding also shows the scheduler that two ranks share
+  // one. It separates ranks that are runnable at the same time, but not ranks that sleep in turn.
   constexpr int kYields = 20;
   constexpr std::chrono::microseconds kYielding{500};
   const auto patience =
@@ -207,8 +209,8 @@ void Member::sleep_for(std::uint64_t peers, const Call& call, const std::functio
     if (ready()) return;
     ::sched_yield();
   }
-  // Collectives and messages of a rank may sleep at once; the later one is shown. A message that
-  // nobody waits for yet keeps a rank from nothing.
+  // A collective and a message of a rank may sleep at the same time; the later one is shown. A
+  // message that nobody waits for is not shown, because it does not hold up this rank.
   const bool is_message =
       call.operation.kind == Kind::kSend || call.operation.kind == Kind::kReceive;
   const bool is_shown = !is_message || !Queue::runs_for_nobody();
@@ -245,15 +247,15 @@ void Member::sleep_for(std::uint64_t peers, const Call& call, const std::functio
   }
 }
 
-// The ranks without which an operation does not end: a send or receive needs the one that it names,
-// whoever else this rank may get forward meanwhile.
+// Returns the ranks that an operation needs in order to end. A send or receive needs the rank that
+// it names, even if other ranks can make progress meanwhile.
 std::uint64_t Member::wanted_of(std::uint64_t peers, const Call& call) const noexcept {
   const Kind kind = call.operation.kind;
-  const auto named = call.operation.root;  // negative where none is
+  const auto named = call.operation.root;  // negative if it names none
   return (kind == Kind::kSend || kind == Kind::kReceive) && named >= 0 ? bit(named) : peers;
 }
 
-// After which time of waiting it is worth to read files, and to tell other groups.
+// Returns the time of waiting after which reading files and telling other groups is worthwhile.
 Clock::duration Member::tell_after() const {
   return std::min<Clock::duration>(kReportStopped, options_.timeout / 2);
 }
@@ -270,14 +272,14 @@ void Member::look_after(std::uint64_t peers, const Call& call, const std::functi
   for_each_rank(chain | peers, [&](int peer) {
     const RankBlock& other = block(peer);
     const auto state = static_cast<RankState>(other.state.load(std::memory_order_seq_cst));
-    // One that leaves may still send, but nothing else.
+    // A rank that leaves may still send, but does nothing else.
     if (state == RankState::kLeft ||
         (state == RankState::kLeaving && call.operation.kind != Kind::kReceive)) {
       left |= bit(peer);
     }
     if (state == RankState::kLeft) return;
     if (!segment_.is_locked(peer)) {
-      // Unless it said good-bye since that look.
+      // It may have left since its state was read.
       const bool has_left = other.state.load(std::memory_order_seq_cst) ==
                             static_cast<std::uint32_t>(RankState::kLeft);
       (has_left ? left : died) |= bit(peer);
@@ -286,7 +288,7 @@ void Member::look_after(std::uint64_t peers, const Call& call, const std::functi
       stopped |= bit(peer);
     }
   });
-  if (ready() || has_failed()) return;  // they did their part first; or sleep_for tells
+  if (ready() || has_failed()) return;  // the peers made progress first, or sleep_for throws
   for_each_rank(chain | peers, [&](int peer) { look_for_mismatch(peer, call); });
   if (died != 0) {
     fail(std::countr_zero(died), call,
@@ -317,8 +319,8 @@ void Member::look_after(std::uint64_t peers, const Call& call, const std::functi
   }
 }
 
-// Names the rank that holds the others up: those that wait themselves, in this group or in another
-// one, are not the ones.
+// Names the rank that holds up the others. A rank that itself waits, in this group or another one,
+// is not that rank.
 void Member::fail_at_deadline(std::uint64_t wanted, std::uint64_t stopped, const Call& call) {
   const std::uint64_t chain = all_waited_for(wanted);
   std::uint64_t late = stopped;
@@ -340,7 +342,7 @@ void Member::fail_at_deadline(std::uint64_t wanted, std::uint64_t stopped, const
   std::string detail;
   std::int64_t stopped_process = stopped != 0 ? block(peer).process : 0;
   if (stopped == 0) {
-    // A rank that waits in another group follows somebody there.
+    // If that rank waits in another group, follow it there.
     Memberships& memberships = Memberships::instance();
     std::set<int> seen = {world_rank(rank_), world_rank(peer)};
     int world = world_rank(peer);
@@ -378,13 +380,13 @@ void Member::fail_at_deadline(std::uint64_t wanted, std::uint64_t stopped, const
            : "a rank that computes for long needs a longer deadline (TRIREME_TIMEOUT, in seconds)");
 }
 
-// These ranks, those they wait for, and so on.
+// Returns these ranks, the ranks that they wait for, and so on.
 std::uint64_t Member::all_waited_for(std::uint64_t ranks) const noexcept {
   for (std::uint64_t before = 0; before != ranks;) {
     before = ranks;
     for_each_rank(
         before, [&](int rank) { ranks |= block(rank).waits_for.load(std::memory_order_seq_cst); });
-    ranks &= every_rank() & ~bit(rank_);  // whatever another process has written
+    ranks &= every_rank() & ~bit(rank_);  // another process may have written anything
   }
   return ranks;
 }
@@ -410,7 +412,7 @@ void Member::abort(const std::string& message) {
   if (!is_fork()) tell_failure(rank_, message, "fix what is said there");
 }
 
-// The first one counts.
+// Publishes a failure, unless another rank has done so before.
 void Member::tell_failure(int peer, const std::string& message, const std::string& hint) {
   std::uint32_t whole = 0;
   if (!group_->failure.compare_exchange_strong(whole, 1, std::memory_order_seq_cst)) return;
@@ -423,7 +425,8 @@ void Member::tell_failure(int peer, const std::string& message, const std::strin
 }
 
 void Member::throw_failure(const Call& call) {
-  // The rank that fails first writes its message meanwhile; should it die over that, there is none.
+  // The first rank that fails may still be writing its message. If it dies meanwhile, there is no
+  // message.
   const auto give_up = Clock::now() + seconds{1};
   while (group_->failure.load(std::memory_order_seq_cst) == 1 && Clock::now() < give_up) {
     ::sched_yield();
@@ -438,7 +441,7 @@ void Member::throw_failure(const Call& call) {
                                                                         : group_->failed_rank;
   }
   if (options_.on_failure && !has_told_failure_.exchange(true)) options_.on_failure(*this, text);
-  // Only one rank reports them; otherwise every rank would print the same lines.
+  // Only one rank reports what all ranks did. Otherwise every rank would print the same lines.
   const std::size_t lines = text.find(kLastOperations);
   const int teller = group_->failed_rank;
   if (lines != std::string::npos && teller != rank_ && teller >= 0 && teller < size()) {

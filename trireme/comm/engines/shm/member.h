@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's place in the shared memory of a group: waiting for the others, knowing who lives, and
-// failing together.
+// Member: one rank's place in the shared memory of a group. It waits for other ranks, knows which
+// of them live, and lets all ranks fail together.
 #pragma once
 
 #include <trireme/comm/engines/shm/segment.h>
@@ -18,42 +18,43 @@ namespace trireme::shm {
 
 class Member;
 
-/// How a group behaves.
+/// Settings of a group.
 struct Options {
-  std::string name = "group";  ///< appears in messages
-  /// What the ranks are in the world, by rank, for messages; empty: the same.
+  std::string name = "group";  ///< the name of the group in messages
+  /// The rank in the world of each rank, for messages. Empty if they are equal.
   std::vector<int> world_ranks = {};
+  /// The deadline of each operation.
   std::chrono::milliseconds timeout{std::chrono::minutes{5}};
-  /// After how long a line says who is waited for, and what each rank did last.
+  /// After this time a line reports who is waited for and what each rank did last.
   std::chrono::milliseconds report_after{std::chrono::seconds{30}};
-  /// Where lines about a slow or stopped rank go; empty: the standard error stream.
+  /// Receives the lines about slow or stopped ranks. Empty: they go to standard error.
   std::function<void(const std::string&)> report = {};
-  /// Where measured thresholds are remembered; empty: nowhere.
+  /// The folder where measured thresholds are stored. Empty: they are not stored.
   std::filesystem::path cache_folder = {};
-  /// What can be told of a rank from outside, such as `is stopped by a signal (process 7)`; nothing
-  /// where all seems well. May be empty.
+  /// Returns what is visible of a rank from outside, such as `is stopped by a signal (process 7)`,
+  /// or an empty text. May be empty.
   std::function<std::string(int rank)> look_at = {};
-  /// Called once on each rank that meets the failure of the group, before the error is thrown.
+  /// Called once on each rank that notices the failure of the group, before the error is thrown.
   std::function<void(const Member&, const std::string&)> on_failure = {};
-  /// Whether to give the core away at once when waiting; unset: where there are more ranks than
-  /// cores.
+  /// True to yield the core at once when waiting. Not set: true if there are more ranks than cores.
   std::optional<bool> yields = {};
 };
 
-/// The steady clock as it was a few milliseconds ago at most, in an eighth of the time that reading
-/// it takes: two of those would be a third of the shortest operation.
+/// Returns the time of the steady clock, at most a few milliseconds old. This takes an eighth of
+/// the time of reading the exact clock. Two exact readings would take a third of the time of the
+/// shortest operation.
 std::chrono::steady_clock::time_point recent_time() noexcept;
 
-/// One operation in progress on this rank.
+/// An operation in progress on this rank.
 struct Call {
   Operation operation;
   std::chrono::steady_clock::time_point started;
   Record* record = nullptr;
-  std::uint64_t number = 0;   ///< of the record
+  std::uint64_t number = 0;   ///< number of the record
   std::uint64_t history = 0;  ///< digest of this and all earlier calls with their arguments
 };
 
-/// What a recorder says, copied out of shared memory.
+/// An entry of a recorder, copied out of shared memory.
 struct RecordedOperation {
   std::uint64_t number = 0;
   Operation operation;
@@ -62,13 +63,14 @@ struct RecordedOperation {
   std::chrono::nanoseconds finished{};  ///< zero while it runs
 };
 
-/// `all-reduce (sum) of 100 float32`.
+/// Returns a text such as `all-reduce (sum) of 100 float32`.
 std::string describe(const Operation& operation);
-/// `all-reduce (sum) of 100 float32, number 7 ('layer1.weight')`.
+/// Returns a text such as `all-reduce (sum) of 100 float32, number 7 ('layer1.weight')`.
 std::string describe(const RecordedOperation& recorded);
 
-/// Not thread-safe but for begin, end, wait_for and wake, which several threads of the rank may
-/// call at once, each for a call of its own, and abort.
+/// One rank's place in the shared memory. Not thread-safe, with these exceptions. Several threads
+/// of the rank may call begin, end, wait_for and wake at the same time, each for a call of its own.
+/// abort may be called at any time.
 class Member {
  public:
   Member(Segment segment, const Layout& layout, int rank, Options options);
@@ -81,40 +83,43 @@ class Member {
   const Layout& layout() const noexcept { return layout_; }
   const Options& options() const noexcept { return options_; }
 
+  /// Returns the slot of a rank that holds this step.
   Head& slot(int rank, std::uint64_t step) const noexcept {
     const auto slots = static_cast<std::uint64_t>(layout_.num_slots);
     return *reinterpret_cast<Head*>(
         slots_ + (static_cast<std::uint64_t>(rank) * slots + step % slots) * layout_.slot_stride());
   }
+  /// Returns the control block of a rank.
   RankBlock& block(int rank) const noexcept { return blocks_[rank]; }
-  /// A mailbox; its bytes follow it.
+  /// Returns a mailbox. Its bytes follow it in memory.
   Mailbox& mailbox(int sender, int receiver) const noexcept;
-  /// A bit per rank of the group.
+  /// Returns a mask with a bit for each rank of the group.
   std::uint64_t every_rank() const noexcept;
 
-  /// Whether this process was forked off the rank's.
+  /// Returns whether this process was forked from the rank's process.
   bool is_fork() const noexcept { return Segment::num_forks() != num_forks_; }
 
-  /// Throws UsageError in a forked child, where `operation` would do the parent's part.
+  /// Throws UsageError in a forked child, where `operation` would act for the parent.
   void check_process(std::string_view operation) const;
 
-  /// Starts an operation: records it. Throws CommError when the group has failed.
+  /// Records the beginning of an operation. Throws CommError if the group has failed.
   Call begin(Operation operation, std::string_view label);
+  /// Records the end of an operation.
   void end(const Call& call) noexcept;
-  /// Shows the digest of a collective and all before it, by which others find a mismatch that they
-  /// did not meet in a slot.
+  /// Publishes the digest of a collective and all before it. Other ranks find a mismatch by it that
+  /// they have not seen in a slot.
   void show_history(const Call& call) noexcept;
 
-  /// Returns when `ready()`, which must load what it reads with memory_order_seq_cst, is true.
-  /// Throws CommError when `peer`, the rank that is to make it true, dies, leaves or does not do so
-  /// before the deadline, and when the group fails meanwhile.
+  /// Blocks until `ready()` is true. `ready` must load what it reads with memory_order_seq_cst.
+  /// Throws CommError if the group fails meanwhile. Also throws it if `peer`, which is to make
+  /// `ready` true, dies, leaves or does not do so before the deadline.
   template <typename Ready>
   void wait_for(int peer, const Call& call, const Ready& ready) {
     wait_for_any(std::uint64_t{1} << peer, call, ready);
   }
 
-  /// The same where any of several ranks (a bit each) can make it true: throws when one of them
-  /// dies, or when the last of them leaves.
+  /// Waits like wait_for if any of several ranks can make `ready` true. `peers` has a bit for each
+  /// of them. Throws if one of them dies or the last of them leaves.
   template <typename Ready>
   void wait_for_any(std::uint64_t peers, const Call& call, const Ready& ready) {
     for (int spin = 0; spin < num_spins_; ++spin) {
@@ -124,8 +129,8 @@ class Member {
     sleep_for(peers, call, ready);
   }
 
-  /// Wakes those who sleep until this rank gets on; to be called after each store, by
-  /// memory_order_seq_cst, of something that another rank may wait for.
+  /// Wakes the threads that sleep until this rank makes progress. Call it after each store that
+  /// another rank may wait for. That store must use memory_order_seq_cst.
   void wake() noexcept {
     RankBlock& own = block(rank_);
     if (own.sleepers.load(std::memory_order_seq_cst) != 0) {
@@ -133,41 +138,42 @@ class Member {
     }
   }
 
-  /// Ends the group for all ranks with this message, and throws it as CommError.
+  /// Ends the group for all ranks with this message and throws it as CommError.
   [[noreturn]] void fail(int peer, const Call& call, const std::string& message,
                          const std::string& hint);
 
-  /// Ends the group for all ranks, because this one cannot go on: what they wait for in it, and
-  /// what they start later, throws CommError with this message. Does nothing where the group has
-  /// failed before, and in a forked child. May be called beside everything else.
+  /// Ends the group for all ranks because this one cannot continue. Operations that wait and later
+  /// ones throw CommError with this message. Does nothing in a forked child, or if the group has
+  /// failed before. May be called at the same time as all other functions.
   void abort(const std::string& message);
 
-  /// Says that this rank starts no more operations, to those who wait for one of them. Its sends go
-  /// on.
+  /// Tells the ranks that wait for an operation of this one that it starts no more. Its sends still
+  /// proceed.
   void begin_to_leave() noexcept;
 
-  /// Has every sleeping thread of this rank look again at what it waits for.
+  /// Makes every sleeping thread of this rank check again what it waits for.
   void wake_own() noexcept;
 
-  /// What a rank of the group is in the world.
+  /// Returns the rank in the world of a rank of the group.
   int world_rank(int rank) const {
     return options_.world_ranks.empty() ? rank
                                         : options_.world_ranks[static_cast<std::size_t>(rank)];
   }
 
-  /// `rank 1 (rank 3 of the world)`.
+  /// Returns a text such as `rank 1 (rank 3 of the world)`.
   std::string name_of_rank(int rank) const { return names_of(std::uint64_t{1} << rank); }
 
-  /// Whether the group has failed; wait_for and begin throw then.
+  /// Returns whether the group has failed. wait_for and begin throw then.
   bool has_failed() const noexcept;
 
-  /// The last operations of a rank, oldest first, as far as its memory still tells.
+  /// Returns the last operations of a rank, oldest first, as far as they are still in memory.
   std::vector<RecordedOperation> recorded(int rank) const;
 
-  /// What every rank did last, a line each; for messages.
+  /// Returns the last operation of every rank, a line each, for messages.
   std::string last_operations() const;
 
-  /// Where the recorders of this rank and a peer part, as far as they reach back.
+  /// Returns where the records of this rank and of `peer` begin to differ, as far as they reach
+  /// back.
   std::string first_difference(int peer) const;
 
  private:

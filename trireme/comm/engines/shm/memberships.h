@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of this process in all its groups: what a rank waits for in one group is seen in the
-// others, so that at a deadline nobody is blamed who waits himself.
+// The ranks of this process in all its groups. What a rank waits for in one group is shown in its
+// other groups, so that at a deadline no rank is blamed that itself waits for another.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,29 @@ namespace trireme::shm {
 
 class Member;
 
-/// Thread-safety: safe.
+/// The memberships of one process. Thread-safety: safe.
 class Memberships {
  public:
-  /// Of this process; empty in a forked child, which is no rank of its parent's groups.
+  /// Returns the memberships of this process. Empty in a forked child, which is not a rank of its
+  /// parent's groups.
   static Memberships& instance();
 
+  /// Adds a member.
   void add(Member& member);
+  /// Removes a member.
   void remove(Member& member);
 
-  /// Says in all groups of a rank of this process that it waits for another rank of the world;
-  /// nothing: for none.
+  /// Publishes in all groups of a rank of this process which rank of the world it waits for, or
+  /// that it waits for none.
   void tell(int world_rank, std::optional<int> waits_for);
 
-  /// A rank of the world as the groups of this process show it.
+  /// What the groups of this process show of a rank of the world.
   struct Sight {
-    std::optional<int> waits_for;  ///< a rank of the world
-    bool is_stopped = false;  ///< by a signal or a debugger, as far as it can be seen from here
+    std::optional<int> waits_for;  ///< the rank of the world that it waits for
+    bool is_stopped = false;       ///< true if it is seen to be stopped by a signal or a debugger
     std::int64_t process = 0;
   };
+  /// Returns what is visible of a rank of the world.
   Sight look_at(int world_rank);
 
  private:
@@ -38,11 +42,12 @@ class Memberships {
   std::set<Member*> all_;
 };
 
-/// Whether the process is stopped by a signal or a debugger, as /proc tells; by a debugger from the
-/// second look of a thread on, since strace stops one for a moment at each system call.
+/// Returns whether a process is stopped by a signal or a debugger, as /proc shows. A debugger
+/// counts from the second call of a thread on, because strace stops a process briefly at each
+/// system call.
 bool is_stopped_process(std::int64_t process);
 
-/// Number of the namespace in which this process has its number.
+/// Returns the number of the process namespace of this process.
 std::uint64_t own_process_namespace();
 
 }  // namespace trireme::shm

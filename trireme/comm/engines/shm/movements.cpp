@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives that move bytes and do not compute.
+// The collectives that only move bytes.
 #include <trireme/base/error.h>
 #include <trireme/comm/engines/shm/shm_collectives.h>
 #include <trireme/comm/engines/shm/streaming_copy.h>
@@ -14,7 +14,7 @@ namespace {
 
 std::size_t divide_up(std::size_t value, std::size_t by) { return (value + by - 1) / by; }
 
-// Part `index` of a piece of `bytes` that is cut into parts.
+// Part number `index` of a piece that is cut into parts.
 struct Part {
   std::size_t begin;
   std::size_t bytes;
@@ -27,19 +27,19 @@ std::uint64_t num_steps(std::size_t bytes, std::size_t part) {
   return std::max<std::size_t>(1, divide_up(bytes, part));
 }
 
-// memcpy forbids null, which a tensor without elements has.
+// memcpy must not be passed null, which is the address of a tensor without elements.
 void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
 
-// Into an output; `total` is the length of all of it.
+// Copies to an output; `total` is its whole length.
 void copy_out(void* to, const void* from, std::size_t bytes, std::size_t total) {
   total >= kStreamingBytes ? streaming_copy(to, from, bytes) : copy_bytes(to, from, bytes);
 }
 
-// What a broadcast moves in a step. The receivers copy a chunk while the root copies the next: the
-// last one is copied alone, so a sixteenth of the message at most, but no less than a step is
-// worth.
+// Returns how much a broadcast moves in a step. The receivers copy a chunk while the root copies
+// the next one. The last chunk is copied without that overlap. So a chunk is at most a sixteenth of
+// the message, but large enough to be worth a step.
 std::size_t broadcast_chunk(std::size_t bytes, std::size_t slot_bytes) {
   constexpr std::size_t kChunks = 16;
   constexpr std::size_t kSmallest = std::size_t{32} << 10;
@@ -91,7 +91,8 @@ void all_gather(Steps& steps, const Call& call, const void* input, std::span<voi
       [&](std::uint64_t step, std::uint64_t index) {
         if (only_root >= 0 && steps.rank() != only_root) return;
         for (int offset = 0; offset < steps.size(); ++offset) {
-          // Each rank starts with itself, so that they do not all read from the same one.
+          // Each rank begins with its own piece, so that not all of them read from the same rank at
+          // once.
           const int peer = (steps.rank() + offset) % steps.size();
           const auto piece = static_cast<std::size_t>(peer);
           const Part part(index, chunk, bytes[piece]);
@@ -143,7 +144,8 @@ void all_to_all(Steps& steps, const Call& call, std::span<const void* const> inp
   const std::size_t table = ranks * sizeof(std::uint64_t);
   const std::size_t chunk = steps.slot_bytes() / (ranks * kCacheLine) * kCacheLine;
 
-  // First everybody says how much it sends to whom: only then do all know how many steps follow.
+  // First all ranks exchange how much they send to whom. Only then do all of them know how many
+  // steps follow.
   const std::uint64_t first = steps.take(1);
   std::memcpy(steps.begin_write(first, table, call), input_bytes.data(), table);
   steps.publish(first, call);

@@ -21,10 +21,12 @@ std::uint64_t padded(std::uint64_t bytes) { return (bytes + kUnit - 1) / kUnit *
 class PointToPoint::Turn {
  public:
   explicit Turn(PointToPoint& owner) : owner_(owner) {
-    owner.member_.check_process("send or receive");  // another process's lock may never be free
+    // In a forked child the lock may never become free.
+    owner.member_.check_process("send or receive");
     owner.mutex_.lock();
   }
   ~Turn() {
+    // Called without the lock, because these functions may start transfers.
     const auto due = std::exchange(owner_.due_, {});
     owner_.mutex_.unlock();
     for (const auto& then : due) then();
@@ -80,6 +82,7 @@ std::shared_ptr<Transfer> PointToPoint::receive(void* data, std::size_t bytes, i
   auto transfer = start(Kind::kReceive, data, bytes, peer, tag, label);
   for (int source = 0; source < member_.size(); ++source) {
     if (peer != kAny && peer != source) continue;
+    // A message that arrived before its receive was posted may have been set aside.
     auto& aside = peers_[static_cast<std::size_t>(source)].set_aside;
     const auto message = std::find_if(aside.begin(), aside.end(), [&](const Incoming& candidate) {
       return candidate.header.tag == tag;
@@ -98,6 +101,7 @@ std::shared_ptr<Transfer> PointToPoint::receive(void* data, std::size_t bytes, i
 void PointToPoint::wait(Transfer& transfer) {
   if (!transfer.is_done()) {
     Call call = transfer.call_;
+    // The deadline counts from this call, not from the start of the transfer.
     call.started = std::chrono::steady_clock::now();
     std::uint64_t peers = 0;
     {
@@ -105,6 +109,8 @@ void PointToPoint::wait(Transfer& transfer) {
       progress_locked();
       peers = peers_with_work();
     }
+    // Every wake-up moves all data that can be moved. Otherwise two ranks with full rings could
+    // wait for each other.
     const auto ready = [&] {
       progress();
       return transfer.is_done();
@@ -163,7 +169,7 @@ bool PointToPoint::progress_locked() {
       has_moved = push(peer) || has_moved;
       has_moved = pull(peer) || has_moved;
     }
-  } catch (...) {  // also where there is no memory for a message that is set aside
+  } catch (...) {  // also if there is no memory for a message to set aside
     break_all(std::current_exception());
   }
   if (has_moved) member_.wake();
@@ -177,6 +183,7 @@ bool PointToPoint::push(int peer) {
   std::uint64_t written = mailbox.written.load(std::memory_order_relaxed);
   const std::uint64_t start = written;
   const std::uint64_t read = mailbox.read.load(std::memory_order_seq_cst);
+  // The peer writes this counter, so it is checked before it is used.
   if (written - read > capacity_) refuse(peer, Kind::kSend, "has read more than it was sent");
   const std::uint64_t end = read + capacity_;
   while (!sends.empty() && written < end) {
@@ -209,10 +216,12 @@ bool PointToPoint::pull(int peer) {
   std::uint64_t read = mailbox.read.load(std::memory_order_relaxed);
   const std::uint64_t start = read;
   const std::uint64_t end = mailbox.written.load(std::memory_order_seq_cst);
+  // The peer writes this counter, so it is checked before it is used.
   if (end - read > capacity_) {
     refuse(peer, Kind::kReceive, "has sent more at once than its mailbox holds");
   }
-  // Runs also if an exception is thrown for lack of memory, so that nothing is read twice.
+  // Publishes what has been read, also if an exception is thrown for lack of memory, so that
+  // nothing is read twice.
   struct Publish {
     ~Publish() {
       if (read != start) counter.store(read, std::memory_order_seq_cst);
@@ -243,8 +252,8 @@ bool PointToPoint::pull(int peer) {
   return read != start;
 }
 
-// Finds a place for the message at the head of the ring; none where nobody waits for anything of
-// this peer.
+// Finds a destination for the message at the head of the ring. Returns false if no receive waits
+// for a message of this peer.
 bool PointToPoint::begin_incoming(int peer, const Header& header) {
   auto transfer = take_receive(peer, header);
   if (!transfer && std::none_of(receives_.begin(), receives_.end(), [&](const auto& receive) {
@@ -253,7 +262,8 @@ bool PointToPoint::begin_incoming(int peer, const Header& header) {
     return false;
   }
   Incoming& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
-  // The kernel kills a process for memory that it lacks; what fits the mailbox is not worth a look.
+  // The kernel kills a process that uses more memory than there is, so this is checked first. A
+  // message that fits the mailbox is too small to check.
   if (!transfer && header.bytes > capacity_ &&
       header.bytes > static_cast<std::uint64_t>(free_memory())) {
     refuse(peer, Kind::kReceive,
@@ -318,7 +328,7 @@ void PointToPoint::end(Transfer& transfer) {
   transfer.is_done_.store(true, std::memory_order_release);
 }
 
-// Everybody who can bring some transfer of this rank forward.
+// Returns the ranks that can advance some transfer of this rank.
 std::uint64_t PointToPoint::peers_with_work() const {
   std::uint64_t peers = 0;
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
@@ -336,6 +346,7 @@ std::uint64_t PointToPoint::peers_with_work() const {
 void PointToPoint::copy_in(int peer, std::uint64_t at, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   auto* ring = reinterpret_cast<std::byte*>(&member_.mailbox(member_.rank(), peer) + 1);
+  // The data may wrap around the end of the ring.
   const std::size_t offset = at % capacity_;
   const std::size_t until_end = std::min(bytes, capacity_ - offset);
   std::memcpy(ring + offset, from, until_end);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Send and receive: each pair of ranks has a ring of bytes per direction, through which messages
-// flow in the order in which they were sent. A short message is gone from the sender as soon as it
-// lies in the ring; a long one flows as the receiver drains it. A message whose receive has not
-// been posted waits in the ring, and is set aside when another one behind it is asked for.
+// Send and receive. Each pair of ranks has a ring of bytes per direction, through which messages
+// flow in the order in which they were sent. A short message has left the sender as soon as it is
+// in the ring. A long one flows as the receiver empties the ring. A message without a posted
+// receive waits in the ring. It is set aside when a message behind it is asked for.
 #pragma once
 
 #include <trireme/comm/engines/shm/member.h>
@@ -21,22 +21,22 @@
 
 namespace trireme::shm {
 
-/// A send or receive under way. Its buffer must stay until it is done.
+/// A running send or receive. Its buffer must stay valid until it is done.
 class Transfer {
  public:
-  /// Whether it has ended, well or badly. Safe from any thread.
+  /// Returns whether it has ended, with or without success. Safe from any thread.
   bool is_done() const noexcept { return is_done_.load(std::memory_order_acquire); }
-  /// The rank that the message came from; valid when a receive is done.
+  /// Returns the rank that the message came from. Valid when a receive is done.
   int source() const noexcept { return peer_; }
-  /// What went wrong; null when it ended well. Valid when it is done.
+  /// Returns the failure, or null. Valid when it is done.
   std::exception_ptr error() const noexcept { return error_; }
 
  private:
   friend class PointToPoint;
   Call call_;
-  int peer_ = -1;  // -1: any
+  int peer_ = -1;  // -1 for any rank
   std::int64_t tag_ = 0;
-  std::byte* data_ = nullptr;  // of a send: only read
+  std::byte* data_ = nullptr;  // only read for a send
   std::size_t bytes_ = 0;
   std::size_t num_moved_ = 0;
   bool has_header_ = false;
@@ -45,40 +45,41 @@ class Transfer {
   std::function<void()> then_;
 };
 
-/// Thread-safety: safe.
+/// The sends and receives of one rank. Thread-safety: safe.
 class PointToPoint {
  public:
-  /// From any rank.
+  /// A source that stands for any rank.
   static constexpr int kAny = -1;
 
   explicit PointToPoint(Member& member);
 
-  /// Starts to send; moves what fits at once. Throws UsageError where `peer` is no other rank of
-  /// the group.
+  /// Starts a send, and moves at once what fits into the ring. Throws UsageError unless `peer` is
+  /// another rank of the group.
   std::shared_ptr<Transfer> send(const void* data, std::size_t bytes, int peer, std::int64_t tag,
                                  std::string_view label = {});
 
-  /// Starts to receive the first message of that tag, from `peer` or kAny; messages of one sender
-  /// are received in the order they were sent. Its length must be `bytes`, else the group fails.
+  /// Starts to receive the first message with that tag from `peer` or kAny. Messages of one sender
+  /// are received in the order in which they were sent. The message must have `bytes` bytes, else
+  /// the group fails.
   std::shared_ptr<Transfer> receive(void* data, std::size_t bytes, int peer, std::int64_t tag,
                                     std::string_view label = {});
 
-  /// Blocks until the transfer is done, moving everything that can be moved meanwhile; others need
-  /// not be done before it. The deadline counts from this call. Throws CommError.
+  /// Blocks until the transfer is done, and moves everything meanwhile that can be moved. Other
+  /// transfers need not be done first. The deadline counts from this call. Throws CommError.
   void wait(Transfer& transfer);
 
-  /// Calls `then` when the transfer is done: at once where it is, else on the thread that moves its
-  /// last byte. Once for a transfer; `then` must not throw.
+  /// Calls `then` when the transfer is done. If it is done already, calls it at once, else on the
+  /// thread that moves its last byte. May be called once per transfer. `then` must not throw.
   void when_done(Transfer& transfer, std::function<void()> then);
 
-  /// Moves what can be moved; returns whether transfers are left. Never blocks.
+  /// Moves what can be moved without blocking. Returns whether transfers are left.
   bool progress();
 
-  /// Whether transfers are left.
+  /// Returns whether transfers are left.
   bool is_busy();
 
-  /// Ends the receives that are left with a CommError, and takes nothing from others any more; what
-  /// was sent still flows. For a rank that leaves its group.
+  /// Ends the remaining receives with a CommError and takes no more messages from others. Messages
+  /// that were sent still flow. For a rank that leaves its group.
   void stop_receiving();
 
  private:
@@ -87,10 +88,10 @@ class PointToPoint {
     std::uint64_t bytes;
     std::uint64_t unused[2];
   };
-  // A message that is being received, or was set aside.
+  // A message that is being received, or that was set aside.
   struct Incoming {
     Header header = {};
-    std::shared_ptr<Transfer> transfer;  // null: set aside
+    std::shared_ptr<Transfer> transfer;  // null if it is set aside
     std::vector<std::byte> aside;
     std::size_t num_moved = 0;
     bool is_active = false;
@@ -101,7 +102,8 @@ class PointToPoint {
     std::deque<Incoming> set_aside;
   };
 
-  // Locks, and when it goes calls what has become due meanwhile, without the lock.
+  // Holds the lock. When it ends, it releases the lock and then calls the functions that have
+  // become due.
   class Turn;
 
   std::shared_ptr<Transfer> start(Kind kind, void* data, std::size_t bytes, int peer,

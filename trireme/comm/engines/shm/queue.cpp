@@ -17,11 +17,13 @@ Queue::~Queue() {
   std::unique_lock lock(state_->mutex);
   state_->is_ending = true;
   const bool is_within = state_->runner == std::this_thread::get_id();
+  // Without a thread that runs the remaining jobs, they run here. Within a job, this thread runs
+  // them, because it cannot wait for itself.
   while ((is_within || !thread_.joinable()) && !state_->jobs.empty()) state_->run_front(lock);
   lock.unlock();
   if (!thread_.joinable()) return;
   state_->changed.notify_all();
-  // Within a job its thread, which may be this one, has nothing left to do but to end after it.
+  // A job may destroy the queue. Its thread, which may be this one, then ends after that job.
   is_within ? thread_.detach() : thread_.join();
 }
 
@@ -44,6 +46,7 @@ void Queue::State::leave() {
 bool Queue::try_enter() {
   std::unique_lock lock(state_->mutex);
   if (state_->runner == std::thread::id() && !state_->jobs.empty()) {
+    // A single job that was left to its waiting thread runs first, on this thread.
     if (!state_->is_idle()) return false;
     state_->run_front(lock);
     if (!state_->jobs.empty()) return false;
@@ -67,6 +70,8 @@ std::shared_ptr<Job> Queue::submit(std::function<void()> body, const std::functi
   const std::shared_ptr<State> state = state_;  // the job may end this queue at once
   std::unique_lock lock(state->mutex);
   if (begin && state->runner == std::thread::id() && state->jobs.empty()) {
+    // While `begin` runs without the lock, no other thread may run jobs: it would overtake this
+    // one.
     state->try_enter();
     lock.unlock();
     try {
@@ -76,7 +81,7 @@ std::shared_ptr<Job> Queue::submit(std::function<void()> body, const std::functi
     }
     lock.lock();
     state->leave();
-    state->jobs.push_front(job);  // before what other threads have added meanwhile
+    state->jobs.push_front(job);  // before jobs that other threads have added meanwhile
   } else {
     state->jobs.push_back(job);
   }
@@ -140,7 +145,8 @@ void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
   }
   job->body_ = nullptr;
   lock.lock();
-  // Whoever waits is the last to hold the job, and with it what the job threw.
+  // The handle is dropped under the lock. So the waiting thread is the last to hold the job, and
+  // the exception that it threw.
   job->is_done_.store(true, std::memory_order_release);
   job.reset();
   leave();
@@ -152,7 +158,7 @@ void Queue::State::work() {
   std::unique_lock lock(mutex);
   while (true) {
     changed.wait(lock, [&] { return runner == std::thread::id() && (is_ending || !is_idle()); });
-    if (jobs.empty()) return;  // else, where it is ending, also what was left to its waiter
+    if (jobs.empty()) return;  // while the queue ends, also jobs left to their waiting threads run
     run_front(lock);
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the collectives of one group one after the other, in the order they were started: on the
-// thread that waits for them, or on a thread of its own when nobody waits.
+// Queue: runs the collectives of one group one after the other, in the order in which they were
+// started. They run on the thread that waits for them, or on a thread of the queue if nobody waits.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@
 
 namespace trireme::shm {
 
-/// A piece of work that a Queue runs. Thread-safety: safe.
+/// A task of a Queue. Thread-safety: safe.
 class Job {
  public:
   bool is_done() const noexcept { return is_done_.load(std::memory_order_acquire); }
-  /// What it threw; null when it ended well. Valid when it is done.
+  /// Returns the exception that the job threw, or null. Valid when it is done.
   std::exception_ptr error() const noexcept { return error_; }
 
  private:
@@ -26,21 +26,21 @@ class Job {
   std::function<void()> body_;
   std::atomic<bool> is_done_ = false;
   std::exception_ptr error_;
-  bool can_wait_ = false;  // for whoever waits for it: guarded by the queue's mutex
+  bool can_wait_ = false;  // left to its waiting thread; guarded by the queue's mutex
 };
 
-/// Thread-safety: safe. A job may drop the last handle of what owns the queue; a body given to
-/// `run` may not.
+/// A queue of jobs. Thread-safety: safe. A job may drop the last handle of the owner of the queue.
+/// A body passed to `run` may not.
 class Queue {
  public:
   Queue();
-  /// Runs what is left, then ends its thread; in a forked child does nothing.
+  /// Runs the remaining jobs, then ends the thread. Does nothing in a forked child.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  /// Runs `body` after everything submitted before, on this thread where possible, and returns when
-  /// it has ended. Within a job: runs it at once. Throws what `body` throws.
+  /// Runs `body` after all jobs submitted before, on this thread if possible. Returns when it has
+  /// ended. Within a job, runs it at once. Throws what `body` throws.
   template <typename Body>
   void run(const Body& body) {
     if (!try_enter()) {
@@ -51,44 +51,45 @@ class Queue {
     body();
   }
 
-  /// Adds a job; it makes progress whether or not anybody waits.
+  /// Adds a job. It makes progress even if nobody waits for it.
   ///
-  /// Where nothing waits or runs, `begin`, if given, is called at once on this thread; it must not
-  /// block. Where it returns true the job is one that only its own waiter is in need of: its body
-  /// runs on the thread that waits for it, or before the next job, and wakes no thread until then
-  /// (but see hasten). What `begin` throws is ignored: the body is to meet it again.
+  /// If no job waits or runs, `begin` is called at once on this thread. It must not block. If it
+  /// returns true, only the thread that waits for this job needs it. Its body then runs on that
+  /// thread or before the next job, and wakes no other thread until then (see hasten). An exception
+  /// of `begin` is ignored, because the body will meet the same failure.
   std::shared_ptr<Job> submit(std::function<void()> body,
                               const std::function<bool()>& begin = nullptr);
 
-  /// Whether a job is waiting or runs.
+  /// Returns whether a job waits or runs.
   bool is_busy();
 
-  /// Lets a job that was left to its waiter run now: for somebody who asks for it without waiting.
+  /// Runs a job that was left to its waiting thread. Call it for a caller that asks for the job
+  /// without waiting.
   void hasten();
 
-  /// Whether this thread is a queue's own, and nobody waits for what it runs.
+  /// Returns whether this is the thread of a queue, running a job that nobody waits for.
   static bool runs_for_nobody();
 
-  /// Blocks until the job is done, running it and those before it here where nobody else does, and
-  /// within a job. Throws what it threw.
+  /// Blocks until the job is done. Runs it and those before it on this thread if no other thread
+  /// does, or within a job. Throws what the job threw.
   void wait(Job& job);
 
  private:
-  // Outlives the queue while a job that ended it is on its way out.
+  // Shared with the thread, because a job may destroy the queue while it runs.
   struct State {
-    std::mutex mutex;  // guards all below
+    std::mutex mutex;  // guards everything below
     std::condition_variable changed;
     std::deque<std::shared_ptr<Job>> jobs;
-    std::thread::id runner;  // none: nobody runs
-    int depth = 0;           // of runs within runs
+    std::thread::id runner;  // the thread that runs jobs, if any
+    int depth = 0;           // how deep runs are nested
     int num_waiting = 0;
     bool is_ending = false;
 
     static inline thread_local State* own_thread_of = nullptr;
 
-    // Whether nothing is to be done but what its own waiter will do.
+    // Returns whether the only jobs left are those that their own waiting threads will run.
     bool is_idle() const;
-    // Becomes the thread that runs, where nobody else does, until as many leave() have followed.
+    // Becomes the running thread, unless another thread is. Each success needs a call of leave().
     bool try_enter();
     void leave();
     void run_front(std::unique_lock<std::mutex>& lock);
@@ -99,7 +100,7 @@ class Queue {
     ~Leave() { queue.leave(); }
   };
 
-  // Runs here, where nothing waits or runs, or within a job.
+  // Becomes the running thread if no job waits or runs, or within a job.
   bool try_enter();
   void leave();
   void hasten(std::unique_lock<std::mutex>& lock);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks have recorded of their operations, read and put into words.
+// Reads the operations that ranks have recorded, and describes them in words.
 #include <trireme/base/error.h>
 #include <trireme/base/format_ranks.h>
 #include <trireme/base/text.h>

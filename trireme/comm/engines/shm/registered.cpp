@@ -9,7 +9,7 @@
 namespace trireme::shm {
 namespace {
 
-// All ranks have come here, and have read and written what they wanted.
+// Blocks until all ranks have come here, and have read and written everything that they needed to.
 void synchronize(Steps& steps, const Call& call) {
   const std::uint64_t step = steps.take(1);
   steps.begin_write(step, 0, call);
@@ -28,7 +28,8 @@ RegisteredBuffers exchange_places(Steps& steps, const Call& call, const Allocati
   const std::uint64_t step = steps.take(1);
   std::memcpy(steps.begin_write(step, sizeof(own), call), &own, sizeof(own));
   steps.publish(step, call);
-  // All see the same places, so all decide alike: the same part of the same allocation, or nothing.
+  // All ranks see the same places, so all of them decide alike: the same part of the same
+  // allocation, or none.
   const auto allocation = own.allocation == 0 ? nullptr : allocations.get(own.allocation);
   RegisteredBuffers buffers(static_cast<std::size_t>(steps.size()));
   bool is_same = own.allocation != 0;

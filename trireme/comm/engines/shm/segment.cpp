@@ -29,19 +29,19 @@
 namespace trireme::shm {
 namespace {
 
-// Ranks lock those below.
+// The byte that the maker of a segment locks. Ranks lock bytes below it.
 constexpr int kMakersByte = 1 << 20;
 
-// Whatever a path names, opening it waits for nobody and changes nothing.
+// Opening a file with these flags neither blocks nor has side effects, whatever the path names.
 constexpr int kOpenFlags = O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 
-// What lies behind the bytes of a segment.
+// The data after the bytes of a segment.
 struct Trailer {
   std::array<std::uint64_t, 2> number;  // random
   std::uint64_t bytes;
 };
 
-// Where it lies; the file ends with it.
+// Returns the position of the trailer. The file ends with it.
 std::size_t trailer_at(std::size_t bytes) {
   constexpr std::size_t kLine = 64;
   return (bytes + kLine - 1) / kLine * kLine;
@@ -59,7 +59,7 @@ void check_dev_shm(std::size_t bytes) {
       "make it larger (containers: --shm-size or --ipc=host), or choose TRIREME_ENGINE=gloo");
 }
 
-// The kernel does not refuse memory that it lacks: it kills a process that asks for it.
+// The kernel does not refuse a request for more memory than there is. It kills the process later.
 void check_memory(std::size_t bytes) {
   const auto free_bytes = static_cast<std::size_t>(free_memory());
   if (free_bytes >= bytes) return;
@@ -70,8 +70,8 @@ void check_memory(std::size_t bytes) {
       "TRIREME_ENGINE=gloo");
 }
 
-// Reserves memory now: a page that is missing later is a fatal signal. In pieces, for older kernels
-// give up a whole request when any signal comes.
+// Reserves memory now, because a page that is missing later is a fatal signal. Reserves it in
+// pieces, because older kernels abandon a whole request when any signal arrives.
 bool reserve(int fd, std::size_t bytes) {
   constexpr std::size_t kPiece = std::size_t{1} << 24;
   for (std::size_t begin = 0; begin < bytes;) {
@@ -85,7 +85,7 @@ bool reserve(int fd, std::size_t bytes) {
   return true;
 }
 
-// The whole file, where `byte` is negative.
+// Returns a lock of one byte, or of the whole file if `byte` is negative.
 struct flock lock_of(int byte) {
   struct flock lock = {};
   lock.l_type = F_WRLCK;
@@ -98,9 +98,9 @@ struct flock lock_of(int byte) {
 constexpr const char* kMemoryName = "trireme";
 constexpr std::string_view kNamePrefix = "/dev/shm/trireme-";
 
-// A file of this user that has its name for long was left by a rank 0 that was killed before all
-// had opened it: nobody holds a lock on it then. Those of other users are theirs, also where this
-// is root.
+// Removes files of runs that were killed. A rank 0 that is killed before all ranks have opened the
+// file leaves it behind. Such a file has had its name for more than a minute, and nobody holds a
+// lock on it. Files of other users are not touched, even by root.
 void remove_leftovers() {
   constexpr std::chrono::minutes kOld{1};
   std::error_code failure;
@@ -125,8 +125,8 @@ void remove_leftovers() {
   }
 }
 
-// A forked child inherits descriptors, and with them the locks that say that the parent lives: it
-// closes its copies at once.
+// A forked child inherits descriptors, and with them the locks that show that the parent lives. So
+// it closes its copies at once.
 class OpenDescriptors {
  public:
   static OpenDescriptors& instance() {
@@ -141,7 +141,8 @@ class OpenDescriptors {
     }();
     return *descriptors;
   }
-  // No fork comes between opening and noting it: the child would keep the descriptor.
+  // Holds the lock, so that no fork comes between opening and recording. The child would keep the
+  // descriptor.
   template <typename Open>
   int add(const Open& open) {
     const std::lock_guard lock(mutex_);
@@ -186,7 +187,7 @@ struct Segment::Name {
   }
 };
 
-// What tells a segment from every other file.
+// Identifies a segment among all other files.
 struct Segment::Identity {
   std::string path;
   std::uint64_t device = 0;
@@ -198,12 +199,12 @@ struct Segment::Identity {
     TextReader text(address);
     auto& [number, bytes] = identity.trailer;
     text >> identity.path >> identity.device >> identity.inode >> bytes >> number[0] >> number[1];
-    constexpr std::uint64_t kMost = std::uint64_t{1} << 62;  // where sums with it have a number
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 62;  // sums with it must not overflow
     if (!text || bytes > kMost || !is_path_of_ours(identity.path)) return std::nullopt;
     return identity;
   }
 
-  // `/proc/<number>/fd/<number>`, or a name that create() gives.
+  // Returns whether the path is `/proc/<number>/fd/<number>`, or a name that create() gives.
   static bool is_path_of_ours(const std::string& path) {
     const std::string_view text = path;
     if (text.starts_with(kNamePrefix)) {
@@ -220,7 +221,7 @@ struct Segment::Identity {
                std::string_view::npos;
   }
 
-  // Why an open file is not the memory that is meant; empty where it is.
+  // Returns why an open file is not the expected memory; empty if it is.
   std::string difference(int fd) const {
     struct stat status = {};
     if (::fstat(fd, &status) != 0) return describe_errno(errno);
@@ -312,8 +313,8 @@ Segment Segment::open(const std::string& address) {
   };
   const bool is_named = path.starts_with(kNamePrefix);
   if (!is_named) {
-    // In another process namespace the number is another process's, and its descriptor may be
-    // anything.
+    // In another process namespace the number may belong to another process, whose descriptor may
+    // be anything.
     std::error_code failure;
     const std::string target = std::filesystem::read_symlink(path, failure).string();
     if (failure) refuse(failure.message());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies where in the shared memory of a group. Everything here is read by other processes, so
-// it has fixed sizes and no pointers.
+// The layout of the shared memory of a group. Other processes read all of it, so it has fixed sizes
+// and no pointers.
 //
 //     GroupBlock | RankBlock of rank 0, 1, … | slots of rank 0, 1, … | mailboxes (sender, receiver)
 #pragma once
@@ -35,7 +35,8 @@ enum class Kind : std::uint8_t {
 };
 std::string_view name_of(Kind kind);
 
-/// What a rank says it is doing; equal on all ranks of a collective, or the call is a mistake.
+/// What a rank says it is doing. It must be equal on all ranks of a collective; a difference means
+/// that the ranks made different calls.
 struct Operation {
   Kind kind = Kind::kNone;
   DataType type = DataType::kUInt8;
@@ -47,11 +48,11 @@ struct Operation {
 };
 static_assert(sizeof(Operation) == 16);
 
-/// The head of a slot. One message of up to kInlineBytes travels in this cache line alone.
+/// The head of a slot. A message of up to kInlineBytes travels in this cache line alone.
 struct alignas(kCacheLine) Head {
   static constexpr std::size_t kInlineBytes = 32;
-  /// Number of the step that lies in the slot, plus one. Stored last, with everything before it
-  /// released; steps of one rank count up by one.
+  /// The number of the step in the slot, plus one. Stored last, with release order, after
+  /// everything else in the slot. Steps of a rank count up by one.
   std::atomic<std::uint64_t> step;
   Operation operation;
   std::uint64_t history;  ///< digest of all calls of the rank up to this one
@@ -59,45 +60,47 @@ struct alignas(kCacheLine) Head {
 };
 static_assert(sizeof(Head) == kCacheLine);
 
-/// An entry of the recorder. Others read it while its owner may be writing the next one there: all
-/// fields are atomic, and `number` says whether they belong together.
+/// An entry of the recorder. Other ranks read it while its owner may be writing the next one to the
+/// same place. So all fields are atomic, and `number` says whether they belong together.
 struct alignas(kCacheLine) Record {
   static constexpr std::size_t kLabelWords = 11;
   std::atomic<std::uint64_t>
       number;  ///< counts the records of a rank from 1; 0 while it is written
   std::array<std::atomic<std::uint64_t>, 2> operation;
-  std::atomic<std::int64_t> started_ns;   ///< of the monotonic clock, which all processes share
+  std::atomic<std::int64_t> started_ns;   ///< on the monotonic clock, which all processes share
   std::atomic<std::int64_t> finished_ns;  ///< 0 while it runs
   std::array<std::atomic<std::uint64_t>, kLabelWords> label;
 };
 static_assert(sizeof(Record) == 128);
 
+/// The control block of a rank.
 struct alignas(kCacheLine) RankBlock {
   static constexpr std::size_t kRecords = 128;
 
-  /// Steps that this rank has read to the end; their slots may be written again.
+  /// The number of steps that this rank has read completely. Their slots may be written again.
   alignas(kCacheLine) std::atomic<std::uint64_t> finished;
 
-  /// Who sleeps until this rank gets on, a bit per rank.
+  /// The ranks that sleep until this rank makes progress, a bit each.
   alignas(kCacheLine) std::atomic<std::uint64_t> sleepers;
 
-  /// The futex that this rank sleeps on; whoever wakes it counts it up.
+  /// The futex that this rank sleeps on. A rank that wakes it increments it.
   alignas(kCacheLine) std::atomic<std::uint32_t> alarm;
 
-  /// Whom this rank waits for while it sleeps, a bit per rank: the chain of these leads to the rank
-  /// that holds the others up.
+  /// The ranks that this rank waits for while it sleeps, a bit each. Following them leads to the
+  /// rank that holds up the others.
   std::atomic<std::uint64_t> waits_for;
 
-  /// The same across groups: a rank of the world, plus one, that a caller of this rank has waited
-  /// for in any group for long; 0: none.
+  /// The rank of the world, plus one, that this rank has waited for in any group for long; 0 for
+  /// none.
   std::atomic<std::int64_t> waits_in_world_for;
 
-  /// Who this rank is; written before the group is used.
+  /// The process of this rank. Written before the group is used.
   alignas(kCacheLine) std::int64_t process;
   std::uint64_t process_namespace;
   std::atomic<std::uint32_t> state;  ///< RankState
 
-  /// The last collectives by number, each with the digest of all calls up to it; by number modulo.
+  /// The last collectives, each with the digest of all calls up to it. The place is the sequence
+  /// number modulo kCalled.
   struct Called {
     std::atomic<std::uint64_t> sequence;
     std::atomic<std::uint64_t> history;
@@ -109,18 +112,20 @@ struct alignas(kCacheLine) RankBlock {
   std::array<Record, kRecords> records;
 };
 
+/// The states of a rank.
 enum class RankState : std::uint32_t {
   kAbsent,
   kJoined,
-  kLeaving,  ///< starts nothing more and receives nothing more; still sends what it has started
+  kLeaving,  ///< starts and receives nothing more, but finishes its sends
   kLeft,
 };
 
+/// The control block of the group.
 struct alignas(kCacheLine) GroupBlock {
   static constexpr std::size_t kMessageBytes = 8192;
   static constexpr std::size_t kHintBytes = 512;
-  /// 0 while the group is whole; the first rank that fails takes it to 1, writes who and why, and
-  /// then takes it to 2.
+  /// 0 while the group works. The first rank that fails sets it to 1, writes the fields below, and
+  /// then sets it to 2.
   std::atomic<std::uint32_t> failure;
   std::int32_t failed_rank;
   std::int32_t failed_peer;
@@ -134,12 +139,12 @@ struct alignas(kCacheLine) Mailbox {
   alignas(kCacheLine) std::atomic<std::uint64_t> read;
 };
 
-/// Sizes that the ranks of a group agree on.
+/// The sizes on which the ranks of a group agree.
 struct Layout {
   int size = 1;
-  std::size_t slot_bytes = 0;     ///< of data, after the head; a multiple of a page
+  std::size_t slot_bytes = 0;     ///< bytes of data after the head; a multiple of a page
   int num_slots = 4;              ///< per rank
-  std::size_t mailbox_bytes = 0;  ///< of data, a power of two
+  std::size_t mailbox_bytes = 0;  ///< bytes of data, a power of two
 
   std::size_t slot_stride() const { return sizeof(Head) + slot_bytes; }
   std::size_t ranks_at() const { return sizeof(GroupBlock); }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives over shared memory, as sequences of steps. Each function is one operation that
-// every rank of the group must run, in the same order; it blocks until this rank's part is done.
-// Buffers are ordinary memory; input and output may be the same where both have the same length.
+// The collectives over shared memory, as sequences of steps. Every rank of the group must run each
+// function, in the same order. A function blocks until this rank's part is done. Buffers are
+// ordinary memory. Input and output may be equal if both have the same length.
 //
-// Order of summation, for every size and algorithm: element by element, a left fold in rank order.
-// So the bits of a result depend on the inputs alone.
+// The order of summation is the same for every size and algorithm: element by element, in rank
+// order. So the bits of a result depend on the inputs alone.
 #pragma once
 
 #include <trireme/comm/engines/shm/allocation.h>
@@ -17,71 +17,77 @@
 
 namespace trireme::shm {
 
-/// The same piece of registered memory of every rank, by rank; empty where a buffer is not
-/// registered on all of them.
+/// The same piece of registered memory of every rank, by rank. Empty if the buffer is not
+/// registered on all ranks.
 using RegisteredBuffers = std::vector<std::byte*>;
 
-/// Tells the others where this rank's buffer is registered, and finds theirs; one step, after which
-/// all ranks are in the operation. All buffers are `bytes` long.
+/// Publishes where this rank's buffer is registered, and returns the buffers of all ranks. All
+/// buffers have `bytes` bytes. Takes one step, after which all ranks have entered the operation.
 RegisteredBuffers exchange_places(Steps& steps, const Call& call, const Allocations& allocations,
                                   const void* data, std::size_t bytes);
 
-/// All-reduce in place of registered buffers: every rank folds its slice of them all and writes it
-/// to them all.
+/// Reduces registered buffers in place. Every rank reduces its slice of all buffers and writes the
+/// result to all of them.
 void all_reduce_registered(Steps& steps, const Call& call, const RegisteredBuffers& buffers,
                            std::size_t count, DataType type, Reduction reduction);
 
-/// Reduce-scatter of registered inputs, which stay as they are.
+/// Reduces and scatters registered inputs, which are not changed.
 void reduce_scatter_registered(Steps& steps, const Call& call, const RegisteredBuffers& inputs,
                                void* output, std::span<const std::size_t> counts, DataType type,
                                Reduction reduction);
 
-/// Messages up to this many bytes are written whole by every rank and folded by every rank (one
-/// step); longer ones are folded in slices, one per rank (two steps a chunk).
+/// The message sizes at which algorithms change.
 struct Thresholds {
+  /// The longest message that every rank writes and reduces as a whole, in one step. Of longer
+  /// messages each rank reduces a slice, with two steps per chunk.
   std::size_t one_shot_bytes = 32768;
-  /// Length of a chunk of the longer ones.
+  /// The length of a chunk of longer messages.
   std::size_t chunk_bytes = 262144;
-  /// From this many bytes on, ranks ask each other whether buffers are registered.
+  /// The shortest message for which ranks ask each other whether their buffers are registered.
   std::size_t registered_bytes = 65536;
 };
 
-/// The two halves of an all-reduce that takes one step: showing what this rank has, which does not
-/// block where Steps::can_write, and folding what all have shown.
+/// Writes this rank's contribution to a one-step all-reduce, and returns the number of the step.
+/// Does not block if Steps::can_write.
 std::uint64_t show_for_all_reduce(Steps& steps, const Call& call, const void* input,
                                   std::size_t bytes);
+/// Reduces the contributions that all ranks have written with show_for_all_reduce.
 void fold_shown(Steps& steps, const Call& call, std::uint64_t step, const void* input, void* output,
                 std::size_t count, DataType type, Reduction reduction);
 
+/// Reduces `input` over all ranks into `output`.
 void all_reduce(Steps& steps, const Call& call, const void* input, void* output, std::size_t count,
                 DataType type, Reduction reduction, const Thresholds& thresholds);
 
-/// `output` is written on rank `root` only.
+/// Reduces `input` over all ranks. Writes `output` on rank `root` only.
 void reduce(Steps& steps, const Call& call, const void* input, void* output, std::size_t count,
             DataType type, Reduction reduction, int root);
 
-/// Rank r gets the fold of piece r. `counts` has the elements of each piece; pieces follow each
-/// other in `input`.
+/// Reduces piece r over all ranks into `output` of rank r. The pieces follow each other in `input`;
+/// `counts` has the number of elements of each.
 void reduce_scatter(Steps& steps, const Call& call, const void* input, void* output,
                     std::span<const std::size_t> counts, DataType type, Reduction reduction);
 
+/// Copies `data` of rank `root` to all ranks.
 void broadcast(Steps& steps, const Call& call, void* data, std::size_t bytes, int root);
 
-/// Piece r comes from rank r; `bytes` has the length of each, `outputs` where it goes. On ranks
-/// other than `only_root`, if that is not negative, nothing is written.
+/// Copies the input of each rank r, `bytes[r]` long, to `outputs[r]`. If `only_root` is not
+/// negative, only that rank writes its outputs.
 void all_gather(Steps& steps, const Call& call, const void* input, std::span<void* const> outputs,
                 std::span<const std::size_t> bytes, int only_root = -1);
 
-/// Every rank gets its piece of `inputs`, which is read on rank `root` only; all are of one length.
+/// Copies piece r of `inputs` to rank r. `inputs` is read on rank `root` only, and all pieces have
+/// the same length.
 void scatter(Steps& steps, const Call& call, std::span<const void* const> inputs, void* output,
              std::size_t bytes, int root);
 
-/// Rank a's piece b goes to rank b's piece a. The lengths may differ between pairs; each must be
-/// the same on both sides.
+/// Copies piece b of rank a to piece a of rank b. Lengths may differ between pairs, but both sides
+/// of a pair must give the same.
 void all_to_all(Steps& steps, const Call& call, std::span<const void* const> inputs,
                 std::span<const std::size_t> input_bytes, std::span<void* const> outputs,
                 std::span<const std::size_t> output_bytes);
 
+/// Blocks until all ranks have called it.
 void barrier(Steps& steps, const Call& call);
 
 }  // namespace trireme::shm

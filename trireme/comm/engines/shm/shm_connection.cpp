@@ -45,7 +45,8 @@ std::optional<shm::DataType> find_type(at::ScalarType type) {
   }
 }
 
-// Of what is moved only, by which ranks compare their calls: bytes where the engine has no name.
+// Returns the type by which ranks compare calls that only move data. Bytes if the engine does not
+// have the type.
 shm::DataType type_of(const Buffer& buffer) {
   return find_type(buffer.dtype()).value_or(shm::DataType::kUInt8);
 }
@@ -55,7 +56,7 @@ bool is_reduction(OperationKind kind) {
          kind == OperationKind::kReduceScatter;
 }
 
-// Both count their reductions in the same order.
+// The engine and c10d number their reductions alike, so they are converted by a cast.
 static_assert(static_cast<int>(c10d::ReduceOp::AVG) == static_cast<int>(shm::ReduceOp::kAverage));
 static_assert(static_cast<int>(c10d::ReduceOp::MIN) == static_cast<int>(shm::ReduceOp::kMinimum));
 static_assert(static_cast<int>(c10d::ReduceOp::BXOR) == static_cast<int>(shm::ReduceOp::kXor));
@@ -157,8 +158,8 @@ std::shared_ptr<shm::Transfer> start_message(Communicator& group, const Operatio
                                         operation.tag, operation.label);
 }
 
-// Its waiter lends its thread. The queue and the messages live as long as the connection, which
-// ends its operations first.
+// The thread that waits runs the operation. Queue and messages live as long as the connection,
+// which ends its operations first.
 class ShmOperation final : public PendingOperation {
  public:
   using PendingOperation::PendingOperation;
@@ -173,7 +174,7 @@ class ShmOperation final : public PendingOperation {
   }
 
  protected:
-  // The group's deadline holds, not `timeout`.
+  // The deadline of the group holds, not `timeout`.
   void wait_for_completion(std::chrono::milliseconds /*timeout*/) override {
     if (job_) queue_->wait(*job_);
     if (transfer_) messages_->wait(*transfer_);
@@ -222,7 +223,7 @@ ShmConnection::WorkPtr ShmConnection::submit(Operation given) {
       pending->set_source(transfer->source());
       pending->complete(transfer->error());
     });
-    // Whoever waits moves it; a thread does where nobody waits.
+    // A thread that waits moves the message. If nobody waits, the thread of the queue does.
     if (!transfer->is_done()) {
       group->transfers().submit([group, transfer] { group->point_to_point().wait(*transfer); });
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared-memory engine as an EngineConnection: operations on tensors become calls of a
-// Communicator, which knows plain memory only.
+// The shared-memory engine as an EngineConnection: turns operations on tensors into calls of a
+// Communicator, which handles plain memory.
 #pragma once
 
 #include <trireme/comm/adapter/engine_connection.h>
@@ -10,9 +10,10 @@
 
 namespace trireme::comm {
 
-/// Reductions: fp64, fp32, fp16, bf16, int8 to int64, uint8, bool, complex; everything else moves
-/// bytes, of any dtype. Operations run in the order in which they are started, sends and receives
-/// apart. Timeouts of operations are not read: the group's deadline holds. Errors are CommError.
+/// Supports reductions of fp64, fp32, fp16, bf16, int8 to int64, uint8, bool and complex types. All
+/// other operations move bytes of any dtype. Operations run in the order in which they are started;
+/// sends and receives have an order of their own. The deadline of the group holds; timeouts of
+/// single operations are ignored. Failures are CommError.
 class ShmConnection final : public EngineConnection {
  public:
   explicit ShmConnection(std::shared_ptr<shm::Communicator> communicator);

@@ -57,8 +57,8 @@ c10::intrusive_ptr<c10d::Backend> connect_shm(const EngineContext& context) {
     };
   }
   if (!context.dump_folder.empty()) {
-    // Every rank's records lie in shared memory: each survivor writes them all, so that those of a
-    // killed rank are there too.
+    // The records of all ranks are in shared memory. Each surviving rank writes all of them, so
+    // that those of a killed rank are included.
     options.on_failure = [folder = context.dump_folder](const shm::Member& member,
                                                         const std::string& error) {
       for (int rank = 0; rank < member.size(); ++rank) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared-memory engine behind the seam of engine.h: for CPU tensors, where all ranks are on one
-// host.
+// The description of the shared-memory engine, for CPU tensors if all ranks are on one host.
 #pragma once
 
 #include <trireme/comm/adapter/engine_context.h>
@@ -9,10 +8,11 @@
 
 namespace trireme::comm {
 
+/// Returns the shared-memory engine.
 Engine shm_engine();
 
-/// Returns where this rank is in the calls of a group in shared memory. An operation that was
-/// started and has not ended counts as waited for.
+/// Returns how far this rank has come in the calls of a group in shared memory. An operation that
+/// was started and has not ended counts as waited for.
 FlightRecorder::Place place_in(const shm::Member& member);
 
 }  // namespace trireme::comm

@@ -15,14 +15,14 @@ namespace {
 const std::byte* bytes_of(const void* data) { return static_cast<const std::byte*>(data); }
 std::byte* bytes_of(void* data) { return static_cast<std::byte*>(data); }
 
-// memcpy forbids null, which a tensor without elements has.
+// memcpy must not be passed null, which is the address of a tensor without elements.
 void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
 std::size_t divide_up(std::size_t value, std::size_t by) { return (value + by - 1) / by; }
 
-// One buffer per rank, in rank order.
+// The buffers of all ranks, in rank order.
 class Sources {
  public:
   explicit Sources(int size) : size_(static_cast<std::size_t>(size)) {}
@@ -34,7 +34,7 @@ class Sources {
   std::array<const void*, kMaximumRanks> all_;
 };
 
-// Waits for every rank's `bytes` of that step; this rank's own are at `own`. What is read starts
+// Waits for the `bytes` of every rank in that step. `own` is this rank's buffer. The sources begin
 // `offset` bytes into each slot.
 Sources await_all(Steps& steps, std::uint64_t step, std::size_t bytes, std::size_t offset,
                   const void* own, const Call& call) {
@@ -45,8 +45,9 @@ Sources await_all(Steps& steps, std::uint64_t step, std::size_t bytes, std::size
   return sources;
 }
 
-// Chunk by chunk: a rank writes what the others will fold (contribution), folds its own slice of
-// everybody's, writes that (result), and copies the others' results. Order of the steps of a rank:
+// All-reduce in chunks. For each chunk, a rank writes its contribution, which the others reduce. It
+// reduces its own slice of all contributions and writes the result. Then it copies the results of
+// the others. The order of the steps of a rank, with contributions C and results R:
 //
 //     C0 C1 R0 C2 R1 C3 R2 … C(n-1) R(n-2) R(n-1)
 class ChunkedAllReduce {
@@ -211,7 +212,7 @@ void reduce_scatter(Steps& steps, const Call& call, const void* input, void* out
                     std::span<const std::size_t> counts, DataType type, Reduction reduction) {
   const std::size_t element = size_of(type);
   const auto ranks = static_cast<std::size_t>(steps.size());
-  // Every slot has room for one part of each rank's piece.
+  // Each slot has room for one part of the piece of each rank.
   const std::size_t part = steps.slot_bytes() / (ranks * kCacheLine) * kCacheLine;
   const std::size_t longest = *std::max_element(counts.begin(), counts.end()) * element;
   const auto range = [&](std::uint64_t index, int piece) {

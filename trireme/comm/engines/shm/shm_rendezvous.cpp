@@ -66,8 +66,8 @@ std::string Rendezvous::get(const std::string& key, int from) {
   }
 }
 
-// Those who have not answered the first question that anybody has not answered; everybody else
-// waits for them, or for `from`, who is the one behind where all have answered.
+// Returns the ranks that have not answered the first question with a missing answer, because all
+// others wait for them. If all questions are answered, it is `from` that is late.
 std::vector<int> Rendezvous::behind(int from) {
   std::vector<int> ranks;
   for (const std::string& question : questions_) {
@@ -79,7 +79,8 @@ std::vector<int> Rendezvous::behind(int from) {
   return {from};
 }
 
-// Each rank may be bound to cores of its own, and all may share a quota.
+// Counts the cores of all ranks together. Each rank may be bound to cores of its own, and all may
+// share a quota.
 bool have_more_ranks_than_cores(Rendezvous& call) {
   const std::vector<int> own = allowed_cores();
   const int quota = available_cores();
@@ -106,8 +107,8 @@ Segment open_memory(const std::string& address, std::size_t bytes) {
                     "run the same version of Trireme on all ranks");
 }
 
-// Rank 0 makes the memory and the others open it; tried by name where a descriptor cannot be
-// opened.
+// Rank 0 makes the memory and the others open it through its descriptor. If that is not possible,
+// tries again with a name.
 Segment share_memory(Rendezvous& call, std::size_t bytes) {
   constexpr std::string_view kRefused = "refused: ";
   std::string reasons;
@@ -130,7 +131,7 @@ Segment share_memory(Rendezvous& call, std::size_t bytes) {
       if (call.rank() == 0) call.announce(question, answer);
     }
     call.answer(question, answer);
-    // Rank 0 hears all answers and tells everybody.
+    // Rank 0 collects all answers and announces the result.
     if (call.rank() == 0) {
       for (const std::string& theirs : call.gather_answers(question)) {
         if (answer == "ok" && theirs != "ok") answer = theirs;

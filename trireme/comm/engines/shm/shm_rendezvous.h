@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a group exchange before they share memory, and how they come to share it.
+// Rendezvous: what the ranks of a group exchange before they share memory, and how they come to
+// share it.
 #pragma once
 
 #include <trireme/comm/engines/shm/member.h>
@@ -12,41 +13,43 @@
 
 namespace trireme::shm {
 
-/// How ranks that do not share memory yet exchange short texts; a c10d::Store, in Trireme.
+/// Lets ranks that do not share memory yet exchange short texts. In Trireme this is a c10d::Store.
 class RendezvousStore {
  public:
   virtual ~RendezvousStore() = default;
+  /// Sets the value of a key.
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// Blocks until the value is there; throws after a deadline of its own.
+  /// Returns the value of a key. Blocks until it is there; throws after a deadline of its own.
   virtual std::string get(const std::string& key) = 0;
-  /// Returns at once whether the value is there.
+  /// Returns at once whether the key has a value.
   virtual bool has(const std::string& key) = 0;
 };
 
-/// One rank's part of a rendezvous: questions that every rank answers, one after the other. A rank
-/// that does not answer in time is named on all others, also on those that wait for somebody who
-/// waits for it. Not thread-safe.
+/// One rank's part of a rendezvous: a series of questions that every rank answers. A rank that does
+/// not answer in time is named on all other ranks. That includes ranks which wait for a rank that
+/// itself waits for it. Not thread-safe.
 class Rendezvous {
  public:
-  /// Keeps references to both.
+  /// Keeps references to `store` and `options`.
   Rendezvous(RendezvousStore& store, int rank, int size, const Options& options)
       : store_(store), rank_(rank), size_(size), options_(options) {}
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// Answers for this rank.
+  /// Publishes this rank's answer to a question.
   void answer(const std::string& question, const std::string& text);
-  /// Returns the answers of all ranks, by rank. Throws CommError that names those who gave none.
+  /// Returns the answers of all ranks, by rank. Throws CommError with the ranks that gave none.
   std::vector<std::string> gather_answers(const std::string& question);
+  /// Publishes this rank's answer and returns those of all ranks.
   std::vector<std::string> exchange_answers(const std::string& question, const std::string& text) {
     answer(question, text);
     return gather_answers(question);
   }
 
-  /// Tells all ranks something; for rank 0.
+  /// Publishes a text for all ranks. For rank 0.
   void announce(const std::string& key, const std::string& text);
-  /// Returns what rank 0 announces. Throws like `gather_answers`.
+  /// Returns the text that rank 0 announces. Throws like `gather_answers`.
   std::string announced(const std::string& key);
 
  private:
@@ -60,15 +63,15 @@ class Rendezvous {
   std::vector<std::string> questions_;  // that this rank has answered
 };
 
-/// Whether the cores that the ranks may use, all together, are fewer than the ranks. Collective.
+/// Returns whether there are more ranks than cores that they may use, all together. Collective.
 bool have_more_ranks_than_cores(Rendezvous& call);
 
-/// Returns memory of that many bytes which all ranks have mapped, made by rank 0; opened by name
-/// where descriptors of another process cannot be opened. Collective; throws ConfigError on all
-/// ranks with the reasons.
+/// Returns memory of `bytes` bytes that rank 0 has made and all ranks have mapped. It is opened by
+/// name if the descriptors of another process cannot be opened. Collective. Throws ConfigError on
+/// all ranks, with the reasons.
 Segment share_memory(Rendezvous& call, std::size_t bytes);
 
-/// Opens what another rank of the group made; throws ConfigError where it has another size.
+/// Opens memory that another rank of the group has made. Throws ConfigError if it has another size.
 Segment open_memory(const std::string& address, std::size_t bytes);
 
 }  // namespace trireme::shm

@@ -5,7 +5,7 @@
 
 namespace trireme::shm {
 
-// Whether `peer` has read what this rank's slot for that step held before.
+// Returns whether `peer` has read the previous contents of this rank's slot for that step.
 bool Steps::is_free(int peer, std::uint64_t step) noexcept {
   const auto num_slots = static_cast<std::uint64_t>(member_.layout().num_slots);
   std::uint64_t& seen = finished_[static_cast<std::size_t>(peer)];

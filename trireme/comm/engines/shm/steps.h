@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives are made of numbered steps. In a step a rank may write one slot of shared memory, and
-// reads those of others; all ranks count the steps alike, so a step's number says which slot it
-// lies in and when that may be written again.
+// Steps: the numbered steps that collectives consist of. In a step a rank may write one slot of
+// shared memory, and reads slots of other ranks. All ranks count the steps alike. So the number of
+// a step says which slot holds it, and when that slot may be written again.
 //
 //     rank 0:  write 0 | write 1 | read 0 | write 2 | read 1 | …     (slots: step modulo num_slots)
 //     rank 1:  write 0 | write 1 | read 0 | write 2 | read 1 | …
 //
-// Writing goes one step ahead of reading, so that a rank that is late for one step delays nobody
+// Writing is one step ahead of reading, so that a rank which is late for one step delays nobody
 // before the next.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace trireme::shm {
 
-/// Not thread-safe: one operation at a time.
+/// The steps of one rank. Not thread-safe: one operation at a time.
 class Steps {
  public:
   explicit Steps(Member& member) : member_(member) {}
@@ -29,20 +29,20 @@ class Steps {
   std::size_t slot_bytes() const noexcept { return member_.layout().slot_bytes; }
   Member& member() const noexcept { return member_; }
 
-  /// Reserves the numbers of the next steps; returns the first. Equal on all ranks.
+  /// Reserves the numbers of the next steps and returns the first one. Equal on all ranks.
   std::uint64_t take(std::uint64_t count) {
     first_of_operation_ = next_;
     next_ += count;
     return first_of_operation_;
   }
 
-  /// Whether the slot of the step that comes next is free, so that begin_write does not block.
+  /// Returns whether the slot of the next step is free, so that begin_write does not block.
   bool can_write() noexcept;
 
-  /// Returns where to write up to `bytes` bytes for that step, once its slot is free.
+  /// Blocks until the slot of that step is free, and returns where to write up to `bytes` bytes.
   std::byte* begin_write(std::uint64_t step, std::size_t bytes, const Call& call);
 
-  /// Shows what was written to the others.
+  /// Makes what was written visible to the other ranks.
   void publish(std::uint64_t step, const Call& call) {
     Head& head = member_.slot(rank(), step);
     head.operation = call.operation;
@@ -51,9 +51,10 @@ class Steps {
     member_.wake();
   }
 
-  /// Returns what `peer` wrote in that step, of the length it gave to begin_write. In the first
-  /// step of an operation, checks that the peer is in the same operation and has come to it by the
-  /// same calls: a root of a broadcast learns of a mismatch no earlier than in its next call.
+  /// Blocks until `peer` has written that step, and returns what it wrote. `bytes` must be the
+  /// length that it passed to begin_write. In the first step of an operation, this checks that the
+  /// peer runs the same operation after the same calls. The root of a broadcast reads nothing, so
+  /// it notices a mismatch in its next call.
   const std::byte* await(int peer, std::uint64_t step, std::size_t bytes, const Call& call) {
     const Head& head = member_.slot(peer, step);
     member_.wait_for(peer, call,
@@ -66,7 +67,7 @@ class Steps {
                                        : reinterpret_cast<const std::byte*>(&head + 1);
   }
 
-  /// Says that this rank has read all it wanted of the steps up to this one.
+  /// Publishes that this rank has read everything that it needs of the steps up to this one.
   void finish(std::uint64_t step) {
     member_.block(rank()).finished.store(step + 1, std::memory_order_seq_cst);
     member_.wake();
@@ -82,9 +83,9 @@ class Steps {
   std::array<std::uint64_t, kMaximumRanks> finished_ = {};  // as last seen, per rank
 };
 
-/// Runs the steps of an operation whose every step is one write and one read: `write(step index)`
-/// goes one step ahead of `read(step index)`. Ranks that have nothing to write or read do nothing
-/// in it.
+/// Runs an operation each of whose steps is one write and one read. `write(step, index)` is called
+/// one step ahead of `read(step, index)`. A rank that has nothing to write or read does nothing in
+/// it.
 template <typename Write, typename Read>
 void run_steps(Steps& steps, std::uint64_t count, const Write& write, const Read& read) {
   const std::uint64_t first = steps.take(count);

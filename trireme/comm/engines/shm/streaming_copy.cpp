@@ -35,7 +35,7 @@ void streaming_copy(void* to, const void* from, std::size_t bytes) {
   std::memcpy(target + at, source + at, bytes - at);
   _mm_sfence();
 #else
-  // Arm's cores find out by themselves that long runs of stores need no fetching.
+  // Arm cores detect long runs of stores, and do not fetch the lines for them.
   std::memcpy(to, from, bytes);
 #endif
 }

@@ -33,8 +33,8 @@ void divide(const at::Tensor& sum, std::size_t ranks) {
   }
 }
 
-// The terms in their order, one after the other, on `device`. Sums and products of fp16 and bf16
-// are carried in fp32 and rounded once.
+// Combines the terms in order on `device`. Sums and products of fp16 and bf16 are computed in fp32
+// and rounded once.
 at::Tensor fold_on(at::Device device, const std::vector<at::Tensor>& terms,
                    c10d::ReduceOp::RedOpType op) {
   using c10d::ReduceOp;
@@ -54,7 +54,8 @@ at::Tensor fold_on(at::Device device, const std::vector<at::Tensor>& terms,
   return widen ? folded.to(first.scalar_type()) : folded;
 }
 
-// What the ranks contribute where they get the result in the same place.
+// Returns the contributions of the ranks to an operation that writes its result to the same
+// tensors.
 std::vector<at::Tensor> terms_of(PendingOps ops) {
   std::vector<at::Tensor> terms;
   for (const auto& pending : ops) terms.push_back(pending->outputs.front());
@@ -164,8 +165,8 @@ std::vector<at::Device> devices_of(PendingOps ops) {
 }  // namespace
 
 std::shared_ptr<const Events> execute(PendingOps ops, CopyStreams& streams) {
-  // Neither autograd nor version counters: a receive may be carried out by the sender's thread,
-  // whose modes are not the receiver's.
+  // Switches off autograd and version counters. The thread of the sender may run a receive, and its
+  // modes are not those of the receiver.
   const at::AutoDispatchBelowADInplaceOrView guard;
   const PendingOp& first = *ops.front();
   const CopyStreams::Lane lane = is_message(first.call.kind)
@@ -176,7 +177,8 @@ std::shared_ptr<const Events> execute(PendingOps ops, CopyStreams& streams) {
     compute(ops);
     return nullptr;
   }
-  // A copy between devices may run on a stream of either; all wait for all.
+  // A copy between devices may run on a stream of either device, so each stream waits for all
+  // events.
   for (const c10::Stream& stream : used) {
     for (const auto& pending : ops) {
       if (pending->ready) wait_on_stream(stream, *pending->ready);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What messages and collectives do to the tensors of all their ranks, by the thread of one of them:
-// copies between devices, and folds in rank order.
+// Runs messages and collectives between threads: one thread copies between the devices of all
+// ranks, and adds in rank order.
 #pragma once
 
 #include <trireme/comm/engines/threads/pending_op.h>
@@ -11,13 +11,13 @@
 
 namespace trireme::comm::threads {
 
-/// Carries out the operation that these pending operations make: sender and receiver, or all ranks
-/// in their order. On processors it is done when this returns; copies from and to other devices are
-/// given to streams of the engine's own, behind what every pending operation's device has been
-/// given before its call.
-/// @return events behind these copies.
-/// Throws what operators throw, and UsageError where the parts of an all-to-all do not fit; then no
-/// copy is under way.
+/// Runs the operation that consists of these pending operations: sender and receiver, or all ranks
+/// in order. On CPUs it is done on return. Copies from and to other devices are given to streams of
+/// the engine. They run after everything that the device of each pending operation had been given
+/// before its call.
+/// @return events after these copies.
+/// @throws UsageError if the parts of an all-to-all do not fit each other, and what operators
+/// throw. No copy is running then.
 std::shared_ptr<const Events> execute(std::span<const std::shared_ptr<PendingOp>> ops,
                                       CopyStreams& streams);
 

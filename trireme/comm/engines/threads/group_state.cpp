@@ -45,6 +45,7 @@ std::shared_ptr<PendingOp> GroupState::start(const Operation& operation, int ran
   const auto pending = std::make_shared<PendingOp>(operation, rank);
   pending->work = c10::weak_intrusive_ptr<PendingOperation>(work);
   PendingOps complete;
+  // Works are completed without the lock, because callbacks of their futures may start operations.
   PendingOps given_up;
   {
     const std::lock_guard lock(mutex_);
@@ -61,7 +62,7 @@ std::shared_ptr<PendingOp> GroupState::start(const Operation& operation, int ran
   return pending;
 }
 
-// Returns all parts of the operation where this one completes it.
+// Returns all parts of the operation if this one completes it.
 GroupState::PendingOps GroupState::match(const std::shared_ptr<PendingOp>& pending) {
   PendingOps complete = is_message(pending->call.kind) ? match_peer(pending) : match_all(pending);
   for (const auto& one : complete) one->is_running = true;
@@ -80,6 +81,7 @@ GroupState::PendingOps GroupState::match_peer(const std::shared_ptr<PendingOp>& 
     (is_send ? sends_ : receives_)[key].push_back(pending);
     return {};
   }
+  // The oldest operation of the other side matches, so messages with one tag keep their order.
   const std::shared_ptr<PendingOp> partner = waiting->second.front();
   waiting->second.pop_front();
   if (waiting->second.empty()) others.erase(waiting);
@@ -99,6 +101,8 @@ GroupState::PendingOps GroupState::match_peer(const std::shared_ptr<PendingOp>& 
 GroupState::PendingOps GroupState::match_all(const std::shared_ptr<PendingOp>& pending) {
   const OperationSummary& call = pending->call;
   PendingOps& here = collectives_.try_emplace(call.number, members_.size()).first->second;
+  // Compares this call with those of the ranks that came before, so that a mismatch is found before
+  // anything is copied.
   const auto differing = std::ranges::find_if(
       here, [&](const auto& other) { return other && !other->call.fits(call); });
   if (differing != here.end()) {
@@ -148,6 +152,7 @@ void GroupState::run(const PendingOps& ops) {
   tell_failure(given_up);
   if (!problem.empty()) return tell_failure(ops);
   for (const auto& pending : ops) {
+    // The caller may have dropped its work.
     if (const auto work = pending->work.lock()) work->complete(nullptr);
   }
 }
@@ -165,6 +170,7 @@ void GroupState::wait(PendingOp& pending, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     Member& own = member(pending.rank);
     while (!pending.is_done()) {
+      // While a rank runs the operation, neither a deadline nor a rank that left can end it.
       if (!pending.is_running) {
         const std::vector<int> late = failure_ ? std::vector<int>{} : missing(pending);
         if (!failure_ &&
@@ -180,7 +186,7 @@ void GroupState::wait(PendingOp& pending, std::chrono::milliseconds timeout) {
         }
       }
       if (pending.is_running) {
-        own.woken.wait(lock);  // whoever runs it comes to an end
+        own.woken.wait(lock);  // the rank that runs it will finish
       } else {
         own.woken.wait_until(lock, since + timeout);
       }
@@ -205,7 +211,7 @@ void GroupState::abort(int rank, const std::string& reason) {
   tell_failure(given_up);
 }
 
-// The ranks whose part has not come.
+// Returns the ranks whose part is missing.
 std::vector<int> GroupState::missing(const PendingOp& pending) {
   if (is_message(pending.call.kind)) return {pending.call.peer};
   std::vector<int> ranks;
@@ -243,10 +249,11 @@ void GroupState::fail_for_missing(const PendingOp& pending, std::chrono::millise
                 "seconds)"});
 }
 
-// The first one counts. Nobody carries out any more what is not complete.
+// Records the first failure only. From then on, nobody runs operations that are not complete.
 void GroupState::fail(Failure failure) {
   if (failure_) return;
   failure_ = std::move(failure);
+  // Waiting operations are collected here, and their works are completed later without the lock.
   for (Queues* queues : {&sends_, &receives_}) {
     for (auto& [key, queue] : *queues) std::ranges::move(queue, std::back_inserter(given_up_));
     queues->clear();
@@ -263,7 +270,7 @@ std::exception_ptr GroupState::error(const PendingOp& pending, Clock::time_point
   const int own = pending.rank;
   const auto waited = Clock::now() - since;
   std::string text = failure_->text;
-  // Only one rank reports them; otherwise every rank would print the same lines.
+  // Only one rank reports what all ranks did. Otherwise every rank would print the same lines.
   const std::size_t lines = text.find(kLastCalls);
   if (lines != std::string::npos && failure_->rank != own) {
     text.erase(lines);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of one group meet: each leaves its part of an operation here, and the rank that
-// completes it carries it out for all. What ends the group is kept here too, for every rank.
+// GroupState: the place where the ranks of one group meet. Each rank leaves its part of an
+// operation here, and the rank that completes the operation runs it for all. It also holds the
+// failure that ends the group for every rank.
 #pragma once
 
 #include <trireme/comm/engines/threads/pending_op.h>
@@ -22,32 +23,35 @@
 
 namespace trireme::comm::threads {
 
-/// Thread-safety: safe; a rank's collectives must be started in the same order as by other ranks.
+/// Thread-safety: safe. All ranks must start collectives in the same order.
 class GroupState {
  public:
-  /// @param world_ranks what the ranks are in the world, by rank, for messages; empty: the same.
+  /// @param name the name of the group in messages.
+  /// @param size the number of ranks.
+  /// @param world_ranks the rank in the world of each rank, for messages; empty if they are equal.
   GroupState(std::string name, int size, std::vector<int> world_ranks = {});
 
-  /// Throws UsageError where that rank is here or was.
+  /// Adds a rank. Throws UsageError if that rank is or was here.
   void enter(int rank);
-  /// Operations that need the rank's part and do not have it fail, now and later.
+  /// Removes a rank. Operations that lack the rank's part fail, now and later.
   void leave(int rank);
 
-  /// Starts an operation and carries it out where it is complete with this. Never waits for other
-  /// ranks; `wait` throws what goes wrong.
-  /// @param work what the caller holds of it.
+  /// Starts an operation, and runs it if this rank's part completes it. Never waits for other
+  /// ranks. `wait` throws failures.
+  /// @param work the work that the caller holds.
   std::shared_ptr<PendingOp> start(const Operation& operation, int rank,
                                    const c10::intrusive_ptr<PendingOperation>& work);
 
-  /// Blocks until all ranks have come, and lets what follows on the pending operation's device wait
-  /// for the copies. Throws CommError where the group has ended or ends; a missed deadline, which
-  /// counts from this call, ends it.
+  /// Blocks until all ranks have come, and makes later work on the operation's device wait for the
+  /// copies. Throws CommError if the group has ended or ends. A missed deadline, counted from this
+  /// call, ends the group.
   void wait(PendingOp& pending, std::chrono::milliseconds timeout);
 
-  /// What `wait` would throw at once; null where it would not.
+  /// Returns what `wait` would throw at once, or null.
   std::exception_ptr error_of(const PendingOp& pending);
 
-  /// Ends the group: all operations that are not complete fail with `reason`. The first one counts.
+  /// Ends the group. All operations that are not complete fail with `reason`. The first reason
+  /// counts.
   void abort(int rank, const std::string& reason);
 
  private:
@@ -55,8 +59,8 @@ class GroupState {
   using PendingOps = std::vector<std::shared_ptr<PendingOp>>;
   using Queues = std::map<std::tuple<int, int, int>, std::deque<std::shared_ptr<PendingOp>>>;
   struct Failure {
-    int rank = -1;  // which met it
-    int peer = -1;  // which is to blame
+    int rank = -1;  // the rank that noticed it
+    int peer = -1;  // the rank that is to blame
     std::string text;
     std::string hint;
   };
@@ -68,7 +72,7 @@ class GroupState {
     std::condition_variable woken;  // what this rank waits for may have changed
   };
 
-  // All of these with mutex_ locked.
+  // These are called with mutex_ locked.
   Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
   PendingOps match(const std::shared_ptr<PendingOp>& pending);
   PendingOps match_peer(const std::shared_ptr<PendingOp>& pending);
@@ -81,7 +85,7 @@ class GroupState {
   std::string last_calls() const;
 
   void run(const PendingOps& ops);
-  // With nothing locked: tells those who hold the works of operations that failed.
+  // Called with nothing locked. Tells the holders of the works whose operations failed.
   void tell_failure(const PendingOps& ops) const;
 
   const std::string name_;

@@ -10,7 +10,7 @@
 namespace trireme::comm::threads {
 namespace {
 
-// Ranks have a device each, and what they wait for is that device's stream.
+// Each rank has one device, whose stream its operations wait for.
 at::Device device_of(OperationKind kind, int rank, const std::vector<at::Tensor>& inputs,
                      const std::vector<at::Tensor>& outputs) {
   std::optional<at::Device> device;
@@ -35,7 +35,7 @@ at::Device device_of(OperationKind kind, int rank, const std::vector<at::Tensor>
   return device.value_or(at::kCPU);
 }
 
-// One tensor as it was given, with its strides; else a tensor for each piece.
+// Returns a single tensor unchanged, with its strides; otherwise a tensor for each piece.
 std::vector<at::Tensor> tensors_of(const Buffer& buffer) {
   if (buffer.num_pieces() == 1 && buffer.is_block()) return {buffer.whole()};
   return buffer.pieces();

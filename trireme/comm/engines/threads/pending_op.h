@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part in a message or collective.
+// PendingOp: one rank's part in a message or collective.
 #pragma once
 
 #include <trireme/comm/adapter/pending_operation.h>
@@ -15,38 +15,41 @@
 
 namespace trireme::comm::threads {
 
-/// Made by the rank that calls; carried out by whichever rank completes the operation. Until it is
-/// done its tensors are the operation's. Thread-safety: `is_done`, `has_ended` and `wait_on_stream`
-/// are safe, the rest is the GroupState's.
+/// Made by the calling rank, and run by the rank that completes the operation. The operation owns
+/// the tensors until it is done. Thread-safety: `is_done`, `has_ended` and `wait_on_stream` are
+/// safe. The rest belongs to the GroupState.
 class PendingOp {
  public:
-  /// @param operation with tensors on one device; notes what its current stream has been given so
-  /// far. Throws UsageError for others.
+  /// Records what the current stream of the tensors' device has been given so far.
+  /// @param operation must have all tensors on one device, else UsageError is thrown.
+  /// @param rank the calling rank.
   PendingOp(const Operation& operation, int rank);
-  /// Waits for what is still copied from or to tensors that nobody waited for.
+  /// Waits for running copies from or to tensors that nobody has waited for.
   ~PendingOp();
   PendingOp(const PendingOp&) = delete;
   PendingOp& operator=(const PendingOp&) = delete;
 
   OperationSummary call;
-  const int rank;                        ///< which calls
+  const int rank;                        ///< the calling rank
   const std::vector<at::Tensor> inputs;  ///< the pieces of the operation's buffers
   const std::vector<at::Tensor> outputs;
-  const at::Device device;                ///< of all tensors; the processor where there are none
+  const at::Device device;                ///< of all tensors; the CPU if there are none
   const std::optional<c10::Event> ready;  ///< when tensors may be read and written
 
-  /// What the caller holds, to be told the end; gone where nobody holds it.
+  /// The work that the caller holds, which is told the end. Expired if nobody holds it.
   c10::weak_intrusive_ptr<PendingOperation> work;
 
-  /// A rank has begun to carry it out, and will finish.
+  /// True if a rank has begun to run the operation. It will finish.
   bool is_running = false;
+  /// Records that the operation is done. `copied` has the events after its copies.
   void finish(std::shared_ptr<const Events> copied);
 
-  /// Whether all copies have been given to streams; on processors, whether they are done.
+  /// Returns whether all copies have been given to streams. On CPUs, whether they are done.
   bool is_done() const noexcept { return is_done_.load(std::memory_order_acquire); }
-  /// Whether they are done everywhere.
+  /// Returns whether all copies are done on all devices.
   bool has_ended() const;
-  /// Lets what follows on the device, by the calling thread, wait for them. Once it is done.
+  /// Makes later work of the calling thread on the device wait for the copies. Call it once
+  /// is_done.
   void wait_on_stream();
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams and events of whatever accelerator LibTorch has, through its registry of device guards:
-// no header of any vendor. The processor has none of either, and is always done.
+// Streams and events of any accelerator that LibTorch supports, through its registry of device
+// guards. No vendor header is needed. The CPU has neither streams nor events, and its work is
+// always done.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,21 +18,25 @@
 
 namespace trireme::comm::threads {
 
+/// Events on any devices.
 using Events = std::vector<c10::Event>;
 
+/// Returns whether the device has streams.
 bool has_streams(at::Device device) noexcept;
 
-/// An event behind everything that the calling thread's current stream of `device` was given.
+/// Returns an event after all work that the calling thread's current stream of `device` has been
+/// given. Nothing for a device without streams.
 std::optional<c10::Event> record_current(at::Device device);
 
-/// Lets what `stream` is given from now on wait for `event`.
+/// Makes later work on `stream` wait for `event`.
 void wait_on_stream(const c10::Stream& stream, const c10::Event& event);
 
-/// Lets what follows on `device` wait for all of them: its current stream of the calling thread,
-/// or, where it is the processor, the calling thread.
+/// Makes later work on `device` wait for all events. On the calling thread's current stream of the
+/// device, or, if it is the CPU, by blocking the thread.
 void wait_on_device(at::Device device, const Events& events);
 
-/// While it lives, these are the calling thread's current streams of their devices.
+/// Makes these streams the current ones of their devices, for the calling thread and during its
+/// lifetime.
 class CurrentStreams {
  public:
   explicit CurrentStreams(std::span<const c10::Stream> streams);
@@ -43,13 +48,13 @@ class CurrentStreams {
   std::vector<c10::Stream> before_;
 };
 
-/// Streams for copies, one for each device and lane: copies in different lanes do not wait for each
+/// Streams for copies, one for each device and lane. Copies in different lanes do not wait for each
 /// other. Thread-safety: safe.
 class CopyStreams {
  public:
   using Lane = std::pair<int, int>;  ///< sending and receiving rank
 
-  /// One stream for each of these devices; those without streams are passed over.
+  /// Returns a stream for each of these devices that has streams.
   std::vector<c10::Stream> take(Lane lane, std::span<const at::Device> devices);
 
  private:

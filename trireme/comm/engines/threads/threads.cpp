@@ -49,7 +49,8 @@ GroupStates& groups_of_process() {
   return groups;
 }
 
-// Process identifiers are those of a host or container; two with the same one differ by chance.
+// Returns a name for this process. Process identifiers are unique within a host or container only,
+// so a random number is added.
 std::string process_name() {
   static const std::uint64_t chance = [] {
     std::random_device device;
@@ -58,7 +59,7 @@ std::string process_name() {
   return join_message(::getpid(), " (", std::hex, chance, ")");
 }
 
-// Written by every rank, so that all of them see whether one is elsewhere.
+// Every rank writes its process, so that all of them notice if one is in another process.
 void check_processes(const EngineContext& context) {
   const auto key = [](int rank) { return join_message("threads/process/", rank); };
   const std::string own = process_name();

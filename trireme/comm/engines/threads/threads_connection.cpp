@@ -9,8 +9,8 @@
 namespace trireme::comm {
 namespace {
 
-// Completed when its copies have been given to streams; those of a device may take longer, and the
-// stream of whoever waits follows them.
+// Completed when its copies have been given to streams. Copies on a device may take longer. The
+// stream of the thread that waits then waits for them.
 class ThreadsOperation final : public PendingOperation {
  public:
   ThreadsOperation(const Operation& operation, int rank, std::shared_ptr<threads::GroupState> state)
@@ -35,8 +35,8 @@ class ThreadsOperation final : public PendingOperation {
     if (pending_->is_done()) pending_->wait_on_stream();
   }
 
-  // Nobody holds it any more. Its part in the operation, which refers to it weakly, may live on,
-  // and must not be kept by it.
+  // Called when the last holder drops the operation. Its part in the group refers to it by a weak
+  // pointer and may live on. It must not be kept alive by this object.
   void release_resources() override {
     pending_.reset();
     state_.reset();

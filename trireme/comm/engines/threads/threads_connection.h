@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine between threads of one process as an EngineConnection: one rank's place in a
-// GroupState.
+// The threads engine as an EngineConnection: one rank's place in a GroupState.
 #pragma once
 
 #include <trireme/comm/adapter/engine_connection.h>
@@ -12,11 +11,11 @@
 
 namespace trireme::comm {
 
-/// Strided tensors of any dtype on any device; each rank may have another one. Messages meet by
-/// sender, receiver and tag, the oldest first, any number outstanding; collectives by their number.
-/// No call waits for another rank, or for a device: the rank that completes an operation gives the
-/// copies to streams, and `wait` of each rank's work lets its current stream follow them. Errors
-/// are CommError by `wait`, and UsageError.
+/// Carries strided tensors of any dtype on any device, which may differ between ranks. Messages
+/// match by sender, receiver and tag, the oldest first. Any number may be outstanding. Collectives
+/// match by their number. No call waits for another rank or for a device. The rank that completes
+/// an operation gives the copies to streams, and `wait` of each rank's work makes its current
+/// stream follow them. Failures are CommError, thrown by `wait`, and UsageError.
 class ThreadsConnection final : public EngineConnection {
  public:
   ThreadsConnection(std::shared_ptr<threads::GroupState> state, int rank, int size);
