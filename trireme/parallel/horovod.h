@@ -24,8 +24,9 @@ class Optimizer;
 
 namespace trireme::hvd {
 
-/// Calls trireme::init(). All functions below throw UsageError before it is called. A second call
-/// does nothing; after shutdown(), a call connects the ranks again. Collective and blocking.
+/// Calls trireme::init(). The other functions, except is_initialized(), throw UsageError before it
+/// is called. A second call does nothing; after shutdown(), a call connects the ranks again.
+/// Collective and blocking.
 void init(const InitOptions& options = {});
 /// Releases the connection. It is closed when no other object uses it.
 void shutdown();
@@ -143,8 +144,8 @@ struct DistributedOptimizerOptions {
   /// Divides by backward_passes_per_step too. By default, as in Horovod for PyTorch, the caller
   /// divides the loss. Allowed with Average only.
   bool average_aggregated_gradients = false;
-  /// The part of the divisor that is applied before the sum, for sums that would overflow. The
-  /// rest, size divided by this, is applied after. Allowed with Average only.
+  /// The divisor that is applied before the sum, for sums that would overflow. After the sum,
+  /// gradients are divided by size / this. Allowed with Average only.
   double gradient_predivide_factor = 1;
   /// The dtype in which gradients are sent.
   Compression compression = Compression::kNone;
