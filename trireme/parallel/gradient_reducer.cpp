@@ -56,8 +56,7 @@ struct GradientReducer::Impl {
 namespace {
 
 // A rank adds this to the count of users if its gradient cannot be reduced. It exceeds the size of
-// any group, and the sum stays exact in fp32. So the error reaches all ranks without a message of
-// its own.
+// any group, so the error reaches all ranks with the counts and needs no message of its own.
 constexpr float kUnusable = 1 << 20;
 
 void validate(const GradientReducerOptions& options) {

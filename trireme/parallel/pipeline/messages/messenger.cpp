@@ -27,7 +27,7 @@ Messenger::Messenger(const Program& program, const comm::Group& group, at::Devic
     : program_(program), group_(group), buffers_(device) {
   const Messages messages = messages_of(group, options);
   outstanding_ = messages.outstanding;
-  // Under rendezvous a receive that is started early stands in the way of sends behind it.
+  // With rendezvous in order, a receive that is started early would block the sends behind it.
   receives_ahead_ = outstanding_ == 0 ? 0 : static_cast<std::size_t>(options.receives_ahead);
   const schedule::Schedule& plan = program.schedule;
   std::map<std::pair<int, int>, int> next_tags;  // by sending and receiving rank
@@ -146,7 +146,8 @@ void Messenger::drop_sent() {
   }
 }
 
-// Activations whose gradient is back have arrived, whether or not the engine says so by itself.
+// Releases the activations whose gradient has arrived. That proves that they have arrived too, even
+// if the engine does not report it.
 void Messenger::forget_send(const Action& action) {
   std::deque<Sending>& queue = sending_[program_.schedule.rank_of(action.peer)];
   const auto sent = std::ranges::find(

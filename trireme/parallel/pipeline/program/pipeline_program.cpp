@@ -106,7 +106,7 @@ int check_variants(const Program& program) {
   return last + 1;
 }
 
-// Every value that stages may take, and those that a stage has to give.
+// The values that stages may take: inputs of the step, and boundary tensors.
 struct Values {
   std::set<int> inputs;
   std::map<int, const BoundaryTensor*> boundary_tensors;
@@ -176,7 +176,7 @@ void check_outputs(const Program& program, const Values& values, const StageCode
       "it is");
 }
 
-// One tensor has one name, and one name one tensor.
+// Throws unless each parameter has one name, and each name stands for one tensor.
 void check_names(const std::vector<StageCode>& stages) {
   std::map<std::string, const void*> tensors;
   std::map<const void*, std::string> names;
