@@ -197,9 +197,8 @@ std::function<void()> with_same_inputs(std::function<void()> check, const Device
   };
 }
 
-// Implements parallelize(). All ranks must reach the collectives in it in the same order: each
-// check that can fail on one rank only is made together with the others (succeed_together and
-// check_same_* throw on all ranks).
+// Implements parallelize(). All ranks must reach the collectives in it in the same order.
+// succeed_together() and check_same_*() throw on all ranks if they fail on one.
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                          const comm::Group& group, const DeviceMesh& mesh = {}) {
   comm::check_given(group, "parallelize");

@@ -187,7 +187,7 @@ void StagedGraph::set_schedule(const Plan& plan, std::size_t micro_batches) {
   const auto num_stages = static_cast<int>(boundaries_.size()) - 1;
   const auto count = static_cast<int>(micro_batches);
   if (const auto own = own_schedule(plan)) {
-    program_.schedule = schedule::with_first(*own, count);  // evaluations may have fewer batches
+    program_.schedule = schedule::with_first(*own, count);  // evaluations may have fewer
   } else {
     const int chunks = plan.stages.empty() ? static_cast<int>(plan.chunks) : num_stages / ranks;
     program_.schedule = schedule::generate(plan.schedule, ranks, count, chunks);

@@ -31,7 +31,7 @@ class StateAside {
   ~StateAside() {
     try {
       put_back();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the failure itself is told
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the failure is reported
     }
   }
   StateAside(const StateAside&) = delete;

@@ -14,7 +14,7 @@ void StageNormCheck::start(const std::vector<at::Tensor>& gradients) {
       continue;
     }
     ++num_gradients_;
-    if (detail::is_watched(gradient)) {  // beside another in a bucket, or a placeholder
+    if (detail::is_watched(gradient)) {  // shares a bucket with another, or is a placeholder
       detail::mark(gradient);
       continue;
     }

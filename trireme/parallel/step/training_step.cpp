@@ -134,8 +134,8 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
       .devices = static_cast<int>(devices.size()),
       .on_accelerators = !devices.empty() && std::ranges::all_of(devices, is_accelerator)};
   check_plan(plan, use);
-  // From here on the ranks communicate. The order of these checks must be the same on all of them,
-  // and each throws on all ranks, so that none waits for a rank that has thrown.
+  // From here on the ranks communicate. They must make these checks in the same order. The
+  // collective ones throw on all ranks, so that none waits for a rank that has thrown.
   detail::check_same_text("plan", trireme::to_string(plan), group);
   detail::check_same_text("number of devices", std::to_string(use.devices), group);
   std::vector<NamedTensor> tensors = detail::named_tensors(module.named_parameters());

@@ -1,17 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SavedActivations: moves the tensors that autograd saves for one micro-batch in one stage to host
-// memory and back:
-//
-//   forward   hooks collect the tensors that autograd saves
-//   begin     copies of their storages start, once per storage, however many views were saved
-//   offload   every tensor keeps its sizes, strides, dtype and layout, and releases its storage
-//   load      copies into new storages start, and every tensor is bound to its new storage
-//   backward  reads the tensors, when all copies are done
-//
-// Not moved are parameters, buffers, inputs of the caller and other tensors that outlive the
-// micro-batch, because moving them would free nothing. Also not moved are tensors without storage,
-// tensors on another device (LibTorch saves numbers on the CPU), and tensors that a user's autograd
-// function stores outside of saved variables.
+// memory and back. Hooks collect the tensors; HostCopies copies their storages.
 #pragma once
 
 #include <trireme/parallel/pipeline/offload/host_copies.h>
@@ -29,8 +18,21 @@
 
 namespace trireme::pipeline {
 
-/// The saved tensors of one micro-batch in one stage. Not thread-safe, except that autograd may
-/// read and release tensors on its own threads while the caller waits for it.
+/// The saved tensors of one micro-batch in one stage. They pass through these phases:
+///
+///     forward   hooks collect the tensors that autograd saves
+///     begin     copies of their storages start, once per storage, however many views were saved
+///     offload   every tensor keeps its sizes, strides, dtype and layout, and releases its storage
+///     load      copies into new storages start, and every tensor is bound to its new storage
+///     backward  reads the tensors, when all copies are done
+///
+/// Not moved are parameters, buffers, inputs of the caller and other tensors that outlive the
+/// micro-batch, because moving them would free nothing. Also not moved are tensors without storage,
+/// tensors on another device (LibTorch saves numbers on the CPU), and tensors that a user's
+/// autograd function stores outside of saved variables.
+///
+/// Not thread-safe, except that autograd may read and release tensors on its own threads while the
+/// caller waits for it.
 class SavedActivations {
  public:
   using Memories = std::unordered_set<const c10::StorageImpl*>;
