@@ -80,10 +80,9 @@ class Parallelized {
   /// - The first operator that touches a parameter after a step gathers the other ranks' parts, so
   ///   all ranks must touch parameters alike.
   /// - In ZeRO level 3, any operator on a parameter that is not whole gathers it. All ranks must
-  /// run
-  ///   the same operators on parameters in the same order; UsageError names the parameters where
-  ///   they do not. For experts that a rank would skip, call them with zero rows, or keep them
-  ///   whole by plan.zero_level_of.
+  ///   run the same operators on parameters in the same order; UsageError names the parameters
+  ///   where they do not. For experts that a rank would skip, call them with zero rows, or keep
+  ///   them whole by plan.zero_level_of.
   ///
   /// Throws UsageError for an optimizer that does not treat each element by itself (SGD, Adam,
   /// AdamW, RMSprop and Adagrad do), and for one that holds none of the parameters. backward()
