@@ -77,7 +77,7 @@ void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
   if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
   shards->clear_gradients();
-  shards->gather_parameters(/*also_cut=*/false);
+  shards->gather_parameters(/*also_cut=*/false);  // parameters of ZeRO level 3 stay sharded
   shards->optimizers().give_back(optimizer);
 }
 

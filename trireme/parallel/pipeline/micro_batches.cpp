@@ -50,6 +50,7 @@ MicroBatches micro_batches_of(const std::vector<at::Tensor>& batch, std::int64_t
   return all;
 }
 
+// Throws for a wrong number of micro-batches, and for one without rows.
 void check_micro_batches(const MicroBatches& micro_batches, std::int64_t count, bool may_be_fewer) {
   const std::int64_t given = std::ssize(micro_batches);
   if (given == 0 || given > count || (given < count && !may_be_fewer)) {

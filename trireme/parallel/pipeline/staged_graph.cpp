@@ -149,6 +149,7 @@ StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forwar
     check_same_operators(graph(), *graphs_.back(), rows_of(variant));
   }
   check_loss(graph(), !is_evaluation);
+  // The boundaries of the first graph are those of all variants, which have the same operators.
   if (first == nullptr || (!is_evaluation && !plan.stages.empty())) {
     cut(plan);
   } else {
@@ -174,6 +175,7 @@ void StagedGraph::cut(const Plan& plan) {
     boundaries_ = graph::cut(
         graph(), std::vector<graph::ModuleStage>(plan.stages.begin(), plan.stages.end()));
   } else {
+    // Only the number of stages is needed here, which a schedule of one micro-batch tells too.
     const auto own = own_schedule(plan);
     const auto any = own ? *own
                          : schedule::generate(plan.schedule, stage_ranks(plan), 1,
@@ -285,6 +287,7 @@ StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering,
     const ValueId id = first.outputs()[i];
     const bool crosses = std::ranges::find(program_.boundary_tensors, id, &BoundaryTensor::value) !=
                          program_.boundary_tensors.end();
+    // In training, results of forward after the loss are not returned.
     if (!crosses && id != program_.loss && !program_.is_result(id)) continue;
     code.outputs.push_back(id);
     given.push_back(i);

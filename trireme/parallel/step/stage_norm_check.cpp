@@ -33,6 +33,8 @@ void StageNormCheck::stop() {
   num_norms_ = 0;
 }
 
+// Recognises torch::nn::utils::clip_grad_norm_ by its operators: it computes a norm of every
+// gradient, and then multiplies each gradient in place by a tensor.
 void StageNormCheck::on_access(std::span<const detail::TensorAccess> all) {
   const std::string_view name = detail::operator_accessing();
   if (name == "aten::norm" || name == "aten::linalg_vector_norm" || name == "aten::abs") {

@@ -89,6 +89,7 @@ class DevicesOfProcess final : public StageRanks {
 
   void prepare(Record& record, const RunnerOptions& options) override {
     workers_.group(0);  // makes a group if there is none, or if a failure has ended it
+    // Executors of an earlier group are unusable.
     if (!record.executors.empty() && record.group == workers_.num_groups()) return;
     std::vector<std::optional<Executor>> executors(static_cast<std::size_t>(workers_.size()));
     workers_.run([&](int rank) {

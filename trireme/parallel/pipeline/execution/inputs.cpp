@@ -94,6 +94,7 @@ Inputs::Taken Inputs::take(int value, int micro_batch, int stage) {
   Needed& needed = needed_.at(num_taken_++);
   TRIREME_CHECK(needed.value == value && needed.micro_batch == micro_batch &&
                 needed.stage == stage);
+  // The computing stream waits for the copy; this thread does not.
   if (needed.arrived) {
     needed.arrived->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
     needed.arrived.reset();

@@ -21,6 +21,7 @@ using schedule::item;
 
 namespace {
 
+// Throws for actions without a callback, and for `step` actions before the end of the list.
 void check_callbacks(const std::vector<Action>& actions, const Callbacks& callbacks) {
   bool has_stepped = false;
   for (const Action& action : actions) {
@@ -98,6 +99,8 @@ Program validate_program(Program program, const std::vector<StageCode>& stages,
   } catch (const std::exception& found) {
     error = message_of(found);
   }
+  // Errors are exchanged before programs are compared, so that no rank waits in the comparison for
+  // one that has failed.
   throw_of_all(error, group);
   detail::check_same_text("program of the pipeline", text, group);
   return program;

@@ -155,6 +155,8 @@ StepRecorder::Pair& StepRecorder::pair_of(const Action& action) {
   return item(pairs_, action.stage * schedule_.micro_batches + action.micro_batch);
 }
 
+// Memory that other actions allocate does not count: it is freed within them, or holds gradients or
+// messages.
 void StepRecorder::begin(const Action& action) {
   allocations_->counts =
       action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute ||
