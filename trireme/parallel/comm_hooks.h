@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ways in which buckets of gradients travel other than by all-reduce, for register_comm_hook().
-// This header gathers what a program includes.
+// Comm hooks for Parallelized::register_comm_hook(): fp16 and bf16 compression, PowerSGD and top-k.
+// Programs include this header; it includes the implementation's.
 #pragma once
 
 #include <trireme/parallel/gradients/comm_hooks/half_precision.h>

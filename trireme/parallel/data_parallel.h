@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// DataParallel and ShardedDataParallel: the plans that nine of ten programs need, in one line.
+// DataParallel and ShardedDataParallel: parallelize() with the two most common plans. They
+// correspond to PyTorch's DistributedDataParallel and FullyShardedDataParallel.
 #pragma once
 
 #include <trireme/parallel/parallelize.h>
 
 namespace trireme {
 
-/// Trains `module` on every rank of `group`, each with its own part of the data; see parallelize
-/// for what that means. Lasts as long as the object: give it a name.
+/// Trains `module` on every rank of `group`, each with its own part of the data. Gradients are
+/// averaged as parallelize() describes. Training is parallel while the object lives, so give it a
+/// name.
 ///
 ///     auto world = trireme::init();
 ///     torch::nn::Linear model(10, 1);
@@ -16,18 +18,23 @@ namespace trireme {
 ///     // … the training loop of one process, on this rank's part of the data
 class [[nodiscard]] DataParallel : public Parallelized {
  public:
+  /// Calls parallelize(), whose errors it throws. Collective and blocking.
+  /// @param micro_batches the calls of backward() in one step.
   [[nodiscard]] DataParallel(ModuleRef module, const comm::Group& group,
                              std::int64_t micro_batches = 1)
       : Parallelized(parallelize(module, {.micro_batches = micro_batches}, group)) {}
 };
 
-/// The same with the optimizer's state, gradients or parameters cut into one part a rank:
-/// `zero_level` as Plan::zero_level says. The rest of a loop stays as it is.
+/// Does the same with optimizer state (`zero_level` 1), also gradients (2), or also parameters (3)
+/// sharded over the ranks (Plan::zero_level). The rest of the training loop does not change.
 ///
 ///     torch::optim::Adam optimizer(model->parameters(), 1e-3);
 ///     trireme::ShardedDataParallel parallel(*model, optimizer, world.group, 3);
 class [[nodiscard]] ShardedDataParallel : public Parallelized {
  public:
+  /// Calls parallelize() and Parallelized::shard(), whose errors it throws. Collective and
+  /// blocking.
+  /// @param micro_batches the calls of backward() in one step.
   [[nodiscard]] ShardedDataParallel(ModuleRef module, torch::optim::Optimizer& optimizer,
                                     const comm::Group& group, int zero_level,
                                     std::int64_t micro_batches = 1)
@@ -36,7 +43,7 @@ class [[nodiscard]] ShardedDataParallel : public Parallelized {
   }
 
  private:
-  // An optimizer that cannot be cut is refused before the module is.
+  // Refuses an optimizer that cannot be sharded before the module is changed.
   static Plan plan_for(const torch::optim::Optimizer& optimizer, int zero_level,
                        std::int64_t micro_batches) {
     if (zero_level > 0) check_can_shard(optimizer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules that are larger than the memory: deferred() and materialize().
-// This header gathers what a program includes.
+// deferred() and materialize(): construct modules without memory, and allocate it later.
+// Programs include this header; it includes the implementation's.
 #pragma once
 
 #include <trireme/parallel/init/deferred.h>

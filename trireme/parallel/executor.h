@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executes a schedule over stages that a program cuts by hand: pipeline::Executor.
-// This header gathers what a program includes.
+// pipeline::Executor: executes a schedule over stages that a program defines by hand.
+// Programs include this header; it includes the implementation's.
 #pragma once
 
 #include <trireme/parallel/pipeline/executor.h>

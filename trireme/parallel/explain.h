@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan makes of a module, before anything runs: the layouts of every operator of forward and
-// backward, what they communicate, and who asks for it.
+// explain(): shows what a plan does to a module before anything runs. Lists the layouts of every
+// operator of forward and backward, the collectives they cause, and which operand needs them.
 #pragma once
 
 #include <trireme/graph/module_ref.h>
@@ -22,65 +22,64 @@ class Module;
 
 namespace trireme {
 
-/// One collective.
+/// One collective that a plan causes.
 struct ExplainedCommunication {
-  std::string collective;  ///< such as `all-reduce`
-  std::string axis;        ///< of the plan's mesh
-  double bytes = 0;        ///< trireme::bytes_sent, of the rank with the longest parts
-  double seconds = 0;      ///< estimated, with copies around it
-  std::string tensor;      ///< what travels: an argument of the operator, or a parameter
-  std::string asked_by;    ///< who needs it
+  std::string collective;  ///< the kind, such as `all-reduce`
+  std::string axis;        ///< the axis of the plan's mesh that it runs along
+  double bytes = 0;        ///< bytes sent by the rank with the largest parts (trireme::bytes_sent)
+  double seconds = 0;      ///< the estimated time, including copies before and after
+  std::string tensor;      ///< the tensor sent: an argument of the operator, or a parameter
+  std::string asked_by;    ///< the reason why it is needed
 };
 
 /// One operator of forward or backward.
 struct ExplainedOperator {
-  tensor::DryRunCall call;
-  std::vector<ExplainedCommunication> communication;  ///< in its order
+  tensor::DryRunCall call;                            ///< the operator, its layouts and its cost
+  std::vector<ExplainedCommunication> communication;  ///< in the order of execution
   bool is_backward = false;
 
-  /// What this rank does of them.
+  /// Returns the floating-point operations of one rank.
   double flops() const noexcept { return call.flops / static_cast<double>(call.ranks_at_work); }
 };
 
+/// The result of explain().
 struct Explanation {
-  /// The axes of the plan but `data`, without ranks; layouts are over these.
+  /// The axes of the plan except `data`, as a mesh without ranks. Layouts refer to it.
   DeviceMesh mesh;
-  std::vector<MeshAxis> axes;  ///< of the plan
-  std::vector<ExplainedOperator> operators;
-  /// After backward: gradients that come to the layouts of their parameters, then what travels
-  /// along `data`.
+  std::vector<MeshAxis> axes;                ///< all axes of the plan
+  std::vector<ExplainedOperator> operators;  ///< forward, then backward
+  /// The communication after backward: gradients that are redistributed to the layouts of their
+  /// parameters, then the exchange along `data`.
   std::vector<ExplainedCommunication> gradients;
-  /// Of parameters and buffers: all, and what the first rank of the mesh holds.
-  std::int64_t bytes = 0;
-  std::int64_t bytes_of_rank = 0;
+  std::int64_t bytes = 0;          ///< of all parameters and buffers
+  std::int64_t bytes_of_rank = 0;  ///< of those parts that the first rank of the mesh holds
 };
 
-/// Makes a dry run of `forward` and, where its result requires a gradient, a backward pass through
-/// it, with the module's parameters and buffers cut as the plan says. Nothing of the module runs,
-/// nothing is sent, and no memory is taken for values: the module may be larger than the memory
-/// (trireme::deferred), and there are no ranks. The module stays as it was: while `forward` runs
-/// its tensors are distributed ones over meta tensors, and they are turned back also where
-/// something throws.
+/// Makes a dry run of `forward` with the module's parameters and buffers distributed as the plan
+/// says. If the result requires a gradient, the dry run includes backward. No kernel runs, nothing
+/// is sent, no ranks are needed, and no memory is allocated for values. The module may therefore be
+/// larger than the memory (trireme::deferred). While `forward` runs, the module's tensors are
+/// distributed tensors over meta tensors. They are restored afterwards, also after an exception.
 ///
-/// Along `data` what is explained is one rank's part of a step: its own data in forward, the
-/// gradients along `data` in buckets as the plan says. With ZeRO (zero_level) these are divided and
-/// parameters gathered. Buffers that follow rank 0, sparse gradients and the few numbers that a
-/// step carries besides are not listed.
+/// Along `data`, the explanation shows the part of one rank: its own data in forward, and the
+/// buckets of gradients that the plan exchanges. With ZeRO (zero_level), these are reduced in
+/// slices, and parameters are gathered. Not listed are buffers that follow rank 0, sparse gradients
+/// and the few additional numbers that a step exchanges.
 ///
-/// @param plan its mesh names the axes and their sizes.
-/// @param forward runs the module on inputs of the shapes that are to be explained, plain tensors
-/// on the processor or meta tensors, or distributed ones of `mesh`, and returns a loss or what else
-/// backward is to begin at. Not to be differentiated by itself.
-/// @param mesh for model code that names layouts (shard(x, layout)): the mesh that these are of,
-/// whose axes must be those of the plan but `data`. May be connected; else one is made.
+/// @param plan the plan to explain. Its mesh names the axes and their sizes.
+/// @param forward runs the module on inputs of the shapes to be explained and returns the tensor at
+/// which backward begins, such as a loss. Inputs are plain CPU or meta tensors, or distributed
+/// tensors of `mesh`. `forward` must not call backward() itself.
+/// @param mesh the mesh that layouts in model code refer to (shard(x, layout)). Its axes must be
+/// those of the plan except `data`. It may be connected to ranks. By default, a mesh is made.
 ///
-/// Not collective. Throws UsageError for a plan without a mesh, as distribute_module for layouts
-/// that do not fit, for parameters that are distributed already or not on processor or meta, and
-/// where `forward` needs a value (item()) or an operator has no rule.
+/// Not collective. Throws UsageError for a plan without a mesh, for layouts that distribute_module
+/// refuses, for parameters that are distributed already or are neither on the CPU nor meta, and if
+/// `forward` needs a value (item()) or runs an operator without a sharding rule.
 Explanation explain(ModuleRef module, const Plan& plan, const std::function<at::Tensor()>& forward,
                     const DeviceMesh& mesh = {});
 
-/// The same for a module holder or pointer whose forward takes these inputs.
+/// Does the same for a module holder or pointer whose forward takes `inputs`.
 template <typename Holder, typename... Inputs>
   requires requires(Holder& holder, const Inputs&... inputs) {
     { holder->forward(inputs...) } -> std::convertible_to<at::Tensor>;
@@ -90,8 +89,9 @@ Explanation explain(Holder& holder, const Plan& plan, const Inputs&... inputs) {
                  [&] { return static_cast<at::Tensor>(holder->forward(inputs...)); });
 }
 
-/// As a table: one line an operator with its layouts and, below it, what it communicates; what
-/// repeats itself is shown once. Then the gradients, sums by axis and collective, and memory.
+/// Returns a table with one line per operator, its layouts, and below it its communication.
+/// Repeated parts are shown once. Then follow the gradients, the sums by axis and collective, and
+/// the memory.
 std::string to_string(const Explanation& explanation);
 
 }  // namespace trireme

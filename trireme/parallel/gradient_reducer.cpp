@@ -28,14 +28,14 @@ using detail::NamedTensor;
 struct GradientReducer::Impl {
   struct Slot {
     NamedTensor parameter;
-    at::Tensor sum;  // the slice of the bucket, in the parameter's shape; none in a group of one
+    at::Tensor sum;  // the bucket's slice in the parameter's shape; undefined in a group of one
   };
 
   struct Bucket {
     std::vector<std::size_t> slots;
     at::Tensor memory;      // [elements], each gradient at a multiple of 64 bytes
-    at::Tensor predivisor;  // [], undefined where it would be 1; so is
-    at::Tensor divisor;
+    at::Tensor predivisor;  // [], undefined if it is 1
+    at::Tensor divisor;     // [], undefined if it is 1
     std::string label;
     comm::Work work;
   };
@@ -43,8 +43,8 @@ struct GradientReducer::Impl {
   comm::Group group;
   std::vector<Slot> slots;
   std::vector<Bucket> buckets;
-  at::Tensor num_users;  // [slots], ranks that have a gradient, on the CPU
-  at::Tensor exchanged;  // the same on the device of the parameters
+  at::Tensor num_users;  // [slots] on the CPU: the number of ranks that have a gradient
+  at::Tensor exchanged;  // [slots] on the parameters' device: the same, for the exchange
 
   void make_buckets(const GradientReducerOptions& options);
   void count_own();
@@ -55,7 +55,8 @@ struct GradientReducer::Impl {
 
 namespace {
 
-// Counts as many users as no group has: the gradient cannot be reduced.
+// A rank adds this to the count of users if its gradient cannot be reduced. It exceeds the size of
+// any group, so the error reaches all ranks with the counts and needs no message of its own.
 constexpr float kUnusable = 1 << 20;
 
 void validate(const GradientReducerOptions& options) {
@@ -71,7 +72,7 @@ void validate(const GradientReducerOptions& options) {
       "predivide, for it divides by nothing");
 }
 
-// Exactly, so that equal texts mean equal options.
+// Describes all options exactly (numbers in hexadecimal), so that equal texts mean equal options.
 std::string describe(const GradientReducerOptions& options) {
   return join_message(options.reduction == GradientReduction::kSum ? "sum" : "mean", ", degree ",
                       options.degree, ", predivide ", std::hexfloat, options.predivide,
@@ -100,7 +101,8 @@ std::vector<NamedTensor> trained_of(const std::vector<NamedTensor>& parameters) 
   return trained;
 }
 
-// `place` is undefined in a group of one.
+// Returns true if a gradient can be reduced. `place` is its slice of the bucket, undefined in a
+// group of one.
 bool is_usable(const at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& place) {
   const at::Tensor& like = place.defined() ? place : parameter;
   return gradient.layout() == at::kStrided && gradient.sizes() == parameter.sizes() &&
@@ -215,7 +217,7 @@ void GradientReducer::Impl::refuse_unusable() {
   const auto* found =
       std::find_if(counts, counts + slots.size(), [](float count) { return count >= kUnusable; });
   if (found == counts + slots.size()) return;
-  for (Bucket& bucket : buckets) bucket.work.wait();  // their memory is used again
+  for (Bucket& bucket : buckets) bucket.work.wait();  // the next reduce() writes to their memory
   const auto& [item, sum] = slots[static_cast<std::size_t>(found - counts)];
   const at::Tensor& parameter = item.tensor;
   const at::Tensor& gradient = parameter.grad();
@@ -232,7 +234,7 @@ void GradientReducer::Impl::refuse_unusable() {
       "changed");
 }
 
-// Divides the sums into the parameters' gradients.
+// Writes the sums, divided, into the parameters' gradients.
 void GradientReducer::Impl::hand_out(Bucket& bucket) {
   const auto* counts = num_users.const_data_ptr<float>();
   for (const std::size_t index : bucket.slots) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adds or averages gradients over ranks when it is told to: for loops that are written by hand and
-// want to do something with the local gradients before. parallelize does it while backward runs.
+// GradientReducer: sums or averages gradients over ranks when it is called, after backward. For
+// loops that process local gradients first. parallelize() does the same while backward runs.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -24,24 +24,28 @@ class Module;
 
 namespace trireme {
 
+/// Options of a GradientReducer. All ranks pass the same values.
 struct GradientReducerOptions {
-  /// What becomes of the sum over ranks: divided once by the degree, or left as it is.
+  /// The reduction over ranks: a sum, or a sum that is divided once by `degree`.
   GradientReduction reduction = GradientReduction::kMean;
 
-  /// What the mean divides by; 0: the number of ranks. The number of all samples, where each rank's
-  /// loss is a sum over its own: right however many a rank has, where a mean of means is not.
+  /// The divisor of the mean; 0 means the number of ranks. If each rank's loss is a sum over its
+  /// samples, pass the number of all samples: the result is then right even if ranks have different
+  /// numbers of samples.
   std::int64_t degree = 0;
 
-  /// The mean divides by this before it adds, and by so much less after, so that sums in half
-  /// precision do not overflow. Other values than 1 give up the bits of the numerics contract.
+  /// The part of the divisor that is applied before the sum over ranks; the rest is applied after.
+  /// It keeps sums in half precision from overflowing. Values other than 1 lose the bitwise
+  /// guarantees of the numerics contract (docs/design/numerics.md).
   double predivide = 1;
 
-  /// Gradients travel in buckets of about this many bytes, all of them at once.
+  /// The approximate size of a bucket, in bytes. All buckets are reduced concurrently.
   std::int64_t bucket_bytes = 25LL << 20;
 };
 
-/// Sets no hooks and changes no parameters; the ranks must have equal ones already. Move-only, not
-/// thread-safe.
+/// Reduces the gradients of a module or a list of parameters over the ranks of a group. It sets no
+/// hooks and does not change parameters; these must be equal on all ranks already. Move-only and
+/// not thread-safe.
 ///
 ///     GradientReducer reducer(*net, group);
 ///     scale.scale(loss).backward();
@@ -50,9 +54,9 @@ struct GradientReducerOptions {
 ///     if (scale.unscale(optimizer)) optimizer.step();
 class GradientReducer {
  public:
-  /// Takes the parameters that require gradients now; one that is there twice counts once.
-  /// Collective and blocking. Throws the same UsageError on every rank for options or parameters
-  /// that differ between ranks or cannot be reduced.
+  /// Takes the parameters that require gradients now. A parameter that is listed twice counts once.
+  /// Collective and blocking. Throws the same UsageError on every rank if options or parameters
+  /// differ between ranks or cannot be reduced.
   [[nodiscard]] GradientReducer(const torch::OrderedDict<std::string, at::Tensor>& parameters,
                                 comm::Group group, const GradientReducerOptions& options = {});
   [[nodiscard]] GradientReducer(const torch::nn::Module& module, comm::Group group,
@@ -65,14 +69,14 @@ class GradientReducer {
   GradientReducer& operator=(GradientReducer&&) noexcept;
   ~GradientReducer();
 
-  /// Adds every `.grad()` over all ranks, in rank order where the group adds so
-  /// (Group::summation_order), divides the sum, and writes it into the same `.grad()`. A parameter
-  /// that has no gradient on any rank keeps none; where only some ranks have one, it counts as zero
-  /// on the others and all have one afterwards. A group of one divides by a given degree and
-  /// changes nothing else. Collective and blocking, once a step.
+  /// Sums every `.grad()` over all ranks, divides the sum, and writes it into the same `.grad()`.
+  /// Ranks are added in rank order if the group adds so (Group::summation_order). A parameter
+  /// without a gradient on any rank keeps none. If only some ranks have a gradient, it counts as
+  /// zero on the others, and all ranks have one afterwards. A group of one only divides by
+  /// `degree`, if that is set. Call it once per step. Collective and blocking.
   ///
-  /// Throws UsageError on every rank, and changes no gradient, where one on any rank is sparse or
-  /// does not fit its parameter; CommError.
+  /// Throws UsageError on every rank, without changing any gradient, if a gradient on any rank is
+  /// sparse or does not fit its parameter. Throws CommError if the exchange fails.
   void reduce();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Horovod's interface under its own names, for programs that move from its Python API. Where a
-// Horovod program has a process set, these have a Group; the default is all ranks.
+// Horovod's interface under its own names, for programs that are ported from its Python API. A
+// comm::Group takes the place of a Horovod process set; the default is the group of all ranks.
 #pragma once
 
 #include <trireme/comm/collectives.h>
@@ -24,24 +24,31 @@ class Optimizer;
 
 namespace trireme::hvd {
 
-/// trireme::init(). Everything below needs it first, and throws UsageError else. Calling it again
-/// does nothing; after shutdown() the ranks meet anew.
+/// Calls trireme::init(). The other functions, except is_initialized(), throw UsageError before it
+/// is called. A second call does nothing; after shutdown(), a call connects the ranks again.
+/// Collective and blocking.
 void init(const InitOptions& options = {});
-/// Lets go of the connection; it closes when nobody else uses it.
+/// Releases the connection. It is closed when no other object uses it.
 void shutdown();
+/// Returns true between init() and shutdown().
 bool is_initialized() noexcept;
-/// What init() found.
+/// Returns the result of init().
 const World& world();
 
+/// Returns the rank among all ranks.
 int rank();
+/// Returns the number of all ranks.
 int size();
-/// Among the ranks of this host.
+/// Returns the rank among the ranks of this host.
 int local_rank();
+/// Returns the number of ranks of this host.
 int local_size();
-/// Among the ranks with this local rank, one a host.
+/// Returns the rank among the ranks with this local rank, of which each host has one.
 int cross_rank();
+/// Returns the number of ranks with this local rank.
 int cross_size();
 
+/// The reduction of allreduce().
 using Op = comm::ReduceOp;
 // NOLINTBEGIN(readability-identifier-naming): Horovod's names
 inline constexpr Op Average = Op::kAverage;
@@ -51,92 +58,101 @@ inline constexpr Op Min = Op::kMinimum;
 inline constexpr Op Max = Op::kMaximum;
 // NOLINTEND(readability-identifier-naming)
 
-// Collectives. A name with an underscore at its end works in place, the others return a new tensor.
-// All are collective and blocking, and throw CommError. Strides may differ between ranks. Unlike
-// Horovod's they have no gradients: what they return is detached.
+// Collectives. Functions whose name ends with an underscore work in place; the others return a new
+// tensor. All are collective and blocking, and throw CommError on failure. Strides may differ
+// between ranks. Unlike Horovod's, they are not differentiable: results are detached.
 
-/// Average is the sum divided once, of floating dtypes alone: UsageError for others. The
-/// average of fp16 is computed in fp32.
+/// Reduces a tensor over all ranks. Average is the sum divided once. It takes floating dtypes only,
+/// and throws UsageError for others. The average of fp16 tensors is computed in fp32.
 at::Tensor allreduce(const at::Tensor& tensor, Op op = Average,
                      const comm::Group& process_set = world().group);
+/// Does the same in place.
 // NOLINTNEXTLINE(readability-identifier-naming): Horovod's names here too
 void allreduce_(const at::Tensor& tensor, Op op = Average,
                 const comm::Group& process_set = world().group);
 
-/// Concatenates every rank's tensor [n, …] in rank order; n may differ between ranks. Throws the
-/// same UsageError on every rank where anything else differs.
+/// Concatenates the tensors [n, …] of all ranks in rank order. n may differ between ranks. Throws
+/// the same UsageError on every rank if anything else differs.
 at::Tensor allgather(const at::Tensor& tensor, const comm::Group& process_set = world().group);
 
+/// Returns the tensor of rank `root_rank` on every rank.
 at::Tensor broadcast(const at::Tensor& tensor, int root_rank,
                      const comm::Group& process_set = world().group);
+/// Does the same in place.
 // NOLINTNEXTLINE(readability-identifier-naming)
 void broadcast_(const at::Tensor& tensor, int root_rank,
                 const comm::Group& process_set = world().group);
 
 /// Sends the first `splits[0]` rows of `tensor` [n, …] to rank 0, the next `splits[1]` to rank 1,
-/// and so on; returns what the ranks sent to this one, in rank order, and how many rows from each.
-/// No splits: equal parts. Throws the same UsageError on every rank for splits that do not fit.
+/// and so on. Returns the rows that this rank received, in rank order, and the number of rows from
+/// each rank. Empty `splits` mean equal parts. Throws the same UsageError on every rank if the
+/// splits do not fit.
 std::pair<at::Tensor, std::vector<std::int64_t>> alltoall(
     const at::Tensor& tensor, const std::vector<std::int64_t>& splits = {},
     const comm::Group& process_set = world().group);
 
-/// Returns rank `root_rank`'s text on every rank: settings, a random seed, a file's name.
+/// Returns the text of rank `root_rank` on every rank, for example settings or a file name.
 std::string broadcast_object(const std::string& text, int root_rank,
                              const comm::Group& process_set = world().group);
-/// Returns every rank's text, by rank.
+/// Returns the texts of all ranks, in rank order.
 std::vector<std::string> allgather_object(const std::string& text,
                                           const comm::Group& process_set = world().group);
 
+/// Waits until every rank has called it.
 void barrier(const comm::Group& process_set = world().group);
 
 // Models and optimizers.
 
+/// Parameters with their names, in a fixed order.
 using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Returns the module's parameters, with `prefix` and a dot before each name; one that has several
-/// names comes once, under the first. Of several models:
+/// Returns the module's parameters. A `prefix` that is not empty is put before each name, with a
+/// dot. A parameter with several names is listed once, under the first. For several models:
 ///
 ///     auto parameters = hvd::named_parameters(*encoder, "encoder");
 ///     for (auto& parameter : hvd::named_parameters(*decoder, "decoder"))
 ///       parameters.push_back(parameter);
 NamedParameters named_parameters(ConstModuleRef module, const std::string& prefix = "");
 
-/// Gives all ranks the values of rank `root_rank`; of a module, those of its buffers too. Throws
-/// the same UsageError on every rank, naming the first tensor that differs in name, shape, strides
-/// or dtype.
+/// Copies the parameters and buffers of rank `root_rank` to all ranks. Throws the same UsageError
+/// on every rank, naming the first tensor that differs in name, shape, strides or dtype. Collective
+/// and blocking.
 void broadcast_parameters(ConstModuleRef module, int root_rank = 0,
                           const comm::Group& process_set = world().group);
+/// Does the same for a list of parameters.
 void broadcast_parameters(const NamedParameters& parameters, int root_rank = 0,
                           const comm::Group& process_set = world().group);
 
-/// Gives all ranks the state of rank `root_rank`'s optimizer: momentum buffers and the like, counts
-/// of steps, and the options of each group, such as the learning rate. Ranks without state get it.
-/// For SGD, Adam, AdamW, RMSprop and Adagrad over whole parameters (not after Parallelized::shard).
-/// Throws the same UsageError on every rank where the optimizers are of other kinds or over other
-/// parameters, and for other kinds.
+/// Copies the optimizer state of rank `root_rank` to all ranks: momentum and similar tensors, step
+/// counts, and the options of each parameter group, such as the learning rate. Ranks without state
+/// get it. Supports SGD, Adam, AdamW, RMSprop and Adagrad over whole parameters (not after
+/// Parallelized::shard). Throws the same UsageError on every rank for other optimizers, and if the
+/// kinds or the parameters of the optimizers differ between ranks. Collective and blocking.
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank = 0,
                                const comm::Group& process_set = world().group);
 
-/// What gradients are made while they travel.
+/// The dtype in which gradients are sent. kNone keeps their own.
 enum class Compression { kNone, kFp16, kBf16 };
 
+/// Options of a DistributedOptimizer. All ranks pass the same values.
 struct DistributedOptimizerOptions {
-  /// Average or Sum.
+  /// The reduction of gradients: Average or Sum.
   Op op = Average;
-  /// Calls of backward() that make up one step. Their gradients are added up; ranks exchange them
-  /// during the last.
+  /// The number of calls of backward() in one step. Their gradients are added; ranks exchange them
+  /// during the last call.
   std::int64_t backward_passes_per_step = 1;
-  /// Divide by backward_passes_per_step too. Horovod for PyTorch does not, and neither does this by
-  /// default: it expects the loss to be divided. With Average alone.
+  /// Divides by backward_passes_per_step too. By default, as in Horovod for PyTorch, the caller
+  /// divides the loss. Allowed with Average only.
   bool average_aggregated_gradients = false;
-  /// Gradients are divided by so much before they are added, and by size / this after; for sums
-  /// that overflow. With Average alone.
+  /// The divisor that is applied before the sum, for sums that would overflow. After the sum,
+  /// gradients are divided by size / this. Allowed with Average only.
   double gradient_predivide_factor = 1;
+  /// The dtype in which gradients are sent.
   Compression compression = Compression::kNone;
 };
 
-/// Reduces gradients over all ranks while backward() runs, for an optimizer that stays what it is.
-/// Not thread-safe; move-only.
+/// Reduces gradients over all ranks while backward() runs, for an ordinary LibTorch optimizer.
+/// Move-only and not thread-safe.
 ///
 ///     hvd::init();
 ///     torch::optim::SGD sgd(model->parameters(), 0.1 * hvd::size());
@@ -150,13 +166,15 @@ struct DistributedOptimizerOptions {
 ///     }
 class DistributedOptimizer {
  public:
-  /// Takes the trained parameters among `parameters` until it is destroyed; changes no values: see
-  /// broadcast_parameters. Without any, those of the optimizer by their place in it. Both must
-  /// outlive it.
+  /// Takes those of `parameters` that require gradients, until it is destroyed. If `parameters` is
+  /// empty, takes those of the optimizer, named by their position. Optimizer and parameters must
+  /// outlive the object. Values are not changed: call broadcast_parameters().
   ///
-  /// Collective and blocking. Throws the same UsageError on every rank for names that are there
-  /// twice, for parameters that the optimizer has and the list has not, or the other way round, for
-  /// options that cannot be, and where ranks differ in any of this; it says which.
+  /// Collective and blocking. Throws the same UsageError on every rank in these cases:
+  /// - a name occurs twice;
+  /// - the optimizer and the list do not hold the same parameters;
+  /// - options are invalid;
+  /// - any of this differs between ranks.
   [[nodiscard]] explicit DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                               const NamedParameters& parameters = {},
                                               const DistributedOptimizerOptions& options = {},
@@ -165,24 +183,26 @@ class DistributedOptimizer {
   DistributedOptimizer& operator=(DistributedOptimizer&&) noexcept;
   ~DistributedOptimizer();
 
-  /// Makes the gradients what the options say, after the last backward() of a step: before that
-  /// they are not to be read. To be called by who clips or checks them; step() does it else. A
-  /// second call does nothing. Throws UsageError where backward() has not been called
-  /// backward_passes_per_step times since the last step; more often, backward() throws itself.
+  /// Completes the gradients of a step as the options say. Call it after the last backward() to
+  /// clip or check gradients, which may not be read before; step() calls it otherwise. A second
+  /// call does nothing. Throws UsageError if backward() was called fewer than
+  /// backward_passes_per_step times since the last step; if it is called more often, backward()
+  /// throws.
   ///
-  /// The first call compares the parameters over the ranks, and throws the same UsageError on every
-  /// rank, naming the first that differs: one that was left out of broadcast_parameters.
+  /// The first call compares the parameters of all ranks. If they differ, it throws the same
+  /// UsageError on every rank, naming the first that differs: broadcast_parameters() was not called
+  /// for it.
   void synchronize();
 
-  /// synchronize(), unless that has been done or is skipped, and the optimizer's own step().
+  /// Calls synchronize(), unless that was called already or is skipped, and steps the optimizer.
   void step();
 
-  /// The optimizer's own. Throws UsageError after backward() and before synchronize() or step(),
-  /// where it would throw gradients away that the other ranks use.
+  /// Calls the optimizer's zero_grad(). Throws UsageError between backward() and synchronize() or
+  /// step(), because the other ranks would still use these gradients.
   void zero_grad(bool set_to_none = true);
 
-  /// While it lives, step() is the optimizer's own: for those who called synchronize() and want to
-  /// be sure.
+  /// Makes step() only step the optimizer while it lives, without synchronize(). For loops that
+  /// have called synchronize() themselves.
   class [[nodiscard]] SkipSynchronize {
    public:
     [[nodiscard]] explicit SkipSynchronize(DistributedOptimizer& optimizer);

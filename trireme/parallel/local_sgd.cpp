@@ -39,7 +39,7 @@ void take_from_rank_0(const std::vector<NamedTensor>& tensors, const std::string
   }
 }
 
-// They are averaged in memory like theirs, side by side.
+// A bucket holds each parameter with its own strides, which needs tensors without gaps or overlaps.
 void check_dense(const std::vector<NamedTensor>& parameters) {
   for (const NamedTensor& item : parameters) {
     if (item.tensor.is_non_overlapping_and_dense()) continue;
@@ -79,7 +79,9 @@ LocalSgd::LocalSgd(ModuleRef module, const LocalSgdOptions& options, comm::Group
   const auto bytes_of = [&](const detail::BucketLayout& layout) {
     return layout.elements * static_cast<std::int64_t>(options_of(layout).dtype().itemsize());
   };
-  // The n-th device that is met is the same on all ranks, whatever it is called.
+  // Buckets of one device share the memory of its largest bucket. The memory is allocated in the
+  // order in which devices first occur, which is the same on all ranks even if device indices
+  // differ.
   std::vector<std::pair<at::Device, std::int64_t>> longest;
   for (const detail::BucketLayout& layout : layouts) {
     const at::Device device = options_of(layout).device();

@@ -14,19 +14,20 @@
 
 namespace trireme {
 
+/// Options of LocalSgd. All ranks pass the same values.
 struct LocalSgdOptions {
-  /// Optimizer steps from one average to the next.
+  /// The number of optimizer steps between two averages.
   std::int64_t period = 8;
 
-  /// So many steps at first are followed by an average each: post-local SGD.
+  /// The number of steps at the start that are each followed by an average (post-local SGD).
   std::int64_t warm_up = 0;
 
-  /// Parameters travel in messages of about this size.
+  /// The approximate size of a message of parameters, in bytes.
   std::int64_t bucket_bytes = 25LL << 20;
 };
 
-/// Averages the parameters of a module over ranks every few steps; gradients do not travel. The
-/// module is trained on each rank as in one process:
+/// Averages the parameters of a module over ranks every few steps. Gradients are not exchanged.
+/// Each rank trains the module as in one process:
 ///
 ///     LocalSgd local(*model, {.period = 8, .warm_up = 1000}, group);
 ///     for (...) {
@@ -37,21 +38,22 @@ struct LocalSgdOptions {
 ///     }
 ///     local.average();  // before the model is evaluated or saved
 ///
-/// An average is the sum in rank order, over any engine, divided once. The optimizer's state
-/// (momentum) and the module's buffers (running statistics) stay each rank's own. A group of one
-/// changes nothing. Not thread-safe.
+/// An average is the sum in rank order, with any communication engine, divided once. Optimizer
+/// state (momentum) and buffers (running statistics) are not averaged and differ between ranks. In
+/// a group of one, nothing changes. Not thread-safe.
 class LocalSgd {
  public:
-  /// Gives all ranks the parameters and buffers of rank 0. What is averaged is the parameters that
-  /// require gradients now; they must keep their sizes. Collective and blocking. Throws UsageError
-  /// for options that cannot be, and on all ranks where options or modules differ between ranks.
+  /// Gives all ranks the parameters and buffers of rank 0. The parameters that require gradients
+  /// now will be averaged; their sizes must not change. Collective and blocking. Throws UsageError
+  /// for invalid options, and on all ranks if options or modules differ between ranks.
   [[nodiscard]] LocalSgd(ModuleRef module, const LocalSgdOptions& options, comm::Group group);
 
-  /// To be called after each step of the optimizer, equally often on all ranks: averages after each
-  /// of the first `warm_up` steps, then after every `period`-th. Collective and blocking then.
+  /// Counts a step of the optimizer, and averages after each of the first `warm_up` steps, then
+  /// after every `period`-th one. Call it after each optimizer step, equally often on all ranks. A
+  /// call that averages is collective and blocking.
   void step();
 
-  /// Averages now. Does not count as a step. Collective and blocking.
+  /// Averages the parameters now, without counting a step. Collective and blocking.
   void average();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module of which this rank trains a part, and whose backward somebody else runs: what pipelines
-// take of parallelize.
+// The parts of parallelize() that pipelines use. A rank of a pipeline trains only the parameters of
+// its stages, and the pipeline's executor runs backward.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -27,42 +27,47 @@ class Shards;
 /// Throws UsageError if a parameter has a hook of another Parallelized.
 void check_no_hooks(const std::vector<NamedTensor>& parameters);
 
-/// Which ranks along `pipe` use a parameter or buffer.
+/// The ranks along `pipe` that use one parameter or buffer.
 struct StageUse {
-  bool is_own = true;    ///< this rank does, or none does
-  int first_rank = 0;    ///< that does; 0 where none does
-  bool is_first = true;  ///< this rank is that one
+  bool is_own = true;    ///< true if this rank uses it, or if no rank does
+  int first_rank = 0;    ///< the first rank that uses it; 0 if none does
+  bool is_first = true;  ///< true if this rank is `first_rank`
 };
 
-/// Distributes tensors that have memory now, or moves them to the devices where they are used.
+/// Distributes tensors that have memory, or moves them to the devices that use them.
 using PlaceTensors = std::function<void(const std::vector<at::Tensor>&)>;
 
-/// Cuts the parameters that this rank's stages use over the ranks of `data` as the plan says, sets
-/// no hooks, and leaves all others as they are. What was constructed without memory gets it, and
-/// its values, where this rank uses it; the rest stays without. Parameters and buffers that have
-/// memory must be alike on all ranks already. Those of all stages that have it are placed first.
+/// Shards the parameters of this rank's stages over the ranks of `data` as the plan says. Sets no
+/// hooks, and leaves the parameters of other stages unchanged. Tensors that were constructed
+/// without memory get memory and values if this rank uses them; the others stay without. Parameters
+/// and buffers that have memory must be equal on all ranks already. `place` is called before
+/// sharding, with all parameters and buffers of the module.
 ///
-/// Collective over `group`, blocking. Throws UsageError as parallelize does for names in the plan
-/// that are none, and for parameters that cannot be cut or distributed.
-/// @param uses by name, for every parameter and buffer; alike on all ranks of `data`. Whoever has
-/// it may change it later, for what no rank has used so far.
-/// @param mesh on which `place` distributes them; may be not defined.
-/// @param data along which ranks have the same stages and, of what is distributed, the same part.
+/// Collective over `group`, and blocking. Throws UsageError for names in the plan that no parameter
+/// has, and for parameters that cannot be sharded or distributed.
+/// @param uses the use of every parameter and buffer, by name; equal on all ranks of `data`. The
+/// owner may later change the entries of tensors that no rank has used so far.
+/// @param mesh the mesh over which `place` distributes tensors; may be undefined.
+/// @param data the ranks that have the same stages, and the same local parts of distributed
+/// tensors.
+/// @param place called once, as described above.
 Parallelized parallelize_manual(torch::nn::Module& module,
                                 std::shared_ptr<const std::map<std::string, StageUse>> uses,
                                 const Plan& plan, const comm::Group& group, const comm::Group& data,
                                 const DeviceMesh& mesh, const PlaceTensors& place);
 
-/// Gives all ranks those of rank 0, but for tensors that have no memory yet. Collective, blocking.
+/// Copies the tensors of rank 0 to all ranks. Skips tensors without memory. Collective and
+/// blocking.
 void broadcast_all(const std::vector<NamedTensor>& tensors, const comm::Group& group);
 
-/// Of a parameter or buffer of that name; as by default where there is no pipeline.
+/// Returns the use of a parameter or buffer by name. Outside of a pipeline, returns the default.
 StageUse use_of(const Parallelized& parallelized, const std::string& name);
 
-/// Null where nothing is exchanged: one rank along `data`, or nothing to train.
+/// Returns the reducer, or null if nothing is exchanged: one rank along `data`, or nothing to
+/// train.
 Reducer* reducer_of(Parallelized& parallelized);
 
-/// Null where nothing is cut.
+/// Returns the shards, or null if nothing is sharded.
 Shards* shards_of(const Parallelized& parallelized);
 
 }  // namespace trireme::detail

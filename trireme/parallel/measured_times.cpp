@@ -27,7 +27,7 @@ class Mean {
     ++count_;
   }
   bool is_there() const { return count_ > 0; }
-  /// 0 where there was nothing.
+  /// Returns 0 if nothing was added.
   double value() const { return count_ > 0 ? sum_ / count_ : 0; }
 
  private:
@@ -35,12 +35,12 @@ class Mean {
   int count_ = 0;
 };
 
-// A message on its way, in milliseconds.
+// The times of one message, in milliseconds.
 struct Message {
   std::size_t edge = 0;
-  double sent = 0;   // begin of the send
-  double ready = 0;  // from when its receiver did nothing but wait
-  double received = 0;
+  double sent = 0;      // when the send began
+  double ready = 0;     // when its receiver began to wait
+  double received = 0;  // when it had arrived
 };
 
 using MessageKey = std::tuple<int, int, int>;  // from, to, micro-batch
@@ -81,15 +81,18 @@ void set_message_times(const Schedule& schedule, const std::vector<StepReport>& 
   std::vector<Message> all;
   for (const StepReport& report : reports)
     std::ranges::copy(messages_of(schedule, report), std::back_inserter(all));
+  // If the receiver waited from before the send, the time from send to arrival is that of the
+  // message.
   for (const auto& [edge, sent, ready, received] : all) {
     if (ready <= sent) waited[edge].add(received - sent);
   }
+  // If the message must have arrived before the receiver was ready, the rest is the receive itself.
   Mean receive;
   for (const auto& [edge, sent, ready, received] : all) {
     if (ready > sent + waited[edge].value()) receive.add(received - ready);
   }
   times.receive = receive.value();
-  // The end of a receive is that of both.
+  // `received` includes the receive itself, which is subtracted here.
   times.communication.clear();
   for (const Mean& edge : waited) {
     times.communication.push_back(std::max(edge.value() - times.receive, 0.0));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From what steps really did to what a schedule can be searched for and predicted by.
+// measured_times(): turns reports of real steps into the times that schedule::simulate predicts
+// schedules from, and that schedule::search looks for schedules with.
 #pragma once
 
 #include <trireme/parallel/pipeline/program/step_report.h>
@@ -10,14 +11,16 @@
 
 namespace trireme::pipeline {
 
-/// Returns the mean times of the actions of these steps, in milliseconds, and of their messages, by
-/// edge: messages for which the receiver waited say how long one takes, those that were there
-/// before how long a receive does. Stages whose backward was never in two parts get half of it for
-/// each: steps of `zb-h1` say how it really divides. For schedule::simulate, and for
-/// schedule::search together with StepReport::stage_bytes.
+/// Returns the mean times of the actions of these steps, by stage, and of their messages, by edge
+/// of the schedule. All times are in milliseconds. The time of a message is measured where the
+/// receiver waited for it; the time of a receive where the message had arrived before. A stage
+/// whose backward never ran in two parts gets half of its time for each part. To measure the real
+/// division, use steps of `zb-h1`.
 ///
-/// Throws UsageError for no reports, and for those of steps of another schedule.
-/// @param schedule that the steps had (TrainingStep::schedule), with its messages.
+/// The result is for schedule::simulate and, together with StepReport::stage_bytes, for
+/// schedule::search. Throws UsageError if `reports` is empty or is from steps of another schedule.
+/// @param schedule the schedule of these steps (TrainingStep::schedule), including messages.
+/// @param reports the reports of one step or more.
 schedule::Times measured_times(const schedule::Schedule& schedule,
                                const std::vector<StepReport>& reports);
 

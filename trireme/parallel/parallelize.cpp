@@ -32,7 +32,7 @@ using detail::NamedTensor;
 DataPart data_part(const Plan& plan, const comm::Group& group) {
   comm::check_given(group, "data_part");
   check_plan(plan, {.ranks = group.size()});
-  std::int64_t behind = 1;  // ranks in the axes that vary faster
+  std::int64_t behind = 1;  // the number of ranks in the axes after this one, which vary faster
   if (plan.mesh.empty()) return {.index = group.rank(), .count = group.size()};
   for (auto axis = plan.mesh.rbegin(); axis != plan.mesh.rend(); ++axis) {
     if (axis->name == kDataAxis) {
@@ -62,8 +62,8 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
   }
 }
 
-// Throws for a parameter that a module did not have when it was parallelized. A module that nobody
-// shares may be gone.
+// Returns a check that throws if the module has a parameter that it did not have when it was
+// parallelized. The module is held weakly; on the stack, it has no owner and is not watched.
 std::function<void()> watch_for_more(torch::nn::Module& module,
                                      const std::vector<NamedTensor>& parameters) {
   const std::weak_ptr<torch::nn::Module> watched = module.weak_from_this();
@@ -84,9 +84,10 @@ std::function<void()> watch_for_more(torch::nn::Module& module,
   };
 }
 
+// Marks the weights of embeddings that give sparse gradients, which are reduced in another way.
 void mark_sparse(const torch::nn::Module& module, std::vector<NamedTensor>& parameters) {
   std::unordered_set<const c10::TensorImpl*> sparse;
-  // A module on the stack cannot list its parts.
+  // apply() works for a module on the stack too; modules() would need a shared_ptr to it.
   module.apply([&](const torch::nn::Module& part) {
     if (const auto* embedding = part.as<torch::nn::Embedding>()) {
       if (embedding->options.sparse()) sparse.insert(embedding->weight.unsafeGetTensorImpl());
@@ -99,7 +100,7 @@ void mark_sparse(const torch::nn::Module& module, std::vector<NamedTensor>& para
   }
 }
 
-// A name that is misspelt would silently mean nothing.
+// Refuses names in the plan that no parameter has. A misspelt name would otherwise be ignored.
 void check_names(const Plan& plan, const std::vector<NamedTensor>& parameters) {
   const auto check = [&](const std::string& field, const std::string& name, const auto& fits) {
     if (std::ranges::any_of(parameters, fits)) return;
@@ -117,14 +118,15 @@ void check_names(const Plan& plan, const std::vector<NamedTensor>& parameters) {
   }
 }
 
-// Gives those that were constructed without memory, and for which `is_own` holds, their values, but
-// for parameters that are cut over `data`, which get them part by part. Random numbers are rank
-// 0's, if the plan says so. Returns those that are whole now.
+// Allocates and initialises tensors that were constructed without memory and for which `is_own`
+// holds. Excluded are parameters that ZeRO level 3 shards over `data`, because each rank
+// initialises only its part of them later. Random states are those of rank 0 if the plan broadcasts
+// parameters. Returns the tensors that have memory now.
 template <typename IsOwn>
 std::vector<at::Tensor> give_values(const std::vector<NamedTensor>& tensors, const Plan& plan,
                                     const comm::Group& group, const comm::Group& data,
                                     const IsOwn& is_own) {
-  const bool may_be_cut = !shares_work(plan);  // else whole ones are distributed
+  const bool may_be_cut = !shares_work(plan);  // tensor parallelism distributes whole tensors
   std::vector<at::Tensor> deferred;
   std::vector<at::Tensor> whole;
   for (const NamedTensor& item : tensors) {
@@ -147,6 +149,7 @@ std::vector<at::Tensor> give_values(const std::vector<NamedTensor>& tensors, con
   return whole;
 }
 
+// Marks the parameters that plan.sparse_gradients names.
 void mark_sparse(const Plan& plan, std::vector<NamedTensor>& parameters) {
   for (NamedTensor& item : parameters) {
     item.has_sparse_gradient =
@@ -154,18 +157,20 @@ void mark_sparse(const Plan& plan, std::vector<NamedTensor>& parameters) {
   }
 }
 
+// Checks that all ranks drew the same initial values for sharded parameters without memory. Each
+// rank keeps its own part, so a difference would not show otherwise.
 void check_drawn(const detail::Shards* shards, const comm::Group& data) {
   if (shards == nullptr || shards->drawn().empty()) return;
   detail::check_same_text("initial values of a parameter that is cut", shards->drawn(), data);
 }
 
-// What is exchanged of a module, or of several.
+// The tensors of one module, or of several, that parallelize() works on.
 struct Contents {
   std::vector<NamedTensor> parameters;
   std::vector<NamedTensor> buffers;
   std::function<void()> check;
   torch::nn::Module* module = nullptr;
-  std::shared_ptr<torch::nn::Module> owned{};  // the module, where it was made for the call
+  std::shared_ptr<torch::nn::Module> owned{};  // the parent that was made for several modules
 };
 
 Contents contents_of(torch::nn::Module& module) {
@@ -178,8 +183,8 @@ Contents contents_of(torch::nn::Module& module) {
   return contents;
 }
 
-// Runs `check`, and in the first two steps verifies that ranks that work together read the same
-// rows.
+// Returns a check that calls `check`. In the first two steps, it also verifies that the ranks of
+// `mesh`, which work together, read the same rows.
 std::function<void()> with_same_inputs(std::function<void()> check, const DeviceMesh& mesh,
                                        std::int64_t micro_batches) {
   auto inputs = std::make_shared<std::unique_ptr<tensor::PlainInputs>>(
@@ -192,6 +197,8 @@ std::function<void()> with_same_inputs(std::function<void()> check, const Device
   };
 }
 
+// Implements parallelize(). All ranks must reach the collectives in it in the same order.
+// succeed_together() and check_same_*() throw on all ranks if they fail on one.
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                          const comm::Group& group, const DeviceMesh& mesh = {}) {
   comm::check_given(group, "parallelize");
@@ -232,7 +239,8 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
       following.push_back(detail::memory_of(buffer.tensor));
     }
   }
-  // Gradients of distributed parameters are brought to their layout.
+  // Even a single rank needs a reducer for distributed parameters, whose gradients are
+  // redistributed to the parameters' layouts.
   const bool has_nothing_to_do =
       group.size() == 1 && plan.micro_batches == 1 && !impl->mesh.defined();
   const bool is_apart = !plan.data_parallel && !impl->mesh.defined();
@@ -249,7 +257,8 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   if (impl->mesh.defined() && impl->mesh.size() > 1) {
     contents.check = with_same_inputs(std::move(contents.check), impl->mesh, plan.micro_batches);
   }
-  // Ranks have different parts of a distributed parameter, and maybe none of a small one.
+  // Ranks hold different parts of a distributed parameter, and maybe none of a small one, so this
+  // may fail on some of them only.
   detail::succeed_together(impl->mesh.defined() ? group : comm::Group::self(), "cut the module",
                            [&] {
                              impl->reducer.emplace(trained, following, plan, impl->data_group,
@@ -362,7 +371,7 @@ Parallelized parallelize_manual(torch::nn::Module& module,
   std::ranges::copy_if(impl->parameters, std::back_inserter(trained), [&](const NamedTensor& item) {
     return is_own(item) && item.tensor.requires_grad();
   });
-  // Each stage may be too small to be cut, and others not.
+  // Ranks along pipe have different parameters, so this may fail on some of them only.
   succeed_together(group, "cut its stages", [&] {
     if (data.size() == 1 || trained.empty()) return;
     impl->reducer.emplace(trained, std::vector<at::Tensor>(), plan, data, std::function<void()>(),

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// parallelize: the one function that changes a module so that it trains in parallel.
+// parallelize(): prepares a module for parallel training by a loop that calls backward() itself.
+// Covers data parallelism (as PyTorch's DistributedDataParallel), ZeRO levels 1 to 3 and tensor
+// parallelism. Pipelines are TrainingStep's (training_step.h).
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -37,10 +39,11 @@ struct StageUse;
 StageUse use_of(const Parallelized& parallelized, const std::string& name);
 }  // namespace detail
 
-/// What `parallelize` put around a module's parameters. It must outlive the training; destroying it
-/// takes everything out again and leaves an ordinary module. Where an exception destroys it,
-/// parameters of ZeRO level 3 are left with this rank's parts and zeros, for it does not wait for
-/// the other ranks. Move-only, not thread-safe.
+/// The state that `parallelize` attaches to a module's parameters: hooks, buckets and shards. Keep
+/// it alive as long as the module trains. The destructor removes everything and leaves an ordinary
+/// module, except that distributed parameters remain distributed. If an exception destroys it, it
+/// does not wait for the other ranks: parameters of ZeRO level 3 then hold this rank's part and
+/// zeros elsewhere. Move-only and not thread-safe.
 class Parallelized {
  public:
   struct Impl;
@@ -52,125 +55,139 @@ class Parallelized {
   const Plan& plan() const noexcept;
   const comm::Group& group() const noexcept;
 
-  /// The ranks that have other data than this one and exchange gradients with it: the plan's `data`
-  /// axis. Its rank and size say which part of the data this rank is to read.
+  /// Returns the ranks along the plan's `data` axis, which read other data than this rank and
+  /// exchange gradients with it. The rank and size of this group select the part of the data that
+  /// this rank reads.
   const comm::Group& data_group() const noexcept;
 
-  /// The ranks that work on one part of the data together, on which the parameters are cut: the
-  /// axes of plan.mesh but `data`. Not defined where the plan has no others.
+  /// Returns the mesh of all axes of plan.mesh except `data`: the ranks that work on one part of
+  /// the data together, over which parameters are distributed. It is not defined if the plan has no
+  /// such axis.
   const DeviceMesh& mesh() const noexcept;
 
-  /// Makes `optimizer` step this rank's part of the parameters, which the plan's zero_level asks
-  /// for before the first backward(), and keep state of that part alone. The optimizer may have
-  /// been made, and have stepped, before or after parallelize; its groups keep their settings. From
-  /// then on gradients are in the optimizer, and each step's replace those before: accumulate by
-  /// plan.micro_batches. Between backward() and the optimizer's step `.grad()` of a parameter has
-  /// no memory, and an operator on it, such as those of torch::nn::utils::clip_grad_norm_, throws
-  /// UsageError (take clip_by_global_norm); else it is undefined.
+  /// Makes `optimizer` step only this rank's part of the parameters and keep state for that part
+  /// only. If the plan's zero_level is above 0, call it before the first backward(). Parameters of
+  /// ZeRO level 0 stay in the optimizer unchanged. Does nothing if nothing is sharded. Not
+  /// collective.
   ///
-  /// The parts of other ranks are gathered when an operator first touches a parameter after a step,
-  /// so all ranks must do that alike. In ZeRO level 3 they are gathered whenever an operator
-  /// touches one that is not whole, so that all ranks must run the same operators on parameters in
-  /// the same order; UsageError names the parameters where they do not (experts that are skipped,
-  /// say: call them with no rows, or keep them whole by zero_level_of). Parameters of ZeRO level 0
-  /// stay in the optimizer as they are. Does nothing where nothing is cut. Not collective.
+  /// The optimizer may be constructed, and may have stepped, before or after parallelize. Its
+  /// parameter groups keep their options. From now on:
+  /// - The sharded gradients are in the optimizer, and each step replaces those before. To
+  ///   accumulate gradients, set plan.micro_batches.
+  /// - Between backward() and the optimizer's step, `.grad()` of a parameter has no memory. An
+  ///   operator on it, such as in torch::nn::utils::clip_grad_norm_, throws UsageError; call
+  ///   clip_by_global_norm instead. At other times `.grad()` is undefined.
+  /// - The first operator that touches a parameter after a step gathers the other ranks' parts, so
+  ///   all ranks must touch parameters alike.
+  /// - In ZeRO level 3, any operator on a parameter that is not whole gathers it. All ranks must
+  ///   run the same operators on parameters in the same order; UsageError names the parameters
+  ///   where they do not. For experts that a rank would skip, call them with zero rows, or keep
+  ///   them whole by plan.zero_level_of.
   ///
-  /// Throws UsageError for an optimizer that does not treat every element alone (SGD, Adam, AdamW,
-  /// RMSprop and Adagrad do), and for one without any of the parameters. backward() throws one
-  /// where a parameter has no optimizer, was given other memory, or was gathered between two steps.
+  /// Throws UsageError for an optimizer that does not treat each element by itself (SGD, Adam,
+  /// AdamW, RMSprop and Adagrad do), and for one that holds none of the parameters. backward()
+  /// throws UsageError if a sharded parameter has no optimizer, was given other memory, or was
+  /// gathered between two steps.
   void shard(torch::optim::Optimizer& optimizer);
 
-  /// The reverse: the optimizer has the parameters and their whole state on every rank, for a
-  /// checkpoint, say. Parameters of ZeRO level 3 stay cut; see gather_parameters. Collective,
-  /// blocking.
+  /// Undoes shard(): the optimizer holds the parameters and their whole state on every rank again,
+  /// for example for a checkpoint. Parameters of ZeRO level 3 stay sharded; see gather_parameters.
+  /// Collective and blocking.
   void unshard(torch::optim::Optimizer& optimizer);
 
-  /// Makes parameters whole that optimizers stepped in parts, as an operator on one of them does;
-  /// in ZeRO level 3 all at once, until the next step. For code that reads their memory itself,
-  /// such as torch::save. Collective, blocking.
+  /// Gathers all parameters whose parts the ranks have stepped. Call it before code that reads
+  /// their memory without operators, such as torch::save. Parameters of ZeRO level 3 are whole
+  /// until the next step. Collective and blocking.
   void gather_parameters();
 
-  /// What this rank has of a parameter: a flat part that an optimizer steps, or all of it.
+  /// The part of one parameter that this rank holds: a flat slice that an optimizer steps, or the
+  /// whole parameter.
   struct Part {
-    std::string name;
-    at::Tensor parameter;
-    at::Tensor tensor;        ///< [n] and flat, or the parameter itself
-    std::int64_t offset = 0;  ///< of the part in the parameter's memory, in elements
-    /// False for what no stage of this rank uses, in a pipeline: its values are another rank's.
+    std::string name;         ///< the name in the module
+    at::Tensor parameter;     ///< the module's parameter
+    at::Tensor tensor;        ///< the slice, flat [n], or the parameter itself
+    std::int64_t offset = 0;  ///< where the slice begins in the parameter's memory, in elements
+    /// False for a parameter that no stage of this rank uses, in a pipeline. Another rank then
+    /// holds its current values.
     bool is_own = true;
   };
-  /// Of every parameter, in the module's order.
+  /// Returns the part of every parameter, in the module's order. Not collective.
   std::vector<Part> parts() const;
 
-  /// An optimizer that shard was called for steps a large part in pieces that stay in the
-  /// processor's cache, each with state of its own. While `call` runs it has the parts, as in
-  /// parts(), and one state of each. Not collective.
+  /// Calls `call` while the optimizer holds each part as one tensor with one state, as parts()
+  /// returns it. At other times, an optimizer passed to shard() holds a large part in pieces that
+  /// fit into the CPU's cache, each with its own state. Not collective.
   void with_whole_parts(torch::optim::Optimizer& optimizer,
                         const std::function<void()>& call) const;
 
-  /// For code that is about to write into parts, as an optimizer's step does: those of other ranks
-  /// are gathered again when a parameter is touched afterwards. All ranks must do this alike.
+  /// Announces that the caller will write into parts, as an optimizer's step does. Whole parameters
+  /// are then gathered again when one is touched. All ranks must call it alike.
   void expect_parts_to_change();
 
-  /// For clip_by_global_norm and LossScale (trireme/optim): which ranks have what of the optimizers
-  /// that shard was called for. Refers to this object.
+  /// Returns which ranks hold which parts of the sharded parameters, for clip_by_global_norm and
+  /// LossScale (trireme/optim). The returned value refers to this object.
   Sharing sharing() const;
 
-  /// While the returned object lives, backward() only adds to the gradients of this rank: it is no
-  /// part of plan.micro_batches, and nothing travels along `data`. The next backward() after it
-  /// exchanges everything. Nothing divides by the number of such passes: scale the loss. All ranks
-  /// must do this alike.
+  /// Suspends the exchange of gradients while it lives. Returned by no_sync().
   class [[nodiscard]] NoSync;
+  /// Makes backward() only accumulate on this rank while the returned object lives. Such passes do
+  /// not count towards plan.micro_batches, and nothing travels along `data`. The next backward()
+  /// afterwards exchanges the accumulated gradients. They are not divided by the number of passes:
+  /// scale the loss. All ranks must do this alike.
   NoSync no_sync();
 
-  /// For ranks whose data ends before that of others: to be called by every rank after its loop.
-  /// Takes part in the steps of those that go on, with zeros, and calls `step` after each, which is
-  /// to step the optimizer as the loop does and to zero its gradients, so that this rank's
-  /// parameters and state stay equal to theirs. Returns when all ranks have come here. Collective,
-  /// blocking; no step of the others may take longer than the group's deadline. Divides by all
-  /// ranks or by those that go on as the plan says; buffers stay rank 0's. Throws UsageError where
-  /// the plan needs this rank inside forward (ZeRO level 3, sync_batch_norm). Ranks that work on
-  /// one part of the data come here together.
+  /// Keeps taking part in the steps of ranks that have more batches. Every rank calls it after its
+  /// loop. It contributes zeros, and calls `step` after each step of the others. `step` must step
+  /// the optimizer and zero its gradients as the loop does, so that parameters and state stay equal
+  /// on all ranks. Gradients are divided by all ranks, or by those that still train, as the plan
+  /// says. Buffers stay those of rank 0.
+  ///
+  /// Collective and blocking: returns when all ranks have called it. Ranks that work on one part of
+  /// the data must call it together. No step of the others may take longer than the group's
+  /// deadline. Throws UsageError if the plan needs this rank inside forward (ZeRO level 3,
+  /// sync_batch_norm).
   void join(const std::function<void()>& step);
 
-  /// Has buckets of gradients summed by `hook` (PowerSGD, top-k, your own) instead of
-  /// all-reduce; null: by all-reduce again. Between steps; all ranks must do this alike. Throws
-  /// UsageError where the plan cuts gradients, which takes sums of slices.
+  /// Makes `hook` sum the buckets of gradients in place of all-reduce: PowerSGD, top-k or a hook of
+  /// your own. Null restores all-reduce. Call it between steps, on all ranks alike. Throws
+  /// UsageError if the plan shards gradients, because these need sums of slices.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  /// Gives this rank's number for the step that is under way; call it before the step's last
-  /// backward(). The sum over the ranks along `data` travels with the gradients and costs no
-  /// message of its own: a loss, or a mark that it is not finite. A distributed one is made whole
-  /// first, by the ranks that work together.
-  /// @param number one element of a floating dtype; may be on another device than the gradients.
+  /// Adds a number to the step under way, for example its loss or a flag for values that are not
+  /// finite. It is summed over the ranks along `data` together with the gradients, at no extra
+  /// message; read it with sum_of_step(). Call it before the last backward() of the step. A
+  /// distributed number is gathered first, which is collective over mesh(). Throws UsageError for
+  /// any other tensor than one floating-point element.
+  /// @param number one element of a floating dtype. It may be on another device than the gradients.
   void add_to_step(const at::Tensor& number);
 
-  /// Takes this rank's part in a step whose last backward() will not come, or has ended by an
-  /// exception, so that the others do not wait: what has not gone to them yet goes as zeros, and
-  /// with it the number of add_to_step, by which this rank can say that it cannot go on. No rank
-  /// should use the gradients of such a step. Collective with that backward() of the others,
-  /// blocking. Throws UsageError where the plan needs this rank inside forward (ZeRO level 3,
-  /// sync_batch_norm, other axes than `data`), and where the exchange itself has failed.
+  /// Completes this rank's part in a step whose last backward() will not come, or threw. The other
+  /// ranks then do not wait: gradients that were not sent yet are sent as zeros, together with the
+  /// number of add_to_step(), which can tell them that this rank cannot go on. No rank should use
+  /// the gradients of such a step. Collective with the last backward() of the other ranks, and
+  /// blocking. Throws UsageError if the plan needs this rank inside forward (ZeRO level 3,
+  /// sync_batch_norm, other axes than `data`), or if the exchange itself has failed.
   void finish_without_backward();
 
-  /// Ends the groups that this communicates over, among them the one it was made for, because this
-  /// rank cannot go on: what other ranks wait for in them, and start later, throws CommError with
-  /// `reason`. Over Gloo and MPI they learn that something has ended, and when this process ends or
-  /// destroys its groups. Not collective.
+  /// Aborts all groups that this object communicates over, including the one it was made for,
+  /// because this rank cannot go on. Operations of other ranks on these groups, pending or later,
+  /// throw CommError with `reason`. Over Gloo and MPI, other ranks notice it only when this process
+  /// exits or destroys its groups, and without the reason. Not collective.
   void abort(const std::string& reason);
 
-  /// Forgets a step that an exception interrupted, so that the next backward() begins a new one. A
-  /// group of one goes on as if the step had not been; with several ranks the others have gone on
-  /// without this one, and its next backward() throws UsageError.
+  /// Drops a step that an exception interrupted, so that the next backward() begins a new one. In a
+  /// group of one, training continues as if the step had not begun. With several ranks, the others
+  /// went on without this one, so its next backward() throws UsageError.
   void abandon_step();
 
-  /// Returns the sum over the ranks along `data` of the numbers given for the step whose last
-  /// backward() returned; 0 where none was. In a group of one, the last number given.
+  /// Returns the sum over the ranks along `data` of the numbers passed to add_to_step() for the
+  /// last complete step, or 0 if there were none. In a group of one, returns the last number
+  /// passed.
   double sum_of_step() const;
 
-  /// Returns how long the thread that ran the step's last backward() was busy with the exchange of
-  /// gradients: copying them, starting collectives, and waiting for other ranks at its end. What
-  /// ZeRO level 3 gathers is no part of it. 0 where nothing is exchanged.
+  /// Returns the seconds that the thread of the last backward() spent on exchanging gradients:
+  /// copying them, starting collectives, and waiting for other ranks at the end. Gathers of ZeRO
+  /// level 3 are not included. Returns 0 if nothing is exchanged.
   double seconds_of_exchange() const;
 
  private:
@@ -191,71 +208,73 @@ class [[nodiscard]] Parallelized::NoSync {
   Impl& impl_;
 };
 
-/// Which part of the data a rank of `group` is to read under `plan`, before or after parallelize:
-/// ranks that work on one part together have the same one.
+/// One part of the training data: part `index` of `count` equal ones.
 struct DataPart {
-  std::int64_t index = 0;
-  std::int64_t count = 1;
+  std::int64_t index = 0;  ///< from 0
+  std::int64_t count = 1;  ///< the ranks along `data`
 };
-/// Throws UsageError where plan.mesh does not fit the group. Not collective.
+/// Returns the part of the data that this rank of `group` reads under `plan`. Ranks that work on
+/// one part together get the same one. May be called before or after parallelize. Throws UsageError
+/// if plan.mesh does not fit the group. Not collective.
 DataPart data_part(const Plan& plan, const comm::Group& group);
 
-/// Throws UsageError with the reason for an optimizer that cannot step parts of parameters.
+/// Throws UsageError with the reason if `optimizer` cannot step parts of parameters.
 void check_can_shard(const torch::optim::Optimizer& optimizer);
 
-/// Makes `module` train over the ranks of `group` as `plan` says. The module stays what it is: its
-/// forward, its optimizer and the loop around it are written as for one process.
+/// Prepares `module` for training over the ranks of `group` as `plan` says. The module's forward,
+/// its optimizer and the training loop are written as for one process. The contract is that of
+/// PyTorch's DistributedDataParallel with find_unused_parameters, without wrapping forward.
 ///
-/// Data parallel: parameters and buffers become rank 0's. From then on, when the last of
-/// `plan.micro_batches` calls of backward() returns, every gradient is the sum over ranks (in rank
-/// order, each rank's sum over its micro-batches) divided once by ranks times micro-batches: the
-/// mean over the whole batch where the loss is a mean and parts are equal. Gradients travel while
-/// backward still runs. Call optimizer.zero_grad() between steps, in either form. The memory behind
-/// `.grad()` belongs to the plan and is written again in the next step. A parameter that no rank
-/// used in a step keeps its gradient as it was, unless a hook brings what it had kept back;
-/// one that some ranks used counts as zero on the others.
+/// Data parallelism: parameters and buffers take the values of rank 0. A step consists of
+/// `plan.micro_batches` calls of backward(). When the last one returns, every gradient is the sum
+/// over ranks of their sums over micro-batches, divided once by ranks times micro-batches. Ranks
+/// are added in rank order. This is the mean over the whole batch if each loss is a mean over
+/// equally many rows. Gradients travel while backward still runs.
+/// - Call optimizer.zero_grad() between steps, with or without set_to_none.
+/// - The memory of `.grad()` belongs to the plan and is overwritten in the next step.
+/// - A parameter that no rank used in a step keeps its gradient. A comm hook that feeds back errors
+///   may still change it.
+/// - A parameter that only some ranks used counts as zero on the others.
 ///
-/// Tensor parallel: where plan.mesh has other axes than `data`, parameters and buffers become
-/// distributed tensors on them, as plan.layouts says (distribute_module), and stay that when the
-/// returned object goes. The ranks along those axes give forward the same inputs, and take part in
-/// it together. Each gradient is brought to its parameter's layout first, and what this rank has of
-/// it then travels along `data`, is divided by the ranks along it, and cut by ZeRO. Modules that
-/// were constructed without memory are whole on every rank for a moment. An optimizer that has
-/// stepped before has plain state: make it anew, or load it from a checkpoint. Random numbers of
-/// torch's default generator are those of the first of the ranks that work together, from then on
-/// the same on all of them.
+/// Tensor parallelism: if plan.mesh has other axes than `data`, parameters and buffers become
+/// distributed tensors over these axes, as plan.layouts says (distribute_module). They remain
+/// distributed after the returned object is destroyed.
+/// - The ranks along these axes pass the same inputs to forward and run it together.
+/// - Each gradient is first redistributed to its parameter's layout. This rank's part of it is then
+///   summed over the ranks along `data`, divided by their number, and sharded by ZeRO.
+/// - A module that was constructed without memory is whole on every rank for a moment.
+/// - An optimizer that stepped before has state of whole parameters: construct a new one, or load
+///   its state from a checkpoint.
+/// - From now on, torch's default generator draws the same numbers on all of these ranks: those of
+///   the first one.
 ///
-/// Collective and blocking; every rank must then run backward() equally often. Throws UsageError
+/// Collective and blocking. Every rank must then run backward() equally often. Throws UsageError
 /// naming the first parameter or buffer that differs between ranks in name, shape, strides or
-/// dtype, and for a module that is parallel already; a CommError of a later exchange comes out of
-/// backward().
+/// dtype, and for a module that is parallelized already. Errors of a later exchange (CommError) are
+/// thrown by backward(). If a parameter is frozen, moved, cast or added afterwards, the next
+/// backward() throws UsageError naming it. Calling backward() inside a backward pass (recomputation
+/// by hand) is refused.
 ///
-/// A parameter that is frozen, moved, cast or added afterwards makes the next backward() throw a
-/// UsageError that names it. A backward() inside a backward (recomputation by hand) is refused.
-///
-/// @param module `*model`, a holder or a shared_ptr; must outlive the returned object.
-/// @param group throws UsageError for an empty one: world.group, or comm::Group::self() to train
-/// alone.
-///
-/// Same contract as PyTorch's DistributedDataParallel with find_unused_parameters, without wrapping
-/// forward.
+/// @param module `*model`, a holder or a shared_ptr. Must outlive the returned object.
+/// @param group the ranks that train: world.group, or comm::Group::self() to train alone. An empty
+/// group throws UsageError.
 [[nodiscard]] Parallelized parallelize(ModuleRef module, const Plan& plan,
                                        const comm::Group& group);
 
-/// The same with a mesh of one's own, over the ranks of its group: plan.mesh is empty, or the axes
-/// of the mesh. What else is distributed over that mesh works together with the module.
+/// Does the same over the ranks of an existing mesh. plan.mesh must be empty or equal to the axes
+/// of `mesh`. Other tensors that are distributed over `mesh` can be combined with the module's.
 [[nodiscard]] Parallelized parallelize(ModuleRef module, const Plan& plan, const DeviceMesh& mesh);
 
-/// The same for several modules that train together, such as `{{"generator", generator},
-/// {"critic", critic}}`: one with these as its submodules, by whose names plan.layouts and error
-/// messages call the parameters. Throws UsageError for a name that is empty, twice or has a dot,
-/// and for a module that no shared_ptr owns.
+/// Does the same for several modules that train together, such as `{{"generator", generator},
+/// {"critic", critic}}`. They are treated as submodules of one module: plan.layouts and error
+/// messages name parameters with the given name and a dot in front. Throws UsageError for a name
+/// that is empty, repeated or contains a dot, and for a module that no shared_ptr owns.
 [[nodiscard]] Parallelized parallelize(
     const std::vector<std::pair<std::string, ModuleRef>>& modules, const Plan& plan,
     const comm::Group& group);
 
-/// The same for a list of named parameters, of several modules say. Names must differ; there are no
-/// buffers and no batch norm to synchronise.
+/// Does the same for a list of named parameters, for example of several modules. Names must differ.
+/// Buffers are not exchanged and batch norm is not synchronised.
 [[nodiscard]] Parallelized parallelize(
     const std::vector<std::pair<std::string, at::Tensor>>& parameters, const Plan& plan,
     const comm::Group& group);

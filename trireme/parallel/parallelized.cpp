@@ -22,18 +22,18 @@ bool Parallelized::Impl::is_of_other_stages(const torch::optim::Optimizer& optim
   });
 }
 
-// Of what several ranks hold alike the first counts, and rank 0 is the first of all.
+// If several ranks hold a tensor, only the first of them counts it.
 Sharing Parallelized::Impl::sharing_on_mesh() {
   detail::Shards* const cut = shards();
   return {.group = group, .is_part = [this, cut](const at::Tensor& stepped) {
             const detail::SlicedParameter* const sliced =
                 cut == nullptr ? nullptr : cut->optimizers().of_part(stepped);
-            // Hybrid sharding has the slices of the first ranks again on the next.
+            // With hybrid sharding, the ranks behind the first shard group hold the same slices.
             const int holders = sliced == nullptr ? 1 : cut->group().size();
             if (data_group.rank() >= holders) return false;
             const at::Tensor& parameter = sliced == nullptr ? stepped.grad() : sliced->parameter;
             if (!parameter.defined()) return false;
-            // One that is kept whole is the same on all ranks of the mesh.
+            // A parameter that is not distributed is equal on all ranks of the mesh.
             return has_layout(parameter) ? is_first_holder(layout_of(parameter))
                                          : mesh.group().rank() == 0;
           }};
@@ -77,7 +77,7 @@ void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
   if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
   shards->clear_gradients();
-  shards->gather_parameters(/*also_cut=*/false);
+  shards->gather_parameters(/*also_cut=*/false);  // parameters of ZeRO level 3 stay sharded
   shards->optimizers().give_back(optimizer);
 }
 
@@ -149,12 +149,12 @@ void Parallelized::join(const std::function<void()>& step) {
   if (!impl_->reducer || impl_->data_group.size() == 1) return;
   impl_->check_forward_is_alone("join",
                                 "give all ranks equally many batches: remainder kWrap or kDrop");
-  gather_parameters();  // as those that go on do
+  gather_parameters();  // the others gather in forward, which is collective
   while (impl_->reducer->join_step()) {
     step();
     gather_parameters();
   }
-  gather_parameters();  // nothing is left to be gathered when a rank goes on alone
+  gather_parameters();  // so that a rank can read parameters later without the others
 }
 
 void Parallelized::finish_without_backward() {
@@ -167,12 +167,12 @@ void Parallelized::finish_without_backward() {
   }
   if (!impl_->reducer || impl_->group.size() == 1) return;
   impl_->check_forward_is_alone("finish_without_backward", "end this process, or abort");
-  gather_parameters();  // as forward does on the others
+  gather_parameters();  // the others gather in forward, which is collective
   impl_->reducer->finish_without_backward();
 }
 
 void Parallelized::abort(const std::string& reason) {
-  // Those first in which others may wait already.
+  // The groups in which other ranks may be waiting already come first.
   std::vector<comm::Group> groups;
   if (impl_->reducer) groups = impl_->reducer->groups();
   if (impl_->mesh.defined()) {

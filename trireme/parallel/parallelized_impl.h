@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of Parallelized, shared by parallelized.cpp (what it does) and parallelize.cpp (which
-// makes it).
+// The implementation class of Parallelized, shared by parallelized.cpp (its member functions) and
+// parallelize.cpp (which constructs it).
 #pragma once
 
 #include <trireme/base/error.h>
@@ -21,10 +21,10 @@ struct Parallelized::Impl {
   detail::Shards* shards() { return reducer ? reducer->shards() : nullptr; }
   Sharing sharing_on_mesh();
 
-  // Whether, in a pipeline, it steps nothing that is cut here.
+  // Returns true if, in a pipeline, the optimizer steps no parameter that is sharded on this rank.
   bool is_of_other_stages(const torch::optim::Optimizer& optimizer);
 
-  // Throws UsageError in a pipeline, whose backward is not the module's.
+  // Throws UsageError in a pipeline, where the executor runs backward.
   void check_backward_is_own(const char* called) const {
     if (uses == nullptr) return;
     throw UsageError(join_message(called,
@@ -34,7 +34,7 @@ struct Parallelized::Impl {
                      "module without an axis pipe");
   }
 
-  // Throws UsageError where forward needs other ranks along data.
+  // Throws UsageError if forward communicates along `data`.
   void check_forward_is_alone(const char* who, const char* hint) const {
     if (!cuts_parameters(plan) && !plan.sync_batch_norm) return;
     throw UsageError(join_message(who, " cannot stand in for a rank inside forward, which ",
@@ -46,15 +46,15 @@ struct Parallelized::Impl {
   Plan plan;
   comm::Group group;
   comm::Group data_group;
-  DeviceMesh mesh;                           // of the axes but data
-  DeviceMesh whole;                          // of all axes, where there is the other
-  std::shared_ptr<torch::nn::Module> owned;  // of several modules: the one that they are in
+  DeviceMesh mesh;                           // all axes except data
+  DeviceMesh whole;                          // all axes, if `mesh` is defined
+  std::shared_ptr<torch::nn::Module> owned;  // the parent that was made for several modules
   std::vector<detail::NamedTensor> parameters;
-  std::shared_ptr<const std::map<std::string, detail::StageUse>> uses;  // of a pipeline; else null
-  comm::Group batch_norm_group;                                         // of the next
+  std::shared_ptr<const std::map<std::string, detail::StageUse>> uses;  // null without a pipeline
+  comm::Group batch_norm_group;                                         // for sync_batch_norm
   std::optional<detail::SyncBatchNorm> sync_batch_norm;
-  std::optional<detail::Reducer> reducer;  // where there is something to exchange
-  at::Tensor own_number;                   // of add_to_step, without a reducer
+  std::optional<detail::Reducer> reducer;  // present if there is something to exchange
+  at::Tensor own_number;                   // the number of add_to_step, without a reducer
 };
 
 }  // namespace trireme

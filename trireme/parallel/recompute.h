@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recomputes in backward what a function computed in forward: recompute().
-// This header gathers what a program includes.
+// recompute(): computes the result of a function again in backward (activation checkpointing).
+// Programs include this header; it includes the implementation's.
 #pragma once
 
 #include <trireme/parallel/recompute/recompute.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step of an unmodified module, recorded once and run as a plan says: in one stage or
-// many, over ranks or over the devices of a process. docs/design/pipeline.md;
-// docs/guide/pipeline.md.
+// TrainingStep: runs the training step of an unmodified module as a plan says. The module is
+// captured once, cut into one stage or several, and run over the ranks of a group or over the
+// devices of one process. The guide is docs/guide/pipeline.md, the design docs/design/pipeline.md.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -34,82 +34,92 @@ class Optimizer;
 
 namespace trireme {
 
-/// How many records a TrainingStep keeps of training, and as many of each kind of evaluation: those
-/// of the shapes that were used last.
+/// The number of records that a TrainingStep keeps for training, and again for each kind of
+/// evaluation. A record belongs to one combination of input shapes; the least recently used record
+/// is dropped first.
 inline constexpr std::size_t kMostRecords = 32;
 
-/// Forward passes of one module by name, each with a loss of its own: those of a generator and a
-/// discriminator, say.
+/// Named forward passes of one module, each with its own loss. An example is the generator and the
+/// discriminator of an adversarial network.
 using StepFunctions = std::vector<std::pair<std::string, graph::Forward>>;
 
-/// Micro-batches that are cut already: the tensors of each.
+/// A list of micro-batches. Each element holds the input tensors of one micro-batch.
 using MicroBatches = std::vector<std::vector<at::Tensor>>;
 
+/// Options of a TrainingStep.
 struct TrainingStepOptions {
-  /// The devices of this process that are the ranks along `pipe`, in their order; empty: these are
-  /// ranks of the group. The processor may be named several times: its stages run on threads of
-  /// their own, which share what at::get_num_threads() says. Equally many on all ranks.
+  /// The devices of this process that act as the ranks along `pipe`, in this order. If the list is
+  /// empty, ranks of the group do. The CPU may be named several times: each of its stages then runs
+  /// on a thread of its own, and these threads share at::get_num_threads() equally. All ranks pass
+  /// the same number of devices.
   std::vector<at::Device> devices{};
 };
 
-/// Options of one step; the same on all ranks.
+/// Options of one call of TrainingStep::step. All ranks pass the same values.
 struct StepOptions {
-  bool report = false;     ///< also says what really ran, for which ranks begin together
-  std::string function{};  ///< of StepFunctions; empty: the first
+  /// Fills StepOutput::report. The ranks along `pipe` then wait for each other before they begin.
+  bool report = false;
+  std::string function{};  ///< the name of one of the StepFunctions; empty means the first
 };
 
 /// The result of a step.
 struct StepOutput {
-  /// [], the mean over the rows of this rank's batch, on every rank along `pipe`.
+  /// [], the mean loss over the rows of this rank's batch. Defined on every rank along `pipe`.
   at::Tensor loss{};
-  /// What really ran, and what it kept; where it was asked for.
+  /// The measured times and memory of the step. Present if StepOptions::report was set.
   std::optional<pipeline::StepReport> report{};
 };
 
 /// The result of an evaluation.
 struct StepEvaluation {
-  /// [], the mean over the rows of this rank's batch, on every rank along `pipe`.
+  /// [], the mean loss over the rows of this rank's batch. Defined on every rank along `pipe`.
   at::Tensor loss{};
-  /// What forward returns after the loss, of all micro-batches in their order: put together along
-  /// dim 0, numbers as a vector. On the rank along `pipe` that makes it, or on all.
+  /// The values that forward returns after the loss. Each is concatenated over the micro-batches
+  /// along dim 0, in their order; tensors without dimensions are stacked to a vector. A result is
+  /// undefined on ranks along `pipe` whose stages do not compute it, unless
+  /// EvaluateOptions::share_results is set.
   std::vector<at::Tensor> results{};
 };
 
+/// Options of an evaluation. All ranks pass the same values.
 struct EvaluateOptions {
-  bool share_results = false;  ///< gives all ranks along `pipe` the results; the same on all
-  std::string function{};      ///< of StepFunctions; empty: the first
+  bool share_results = false;  ///< sends the results to all ranks along `pipe`
+  std::string function{};      ///< the name of one of the StepFunctions; empty means the first
 };
 
-/// Options of a step of given micro-batches; the same on all ranks.
+/// Options of TrainingStep::step_micro_batches. All ranks pass the same values.
 struct MicroBatchStepOptions {
-  /// Gradients are multiplied by it, as by LossScale::scale; losses are not.
+  /// The factor by which gradients are multiplied, for example LossScale::value(). The returned
+  /// losses are not scaled.
   double scale = 1;
-  /// The step by which random numbers are keyed; a run that goes on gives what it would have come
-  /// to. -1: as many as there were before.
+  /// The number of the step, which selects the random numbers. A resumed run passes its position,
+  /// so that it draws the numbers that the uninterrupted run would have drawn. -1 means the number
+  /// of steps that this object has run so far.
   std::int64_t number = -1;
-  std::string function{};  ///< of StepFunctions; empty: the first
+  std::string function{};  ///< the name of one of the StepFunctions; empty means the first
 };
 
-/// The results of micro-batches, one by one.
+/// The results of each micro-batch, not combined.
 struct MicroBatchResults {
-  /// [micro-batches], on every rank along `pipe`.
+  /// [micro-batches], the loss of each. Defined on every rank along `pipe`.
   at::Tensor losses{};
-  /// What forward returns after the loss: for each of it, and then for each micro-batch. Of
-  /// evaluations; undefined on ranks along `pipe` that have it not.
+  /// The values that forward returns after the loss: results[i][m] is value i of micro-batch m.
+  /// Filled by evaluations only. A value is undefined on ranks along `pipe` whose stages do not
+  /// compute it, unless EvaluateOptions::share_results is set.
   std::vector<std::vector<at::Tensor>> results{};
 };
 
-/// The time of a step whose batch is cut into so many micro-batches.
+/// The measured time of a step with one number of micro-batches.
 struct SplitTime {
-  int micro_batches = 1;
-  std::int64_t rows = 0;  ///< of the largest
-  double seconds = 0;     ///< the median of those measured
+  int micro_batches = 1;  ///< the number of micro-batches that the batch was cut into
+  std::int64_t rows = 0;  ///< the rows of the largest micro-batch
+  double seconds = 0;     ///< the median of the measured steps
 };
 
-/// Trains a module as every plan says that check_plan accepts for it: over the ranks of a group
-/// along `pipe`, `data` and other axes, with ZeRO and recomputation. The module, its optimizer and
-/// the loop around it are written as for one process; `step` takes the place of forward and
-/// backward:
+/// Trains a module as a plan says: over the ranks of a group along `pipe`, `data` and other axes,
+/// with ZeRO and recomputation. It takes every plan that check_plan accepts for
+/// PlanEntry::kTrainingStep. The module, the optimizer and the training loop are written as for one
+/// process; `step` takes the place of forward and backward:
 ///
 ///     Plan plan{.mesh = {{"pipe", 2}}, .stages = {{"head", 0}, {"layer3", 1}}, .micro_batches = 8};
 ///     TrainingStep training(*net, [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
@@ -121,53 +131,60 @@ struct SplitTime {
 ///       optimizer.step();
 ///     }
 ///
-/// Gradients come to the parameters of a rank's own stages alone, and optimizers leave the others
-/// as they are. `gather_parameters` gives all ranks all of them. Every rank has the whole module,
-/// but one that was constructed by deferred() has memory on each rank for that rank's stages alone.
-/// A parameter that several stages use (tied embeddings) has the sum of its gradients on each rank
-/// that uses it.
+/// The axes of plan.mesh mean:
+/// - `pipe`: each rank runs one stage or several. With options.devices, these ranks are devices of
+///   this process; one device copies to the next while both compute.
+/// - `data`: each rank trains on its own batch. The ranks shard parameters, gradients and optimizer
+///   state as parallelize does (plan.zero_level, `shard`).
+/// - any other axis: the ranks share the work on each stage. At the first batch, parameters become
+///   distributed tensors as plan.layouts says, and remain so. These ranks pass the same batch to
+///   step().
 ///
-/// | Axis of plan.mesh | What the ranks along it do |
-/// | --- | --- |
-/// | `pipe` | each has a stage, or a few. With options.devices they are devices of this process:
-/// one copies to the next while both compute | | `data` | each has its own batch. They cut
-/// parameters, gradients and optimizer state as parallelize does (plan.zero_level, `shard`) | |
-/// others | share the work on each stage. With the first batch parameters become distributed
-/// tensors, as plan.layouts says, and stay that. They give step() the same batch |
+/// Only the parameters of a rank's own stages get gradients, so an optimizer leaves the others
+/// unchanged. `gather_parameters` brings all parameters up to date on all ranks. Every rank holds
+/// the whole module, unless it was constructed by deferred(): then a rank has memory for its own
+/// stages only. A parameter that several stages use (a tied embedding) gets the sum of its
+/// gradients on each rank that uses it.
 ///
-/// Over devices parameters go to those of their stages with the first batch, and stay the same
-/// tensors, so that an optimizer may be made before; state that it has by then stays where it is
-/// (load it after prepare()). One that stages on several devices use lies on the first of these,
-/// and the others get its values before each step. Tensors that forward takes from elsewhere are
-/// constants, with the values that they have at the first batch: what changes is to be a buffer or
-/// an input. Results have the bits of ranks along `pipe` on the processor; elsewhere kernels are
-/// others.
+/// With options.devices, the first batch moves each parameter to the device of its stage. The
+/// tensor objects stay the same, so the optimizer may be constructed before. Optimizer state that
+/// exists by then is not moved: load it after prepare(). A parameter that stages on several devices
+/// use is stored on the first of these devices, and is copied to the others before each step.
+/// Results on the CPU are bitwise equal to those of CPU ranks along `pipe`; on other devices,
+/// kernels may round differently.
 ///
-/// Move-only, not thread-safe; it must not outlive the module. Destroying it makes parameters that
-/// are cut whole on their ranks, which is collective.
+/// Tensors that forward takes from outside the module and its inputs are constants with the values
+/// that they have at the first batch. Pass changing values as inputs or keep them in buffers.
+///
+/// Move-only and not thread-safe. It must not outlive the module. The destructor restores
+/// parameters that are sharded, which is collective.
 class TrainingStep {
  public:
-  /// Ranks along `data` that have the same stages begin with the first one's parameters, all others
-  /// with rank 0's (plan.broadcast_parameters). What was constructed by deferred() gets its values
-  /// with the first batch, where this rank uses it. Collective and blocking. Throws UsageError
-  /// - as check_plan for PlanEntry::kTrainingStep, and as distribute_module for layouts that do not
-  ///   fit;
-  /// - for a module that is distributed already, has a TrainingStep already, or differs between
-  ///   ranks, and one whose values on this rank are older than another's because a TrainingStep
-  ///   ended without gather_parameters();
-  /// - for devices that are not there, and another one than the processor that is named twice
-  ///   (plan.chunks gives a device several stages).
+  /// Prepares `module` for training. If plan.broadcast_parameters is set, all ranks take the
+  /// parameters and buffers of rank 0. Parameters of a module that was constructed by deferred()
+  /// get memory and values at the first batch, on the ranks that use them; ranks along `data` with
+  /// the same stages then take those of the first such rank. Collective and blocking.
   ///
-  /// @param forward the forward pass and the loss of one micro-batch: its first result is the loss,
-  /// one number, which counts as a mean over the rows of its inputs. It is called to be recorded
-  /// (graph/capture.h), never to be run.
+  /// Throws UsageError in these cases:
+  /// - check_plan refuses the plan, or distribute_module refuses its layouts;
+  /// - the module is distributed already, belongs to another TrainingStep, or differs between
+  /// ranks;
+  /// - the module has outdated values on this rank, because an earlier TrainingStep was destroyed
+  ///   without gather_parameters();
+  /// - a device does not exist, or a device other than the CPU is named twice (set plan.chunks to
+  ///   give a device several stages).
+  ///
+  /// @param forward computes the forward pass and the loss of one micro-batch. Its first result is
+  /// the loss: one number, the mean over the rows of the inputs. It is called only to be captured
+  /// (graph/capture.h), on tensors without values.
   [[nodiscard]] TrainingStep(ModuleRef module, graph::Forward forward, const Plan& plan,
                              const comm::Group& group, const TrainingStepOptions& options = {});
-  /// Trains a module by several losses, as adversarial networks are. Every function goes through
-  /// all stages. The first batch decides which rank has which parameters, and functions that are
-  /// captured later are cut at the same places. Parameters and buffers that the first function does
-  /// not use belong to the ranks of the next one that uses them. step() throws UsageError where a
-  /// function would use a parameter on another rank than the one that trains it.
+  /// Prepares a module that is trained by several losses, such as an adversarial network. Each
+  /// function runs through all stages. The first batch decides which rank owns which parameters.
+  /// Functions that are captured later are cut at the same places. A parameter or buffer that the
+  /// first function does not use belongs to the ranks of the first function that does. step()
+  /// throws UsageError if a function would use a parameter on another rank than the one that trains
+  /// it. Other errors are those of the constructor above.
   ///
   ///     TrainingStep training(*gan, {{"discriminator", tell_apart}, {"generator", deceive}}, plan, group);
   ///     of_discriminator.zero_grad();
@@ -182,137 +199,156 @@ class TrainingStep {
   TrainingStep& operator=(TrainingStep&&) noexcept;
   ~TrainingStep();
 
-  /// Forward and backward of a batch, cut along dim 0 into plan.micro_batches parts; where they are
-  /// not of one size each loss counts by its rows. Adds to `.grad()` of the parameters of this
-  /// rank's stages the mean over all rows and all ranks along `data` (or what
-  /// plan.gradient_reduction says): the fold over ranks of the folds over micro-batches, in order,
-  /// divided once. Of parameters that are cut, this rank's parts get theirs, in the optimizer, and
-  /// what was there is replaced.
+  /// Runs forward and backward of a batch. The batch is cut along dim 0 into plan.micro_batches
+  /// parts; if their sizes differ, each loss is weighted by its rows.
   ///
-  /// Random operators draw from numbers of their own, keyed by the seed of rank 0's default
-  /// generator, the step, the micro-batch and the operator: the same for any number of stages, and
-  /// with other axes for any sizes of those.
+  /// Gradients: the step adds the gradient of the mean loss over all rows and all ranks along
+  /// `data` to `.grad()` of the parameters of this rank's stages. plan.gradient_reduction may ask
+  /// for the sum instead. Micro-batches are added first, then ranks, each in order; the sum is
+  /// divided once. For sharded parameters, the gradient of this rank's part is in the optimizer
+  /// and replaces the one before.
   ///
-  /// The first step with new shapes, or after train() or eval(), records the module and cuts it
-  /// anew; so does one with shapes that have not been used for kMostRecords others. When a record
-  /// has been used once, twice, four, eight … times, it is compared with a new one: UsageError
-  /// names the first operator that changed. In the same steps ranks along `pipe` compare their
-  /// batches. A new record is compared between ranks: UsageError on all of them names the first
+  /// Random operators draw from streams that are keyed by the seed of rank 0's default generator,
+  /// the step, the micro-batch and the operator. So the numbers do not depend on the number of
+  /// stages. In a plan with other axes than `pipe` and `data`, they do not depend on the sizes of
+  /// these axes either.
+  ///
+  /// Records: the first step with new input shapes, or after train() or eval(), captures the module
+  /// again. So does a step whose record was dropped (kMostRecords). After 1, 2, 4, 8, ... uses, a
+  /// record is compared with a new capture, and UsageError names the first operator that changed.
+  /// At the same steps, ranks along `pipe` compare the values of their batches. A new record is
+  /// compared between ranks; where they differ, all ranks throw UsageError naming the first
   /// operator that differs.
   ///
-  /// Over devices the batch may lie on any device; what is in pinned memory must not change before
-  /// the devices have read it. The loss is on the device of the last stage. Returns when all
-  /// operators are queued, on the processor when they are done; a report has the times at which
-  /// they were. Throws UsageError within autocast, of which LibTorch keeps casts for all threads.
+  /// With options.devices, the batch may be on any device. Memory that is pinned must not change
+  /// until the devices have read it. The loss is on the device of the last stage. The call returns
+  /// when all operators are queued; on the CPU, when they have run. A report has the times at which
+  /// operators were queued. Throws UsageError inside autocast, because LibTorch shares its cache of
+  /// casts between all threads.
   ///
-  /// @param batch the same on all ranks but those along `data`, and of the same shapes on all.
-  /// UsageError on all of them where it is not.
-  /// Collective and blocking. Where a rank fails, all learn of it, as pipeline::Executor::step
-  /// says. In a process that trains alone over devices, these stop, gradients are of no use, and
-  /// the next step begins anew.
+  /// Collective and blocking. If one rank fails, all ranks throw, as for pipeline::Executor::step.
+  /// In a single process with devices, a failure stops all devices and makes the gradients
+  /// unusable; the next step starts anew.
+  ///
+  /// @param batch the inputs of forward. Ranks along `data` pass different rows of the same shapes;
+  /// ranks along other axes pass the same tensors. UsageError is thrown on all ranks if shapes
+  /// differ.
   StepOutput step(const std::vector<at::Tensor>& batch, const StepOptions& options = {});
 
-  /// Forward of a batch in evaluation mode and without gradients, through the stages; modes are
-  /// afterwards as before. Cut as for step(), but a batch of fewer rows than plan.micro_batches
-  /// goes row by row. Gradients, steps and random generators are left alone; random operators draw
-  /// from numbers of their own, the same until the next step. With plan.broadcast_buffers ranks
-  /// along `data` take the first one's buffers. Results are on the devices of the stages that make
-  /// them.
+  /// Runs forward of a batch through the stages, in evaluation mode and without gradients. The
+  /// module's training modes are restored afterwards. The batch is cut as for step(); a batch of
+  /// fewer rows than plan.micro_batches is cut into single rows. Gradients, the count of steps and
+  /// random generators do not change. Random operators draw from streams of their own, which are
+  /// the same for all evaluations until the next step. If plan.broadcast_buffers is set, ranks
+  /// along `data` take the buffers of the first one. Results are on the devices of the stages that
+  /// compute them.
   ///
-  /// The first batch of new shapes is recorded and cut, beside the records of step(), and compared
-  /// with a new record as theirs are. Collective and blocking, as step(), whose errors it throws.
+  /// Evaluations have records of their own, which are made and compared like those of step().
+  /// Collective and blocking. Throws as step().
   StepEvaluation evaluate(const std::vector<at::Tensor>& batch,
                           const EvaluateOptions& options = {});
 
-  /// step() for plan.micro_batches micro-batches as they are given, for loops that read them one by
-  /// one: their shapes may differ, and each counts alike, as the calls of backward() do that
-  /// parallelize counts. No micro-batch may be empty. Collective and blocking, and throws, as
-  /// step().
+  /// Runs a step of micro-batches that the caller has cut, for loops that read them one by one. It
+  /// takes plan.micro_batches of them. Their shapes may differ. Each has the same weight, like the
+  /// calls of backward() under parallelize. No micro-batch may be empty. Collective and blocking.
+  /// Throws as step().
   MicroBatchResults step_micro_batches(const MicroBatches& micro_batches,
                                        const MicroBatchStepOptions& options = {});
 
-  /// evaluate() for as many, or fewer, by the ranks along `pipe` alone: those along `data` may do
-  /// so with other shapes, and not equally often. They have the same buffers before, by
-  /// assign_stages or a step, and parameters that are cut are whole
-  /// (parallelized().gather_parameters()). Collective along `pipe`, blocking; where it throws, all
-  /// ranks of the group are told.
+  /// Evaluates up to plan.micro_batches micro-batches. Only the ranks along `pipe` take part: ranks
+  /// along `data` may pass other shapes and call it a different number of times. Call
+  /// assign_stages() or step() before, so that stages are assigned. Parameters that are sharded
+  /// must be whole (parallelized().gather_parameters()). Collective along `pipe`, and blocking. If
+  /// it throws, the groups of all ranks are aborted.
   MicroBatchResults evaluate_micro_batches(const MicroBatches& micro_batches,
                                            const EvaluateOptions& options = {});
 
-  /// Decides which rank has what of the module, as the first step or evaluation would, unless that
-  /// is known. Collective and blocking; throws as step().
+  /// Assigns stages, parameters and buffers to ranks, as the first step or evaluation would do.
+  /// Does nothing if they are assigned already. Collective and blocking. Throws as step().
   void assign_stages(const MicroBatches& micro_batches);
-  /// Returns whether that is known, and with it parallelized() and sharing().
+  /// Returns true if stages are assigned, so that parallelized() and sharing() may be used.
   bool has_stages() const noexcept;
 
-  /// The seed by which random numbers are keyed beside the step. Another seed makes records anew.
-  /// Alike on all ranks.
+  /// Returns the seed of the random numbers. It is the same on all ranks.
   std::uint64_t seed() const noexcept;
+  /// Sets the seed of the random numbers. A new value drops all records. All ranks pass the same
+  /// value. Not collective.
   void set_seed(std::uint64_t seed);
 
-  /// Does what the first step() with such a batch would do before it runs: records the module, cuts
-  /// it into stages, and gives this rank, or each device, its own. Collective and blocking; throws
-  /// as step().
+  /// Does what step() with such a batch would do before it runs: captures the module, cuts it into
+  /// stages, and gives this rank, or each device, its own. Collective and blocking. Throws as
+  /// step().
   void prepare(const std::vector<at::Tensor>& batch, const std::string& function = "");
 
-  /// Measures steps with this batch cut into 1, 2, 4, … micro-batches, to four times the best so
-  /// far, and around the best; steps take the fastest from now on. The first step does so where
-  /// plan.micro_batches is 0. Passes over what does not fit into a device's memory, and throws that
-  /// where nothing fits. Losses are dropped, and gradients, buffers and random numbers are
-  /// afterwards what they were. Blocking; takes some dozens of steps. As ours are measured times,
-  /// other runs may choose otherwise, and round otherwise: a run that is to be repeated to the bit
-  /// names plan.micro_batches. Throws UsageError over several processes, and for a plan with a
-  /// schedule of its own, which is for one number. Source: the search of PyTorch's model parallel
-  /// tutorial, made automatic.
-  /// @return what was measured, by numbers of micro-batches.
+  /// Measures steps for several numbers of micro-batches, and uses the fastest from now on. It
+  /// tries 1, 2, 4, ... up to four times the best so far, then 3/4 and 3/2 of the best. The first
+  /// step calls it if plan.micro_batches is 0. Numbers that exhaust a device's memory are skipped;
+  /// if none fits, the out-of-memory error is thrown. Gradients, buffers and random numbers are
+  /// restored afterwards. Blocking; takes some dozens of steps.
+  ///
+  /// The choice follows measured times, so another run may choose another number and round
+  /// differently. Set plan.micro_batches for runs that must be reproducible to the bit.
+  ///
+  /// Throws UsageError for a group of several processes, and for a plan that holds a schedule of
+  /// its own, because that schedule has a fixed number of micro-batches. Source: the search by hand
+  /// in PyTorch's model parallel tutorial.
+  /// @return the measured times, by ascending number of micro-batches.
   std::vector<SplitTime> find_micro_batches(const std::vector<at::Tensor>& batch);
 
-  /// Makes `optimizer` step this rank's parts of the parameters that plan.zero_level cuts, as
-  /// Parallelized::shard does, and with the same errors. Of an optimizer of all parameters those of
-  /// other stages stay as they are. Before the first batch it is remembered, and must live until
+  /// Makes `optimizer` step this rank's parts of the parameters that plan.zero_level shards. Works
+  /// and throws as Parallelized::shard. Parameters of other stages in the optimizer are left as
+  /// they are. Before the first batch, only a reference is stored, so the optimizer must live until
   /// then. Not collective.
   void shard(torch::optim::Optimizer& optimizer);
-  /// The reverse: the optimizer has the parameters, and the whole state of those of this rank's
-  /// stages. Collective along `data`, blocking.
+  /// Undoes shard(): the optimizer holds the parameters again, with the whole state of those of
+  /// this rank's stages. Collective along `data`, and blocking.
   void unshard(torch::optim::Optimizer& optimizer);
 
-  /// Gives all ranks the parameters and buffers of all stages, each from the first rank that has
-  /// it, and memory where they had none: for checkpoints, and code that runs the module by itself.
-  /// Of what is distributed, ranks get their parts.
-  /// Parameters of stage 3 are whole until the next step. Collective and blocking. Throws
-  /// UsageError before the first batch.
+  /// Brings the parameters and buffers of all stages up to date on all ranks, for checkpoints and
+  /// for code that runs the module itself. Each tensor comes from the first rank that uses it.
+  /// Tensors without memory get it. Each rank gets its own part of a distributed tensor. Parameters
+  /// of ZeRO level 3 are whole until the next step. Collective and blocking. Throws UsageError
+  /// before the first batch.
   void gather_parameters();
 
-  /// The module's parameters as this rank has them: for parts(), gather_parameters() and what takes
-  /// a Parallelized of trireme/parallel/state_dict.h and sharded_state.h. Its groups are all ranks
-  /// and those along `data`; backward, and so no_sync() and join(), are not its. Throws UsageError
-  /// before the first batch.
+  /// Returns the module's parameters as this rank holds them. Use it for parts(),
+  /// gather_parameters(), and the functions of state_dict.h and sharded_state.h. Its group() is
+  /// that of all ranks, its data_group() that along `data`. Functions that belong to the module's
+  /// own backward, such as no_sync() and join(), throw UsageError. Throws UsageError before the
+  /// first batch.
   Parallelized& parallelized();
   const Parallelized& parallelized() const;
 
-  /// For clip_by_global_norm and LossScale: which ranks have what. Refers to this object.
+  /// Returns which parameters this rank counts, for clip_by_global_norm and LossScale. The returned
+  /// value refers to this object.
   Sharing sharing() const;
 
-  /// The plan with both axes; its micro_batches are 0 where their number is still to be found.
+  /// Returns the plan, with the axes `pipe` and `data` added to its mesh. Its micro_batches are 0
+  /// until find_micro_batches() has chosen a number.
   const Plan& plan() const noexcept;
   const comm::Group& group() const noexcept;
-  /// The ranks with the other stages of this rank's batch; itself alone over devices.
+  /// Returns the ranks along `pipe`, which run the stages of this rank's batch. With
+  /// options.devices, the group holds this rank only.
   const comm::Group& stage_group() const noexcept;
-  /// The ranks with this rank's stages and other batches.
+  /// Returns the ranks along `data`, which run the same stages on other batches.
   const comm::Group& data_group() const noexcept;
 
-  // Of the last step; they throw UsageError before the first.
+  // The functions below describe the record that was used or prepared last for training. They throw
+  // UsageError before the first step() or prepare().
 
-  /// What was captured, of the first micro-batch.
+  /// Returns the captured graph of the first micro-batch.
   const graph::Graph& graph() const;
-  /// Stage s has the operators from boundary s to s + 1.
+  /// Returns the cuts of the graph: stage s has the operators from boundaries()[s] up to
+  /// boundaries()[s + 1], exclusive.
   const std::vector<int>& boundaries() const;
-  /// As it is executed, messages included.
+  /// Returns the schedule as it is executed, including its messages.
   const schedule::Schedule& schedule() const;
-  /// What backward computes again, and what each stage keeps of a micro-batch by that.
+  /// Returns which operators backward computes again, and how many bytes each stage keeps for a
+  /// micro-batch as a result.
   const Recomputation& recomputation() const;
-  /// One line a stage: its rank, modules, operators, parameters, FLOPs and what it sends; and where
-  /// anything runs again, another: what it keeps, and what that is.
+  /// Returns a description with one line per stage: its rank, modules, operators, parameters, FLOPs
+  /// and bytes sent. If anything is recomputed, a second line per stage says how many bytes it
+  /// keeps and which operators run again.
   std::string to_string() const;
 
  private:

@@ -36,6 +36,7 @@ void for_each_first_use(const Graph& graph, const Visit& visit) {
   }
 }
 
+// Returns the first stage that uses each parameter and buffer.
 std::map<std::string, int> stages_of_tensors(const Graph& graph,
                                              const std::vector<int>& boundaries) {
   std::map<std::string, int> stages;
@@ -46,8 +47,9 @@ std::map<std::string, int> stages_of_tensors(const Graph& graph,
   return stages;
 }
 
-// Between the last operator that uses a parameter or buffer of an earlier stage for the first time,
-// and the first that uses one of this stage or of a later one.
+// Returns the last possible cut in [earliest, latest]. `earliest` is behind the last operator that
+// uses a tensor of an earlier stage for the first time. `latest` is before the first operator that
+// uses a tensor of this stage or of a later one.
 int find_boundary(const Graph& graph, int stage, int latest, int earliest) {
   const std::vector<std::string> reasons = graph::reasons_against_cuts(graph);
   for (int boundary = latest; boundary >= earliest; --boundary) {
@@ -71,6 +73,7 @@ std::vector<int> cut_like(const Graph& graph, const Graph& trained,
   }
   const std::map<std::string, int> stages = stages_of_tensors(trained, boundaries);
   const auto num_stages = static_cast<int>(boundaries.size()) - 1;
+  // From the last stage backwards, because each stage ends where the next one begins.
   std::vector<int> cut(boundaries.size(), 0);
   cut.back() = graph.num_nodes();
   for (int stage = num_stages - 1; stage > 0; --stage) {

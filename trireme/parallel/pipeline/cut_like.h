@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts the record of a module in evaluation where the one of training was cut.
+// cut_like(): cuts a later graph of a module (evaluation, other shapes, another function) so that
+// each stage keeps the parameters that it has in the first graph of training.
 #pragma once
 
 #include <trireme/graph/graph.h>
@@ -8,11 +9,12 @@
 
 namespace trireme::pipeline {
 
-/// Boundaries for `graph`, whose stages use the parameters and buffers that those of `trained` use:
-/// the same ones where the operators are the same, else the last place before the first of these
-/// at which a cut is possible. What is used again in a later stage counts for the first. Throws
-/// UsageError where there is no such place.
-/// @param boundaries of `trained`.
+/// Returns boundaries for `graph` whose stages use the parameters and buffers that the stages of
+/// `trained` use. If the operators are the same, the boundaries are too. Otherwise, a stage begins
+/// at the last possible cut before the first operator that uses one of its parameters or buffers. A
+/// tensor that several stages use counts for the first of them. Throws UsageError if no cut is
+/// possible there.
+/// @param boundaries the boundaries of `trained`.
 std::vector<int> cut_like(const graph::Graph& graph, const graph::Graph& trained,
                           const std::vector<int>& boundaries);
 

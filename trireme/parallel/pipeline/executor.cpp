@@ -32,6 +32,7 @@ using schedule::item;
 
 namespace {
 
+// Returns true for forwards and for messages of activations, which an evaluation performs.
 bool is_of_forward(const Action& action) {
   if (schedule::is_message(action.kind)) return !carries_gradients(action);
   return action.kind == ActionKind::kForward;
@@ -102,11 +103,11 @@ struct Executor::Impl {
   std::map<int, std::size_t> boundary_tensor_of;  // by value
   std::unique_ptr<HostCopies> copies;             // null where the rank offloads nothing
   std::map<int, std::unique_ptr<StageRun>> runs;
-  // Of the step under way:
+  // The state of the current step:
   std::int64_t step_number = 0;
   double scale = 1;
   std::vector<at::Tensor> losses;
-  std::map<int, std::vector<at::Tensor>> results;  // by value, of evaluations
+  std::map<int, std::vector<at::Tensor>> results;  // by value, in evaluations
   std::optional<StepRecorder> recorder;
   const Action* current = nullptr;  // null before the first action and after the last
   bool are_gradients_finished = false;
@@ -171,7 +172,8 @@ void Executor::Impl::load(const Action& action) {
   if (recorder) recorder->leave_out(received);
 }
 
-// Later stages first, as autograd meets them in one process.
+// Adds the gradients of a value from all stages that took it, the last stage first. That is the
+// order in which autograd adds them in one process.
 at::Tensor Executor::Impl::gradient_of(int value, int micro_batch) {
   const auto found = boundary_tensor_of.find(value);
   if (found == boundary_tensor_of.end()) {
@@ -214,7 +216,8 @@ void Executor::Impl::backward_weight(const Action& action) {
   leave_out_gradients(action.stage);
 }
 
-// In the place where autograd keeps them now.
+// Called after each backward, because autograd may have given a parameter new memory for its
+// gradient.
 void Executor::Impl::leave_out_gradients(int stage) {
   if (!recorder) return;
   for (const auto& [name, parameter] : run_of(stage).code().parameters) {
@@ -229,7 +232,7 @@ void Executor::Impl::send(const Action& action) {
     const BoundaryTensor& boundary_tensor = program.boundary_tensors[index];
     at::Tensor tensor = are_gradients ? gradients.take(index, action.stage, action.micro_batch)
                                       : activations.take(index, action.peer, action.micro_batch);
-    if (!tensor.defined()) {  // a gradient that nothing in the stage gives
+    if (!tensor.defined()) {  // the stage computes no gradient, but the receiver waits for one
       tensor = at::zeros(item(boundary_tensor.shapes, program.variant_of(action.micro_batch)).sizes,
                          at::TensorOptions(boundary_tensor.dtype).device(options.device));
     }
@@ -250,6 +253,7 @@ void Executor::Impl::receive(const Action& action) {
   }
 }
 
+// Runs once per step: before the first `step` action, or after the last action.
 void Executor::Impl::finish_gradients() {
   if (std::exchange(are_gradients_finished, true) || program.is_evaluation) return;
   sums.finish();
@@ -272,7 +276,9 @@ void Executor::Impl::call_back(const Action& action) {
   }
 }
 
-// In an evaluation. Messages of gradients carry nothing, and say that what was sent has arrived.
+// Skips an action in an evaluation. A message of gradients carries no tensors there, but its
+// receive still waits until the activations that it answers have arrived. So no rank runs further
+// ahead than in training, and the verified schedule stays valid.
 void Executor::Impl::pass_over(const Action& action) {
   if (action.kind == ActionKind::kReceive) messenger.receive(action);
 }
@@ -337,7 +343,8 @@ StepResult Executor::Impl::run_step(const std::vector<std::vector<at::Tensor>>& 
     if (recorder) recorder->begin(action);
     perform(action);
     if (recorder) recorder->end(action, began);
-    // Before its turn, as receives begin: whatever comes until that goes on beside the copies.
+    // Copies to the host start here, before the offload action, so that the actions in between
+    // overlap with them.
     if (action.kind == ActionKind::kForward && !program.is_evaluation) {
       run_of(action.stage).begin_offload(action.micro_batch);
     }
@@ -370,6 +377,7 @@ void Executor::Impl::end_step() {
   inputs.end();
 }
 
+// Aborts the group, so that no other rank waits, and rethrows.
 void Executor::Impl::fail(const std::exception_ptr& error) {
   has_failed = true;
   const std::string reason = join_message(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executes a schedule: a step of a pipeline on one rank. docs/design/pipeline.md.
+// Executor: runs the steps of a pipeline on one rank, as a schedule lists them. The stages are
+// functions that a captured module or a program provides. The design is docs/design/pipeline.md.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -16,60 +17,69 @@
 
 namespace trireme::pipeline {
 
+/// Options of one step. `share_loss` and `report` must be equal on all ranks.
 struct StepOptions {
-  bool share_loss = false;  ///< gives all ranks the loss; the same on all
-  bool report = false;      ///< the same on all
-  double scale = 1;         ///< of the gradient that the loss begins with
+  bool share_loss = false;  ///< sends the mean loss to all ranks
+  bool report = false;      ///< records times and memory, and waits for all ranks at the start
+  double scale = 1;         ///< the factor of the gradients; losses are not scaled
 };
 
+/// The result of one step or evaluation.
 struct StepResult {
-  /// [], the mean by weights over micro-batches; undefined where the loss is another rank's and is
-  /// not shared.
+  /// [], the weighted mean over micro-batches. Undefined if another rank has the stage of the loss
+  /// and StepOptions::share_loss is false.
   at::Tensor loss{};
-  /// Of each micro-batch; empty where the loss is another rank's.
+  /// The loss of each micro-batch. Empty if another rank has the stage of the loss.
   std::vector<at::Tensor> losses{};
-  /// For each of Program::results that of each micro-batch; empty where another rank makes it.
+  /// results[i][m] is Program::results[i] of micro-batch m. results[i] is empty if another rank
+  /// computes it.
   std::vector<std::vector<at::Tensor>> results{};
+  /// The report of all ranks. Present if StepOptions::report is set.
   std::optional<StepReport> report{};
 };
 
-/// A pipeline over the ranks of a group, which should send nothing else by itself during a step.
-/// Not thread-safe; not movable while a step runs.
+/// Runs a pipeline over the ranks of a group. Nothing else should be sent over the group during a
+/// step. Not thread-safe, and not movable while a step runs.
 class Executor {
  public:
-  /// Proves the schedule under the rules of the group's engine, and that all ranks have the same
-  /// program. Collective and blocking. Throws UsageError on every rank where something is wrong on
-  /// one: it names the rank and what is wrong or differs.
+  /// Verifies the schedule under the rules of the group's engine, and that all ranks have the same
+  /// program. Collective and blocking. If anything is wrong on one rank, all ranks throw UsageError
+  /// naming that rank and the reason.
   ///
-  /// @param stages those of this rank. The last steps of a rank come after everything else in its
-  /// list.
+  /// @param program the program; equal on all ranks. If its schedule lists no messages, they are
+  /// inserted. Actions `step` of a rank must be at the end of its list.
+  /// @param stages the stages of this rank.
+  /// @param group the ranks of the pipeline: rank r runs list r of the schedule.
+  /// @param options the options of this rank.
   Executor(Program program, const std::vector<StageCode>& stages, const comm::Group& group,
            const ExecutorOptions& options = {});
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;
   ~Executor();
 
-  /// Runs a step, or an evaluation, which leaves gradients alone. A step adds to `.grad()` of every
-  /// parameter the sum over micro-batches of weight times gradient, in their order, divided once by
-  /// the sum of weights (Program::division).
-  /// @param micro_batches for each the tensors of Program::inputs, in that order; those that no
-  /// stage of this rank takes may be undefined.
+  /// Runs a step, or an evaluation if Program::is_evaluation is set. A step computes, for every
+  /// parameter, the sum over micro-batches of weight times gradient, in the order of the schedule,
+  /// divided once by the sum of weights (Program::division). It adds the result to `.grad()`. An
+  /// evaluation does not change gradients.
   ///
-  /// Collective; no rank may be longer in it than the group's deadline. Whatever a rank throws in
-  /// it ends the group for all: they throw CommError, which names that rank, the action and what
-  /// was thrown, and gradients are of no use. Blocking.
+  /// Collective and blocking. No rank may take longer than the group's deadline. If a rank throws,
+  /// the group is aborted: the other ranks throw CommError naming that rank, the action and the
+  /// error. Gradients are then unusable, and later calls throw UsageError.
+  /// @param micro_batches the tensors of Program::inputs, in that order, for each micro-batch.
+  /// Tensors that no stage of this rank takes may be undefined.
+  /// @param step_number passed to the stages (MicroBatch::step), which select random numbers by it.
   StepResult step(const std::vector<std::vector<at::Tensor>>& micro_batches,
                   std::int64_t step_number, const StepOptions& options = {});
 
-  /// The schedule as it is executed, messages included.
+  /// Returns the schedule as it is executed, including messages.
   const schedule::Schedule& schedule() const noexcept;
 
-  /// How many buffers there are for messages: as many after each step from the second on, while
-  /// shapes are those known.
+  /// Returns the number of buffers that were allocated for messages. It does not grow after the
+  /// second step while shapes stay the same.
   std::size_t num_buffers() const noexcept;
 
-  /// How much host memory there is for what the schedule offloads: as much after each step from the
-  /// first on, while shapes are those known.
+  /// Returns the bytes of host memory that were allocated for offloading. They do not grow after
+  /// the first step while shapes stay the same.
   std::int64_t host_bytes() const noexcept;
 
  private:

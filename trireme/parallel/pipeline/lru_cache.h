@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values by key, of which those go that were not used for longest.
+// LruCache: a small map from texts to values that drops the least recently used value when it is
+// full.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +12,17 @@
 
 namespace trireme::pipeline {
 
-/// For few values, since keys are compared one by one. Ranks that find and add the same keys in the
-/// same order have the same values. Not thread-safe.
+/// A cache for few values: find() compares keys one by one. Its content depends only on the
+/// sequence of find() and add(), so ranks that make the same calls hold the same keys. Not
+/// thread-safe.
 template <typename Value>
 class LruCache {
  public:
-  /// @param most how many values are kept, 1 or more.
+  /// @param most the maximum number of values, 1 or more.
   explicit LruCache(std::size_t most) : most_(most) {}
 
-  /// Null for a key that is not there, or not any more.
+  /// Returns the value of a key and marks it as used, or returns null if the cache does not hold
+  /// it.
   Value* find(const std::string& key) {
     const auto found = std::ranges::find(items_, key, &Item::first);
     if (found == items_.end()) return nullptr;
@@ -27,7 +30,8 @@ class LruCache {
     return found->second.get();
   }
 
-  /// @param key one that find() does not find.
+  /// Adds a value, and drops the least recently used one if the cache is full.
+  /// @param key a key that the cache does not hold.
   Value& add(std::string key, std::unique_ptr<Value> value) {
     items_.emplace_front(std::move(key), std::move(value));
     if (items_.size() > most_) items_.pop_back();
@@ -40,7 +44,7 @@ class LruCache {
   using Item = std::pair<std::string, std::unique_ptr<Value>>;
 
   std::size_t most_;
-  std::list<Item> items_;  // the last used first
+  std::list<Item> items_;  // the most recently used first
 };
 
 }  // namespace trireme::pipeline

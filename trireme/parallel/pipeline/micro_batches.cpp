@@ -50,6 +50,7 @@ MicroBatches micro_batches_of(const std::vector<at::Tensor>& batch, std::int64_t
   return all;
 }
 
+// Throws for a wrong number of micro-batches, and for one without rows.
 void check_micro_batches(const MicroBatches& micro_batches, std::int64_t count, bool may_be_fewer) {
   const std::int64_t given = std::ssize(micro_batches);
   if (given == 0 || given > count || (given < count && !may_be_fewer)) {
@@ -69,7 +70,8 @@ void check_micro_batches(const MicroBatches& micro_batches, std::int64_t count, 
   }
 }
 
-// What `make` throws on one rank, the others hear of with the key.
+// Makes a batch on all ranks. An exception on one rank reaches the others in place of the key: the
+// keys then differ, and all ranks throw. So a step needs one collective for shapes and errors.
 template <typename Make>
 SplitBatch made_together(const Make& make, const std::string& function,
                          const torch::nn::Module& module, const comm::Group& group) {
@@ -113,7 +115,8 @@ SplitBatch take_batch(const MicroBatches& micro_batches, const SplitOptions& opt
   return made_together(make, options.function, module, group);
 }
 
-// Of two batches one would lend its inputs to the other's labels, and nothing else would tell.
+// If ranks of one pipeline read different batches, the first stage uses the inputs of one and the
+// last stage the labels of another. Only this check would notice.
 void check_same_values(const MicroBatches& micro_batches, const comm::Group& group) {
   std::string digests;
   for (std::size_t index = 0; index < micro_batches.size(); ++index) {

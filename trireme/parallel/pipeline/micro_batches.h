@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch cut into micro-batches, and what came of them put together.
+// Cuts batches into micro-batches, checks that ranks agree on them, and concatenates their results.
+// No code here runs a module.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -17,39 +18,44 @@ class Module;
 
 namespace trireme::pipeline {
 
-/// Tensors of which every one has its rows along dim 0.
+/// The input tensors of each micro-batch. Every tensor has its rows along dim 0.
 using MicroBatches = std::vector<std::vector<at::Tensor>>;
 
+/// A batch that is cut into micro-batches.
 struct SplitBatch {
   MicroBatches micro_batches{};
-  /// Shapes, the module's mode, and the function: one record is good for equal ones.
+  /// A text of the shapes, the module's modes and the function. Batches with equal keys can use the
+  /// same record.
   std::string key{};
-  std::string function{};     ///< as it was asked for
-  bool counts_alike = false;  ///< each micro-batch counts 1, however many rows it has
+  std::string function{};     ///< the name of the function that the batch is for
+  bool counts_alike = false;  ///< gives each micro-batch the weight 1, whatever its number of rows
 };
 
+/// Options of split_batch() and take_batch().
 struct SplitOptions {
-  std::int64_t count = 1;     ///< of micro-batches
-  bool may_be_fewer = false;  ///< takes fewer too: of a batch of fewer rows, one row each
-  std::string function{};     ///< that the batch is for; empty where there is one
-  /// Called first. A UsageError of one rank is heard of on all.
+  std::int64_t count = 1;     ///< the number of micro-batches
+  bool may_be_fewer = false;  ///< allows fewer: a batch with fewer rows is cut into single rows
+  std::string function{};     ///< the function that the batch is for; empty if there is only one
+  /// Called first. If it throws UsageError on one rank, all ranks throw.
   std::function<void()> check{};
 };
 
-/// Cuts a batch along dim 0, the longer parts first; sizes differ by one row at most.
-/// Collective and blocking. Throws UsageError on all ranks where one has no batch that can be cut,
-/// or another than the others in shapes or in the mode of the module, or fails the check.
+/// Cuts a batch along dim 0. Sizes differ by at most one row; larger parts come first. Collective
+/// and blocking. Throws UsageError on all ranks if a batch cannot be cut on one rank, if shapes or
+/// the module's modes differ between ranks, or if the check fails on one.
 SplitBatch split_batch(const std::vector<at::Tensor>& batch, const SplitOptions& options,
                        const torch::nn::Module& module, const comm::Group& group);
 
-/// Takes micro-batches as they are given. Collective, and throws, as split_batch.
+/// Takes micro-batches that the caller has cut, and gives each the weight 1. Collective and
+/// blocking. Throws as split_batch().
 SplitBatch take_batch(const MicroBatches& micro_batches, const SplitOptions& options,
                       const torch::nn::Module& module, const comm::Group& group);
 
-/// Throws UsageError on all ranks where the values are not the same on all. Collective, blocking.
+/// Throws UsageError on all ranks if the values differ between ranks. Collective and blocking.
 void check_same_values(const MicroBatches& micro_batches, const comm::Group& group);
 
-/// What micro-batches gave, one after the other along dim 0; numbers become a vector.
+/// Returns the results of all micro-batches, concatenated along dim 0. Tensors without dimensions
+/// are stacked to a vector.
 at::Tensor joined(const std::vector<at::Tensor>& of_micro_batches);
 
 }  // namespace trireme::pipeline

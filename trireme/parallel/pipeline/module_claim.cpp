@@ -33,11 +33,12 @@ std::string was_read(const std::string& name) {
       name, " was read, which a TrainingStep trains on another rank; its value here is old");
 }
 
-// Parameters and buffers of this process that other ranks train, by their memory. Thread-safe.
+// The outdated tensors of this process, which other ranks train. It observes accesses to their
+// storages. Thread-safe.
 class Outdated final : public detail::AccessObserver {
  public:
-  /// Returns whether it can be watched: not where it shares its memory with other tensors, as what
-  /// is cut over ranks does.
+  /// Marks a tensor. Returns false if it cannot be watched because it shares its storage with other
+  /// tensors, as sharded parameters do.
   bool add(const detail::NamedTensor& item) {
     if (!item.tensor.has_storage()) return false;
     if (item.tensor.storage().nbytes() != item.tensor.nbytes()) return false;
@@ -45,7 +46,7 @@ class Outdated final : public detail::AccessObserver {
     {
       const std::lock_guard lock(mutex_);
       const c10::Storage& storage = item.tensor.storage();
-      // No other has the address while this refers to it.
+      // The weak reference keeps the address from being reused.
       names_.insert_or_assign(storage.unsafeGetStorageImpl(),
                               Entry{storage.getWeakStorageImpl(), item.name});
       // Some code reads the pointer without an operator, such as torch::save.
@@ -67,7 +68,7 @@ class Outdated final : public detail::AccessObserver {
     return tensor.has_storage() && names_.contains(tensor.storage().unsafeGetStorageImpl());
   }
 
-  /// Forgets those of modules that have ended.
+  /// Removes the marks of tensors that no longer exist.
   void forget_expired() {
     const std::lock_guard lock(mutex_);
     std::erase_if(names_, [](const auto& item) {
@@ -89,7 +90,7 @@ class Outdated final : public detail::AccessObserver {
         forget(access.storage);
         continue;
       }
-      // Such as zeros_like, which reads its sizes alone.
+      // Operators such as zeros_like read only the sizes.
       if (name.ends_with("_like") || name.starts_with("aten::new_")) continue;
       const std::lock_guard lock(mutex_);
       const auto found = names_.find(access.storage);
@@ -125,12 +126,14 @@ class Outdated final : public detail::AccessObserver {
   std::unordered_map<const c10::StorageImpl*, Entry> names_;
 };
 
-// One that cannot be watched, when its TrainingStep ended.
+// An outdated tensor that cannot be watched, whose TrainingStep was destroyed. Its version counter
+// shows later if anything has written to it since.
 struct Left {
-  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // no other has its address
+  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // keeps the address from being reused
   std::int64_t version;
 };
 
+// The claims of this process. Lock order: `mutex` before the mutex of `outdated`.
 struct Claims {
   std::mutex mutex;
   std::unordered_set<const c10::TensorImpl*> taken;
@@ -139,7 +142,7 @@ struct Claims {
 };
 
 Claims& claims() {
-  static auto* const all = new Claims;  // modules may end after static objects
+  static auto* const all = new Claims;  // never destroyed: modules may outlive static objects
   return *all;
 }
 
@@ -193,7 +196,7 @@ ModuleClaim::~ModuleClaim() {
   all.outdated.forget_expired();
   std::erase_if(all.left, [](const auto& item) { return item.second.tensor.expired(); });
   for (const at::Tensor& tensor : unwatched_) {
-    if (tensor.is_inference()) continue;  // it counts no writes
+    if (tensor.is_inference()) continue;  // inference tensors have no version counter
     all.left.insert_or_assign(
         tensor.unsafeGetTensorImpl(),
         Left{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// That a module has one TrainingStep at a time, and that nobody reads what other ranks have
-// trained.
+// ModuleClaim: ensures that a module has one TrainingStep at a time, and that nothing reads
+// parameters on a rank that does not train them.
 #pragma once
 
 #include <trireme/parallel/module/named_tensors.h>
@@ -12,12 +12,13 @@
 
 namespace trireme::pipeline {
 
-/// Holds the parameters and buffers of a module for one TrainingStep. Two of them with other stages
-/// would each compute with values that the other has trained on another rank. Move-only.
+/// Claims the parameters and buffers of a module for one TrainingStep. Without it, two
+/// TrainingSteps with different stages would each compute with values that the other trains on
+/// another rank. Move-only.
 class ModuleClaim {
  public:
-  /// Throws UsageError where another one has any of the tensors, and where one that has ended left
-  /// old values in any. Thread-safe.
+  /// Claims the tensors. Throws UsageError if another claim has any of them, or if an earlier one
+  /// left outdated values in any. Thread-safe.
   explicit ModuleClaim(const std::vector<detail::NamedTensor>& tensors);
   ~ModuleClaim();
   ModuleClaim(ModuleClaim&& other) noexcept;
@@ -25,25 +26,28 @@ class ModuleClaim {
   ModuleClaim(const ModuleClaim&) = delete;
   ModuleClaim& operator=(const ModuleClaim&) = delete;
 
-  /// Throws UsageError if a TrainingStep has any of the tensors, or a destroyed one left old values
-  /// in any. Called before they are trained without a TrainingStep. Thread-safe.
+  /// Throws UsageError if a TrainingStep has claimed any of the tensors, or if a destroyed one left
+  /// outdated values in any. Called before the tensors are trained without a TrainingStep.
+  /// Thread-safe.
   static void check_is_free(const std::vector<detail::NamedTensor>& tensors);
 
-  /// Says which of the tensors have old values on this rank, because others train them. From now
-  /// on, and when the claim has ended, an operator or collective that reads one throws UsageError.
-  /// Access to its pointer (data_ptr(), torch::save) throws c10::Error. An operator or collective
-  /// that writes into it makes its value the caller's. Those that share their memory with others
-  /// are only refused by the next claim.
+  /// Marks tensors as outdated on this rank, because other ranks train them. The marks outlive the
+  /// claim. For a marked tensor:
+  /// - An operator or collective that reads it throws UsageError.
+  /// - Access to its pointer (data_ptr(), torch::save) throws c10::Error.
+  /// - An operator or collective that writes to it removes the mark.
+  ///
+  /// A tensor that shares its memory with others cannot be watched: only the next claim refuses it.
   void set_outdated(const std::vector<detail::NamedTensor>& tensors);
-  /// All tensors have the trained values.
+  /// Removes the marks of all tensors, because they have the trained values now.
   void set_current();
-  /// Counts writes into tensors with old values, of all modules: after one, set_outdated() has to
-  /// be called once more, when others have trained on.
+  /// Returns the number of writes to marked tensors so far, of all modules. If it has changed,
+  /// set_outdated() must be called again after the next step.
   static std::uint64_t num_writes();
 
  private:
-  std::vector<at::Tensor> tensors_;    // kept, so that no other has their address
-  std::vector<at::Tensor> unwatched_;  // with old values
+  std::vector<at::Tensor> tensors_;    // kept alive, so that no other tensor gets their address
+  std::vector<at::Tensor> unwatched_;  // outdated tensors that cannot be watched
 };
 
 }  // namespace trireme::pipeline

@@ -40,7 +40,7 @@ Sizes sizes_of(const std::vector<at::Tensor>& micro_batch) {
   return sizes;
 }
 
-// Of each variant the first micro-batch.
+// Returns the first micro-batch of each variant: of each combination of sizes.
 std::vector<std::vector<at::Tensor>> variants_of(
     const std::vector<std::vector<at::Tensor>>& micro_batches) {
   std::vector<std::vector<at::Tensor>> variants;
@@ -51,7 +51,8 @@ std::vector<std::vector<at::Tensor>> variants_of(
   return variants;
 }
 
-// Other sizes may take other operators; values are numbered alike where they do not.
+// Throws if micro-batches of another size run other operators. If they do not, values have the same
+// numbers in all variants, so one program serves all of them.
 void check_same_operators(const Graph& first, const Graph& other, std::int64_t rows) {
   const auto takes = [](const graph::Node& node) {
     return std::pair(node.name(), std::pair(node.inputs, node.outputs));
@@ -83,14 +84,15 @@ void check_loss(const Graph& graph, bool needs_gradient) {
       "return {loss, …}");
 }
 
-// What is expanded, or has gaps, arrives contiguous.
+// Returns the shape in which a boundary tensor is sent. Expanded tensors and tensors with gaps are
+// sent as contiguous ones.
 Shape shape_of(const Value& value) {
   const bool is_dense = at::empty_strided(value.sizes, value.strides, at::TensorOptions(at::kMeta))
                             .is_non_overlapping_and_dense();
   return {.sizes = value.sizes, .strides = is_dense ? value.strides : std::vector<std::int64_t>()};
 }
 
-// `, and runs operators 3 to 9 and 12 to 20 again`; nothing without parts.
+// Returns a text such as `, and runs operators 3 to 9 and 12 to 20 again`, empty without parts.
 std::string describe(const std::vector<graph::Part>& parts) {
   std::string text;
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -102,7 +104,7 @@ std::string describe(const std::vector<graph::Part>& parts) {
   return parts.empty() ? text : text + " again";
 }
 
-// `  5 of 6 micro-batches wait in host memory`, on a line; nothing where none does.
+// Returns a line that says how many micro-batches of a stage are offloaded, empty if none is.
 std::string describe_offload(const schedule::Schedule& schedule, int stage) {
   const auto is_its = [stage](const schedule::Action& action) {
     return action.kind == schedule::ActionKind::kOffload && action.stage == stage;
@@ -147,6 +149,7 @@ StagedGraph::StagedGraph(torch::nn::Module& module, const graph::Forward& forwar
     check_same_operators(graph(), *graphs_.back(), rows_of(variant));
   }
   check_loss(graph(), !is_evaluation);
+  // The boundaries of the first graph are those of all variants, which have the same operators.
   if (first == nullptr || (!is_evaluation && !plan.stages.empty())) {
     cut(plan);
   } else {
@@ -172,6 +175,7 @@ void StagedGraph::cut(const Plan& plan) {
     boundaries_ = graph::cut(
         graph(), std::vector<graph::ModuleStage>(plan.stages.begin(), plan.stages.end()));
   } else {
+    // Only the number of stages is needed here, which a schedule of one micro-batch tells too.
     const auto own = own_schedule(plan);
     const auto any = own ? *own
                          : schedule::generate(plan.schedule, stage_ranks(plan), 1,
@@ -219,6 +223,7 @@ void StagedGraph::set_program(const Plan& plan,
   const bool is_mean =
       program_.is_evaluation || plan.gradient_reduction == GradientReduction::kMean;
   if (is_mean) program_.weights = weights_for(rows);
+  // With several ranks along data, the division comes after their sum, so that there is only one.
   const bool divides_later = !is_mean || data_ranks(plan, 1) > 1;
   program_.division = divides_later ? GradientDivision::kNone : GradientDivision::kByWeights;
   const int last_stage = program_.schedule.num_stages() - 1;
@@ -230,7 +235,8 @@ void StagedGraph::set_program(const Plan& plan,
   add_boundary_tensors();
 }
 
-// What a stage takes that another made, however many stages lie between.
+// Lists the values that a stage reads and another stage computes, and adds their edges to the
+// schedule. A value that skips stages is sent directly.
 void StagedGraph::add_boundary_tensors() {
   std::map<ValueId, std::set<int>> takers;
   for (std::size_t stage = 0; stage < pieces_.front().size(); ++stage) {
@@ -276,11 +282,12 @@ StageCode StagedGraph::code_of_stage(int stage, const Numbering& numbering,
   StageCode code;
   code.stage = stage;
   code.inputs.assign(first.inputs().begin(), first.inputs().end());
-  std::vector<std::size_t> given;  // which of the piece's outputs
+  std::vector<std::size_t> given;  // indices of the piece's outputs that leave the stage
   for (std::size_t i = 0; i < first.outputs().size(); ++i) {
     const ValueId id = first.outputs()[i];
     const bool crosses = std::ranges::find(program_.boundary_tensors, id, &BoundaryTensor::value) !=
                          program_.boundary_tensors.end();
+    // In training, results of forward after the loss are not returned.
     if (!crosses && id != program_.loss && !program_.is_result(id)) continue;
     code.outputs.push_back(id);
     given.push_back(i);
@@ -433,7 +440,7 @@ std::string StagedGraph::to_string() const {
     for (const BoundaryTensor& boundary_tensor : program_.boundary_tensors) {
       if (boundary_tensor.from == stage) sent += graph().value(boundary_tensor.value).bytes();
     }
-    // Code around the modules has operators of its own.
+    // Operators outside of submodules have an empty path, and are not named.
     std::string first = "the module";
     std::string last = first;
     for (int node = boundaries_[index + 1]; node-- > boundaries_[index];) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A captured module cut into the stages of a plan, as a program that the executor takes.
+// StagedGraph: captures a module, cuts the graph into the stages of a plan, and turns them into a
+// Program and StageCode for the executor.
 #pragma once
 
 #include <trireme/graph/capture.h>
@@ -23,74 +24,87 @@ class Module;
 
 namespace trireme::pipeline {
 
-/// Which micro-batch of all ranks' the first of this rank is, and the seed of random numbers.
+/// The keys of random numbers on this rank.
 struct Numbering {
   std::uint64_t seed = 0;
+  /// The number of this rank's first micro-batch, counted over all ranks along `data`.
   std::int64_t first_micro_batch = 0;
 };
 
-/// A device, and what lies there for the parameters and buffers of a module.
+/// A device, and the tensors that stand for a module's parameters and buffers on it.
 struct Place {
   at::Device device = at::kCPU;
-  /// By a name of named_parameters() or named_buffers(); called while this lives.
+  /// Returns the tensor for a name of named_parameters() or named_buffers(). Called only while this
+  /// object lives.
   std::function<at::Tensor(const std::string& name)> tensor{};
 };
 
-/// A module's forward and loss, for the micro-batches of one batch.
+/// The captured forward and loss of a module, cut into stages, for the micro-batches of one batch.
 class StagedGraph {
  public:
-  /// Captures micro-batches of each size that is there, and cuts the module as the plan says. Not
-  /// collective; the same on ranks with the same module. Throws UsageError as graph::capture and
-  /// graph::cut, for a first result that is no loss, and for micro-batches of several sizes that
-  /// take different operators.
+  /// Captures the module once for each size of micro-batches, and cuts it as the plan says. Not
+  /// collective; ranks with the same module get the same result. Throws UsageError as
+  /// graph::capture and graph::cut, for a first result that is not a loss, and if micro-batches of
+  /// different sizes run different operators.
   StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
               const std::vector<std::vector<at::Tensor>>& micro_batches, const Plan& plan);
-  /// The same; where the plan names no stages it is cut where `first` is (cut_like.h).
+  /// Does the same. If the plan names no stages, cuts the graph where `first` is cut (cut_like.h).
   StagedGraph(torch::nn::Module& module, const graph::Forward& forward,
               const std::vector<std::vector<at::Tensor>>& micro_batches, const Plan& plan,
               const StagedGraph& first);
 
-  /// The same for evaluation: forward alone, without gradients, whose further results are kept. Is
-  /// cut where `trained` is (cut_like.h).
+  /// Does the same for an evaluation: forward only, without gradients. The results after the loss
+  /// are returned too. The graph is cut where `trained` is cut (cut_like.h).
   static StagedGraph for_evaluation(torch::nn::Module& module, const graph::Forward& forward,
                                     const std::vector<std::vector<at::Tensor>>& micro_batches,
                                     const Plan& plan, const StagedGraph& trained);
 
+  /// Returns the graph of the first micro-batch.
   const graph::Graph& graph() const { return *graphs_.front(); }
-  /// For each size of micro-batches one, the first as graph().
+  /// Returns one graph for each size of micro-batches. The first is graph().
   const std::vector<std::shared_ptr<const graph::Graph>>& graphs() const noexcept {
     return graphs_;
   }
+  /// Returns the cuts: stage s has the operators from boundaries()[s] up to boundaries()[s + 1],
+  /// exclusive.
   const std::vector<int>& boundaries() const noexcept { return boundaries_; }
+  /// Returns the program for the executor.
   const Program& program() const noexcept { return program_; }
-  /// What is computed again, of the first micro-batch; nothing in evaluations.
+  /// Returns the operators that backward computes again, for the first micro-batch. Empty for
+  /// evaluations.
   const Recomputation& recomputation() const noexcept { return recomputation_; }
 
-  /// Makes each micro-batch count 1, however many rows it has. Before the program is used.
+  /// Gives each micro-batch the weight 1, whatever its number of rows. Call it before the program
+  /// is used.
   void count_alike() { program_.weights.clear(); }
 
-  /// Those of one rank along `pipe`.
+  /// Returns the stages of one rank along `pipe`, bound to the module's tensors.
   std::vector<StageCode> code_of(int rank, const Numbering& numbering) const;
-  /// The same elsewhere than where the module lies.
+  /// Returns the stages of one rank along `pipe`, bound to the device and tensors of `place`.
   std::vector<StageCode> code_of(int rank, const Numbering& numbering, const Place& place) const;
 
-  /// By name, those that stages of the rank use, each once.
+  /// Tensors of the module with their names, each once.
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+  /// Returns the parameters that the stages of a rank use.
   NamedTensors parameters_of(int rank) const;
+  /// Returns the buffers that the stages of a rank use.
   NamedTensors buffers_of(int rank) const;
+  /// Returns the buffers that the stages of a rank write to.
   NamedTensors written_buffers_of(int rank) const;
-  NamedTensors tensors_of(int rank) const;  ///< both
-  /// Those that this stage uses and no other.
+  /// Returns the parameters and buffers that the stages of a rank use.
+  NamedTensors tensors_of(int rank) const;
+  /// Returns the parameters that only this stage uses.
   NamedTensors parameters_of_stage_alone(int stage) const;
 
-  /// Throws UsageError naming the first operator that a new record has otherwise.
+  /// Captures the module again and throws UsageError if an operator changed, naming the first one.
   void check_still_true(torch::nn::Module& module, const graph::Forward& forward,
                         const std::vector<std::vector<at::Tensor>>& micro_batches) const;
 
-  /// Throws UsageError where what forward returns after the loss cannot be put together along dim
-  /// 0, because other dims differ between micro-batches. The same on all ranks.
+  /// Throws UsageError if the results after the loss cannot be concatenated along dim 0, because
+  /// other dims differ between micro-batches. All ranks get the same result.
   void check_results_join() const;
 
+  /// Returns the description that TrainingStep::to_string() returns.
   std::string to_string() const;
 
  private:

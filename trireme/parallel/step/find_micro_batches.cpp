@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kTimedSteps = 3;
 
-// What steps change that are not to count.
+// Saves gradients and buffers, and restores them: measured steps must not change the training.
 class StateAside {
  public:
   explicit StateAside(const torch::nn::Module& module) {
@@ -27,11 +27,11 @@ class StateAside {
     for (const at::Tensor& parameter : module.parameters()) gradients_.take(parameter);
     for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.clone());
   }
-  // After a failure of the device nothing can be copied on it.
+  // After a failure of the device, copies on it fail too.
   ~StateAside() {
     try {
       put_back();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the failure itself is told
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the failure is reported
     }
   }
   StateAside(const StateAside&) = delete;
@@ -83,7 +83,7 @@ std::vector<SplitTime> TrainingStep::find_micro_batches(const std::vector<at::Te
     const pipeline::SplitBatch split = impl.split(batch, count);
     if (std::ssize(split.micro_batches) < count) return;
     StateAside aside(impl.module);
-    impl.time_step(split);  // records, and takes memory
+    impl.time_step(split);  // warm-up: captures the module and allocates memory
     std::vector<double> taken(kTimedSteps);
     std::ranges::generate(taken, [&] { return impl.time_step(split); });
     aside.put_back();
@@ -93,7 +93,7 @@ std::vector<SplitTime> TrainingStep::find_micro_batches(const std::vector<at::Te
     return std::ranges::min_element(times, {}, &std::pair<const std::int64_t, double>::second)
         ->first;
   };
-  // Larger micro-batches may not fit where smaller ones do.
+  // Few large micro-batches may exceed the memory where many small ones fit.
   std::exception_ptr does_not_fit;
   const auto measure = [&](std::int64_t count) {
     try {
@@ -101,7 +101,7 @@ std::vector<SplitTime> TrainingStep::find_micro_batches(const std::vector<at::Te
     } catch (const c10::OutOfMemoryError&) {
       does_not_fit = std::current_exception();
     }
-    impl.forget_records();  // with what their executors hold
+    impl.forget_records();  // frees the buffers of their executors
   };
   const pipeline::SplitBatch whole = impl.split(batch, 1);
   impl.assign_stages(whole);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the record for a batch: of those that are there, or a new one.
+// The part of TrainingStep that finds the record for a batch in a cache, or makes it: captures the
+// module, assigns stages, and compares records between ranks.
 #include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
@@ -21,8 +22,9 @@
 namespace trireme {
 namespace {
 
-// The same error on every rank, where code asks for its rank or ranks were built differently. Texts
-// travel where they differ alone: that of a large graph takes megabytes.
+// Throws the same error on every rank if their graphs differ, because code depends on the rank or
+// ranks run different builds. Digests are compared first, because the text of a large graph takes
+// megabytes.
 void check_same_graph(const std::string& text, const comm::Group& group) {
   const auto same_everywhere = [](const std::vector<std::string>& all) {
     return std::ranges::adjacent_find(all, std::not_equal_to<>()) == all.end();
@@ -43,7 +45,8 @@ void check_same_graph(const std::string& text, const comm::Group& group) {
 
 }  // namespace
 
-// With the number of micro-batches that were cut, while that is still to be found.
+// Returns the plan for a batch. While find_micro_batches() measures, the number of micro-batches is
+// that of the batch.
 Plan TrainingStep::Impl::plan_for(std::size_t micro_batches) const {
   Plan own = plan;
   if (finds_micro_batches) own.micro_batches = static_cast<std::int64_t>(micro_batches);
@@ -62,8 +65,8 @@ pipeline::RunnerOptions TrainingStep::Impl::runner_options() {
   return options;
 }
 
-// A rank whose module cannot be captured says so to the others, which would wait for it.
-// @param among which others.
+// Captures the module on all ranks of `among`. If it fails on one rank, all throw, because the
+// others would wait for that rank in the comparison of graphs.
 template <typename Make>
 pipeline::StagedGraph TrainingStep::Impl::capture_together(const comm::Group& among,
                                                            const pipeline::SplitBatch& batch,
@@ -81,13 +84,14 @@ pipeline::StagedGraph TrainingStep::Impl::capture_together(const comm::Group& am
   return std::move(*staged);
 }
 
-// Once: which rank has which parameters does not change any more.
+// Runs once, for the first batch. The assignment of parameters to ranks is fixed from then on,
+// because optimizers hold state for it.
 void TrainingStep::Impl::assign_stages(const pipeline::SplitBatch& batch) {
   if (parameters) return;
   pipeline::StagedGraph staged = capture_together(group, batch, [&](const Plan& with_count) {
     return pipeline::StagedGraph(module, forward(batch), batch.micro_batches, with_count);
   });
-  Plan of_group = plan;  // of which devices are no ranks
+  Plan of_group = plan;  // devices of a process are not ranks of the group
   if (has_devices) std::ranges::find(of_group.mesh, kStageAxis, &MeshAxis::name)->size = 1;
   parameters.emplace(module, staged, of_group, group, stages, data, layouts, *ranks);
   of_functions.emplace(batch.function, staged);
@@ -115,6 +119,7 @@ pipeline::Record& TrainingStep::Impl::find(Purpose purpose, const pipeline::Spli
     ranks->prepare(*made, runner_options());
     return all.add(batch.key, std::move(made));
   }
+  // A new capture takes time, so a record is compared only after 1, 2, 4, 8, ... uses.
   if (std::has_single_bit(static_cast<std::uint64_t>(found->num_uses))) {
     detail::succeed_together(among, "go on with what was captured", [&] {
       check_same_values(batch.micro_batches);
@@ -153,7 +158,7 @@ pipeline::Record& TrainingStep::Impl::evaluation_record(const pipeline::SplitBat
           found == of_functions.end() ? *first : found->second);
     });
     parameters->add_evaluation(staged);
-    ranks->place(staged);  // buffers that training does not use
+    ranks->place(staged);  // evaluation may use buffers that training does not use
     return staged;
   });
 }
@@ -163,7 +168,8 @@ void TrainingStep::Impl::forget_records() {
   records.clear();
 }
 
-// A mistake of one rank is told to all with the batch. Before the first there is none.
+// The checks run inside split_batch(), which reports the error of one rank to all together with the
+// comparison of shapes. That saves a collective in each step.
 pipeline::SplitOptions TrainingStep::Impl::split_for(Purpose purpose, const std::string& function) {
   const bool trains = purpose == Purpose::kTraining;
   return {.count = std::max<std::int64_t>(plan.micro_batches, 1),

@@ -14,7 +14,7 @@ void StageNormCheck::start(const std::vector<at::Tensor>& gradients) {
       continue;
     }
     ++num_gradients_;
-    if (detail::is_watched(gradient)) {  // beside another in a bucket, or a placeholder
+    if (detail::is_watched(gradient)) {  // shares a bucket with another, or is a placeholder
       detail::mark(gradient);
       continue;
     }
@@ -33,6 +33,8 @@ void StageNormCheck::stop() {
   num_norms_ = 0;
 }
 
+// Recognises torch::nn::utils::clip_grad_norm_ by its operators: it computes a norm of every
+// gradient, and then multiplies each gradient in place by a tensor.
 void StageNormCheck::on_access(std::span<const detail::TensorAccess> all) {
   const std::string_view name = detail::operator_accessing();
   if (name == "aten::norm" || name == "aten::linalg_vector_norm" || name == "aten::abs") {

@@ -29,7 +29,7 @@ namespace {
 using FirstRanks = std::unordered_map<const c10::TensorImpl*, int>;
 using Uses = std::map<std::string, detail::StageUse>;
 
-// Of what no stage uses the first rank's values count.
+// Returns the first process that uses each tensor. Tensors that no stage uses belong to process 0.
 FirstRanks first_ranks_of(const torch::nn::Module& module, const StagedGraph& staged,
                           const StageRanks& ranks) {
   FirstRanks first;
@@ -45,7 +45,7 @@ FirstRanks first_ranks_of(const torch::nn::Module& module, const StagedGraph& st
   return first;
 }
 
-// By name, of parameters and buffers.
+// Returns the use of every parameter and buffer, under each of its names.
 std::shared_ptr<Uses> uses_of(const torch::nn::Module& module, const StagedGraph& staged,
                               const FirstRanks& first, const StageRanks& ranks,
                               const comm::Group& stages) {
@@ -69,7 +69,7 @@ std::shared_ptr<Uses> uses_of(const torch::nn::Module& module, const StagedGraph
   return uses;
 }
 
-// `rank 1`, `ranks 0 and 2`.
+// Returns a text such as `rank 1` or `ranks 0 and 2`.
 std::string list_of(const std::set<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (auto rank = ranks.begin(); rank != ranks.end(); ++rank) {
@@ -143,7 +143,7 @@ void StageParameters::add_record(const StagedGraph& staged) {
   for (const auto& [name, use] : now) {
     const auto before = used_.find(name);
     if (before == used_.end() || before->second.ranks == use.ranks) continue;
-    if (!use.changes && !before->second.changes) continue;  // alike everywhere
+    if (!use.changes && !before->second.changes) continue;  // a constant; see share_constants()
     refuse(name, before->second.ranks, use.ranks,
            "for a batch of other shapes, in another mode or another function");
   }
@@ -184,7 +184,8 @@ void StageParameters::share_constants(const UsedByName& now) {
   }
 }
 
-// What nobody has used so far is on all ranks, with one value.
+// Assigns a tensor that no record has used so far. It needs no communication: all ranks still hold
+// its initial value.
 void StageParameters::set_use(const Used& used) {
   const int first = ranks_->process_of(*used.ranks.begin());
   first_ranks_[used.tensor.unsafeGetTensorImpl()] = first;
@@ -223,8 +224,9 @@ void StageParameters::check_before_step() {
   if (reducer != nullptr) reducer->check_before_step();
 }
 
-// For TRIREME_CHECK=values. The Reducer compares along `data`; this compares the ranks that work on
-// one stage together, and the stages that share a weight.
+// Implements TRIREME_CHECK=values for pipelines. The Reducer compares parameters along `data`. This
+// function compares them on the ranks that work on one stage together, and between stages that
+// share a weight.
 void StageParameters::check_values() const {
   const std::string what = join_message("parameters before step ", num_steps_);
   std::vector<detail::NamedTensor> own;
@@ -269,7 +271,7 @@ void StageParameters::begin_step() {
   }
   if (detail::reducer_of(parallelized_) == nullptr) return;
   aside_.clear();
-  // They may lie where this step's will travel.
+  // Copies, because `.grad()` may be a view of a bucket, which this step's gradients overwrite.
   for (const at::Tensor& parameter : exchanged_) aside_.take_copy(parameter);
   for (at::Tensor& parameter : cut_) parameter.mutable_grad().reset();
 }
@@ -305,7 +307,8 @@ int StageParameters::first_rank_of(const at::Tensor& tensor) const {
   return found == first_ranks_.end() ? -1 : found->second;
 }
 
-// Of what several ranks hold alike the first counts; rank 0 is the first of all.
+// If several ranks hold a tensor, only the first of them counts it: along pipe, over the mesh of
+// the stage, and along data.
 bool StageParameters::counts(const at::Tensor& stepped) const {
   detail::Shards* const shards = detail::shards_of(parallelized_);
   const detail::SlicedParameter* const sliced =
@@ -313,7 +316,7 @@ bool StageParameters::counts(const at::Tensor& stepped) const {
   const at::Tensor& parameter = sliced == nullptr ? stepped : sliced->parameter;
   if (first_rank_of(parameter) != stages_.rank()) return false;
   if (has_layout(parameter) && !is_first_holder(layout_of(parameter))) return false;
-  // Hybrid sharding has the slices of the first ranks again on the next.
+  // With hybrid sharding, the ranks behind the first shard group hold the same slices again.
   return data_.rank() < (sliced == nullptr ? 1 : shards->group().size());
 }
 

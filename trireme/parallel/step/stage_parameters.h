@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of the stages of one rank, and what the ranks along `data` that have the same
-// stages do with them: cut them, and add up their gradients once a step. Where ranks share the work
-// on a stage they are distributed, and this is done with each rank's part.
+// StageParameters: owns the parameters of one rank's stages. Over the ranks along `data`, which
+// have the same stages, it shards them and sums their gradients once per step. In plans with tensor
+// parallelism, the parameters are distributed, and each rank does this with its local part.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -34,55 +34,65 @@ class Optimizer;
 
 namespace trireme::pipeline {
 
-/// Not thread-safe. What is said to be alike is so on the ranks along `data`.
+/// The parameters and buffers of a module in a pipeline, and which rank along `pipe` uses them. Not
+/// thread-safe.
 class StageParameters {
  public:
-  /// See parallelize_manual, whose errors it throws. Collective over `group`, blocking.
-  /// @param stages,data the ranks of `group` along `pipe` and `data` of this one.
-  /// @param ranks must outlive this.
+  /// Calls detail::parallelize_manual(), whose errors it throws. Collective over `group`, and
+  /// blocking.
+  /// @param staged the first record, which decides which rank uses which tensors.
+  /// @param stages the ranks of `group` along `pipe`, this one included.
+  /// @param data the ranks of `group` along `data`, this one included.
+  /// @param layouts must outlive this object.
+  /// @param ranks must outlive this object.
   StageParameters(torch::nn::Module& module, const StagedGraph& staged, const Plan& plan,
                   const comm::Group& group, const comm::Group& stages, const comm::Group& data,
                   const detail::ModuleLayouts& layouts, StageRanks& ranks);
 
   Parallelized& parallelized() noexcept { return parallelized_; }
 
-  /// Takes in a record of training, for other shapes or another function: what no stage has used
-  /// so far belongs to the ranks that use it there. A tensor that no rank trains gets memory here,
-  /// and the values of a rank that has used it. Throws UsageError if a rank would use or train what
-  /// another has trained. Collective over `stages`; all ranks pass the same record.
+  /// Adds a further record of training, for other shapes or another function. Tensors that no stage
+  /// has used so far belong to the ranks that use them in this record. A rank that uses a tensor
+  /// for the first time, which no rank trains, gets memory for it and the values of a rank that has
+  /// used it. Throws UsageError if a rank would use or train a tensor that another has trained.
+  /// Collective over `stages`; all ranks pass the same record.
   void add_record(const StagedGraph& staged);
-  /// Does the same for a record of evaluation. Tensors that no training has used are not changed.
+  /// Adds a record of evaluation. Works like add_record(), but tensors that no training has used
+  /// are not assigned to ranks.
   void add_evaluation(const StagedGraph& staged);
 
-  /// Parameters that other ranks along `pipe` train, and buffers that they write to, and this one
-  /// does not use.
+  /// Returns the parameters that other ranks along `pipe` train, and the buffers that they write,
+  /// as far as this rank does not use them.
   std::vector<detail::NamedTensor> trained_elsewhere() const;
 
-  /// Throws UsageError as Reducer::check_before_step. Not collective; called before begin_step().
+  /// Throws UsageError as Reducer::check_before_step(). Not collective; called before begin_step().
   void check_before_step();
-  /// Before forward: puts aside what `.grad()` holds.
+  /// Begins a step: stores what `.grad()` holds, to be added in finish_step(). Called before
+  /// forward.
   void begin_step();
-  /// Gradients that are complete on this rank begin to travel. Alike.
+  /// Starts summing gradients that are complete on this rank. The ranks along `data` must call it
+  /// for the same parameters in the same order.
   void add_complete(const StagedGraph::NamedTensors& parameters);
-  /// Adds up all gradients, divides them by the ranks times `summands`, and adds them to what was
-  /// put aside. Alike, blocking. Until the next step begins, clipping by the norm of this rank's
-  /// gradients alone throws UsageError (StageNormCheck).
+  /// Sums all gradients over the ranks along `data`, divides them by the number of these ranks
+  /// times `summands`, and adds what begin_step() stored. Collective along `data`, and blocking.
+  /// Until the next step begins, clipping by the norm of this rank's gradients alone throws
+  /// UsageError (StageNormCheck).
   void finish_step(double summands);
 
-  /// The first rank along `pipe` that uses a parameter or buffer, 0 where none does; -1 for what
-  /// is not the module's.
+  /// Returns the first rank along `pipe` that uses a parameter or buffer: 0 if none does, -1 if it
+  /// does not belong to the module.
   int first_rank_of(const at::Tensor& tensor) const;
 
-  /// For Sharing: whether this rank counts what an optimizer steps here.
+  /// Returns true if this rank counts a tensor that an optimizer steps here, for Sharing::is_part.
   bool counts(const at::Tensor& stepped) const;
 
  private:
   struct Used {
     at::Tensor tensor;
-    std::set<int> ranks;   // along `pipe`, that use it in training; devices where they are that
-    bool changes = false;  // a parameter that is trained, or a buffer that is written to
+    std::set<int> ranks;   // along `pipe` (ranks or devices) that use it in training
+    bool changes = false;  // true for a trained parameter, or a buffer that is written to
   };
-  using UsedByName = std::map<std::string, Used>;  // by the name that records have
+  using UsedByName = std::map<std::string, Used>;  // by the name in records
   static UsedByName used_in(const StagedGraph& staged);
   void set_use(const Used& used);
   void add_up(double summands);
@@ -94,14 +104,14 @@ class StageParameters {
   comm::Group stages_;
   comm::Group data_;
   const StageRanks* ranks_;
-  UsedByName used_;                                                // in any record of training
-  std::unordered_map<const c10::TensorImpl*, int> first_ranks_;    // of stages_
-  std::shared_ptr<std::map<std::string, detail::StageUse>> uses_;  // by every name
+  UsedByName used_;                                                // by any record of training
+  std::unordered_map<const c10::TensorImpl*, int> first_ranks_;    // ranks of stages_
+  std::shared_ptr<std::map<std::string, detail::StageUse>> uses_;  // by each name of a tensor
   std::unordered_map<const c10::TensorImpl*, std::vector<std::string>> names_;
   Parallelized parallelized_;
-  std::vector<at::Tensor> exchanged_;  // those that are not cut
+  std::vector<at::Tensor> exchanged_;  // parameters that are not sharded
   detail::GradientsAside aside_;
-  std::vector<at::Tensor> cut_;
+  std::vector<at::Tensor> cut_;  // parameters that are sharded
   const detail::ModuleLayouts& layouts_;
   std::int64_t num_steps_ = 0;                  // the number of steps begun
   detail::PartialTensors partial_;              // all parameters, if there are several ranks

@@ -16,6 +16,7 @@
 namespace trireme::pipeline {
 namespace {
 
+// One rank along `pipe` in this process: it has one executor for each record.
 class RankOfGroup final : public StageRanks {
  public:
   RankOfGroup(const comm::Group& stages, const detail::ModuleLayouts& layouts)
@@ -62,6 +63,7 @@ class RankOfGroup final : public StageRanks {
   const detail::ModuleLayouts& layouts_;
 };
 
+// All ranks along `pipe` in this process, each on a thread of its own with an executor of its own.
 class DevicesOfProcess final : public StageRanks {
  public:
   explicit DevicesOfProcess(const std::vector<at::Device>& devices)
@@ -69,7 +71,8 @@ class DevicesOfProcess final : public StageRanks {
 
   int process_of(int /*rank*/) const override { return 0; }
 
-  // Casts are kept by LibTorch for all threads of a process, and each device type has its own.
+  // LibTorch shares its cache of casts between all threads of a process, and settings differ
+  // between device types.
   void check(const StagedGraph& staged) const override {
     for (const graph::Node& node : staged.graph().nodes) {
       if (!node.autocast.is_any_enabled()) continue;
@@ -85,7 +88,8 @@ class DevicesOfProcess final : public StageRanks {
   void place(const StagedGraph& staged) override { placement_.add(staged); }
 
   void prepare(Record& record, const RunnerOptions& options) override {
-    workers_.group(0);  // makes one where there is none, or no longer
+    workers_.group(0);  // makes a group if there is none, or if a failure has ended it
+    // Executors of an earlier group are unusable.
     if (!record.executors.empty() && record.group == workers_.num_groups()) return;
     std::vector<std::optional<Executor>> executors(static_cast<std::size_t>(workers_.size()));
     workers_.run([&](int rank) {
@@ -105,7 +109,7 @@ class DevicesOfProcess final : public StageRanks {
                  const StepOptions& options) override {
     placement_.follow();
     StepOptions of_rank = options;
-    of_rank.share_loss = false;  // it is here
+    of_rank.share_loss = false;  // this process has the rank with the loss
     std::vector<at::Device> others;
     for (const at::Tensor& tensor : micro_batches.front()) others.push_back(tensor.device());
     std::vector<StepResult> results(record.executors.size());
@@ -142,7 +146,7 @@ class DevicesOfProcess final : public StageRanks {
   Placement placement_;
 };
 
-// With its number where it has none.
+// Returns the device with its index. A device without an index means the current one of its type.
 at::Device usable(at::Device device) {
   if (device.is_cpu()) return at::Device(at::kCPU);
   const std::string name = device.str();

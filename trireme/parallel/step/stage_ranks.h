@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks along `pipe` that this process has: one rank of a group, or all of them, as devices of
-// this process. What differs between the two is here, and nowhere else.
+// StageRanks: the ranks along `pipe` that this process runs. It is either one rank of a group, or
+// all ranks as devices of this process. All code that differs between the two is behind this
+// interface.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -21,61 +22,65 @@
 
 namespace trireme::pipeline {
 
-/// A record of the module for batches of one shape, and what runs it.
+/// A record of the module for batches of one shape, and the executors that run it.
 struct Record {
   StagedGraph staged;
-  std::vector<StagedGraph::NamedTensors> alone;      // parameters of one stage, by stage
+  std::vector<StagedGraph::NamedTensors> alone;      // by stage, parameters that only it uses
   std::vector<std::optional<Executor>> executors{};  // by rank along `pipe` of this process
-  std::int64_t group = 0;                            // number of the group that those are for
-  std::int64_t num_uses = 0;                         // steps or evaluations that it was for
+  std::int64_t group = 0;     // the number of the device group that they are for
+  std::int64_t num_uses = 0;  // the number of steps or evaluations so far
 };
 
-/// What executors are made with.
+/// Options with which executors are made.
 struct RunnerOptions {
   Numbering numbering{};
-  std::string name{};  ///< of this process where it fails; empty: its rank in the group
-  /// Called where a stage's gradients of this step are complete, if stages run one after the other
-  /// here; empty: nobody wants to know.
+  std::string name{};  ///< this process's name in errors; empty means its rank in the group
+  /// Called with parameters whose gradients are complete for this step on this rank, after the last
+  /// backward of a stage. Not called for devices of one process. May be empty.
   std::function<void(const StagedGraph::NamedTensors& parameters)> reduce{};
 };
 
-/// Not thread-safe.
+/// The interface of both kinds of ranks. Not thread-safe.
 class StageRanks {
  public:
   virtual ~StageRanks() = default;
 
-  /// Returns the rank in the group of the ranks along `pipe` that has this rank along `pipe`.
+  /// Returns the process that runs a rank along `pipe`, as a rank of the group along `pipe`. With
+  /// devices, that group has one process, 0.
   virtual int process_of(int rank) const = 0;
+  /// Returns true if this process runs a rank along `pipe`.
   bool is_own(int rank, const comm::Group& stages) const {
     return process_of(rank) == stages.rank();
   }
 
   /// Throws UsageError for a record that cannot run here. Not collective.
   virtual void check(const StagedGraph& staged) const = 0;
-  /// Brings what the first record uses, and `all` tensors of the module that have memory, to where
-  /// stages run.
+  /// Prepares the module's tensors for the first record: distributes those in `all` that have
+  /// memory, or moves those that the record uses to their devices.
   virtual void place_first(const std::vector<at::Tensor>& all, const StagedGraph& staged) = 0;
-  /// The same for what a later record uses; gives it memory.
+  /// Does the same for tensors that a later record uses. Allocates memory for those without.
   virtual void place(const StagedGraph& staged) = 0;
-  /// Makes what runs the record, where there is none. Collective along `pipe`, blocking.
+  /// Makes the executors of a record, if it has none. Collective along `pipe`, and blocking.
   virtual void prepare(Record& record, const RunnerOptions& options) = 0;
-  /// Runs a step, or an evaluation. Throws as Executor::step.
+  /// Runs a step or an evaluation. Throws as Executor::step.
   virtual StepResult run(Record& record, const MicroBatches& micro_batches, std::int64_t number,
                          const StepOptions& options) = 0;
-  /// Waits for what is queued on devices.
+  /// Waits until all work that is queued on devices is done.
   virtual void synchronize() const = 0;
 };
 
+/// Returns the one rank of this process in a group.
 /// @param stages the ranks along `pipe`; this process is one of them.
-/// @param layouts of what is distributed; must outlive the returned object.
+/// @param layouts the layouts of distributed tensors; must outlive the returned object.
 std::unique_ptr<StageRanks> rank_of_group(const comm::Group& stages,
                                           const detail::ModuleLayouts& layouts);
 
+/// Returns all ranks along `pipe`, as devices of this process.
 /// @param devices by rank along `pipe`, as usable_devices() returns them.
 std::unique_ptr<StageRanks> devices_of_process(std::vector<at::Device> devices);
 
-/// Returns the devices with their numbers. Throws UsageError for one that is not there, and for
-/// another one than the processor that is named twice.
+/// Returns the devices with their indices filled in. Throws UsageError for a device that does not
+/// exist, and for a device other than the CPU that is named twice.
 std::vector<at::Device> usable_devices(const std::vector<at::Device>& given);
 
 }  // namespace trireme::pipeline

@@ -32,7 +32,7 @@ namespace {
 
 using detail::NamedTensor;
 
-// Stages of ranks run there.
+// Ranks along pipe run their stages on the CPU; only options.devices puts stages elsewhere.
 void check_on_processor(const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& item : tensors) {
     if (item.tensor.is_cpu() || item.tensor.is_meta()) continue;
@@ -64,7 +64,7 @@ void check_functions(const StepFunctions& functions, const comm::Group& group) {
   detail::check_same_text("functions of the training step", names, group);
 }
 
-// Of rank 0's default generator, on all ranks.
+// Returns the seed of rank 0's default generator on all ranks.
 std::uint64_t shared_seed(const comm::Group& group) {
   at::Tensor seed = at::empty({1}, at::kLong);
   auto* const value = seed.mutable_data_ptr<std::int64_t>();
@@ -73,7 +73,7 @@ std::uint64_t shared_seed(const comm::Group& group) {
   return static_cast<std::uint64_t>(*value);
 }
 
-// Whether an optimizer steps any of these.
+// Returns true if an optimizer steps any of these tensors.
 bool steps_any(const torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& own) {
   return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
     return std::ranges::any_of(group.params(), [&](const at::Tensor& stepped) {
@@ -83,7 +83,8 @@ bool steps_any(const torch::optim::Optimizer& optimizer, const std::vector<at::T
   });
 }
 
-// Of each tensor one rank has the values.
+// Sends each tensor from the rank where it is defined to all others. Exactly one rank has it, and
+// the others do not know its shape, so shapes are exchanged as text first.
 void share(std::vector<at::Tensor>& tensors, const comm::Group& group) {
   std::vector<std::pair<std::string, at::Tensor>> named;
   std::map<std::string, std::size_t> index_of;
@@ -102,7 +103,7 @@ void share(std::vector<at::Tensor>& tensors, const comm::Group& group) {
   }
 }
 
-// Of micro-batches, from the rank that has them to all.
+// Returns the losses of all micro-batches on every rank, sent by the rank with the loss stage.
 at::Tensor share_losses(const pipeline::StepResult& result, const pipeline::Program& program,
                         const pipeline::StageRanks& ranks, const comm::Group& group) {
   at::Tensor losses = at::empty({program.schedule.micro_batches}, program.loss_dtype);
@@ -133,6 +134,8 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
       .devices = static_cast<int>(devices.size()),
       .on_accelerators = !devices.empty() && std::ranges::all_of(devices, is_accelerator)};
   check_plan(plan, use);
+  // From here on the ranks communicate. They must make these checks in the same order. The
+  // collective ones throw on all ranks, so that none waits for a rank that has thrown.
   detail::check_same_text("plan", trireme::to_string(plan), group);
   detail::check_same_text("number of devices", std::to_string(use.devices), group);
   std::vector<NamedTensor> tensors = detail::named_tensors(module.named_parameters());
@@ -150,6 +153,7 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   });
   if (plan.broadcast_parameters && group.size() > 1) detail::broadcast_all(tensors, group);
   const Plan whole = with_pipe_and_data(plan, use);
+  // The group's mesh has one rank along pipe if devices of each process take its place.
   std::vector<MeshAxis> of_group = whole.mesh;
   if (!devices.empty()) std::ranges::find(of_group, kStageAxis, &MeshAxis::name)->size = 1;
   const DeviceMesh mesh(group, of_group);
@@ -173,11 +177,12 @@ TrainingStep::TrainingStep(TrainingStep&&) noexcept = default;
 TrainingStep& TrainingStep::operator=(TrainingStep&&) noexcept = default;
 TrainingStep::~TrainingStep() = default;
 
-// A step reads from here to its end: the batch is cut, a record of the module found or made, run on
-// the ranks along pipe, and its gradients are summed along data.
+// The core of a step. Its callers have cut the batch. It finds or makes a record of the module,
+// runs it on the ranks along pipe, and sums the gradients along data.
 pipeline::StepResult TrainingStep::Impl::run_step(
     const pipeline::SplitBatch& batch, std::int64_t number, const pipeline::StepOptions& options,
     const std::function<void(pipeline::StepResult&)>& finish) {
+  // If stages were assigned before, split_for() has checked the parameters together with the batch.
   const bool was_checked = parameters.has_value();
   pipeline::Record& record = training_record(batch);
   if (!was_checked) {
@@ -201,8 +206,8 @@ pipeline::StepResult TrainingStep::Impl::run(pipeline::Record& record,
                                              const pipeline::SplitBatch& batch, std::int64_t number,
                                              const pipeline::StepOptions& options) {
   ranks->prepare(record,
-                 runner_options());  // again, where a failure has ended the group of devices
-  // Threads of several devices would gather parts in an order of their own.
+                 runner_options());  // makes executors again if a failure ended the device group
+  // Gathers must start in the same order on all processes, which threads of devices cannot ensure.
   if (has_devices) parameters->parallelized().gather_parameters();
   return ranks->run(record, batch.micro_batches, number, options);
 }
@@ -218,15 +223,17 @@ void TrainingStep::Impl::follow_buffers(const pipeline::Record& record) const {
   }
 }
 
-// What other ranks train has old values here from now on.
+// After a step, tensors that other ranks train are outdated here. Marking them is skipped if
+// nothing has written to a marked tensor since the last time.
 void TrainingStep::Impl::mark_outdated() {
   const std::uint64_t num_writes = pipeline::ModuleClaim::num_writes();
   if (std::exchange(outdated_at, num_writes) == num_writes) return;
   claim.set_outdated(parameters->trained_elsewhere());
 }
 
-// Others would wait for one that fails: those with the other stages, which the executor tells only
-// of what fails in it, those along data, and those that share its work.
+// Aborts all groups if this rank fails, because other ranks would wait for it. The executor aborts
+// its own group only for failures within a step, and knows neither the ranks along data nor those
+// that share the work on a stage.
 template <typename Call>
 auto TrainingStep::Impl::abort_on_error(const Call& call) -> decltype(call()) {
   try {
@@ -275,6 +282,8 @@ StepEvaluation TrainingStep::evaluate(const std::vector<at::Tensor>& batch,
                                  impl.split_for(Impl::Purpose::kEvaluation, options.function),
                                  impl.module, impl.group);
   };
+  // Stages are assigned in the module's own mode, and before the mode changes. The key of a batch
+  // holds the mode, so the batch is split again.
   if (!impl.parameters) impl.assign_stages(split());
   const detail::EvaluationMode mode(impl.module);
   const pipeline::SplitBatch evaluated = split();
@@ -372,7 +381,8 @@ void TrainingStep::gather_parameters() {
   Impl& impl = *impl_;
   pipeline::StageParameters& own = impl.own();
   own.parallelized().gather_parameters();
-  impl.claim.set_current();  // from here on they are written to
+  // The broadcasts below write to outdated tensors, which must not be refused.
+  impl.claim.set_current();
   impl.outdated_at.reset();
   std::vector<NamedTensor> all = detail::named_tensors(impl.module.named_parameters());
   const std::vector<NamedTensor> buffers = detail::named_tensors(impl.module.named_buffers());

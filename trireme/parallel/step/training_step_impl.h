@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of TrainingStep, shared by its sources: training_step.cpp (what callers see),
-// records.cpp (what is made for batches of one shape) and find_micro_batches.cpp.
+// The implementation class of TrainingStep, shared by its sources: training_step.cpp (the public
+// functions), records.cpp (finds or makes records) and find_micro_batches.cpp.
 #pragma once
 
 #include <trireme/parallel/pipeline/lru_cache.h>
@@ -20,8 +20,9 @@
 namespace trireme {
 
 struct TrainingStep::Impl {
-  // What a batch is for. Each kind has records of its own: ranks along data that evaluate by
-  // themselves use others than their neighbours, and forget others.
+  // The purpose of a batch. Each has a cache of records of its own. In kEvaluationAlongPipe, ranks
+  // along `data` run independently, so their caches differ; the other caches stay equal on all
+  // ranks.
   enum class Purpose : std::uint8_t { kTraining, kEvaluation, kEvaluationAlongPipe, kNumPurposes };
   using Records = pipeline::LruCache<pipeline::Record>;
 
@@ -61,10 +62,10 @@ struct TrainingStep::Impl {
 
   torch::nn::Module& module;
   StepFunctions functions;
-  Plan plan;  // with both axes
+  Plan plan;  // with the axes pipe and data added
   comm::Group group;
-  comm::Group stages;               // along pipe; itself alone over devices
-  comm::Group data;                 // along data
+  comm::Group stages;               // the ranks along pipe; only this rank if there are devices
+  comm::Group data;                 // the ranks along data
   detail::ModuleLayouts layouts{};  // over the ranks that share the work on a stage
   std::unique_ptr<pipeline::StageRanks> ranks{};
   bool has_devices = false;
@@ -72,10 +73,10 @@ struct TrainingStep::Impl {
   std::uint64_t seed = 0;
   pipeline::ModuleClaim claim;
   std::int64_t steps = 0;
-  std::vector<torch::optim::Optimizer*> waiting{};  // for the parameters of this rank's stages
-  std::optional<pipeline::StagedGraph> first{};     // which says what those are
-  std::map<std::string, pipeline::StagedGraph> of_functions{};  // the first of each
-  // Writes into tensors with old values when those that other ranks train were named as such.
+  std::vector<torch::optim::Optimizer*> waiting{};  // passed to shard() before stages are assigned
+  std::optional<pipeline::StagedGraph> first{};     // the record that assigned the stages
+  std::map<std::string, pipeline::StagedGraph> of_functions{};  // the first record of each function
+  // ModuleClaim::num_writes() when outdated tensors were marked last; empty if they must be marked.
   std::optional<std::uint64_t> outdated_at{};
   std::optional<pipeline::StageParameters> parameters{};
   std::map<Purpose, Records> records{};

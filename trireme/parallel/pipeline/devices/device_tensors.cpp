@@ -13,26 +13,26 @@
 namespace trireme::pipeline {
 namespace {
 
-// As set_data does, which refuses devices that it does not know by name.
+// Moves a tensor to a device in place, as Tensor::set_data() would; that refuses some device types.
 void move(const at::Tensor& tensor, at::Device device) {
   if (tensor.device() == device) return;
   const at::Tensor gradient = std::exchange(tensor.mutable_grad(), {});
   tensor.unsafeGetTensorImpl()->shallow_copy_from(tensor.detach().to(device).getIntrusivePtr());
   if (auto* const meta = torch::autograd::impl::get_autograd_meta(tensor)) {
     const std::scoped_lock lock(meta->mutex_);
-    meta->grad_accumulator_.reset();  // of the device before
+    meta->grad_accumulator_.reset();  // it is bound to the previous device
   }
   if (gradient.defined()) tensor.mutable_grad() = gradient.to(device);
 }
 
-// On the same device the same memory.
+// Returns a leaf with the same values. On the same device, it shares the memory.
 at::Tensor copy_of(const at::Tensor& tensor, at::Device device) {
   at::Tensor copy = tensor.detach().to(device);
   if (tensor.requires_grad()) copy.requires_grad_();
   return copy;
 }
 
-// Ranks run at the same time.
+// Refuses a buffer that one device writes and another uses: devices run at the same time.
 void check_written(const StagedGraph& staged, int num_ranks) {
   for (int writer = 0; writer < num_ranks; ++writer) {
     for (const auto& [name, buffer] : staged.written_buffers_of(writer)) {
@@ -89,7 +89,7 @@ Place Placement::place(int rank) const {
 void Placement::follow() {
   const c10::NoGradGuard no_graph;
   for (auto& [name, entry] : tensors_) {
-    move(entry.own, devices_[static_cast<std::size_t>(entry.home)]);  // where it was taken away
+    move(entry.own, devices_[static_cast<std::size_t>(entry.home)]);  // if the caller has moved it
     for (at::Tensor& copy : entry.copies) {
       if (!copy.defined()) continue;
       if (copy.grad().defined()) copy.mutable_grad().reset();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters and buffers of one module on the devices where its stages run.
+// Placement: the parameters and buffers of one module on the devices of one process that run its
+// stages.
 #pragma once
 
 #include <trireme/parallel/pipeline/staged_graph.h>
@@ -13,30 +14,31 @@
 
 namespace trireme::pipeline {
 
-/// The module's own tensors go to the first device that uses them, and stay the same tensors;
-/// others that use them too have copies. Not thread-safe, but that place() of several ranks may be.
+/// Moves each tensor of the module to the first device that uses it; the tensor object stays the
+/// same. Other devices that use it get a copy. Not thread-safe, except that place() may be called
+/// for several ranks at once.
 class Placement {
  public:
-  /// @param devices by rank.
+  /// @param devices the devices, by rank along `pipe`.
   explicit Placement(std::vector<at::Device> devices);
 
-  /// Moves what stages use and is not there yet. Gives memory to what deferred() left without.
-  /// Throws UsageError for a buffer that one device writes and another uses; what runs out of
-  /// memory throws c10::Error.
+  /// Moves tensors that the stages use and that are not on their device yet. Tensors that
+  /// deferred() left without memory get it. Throws UsageError for a buffer that one device writes
+  /// and another uses, and c10::Error if a device has too little memory.
   void add(const StagedGraph& staged);
 
-  /// What stands for them on a rank.
+  /// Returns the device of a rank and its tensors.
   Place place(int rank) const;
 
-  /// The module's tensors are where they were, should they have been moved meanwhile; copies get
-  /// their values, and have no gradients afterwards.
+  /// Moves the module's tensors back to their devices if the caller has moved them, copies their
+  /// values to the copies, and clears the gradients of the copies. Called before each step.
   void follow();
 
  private:
   struct Tensor {
-    at::Tensor own;                  // the module's
-    int home = 0;                    // rank
-    std::vector<at::Tensor> copies;  // by rank, undefined where there is none
+    at::Tensor own;                  // the module's tensor
+    int home = 0;                    // the rank whose device stores it
+    std::vector<at::Tensor> copies;  // by rank; undefined for ranks without a copy
   };
 
   at::Tensor tensor_at(const std::string& name, int rank) const;

@@ -22,7 +22,7 @@
 namespace trireme::pipeline {
 namespace {
 
-// The streams on which this thread works; the processor has none.
+// Adds this thread's current streams of the devices. The CPU has none.
 void add_current_streams(std::span<const at::Device> devices, std::vector<c10::Stream>& streams) {
   for (const at::Device device : devices) {
     if (!comm::threads::has_streams(device)) continue;
@@ -44,7 +44,8 @@ bool is_of_another_rank(const std::exception_ptr& thrown) {
 
 Workers::Workers(std::vector<at::Device> devices)
     : devices_(std::move(devices)), thrown_(devices_.size()) {
-  // LibTorch has a number for each thread, and one for threads that begin: the last that was set.
+  // at::set_num_threads() sets the number of this thread and the default of new threads. So it is
+  // set again below, after all workers have set theirs.
   const int before = at::get_num_threads();
   const auto on_processor = static_cast<int>(
       std::ranges::count_if(devices_, [](auto device) { return device.is_cpu(); }));
@@ -52,7 +53,7 @@ Workers::Workers(std::vector<at::Device> devices)
     const int share = device(rank).is_cpu() ? std::max(1, before / on_processor) : before;
     threads_.emplace_back([this, rank, share] { live(rank, share); });
   }
-  run([](int /*rank*/) {});  // all have set theirs
+  run([](int /*rank*/) {});  // returns when all workers have set their number of threads
   at::set_num_threads(before);
 }
 
@@ -122,6 +123,7 @@ void Workers::run(const std::function<void(int)>& body, std::span<const at::Devi
     ends_.wait(lock, [&] { return num_running_ == 0; });
     thrown = std::exchange(thrown_, std::vector<std::exception_ptr>(devices_.size()));
   }
+  // A CommError is usually the echo of another rank's failure, so other exceptions are preferred.
   std::erase(thrown, nullptr);
   if (thrown.empty()) return;
   groups_.clear();
@@ -137,7 +139,7 @@ const comm::Group& Workers::group(int rank) {
 void Workers::connect() {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const Settings settings = Settings::from(Environment::of_process());
-  comm::choose_tensor_memory(settings.tensor_memory);  // a program of one process needs no init()
+  comm::choose_tensor_memory(settings.tensor_memory);  // the program may not have called init()
   std::vector<comm::Group> groups(devices_.size());
   run([&](int rank) {
     const comm::EngineContext context = {.store = store,

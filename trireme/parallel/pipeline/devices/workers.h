@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread for each of several devices of this process: together the ranks of a group.
+// Workers: one thread for each device of a list. The threads are the ranks of a group within this
+// process.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -17,10 +18,11 @@
 
 namespace trireme::pipeline {
 
-/// Not thread-safe: one thread tells them what to do.
+/// Runs functions on all threads at once. Not thread-safe: only one thread may call it.
 class Workers {
  public:
-  /// @param devices by rank; those that are the processor share its threads equally.
+  /// Starts the threads.
+  /// @param devices the devices by rank. Threads for the CPU share at::get_num_threads() equally.
   explicit Workers(std::vector<at::Device> devices);
   /// Ends the threads.
   ~Workers();
@@ -30,17 +32,20 @@ class Workers {
   int size() const noexcept { return static_cast<int>(devices_.size()); }
   at::Device device(int rank) const { return devices_[static_cast<std::size_t>(rank)]; }
 
-  /// Calls `body` with each rank on its thread, all at once, and returns when all have returned.
-  /// There, gradients and a profiler are as they are here, and so are the current streams of all
-  /// devices, and of `others`. What a rank throws ends the group, so that no other waits for it,
-  /// and the next call of group() makes another. Rethrows it, of several the first rank's, and what
-  /// other ranks heard of it (CommError) last.
-  /// @param others devices besides, of tensors that `body` reads.
+  /// Calls `body` with each rank on its own thread, all at once, and returns when all have
+  /// returned. The threads inherit the caller's thread-local state of LibTorch (grad mode,
+  /// profiler) and its current streams of all devices and of `others`.
+  ///
+  /// If a rank throws, the group is aborted, so that no other rank waits for it, and the next call
+  /// of group() makes a new one. The first exception by rank is rethrown. A CommError, which other
+  /// ranks throw as a result, is rethrown only if there is no other exception.
+  /// @param others further devices, whose tensors `body` reads.
   void run(const std::function<void(int rank)>& body, std::span<const at::Device> others = {});
 
-  /// The group of all, as that rank knows it. Made where there is none.
+  /// Returns the group of all threads, as seen by `rank`. Makes it if there is none.
   const comm::Group& group(int rank);
-  /// How many groups there have been: what was made with one is of no use with the next.
+  /// Returns the number of groups made so far. Objects that were made with an earlier group are
+  /// unusable.
   std::int64_t num_groups() const noexcept { return num_groups_; }
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells the executor besides the program.
+// ExecutorOptions: the settings of one rank of a pipeline, besides the program that all ranks
+// share. They are its device, how it sends messages, and its callbacks.
 #pragma once
 
 #include <trireme/parallel/pipeline/messages/messenger.h>
@@ -11,22 +12,26 @@
 
 namespace trireme::pipeline {
 
-/// What actions do that are not the executor's own. One that the schedule has not may be empty.
+/// Functions for actions that the executor does not perform itself. A function may be empty if the
+/// schedule of this rank has no such action; otherwise the executor refuses the program.
 struct Callbacks {
-  std::function<void(int stage)> gather{};
-  std::function<void(int stage)> free{};
-  /// Finds the sum of one stage, and of all micro-batches so far, in `.grad()`. @param micro_batch
-  /// Action::kNone for all of them.
+  std::function<void(int stage)> gather{};  ///< gathers the parameters of a stage
+  std::function<void(int stage)> free{};    ///< frees the gathered parameters of a stage
+  /// Reduces the gradients of a stage over data ranks. When it is called, `.grad()` holds the sum
+  /// of that stage over the micro-batches so far. `micro_batch` is Action::kNone for all
+  /// micro-batches.
   std::function<void(int stage, int micro_batch)> reduce{};
-  /// Finds in `.grad()` what the step has given, divided.
+  /// Steps the optimizer of a stage. When it is called, `.grad()` holds the gradients of the step,
+  /// after the division.
   std::function<void(int stage)> step{};
 };
 
+/// Options of an Executor.
 struct ExecutorOptions {
-  at::Device device = at::kCPU;  ///< of the stages of this rank
-  MessageOptions messages{};     ///< the same on all ranks
-  Callbacks callbacks{};
-  std::string name{};  ///< of this rank where it fails; empty: its number in the group
+  at::Device device = at::kCPU;  ///< the device of this rank's stages
+  MessageOptions messages{};     ///< how messages are sent; the same on all ranks
+  Callbacks callbacks{};         ///< functions for actions that are not the executor's own
+  std::string name{};            ///< this rank's name in errors; empty means "rank" and its number
 };
 
 }  // namespace trireme::pipeline

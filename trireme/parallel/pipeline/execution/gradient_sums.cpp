@@ -21,7 +21,8 @@
 namespace trireme::pipeline {
 namespace {
 
-// A line for each parameter: `2 [4, 3] Float\tweight`; names come last, for they may have blanks.
+// Returns a line for each parameter: `2 [4, 3] Float\tweight`. Names come last, because they may
+// contain spaces.
 std::string describe_parameters(const std::vector<StageCode>& stages) {
   TextWriter text;
   for (const StageCode& code : stages) {
@@ -34,19 +35,21 @@ std::string describe_parameters(const std::vector<StageCode>& stages) {
   return text.str();
 }
 
-// This rank's part of a gradient of that parameter, as such.
+// Wraps this rank's local part as a gradient with the layout of the parameter.
 at::Tensor as_gradient_of(const at::Tensor& parameter, const at::Tensor& memory) {
   if (!has_layout(parameter)) return memory;
   return from_local(memory, layout_of(parameter), parameter.sizes());
 }
 
+// One use of a parameter, as a rank has announced it.
 struct Told {
   std::string kind;  // `[4, 3] Float`
   int stage = 0;
   int rank = 0;
 };
 
-// What all ranks have told, by name.
+// Parses the texts of all ranks. Returns the uses of each parameter, by name, in the order of
+// stages.
 std::map<std::string, std::vector<Told>> read(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<Told>> all;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
@@ -112,7 +115,8 @@ void GradientSums::begin() {
   }
   aside_.clear();
   for (const at::Tensor& parameter : own_) {
-    // Without a division there is no need: micro-batches are added to what is there.
+    // Without a division, micro-batches can be added to the present gradient. A division would
+    // divide that too, so it is stored and added afterwards.
     if (program_.division == GradientDivision::kByWeights || is_shared(parameter)) {
       aside_.take(parameter);
     }
@@ -134,7 +138,8 @@ void GradientSums::OfStage::exchange() {
   }
 }
 
-// Those that other ranks need: dense, and in the layout of the parameter.
+// Prepares the sums that other ranks need: makes missing ones zero and redistributes the others to
+// the layout of their parameter. Refuses sparse ones.
 void GradientSums::complete_own_sums() {
   for (Shared& shared : shared_) {
     if (!shared.parameter.defined() || !shared.crosses_ranks()) continue;
@@ -155,6 +160,8 @@ void GradientSums::complete_own_sums() {
   }
 }
 
+// Sends this rank's sums to all ranks that share the parameter, and receives theirs. All receives
+// are started before the first send.
 void GradientSums::exchange() {
   complete_own_sums();
   std::vector<comm::Work> works;
@@ -187,7 +194,8 @@ void GradientSums::exchange() {
   for (comm::Work& work : works) work.wait();
 }
 
-// Into `.grad()` of the parameter: later stages first, as autograd meets them.
+// Adds the sums of all stages into `.grad()`, the last stage first. That is the order in which
+// autograd adds them in one process.
 void GradientSums::add_up(Shared& shared) const {
   at::Tensor total;
   for (Use& use : std::views::reverse(shared.uses)) {

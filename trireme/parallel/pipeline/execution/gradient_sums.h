@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of gradients besides adding micro-batches: sums of each stage for a parameter that
-// several stages share, one division at the end, and what `.grad()` held before.
+// GradientSums: the gradients of a step on one rank. Autograd adds the micro-batches; this class
+// adds the stages that share a parameter, divides once, and adds what `.grad()` held before.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -15,23 +15,24 @@
 
 namespace trireme::pipeline {
 
-/// A parameter of one name in several stages is one: each stage adds its micro-batches by itself,
-/// and `finish` adds the stages in their order, with the same bits on every rank that has it. Not
-/// thread-safe.
+/// Parameters of one name in several stages are one parameter. Each stage adds its micro-batches to
+/// a sum of its own. finish() adds these sums, the last stage first, so that every rank that has
+/// the parameter gets the same bits. Not thread-safe.
 class GradientSums {
  public:
-  /// Learns which parameters stages share. Collective and blocking; throws the same UsageError on
-  /// every rank where they differ. `program` must outlive this.
+  /// Finds out which parameters stages share. Collective and blocking. Throws the same UsageError
+  /// on every rank if parameters of one name differ in shape or dtype. `program` must outlive this
+  /// object.
   GradientSums(const Program& program, const std::vector<StageCode>& stages,
                const comm::Group& group, at::Device device);
 
-  /// Messages between ranks have tags from 0 to this.
+  /// Returns the number of message tags that are used, which are 0 to num_tags() - 1.
   int num_tags() const noexcept { return num_tags_; }
 
-  /// Begins a step: puts aside what `.grad()` holds.
+  /// Begins a step, and stores what `.grad()` holds, to be added in finish().
   void begin();
 
-  /// While it lives, `.grad()` of shared parameters is the sum of that stage.
+  /// Makes `.grad()` of shared parameters the sum of one stage while it lives.
   class [[nodiscard]] OfStage {
    public:
     OfStage(GradientSums& sums, int stage);
@@ -45,9 +46,9 @@ class GradientSums {
     int stage_;
   };
 
-  /// Adds up shared parameters, divides, and adds to what was put aside. Blocking: waits for the
-  /// ranks that share a parameter. Throws CommError, and UsageError for a sparse gradient that
-  /// another rank needs.
+  /// Adds the stages of shared parameters, divides all gradients, and adds what `.grad()` held
+  /// before the step. Blocks until the ranks that share a parameter have sent their sums. Throws
+  /// CommError, and UsageError for a sparse gradient that another rank needs.
   void finish();
 
  private:
@@ -59,7 +60,7 @@ class GradientSums {
   };
   struct Shared {
     std::string name;
-    at::Tensor parameter;   // undefined where this rank has none of its stages
+    at::Tensor parameter;   // undefined if this rank has none of its stages
     std::vector<Use> uses;  // by stage
     bool crosses_ranks() const;
   };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors on their way between stages.
+// InTransit: a table of the tensors that one stage has computed and another has not taken yet.
+// Activations and gradients have one table each.
 #pragma once
 
 #include <trireme/parallel/pipeline/program/pipeline_program.h>
@@ -13,8 +14,8 @@
 
 namespace trireme::pipeline {
 
-/// One place for each boundary tensor, stage that takes it, and micro-batch. One table holds
-/// activations, another gradients. `program` must outlive it.
+/// Has one entry for each boundary tensor, stage that takes it, and micro-batch. `program` must
+/// outlive it.
 class InTransit {
  public:
   explicit InTransit(const Program& program) : program_(program) {
@@ -26,7 +27,8 @@ class InTransit {
     tensors_.resize(count);
   }
 
-  /// @param boundary_tensor its place in the program.
+  /// Returns the entry.
+  /// @param boundary_tensor index into Program::boundary_tensors.
   at::Tensor& at(std::size_t boundary_tensor, int to, int micro_batch) {
     const auto& all = program_.boundary_tensors[boundary_tensor].to;
     const auto place = std::ranges::find(all, to) - all.begin();
@@ -35,6 +37,7 @@ class InTransit {
                                              micro_batch)];
   }
 
+  /// Returns the tensor of an entry and clears the entry.
   at::Tensor take(std::size_t boundary_tensor, int to, int micro_batch) {
     return std::exchange(at(boundary_tensor, to, micro_batch), {});
   }

@@ -15,6 +15,7 @@ using schedule::item;
 
 namespace {
 
+// The number of forwards whose inputs are copied ahead.
 constexpr std::size_t kForwardsAhead = 2;
 
 }  // namespace
@@ -25,7 +26,7 @@ Inputs::Inputs(const Program& program, const std::vector<StageCode>& stages,
   if (!device.is_cpu()) {
     copies_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   }
-  std::size_t most = 0;  // of one forward
+  std::size_t most = 0;  // the largest number of inputs of one forward
   for (const schedule::Action& action : actions) {
     if (action.kind != schedule::ActionKind::kForward) continue;
     const std::size_t before = needed_.size();
@@ -75,7 +76,8 @@ void Inputs::start(Needed& needed) {
     const c10::StreamGuard on_copies(*copies_);
     needed.copy = tensor.to(device_, /*non_blocking=*/true);
   }
-  // It is not to be used again by the next copy before operators have read it.
+  // Keeps the caching allocator from reusing the memory for the next copy before the computing
+  // stream has read it.
   guard.recordDataPtrOnStream(needed.copy.storage().data_ptr(), computes);
   needed.arrived.emplace(device_.type());
   needed.arrived->record(*copies_);
@@ -92,6 +94,7 @@ Inputs::Taken Inputs::take(int value, int micro_batch, int stage) {
   Needed& needed = needed_.at(num_taken_++);
   TRIREME_CHECK(needed.value == value && needed.micro_batch == micro_batch &&
                 needed.stage == stage);
+  // The computing stream waits for the copy; this thread does not.
   if (needed.arrived) {
     needed.arrived->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
     needed.arrived.reset();

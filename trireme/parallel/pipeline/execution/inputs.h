@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step is given, where the stages of a rank are.
+// Inputs: brings the caller's tensors of a step to the device of a rank's stages.
+// Copies of coming micro-batches overlap with computation.
 #pragma once
 
 #include <trireme/parallel/pipeline/program/pipeline_program.h>
@@ -16,24 +17,30 @@
 
 namespace trireme::pipeline {
 
-/// Tensors of micro-batches that lie elsewhere are copied to the device, those of the next forwards
-/// beside the work of this one. Not thread-safe.
+/// Copies input tensors that are on another device. The inputs of the next two forwards are copied
+/// while the device computes, on a stream of their own. Not thread-safe.
 class Inputs {
  public:
-  /// @param stages,actions those of the rank. `program` must outlive this.
+  /// @param program must outlive this object.
+  /// @param stages the stages of this rank.
+  /// @param actions the actions of this rank, whose forwards determine the order of copies.
+  /// @param device the device of this rank's stages.
   Inputs(const Program& program, const std::vector<StageCode>& stages,
          std::span<const schedule::Action> actions, at::Device device);
 
-  /// Begins a step. @param micro_batches for each the tensors of Program::inputs; must live until
+  /// Begins a step and starts the first copies.
+  /// @param micro_batches the tensors of Program::inputs for each micro-batch; must live until
   /// end().
   void begin(const std::vector<std::vector<at::Tensor>>& micro_batches);
+  /// An input on the device.
   struct Taken {
     at::Tensor tensor;
-    bool is_copy = false;  ///< which nobody has but who takes it
+    bool is_copy = false;  ///< true if the tensor does not share memory with the caller's
   };
-  /// For the next forward of this rank. Throws UsageError where it was not given.
+  /// Returns an input of this rank's next forward. Must be called in the order of the rank's
+  /// forwards and of their inputs. Throws UsageError if the caller did not pass the tensor.
   Taken take(int value, int micro_batch, int stage);
-  /// Ends a step, also one that failed.
+  /// Ends a step and releases its copies. Must be called after a failure too.
   void end();
 
  private:
@@ -51,7 +58,7 @@ class Inputs {
 
   const Program& program_;
   at::Device device_;
-  std::optional<c10::Stream> copies_{};  // of a device that has streams
+  std::optional<c10::Stream> copies_{};  // the stream for copies; empty for the CPU
   std::vector<Needed> needed_;           // in the order of this rank's forwards
   std::size_t num_ahead_ = 0;
   const std::vector<std::vector<at::Tensor>>* micro_batches_ = nullptr;

@@ -12,12 +12,14 @@
 namespace trireme::pipeline {
 namespace {
 
-// As it lies in memory: operators that were recorded may view it.
+// Wraps an input as Replicate, if possible without a copy, because recorded operators may view its
+// memory.
 at::Tensor enter(const at::Tensor& tensor, const Layout& replicated) {
   return tensor.is_contiguous() ? from_local(tensor, replicated, tensor.sizes())
                                 : distribute(tensor, replicated);
 }
 
+// Makes an output whole on every rank and returns it as a plain tensor.
 at::Tensor leave(const at::Tensor& tensor, const Layout& replicated) {
   return has_layout(tensor) ? to_local(redistribute(tensor, replicated)) : tensor;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages whose work several ranks share: their parameters are distributed tensors, and what goes
-// from stage to stage is plain.
+// Tensor parallelism within stages: the parameters of a stage are distributed tensors over the
+// ranks that share its work. The tensors between stages are plain and whole.
 #pragma once
 
 #include <trireme/mesh/device_mesh.h>
@@ -11,18 +11,19 @@
 
 namespace trireme::pipeline {
 
-/// Throws UsageError for a tensor that is distributed already.
+/// Throws UsageError if a tensor is distributed already.
 void check_plain(const std::vector<detail::NamedTensor>& tensors);
 
-/// The ranks that share this rank's work: along all axes but `pipe` and `data`. Not defined where
-/// there are no others. Collective over `mesh`, blocking.
+/// Returns the mesh of the ranks that share this rank's work: all axes except `pipe` and `data`. It
+/// is undefined if there are no other axes. Collective over `mesh`, and blocking.
 DeviceMesh mesh_of_stages(const DeviceMesh& mesh);
 
-/// The same stages, each run on distributed tensors of `mesh`, of which `parameters` are too. What
-/// comes in counts as Replicate; what goes out is made whole on every rank. Gradients likewise, so
-/// that ranks at the same place of their meshes can exchange both. Running them, and their
-/// backward, is collective over the mesh.
-/// @param mesh may be not defined: the stages as they are.
+/// Wraps stages so that they run on distributed tensors of `mesh`, over which their parameters are
+/// distributed too. Inputs are taken as Replicate; outputs are redistributed to Replicate and
+/// returned as plain tensors. Backward does the same with gradients. So each rank can exchange both
+/// with the rank at the same coordinates of the next stage's mesh. Running the stages and their
+/// backward is collective over the mesh.
+/// @param mesh if undefined, the stages are returned unchanged.
 std::vector<StageCode> on_mesh(std::vector<StageCode> stages, const DeviceMesh& mesh);
 
 }  // namespace trireme::pipeline

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a stage whose tensors are computed again in its backward.
+// rebuild_in_backward(): runs a part of a stage whose tensors are recomputed in backward
+// (activation checkpointing).
 #pragma once
 
 #include <trireme/graph/replay.h>
@@ -10,9 +11,10 @@
 
 namespace trireme::pipeline {
 
-/// For graph::RunOptions::around: runs a part so that backward of the stage keeps its inputs alone
-/// and runs it again (trireme/parallel/recompute), also where that backward comes in two parts.
-/// Random operators of the part have to draw from streams that `run` gives them.
+/// Runs a part so that only its inputs are kept for backward, which runs the part again
+/// (trireme/parallel/recompute). Works with a backward in two parts too. To be passed as
+/// graph::RunOptions::around. Random operators of the part must draw from the streams that `run`
+/// gives them.
 std::vector<at::Tensor> rebuild_in_backward(const graph::Part& part, const graph::RunPart& run,
                                             const std::vector<at::Tensor>& inputs);
 

@@ -26,8 +26,8 @@ using schedule::item;
 
 namespace {
 
-// Where the graph of a stage ends: takes the gradient of one input. Not a leaf, because leaves are
-// parameters to operators that put weight gradients off.
+// The end of a stage's graph, which stores the gradient of one input. It is not a leaf, because
+// split operators (split/operators.h) take leaves for weights.
 struct InputEnd final : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     gradient = std::move(gradients).front();
@@ -54,14 +54,16 @@ std::vector<std::uint32_t> versions_of(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
+// The state of one micro-batch between forward and backward.
 struct StageRun::Kept {
-  // Of what is offloaded. Before the rest: nodes that go with it hold tensors of it.
+  // The offloaded tensors. Declared first, so that it is destroyed after the graph, whose nodes
+  // hold tensors of it.
   std::unique_ptr<SavedActivations> memory;
-  std::vector<at::Tensor> inputs;  // where they are run again
+  std::vector<at::Tensor> inputs;  // for recomputation
   std::vector<std::shared_ptr<SavedActivations::Kept>>
-      kept_inputs;                                      // instead, until they are loaded
+      kept_inputs;                                      // in place of `inputs` while offloaded
   std::vector<std::pair<NodePointer, InputEnd*>> ends;  // by input; null without gradient
-  torch::autograd::edge_list roots;                     // by output; none without graph
+  torch::autograd::edge_list roots;                     // by output; invalid without graph
   std::shared_ptr<WeightGradients> put_off;
 };
 
@@ -109,7 +111,8 @@ std::vector<at::Tensor> StageRun::forward(const MicroBatch& micro_batch,
   } else {
     outputs = run(micro_batch, inputs, kept);
   }
-  // With a graph that is dropped, not without one: LibTorch may take other kernels then.
+  // Forward ran with a graph that is dropped here. Without a graph, LibTorch may choose other
+  // kernels.
   if (program_.is_evaluation || recomputes) kept = {};
   if (offloads) {
     keep_for_offload(inputs, are_callers, kept);
@@ -119,8 +122,8 @@ std::vector<at::Tensor> StageRun::forward(const MicroBatch& micro_batch,
   return outputs;
 }
 
-// The inputs, where no graph has kept anything. What lasts longer than the micro-batch stays where
-// it is.
+// Prepares the kept tensors for offloading. If the graph was dropped for recomputation, these are
+// the inputs. Tensors that outlive the micro-batch stay on the device.
 void StageRun::keep_for_offload(const std::vector<at::Tensor>& inputs,
                                 const std::vector<bool>& are_callers, Kept& kept) const {
   if (!kept.memory) {
@@ -305,7 +308,8 @@ void StageRun::save_buffers() {
 }
 
 void StageRun::restore_buffers() {
-  // Below what counts versions: a graph that has seen a buffer is still right.
+  // Does not increment version counters. Graphs that have saved a buffer remain valid, because it
+  // gets the same values again.
   const at::AutoDispatchBelowADInplaceOrView below;
   for (std::size_t i = 0; i < saved_buffers_.size(); ++i) {
     code_.buffers[i].copy_(saved_buffers_[i]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one stage: forward, recomputation, and backward in one part or two, and moves what is kept
-// between to host memory and back. Knows autograd, and nothing of other stages.
+// StageRun: runs one stage under autograd: forward, recomputation, and backward in one part or two.
+// Also moves saved tensors to host memory and back. It knows nothing of other stages.
 #pragma once
 
 #include <trireme/parallel/pipeline/offload/host_copies.h>
@@ -14,13 +14,16 @@
 
 namespace trireme::pipeline {
 
-/// What forward of one micro-batch left for its backward is kept in here between the calls. Not
+/// Runs one stage, and keeps what the forward of each micro-batch leaves for its backward. Not
 /// thread-safe.
 class StageRun {
  public:
-  /// @param actions of this rank: which micro-batches are recomputed, and whose backward is in two
-  /// parts. `program` must outlive this.
-  /// @param copies for what is offloaded, must outlive this; null where nothing is.
+  /// @param program must outlive this object.
+  /// @param code the stage.
+  /// @param actions the actions of this rank. They determine which micro-batches are recomputed or
+  /// offloaded, and which have a backward in two parts.
+  /// @param copies the host memory for offloading; must outlive this object. Null if nothing is
+  /// offloaded.
   StageRun(const Program& program, StageCode code, std::span<const schedule::Action> actions,
            HostCopies* copies);
   ~StageRun();
@@ -29,33 +32,38 @@ class StageRun {
 
   const StageCode& code() const noexcept { return code_; }
 
-  /// Returns the outputs, without a graph; keeps what backward needs, or the inputs alone where the
-  /// micro-batch is recomputed, and nothing in an evaluation. Throws UsageError where the stage
-  /// gives something else than the program says, or changes an input.
-  /// @param are_callers which of the inputs are the caller's own and last for the step.
+  /// Runs forward and returns the outputs, detached. Keeps the graph for backward. If the
+  /// micro-batch is recomputed, keeps only the inputs; in an evaluation, keeps nothing. Throws
+  /// UsageError if the outputs are not those of the program, or if the stage changes an input in
+  /// place.
+  /// @param are_callers for each input, true if it is the caller's own tensor, which lives until
+  /// the step ends.
   std::vector<at::Tensor> forward(const MicroBatch& micro_batch, std::vector<at::Tensor> inputs,
                                   const std::vector<bool>& are_callers);
 
-  /// Where the micro-batch is offloaded: begins to copy what forward has kept to host memory,
-  /// beside what the device computes. Else nothing.
+  /// Starts copying the kept tensors to host memory, if the micro-batch is offloaded. The copies
+  /// overlap with computation.
   void begin_offload(int micro_batch);
 
-  /// The device's memory of what forward has kept is free again when the copies are done, for which
-  /// the device waits, but not the caller. Returns where it was, but for what came into the stage.
+  /// Releases the device memory of the kept tensors. The device waits for the copies before it
+  /// computes anything else; the caller does not wait.
+  /// @return the addresses of the released storages, except those of the stage's inputs.
   std::vector<const void*> offload(int micro_batch);
 
-  /// Begins to copy it back, into new memory. Returns where what came into the stage is now.
+  /// Starts copying the kept tensors back into new device memory.
+  /// @return the addresses of the new storages of the stage's inputs.
   std::vector<const void*> load(int micro_batch);
 
-  /// Forward again, for what backward needs; buffers stay as they are.
+  /// Runs forward again and keeps the graph for backward. Buffers are restored afterwards.
   void recompute(MicroBatch micro_batch);
 
-  /// Returns the gradients of the inputs, undefined where there is none. Accumulates those of
-  /// parameters, but for what operators put off where the backward is in two parts.
-  /// @param gradients of the outputs, undefined where there is none.
+  /// Runs backward. Accumulates the gradients of parameters, except those that are deferred to
+  /// backward_weight() because backward runs in two parts.
+  /// @param gradients the gradients of the outputs, undefined for outputs without one.
+  /// @return the gradients of the inputs, undefined for inputs without one.
   std::vector<at::Tensor> backward(int micro_batch, std::vector<at::Tensor> gradients);
 
-  /// Accumulates what was put off.
+  /// Computes and accumulates the deferred gradients of weights.
   void backward_weight(int micro_batch);
 
  private:

@@ -21,6 +21,7 @@ using schedule::item;
 
 namespace {
 
+// Throws for actions without a callback, and for `step` actions before the end of the list.
 void check_callbacks(const std::vector<Action>& actions, const Callbacks& callbacks) {
   bool has_stepped = false;
   for (const Action& action : actions) {
@@ -46,7 +47,7 @@ void check_callbacks(const std::vector<Action>& actions, const Callbacks& callba
   }
 }
 
-// The program with its messages, proven for this rank.
+// Checks everything that needs no other rank, and inserts messages.
 Program prepare(Program program, const std::vector<StageCode>& stages, const comm::Group& group,
                 const ExecutorOptions& options) {
   schedule::Schedule& plan = program.schedule;
@@ -71,13 +72,13 @@ Program prepare(Program program, const std::vector<StageCode>& stages, const com
   return program;
 }
 
-// Throws on every rank where `error` is something on one.
+// Throws the first error on every rank, if `error` is not empty on one of them.
 void throw_of_all(const std::string& error, const comm::Group& group) {
   const std::vector<std::string> all = comm::all_gather_text(error, group);
   const auto found =
       std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
   if (found == all.end()) return;
-  constexpr std::string_view kHint = "\n  hint: ";  // of Error::what()
+  constexpr std::string_view kHint = "\n  hint: ";  // the format of Error::what()
   const std::size_t end = found->find(kHint);
   throw UsageError(
       join_message("the pipeline cannot be made: rank ", found - all.begin(), ": ",
@@ -98,6 +99,8 @@ Program validate_program(Program program, const std::vector<StageCode>& stages,
   } catch (const std::exception& found) {
     error = message_of(found);
   }
+  // Errors are exchanged before programs are compared, so that no rank waits in the comparison for
+  // one that has failed.
   throw_of_all(error, group);
   detail::check_same_text("program of the pipeline", text, group);
   return program;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is proven before a pipeline runs.
+// validate_program(): the checks that an Executor makes before its first step.
+// They need no device and run no stage.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -10,10 +11,10 @@
 
 namespace trireme::pipeline {
 
-/// Returns the program with its messages. Checks it and the stages of this rank, proves the
-/// schedule under the rules of the group's engine, and compares the program over all ranks.
-/// Collective and blocking; throws UsageError on every rank where something is wrong on one or
-/// differs.
+/// Checks the program and the stages of this rank, verifies the schedule under the rules of the
+/// group's engine, and compares the program over all ranks. Collective and blocking. Throws
+/// UsageError on every rank if a check fails on one, or if programs differ.
+/// @return the program, with messages inserted if its schedule listed none.
 Program validate_program(Program program, const std::vector<StageCode>& stages,
                          const comm::Group& group, const ExecutorOptions& options);
 

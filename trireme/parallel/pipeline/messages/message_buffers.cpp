@@ -17,8 +17,9 @@ at::Tensor empty_of(const Shape& shape, const at::TensorOptions& options) {
                                : at::empty_strided(shape.sizes, shape.strides, options);
 }
 
-// The memory of a dense tensor, flat, with a storage of its own. The engine's thread may let go of
-// a message long after it was delivered, which must not count as a use of the memory.
+// Returns the memory of a dense tensor as a flat tensor with a storage of its own. The engine's
+// thread may destroy a message long after it was delivered, which must not count as a use of the
+// memory.
 at::Tensor flat_message(const at::Tensor& tensor, std::shared_ptr<void> owner) {
   return at::from_blob(
       tensor.mutable_data_ptr(), {tensor.numel()}, [owner = std::move(owner)](void*) {},

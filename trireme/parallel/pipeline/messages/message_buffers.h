@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for messages. What has been received lies where a stage and its backward read it, so a
-// buffer is free again when nothing refers to its memory any more; it is used again then, in this
-// step or a later one.
+// Buffers and Outgoing: the memory of messages. A stage and its backward read a received tensor
+// where it was received, so a buffer is free when nothing refers to its memory any more. It is then
+// reused, in the same step or a later one.
 #pragma once
 
 #include <trireme/parallel/pipeline/program/pipeline_program.h>
@@ -16,7 +16,7 @@
 
 namespace trireme::pipeline {
 
-/// Not thread-safe.
+/// A pool of buffers for received tensors, by shape and dtype. Not thread-safe.
 class Buffers {
  public:
   explicit Buffers(at::Device device);
@@ -24,14 +24,15 @@ class Buffers {
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
+  /// A buffer in use. It returns to the pool when no reference to the memory of `tensor` is left.
   struct Lent {
-    at::Tensor tensor;   ///< of the shape that was asked for
-    at::Tensor message;  ///< the same memory, flat; an engine may keep it without keeping it lent
+    at::Tensor tensor;   ///< has the requested shape
+    at::Tensor message;  ///< the same memory, flat; references to it do not keep the buffer in use
   };
-  /// Lends a free buffer of that shape and dtype, or a new one where all are lent.
+  /// Returns a free buffer of that shape and dtype, or allocates one if none is free.
   Lent take(const Shape& shape, at::ScalarType dtype);
 
-  /// How many there are, lent and free.
+  /// Returns the number of buffers, in use and free.
   std::size_t size() const noexcept { return size_; }
 
  private:
@@ -42,16 +43,17 @@ class Buffers {
   std::size_t size_ = 0;
 };
 
-/// A tensor that is being sent. Keeps its memory until `release`, even where the engine forgets its
-/// message late.
+/// A tensor that is being sent. It keeps its memory alive until release(), and no longer, even if
+/// the engine destroys its message later.
 class Outgoing {
  public:
-  /// @param tensor given the strides of `shape` where it has others, by a copy.
+  /// @param tensor the tensor to send. It is copied if its strides are not those of `shape`.
+  /// @param shape the shape that the receiver expects.
   Outgoing(const at::Tensor& tensor, const Shape& shape);
 
-  /// The memory, flat.
+  /// Returns the memory as a flat tensor.
   const at::Tensor& message() const noexcept { return message_; }
-  /// To be called when it has been sent.
+  /// Releases the tensor. Call it when the send has completed.
   void release();
 
  private:
@@ -59,7 +61,8 @@ class Outgoing {
   at::Tensor message_;
 };
 
-/// Whether two tensors lie in the same memory; never where one has none of its own, as sparse ones.
+/// Returns true if two tensors share memory. Returns false if one has no storage, such as a sparse
+/// tensor.
 bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace trireme::pipeline

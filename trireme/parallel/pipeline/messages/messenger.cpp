@@ -27,9 +27,12 @@ Messenger::Messenger(const Program& program, const comm::Group& group, at::Devic
     : program_(program), group_(group), buffers_(device) {
   const Messages messages = messages_of(group, options);
   outstanding_ = messages.outstanding;
-  // Under rendezvous a receive that is started early stands in the way of sends behind it.
+  // With rendezvous in order, a receive that is started early would block the sends behind it.
   receives_ahead_ = outstanding_ == 0 ? 0 : static_cast<std::size_t>(options.receives_ahead);
   const schedule::Schedule& plan = program.schedule;
+  // Each ordered pair of ranks counts tags by itself. A channel uses one tag for each of its
+  // boundary tensors and micro-batches. All ranks compute the same tags, because they have the same
+  // program.
   std::map<std::pair<int, int>, int> next_tags;  // by sending and receiving rank
   for (const schedule::Edge& edge : plan.edges) {
     for (const bool carries_gradients : {false, true}) {
@@ -95,6 +98,7 @@ void Messenger::start_until(std::size_t count) {
   }
 }
 
+// Keeps as many receives started behind this one as `receives_ahead_` says.
 std::vector<at::Tensor> Messenger::receive(const Action& action) {
   start_until(num_received_ + 1 + receives_ahead_);
   Incoming& incoming = incoming_.at(num_received_++);
@@ -109,6 +113,7 @@ void Messenger::send(const Action& action, std::span<const at::Tensor> tensors) 
   const int rank = program_.schedule.rank_of(action.peer);
   const auto variant = static_cast<std::size_t>(program_.variant_of(action.micro_batch));
   std::deque<Sending>& queue = sending_[rank];
+  // Over the limit, the oldest sends to that rank must complete first.
   while (outstanding_ && !queue.empty() && std::ssize(queue) >= *outstanding_) {
     queue.front().wait();
     queue.pop_front();
@@ -121,6 +126,7 @@ void Messenger::send(const Action& action, std::span<const at::Tensor> tensors) 
     sending.works.push_back(comm::send_async(sending.tensors.back().message(), rank, group_,
                                              tag_of(channel, place, action.micro_batch)));
   }
+  // With rendezvous, the send completes before the next action of the list.
   if (outstanding_ == 0) {
     sending.wait();
   } else {
@@ -146,7 +152,8 @@ void Messenger::drop_sent() {
   }
 }
 
-// Activations whose gradient is back have arrived, whether or not the engine says so by itself.
+// Releases the activations whose gradient has arrived. That proves that they have arrived too, even
+// if the engine does not report it.
 void Messenger::forget_send(const Action& action) {
   std::deque<Sending>& queue = sending_[program_.schedule.rank_of(action.peer)];
   const auto sent = std::ranges::find(

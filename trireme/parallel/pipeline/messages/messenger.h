@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of a step: what each send and receive of a schedule carries, and when it is under
-// way. Each tensor is a message of its own, sent from where it lies and received where it is used.
+// Messenger: carries out the sends and receives of a schedule. Each tensor is one message, sent
+// from its own memory and received into the memory where the stage reads it, without packing.
+// Receives are started some time before their turn.
 #pragma once
 
 #include <trireme/comm/collectives.h>
@@ -18,38 +19,44 @@
 
 namespace trireme::pipeline {
 
+/// Options of the messages of a pipeline. All ranks pass the same values.
 struct MessageOptions {
-  /// Most sends to one rank that it has not received, before the next one waits; nothing: what the
-  /// group's engine does.
+  /// The maximum number of sends to one rank that it has not received yet; the next send waits.
+  /// By default, the engine of the group decides.
   std::optional<int> outstanding{};
-  /// How many receives are started before their turn. Each may need a buffer more.
+  /// The number of receives that are started before their turn. Each may need one more buffer.
   int receives_ahead = 2;
 };
 
-/// How the engine of a group carries messages: any number at once, by tag; NCCL by rendezvous, in
-/// order. A limit on those outstanding counts on order, because the oldest is waited for.
+/// Returns the rules by which the group's engine carries messages. NCCL matches sends and receives
+/// in order, and a send waits for its receive (rendezvous). Other engines match by tag and carry
+/// any number at once. If `options.outstanding` is set, messages match in order, because a send
+/// over the limit waits for the oldest one.
 schedule::Messages messages_of(const comm::Group& group, const MessageOptions& options);
 
-/// Not thread-safe.
+/// Sends and receives the boundary tensors of one rank. Not thread-safe.
 class Messenger {
  public:
-  /// @param first_tag tags below it are another's; not `program`, which must outlive this.
+  /// @param program must outlive this object.
+  /// @param first_tag the first message tag to use. Smaller tags belong to another user of the
+  /// group.
   Messenger(const Program& program, const comm::Group& group, at::Device device,
             const MessageOptions& options, int first_tag);
 
-  /// The boundary tensors, by their places in the program, that an action carries; in the order of
-  /// its tensors.
+  /// Returns the boundary tensors that a send or receive carries, as indices into
+  /// Program::boundary_tensors, in the order of its tensors.
   const std::vector<std::size_t>& boundary_tensors_of(const schedule::Action& message) const;
 
-  /// Begins a step: starts its first receives.
+  /// Begins a step and starts its first receives. Does not block.
   void begin();
-  /// Starts sends; tensors must not change until they have arrived.
+  /// Starts the sends of an action. The tensors must not change until they have arrived. Blocks
+  /// only if there is a limit on outstanding sends.
   void send(const schedule::Action& action, std::span<const at::Tensor> tensors);
-  /// Waits for the tensors of this rank's next receive, which is `action`. Throws CommError.
+  /// Waits for the tensors of `action`, which must be this rank's next receive. Throws CommError.
   std::vector<at::Tensor> receive(const schedule::Action& action);
-  /// Lets go of what has been sent.
+  /// Releases tensors whose sends have completed. Does not block.
   void drop_sent();
-  /// Waits until everything has been sent.
+  /// Waits until all sends have completed.
   void finish();
 
   std::size_t num_buffers() const noexcept { return buffers_.size(); }
@@ -58,7 +65,7 @@ class Messenger {
   using Stages = std::pair<int, int>;  // sender, receiver
   struct Channel {
     std::vector<std::size_t> boundary_tensors;
-    int tag = 0;  // of the first crossing and micro-batch
+    int tag = 0;  // of its first boundary tensor in micro-batch 0
   };
   struct Incoming {
     schedule::Action action;
@@ -88,7 +95,7 @@ class Messenger {
   std::vector<Incoming> incoming_;  // in the order of this rank's list
   std::size_t num_started_ = 0;
   std::size_t num_received_ = 0;
-  std::map<int, std::deque<Sending>> sending_;  // by rank, the oldest first
+  std::map<int, std::deque<Sending>> sending_;  // by receiving rank, the oldest first
 };
 
 }  // namespace trireme::pipeline

@@ -9,6 +9,7 @@
 namespace trireme::pipeline {
 namespace {
 
+// Returns the stream on which this thread's operators on a device run.
 c10::Stream current_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
@@ -40,6 +41,7 @@ StreamPoint CopyStream::run(std::span<const StreamPoint> after,
     copy();
     return {};
   }
+  // The copy reads memory that the computing stream may still be writing.
   StreamPoint(current_stream(stream_->device())).hold_up(*stream_);
   for (const StreamPoint& point : after) point.hold_up(*stream_);
   const c10::StreamGuard guard(*stream_);

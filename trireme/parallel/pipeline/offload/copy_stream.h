@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies between a device and host memory beside what the device computes: on a stream of their
-// own, put in order by events. Streams and events are those of whatever device LibTorch has guards
-// for. The processor has none: a copy there is done when it has been asked for.
+// StreamPoint and CopyStream: copies between a device and host memory that overlap with
+// computation. They run on a stream of their own and are ordered by events. They work for every
+// device type with a LibTorch device guard. The CPU has no streams: a copy there is done when the
+// call returns.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,35 +16,37 @@
 
 namespace trireme::pipeline {
 
-/// A point in the work that a stream was given: reached when all before it is done. Cheap to copy.
+/// A point in the queue of a stream. It is reached when all work queued before it is done. Cheap to
+/// copy.
 class StreamPoint {
  public:
-  /// One that is reached.
+  /// Makes a point that is reached already.
   StreamPoint() = default;
-  /// After everything that `stream` was given until now.
+  /// Makes a point after all work that is queued on `stream` now.
   explicit StreamPoint(const c10::Stream& stream);
 
-  /// What `stream` is given from now on begins when this is reached. Does not block the thread.
+  /// Makes work that is queued on `stream` from now on wait for this point. Does not block the
+  /// thread.
   void hold_up(const c10::Stream& stream) const;
-  /// The same for the stream that is current on this thread for the point's device.
+  /// Does the same for this thread's current stream of the point's device.
   void hold_up_current() const;
 
  private:
   std::shared_ptr<const c10::Event> event_;
 };
 
-/// One direction of copies. Not thread-safe.
+/// A stream for copies in one direction. Not thread-safe.
 class CopyStream {
  public:
   explicit CopyStream(c10::Device device);
 
-  /// Calls `copy` with this stream as the current one. What that enqueues begins when all that the
-  /// stream which is current now was given is done, and all of `after` are reached. Returns when it
-  /// is done.
+  /// Calls `copy` with this stream as the current one. The work that it queues begins after all
+  /// work on the stream that is current now, and after all points of `after`.
+  /// @return the point after that work. Does not block the thread, except on the CPU.
   StreamPoint run(std::span<const StreamPoint> after, const std::function<void()>& copy) const;
 
  private:
-  std::optional<c10::Stream> stream_;  // none for the processor
+  std::optional<c10::Stream> stream_;  // empty for the CPU
 };
 
 }  // namespace trireme::pipeline

@@ -18,9 +18,10 @@ at::Tensor bytes_of(const c10::Storage& memory) {
 
 }  // namespace
 
+// A block of host memory.
 struct HostCopies::Block {
   at::Tensor memory;    // [bytes]
-  StreamPoint is_read;  // by the last copy back; it may be written to after that
+  StreamPoint is_read;  // when the last copy to the device is done, so that it may be overwritten
 };
 
 HostCopies::HostCopies(at::Device device) : device_(device), to_host_(device), to_device_(device) {}
@@ -57,7 +58,7 @@ std::vector<c10::Storage> HostCopies::load(Stored& stored) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> bytes;
   for (const std::shared_ptr<Block>& block : stored.blocks_) {
-    // Memory of the stream that computes, which is the next to use it.
+    // Allocated while the computing stream is current, because that stream uses the memory next.
     bytes.push_back(at::empty({block->memory.numel()}, block->memory.options().device(device_)));
   }
   stored.copied_ = to_device_.run({&stored.copied_, 1}, [&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memories of a device that are in host memory for a while. The host's blocks are pinned, so that
-// copies need not wait for the processor, and are used again, in this step or a later one.
+// HostCopies: moves storages of a device to host memory and back. Host blocks are pinned, so that
+// copies run asynchronously. Free blocks are reused, in the same step or a later one.
 #pragma once
 
 #include <trireme/parallel/pipeline/offload/copy_stream.h>
@@ -16,8 +16,8 @@
 
 namespace trireme::pipeline {
 
-/// Not thread-safe. All calls are made with the same stream of the device current, on which it
-/// computes.
+/// A pool of host memory with one stream for each direction of copies. Not thread-safe. All calls
+/// must be made with the same current stream: the one on which the device computes.
 class HostCopies {
  public:
   explicit HostCopies(at::Device device);
@@ -25,19 +25,19 @@ class HostCopies {
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
-  /// Of some memories, while they are in host memory or on their way.
+  /// The host blocks of some storages, until they are loaded again.
   class Stored;
 
-  /// Begins to copy memories of the device, of any number of bytes. They may be let go, and written
-  /// to, after `Stored::wait`.
+  /// Starts copying storages of the device to the host. They may be released or overwritten after
+  /// `Stored::wait`. Does not block, except on the CPU.
   Stored store(std::span<const c10::Storage> memories);
 
-  /// New memories of the device, in the order of `store`, into which copies begin. What they hold
-  /// may be used after `Stored::wait`.
+  /// Allocates new storages on the device, in the order of store(), and starts copying into them.
+  /// They may be read after `Stored::wait`. Does not block, except on the CPU.
   std::vector<c10::Storage> load(Stored& stored);
 
   const at::Device& device() const noexcept { return device_; }
-  /// Host memory that there is for copies, in use or not.
+  /// Returns the bytes of allocated host memory, in use or free.
   std::int64_t num_bytes() const noexcept { return num_bytes_; }
 
  private:
@@ -51,14 +51,14 @@ class HostCopies {
   std::int64_t num_bytes_ = 0;
 };
 
-/// Gives its blocks back at its end.
+/// Holds host blocks, and returns them to the pool when it is destroyed. Move-only.
 class HostCopies::Stored {
  public:
   Stored() = default;
   Stored(Stored&&) noexcept = default;
   Stored& operator=(Stored&&) noexcept = default;
 
-  /// The device's computation goes on after the copies that were begun last. Does not block the
+  /// Makes the device's computation wait for the copies that were started last. Does not block the
   /// thread.
   void wait() const { copied_.hold_up_current(); }
 

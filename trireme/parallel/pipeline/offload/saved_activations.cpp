@@ -15,14 +15,14 @@ namespace trireme::pipeline {
 
 namespace autograd = torch::autograd;
 
-// A memory of the device, and the tensors in it.
+// A storage of the device, and the kept tensors in it.
 struct SavedActivations::Memory {
-  c10::Storage storage;  // null while it is in host memory alone
+  c10::Storage storage;  // null while its content is only in host memory
   std::vector<std::weak_ptr<Kept>> tensors;
   bool is_input = false;
 };
 
-// In a node of the graph.
+// The hook that autograd calls for one saved tensor. A node of the graph owns it.
 class SavedActivations::Hook final : public autograd::SavedVariableHooks {
  public:
   explicit Hook(SavedActivations& memory) : memory_(&memory), title_(memory.title_) {}
@@ -43,7 +43,7 @@ class SavedActivations::Hook final : public autograd::SavedVariableHooks {
   }
 
  private:
-  SavedActivations* memory_;  // until it has packed
+  SavedActivations* memory_;  // null after packing
   std::string title_;
   std::shared_ptr<Kept> kept_;
 };
@@ -53,7 +53,8 @@ const at::Tensor& SavedActivations::Kept::tensor() const {
   return tensor_;
 }
 
-// A distributed tensor, which is this one's alone, lies in its part's memory.
+// Binds the tensor to another storage. For a distributed tensor, whose wrapper belongs to this
+// object alone, that is the storage of its local part.
 void SavedActivations::Kept::lie_in(const c10::Storage& memory) {
   at::Tensor& holder =
       tensor::is_wrapper(tensor_) ? tensor::distributed_meta(tensor_).local : tensor_;
@@ -65,7 +66,8 @@ SavedActivations::SavedActivations(HostCopies& copies, std::string title)
 
 SavedActivations::~SavedActivations() {
   if (!is_under_way_) return;
-  // A step has failed. What follows on the device must not use memory that is still copied.
+  // A step has failed while copies were under way. Later work on the device must not overwrite
+  // memory that is still copied.
   try {
     stored_.wait();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device has failed too
@@ -78,8 +80,8 @@ std::shared_ptr<SavedActivations::Kept> SavedActivations::keep(const at::Tensor&
   return kept;
 }
 
-// An operator's result that its own node saved keeps that node, which keeps the result; and a
-// distributed tensor may change its layout until forward is over.
+// Detaches the kept tensors. A node that saved its own result would otherwise form a cycle with it.
+// This is done after forward, because a distributed tensor may change its layout until then.
 void SavedActivations::settle() {
   for (const std::weak_ptr<Kept>& each : kept_) {
     if (const std::shared_ptr<Kept> kept = each.lock()) kept->tensor_ = kept->tensor_.tensor_data();

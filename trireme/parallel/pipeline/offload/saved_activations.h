@@ -1,17 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the forward of one micro-batch in one stage keeps for its backward, moved to host memory and
-// back:
-//
-//   forward   tensors that autograd saves come here by hooks, and are kept as they are
-//   begin     their memories, each once however many views of it were saved, are being copied
-//   offload   every tensor keeps its sizes, strides, dtype and layout, and lets go of its memory
-//   load      new memories are being filled, and every tensor lies in its own again
-//   backward  takes a tensor, when all copies are done
-//
-// Parameters, buffers, the caller's inputs and what else outlasts the micro-batch stays on the
-// device: it would be there anyway. So does memory that tensors without storage have, what lies on
-// another device (LibTorch saves numbers on the processor), and what functions of a user keep
-// elsewhere than in saved tensors.
+// SavedActivations: moves the tensors that autograd saves for one micro-batch in one stage to host
+// memory and back. Hooks collect the tensors; HostCopies copies their storages.
 #pragma once
 
 #include <trireme/parallel/pipeline/offload/host_copies.h>
@@ -29,13 +18,27 @@
 
 namespace trireme::pipeline {
 
-/// Not thread-safe, but that autograd may take and let go of tensors on its threads while the
+/// The saved tensors of one micro-batch in one stage. They pass through these phases:
+///
+///     forward   hooks collect the tensors that autograd saves
+///     begin     copies of their storages start, once per storage, however many views were saved
+///     offload   every tensor keeps its sizes, strides, dtype and layout, and releases its storage
+///     load      copies into new storages start, and every tensor is bound to its new storage
+///     backward  reads the tensors, when all copies are done
+///
+/// Not moved are parameters, buffers, inputs of the caller and other tensors that outlive the
+/// micro-batch, because moving them would free nothing. Also not moved are tensors without storage,
+/// tensors on another device (LibTorch saves numbers on the CPU), and tensors that a user's
+/// autograd function stores outside of saved variables.
+///
+/// Not thread-safe, except that autograd may read and release tensors on its own threads while the
 /// caller waits for it.
 class SavedActivations {
  public:
   using Memories = std::unordered_set<const c10::StorageImpl*>;
 
-  /// @param title says whose it is in messages: `stage 1`. `copies` must outlive it.
+  /// @param copies must outlive this object.
+  /// @param title names the owner in error messages, such as `stage 1`.
   SavedActivations(HostCopies& copies, std::string title);
   ~SavedActivations();
   SavedActivations(const SavedActivations&) = delete;
@@ -44,28 +47,31 @@ class SavedActivations {
   /// A tensor that is kept.
   class Kept;
 
-  /// While it lives, what autograd saves on this thread is kept here. The forward of the
-  /// micro-batch goes on under one.
+  /// Collects the tensors that autograd saves on this thread while it lives. The forward of the
+  /// micro-batch runs under one.
   class [[nodiscard]] Collecting;
 
   /// Keeps a tensor that autograd does not save.
   std::shared_ptr<Kept> keep(const at::Tensor& tensor);
 
-  /// When forward is over: says which memories stay on the device, and which of the others came
-  /// into the stage.
+  /// Classifies the storages of the kept tensors. Call it after forward.
+  /// @param lasting storages that stay on the device.
+  /// @param inputs storages of the stage's inputs.
   void sort(const Memories& lasting, const Memories& inputs);
 
-  /// Begins to copy, beside what the device is given from now on.
+  /// Starts copying to the host. Work that the device gets from now on may overlap with it.
   void begin();
 
-  /// Lets go of the device's memories. What the device computes from now on begins after the
-  /// copies. Returns where those memories were that did not come into the stage.
+  /// Releases the device's storages. Work that the device gets from now on waits for the copies.
+  /// @return the addresses of the released storages, except those of the stage's inputs.
   std::vector<const void*> offload();
 
-  /// Takes new memories, and begins to fill them. Returns where those of inputs are.
+  /// Allocates new storages and starts copying into them.
+  /// @return the addresses of the new storages of the stage's inputs.
   std::vector<const void*> load();
 
-  /// What the device computes from now on may use what was loaded.
+  /// Makes work that the device gets from now on wait for the loaded storages. Does not block the
+  /// thread.
   void wait_until_loaded();
 
  private:
@@ -83,13 +89,14 @@ class SavedActivations {
   bool is_under_way_ = false;
 };
 
+/// See SavedActivations.
 class SavedActivations::Kept {
  public:
   explicit Kept(const at::Tensor& tensor) : tensor_(tensor), version_(tensor) {}
 
-  /// The tensor, but not while it is offloaded.
+  /// Returns the tensor. Must not be called while it is offloaded.
   const at::Tensor& tensor() const;
-  /// Whether nobody has written to it since it was kept.
+  /// Returns true if nothing has written to the tensor since it was kept.
   bool is_as_it_was() const { return version_.is_current(); }
 
  private:

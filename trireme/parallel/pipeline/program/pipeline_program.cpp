@@ -29,6 +29,7 @@ void check_stage(const Program& program, int stage, const std::string& whose) {
                    "count stages from 0, as the schedule does");
 }
 
+// Throws for strides with gaps or overlaps. A meta tensor checks them without allocating memory.
 void check_shape(const Shape& shape, const std::string& whose) {
   if (shape.strides.empty()) return;
   const bool has_all = shape.strides.size() == shape.sizes.size();
@@ -87,6 +88,7 @@ void check_count(const std::vector<Number>& numbers, const Program& program, con
       join_message("give none, or ", what, " for each"));
 }
 
+// Checks variants and weights. Returns the number of variants.
 int check_variants(const Program& program) {
   check_count(program.variants, program, "variants");
   check_count(program.weights, program, "weights");
@@ -106,7 +108,7 @@ int check_variants(const Program& program) {
   return last + 1;
 }
 
-// Every value that stages may take, and those that a stage has to give.
+// The values that stages may take: inputs of the step, and boundary tensors.
 struct Values {
   std::set<int> inputs;
   std::map<int, const BoundaryTensor*> boundary_tensors;
@@ -146,6 +148,8 @@ void check_inputs(const Values& values, const StageCode& code) {
                          : ", which does not go there"),
         "list the stage in `to` of the boundary tensor, or the value in Program::inputs");
   }
+  // The executor hands each boundary tensor to a stage once, so the stage must take it exactly
+  // once.
   for (const auto& [value, boundary_tensor] : values.boundary_tensors) {
     if (std::ranges::count(boundary_tensor->to, code.stage) ==
         std::ranges::count(code.inputs, value)) {
@@ -176,7 +180,7 @@ void check_outputs(const Program& program, const Values& values, const StageCode
       "it is");
 }
 
-// One tensor has one name, and one name one tensor.
+// Throws unless each parameter has one name, and each name stands for one tensor.
 void check_names(const std::vector<StageCode>& stages) {
   std::map<std::string, const void*> tensors;
   std::map<const void*, std::string> names;
@@ -282,6 +286,7 @@ std::string describe(const Program& program) {
   }
   text << "inputs " << at::ArrayRef<int>(program.inputs) << "\nloss " << program.loss << " "
        << program.loss_dtype << " of stage " << program.loss_stage << "\n";
+  // 17 digits identify a double, so that equal texts mean equal weights.
   text.precision(17);
   text << "variants " << at::ArrayRef<int>(program.variants) << "\nweights "
        << at::ArrayRef<double>(program.weights) << "\ndivision "

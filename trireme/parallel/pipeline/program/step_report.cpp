@@ -25,8 +25,9 @@ using schedule::StageBytes;
 
 namespace {
 
-// Whether these tensors, and bases that they alone are views of, are all that holds the memory of
-// one of them: without gradients too, a view holds its base.
+// Returns true if nothing but `tensors` holds the memory of `tensor`. Bases of views count as held
+// by `tensors` if only these are views of them, because a view holds its base even without
+// gradients.
 bool hold_alone(const std::vector<at::Tensor>& tensors, const at::Tensor& tensor) {
   std::unordered_set<const c10::TensorImpl*> holders;
   std::unordered_map<const c10::TensorImpl*, std::size_t> views;  // by base
@@ -48,7 +49,7 @@ bool hold_alone(const std::vector<at::Tensor>& tensors, const at::Tensor& tensor
 
 }  // namespace
 
-// What was allocated while it counted, and is not free yet.
+// The memory that was allocated while `counts` was true and is not freed yet.
 class StepRecorder::Allocations : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void* memory, std::int64_t bytes, std::size_t /*total*/,
@@ -78,7 +79,7 @@ class StepRecorder::Allocations : public c10::MemoryReportingInfoBase {
     counts_gradients_ = is_backward;
     most_rebuilt = 0;
   }
-  // Returns whether it counted before.
+  // Returns the value of `counts` before.
   bool begin_rebuilding() {
     is_rebuilding_ = true;
     return std::exchange(counts, true);
@@ -91,13 +92,13 @@ class StepRecorder::Allocations : public c10::MemoryReportingInfoBase {
 
   bool counts = false;
   std::int64_t total = 0;
-  /// Of totals in this action when something had been computed again, without its gradients.
+  /// The maximum of `total` after a recomputation in this action, without the action's gradients.
   std::int64_t most_rebuilt = 0;
 
  private:
   struct Memory {
     std::int64_t bytes = 0;
-    std::int64_t of_action = 0;  // whose gradients it is for; 0 for other memory
+    std::int64_t of_action = 0;  // the backward that allocated it for gradients, or 0
   };
   std::unordered_map<const void*, Memory> live_;
   std::int64_t action_ = 0;
@@ -154,6 +155,8 @@ StepRecorder::Pair& StepRecorder::pair_of(const Action& action) {
   return item(pairs_, action.stage * schedule_.micro_batches + action.micro_batch);
 }
 
+// Memory that other actions allocate does not count: it is freed within them, or holds gradients or
+// messages.
 void StepRecorder::begin(const Action& action) {
   allocations_->counts =
       action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute ||
@@ -216,7 +219,7 @@ void StepRecorder::leave_out(const std::vector<const void*>& memories) {
   for (const void* const memory : memories) allocations_->forget(memory);
 }
 
-// The peak; four numbers for each stage; three words for each span.
+// Writes the peak, four numbers for each stage, and three words for each span.
 std::string StepRecorder::to_text() const {
   TextWriter text;
   text.precision(17);

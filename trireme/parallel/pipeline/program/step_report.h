@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step really did, in the form of what was planned: `schedule::to_trace` writes it,
-// `schedule::peak_memory` predicts the bytes.
+// StepReport and StepRecorder: the measured times and memory of a step, in the same form as a
+// planned timeline. `schedule::to_trace` writes it to a file; `schedule::peak_memory` predicts the
+// same bytes.
 #pragma once
 
 #include <trireme/comm/group.h>
@@ -18,31 +19,32 @@
 
 namespace trireme::pipeline {
 
-/// Of all ranks.
+/// The measurements of one step, of all ranks.
 struct StepReport {
-  /// From when all ranks had begun. Receives end when their message is there; waiting for it comes
-  /// before.
+  /// The times of all actions, in milliseconds since all ranks had begun. A receive is shown as a
+  /// point in time, when its message has arrived; the wait before it is a gap.
   schedule::Timeline timeline{};
-  /// What a micro-batch kept in each stage, the most of all micro-batches: what came into the stage
-  /// from others, and what was allocated and not freed again.
+  /// The bytes that one micro-batch keeps in each stage, the maximum over micro-batches. They are
+  /// the bytes of tensors that came from other stages, and of those that were allocated and not
+  /// freed.
   std::vector<schedule::StageBytes> stage_bytes{};
-  /// The most that each rank kept after an action, or in a backward after it had computed something
-  /// again. Buffers of messages that wait, gradients, and what else is freed within an action do
-  /// not count.
+  /// The maximum of the bytes that each rank kept after an action, or within a backward after it
+  /// had recomputed a part. Not included are buffers of messages that wait, gradients of
+  /// parameters, and memory that is freed within an action.
   std::vector<std::int64_t> peak_bytes{};
 };
 
-/// Watches a step of one rank. While it lives, LibTorch's allocators report to it instead of to a
-/// profiler. Not thread-safe.
+/// Records the times and memory of one step on one rank. While it lives, LibTorch's allocators
+/// report to it instead of to a profiler. Not thread-safe.
 class StepRecorder {
  public:
-  /// Waits for all ranks: collective.
+  /// Waits for all ranks and starts the clock. Collective and blocking.
   StepRecorder(const schedule::Schedule& schedule, const comm::Group& group);
   ~StepRecorder();
   StepRecorder(const StepRecorder&) = delete;
   StepRecorder& operator=(const StepRecorder&) = delete;
 
-  /// Milliseconds since all ranks had begun.
+  /// Returns the milliseconds since all ranks had begun.
   double now() const;
 
   /// Begins an action; call it before each.
@@ -52,25 +54,28 @@ class StepRecorder {
   /// @param began the time of now() before the action.
   void end(const schedule::Action& action, double began);
 
-  /// Bytes that came into a stage for an action, its forward.
+  /// Adds the bytes of a forward's inputs that came from other stages. Call it before end() of that
+  /// forward.
   void take_inputs(std::int64_t bytes) { input_bytes_ = bytes; }
-  /// What leaves a stage counts there no more, unless the stage keeps it.
+  /// Stops counting tensors that leave a stage, unless the stage still holds their memory.
   void give(const std::vector<at::Tensor>& tensors);
-  /// Gradients of parameters never count.
+  /// Stops counting the gradient of a parameter.
   void leave_out(const at::Tensor& gradient);
-  /// Memory at these places counts no more: what was offloaded, though a message may still read it,
-  /// and what came into the stage when it is loaded, which counts as that again.
+  /// Stops counting the memory at these addresses. Call it for memory that was offloaded, even if a
+  /// message still reads it. Call it also for loaded memory of stage inputs, because inputs are
+  /// counted separately.
   void leave_out(const std::vector<const void*>& memories);
 
-  /// Collective and blocking.
+  /// Returns the report of all ranks. Collective and blocking.
   StepReport gather(const comm::Group& group) const;
 
  private:
   class Allocations;
 
  public:
-  /// While it lives, something is computed again for the backward of this thread: what is
-  /// allocated counts, and what is there at its end. Nothing where nobody records.
+  /// Marks a recomputation within the backward of this thread while it lives. Memory that it
+  /// allocates is counted, and the total is noted at its end. Does nothing if no recorder is
+  /// active.
   class [[nodiscard]] Rebuilding {
    public:
     Rebuilding();

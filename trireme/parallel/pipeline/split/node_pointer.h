@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How LibTorch holds nodes of a graph: counted in themselves from 2.13 on, by shared pointers
-// before.
+// NodePointer and make_node(): the type by which LibTorch holds autograd nodes. It is an intrusive
+// pointer from LibTorch 2.13 on, and std::shared_ptr before.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -13,9 +13,10 @@
 
 namespace trireme::pipeline {
 
+/// The pointer to a node that edges of the graph hold.
 using NodePointer = decltype(torch::autograd::Edge::function);
 
-/// Makes a node and returns what `Node` functions take, and the node itself.
+/// Makes a node of type `Kind`. Returns the owning pointer, and a plain pointer of the node's type.
 template <typename Kind, typename... Arguments>
 std::pair<NodePointer, Kind*> make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {

@@ -28,7 +28,8 @@ using torch::autograd::Engine;
 using torch::autograd::variable_list;
 using torch::autograd::impl::gradient_edge;
 
-// Sorted. All give one tensor, and none of their gradients reads it.
+// The operators that can be split, sorted. Each returns one tensor, which their gradients do not
+// read.
 constexpr auto kOperators = std::to_array<std::string_view>({"aten::_convolution",
                                                              "aten::addbmm",
                                                              "aten::addmm",
@@ -55,22 +56,23 @@ constexpr auto kOperators = std::to_array<std::string_view>({"aten::_convolution
                                                              "aten::rms_norm"});
 static_assert(std::ranges::is_sorted(kOperators));
 
-// Sorted. In training the gradient of their input is made of what those of their weights are, sums
-// over a channel, so that the latter come with it for nothing; a second backward would read input
-// and gradient once more, and both would have to stay for it.
+// The operators whose weight gradients are computed together with the input gradient, sorted. In
+// training, the input gradient needs the same sums over a channel as the weight gradients, which
+// therefore cost nothing extra. A second backward would read input and gradient again, and would
+// have to keep both.
 constexpr auto kOfSums = std::to_array<std::string_view>(
     {"aten::batch_norm", "aten::group_norm", "aten::instance_norm"});
 static_assert(std::ranges::is_sorted(kOfSums));
 
-// Where the gradient of a stand-in for an input comes out. Unlike a leaf, it does not hold the
-// input's memory.
+// The end of the graph for the stand-in of an input. Unlike a leaf, it does not hold the input's
+// memory.
 struct InputEnd final : torch::autograd::Node {
   variable_list apply(variable_list&& /*gradients*/) override { return {}; }
   std::string name() const override { return "SplitInput"; }
 };
 
-// An operator that has run on stand-ins. Holds no tensor: what backward needs is what its nodes
-// have saved.
+// An operator that has run on stand-ins. It holds no tensor itself; its graph holds the tensors
+// that were saved for backward.
 struct Stood {
   torch::autograd::Edge output;
   edge_list inputs;
@@ -86,7 +88,7 @@ struct Stood {
     return all;
   }
 
-  // Those of inputs, and those of weights behind them.
+  // Returns the gradients of inputs, followed by those of weights.
   variable_list gradients_of_all(const at::Tensor& gradient) const {
     edge_list ends = inputs;
     ends.insert(ends.end(), weights.begin(), weights.end());
@@ -101,7 +103,8 @@ struct Stood {
   }
 };
 
-// Its next edges are those of the inputs alone: weights get their gradients from the queue.
+// The node of a split operator in the stage's graph. Its next edges lead to the inputs only,
+// because weights get their gradients from the queue.
 struct SplitNode final : torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     const at::Tensor gradient = std::move(gradients).front();
@@ -138,8 +141,8 @@ bool needs_gradient(const c10::IValue& argument) {
          argument.toTensor().requires_grad();
 }
 
-// The leaf whose gradient that of the argument is: itself, or what it is the transpose of, as
-// torch::nn::Linear has it. Not defined for other arguments.
+// Returns the leaf that an argument stands for: the argument itself, or the leaf that it is the
+// transpose of, as in torch::nn::Linear. Returns an undefined tensor for other arguments.
 at::Tensor weight_of(const c10::IValue& argument) {
   if (!needs_gradient(argument)) return {};
   const at::Tensor& tensor = argument.toTensor();
@@ -163,7 +166,8 @@ bool can_replace(const c10::OperatorHandle& handle, const c10::IValue* begin,
   return weight != end && !is_autocast(weight->toTensor());
 }
 
-// Puts a tensor of the same elements in the place of an argument: a leaf for a weight.
+// Replaces an argument by a detached tensor with the same memory: a leaf for a weight, else a
+// tensor whose graph ends in an InputEnd.
 at::Tensor stand_in_for(c10::IValue& argument, bool is_weight) {
   at::Tensor tensor = argument.toTensor().detach();
   if (is_weight) {

@@ -23,7 +23,8 @@ std::shared_ptr<WeightGradients>& current_of_thread() {
   return current;
 }
 
-// Hands out gradients that nobody else refers to, so that autograd keeps them instead of a copy.
+// A node that passes given gradients on. It keeps no reference to them, so that autograd can take
+// their memory for `.grad()` instead of copying it.
 struct Giving final : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& /*gradients*/) override {
     return std::move(gradients);
@@ -33,7 +34,7 @@ struct Giving final : torch::autograd::Node {
   torch::autograd::variable_list gradients;
 };
 
-// Lets autograd accumulate what belongs to leaves, with their hooks.
+// Accumulates gradients into leaves through autograd, so that their hooks run.
 void accumulate(const std::vector<at::Tensor>& weights, torch::autograd::variable_list gradients) {
   if (weights.empty()) return;
   torch::autograd::edge_list edges;
@@ -70,11 +71,11 @@ bool WeightGradients::reads(const at::Tensor& tensor) const {
                              [&](const Job& job) { return share_memory(job.gradient, tensor); });
 }
 
-// Each gradient goes where it belongs before the next is computed: it is in the cache still, and
-// there is memory for one.
+// Each gradient is accumulated before the next one is computed, while it is still in the cache. So
+// memory is needed for one of them at a time.
 void WeightGradients::run() {
   struct Use {
-    int left = 0;  // jobs to come
+    int left = 0;  // jobs that have not run yet
     at::Tensor sum{};
   };
   std::vector<Job> jobs = std::exchange(jobs_, {});
@@ -88,8 +89,9 @@ void WeightGradients::run() {
     std::vector<at::Tensor> sums;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       at::Tensor& gradient = gradients[i];
-      // What accumulates may keep this memory, which is another's; of a sparse gradient, whose
-      // values may lie in `job.gradient` and indices in a batch, nothing tells.
+      // Autograd may take the gradient's memory for `.grad()`, so it must not be shared with
+      // another tensor. A sparse gradient may share its values with `job.gradient` and its indices
+      // with the batch, which cannot be detected.
       const bool may_be_shared = gradient.defined() && gradient.is_sparse();
       if (may_be_shared || share_memory(gradient, job.gradient)) gradient = gradient.clone();
       Use& use = uses.at(job.weights[i].unsafeGetTensorImpl());
@@ -102,7 +104,7 @@ void WeightGradients::run() {
       complete.push_back(job.weights[i]);
       sums.push_back(std::move(use.sum));
     }
-    job = {};  // what it kept
+    job = {};  // frees the tensors that it kept
     accumulate(complete, std::move(sums));
   }
 }

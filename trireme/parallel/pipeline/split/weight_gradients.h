@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weight part of a backward: what operators put off while gradients of inputs are computed.
+// WeightGradients: the queue of weight gradients that operators defer while backward computes the
+// gradients of inputs. See operators.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,14 +12,15 @@
 
 namespace trireme::pipeline {
 
-/// Work of one stage and micro-batch. Not thread-safe; backward fills it on one thread at a time.
+/// The deferred weight gradients of one stage and micro-batch. Not thread-safe; backward fills it
+/// on one thread at a time.
 class WeightGradients {
  public:
-  /// Gives the gradients of `weights`, in their order.
+  /// Computes the gradients of the weights that were passed to put_off() with it, in their order.
   using Compute = std::function<std::vector<at::Tensor>()>;
 
-  /// While it lives, forward on this thread makes nodes that put their weight gradients into
-  /// `gradients`; null: none does.
+  /// Makes `gradients` the current queue of this thread while it lives. Operators that forward runs
+  /// then defer their weight gradients to it. Null means that they do not.
   class [[nodiscard]] Guard {
    public:
     explicit Guard(std::shared_ptr<WeightGradients> gradients);
@@ -30,19 +32,20 @@ class WeightGradients {
     std::shared_ptr<WeightGradients> previous_;
   };
 
-  /// Of the innermost guard of this thread; null where there is none.
+  /// Returns the queue of this thread's innermost guard, or null if there is none.
   static const std::shared_ptr<WeightGradients>& current() noexcept;
 
-  /// Puts off `compute`. @param weights leaves, defined. @param gradient what `compute` reads; not
-  /// defined where it reads none.
+  /// Adds a computation to the queue.
+  /// @param weights the leaves whose gradients `compute` returns; all defined.
+  /// @param gradient the output gradient that `compute` reads; undefined if it reads none.
   void put_off(std::vector<at::Tensor> weights, at::Tensor gradient, Compute compute);
 
-  /// Whether one of the gradients that wait has its elements in this storage.
+  /// Returns true if a queued computation reads a gradient that shares memory with `tensor`.
   bool reads(const at::Tensor& tensor) const;
 
-  /// Computes everything in the order in which it was put off, adds up what belongs to one weight
-  /// in that order, as a whole backward does, and lets autograd accumulate each sum as soon as it
-  /// is complete, with the weight's hooks. Leaves nothing.
+  /// Runs all computations in the order in which they were added, and empties the queue. The
+  /// gradients of one weight are added in that order, as in a whole backward. Autograd accumulates
+  /// each sum as soon as it is complete, and runs the weight's hooks.
   void run();
 
  private:
