@@ -141,11 +141,11 @@ TEST(Watchdog, KnowsWhoWaitsInAGroupInSharedMemory) {
       const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(50);
       Finding found;
       while (found.fate != RankStatus::kWaits && std::chrono::steady_clock::now() < give_up) {
-        found = watch->look_at(group, 1, 1);
+        found = watch->look_at(group, 1, 2);  // the first one proved the connection
       }
       seen.set_value();
       EXPECT_EQ(found.text,
-                "waits itself in all-reduce (sum) of 4 float32, number 1 of group 'pair'");
+                "waits itself in all-reduce (sum) of 4 float32, number 2 of group 'pair'");
     } else {
       const Group pair = connect(choose_engine("shm", true), context_of("pair", {1, 2}));
       if (rank == 2) is_seen.wait();  // hangs
@@ -231,7 +231,7 @@ TEST(Watchdog, NamesTheSenderThatAReceiverWaitsFor) {
     if (group.rank() == 2) {
       EXPECT_THAT(lines.await("rank 2 hangs"),
                   AllOf(HasSubstr("rank 0 has waited"),
-                        HasSubstr("s in receive of 16 Byte, number 1"), Not(HasSubstr("rank 1"))));
+                        HasSubstr("s in receive of 4 Float, number 1"), Not(HasSubstr("rank 1"))));
       send(message, 0, group);
     }
   });

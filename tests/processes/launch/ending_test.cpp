@@ -164,7 +164,7 @@ std::string shown_until(int terminal, const std::string& text) {
 
 // The line used to begin behind `^C`, or an empty one came behind a progress bar.
 TEST(Ending, CtrlCBeginsOneLineOnATerminal) {
-  for (const std::string bar : {"epoch 1  50%", ""}) {
+  for (const std::string bar : {"epoch 1  50 of 100", ""}) {
     int ours = -1;
     int theirs = -1;
     ASSERT_EQ(::openpty(&ours, &theirs, nullptr, nullptr, nullptr), 0);

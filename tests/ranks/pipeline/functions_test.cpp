@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -303,9 +304,14 @@ TEST(StepFunctions, UseAConstantOnAnotherRankThanBefore) {
                return {(out * net->frozen.sum()).square().mean()};
              }}};
   };
+  const auto make_net = [] {
+    static std::mutex one_at_a_time;  // LibTorch's random generator is the process's
+    const std::lock_guard lock(one_at_a_time);
+    torch::manual_seed(7);
+    return deferred([] { return std::make_shared<ScaledImpl>(); });
+  };
   run_ranks(2, [&](const comm::Group& group) {
-    const auto make = [] { return std::make_shared<ScaledImpl>(); };
-    const auto net = deferred(make);
+    const auto net = make_net();
     Plan plan;
     plan.mesh = {{kStageAxis, 2}};
     plan.stages = {{"second", 1}};

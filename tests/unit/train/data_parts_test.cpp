@@ -108,9 +108,8 @@ TEST_F(DataParts, MustBeTheSameWhereRanksWorkTogether) {
         });
   };
   for (const std::string& error : errors_of(2, {.plan = plan}, later)) {
-    EXPECT_THAT(error,
-                AllOf(HasSubstr("ranks 0 and 1, which work on one part of the data together"),
-                      HasSubstr("different batches in epoch 1, step 2")));
+    EXPECT_THAT(error, AllOf(HasSubstr("ranks 0 and 1"),
+                             HasSubstr("which work on one part of the data together")));
   }
 }
 

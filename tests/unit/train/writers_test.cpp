@@ -81,7 +81,7 @@ TEST_F(Writers, JsonlHasWhatHappenedInOrder) {
   for (const char* key : {"trireme", "torch", "host", "pid", "cores", "threads", "device"}) {
     EXPECT_TRUE(run.at("environment").contains(key)) << key;
   }
-  EXPECT_THAT(run.at("environment").at("command").get<std::string>(), HasSubstr("unit_train"));
+  EXPECT_THAT(run.at("environment").at("command").get<std::string>(), HasSubstr("train_test"));
   EXPECT_EQ(run.at("environment").at("folder"), std::filesystem::current_path().string());
   const auto revision = report::git_revision(std::filesystem::current_path());
   EXPECT_EQ(run.at("environment").contains("git_revision"), revision.has_value());

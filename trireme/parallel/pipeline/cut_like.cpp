@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -36,7 +38,6 @@ void for_each_first_use(const Graph& graph, const Visit& visit) {
   }
 }
 
-// Returns the first stage that uses each parameter and buffer.
 std::map<std::string, int> stages_of_tensors(const Graph& graph,
                                              const std::vector<int>& boundaries) {
   std::map<std::string, int> stages;
@@ -47,21 +48,46 @@ std::map<std::string, int> stages_of_tensors(const Graph& graph,
   return stages;
 }
 
-// Returns the last possible cut in [earliest, latest]. `earliest` is behind the last operator that
-// uses a tensor of an earlier stage for the first time. `latest` is before the first operator that
-// uses a tensor of this stage or of a later one.
-int find_boundary(const Graph& graph, int stage, int latest, int earliest) {
-  const std::vector<std::string> reasons = graph::reasons_against_cuts(graph);
-  for (int boundary = latest; boundary >= earliest; --boundary) {
+// Removes the tensors that training does not change: frozen parameters, and buffers that no
+// operator of the record writes to. Ranks that use them later are given them, so they need not
+// decide.
+std::map<std::string, int> without_constants(std::map<std::string, int> stages,
+                                             const Graph& trained) {
+  std::set<std::string> changes;
+  for (std::size_t id = 0; id < trained.values.size(); ++id) {
+    const Value& value = trained.values[id];
+    const Value& object = trained.value(value.object);
+    const bool is_written = value.node >= 0 && value.object != static_cast<ValueId>(id);
+    if (is_written || object.requires_grad) changes.insert(object.name);
+  }
+  std::erase_if(stages, [&](const auto& item) { return !changes.contains(item.first); });
+  return stages;
+}
+
+// The places between the last operator that uses a tensor of an earlier stage for the first time,
+// and the first that uses one of this stage or of a later one.
+struct Span {
+  int latest = 0;
+  int earliest = 0;
+};
+
+Span span_of(const Graph& graph, const std::map<std::string, int>& stages, int stage, int end) {
+  Span span{.latest = end - 1, .earliest = stage};
+  for_each_first_use(graph, [&](int node, const std::string& name) {
+    const auto found = stages.find(name);
+    if (found == stages.end()) return;
+    if (found->second >= stage) span.latest = std::min(span.latest, node);
+    if (found->second < stage) span.earliest = std::max(span.earliest, node + 1);
+  });
+  return span;
+}
+
+// Returns the last place of the span at which a cut is possible.
+std::optional<int> boundary_in(const Span& span, const std::vector<std::string>& reasons) {
+  for (int boundary = span.latest; boundary >= span.earliest; --boundary) {
     if (reasons[static_cast<std::size_t>(boundary)].empty()) return boundary;
   }
-  const auto last = static_cast<std::size_t>(std::clamp(latest, 0, graph.num_nodes()));
-  throw UsageError(
-      join_message("stage ", stage, " cannot begin where it does for the first batch of training",
-                   reasons[last].empty() ? "" : ": ", reasons[last]),
-      "begin stages with other modules (plan.stages): a stage has the parameters and buffers of "
-      "its "
-      "modules in both modes, for all shapes and in all functions");
+  return std::nullopt;
 }
 
 }  // namespace
@@ -71,22 +97,28 @@ std::vector<int> cut_like(const Graph& graph, const Graph& trained,
   if (std::ranges::equal(graph.nodes, trained.nodes, {}, &Node::name, &Node::name)) {
     return boundaries;
   }
-  const std::map<std::string, int> stages = stages_of_tensors(trained, boundaries);
+  const std::map<std::string, int> all = stages_of_tensors(trained, boundaries);
+  const std::map<std::string, int> changing = without_constants(all, trained);
+  const std::vector<std::string> reasons = graph::reasons_against_cuts(graph);
   const auto num_stages = static_cast<int>(boundaries.size()) - 1;
-  // From the last stage backwards, because each stage ends where the next one begins.
   std::vector<int> cut(boundaries.size(), 0);
   cut.back() = graph.num_nodes();
   for (int stage = num_stages - 1; stage > 0; --stage) {
     const auto index = static_cast<std::size_t>(stage);
-    int latest = cut[index + 1] - 1;
-    int earliest = stage;
-    for_each_first_use(graph, [&](int node, const std::string& name) {
-      const auto found = stages.find(name);
-      if (found == stages.end()) return;
-      if (found->second >= stage) latest = std::min(latest, node);
-      if (found->second < stage) earliest = std::max(earliest, node + 1);
-    });
-    cut[index] = find_boundary(graph, stage, latest, earliest);
+    const Span span = span_of(graph, changing, stage, cut[index + 1]);
+    // Constants stay where they were if they can.
+    auto boundary = boundary_in(span_of(graph, all, stage, cut[index + 1]), reasons);
+    if (!boundary) boundary = boundary_in(span, reasons);
+    if (!boundary) {
+      const auto last = static_cast<std::size_t>(std::clamp(span.latest, 0, graph.num_nodes()));
+      throw UsageError(join_message("stage ", stage,
+                                    " cannot begin where it does for the first batch of training",
+                                    reasons[last].empty() ? "" : ": ", reasons[last]),
+                       "begin stages with other modules (plan.stages): a stage has the parameters "
+                       "and buffers of "
+                       "its modules in both modes, for all shapes and in all functions");
+    }
+    cut[index] = *boundary;
   }
   return cut;
 }

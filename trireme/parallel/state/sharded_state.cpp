@@ -384,8 +384,8 @@ checkpoint::LoadedModel load_model(const std::filesystem::path& path, Paralleliz
   torch::nn::Module& module = *given;
   const auto parts = by_name(parallelized);
   const auto buffers = buffers_of(module);
-  const std::set<std::string> elsewhere = names_elsewhere(parallelized, module);
-  const auto own = elsewhere.empty() ? options : but_for(elsewhere, options);
+  const std::set<std::string> passed_over = names_passed_over(parallelized, module);
+  const auto own = passed_over.empty() ? options : but_for(passed_over, options);
   Values values;
   const auto found = checkpoint::agree(parallelized.group(), "cannot load", [&] {
     Reader reader(path);
