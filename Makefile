@@ -2,7 +2,7 @@
 # Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
 # needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build install package docs clean
+.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build bench-gpu gpu-test gpu-bundle install package docs clean
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 RANKS ?= 2
@@ -26,10 +26,11 @@ test: ## Build, and run the fast tests
 	@tools/build release all
 	@tools/test release fast
 
-test-slow: ## Build, and run the slow tests
+test-slow: ## Build, and run the slow tests, then the fuzzers
 	@tools/setup build test demo shells
 	@tools/build release all
 	@tools/test release slow
+	@$(MAKE) fuzz
 
 check: ## Formatting, clang-tidy, headers, directions of includes, links of the documentation
 	@tools/setup build test check
@@ -45,7 +46,6 @@ check-all: ## check on every file, GCC, Arm, sanitizers, all tests, docs, a mome
 	@$(MAKE) test
 	@$(MAKE) test-slow
 	@$(MAKE) docs
-	@$(MAKE) fuzz
 	@$(MAKE) bench BENCH=--smoke
 
 fix: ## Reformat every source file
@@ -87,6 +87,18 @@ bench-build: ## Time demo, test and a changed file in fresh clones without a com
 	@tools/setup build test
 	@tools/build release
 	@build/python/bin/python bench/build_times.py
+
+gpu-test: ## Build and run the tests on this machine's GPU; needs a LibTorch with CUDA
+	@tools/setup build test
+	@tools/gpu/run --parts tests
+
+bench-gpu: ## Measure this machine's GPU, and training steps on it beside a plain loop of LibTorch
+	@tools/setup build test
+	@tools/gpu/run --parts bench
+
+gpu-bundle: ## Pack what a GPU machine without package registries needs for both, in build/gpu-bundle
+	@tools/setup build test bundle
+	@tools/gpu/bundle
 
 example-%: # one of the folders of examples/, with - for _; its README says how it is started
 	@tools/setup build

@@ -17,7 +17,7 @@ string(REGEX MATCH "^[0-9]+[.][0-9]+" TRIREME_TORCH_MINOR "${Torch_VERSION}")
 configure_package_config_file(cmake/TriremeConfig.cmake.in ${PROJECT_BINARY_DIR}/TriremeConfig.cmake
                               INSTALL_DESTINATION ${TRIREME_CMAKE_DIR})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/TriremeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/TriremeConfig.cmake ${PROJECT_BINARY_DIR}/TriremeConfigVersion.cmake
+install(FILES ${PROJECT_BINARY_DIR}/TriremeConfig.cmake ${PROJECT_BINARY_DIR}/TriremeConfigVersion.cmake cmake/CudaRuntime.cmake
         DESTINATION ${TRIREME_CMAKE_DIR})
 
 # Messages name pages of the guide.

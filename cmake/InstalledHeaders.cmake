@@ -8,9 +8,9 @@ set(TRIREME_PUBLIC_HEADERS
   # Public, but too special for the umbrella header; the guide "Adding a rule" and examples include them.
   trireme/report/number.h
   trireme/tensor/rules/rule_table.h
-  trireme/tensor/rules/strategies/across.h
-  trireme/tensor/rules/strategies/contraction.h
-  trireme/tensor/rules/strategies/einsum_rule.h)
+  trireme/tensor/rules/across.h
+  trireme/tensor/rules/contraction.h
+  trireme/tensor/rules/einsum_rule.h)
 
 function(trireme_installed_headers variable sources)
   set(reached "")
@@ -22,6 +22,11 @@ function(trireme_installed_headers variable sources)
     endif()
     if(NOT EXISTS ${sources}/${header})
       message(FATAL_ERROR "cmake/InstalledHeaders.cmake names ${header}, which does not exist; name the header that took its place")
+    endif()
+    string(REGEX MATCHALL "/" folders ${header})
+    list(LENGTH folders depth)
+    if(depth GREATER 3)
+      message(FATAL_ERROR "${header} is public, and in more than two folders of trireme/; move it up, or include it in sources only")
     endif()
     list(APPEND reached ${header})
     file(STRINGS ${sources}/${header} lines REGEX "^ *# *include *<trireme/")

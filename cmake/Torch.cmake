@@ -5,7 +5,16 @@ if(NOT Torch_DIR AND EXISTS ${PROJECT_SOURCE_DIR}/build/torch-prefix)
   string(STRIP "${torch_prefix}" torch_prefix)
   list(PREPEND CMAKE_PREFIX_PATH ${torch_prefix})
 endif()
+include(CudaRuntime)
+trireme_cuda_runtime()
 find_package(Torch ${TRIREME_TORCH_MINIMUM} REQUIRED)
+# Templates of LibTorch before 2.13 have names that GCC gives them, and Clang only up to version 17.
+if(Torch_VERSION VERSION_LESS 2.13 AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(trireme_options INTERFACE -fclang-abi-compat=17)
+endif()
+# Some builds of LibTorch export std::filesystem functions of their own, of which remove_all() calls a null pointer. So programs
+# look for them in the C++ standard library first.
+string(APPEND CMAKE_EXE_LINKER_FLAGS " -Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state")
 # Where an installed Trireme finds a LibTorch without further settings, when the one it was built with is not there.
 set(TRIREME_LIBTORCH_FOLDER /opt/libtorch CACHE PATH "Folder of a LibTorch that installed programs fall back to")
 

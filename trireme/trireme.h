@@ -40,7 +40,7 @@
 #include <trireme/graph/guard.h>
 #include <trireme/graph/mark.h>
 #include <trireme/graph/show/graph_text.h>
-#include <trireme/graph/show/pictures/picture.h>
+#include <trireme/graph/show/picture.h>
 #include <trireme/graph/show/table.h>
 #include <trireme/optim/autocast.h>
 #include <trireme/optim/gradients.h>

@@ -18,13 +18,37 @@
 namespace trireme::apps {
 namespace {
 
+// Returns the prefixes of the checkpoints in a folder: the names up to `-<epoch>_<step>`.
+std::vector<std::string> prefixes_in(const std::filesystem::path& folder) {
+  std::set<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const std::size_t end = name.find_last_not_of("0123456789_");
+    if (end == std::string::npos || end == 0 || name[end] != '-') continue;
+    const std::string prefix = name.substr(0, end);
+    if (!checkpoint::list_checkpoints(folder, prefix).empty()) found.insert(prefix);
+  }
+  return {found.begin(), found.end()};
+}
+
+// Returns why a path is no checkpoint at all, or an empty string if it may be a damaged one.
+std::string reason_not_a_checkpoint(const std::string& path) {
+  if (!std::filesystem::exists(path)) return "there is no such folder";
+  const bool has_index = std::filesystem::exists(std::filesystem::path(path) / "index.json");
+  if (has_index || !std::filesystem::is_directory(path) || prefixes_in(path).empty()) return "";
+  return join_message("holds checkpoints, and is none itself; give ", path, "/*");
+}
+
 int verify(const std::vector<std::string>& paths) {
   int code = 0;
   for (const std::string& path : paths) {
-    const auto damage = checkpoint::find_damage(path);
-    std::cout << path << ": " << (damage.empty() ? "whole and undamaged" : "damaged") << "\n";
+    std::string verdict = reason_not_a_checkpoint(path);
+    const auto damage =
+        verdict.empty() ? checkpoint::find_damage(path) : std::vector<std::string>();
+    if (!verdict.empty() || !damage.empty()) code = 1;
+    if (verdict.empty()) verdict = damage.empty() ? "whole and undamaged" : "damaged";
+    std::cout << path << ": " << verdict << "\n";
     for (const std::string& line : damage) std::cout << "  " << line << "\n";
-    if (!damage.empty()) code = 1;
   }
   return code;
 }
@@ -49,19 +73,6 @@ int convert(const CheckpointTask& task) {
   if (!task.prefix.empty()) options.prefix = task.prefix;
   std::cout << checkpoint::convert(source, options).string() << "\n";
   return 0;
-}
-
-// Returns the prefixes of the checkpoints in a folder: the names up to `-<epoch>_<step>`.
-std::vector<std::string> prefixes_in(const std::filesystem::path& folder) {
-  std::set<std::string> found;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const std::size_t end = name.find_last_not_of("0123456789_");
-    if (end == std::string::npos || end == 0 || name[end] != '-') continue;
-    const std::string prefix = name.substr(0, end);
-    if (!checkpoint::list_checkpoints(folder, prefix).empty()) found.insert(prefix);
-  }
-  return {found.begin(), found.end()};
 }
 
 void check_has_checkpoints(const std::filesystem::path& folder, const std::string& prefix) {

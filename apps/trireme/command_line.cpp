@@ -129,16 +129,40 @@ void refuse_option(const CLI::App& command, const std::string& word, const std::
       join_message(meant(option, options_of(command)), "see ", name, " --help", more));
 }
 
+// Returns the short and the first long name of an option, such as `-n (--nproc)`.
+std::string names_of(const CLI::App& command, const std::string& long_name) {
+  const CLI::Option* const option = command.get_option_no_throw(long_name);
+  if (option == nullptr || option->get_snames().empty()) return long_name;
+  return join_message("-", option->get_snames().front(), " (", long_name, ")");
+}
+
 // Rewords a parse error. CLI11 says "Could not convert: --nproc = two" even if the user typed `-n
-// two`.
-std::string text_of(const CLI::ParseError& wrong) {
+// two`, "path: At Most 1 required but received 4" and "--dump: 1 required TEXT missing". Only
+// numbers are converted.
+std::string text_of(const CLI::App& command, const CLI::ParseError& wrong) {
   std::string text = wrong.what();
   constexpr std::string_view kConversion = "Could not convert: ";
+  constexpr std::string_view kMost = ": At Most ";
+  constexpr std::string_view kReceived = " required but received ";
   const std::size_t equals = text.find(" = ");
-  if (!text.starts_with(kConversion) || equals == std::string::npos) return text;
-  return join_message("'", text.substr(equals + 3), "', given for ",
-                      text.substr(kConversion.size(), equals - kConversion.size()),
-                      " or its short form, cannot be read as what that takes, such as a number");
+  if (text.starts_with(kConversion) && equals != std::string::npos) {
+    const std::string name = text.substr(kConversion.size(), equals - kConversion.size());
+    return join_message(names_of(command, name), " is '", text.substr(equals + 3),
+                        "', expected a number");
+  }
+  const std::size_t most = text.find(kMost);
+  const std::size_t received = text.find(kReceived);
+  if (most != std::string::npos && received != std::string::npos && most < received) {
+    const std::size_t number = most + kMost.size();
+    return join_message(full_name(command), " takes at most ",
+                        text.substr(number, received - number), " ", text.substr(0, most),
+                        ", and was given ", text.substr(received + kReceived.size()));
+  }
+  const std::size_t required = text.find(": 1 required ");
+  if (required != std::string::npos && text.ends_with(" missing")) {
+    return join_message(text.substr(0, required), " was given no value");
+  }
+  return text;
 }
 
 void explain(const CLI::App& app, const CLI::ParseError& wrong) {
@@ -156,7 +180,13 @@ void explain(const CLI::App& app, const CLI::ParseError& wrong) {
       std::ranges::find_if(unknown, [](const std::string& word) { return word.starts_with('-'); });
   if (option != unknown.end()) refuse_option(*command, *option);
   if (!unknown.empty()) refuse_word(*command, unknown.front());
-  throw ConfigError(text_of(wrong), join_message("see ", full_name(*command), " --help"));
+  const std::vector<std::string> commands = commands_of(*command);
+  if (!commands.empty()) {
+    throw ConfigError(join_message(full_name(*command), " was given no command"),
+                      join_message("the commands are ", listed(commands), "; see ",
+                                   full_name(*command), " --help"));
+  }
+  throw ConfigError(text_of(*command, wrong), join_message("see ", full_name(*command), " --help"));
 }
 
 }  // namespace trireme::apps

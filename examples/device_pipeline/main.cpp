@@ -93,16 +93,16 @@ int main(int argc, char** argv) {
   app.add_option("--devices", settings.devices, "Where the stages are, such as cuda:0 cuda:1")
       ->capture_default_str();
   app.add_option("--rows", settings.rows, "Of a batch")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   app.add_option("--side", settings.side, "Of the images, in pixels")
       ->check(CLI::Range(32, 1024))
       ->capture_default_str();
   app.add_option("--width", settings.width, "Channels of the first layers; 64 is ResNet-50")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   app.add_option("--steps", settings.steps, "Steps to train")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {

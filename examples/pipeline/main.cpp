@@ -137,21 +137,21 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"resnet", "gpt"}))
       ->capture_default_str();
   app.add_option("--pipe", pipe, "Ranks that the network is cut among; divides their number")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   app.add_option("--schedule", plan.schedule,
                  "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a file of a schedule")
       ->capture_default_str();
   app.add_option("--micro-batches", plan.micro_batches,
                  "Parts that a batch goes through the stages in")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   app.add_option("--recompute", plan.recompute,
                  "Modules such as blocks.*, and operators such as aten::gelu, that backward runs "
                  "again");
   app.add_option("--activation-bytes", plan.activation_bytes,
                  "What a rank may keep for backward; the rest is computed again")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 50));
   app.add_option("--steps", steps, "Steps to train")
       ->check(CLI::Range(4, 100000))
       ->capture_default_str();

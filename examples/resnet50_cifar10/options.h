@@ -40,7 +40,7 @@ inline void add_data(CLI::App& app, Options& options) {
       "Folder with data_batch_*.bin; `trireme data fashion-mnist-to-cifar10` makes one");
   auto* synthetic = app.add_option("--synthetic", options.synthetic,
                                    "Learn from so many made-up pictures instead of --data");
-  synthetic->check(CLI::PositiveNumber)->excludes(folder);
+  synthetic->check(CLI::Range(1, 1 << 30))->excludes(folder);
   app.add_option("--batch", options.batch, "Images of each rank in a step")->capture_default_str();
   app.add_option("--steps", options.steps, "Steps in an epoch at most; 0 for all images")
       ->capture_default_str();
@@ -61,13 +61,13 @@ inline void add_training(CLI::App& app, Options& options) {
   app.add_option("--network", options.network, "resnet50, or resnet20, which is small")
       ->transform(CLI::CheckedTransformer(networks));
   app.add_option("--epochs", options.epochs, "Passes over the training images")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   app.add_option("--learning-rate", options.learning_rate, "The highest")->capture_default_str();
   app.add_option("--schedule", options.schedule, "constant, or cosine: down to nothing")
       ->transform(CLI::CheckedTransformer(schedules));
   app.add_option("--warm-up", options.warm_up, "Epochs that lead up to the rate")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
 }
 

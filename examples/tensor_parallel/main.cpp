@@ -152,7 +152,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"gpt", "bert"}))
       ->capture_default_str();
   app.add_option("--tensor", tensor, "Ranks that a layer is cut among; divides their number")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   app.add_option("--steps", steps, "Steps to train")
       ->check(CLI::Range(4, 100000))

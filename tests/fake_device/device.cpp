@@ -5,7 +5,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <ATen/native/Resize.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -55,7 +54,7 @@ class Allocator final : public c10::Allocator {
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    std::memcpy(to, from, bytes);
+    std::memcpy(on_host(to), on_host(from), bytes);
   }
 
  private:
@@ -151,7 +150,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return stream_at({.device = place.device, .stream = std::exchange(current, place.stream)});
   }
   bool queryStream(const c10::Stream& stream) const override {
-    synchronizeStream(stream);
+    Machine& machine = Machine::get();
+    machine.see_on_host(machine.progress_of(place_of(stream)));
     return true;
   }
   void synchronizeStream(const c10::Stream& stream) const override {
@@ -179,7 +179,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
     if (Machine::get().is_held(static_cast<const Event*>(event)->hold)) return false;
-    Machine::get().wait_on_host(static_cast<const Event*>(event)->progress);
+    Machine::get().see_on_host(static_cast<const Event*>(event)->progress);
     return true;
   }
   void synchronizeEvent(void* event) const override {
@@ -230,8 +230,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* data) const override { return PinnedAllocator::has(data); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_; }
   void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override {
-    const c10::DeviceGuard guard(storage.device());
-    at::native::resize_bytes_cpu(storage.unsafeGetStorageImpl(), bytes);
+    resize(storage, bytes);
   }
 
  private:
@@ -249,6 +248,15 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 }();
 
 }  // namespace
+
+void resize(const c10::Storage& storage, std::size_t bytes) {
+  const c10::DeviceGuard guard(storage.device());
+  c10::DataPtr memory = c10::GetAllocator(c10::kPrivateUse1)->allocate(bytes);
+  const std::size_t kept = std::min(bytes, storage.nbytes());
+  if (kept > 0) std::memcpy(on_host(memory.get()), on_host(storage.data()), kept);
+  storage.set_data_ptr_noswap(std::move(memory));
+  storage.set_nbytes(bytes);
+}
 
 Place current_place(DeviceIndex index) {
   return {.device = index, .stream = current_streams.at(static_cast<std::size_t>(index))};

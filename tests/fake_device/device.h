@@ -13,10 +13,12 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 #include <tests/fake_device/machine.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -51,9 +53,16 @@ class Busy {
 /// Memory that was let go of while another stream might still use it; empty where all is well.
 inline std::vector<std::string> take_races() { return Machine::get().take_races(); }
 
+/// How often the host has waited for a device, by a synchronization, by a copy from or to memory
+/// that is not pinned, or for a value.
+inline std::uint64_t host_waits() { return Machine::get().host_waits(); }
+
 inline std::size_t bytes_on(int index) {
   return Machine::get().bytes_on(static_cast<c10::DeviceIndex>(index));
 }
+
+/// Gives a storage of a device so many bytes, and keeps what fits.
+void resize(const c10::Storage& storage, std::size_t bytes);
 
 /// The calling thread's current stream of a device.
 Place current_place(c10::DeviceIndex index);

@@ -107,7 +107,18 @@ void Machine::wait_on_stream(Place place, const Progress& progress) {
 
 void Machine::wait_on_host(const Progress& progress) {
   const std::lock_guard lock(mutex_);
+  ++num_host_waits_;
   merge(host_, progress);
+}
+
+void Machine::see_on_host(const Progress& progress) {
+  const std::lock_guard lock(mutex_);
+  merge(host_, progress);
+}
+
+std::uint64_t Machine::host_waits() {
+  const std::lock_guard lock(mutex_);
+  return num_host_waits_;
 }
 
 Place Machine::new_stream(c10::DeviceIndex device) {
@@ -116,7 +127,7 @@ Place Machine::new_stream(c10::DeviceIndex device) {
 }
 
 void* Machine::allocate(Place home, std::size_t bytes) {
-  void* const data = c10::alloc_cpu(bytes);
+  void* const data = on_device(c10::alloc_cpu(bytes));
   const std::lock_guard lock(mutex_);
   blocks_[address(data)] = {.bytes = bytes, .home = home};
   bytes_.at(static_cast<std::size_t>(home.device)) += bytes;
@@ -142,7 +153,7 @@ void Machine::release(void* data) noexcept {
     bytes_.at(static_cast<std::size_t>(block.home.device)) -= block.bytes;
     blocks_.erase(found);
   }
-  c10::free_cpu(data);
+  c10::free_cpu(on_host(data));
 }
 
 void Machine::record_use(const void* data, Place place) {

@@ -2,6 +2,9 @@
 // What the fake devices are made of: memory, which is the processor's, and streams, which do
 // at once what they are given and remember what they would have had to wait for.
 //
+// The address of memory on a device is not that of the processor: code of the host that reads or
+// writes there ends by a signal, as it does with CUDA.
+//
 // A stream counts what it was given. It knows how far the other streams are that it has waited
 // for (a vector clock: Mattern, 1989): by events, by what the host has waited for before it gave
 // the stream more. Every access to memory is compared with earlier ones to the same bytes by other
@@ -36,6 +39,16 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
+/// Converts between an address of a device and that of the same byte for the processor. A device's
+/// has a bit that no address of a process has. Null stays null.
+inline void* on_device(void* data) {
+  constexpr std::uintptr_t kDeviceBit = std::uintptr_t{1} << 62;
+  if (data == nullptr) return data;
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(data) ^ kDeviceBit);
+}
+inline void* on_host(void* data) { return on_device(data); }
+inline const void* on_host(const void* data) { return on_device(const_cast<void*>(data)); }
+
 /// How many of the things given to each stream are done.
 using Progress = std::map<Place, std::uint64_t>;
 
@@ -59,13 +72,18 @@ class Machine {
   Progress progress_of(Place place);
   void wait_on_stream(Place place, const Progress& progress);
   void wait_on_host(const Progress& progress);
+  /// The host has seen, without waiting, that this is done.
+  void see_on_host(const Progress& progress);
+  /// How often the host has waited for a device.
+  std::uint64_t host_waits();
 
   Place new_stream(c10::DeviceIndex device);
   /// What is done when all streams of the device are done.
   Progress progress_of(c10::DeviceIndex device);
 
-  /// Memory of a device, for what the stream does from now on. Memory that was let go of is given
-  /// again to the same stream, which counts as a race where another one may still use it.
+  /// Memory of a device, by its address there, for what the stream does from now on. Memory that
+  /// was let go of is given again to the same stream, which counts as a race where another one may
+  /// still use it.
   void* allocate(Place home, std::size_t bytes);
   void release(void* data) noexcept;
   /// Another stream uses it too: it is not given again before that one has done so far.
@@ -112,6 +130,7 @@ class Machine {
   std::array<std::size_t, kDevices> bytes_ = {};
   std::array<c10::StreamId, kDevices> last_stream_ = {};
   std::vector<std::string> races_;
+  std::uint64_t num_host_waits_ = 0;
   std::uint64_t num_holds_ = 0;
   std::uint64_t hold_ = 0;
   std::condition_variable let_go_;

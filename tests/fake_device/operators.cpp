@@ -104,9 +104,11 @@ class Borrowed {
       if (!lent.is_written) continue;
       const c10::Storage& memory = lent.alias.storage();
       const c10::Storage& own = lent.own.storage();
-      if (memory.data() != own.data()) {
+      if (memory.data() != on_host(own.data())) {
         resize(own, memory.nbytes());
-        if (memory.nbytes() > 0) std::memcpy(own.mutable_data(), memory.data(), memory.nbytes());
+        if (memory.nbytes() > 0) {
+          std::memcpy(on_host(own.mutable_data()), memory.data(), memory.nbytes());
+        }
       }
       if (lent.alias.sizes() != lent.own.sizes() || lent.alias.strides() != lent.own.strides()) {
         impl->set_sizes_and_strides(lent.alias.sizes(), lent.alias.strides(),
@@ -149,15 +151,10 @@ class Borrowed {
     if (!lent.alias) {
       lent = {.own = own,
               .alias = c10::Storage(c10::Storage::use_byte_size_t(), own.nbytes(),
-                                    c10::DataPtr(own.mutable_data(), c10::kCPU),
+                                    c10::DataPtr(on_host(own.mutable_data()), c10::kCPU),
                                     c10::GetCPUAllocator(), /*resizable=*/true)};
     }
     return lent.alias;
-  }
-
-  void resize(const c10::Storage& storage, std::size_t bytes) const {
-    const c10::DeviceGuard guard(storage.device());
-    at::native::resize_bytes_cpu(storage.unsafeGetStorageImpl(), bytes);
   }
 
   c10::Storage copy_of(const c10::Storage& memory) const {
@@ -165,7 +162,9 @@ class Borrowed {
     c10::Allocator* const allocator = c10::GetAllocator(c10::kPrivateUse1);
     c10::Storage copy(c10::Storage::use_byte_size_t(), memory.nbytes(),
                       allocator->allocate(memory.nbytes()), allocator, /*resizable=*/true);
-    if (memory.nbytes() > 0) std::memcpy(copy.mutable_data(), memory.data(), memory.nbytes());
+    if (memory.nbytes() > 0) {
+      std::memcpy(on_host(copy.mutable_data()), memory.data(), memory.nbytes());
+    }
     const Access written = {.data = copy.data(), .bytes = memory.nbytes(), .writes = true};
     Machine::get().run(current_place(*device_), {&written, 1});
     return copy;
@@ -339,16 +338,34 @@ at::Scalar local_scalar(const at::Tensor& tensor) {
   return alias.item();
 }
 
-const at::Tensor& resize(const at::Tensor& tensor, at::IntArrayRef sizes,
-                         std::optional<at::MemoryFormat> format) {
-  const c10::DeviceGuard guard(tensor.device());
-  return at::native::resize_(tensor, sizes, format);
+void make_room(const at::Tensor& tensor) {
+  const std::size_t bytes =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                       static_cast<std::size_t>(tensor.storage_offset()));
+  if (tensor.numel() > 0 && tensor.storage().nbytes() < bytes) resize(tensor.storage(), bytes);
+}
+
+const at::Tensor& resize_tensor(const at::Tensor& tensor, at::IntArrayRef sizes,
+                                std::optional<at::MemoryFormat> format) {
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  if (tensor.sizes() != sizes) impl->set_sizes_contiguous(sizes);
+  if (format) impl->empty_tensor_restride(*format);
+  make_room(tensor);
+  return tensor;
 }
 
 at::Tensor& set_storage(at::Tensor& tensor, at::Storage source, std::int64_t offset,
                         at::IntArrayRef sizes, at::IntArrayRef strides) {
-  const c10::DeviceGuard guard(source.device());
-  return at::native::set_storage_cpu_(tensor, std::move(source), offset, sizes, strides);
+  at::native::checkSetStorage(tensor, std::move(source), offset, sizes, strides);
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_offset(offset);
+  if (strides.data() != nullptr) {
+    impl->set_sizes_and_strides(sizes, strides);
+  } else {
+    impl->set_sizes_contiguous(sizes);
+  }
+  make_room(tensor);
+  return tensor;
 }
 
 at::Tensor& set_whole_storage(at::Tensor& tensor, at::Storage source) {
@@ -430,7 +447,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from", TORCH_FN(copy_from));
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   library.impl("_local_scalar_dense", TORCH_FN(local_scalar));
-  library.impl("resize_", TORCH_FN(resize));
+  library.impl("resize_", TORCH_FN(resize_tensor));
   library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   library.impl("view", TORCH_FN(at::native::view));
   library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));

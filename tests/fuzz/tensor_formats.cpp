@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files.h"
 #include "format.h"
+#include <trireme/base/config/configuration.h>
 #include <trireme/base/json_depth.h>
 #include <trireme/checkpoint/checkpoint.h>
 #include <trireme/checkpoint/crc32.h>
@@ -18,6 +19,8 @@
 #include <trireme/data/token_file.h>
 #include <trireme/graph/show/graph_text.h>
 #include <trireme/graph/show/table.h>
+#include <trireme/plan/check_plan.h>
+#include <trireme/plan/plan_config.h>
 
 #include <ATen/ops/ones.h>
 #include <nlohmann/json.hpp>
@@ -86,7 +89,7 @@ const std::filesystem::path& good_checkpoint() {
 }
 
 void read_sealed_index(std::string_view bytes) {
-  const std::filesystem::path path = good_checkpoint();
+  const std::filesystem::path& path = good_checkpoint();
   test::write_file(path / "index.json", sealed(bytes, 1));
   read_all(path);
 }
@@ -105,6 +108,15 @@ void read_state_of_format_1(std::string_view bytes) {
 void read_order(std::string_view bytes) {
   file_of("ordered/demo-1_1/order", bytes);
   checkpoint::list_checkpoints(folder() / "ordered", "demo");
+}
+
+// The settings of a run, which may hold a schedule as text.
+void read_plan(std::string_view bytes) {
+  Plan plan;
+  config::Configuration configuration(plan);
+  configuration.read_text(bytes, "plan.toml");
+  to_string(plan);
+  plan_problems(plan, {.ranks = 4});
 }
 
 void read_graph(std::string_view bytes) { graph::operator_table(graph::parse_graph(bytes)); }
@@ -148,6 +160,7 @@ std::vector<Format> tensor_formats() {
           {"sealed_index", read_sealed_index},
           {"state_of_format_1", read_state_of_format_1},
           {"order", read_order},
+          {"plan", read_plan},
           {"graph", read_graph},
           {"stream_state", read_stream_state},
           {"cifar10", read_cifar10},

@@ -23,10 +23,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Read once by the library: set before any test.
-const int is_set = ::setenv("TRIREME_CHECK", "values", 1);
+const int kIsSet = ::setenv("TRIREME_CHECK", "values", 1);
 
 TEST(CheckedTraining, NamesAParameterThatARankChangesByItself) {
-  ASSERT_EQ(is_set, 0);
+  ASSERT_EQ(kIsSet, 0);
   for (const int zero_level : {0, 1, 3}) {
     testing::run_ranks(2, [&](const comm::Group& group) {
       torch::nn::Linear first(4, 4);

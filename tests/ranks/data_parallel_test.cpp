@@ -108,7 +108,8 @@ TEST_P(ShardedZeroLevel, StepsSeveralModulesWithOneOptimizer) {
         const torch::Tensor loss = loss_of(first, make_batch(step, group.rank())) +
                                    loss_of(second, make_batch(step, 5 + group.rank()));
         loss.backward();
-        clip_by_global_norm(optimizer, 0.5, combine(of_first.sharing(), of_second.sharing()));
+        clip_by_global_norm(optimizer, 0.5, combine(of_first.sharing(), of_second.sharing()))
+            .item<double>();
         optimizer.step();
       }
       of_first.unshard(optimizer);  // in the order in which they were cut, and the other one

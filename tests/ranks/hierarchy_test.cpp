@@ -380,6 +380,21 @@ TEST(HierarchyOrder, IsHostNestedBitForBitForEverySizeAndNumberOfLeaders) {
   }
 }
 
+// The sum of a host was rounded to half precision, and so to infinity.
+TEST(HierarchyOrder, AveragesHalfPrecisionWhoseSumWouldOverflow) {
+  for (const Layout& layout : {Layout{"", {0, 0, 1, 1}}, Layout{"", {0, 0, 0, 1}},
+                               Layout{"", {0, 0, 1}}, Layout{"", {0, 0, 0}}}) {
+    run(layout, [](c10d::Backend& backend) {
+      for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+        for (const std::int64_t size : {3, 600'001}) {
+          const at::Tensor own = at::full({size}, 65504.0 / 2, dtype);
+          TRIREME_EXPECT_SAME(all_reduced(backend, own, c10d::ReduceOp::AVG), own);
+        }
+      }
+    });
+  }
+}
+
 TEST(HierarchyOrder, IsReported) {
   const Engine& gloo = choose_engine("gloo", true);
   const auto order = [&](const std::vector<int>& hosts) {

@@ -330,7 +330,7 @@ TEST(DistributedOptimizer, LetsGradientsBeClippedBetweenSynchronizeAndStep) {
     DistributedOptimizer optimizer(sgd, {}, {}, group);
     linear(torch::full({1, 1}, 6.0 * group.rank())).sum().mul(4).backward();
     optimizer.synchronize();  // the weight's is 12, the bias' 4
-    EXPECT_NEAR(clip_by_global_norm(sgd, 1.0), std::sqrt(160.0), 1e-9);
+    EXPECT_NEAR(clip_by_global_norm(sgd, 1.0).item<double>(), std::sqrt(160.0), 1e-9);
     {
       const auto skip = optimizer.skip_synchronize();
       optimizer.step();

@@ -386,6 +386,76 @@ TEST(ParallelizeErrors, RefuseImpossiblePlans) {
   });
 }
 
+// What rank 1 of two alone was given. The other waited until the deadline.
+void expect_both_to_hear(const std::string& what, const std::function<void(const Group&)>& call) {
+  const auto thrown = run_ranks_catching(2, call);
+  EXPECT_THAT(message_of<UsageError>(thrown[0]),
+              AllOf(HasSubstr("rank 1 could not "), HasSubstr(what)));
+  EXPECT_THAT(message_of<UsageError>(thrown[1]),
+              AllOf(HasSubstr(what), Not(HasSubstr("could not"))));
+}
+
+TEST(ParallelizeErrors, OfOneRankReachAllRanks) {
+  expect_both_to_hear("sparse_gradients names bogus", [](const Group& group) {
+    Plan plan;
+    if (group.rank() == 1) plan.sparse_gradients = {"bogus"};
+    static_cast<void>(parallelize(torch::nn::Linear(2, 2), plan, group));
+  });
+  expect_both_to_hear("micro_batches is 0", [](const Group& group) {
+    static_cast<void>(
+        parallelize(torch::nn::Linear(2, 2), {.micro_batches = 1 - group.rank()}, group));
+  });
+  expect_both_to_hear("has gaps or overlaps", [](const Group& group) {
+    torch::nn::Linear net(2, 2);
+    if (group.rank() == 1) net->weight.set_data(torch::zeros({2, 4}).slice(1, 0, 4, 2));
+    static_cast<void>(parallelize(net, {}, group));
+  });
+  expect_both_to_hear("post-accumulate-gradient hook", [](const Group& group) {
+    torch::nn::Linear net(2, 2);
+    std::optional<Parallelized> first;
+    first.emplace(parallelize(group.rank() == 1 ? net : torch::nn::Linear(2, 2), {}, group));
+    static_cast<void>(parallelize(net, {}, group));
+  });
+  expect_both_to_hear("a module by the name 'a.b'", [](const Group& group) {
+    const torch::nn::Linear net(2, 2);
+    static_cast<void>(parallelize({{group.rank() == 1 ? "a.b" : "a", net}}, {}, group));
+  });
+  expect_both_to_hear("two parameters have the name twice", [](const Group& group) {
+    const auto tensor = [] { return torch::zeros({2}).set_requires_grad(true); };
+    const std::string second = group.rank() == 1 ? "twice" : "once";
+    static_cast<void>(parallelize({{"twice", tensor()}, {second, tensor()}}, {}, group));
+  });
+  expect_both_to_hear("none of the parameters that the plan cuts", [](const Group& group) {
+    const torch::nn::Linear net(64, 64);
+    const torch::nn::Linear other(2, 2);
+    Parallelized parallelized = parallelize(net, {.zero_level = 1}, group);
+    torch::optim::SGD optimizer((group.rank() == 1 ? other : net)->parameters(), 0.1);
+    parallelized.shard(optimizer);
+  });
+  expect_both_to_hear("does not step slices", [](const Group& group) {
+    const torch::nn::Linear net(64, 64);
+    Parallelized parallelized = parallelize(net, {.zero_level = 1}, group);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    torch::optim::SGD other(net->parameters(), 0.1);
+    parallelized.shard(optimizer);
+    parallelized.unshard(group.rank() == 1 ? other : optimizer);
+  });
+  expect_both_to_hear("LBFGS", [](const Group& group) {
+    const torch::nn::Linear net(64, 64);
+    torch::optim::SGD one(net->parameters(), 0.1);
+    torch::optim::LBFGS another(net->parameters());
+    torch::optim::Optimizer& optimizer =
+        group.rank() == 1 ? static_cast<torch::optim::Optimizer&>(another) : one;
+    const ShardedDataParallel parallel(net, optimizer, group, 1);
+  });
+  expect_both_to_hear("the gradient of parameter weight is sparse", [](const Group& group) {
+    const torch::nn::Linear net(4, 4);
+    if (group.rank() == 1) net->weight.mutable_grad() = torch::zeros({4, 4}).to_sparse();
+    static_cast<void>(parallelize(
+        net, {.mesh = {{"tensor", 2}}, .layouts = {{"*", {{"tensor", Replicate{}}}}}}, group));
+  });
+}
+
 TEST(ParallelizeErrors, ShowWherePlansDiffer) {
   run_ranks(2, [](const Group& group) {
     torch::nn::Linear net(2, 2);

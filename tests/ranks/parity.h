@@ -85,8 +85,10 @@ inline void add_to(std::vector<torch::Tensor>& total, const std::vector<torch::T
 
 // One process, the same tree of sums: copies of the module outside, ranks inside them, and
 // micro-batches inside those; divided once.
-inline std::vector<torch::Tensor> train_alone(const Case& c, int steps) {
+inline std::vector<torch::Tensor> train_alone(const Case& c, int steps,
+                                              at::Device device = at::kCPU) {
   Net net = make_net(1);
+  net->to(device);
   const auto parameters = net->parameters();
   const auto optimizer = make_optimizer(c.optimizer, parameters);
   const int ranks_in_copy =
@@ -98,7 +100,7 @@ inline std::vector<torch::Tensor> train_alone(const Case& c, int steps) {
       for (int rank = copy * ranks_in_copy; rank < (copy + 1) * ranks_in_copy; ++rank) {
         net->zero_grad();
         for (std::int64_t i = 0; i < c.micro_batches; ++i) {
-          loss_of(net, make_batch(step, rank * c.micro_batches + i)).backward();
+          loss_of(net, make_batch(step, rank * c.micro_batches + i).to(device)).backward();
         }
         std::vector<torch::Tensor> of_rank;
         for (const auto& parameter : parameters) of_rank.push_back(parameter.grad());
@@ -116,9 +118,10 @@ inline std::vector<torch::Tensor> train_alone(const Case& c, int steps) {
   return parameters;
 }
 
-inline std::vector<torch::Tensor> train_parallel(const Case& c, int steps,
-                                                 const comm::Group& group) {
+inline std::vector<torch::Tensor> train_parallel(const Case& c, int steps, const comm::Group& group,
+                                                 at::Device device = at::kCPU) {
   Net net = make_net(1 + static_cast<std::uint64_t>(group.rank()));  // rank 0's values count
+  net->to(device);
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   if (c.optimizer_first) optimizer = make_optimizer(c.optimizer, net->parameters());
   Parallelized parallelized = parallelize(*net,
@@ -139,7 +142,7 @@ inline std::vector<torch::Tensor> train_parallel(const Case& c, int steps,
     optimizer->zero_grad(c.set_to_none);
     for (std::int64_t i = 0; i < c.micro_batches; ++i) {
       if (c.is_delayed) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
-      loss_of(net, make_batch(step, group.rank() * c.micro_batches + i)).backward();
+      loss_of(net, make_batch(step, group.rank() * c.micro_batches + i).to(device)).backward();
     }
     if (c.is_delayed) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
     optimizer->step();

@@ -159,7 +159,8 @@ TEST_P(Sharded, HasTheNormOfAllPartsAndSeesAnOverflowOnAnyRank) {
       parallelized.shard(optimizer);
       loss_of(net, make_batch(0, group.rank())).backward();
       EXPECT_TRUE(all_finite(optimizer, parallelized.sharing()));
-      norms[sharded ? 1 : 0] = clip_by_global_norm(optimizer, 0.01, parallelized.sharing());
+      norms[sharded ? 1 : 0] =
+          clip_by_global_norm(optimizer, 0.01, parallelized.sharing()).item<double>();
       optimizer.step();
       clipped[sharded ? 1 : 0] = net->first->weight.detach().clone();
 
@@ -264,7 +265,17 @@ TEST_P(Sharded, RefusesFunctionsOfGradientsThatNoRankHasWhole) {
       EXPECT_FALSE(net->unused.grad().defined());
       net->zero_grad();  // leaves what the optimizer has
       EXPECT_FALSE(net->first->weight.grad().defined());
-      // Each rank used to find the norm of its own slices.
+      // Each rank used to clip by the norm of its own slices.
+      for (const double norm_type : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
+        const auto& stepped = optimizer.param_groups()[0].params();
+        EXPECT_THAT(
+            usage_error([&] { torch::nn::utils::clip_grad_norm_(stepped, 1e-3, norm_type); }),
+            AllOf(HasSubstr("parameters that the plan cuts"),
+                  HasSubstr("clip_by_global_norm(optimizer, max_norm, parallelized.sharing())")));
+        for (const torch::Tensor& part : stepped) {
+          if (part.grad().defined()) part.grad().norm();  // to look at norms is no mistake
+        }
+      }
       EXPECT_THAT(usage_error([&] { clip_by_global_norm(optimizer, 1e-3); }),
                   HasSubstr("clip_by_global_norm(optimizer, max_norm, parallelized.sharing())"));
       EXPECT_THAT(usage_error([&] { global_norm(optimizer, {.group = group}); }),
@@ -272,7 +283,7 @@ TEST_P(Sharded, RefusesFunctionsOfGradientsThatNoRankHasWhole) {
       EXPECT_THROW(all_finite(optimizer), UsageError);
       EXPECT_THROW(LossScale().unscale(optimizer), UsageError);
       EXPECT_THROW(PostValidation(optimizer, {.max_norm = 1}).step(), UsageError);
-      const double norm = clip_by_global_norm(optimizer, 1e-3, parallelized.sharing());
+      const auto norm = clip_by_global_norm(optimizer, 1e-3, parallelized.sharing()).item<double>();
       EXPECT_GT(norm, 1e-3);
       EXPECT_LT(global_norm(optimizer, parallelized.sharing()), 1.1e-3);
       optimizer.step();

@@ -102,7 +102,7 @@ class Stepping {
     }
     if (outcome_.is_skipped) return;
     if (demands_.max_norm) {
-      outcome_.norm = clip_by_global_norm(optimizer_, *demands_.max_norm, sharing);
+      outcome_.norm = clip_by_global_norm(optimizer_, *demands_.max_norm, sharing).item<double>();
     }
     optimizer_.step();
   }

@@ -154,7 +154,7 @@ class StoreConnection final : public comm::EngineConnection {
     for (int from = 0; from < size(); ++from) {
       take(key, from, piece, by_rank, from, operation.timeout);
     }
-    comm::scale_before(parts.flatten(), operation.reduction);
+    comm::scale_before(parts.flatten(), operation.reduction, size());
     comm::fold(parts, operation.reduction, size(), result);
   }
 

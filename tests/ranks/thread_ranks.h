@@ -24,6 +24,9 @@ inline std::string engine_of_ranks = "shm";
 /// An engine of a test, which run_ranks takes where engine_of_ranks is its name.
 inline std::optional<comm::Engine> engine_of_test;
 
+/// The engine of tensors on accelerators; null where they are copied through the host's memory.
+inline const comm::Engine* device_engine_of_ranks = nullptr;
+
 inline comm::Group connect_thread(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                   std::chrono::milliseconds timeout) {
   comm::EngineContext context = {.store = store,
@@ -33,7 +36,8 @@ inline comm::Group connect_thread(const c10::intrusive_ptr<c10d::Store>& store, 
                                  .world_ranks = {},
                                  .machines = {},
                                  .interface = "",
-                                 .timeout = timeout};
+                                 .timeout = timeout,
+                                 .device_engine = device_engine_of_ranks};
   if (engine_of_ranks == "threads") return comm::connect(comm::threads_engine(), context);
   if (engine_of_test && engine_of_ranks == engine_of_test->name) {
     return comm::connect(*engine_of_test, context);

@@ -207,18 +207,5 @@ TEST_F(ThreadsOnDevices, SendsFromAutogradThreads) {
   });
 }
 
-// The hint named no engine.
-TEST(SharedMemory, RefusesTensorsOnDevicesAndSaysWhatTakesThem) {
-  run_ranks(2, [](const Group& group) {
-    ASSERT_EQ(group.engine(), "shm");
-    const torch::Tensor here = torch::ones({2}, device(0));
-    const auto message = trireme::test::usage_error([&] { all_reduce(here, group); });
-    EXPECT_THAT(message,
-                AllOf(HasSubstr("was given a tensor on fake:0; engine shm of group "),
-                      HasSubstr("carries tensors on the CPU"), HasSubstr("pass tensor.cpu()")));
-    all_reduce(here.cpu(), group);  // no rank is left waiting
-  });
-}
-
 }  // namespace
 }  // namespace trireme::comm

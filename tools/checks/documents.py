@@ -96,6 +96,18 @@ def old_names(tree):
     return Result(f"{len(names)} old names", findings)
 
 
+def pictures(tree):
+    """SVG files name colours by value: some programs that show them know no variables of CSS, and draw them black."""
+    files = tree.having(".svg")
+    findings = []
+    for path in files:
+        text = tree.text(path)
+        found = re.search(r"\bvar\s*\(", text)
+        if found:
+            findings.append(f"{path}:{line_of(text, found.start())}: a variable of CSS; draw the picture anew, with colours by value")
+    return Result(f"{len(files)} pictures", findings)
+
+
 def is_folder_of_ours(text):
     return re.fullmatch(r"(trireme|models|apps|tests|bench|examples|docs|tools|cmake|\.ci)(/[\w.*-]+)+/?|"
                         r"(trireme|models|apps|tests|bench|examples|docs|tools|cmake|\.ci)/", text) is not None

@@ -46,6 +46,7 @@ PLANTED = [
     (documents.links, "README.md", "`make gone`\n", "no such target"),
     (duplicates.repeated_blocks, "trireme/comm/new.cpp", LICENCE + "".join(f"int f{i}();\n" for i in range(8)) * 2, "8 lines that also stand"),
     (documents.old_names, "README.md", f"`{OLD_NAME}`\n", "has another name now"),
+    (documents.pictures, "docs/new.svg", "<svg><style>\n.box { fill: var(--box); }</style></svg>\n", "a variable of CSS"),
 ]
 
 

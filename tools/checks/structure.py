@@ -13,6 +13,7 @@ CYCLES = {  # folder: why its files and subfolders include each other in circles
     "trireme/data/text": "tokenizers at its root share detail/, which has their declarations",
     "trireme/graph": "the recorder and the runner are entered from capture.h and piece.h at its root",
     "trireme/graph/show": "the table at its root shares detail/ with the pictures",
+    "trireme/parallel/pipeline": "executor.h at its root is what users call; its folders carry out the program declared beside it",
     "trireme/schedule": "passes at its root are verified, and the verifier reads schedule.h",
     "trireme/tensor": "rules, dispatch and redistribution are one kernel around distributed_tensor.h",
     "trireme/tensor/dispatch": "kernels for the most frequent operators fall back to the general one",

@@ -33,8 +33,8 @@ inline constexpr std::int64_t kStepsBetweenChecks = 100;
 
 /// A tensor to compare and the name that messages give it.
 struct NamedValue {
-  std::string name;
-  at::Tensor value;
+  std::string name;  ///< for messages
+  at::Tensor value;  ///< any dtype and device
 };
 
 /// Compares the bits of tensors over the ranks of `group`. Compares them in any case, also where

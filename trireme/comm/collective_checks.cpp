@@ -19,21 +19,6 @@ void refuse(const at::Tensor& tensor, const char* operation, const char* expecte
       "pass tensor.contiguous()");
 }
 
-void refuse_device(const at::Tensor& tensor, const char* operation, const Group& group) {
-  std::string others;
-  for (const Engine& engine : engines()) {
-    if (engine.device != tensor.device().type()) continue;
-    const std::string reason = engine.unavailable_because();
-    others += join_message(others.empty() ? "" : ", ", "TRIREME_ENGINE=", engine.name,
-                           reason.empty() ? "" : " (" + reason + ")");
-  }
-  throw UsageError(
-      join_message(operation, " was given a tensor on ", tensor.device(), "; engine ",
-                   group.engine(), " of group '", group.name(), "' carries tensors on the CPU"),
-      join_message(others.empty() ? "" : others + " or InitOptions::engine takes such tensors; ",
-                   "with engine ", group.engine(), " pass tensor.cpu()"));
-}
-
 void check_dense(const at::Tensor& tensor, const char* operation) {
   if (!tensor.defined() || !tensor.is_non_overlapping_and_dense()) {
     refuse(tensor, operation, "a dense one, without gaps or overlaps");

@@ -12,11 +12,6 @@ namespace trireme::comm {
 /// Throws UsageError that says what the tensor is and what `operation` expects instead.
 [[noreturn]] void refuse(const at::Tensor& tensor, const char* operation, const char* expected);
 
-/// Throws UsageError for a tensor on a device that the group's engine does not support, and names
-/// the engines that do.
-[[noreturn]] void refuse_device(const at::Tensor& tensor, const char* operation,
-                                const Group& group);
-
 /// Checks that the tensor is dense: without gaps or overlaps, in any order of dimensions.
 void check_dense(const at::Tensor& tensor, const char* operation);
 

@@ -204,7 +204,7 @@ Work all_reduce_async(const at::Tensor& tensor, const Group& group, ReduceOp op,
 void all_reduce_ordered(const at::Tensor& tensor, const Group& group, std::string_view label) {
   check_dense(tensor, "ordered all-reduce");
   if (!is_needed(group, "ordered all-reduce")) return;
-  if (group.summation_order() == SummationOrder::kRank) {
+  if (group.carrier(tensor.device().type()).summation_order() == SummationOrder::kRank) {
     all_reduce(tensor, group, ReduceOp::kSum, label);
     return;
   }

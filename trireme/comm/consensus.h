@@ -18,9 +18,9 @@ namespace trireme::comm {
 /// The first line in which the text of a rank differs from that of rank 0. A line is `nothing more`
 /// if its text has ended before.
 struct TextDifference {
-  int rank = 0;  ///< the first rank whose text differs
-  std::string line_of_first;
-  std::string line_of_rank;
+  int rank = 0;               ///< the first rank whose text differs
+  std::string line_of_first;  ///< the line of rank 0
+  std::string line_of_rank;   ///< the line of that rank
 };
 
 /// Compares a text on all ranks. Returns the same difference on every rank, or nothing if all texts

@@ -15,6 +15,7 @@
 
 #include <ATen/ops/full.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <array>
@@ -44,7 +45,10 @@ std::span<const Engine> engines() {
   return all;
 }
 
-Group connect(const Engine& engine, const EngineContext& context) {
+namespace {
+
+// Connects by one engine.
+Group connect_one(const Engine& engine, const EngineContext& context) {
   const launch::TorchLogSilencer quiet;
   // The watchdog must answer ranks that finish connecting before this one. Shared memory needs no
   // answers.
@@ -76,6 +80,20 @@ Group connect(const Engine& engine, const EngineContext& context) {
   }
   Group group(std::move(backend), engine, context);
   prove(group, engine.device);
+  return group;
+}
+
+}  // namespace
+
+Group connect(const Engine& engine, const EngineContext& context) {
+  Group group = connect_one(engine, context);
+  if (context.device_engine == nullptr) return group;
+  const Engine& device_engine = *context.device_engine;
+  EngineContext on_devices = context;
+  on_devices.device_engine = nullptr;
+  on_devices.group_name = join_message(context.group_name, " (", device_engine.name, ")");
+  on_devices.store = c10::make_intrusive<c10d::PrefixStore>("device", context.store);
+  group.set_device_carrier(connect_one(device_engine, on_devices));
   return group;
 }
 

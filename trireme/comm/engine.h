@@ -8,8 +8,8 @@
 namespace trireme::comm {
 
 /// Connects the ranks of `context` by `engine`, and tests the connection with one small all-reduce.
-/// Collective and blocking. Throws CommError if the ranks cannot connect or the engine adds
-/// wrongly.
+/// If the context names an engine for accelerators, also connects by that one (Group::carrier).
+/// Collective and blocking. Throws CommError if the ranks cannot connect or an engine adds wrongly.
 Group connect(const Engine& engine, const EngineContext& context);
 
 }  // namespace trireme::comm

@@ -2,7 +2,9 @@
 #include <trireme/comm/group.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/comm/adapter/adapter_backend.h>
+#include <trireme/comm/device_monitor.h>
 #include <trireme/comm/engine.h>
 #include <trireme/comm/engines/shm/shm_connection.h>
 #include <trireme/comm/engines/shm/shm_engine.h>
@@ -37,6 +39,7 @@ struct Group::State {
   Engine engine = {};
   EngineContext context = {.store = {}, .rank = 0, .size = 1, .group_name = "self"};
   SummationOrder order = SummationOrder::kRank;
+  std::optional<Group> device_carrier;  // carries tensors on accelerators; nothing: staged
   // Relaxed order is enough: collectives of one group start on one thread at a time, and the
   // numbers only label them.
   std::atomic<std::uint64_t> sequence_number{0};
@@ -45,6 +48,8 @@ struct Group::State {
   FlightRecorder recorder;
   std::optional<Watchdog::Group> watched;  // followed by context.watch
   const pid_t process = ::getpid();        // the process that made the group
+  // Last, so that its thread ends first. For an engine for accelerators only.
+  std::optional<DeviceMonitor> monitor;
 };
 
 namespace {
@@ -64,6 +69,7 @@ Dumped& dumped() {
 }  // namespace
 
 Group::State::~State() {
+  monitor.reset();
   // Only groups that dump are in the list. A forked child must not lock: another thread of the
   // parent may have held the lock during the fork. It has no thread that writes dumps either.
   if (!context.dump_folder.empty() && ::getpid() == process) {
@@ -116,11 +122,31 @@ Group::Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
     }
     context.watch->follow(watched);
   }
+  if (engine.device != at::kCPU) {
+    state_->monitor.emplace(
+        context.timeout,
+        DeviceMonitor::Callbacks{
+            .on_end = [state = state_.get()](auto serial) { state->recorder.end(serial); },
+            .find_failure = [group = unowned()] { return group.find_ended_rank(); },
+            .abort = [group = unowned()](const auto& reason) { group.abort(reason); }});
+  }
   if (!context.dump_folder.empty()) {
     const std::lock_guard lock(dumped().mutex);
     dumped().groups.insert(state_.get());
     dump_at_termination(dump_all);
   }
+}
+
+void Group::set_device_carrier(const Group& carrier) { state_->device_carrier = carrier; }
+
+const Group& Group::carrier(at::DeviceType device) const noexcept {
+  return device != at::kCPU && state_->device_carrier ? *state_->device_carrier : *this;
+}
+
+bool Group::stages(at::DeviceType device) const noexcept {
+  if (device == at::kCPU || state_->context.size == 1 || state_->device_carrier) return false;
+  if (state_->connection != nullptr) return state_->connection->form() != TensorForm::kAny;
+  return state_->engine.device != device;
 }
 
 bool Group::is_empty() const noexcept { return state_->is_empty; }
@@ -135,12 +161,35 @@ std::chrono::milliseconds Group::timeout() const noexcept { return state_->conte
 const c10::intrusive_ptr<c10d::Backend>& Group::backend() const noexcept { return state_->backend; }
 EngineConnection* Group::connection() const noexcept { return state_->connection; }
 void Group::abort(const std::string& reason) const {
+  if (state_->device_carrier) state_->device_carrier->abort(reason);
   if (state_->connection != nullptr) {
     state_->connection->abort(reason);
   } else if (state_->backend) {
     state_->backend->abort();
   }
 }
+DeviceMonitor* Group::device_monitor() const noexcept {
+  return state_->monitor ? &*state_->monitor : nullptr;
+}
+
+Group Group::unowned() const {
+  Group group;
+  group.state_ = std::shared_ptr<State>(std::shared_ptr<void>(), state_.get());
+  return group;
+}
+
+std::string Group::find_ended_rank() const {
+  const EngineContext& context = state_->context;
+  for (int rank = 0; context.watch != nullptr && rank < context.size; ++rank) {
+    if (rank == context.rank) continue;
+    const Finding found = context.watch->look_at(context.world_rank_of(rank));
+    if (found.fate == RankStatus::kEnded) {
+      return join_message(format_ranks({&rank, 1}, context.world_ranks), " ", found.text);
+    }
+  }
+  return "";
+}
+
 shm::Communicator* Group::shared_memory() const noexcept { return state_->shared_memory; }
 std::uint64_t Group::next_sequence_number() const noexcept {
   return state_->sequence_number.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -213,6 +262,7 @@ Group Group::subgroup(std::span<const int> ranks) const {
   context.size = static_cast<int>(ranks.size());
   context.world_ranks.clear();
   context.machines.clear();
+  context.devices.clear();
   for (std::size_t index = 0; index < ranks.size(); ++index) {
     const int rank = ranks[index];
     if (rank < 0 || rank >= all.size ||
@@ -226,6 +276,7 @@ Group Group::subgroup(std::span<const int> ranks) const {
     const auto at = static_cast<std::size_t>(rank);
     context.world_ranks.push_back(all.world_ranks.empty() ? rank : all.world_ranks[at]);
     if (!all.machines.empty()) context.machines.push_back(all.machines[at]);
+    if (!all.devices.empty()) context.devices.push_back(all.devices[at]);
   }
   if (ranks.empty()) {
     throw UsageError("subgroup without ranks", "name at least one rank");

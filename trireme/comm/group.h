@@ -5,6 +5,7 @@
 
 #include <trireme/comm/adapter/engine_context.h>
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -30,8 +31,10 @@ class Communicator;
 
 namespace trireme::comm {
 
+class DeviceMonitor;
 class EngineConnection;
 class FlightRecorder;
+class Starter;
 struct FailureReport;
 
 /// The ranks that communicate with each other. A cheap value: copies share one connection. A group
@@ -52,6 +55,11 @@ class [[nodiscard]] Group {
   [[nodiscard]] Group(c10::intrusive_ptr<c10d::Backend> backend, const Engine& engine,
                       const EngineContext& context);
 
+  /// Lets `carrier` carry tensors on accelerators. `connect` calls it once, before the group is
+  /// used.
+  /// @param carrier a group of the same ranks over an engine for accelerators.
+  void set_device_carrier(const Group& carrier);
+
   /// Returns whether this group was default-constructed and never assigned.
   bool is_empty() const noexcept;
 
@@ -64,6 +72,15 @@ class [[nodiscard]] Group {
 
   /// Returns the name of the engine, such as `gloo`; `none` for a group of one rank.
   std::string engine() const;
+
+  /// Returns the group that carries tensors on devices of that type. It has the same ranks and an
+  /// engine of its own. Returns this group if the engine of CPU tensors carries them too, or if
+  /// they are copied through the memory of the host (`stages`).
+  const Group& carrier(at::DeviceType device) const noexcept;
+
+  /// Returns whether tensors on devices of that type are copied to the memory of the host, carried
+  /// by the engine of CPU tensors, and copied back.
+  bool stages(at::DeviceType device) const noexcept;
 
   /// Returns the order in which the engine adds the contributions of the ranks. With two ranks,
   /// every engine that adds each pair once adds in rank order, because IEEE addition commutes.
@@ -88,9 +105,9 @@ class [[nodiscard]] Group {
   /// and for a group of one rank.
   EngineConnection* connection() const noexcept;
 
-  /// Ends the group for good. Operations that wait and later calls throw CommError. The error
-  /// contains `reason` on all ranks that the engine reaches. If several ranks call this, the first
-  /// reason counts. Not collective.
+  /// Ends the group and its device carrier for good. Operations that wait and later calls throw
+  /// CommError. The error contains `reason` on all ranks that the engine reaches. If several ranks
+  /// call this, the first reason counts. Not collective.
   void abort(const std::string& reason) const;
 
   /// Returns the shared-memory engine if it carries this group, else null. Its blocking calls take
@@ -104,6 +121,10 @@ class [[nodiscard]] Group {
   /// Returns the record of the operations that c10d engines carry. The shared-memory engine keeps
   /// its own.
   FlightRecorder& recorder() const noexcept;
+
+  /// Returns the monitor of operations that the host does not wait for. Null unless the engine of
+  /// this very group is one for accelerators.
+  DeviceMonitor* device_monitor() const noexcept;
 
   /// Writes the recorded operations of this rank and `error` to a file if the environment asks for
   /// a dump (TRIREME_DUMP). Never throws.
@@ -122,7 +143,12 @@ class [[nodiscard]] Group {
 
  private:
   friend World trireme::init(const InitOptions& options);  // which gives the same group again
+  friend class Starter;
   struct State;
+  /// Returns this group as a value that does not keep the connection open.
+  Group unowned() const;
+  /// Returns which rank of the group has ended; empty if none has.
+  std::string find_ended_rank() const;
   static void dump(const State& state, const std::string& error);
   static void dump_all();
   std::shared_ptr<State> state_;

@@ -5,8 +5,10 @@
 #include <trireme/comm/adapter/c10d_call.h>
 #include <trireme/comm/adapter/engine_connection.h>
 #include <trireme/comm/collective_checks.h>
+#include <trireme/comm/device_monitor.h>
 #include <trireme/comm/monitor/failure_report.h>
 #include <trireme/comm/monitor/flight_recorder.h>
+#include <trireme/comm/staging.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -53,7 +55,8 @@ struct Failed {
   std::chrono::steady_clock::time_point started;
 };
 
-[[noreturn]] void fail(const Group& group, const Failed& failed, const std::string& cause) {
+// Makes the error of a failed operation. Asks the other ranks what they did.
+CommError error_of(const Group& group, const Failed& failed, const std::string& cause) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - failed.started;
   const std::string place =
       join_message(failed.operation, ", number ", failed.number, ", of group '", group.name(),
@@ -69,13 +72,17 @@ struct Failed {
       report.teller < 0 || report.teller == group.rank()
           ? "\nwhat each rank did last:" + report.lines
           : join_message("; rank ", report.teller, " of the group says what each rank did last");
-  throw CommError(join_message(place, blamed, cause, lines),
-                  hint_about(report.fate, group) + ". The group cannot be used any more",
-                  {.rank = group.rank(),
-                   .peer = report.culprit,
-                   .operation = failed.operation,
-                   .sequence = failed.number,
-                   .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed)});
+  return CommError(join_message(place, blamed, cause, lines),
+                   hint_about(report.fate, group) + ". The group cannot be used any more",
+                   {.rank = group.rank(),
+                    .peer = report.culprit,
+                    .operation = failed.operation,
+                    .sequence = failed.number,
+                    .elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed)});
+}
+
+[[noreturn]] void fail(const Group& group, const Failed& failed, const std::string& cause) {
+  throw error_of(group, failed, cause);
 }
 
 // Removes the hint of the engine's error, because our hint says what to do.
@@ -89,10 +96,13 @@ std::string message_without_hint(const Error& error) {
 struct Work::Pending {
   c10::intrusive_ptr<c10d::Work> work;
   Group group;
+  Staging staging = {};
   // The following fields are for engines that keep no records themselves.
   bool is_recorded = false;
   Failed context = {};
   std::vector<at::Tensor> keep_alive = {};
+
+  void wait();
 };
 
 Work::Work() = default;
@@ -103,20 +113,27 @@ Work::~Work() = default;
 void Work::wait() {
   if (!pending_) return;
   const std::unique_ptr<Pending> pending = std::move(pending_);
-  if (!pending->is_recorded) {
-    pending->work->wait();
+  pending->wait();
+  pending->staging.copy_back();
+}
+
+void Work::Pending::wait() {
+  if (!is_recorded) {
+    work->wait();
     return;
   }
-  const Group& group = pending->group;
-  const FlightRecorder::Serial serial = pending->context.serial;
-  group.recorder().wait(serial);
+  const FlightRecorder::Serial serial = context.serial;
+  const bool is_on_device = group.device_monitor() != nullptr;
+  if (!is_on_device) group.recorder().wait(serial);
   try {
-    pending->work->wait(group.timeout());
-    group.recorder().end(serial);
+    // An engine for accelerators makes the current stream wait, and the monitor notices the end.
+    // Given a deadline, the engine would block the thread until the device is done.
+    is_on_device ? work->wait() : work->wait(group.timeout());
+    if (!is_on_device) group.recorder().end(serial);
   } catch (const CommError& error) {  // from an engine of Trireme
     // The threads engine names the late rank itself. Other engines only know which part of a
     // hierarchy did not come.
-    if (group.is_watched()) fail(group, pending->context, message_without_hint(error));
+    if (group.is_watched()) fail(group, context, message_without_hint(error));
     group.dump(error.what());
     throw;
   } catch (const Error& error) {
@@ -124,7 +141,7 @@ void Work::wait() {
     group.dump(error.what());
     throw;
   } catch (const std::exception& cause) {
-    fail(group, pending->context, first_line(cause.what()));
+    fail(group, context, first_line(cause.what()));
   }
 }
 
@@ -140,33 +157,65 @@ const at::Tensor& shown(const Operation& operation) {
   return shows_input ? operation.input.whole() : operation.output.whole();
 }
 
-// Throws UsageError for an operation that the engine cannot carry.
-void check_for(EngineConnection& engine, const Group& group, const Operation& operation) {
-  if (engine.form() != TensorForm::kAny) {
-    for (const at::Tensor* tensor : {&operation.output.whole(), &operation.input.whole()}) {
-      if (tensor->defined() && !tensor->device().is_cpu()) {
-        refuse_device(*tensor, name_of(operation.kind), group);
-      }
+// Returns the accelerator that has one of the operation's tensors, or the CPU.
+at::DeviceType device_of(const Operation& operation) {
+  for (const at::Tensor* tensor : {&operation.output.whole(), &operation.input.whole()}) {
+    if (tensor->defined() && !tensor->is_cpu()) return tensor->device().type();
+  }
+  return at::kCPU;
+}
+
+void check_has_memory(const Group& group, const Operation& operation, at::DeviceType device) {
+  if (device != at::kMeta) return;
+  throw UsageError(join_message(name_of(operation.kind),
+                                " was given a tensor on meta, which has no memory that ", "engine ",
+                                group.engine(), " of group '", group.name(), "' could carry"),
+                   "give a tensor with values, on the CPU or an accelerator");
+}
+
+// An engine for accelerators takes no tensors of the CPU.
+void check_on_device(const Operation& operation) {
+  for (const at::Tensor* tensor : {&operation.output.whole(), &operation.input.whole()}) {
+    if (tensor->defined() && tensor->is_cpu()) {
+      refuse(*tensor, name_of(operation.kind), "one on the device of the other tensor");
     }
   }
-  engine.check(operation);
 }
 
 }  // namespace
 
 void Starter::run(const Group& group, Operation&& operation) {
+  const at::DeviceType device = device_of(operation);
   EngineConnection* const engine = group.connection();
-  if (engine != nullptr && engine->keeps_records()) {
-    check_for(*engine, group, operation);
+  if (device == at::kCPU && engine != nullptr && engine->keeps_records()) {
+    engine->check(operation);
     if (engine->try_run(operation)) return;
   }
   start(group, std::move(operation)).wait();
 }
 
 Work Starter::start(const Group& group, Operation&& operation) {
+  const at::DeviceType device = device_of(operation);
+  if (device == at::kCPU) return start_on_carrier(group, std::move(operation));
+  check_has_memory(group, operation, device);
+  if (group.stages(device)) {
+    Staging staging = Staging::replace(operation);
+    Work work = start_on_carrier(group, std::move(operation));
+    work.pending_->staging = std::move(staging);
+    return work;
+  }
+  const Group& carrier = group.carrier(device);
+  if (DeviceMonitor* const monitor = carrier.device_monitor()) {
+    check_on_device(operation);
+    monitor->check();
+  }
+  return start_on_carrier(carrier, std::move(operation));
+}
+
+Work Starter::start_on_carrier(const Group& group, Operation&& operation) {
   Work work;
   EngineConnection* const engine = group.connection();
-  if (engine != nullptr) check_for(*engine, group, operation);
+  if (engine != nullptr) engine->check(operation);
   if (engine != nullptr && engine->keeps_records()) {
     work.pending_ = std::make_unique<Work::Pending>(
         Work::Pending{.work = engine->submit(std::move(operation)), .group = group});
@@ -194,6 +243,16 @@ Work Starter::start(const Group& group, Operation&& operation) {
     operation.timeout = group.timeout();
     work.pending_->work = engine != nullptr ? engine->submit(std::move(operation))
                                             : start_on(*group.backend(), operation);
+    if (DeviceMonitor* const monitor = group.device_monitor()) {
+      group.recorder().wait(serial);
+      monitor->follow({.work = work.pending_->work,
+                       .serial = serial,
+                       .started = work.pending_->context.started,
+                       .failure = [group = group.unowned(),
+                                   failed = work.pending_->context](const auto& cause) {
+                         return std::make_exception_ptr(error_of(group, failed, cause));
+                       }});
+    }
   } catch (const Error&) {
     throw;
   } catch (const std::exception& cause) {

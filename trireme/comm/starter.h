@@ -8,13 +8,17 @@
 
 namespace trireme::comm {
 
-/// Starts every collective and message of a group.
+/// Starts every collective and message of a group, on the engine for the device of its tensors.
 class Starter {
  public:
   /// Starts the operation and blocks until it is done.
   static void run(const Group& group, Operation&& operation);
   /// Starts the operation and returns at once.
   static Work start(const Group& group, Operation&& operation);
+
+ private:
+  // Starts it on the engine of this very group.
+  static Work start_on_carrier(const Group& group, Operation&& operation);
 };
 
 }  // namespace trireme::comm

@@ -5,7 +5,9 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/machine.h>
+#include <trireme/base/warning.h>
 #include <trireme/comm/engine.h>
+#include <trireme/comm/engines/nccl/nccl.h>
 #include <trireme/comm/monitor/watchdog.h>
 #include <trireme/comm/tensor_memory.h>
 #include <trireme/comm/torch_version.h>
@@ -13,7 +15,7 @@
 #include <trireme/launch/store/rendezvous.h>
 #include <trireme/launch/store/store.h>
 
-#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <unistd.h>
@@ -24,11 +26,15 @@
 namespace trireme {
 namespace {
 
+// Returns the accelerator of the local rank and makes it current, or the CPU. Ranks share
+// accelerators in turn if there are fewer.
 at::Device take_device(int local_rank) {
-  const auto devices = static_cast<int>(at::getNumGPUs());
+  const std::optional<at::DeviceType> type = at::getAccelerator(/*checked=*/false);
+  if (!type) return at::kCPU;
+  const auto devices = static_cast<int>(at::accelerator::deviceCount());
   if (devices == 0) return at::kCPU;
-  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % devices));
-  c10::impl::getDeviceGuardImpl(at::kCUDA)->setDevice(device);
+  const at::Device device(*type, static_cast<at::DeviceIndex>(local_rank % devices));
+  c10::impl::getDeviceGuardImpl(*type)->setDevice(device);
   return device;
 }
 
@@ -91,12 +97,25 @@ std::shared_ptr<comm::Watchdog> watch_over(const Run& run, const std::vector<lau
                                           rank_0_serves ? 0 : -1, round);
 }
 
+// Tells the user that ranks compete for an accelerator. Said once, by the first of such ranks.
+void warn_of_shared_devices(const comm::EngineContext& context, at::Device device) {
+  const auto ranks = context.ranks_on_one_device();
+  if (!ranks || ranks->first != context.rank) return;
+  warn("ranks ", ranks->first, " and ", ranks->second, " share ", device, " of host ", host_name(),
+       ": they compete for its memory and time",
+       context.device_engine == nullptr
+           ? ", and collectives of its tensors are copied through the memory of the host"
+           : "",
+       ". Start one rank for each accelerator to avoid that");
+}
+
 comm::Group connect_world(const launch::Identity& identity, const Environment& environment,
-                          const Settings& settings) {
+                          const Settings& settings, at::Device device) {
   Run& run = join_run(identity, environment, settings);
   const int round = run.rounds++;
-  const auto all = launch::rendezvous(*run.store, identity, launch::own_peer_info(identity),
-                                      settings.timeout, round);
+  launch::PeerInfo own = launch::own_peer_info(identity);
+  if (!device.is_cpu()) own.device = comm::identity_of(device);
+  const auto all = launch::rendezvous(*run.store, identity, own, settings.timeout, round);
   comm::EngineContext context = {
       .store = c10::make_intrusive<c10d::PrefixStore>(join_message("world/", round), run.store),
       .rank = identity.rank,
@@ -112,8 +131,12 @@ comm::Group connect_world(const launch::Identity& identity, const Environment& e
   for (int rank = 0; rank < identity.world_size; ++rank) {
     context.world_ranks.push_back(rank);
     context.machines.push_back(all[static_cast<std::size_t>(rank)].machine);
+    context.devices.push_back(all[static_cast<std::size_t>(rank)].device);
   }
-  return comm::connect(comm::choose_engine(settings.engine, context.is_one_host()), context);
+  const auto names = comm::EngineNames::parse(settings.engine);
+  context.device_engine = comm::choose_device_engine(names.device, context);
+  warn_of_shared_devices(context, device);
+  return comm::connect(comm::choose_engine(names.cpu, context.is_one_host()), context);
 }
 
 Settings settings_of(const InitOptions& options, const Environment& environment) {
@@ -125,8 +148,8 @@ Settings settings_of(const InitOptions& options, const Environment& environment)
     throw UsageError(join_message("init was given a timeout of ", settings.timeout.count(), " ms"),
                      "give more than 0; every blocking call has a deadline");
   }
-  comm::check_engine_name(settings.engine);
-  comm::check_engine_name(settings.engine_across);
+  static_cast<void>(comm::EngineNames::parse(settings.engine));
+  static_cast<void>(comm::EngineNames::parse("cpu:" + settings.engine_across));
   return settings;
 }
 
@@ -168,7 +191,8 @@ World make_world(const Environment& environment, const Settings& settings) {
   world.host = host_name();
   world.launcher = identity.launcher;
   world.device = take_device(identity.local_rank);
-  if (identity.world_size > 1) world.group = connect_world(identity, environment, settings);
+  if (identity.world_size > 1)
+    world.group = connect_world(identity, environment, settings, world.device);
   return world;
 }
 

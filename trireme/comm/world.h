@@ -16,7 +16,10 @@ namespace trireme {
 
 /// Options of `init`. A field that is not set takes its value from the environment (Settings).
 struct InitOptions {
-  /// The name of an engine, or `auto`.
+  /// The name of an engine, `auto`, or an engine for each type of device such as
+  /// `cpu:shm,cuda:nccl` (comm::EngineNames). With `auto`, tensors on CUDA devices are carried by
+  /// NCCL if each rank has a device of its own. Otherwise, or with `cuda:staged`, they are copied
+  /// through the memory of the host.
   std::optional<std::string> engine;
   /// The deadline of the rendezvous of all ranks, and of each collective afterwards. More than 0.
   std::optional<std::chrono::milliseconds> timeout;
@@ -40,8 +43,9 @@ struct [[nodiscard]] World {
   /// The launcher of the run: `trireme`, `torchrun`, `openmpi`, `mpich`, `pals`, `mvapich`,
   /// `jsrun`, `horovodrun`, `slurm` or `alone` (launch/launcher_environment.h).
   std::string launcher = "alone";
-  /// The CUDA device of the local rank if LibTorch has CUDA, else the CPU. `init` makes the CUDA
-  /// device current.
+  /// The accelerator of the local rank (CUDA, XPU, …) if LibTorch sees one, else the CPU. `init`
+  /// makes it the current device. Ranks share accelerators if a host has fewer than ranks; a
+  /// warning says so.
   at::Device device{at::kCPU};
   /// The group of all ranks.
   comm::Group group = comm::Group::self();

@@ -31,14 +31,23 @@ const Mark* find_mark(const Graph& graph, const std::string& name) {
 
 [[noreturn]] void refuse_name(const Graph& graph, const std::string& name) {
   std::vector<std::string> names;
-  for (const ModuleState& module : graph.modules) names.push_back(module.path);
+  std::string modules;  // those that are directly in the captured one
+  for (const ModuleState& module : graph.modules) {
+    if (module.path.empty()) continue;  // the captured module itself
+    names.push_back(module.path);
+    if (module.path.find('.') != std::string::npos) continue;
+    modules += join_message(modules.empty() ? "" : ", ", "'", module.path, "'");
+  }
   std::string marks;
   for (const Mark& mark : graph.marks) {
     names.push_back(mark.name);
     marks += join_message(marks.empty() ? "" : ", ", "'", mark.name, "'");
   }
   std::string hint = config::did_you_mean(name, names);
-  if (hint.empty()) hint = "name it as named_modules() does, such as layer1.0";
+  if (hint.empty()) {
+    hint = "name it as named_modules() does, such as layer1.0";
+    if (!modules.empty()) hint += join_message("; the modules are ", modules, " and those in them");
+  }
   if (!marks.empty()) hint += join_message("; marks are ", marks);
   throw UsageError(join_message("no module ", marks.empty() ? "" : "or mark ",
                                 "of the graph is called '", name, "'"),

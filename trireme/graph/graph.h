@@ -26,7 +26,7 @@ enum class ValueKind { kInput, kParameter, kBuffer, kConstant, kResult };
 
 /// A tensor between two writes to it. An operator that writes to a tensor makes a new value of it.
 struct Value {
-  ValueKind kind = ValueKind::kResult;
+  ValueKind kind = ValueKind::kResult;  ///< where it comes from
   /// The name of a parameter or buffer in the module. For other values a description for messages:
   /// `input 1`, `constant 0`, `result of aten::relu (operator 12)`.
   std::string name;
@@ -60,12 +60,13 @@ struct Write {
 
 /// The settings of LibTorch's autocast; index 0 is the CPU, index 1 CUDA.
 struct AutocastState {
-  std::array<bool, 2> is_enabled = {};
-  std::array<at::ScalarType, 2> dtype = {};
+  std::array<bool, 2> is_enabled = {};       ///< whether operators of the device are cast
+  std::array<at::ScalarType, 2> dtype = {};  ///< the dtype that they are cast to
   /// True if casts of parameters are cached within an autocast region.
   bool keeps_casts = true;
 
   bool operator==(const AutocastState&) const = default;
+  /// Returns whether autocast is enabled for a device.
   bool is_any_enabled() const noexcept { return is_enabled[0] || is_enabled[1]; }
 
   /// Returns the settings of this thread.
@@ -76,6 +77,7 @@ struct AutocastState {
 
 /// One operator that the code of the modules called. Composite operators are recorded whole.
 struct Node {
+  /// Makes a call of an operator, without arguments so far.
   explicit Node(const c10::OperatorHandle& its_op) : op(its_op) {}
 
   c10::OperatorHandle op;  ///< the operator in LibTorch's dispatcher

@@ -24,15 +24,20 @@ concept ModuleHolder = requires(const T& holder) {
 class ModuleRef {
  public:
   // NOLINTBEGIN(google-explicit-constructor): what it is for
+  /// Refers to `*model`.
   ModuleRef(torch::nn::Module& module) : module_(&module) {}
+  /// Refers to the module of a holder. Throws UsageError for an empty one.
   template <ModuleHolder Holder>
   ModuleRef(const Holder& holder) : module_(checked(holder.ptr().get())) {}
+  /// Refers to a shared module. Throws UsageError for an empty pointer.
   template <typename ModuleType>
     requires std::convertible_to<ModuleType*, torch::nn::Module*>
   ModuleRef(const std::shared_ptr<ModuleType>& module) : module_(checked(module.get())) {}
   // NOLINTEND(google-explicit-constructor)
 
+  /// Returns the module.
   torch::nn::Module& operator*() const noexcept { return *module_; }
+  /// Returns the module, for its members.
   torch::nn::Module* operator->() const noexcept { return module_; }
 
   /// Shares the module. Throws UsageError for one that no shared_ptr owns.
@@ -49,15 +54,20 @@ class ModuleRef {
 class ConstModuleRef {
  public:
   // NOLINTBEGIN(google-explicit-constructor): what it is for
+  /// Refers to `*model`.
   ConstModuleRef(const torch::nn::Module& module) : module_(&module) {}
+  /// Refers to the module that `module` refers to.
   ConstModuleRef(ModuleRef module) : module_(&*module) {}
+  /// Refers to the module of a holder. Throws UsageError for an empty one.
   template <ModuleHolder Holder>
   ConstModuleRef(const Holder& holder) : ConstModuleRef(ModuleRef(holder)) {}
+  /// Refers to a shared module. Throws UsageError for an empty pointer.
   template <typename ModuleType>
     requires std::convertible_to<ModuleType*, torch::nn::Module*>
   ConstModuleRef(const std::shared_ptr<ModuleType>& module) : ConstModuleRef(ModuleRef(module)) {}
   // NOLINTEND(google-explicit-constructor)
 
+  /// Returns the module.
   const torch::nn::Module& operator*() const noexcept { return *module_; }
 
  private:

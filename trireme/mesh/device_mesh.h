@@ -42,24 +42,25 @@ class DeviceMesh {
   /// for code that reads it in every operator. Only the last three members change after
   /// construction.
   struct State final : c10::intrusive_ptr_target {
-    std::vector<MeshAxis> axes;
-    std::vector<int> ranks;                // in mesh order, as ranks of the group it was made of
-    std::vector<std::int64_t> coordinate;  // of this rank, if it is in the mesh
-    int rank = -1;                         // the rank of this process in the mesh; -1 outside
-    bool is_connected = false;
-    comm::Group made_of;  // the group it was made of, if it is connected
-    comm::Group whole;
-    std::vector<comm::Group> groups;  // one per axis, if this rank is in the mesh
+    std::vector<MeshAxis> axes;            ///< names and sizes
+    std::vector<int> ranks;                ///< in mesh order, as ranks of the group it was made of
+    std::vector<std::int64_t> coordinate;  ///< of this rank, if it is in the mesh
+    int rank = -1;                         ///< the rank of this process in the mesh; -1 outside
+    bool is_connected = false;             ///< whether ranks can communicate along the axes
+    comm::Group made_of;                   ///< the group it was made of, if it is connected
+    comm::Group whole;                     ///< the group of all its ranks
+    std::vector<comm::Group> groups;       ///< one for each axis, if this rank is in the mesh
 
-    std::mutex mutex;  // guards the members below
-    // The sub-meshes made so far, by their axes. None refers back to this state.
+    std::mutex mutex;  ///< guards the members below
+    /// The sub-meshes made so far, by their axes. None refers back to this state.
     std::vector<std::pair<std::vector<int>, c10::intrusive_ptr<State>>> submeshes;
-    std::unique_ptr<Attachment> attachment_owner;
-    // Stored with release order when the attachment is complete, and loaded with acquire order by
-    // readers, which take no lock.
+    std::unique_ptr<Attachment> attachment_owner;  ///< owns the attachment
+    /// Stored with release order when the attachment is complete, and loaded with acquire order by
+    /// readers, which take no lock.
     std::atomic<Attachment*> attachment = nullptr;
 
-    // The table of known meshes holds weak references, which keep only the memory of this object.
+    /// Frees the members. The table of known meshes holds weak references, which keep only the
+    /// memory of this object.
     void release_resources() override {
       attachment = nullptr;
       attachment_owner.reset();

@@ -5,7 +5,13 @@
 #include <trireme/optim/partial_tensors.h>
 #include <trireme/tensor/distributed_tensor.h>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/view_as_real.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
@@ -33,11 +39,15 @@ at::Tensor present_values(const at::Tensor& gradient) {
   return gradient.is_sparse() ? gradient.detach().coalesce().values() : gradient.detach();
 }
 
+// Returns the values of a gradient as real numbers.
+at::Tensor real_values(const at::Tensor& gradient) {
+  const at::Tensor present = present_values(gradient);
+  return present.is_complex() ? at::view_as_real(present.resolve_conj()) : present;
+}
+
 // Returns the elements in some order, on the CPU, in fp32 or fp64.
 at::Tensor elements_of(const at::Tensor& gradient) {
-  const at::Tensor present = present_values(gradient);
-  const at::Tensor detached =
-      present.is_complex() ? at::view_as_real(present.resolve_conj()) : present;
+  const at::Tensor detached = real_values(gradient);
   const at::Tensor flat = detached.is_non_overlapping_and_dense()
                               ? detached.as_strided({detached.numel()}, {1})
                               : detached.flatten();
@@ -107,9 +117,22 @@ void add_squares(const at::Tensor& gradient, ExactSumOfSquares& sum) {
                                     : sum.add(numbers_of<float>(flat));
 }
 
-double largest_magnitude(const at::Tensor& gradient) {
+at::Tensor sum_of_squares_on_device(const at::Tensor& gradient) {
+  return at::linalg_vector_norm(real_values(gradient), 2, std::nullopt, false, at::kDouble)
+      .square();
+}
+
+at::Tensor largest_magnitude(const at::Tensor& gradient) {
   const at::Tensor values = present_values(gradient);
-  return values.numel() == 0 ? 0 : values.abs().max().item<double>();
+  if (values.numel() == 0) return at::zeros({}, values.options().dtype(at::kDouble));
+  return values.abs().max().to(at::kDouble);
+}
+
+at::Device device_of(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) return group.params().front().device();
+  }
+  return at::kCPU;
 }
 
 void check_max_norm(double max_norm, const char* who) {
@@ -120,6 +143,11 @@ void check_max_norm(double max_norm, const char* who) {
 double clip_factor(double max_norm, double norm) {
   const double factor = max_norm / (norm + 1e-6);
   return !std::isfinite(norm) || factor >= 1 ? 1 : factor;
+}
+
+at::Tensor clip_factor(double max_norm, const at::Tensor& norm) {
+  const at::Tensor one = at::ones_like(norm);
+  return at::where(norm.isfinite(), at::minimum(max_norm / (norm + 1e-6), one), one);
 }
 
 }  // namespace trireme::detail

@@ -32,11 +32,19 @@ Sharing complete_sharing(const Sharing& given, const torch::optim::Optimizer& op
 void for_each_counted(const torch::optim::Optimizer& optimizer, const Sharing& sharing,
                       const VisitTensor& visit);
 
-/// Adds the squares of all elements to `sum`.
+/// Adds the squares of all elements to `sum`. Waits for the device of the gradient.
 void add_squares(const at::Tensor& gradient, ExactSumOfSquares& sum);
 
+/// Returns the sum of the squares of all elements, one number in fp64 on the device of the
+/// gradient, which is not waited for.
+at::Tensor sum_of_squares_on_device(const at::Tensor& gradient);
+
 /// Returns the largest magnitude of all elements: 0 if there are none, NaN if one of them is NaN.
-double largest_magnitude(const at::Tensor& gradient);
+/// One number in fp64 on the device of the gradient, which is not waited for.
+at::Tensor largest_magnitude(const at::Tensor& gradient);
+
+/// Returns the device of the first parameter that the optimizer steps; the CPU if it steps none.
+at::Device device_of(const torch::optim::Optimizer& optimizer);
 
 /// Throws UsageError unless `max_norm` is above 0.
 /// @param max_norm the maximum norm.
@@ -46,5 +54,7 @@ void check_max_norm(double max_norm, const char* who);
 /// Returns the factor that reduces gradients with the given norm to at most max_norm. Returns 1 if
 /// they must not be changed.
 double clip_factor(double max_norm, double norm);
+/// The same for a norm on a device, which is not waited for.
+at::Tensor clip_factor(double max_norm, const at::Tensor& norm);
 
 }  // namespace trireme::detail

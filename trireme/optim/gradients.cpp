@@ -5,13 +5,19 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/optim/counted_gradients.h>
 #include <trireme/optim/exact_sum.h>
+#include <trireme/tensor/distributed_tensor.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
 
 #include <array>
 #include <cmath>
+#include <vector>
 
 namespace trireme {
 
@@ -35,6 +41,31 @@ detail::ExactSumOfSquares sum_of_squares(const torch::optim::Optimizer& optimize
     comm::all_reduce(all, sharing.group, comm::ReduceOp::kSum, "sum of squares");
   }
   return sum;
+}
+
+// Returns the norm of all gradients, one number on their accelerator, which is not waited for.
+at::Tensor norm_on_device(const torch::optim::Optimizer& optimizer, const Sharing& given,
+                          at::Device device) {
+  const at::NoGradGuard no_grad;
+  const Sharing sharing = detail::complete_sharing(given, optimizer);
+  std::vector<at::Tensor> squares = {at::zeros({}, at::dtype(at::kDouble).device(device))};
+  for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
+    squares.push_back(detail::sum_of_squares_on_device(gradient).to(device, /*non_blocking=*/true));
+  });
+  const at::Tensor sum = at::stack(squares).sum();
+  if (sharing.is_part) {
+    comm::all_reduce(sum, sharing.group, comm::ReduceOp::kSum, "sum of squares");
+  }
+  return sum.sqrt();
+}
+
+// Multiplies a gradient by one number on some device. By mul_, as torch's clip_grad_norm_ does, it
+// would be taken for that (parallel/zero/part_norm_check.h).
+void scale_by(const at::Tensor& gradient, const at::Tensor& factor) {
+  const at::Tensor own = has_layout(gradient) ? to_local(gradient) : gradient;
+  const at::Tensor values = own.is_sparse() ? own._values() : own;
+  at::Tensor result = values;
+  at::mul_out(result, values, factor.to(values.device(), /*non_blocking=*/true));
 }
 
 }  // namespace
@@ -63,20 +94,22 @@ Sharing combine(const Sharing& a, const Sharing& b) {
 }
 
 double global_norm(const torch::optim::Optimizer& optimizer, const Sharing& sharing) {
+  const at::Device device = detail::device_of(optimizer);
+  if (!device.is_cpu()) return norm_on_device(optimizer, sharing, device).item<double>();
   return std::sqrt(sum_of_squares(optimizer, sharing).value());
 }
 
 double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& given) {
   const at::NoGradGuard no_grad;
   const Sharing sharing = detail::complete_sharing(given, optimizer);
-  std::array<double, 2> found = {0, 0};  // the largest magnitude; 1 if there is a NaN
+  const at::Device device = detail::device_of(optimizer);
+  std::vector<at::Tensor> maxima = {at::zeros({}, at::dtype(at::kDouble).device(device))};
   for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
-    const double largest = detail::largest_magnitude(gradient);
-    found[1] = std::isnan(largest) ? 1 : found[1];
-    // fmax ignores NaN, which is recorded separately: a maximum over ranks would not propagate it
-    // reliably.
-    found[0] = std::fmax(found[0], largest);
+    maxima.push_back(detail::largest_magnitude(gradient).to(device, /*non_blocking=*/true));
   });
+  const auto largest = at::stack(maxima).max().item<double>();  // NaN if there is one
+  // A maximum over ranks would not propagate NaN reliably, so it travels as a number of its own.
+  std::array<double, 2> found = {std::isnan(largest) ? 0 : largest, std::isnan(largest) ? 1.0 : 0};
   if (sharing.is_part) {
     comm::all_reduce(at::from_blob(found.data(), {2}, at::kDouble), sharing.group,
                      comm::ReduceOp::kMaximum, "largest gradient");
@@ -88,16 +121,24 @@ bool all_finite(const torch::optim::Optimizer& optimizer, const Sharing& sharing
   return std::isfinite(global_maximum(optimizer, sharing));
 }
 
-double clip_by_global_norm(torch::optim::Optimizer& optimizer, double max_norm,
-                           const Sharing& sharing) {
+at::Tensor clip_by_global_norm(torch::optim::Optimizer& optimizer, double max_norm,
+                               const Sharing& sharing) {
   detail::check_max_norm(max_norm, "clip_by_global_norm");
+  const at::NoGradGuard no_grad;
+  if (const at::Device device = detail::device_of(optimizer); !device.is_cpu()) {
+    const at::Tensor norm = norm_on_device(optimizer, sharing, device);
+    const at::Tensor factor = detail::clip_factor(max_norm, norm);
+    for_each_trained(optimizer,
+                     [&](const at::Tensor& parameter) { scale_by(parameter.grad(), factor); });
+    return norm;
+  }
   const double norm = global_norm(optimizer, sharing);
   const double factor = detail::clip_factor(max_norm, norm);
-  if (factor == 1) return norm;
-  const at::NoGradGuard no_grad;
-  for_each_trained(optimizer,
-                   [&](const at::Tensor& parameter) { parameter.mutable_grad().mul_(factor); });
-  return norm;
+  if (factor != 1) {
+    for_each_trained(optimizer,
+                     [&](const at::Tensor& parameter) { parameter.mutable_grad().mul_(factor); });
+  }
+  return at::scalar_tensor(norm, at::kDouble);
 }
 
 }  // namespace trireme

@@ -39,10 +39,11 @@ bool is_first_holder(const Layout& layout);
 /// UsageError if the two are sharded over different ranks.
 Sharing combine(const Sharing& a, const Sharing& b);
 
-/// Returns the Euclidean norm of all gradients. Squares are summed exactly, so that the result has
-/// the same bits on every rank and for every way of sharding. Collective and blocking if `sharing`
-/// has parts or gradients are distributed; otherwise there is no communication. Throws UsageError
-/// if gradients are distributed on two meshes.
+/// Returns the Euclidean norm of all gradients. On the CPU, squares are summed exactly, so that the
+/// result has the same bits on every rank and for every way of sharding. On an accelerator, they
+/// are summed there in fp64, and the host waits for the result. Collective and blocking if
+/// `sharing` has parts or gradients are distributed; otherwise there is no communication. Throws
+/// UsageError if gradients are distributed on two meshes.
 double global_norm(const torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
 
 /// Returns the largest magnitude of all gradients, or NaN if one of them is NaN. Collective like
@@ -53,10 +54,12 @@ double global_maximum(const torch::optim::Optimizer& optimizer, const Sharing& s
 bool all_finite(const torch::optim::Optimizer& optimizer, const Sharing& sharing = {});
 
 /// Clips gradients to a norm: multiplies all of them by max_norm / (norm + 1e-6) if that is less
-/// than 1, like torch::nn::utils::clip_grad_norm_. Returns the norm before clipping. Gradients
-/// whose norm is not finite are not changed. Call it between the last backward() of a step and
-/// optimizer.step(). Collective like global_norm. Throws UsageError unless max_norm is above 0.
-double clip_by_global_norm(torch::optim::Optimizer& optimizer, double max_norm,
-                           const Sharing& sharing = {});
+/// than 1, like torch::nn::utils::clip_grad_norm_. Returns the norm before clipping, one number in
+/// fp64 on the device of the parameters. An accelerator is not waited for, unless the caller asks
+/// for the value: clip_by_global_norm(…).item<double>(). Gradients whose norm is not finite are not
+/// changed. Call it between the last backward() of a step and optimizer.step(). Collective like
+/// global_norm. Throws UsageError unless max_norm is above 0.
+at::Tensor clip_by_global_norm(torch::optim::Optimizer& optimizer, double max_norm,
+                               const Sharing& sharing = {});
 
 }  // namespace trireme

@@ -58,7 +58,7 @@ void PostValidation::Impl::count(const Sharing& sharing) {
   squares = {};
   if (may_skip()) {
     for_each_counted(optimizer, sharing, [&](const at::Tensor& gradient) {
-      if (!std::isfinite(detail::largest_magnitude(gradient))) num_not_finite = 1;
+      if (!std::isfinite(detail::largest_magnitude(gradient).item<double>())) num_not_finite = 1;
     });
   }
   if (options.loss_scale != nullptr) options.loss_scale->divide(optimizer);

@@ -3,6 +3,6 @@
 // Programs include this header; it includes the implementation's.
 #pragma once
 
-#include <trireme/parallel/gradients/comm_hooks/half_precision.h>
-#include <trireme/parallel/gradients/comm_hooks/power_sgd.h>
-#include <trireme/parallel/gradients/comm_hooks/top_k.h>
+#include <trireme/parallel/comm_hooks/half_precision.h>
+#include <trireme/parallel/comm_hooks/power_sgd.h>
+#include <trireme/parallel/comm_hooks/top_k.h>

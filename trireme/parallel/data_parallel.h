@@ -3,6 +3,7 @@
 // correspond to PyTorch's DistributedDataParallel and FullyShardedDataParallel.
 #pragma once
 
+#include <trireme/comm/consensus.h>
 #include <trireme/parallel/parallelize.h>
 
 namespace trireme {
@@ -38,15 +39,19 @@ class [[nodiscard]] ShardedDataParallel : public Parallelized {
   [[nodiscard]] ShardedDataParallel(ModuleRef module, torch::optim::Optimizer& optimizer,
                                     const comm::Group& group, int zero_level,
                                     std::int64_t micro_batches = 1)
-      : Parallelized(parallelize(module, plan_for(optimizer, zero_level, micro_batches), group)) {
+      : Parallelized(
+            parallelize(module, plan_for(optimizer, group, zero_level, micro_batches), group)) {
     shard(optimizer);
   }
 
  private:
   // Refuses an optimizer that cannot be sharded before the module is changed.
-  static Plan plan_for(const torch::optim::Optimizer& optimizer, int zero_level,
-                       std::int64_t micro_batches) {
-    if (zero_level > 0) check_can_shard(optimizer);
+  static Plan plan_for(const torch::optim::Optimizer& optimizer, const comm::Group& group,
+                       int zero_level, std::int64_t micro_batches) {
+    comm::check_given(group, "ShardedDataParallel");
+    comm::succeed_together("shard its optimizer", group, [&] {
+      if (zero_level > 0) check_can_shard(optimizer);
+    });
     return {.micro_batches = micro_batches, .zero_level = zero_level};
   }
 };

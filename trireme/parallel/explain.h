@@ -36,7 +36,7 @@ struct ExplainedCommunication {
 struct ExplainedOperator {
   tensor::DryRunCall call;                            ///< the operator, its layouts and its cost
   std::vector<ExplainedCommunication> communication;  ///< in the order of execution
-  bool is_backward = false;
+  bool is_backward = false;                           ///< whether it is of backward
 
   /// Returns the floating-point operations of one rank.
   double flops() const noexcept { return call.flops / static_cast<double>(call.ranks_at_work); }

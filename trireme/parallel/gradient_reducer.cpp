@@ -154,9 +154,8 @@ void GradientReducer::reduce() {
 
 void GradientReducer::Impl::make_buckets(const GradientReducerOptions& options) {
   const bool is_alone = group.size() == 1;
-  const double predivide = is_alone ? 1 : options.predivide;
+  const bool is_sum = options.reduction == GradientReduction::kSum;
   const auto degree = static_cast<double>(options.degree == 0 ? group.size() : options.degree);
-  const double divisor = options.reduction == GradientReduction::kSum ? 1 : degree / predivide;
 
   std::vector<NamedTensor> parameters;
   for (const Slot& slot : slots) parameters.push_back(slot.parameter);
@@ -166,6 +165,12 @@ void GradientReducer::Impl::make_buckets(const GradientReducerOptions& options) 
        detail::assign_buckets(parameters, order, options.bucket_bytes, options.bucket_bytes)) {
     const at::TensorOptions memory_options =
         parameters[layout.places.front().tensor].tensor.options().requires_grad(false);
+    double predivide = is_alone ? 1 : options.predivide;
+    if (predivide == 1 && !is_sum) {
+      const at::ScalarType type = memory_options.dtype().toScalarType();
+      predivide = detail::predivisor_of(type, group.size());
+    }
+    const double divisor = is_sum ? 1 : degree / predivide;
     Bucket& bucket = buckets.emplace_back();
     if (predivide != 1) bucket.predivisor = detail::divisor_for(memory_options, predivide);
     if (divisor != 1) bucket.divisor = detail::divisor_for(memory_options, divisor);

@@ -35,8 +35,9 @@ struct GradientReducerOptions {
   std::int64_t degree = 0;
 
   /// The part of the divisor that is applied before the sum over ranks; the rest is applied after.
-  /// It keeps sums in half precision from overflowing. Values other than 1 lose the bitwise
-  /// guarantees of the numerics contract (docs/design/numerics.md).
+  /// With 1, means in half precision are divided by a power of two first, not below the number of
+  /// ranks, so that sums do not overflow. Other values lose the bitwise guarantees of the numerics
+  /// contract (docs/design/numerics.md).
   double predivide = 1;
 
   /// The approximate size of a bucket, in bytes. All buckets are reduced concurrently.

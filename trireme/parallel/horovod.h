@@ -51,11 +51,11 @@ int cross_size();
 /// The reduction of allreduce().
 using Op = comm::ReduceOp;
 // NOLINTBEGIN(readability-identifier-naming): Horovod's names
-inline constexpr Op Average = Op::kAverage;
-inline constexpr Op Sum = Op::kSum;
-inline constexpr Op Product = Op::kProduct;
-inline constexpr Op Min = Op::kMinimum;
-inline constexpr Op Max = Op::kMaximum;
+inline constexpr Op Average = Op::kAverage;  ///< the mean over ranks; floating dtypes
+inline constexpr Op Sum = Op::kSum;          ///< the sum over ranks
+inline constexpr Op Product = Op::kProduct;  ///< the product over ranks
+inline constexpr Op Min = Op::kMinimum;      ///< the least of all ranks
+inline constexpr Op Max = Op::kMaximum;      ///< the greatest of all ranks
 // NOLINTEND(readability-identifier-naming)
 
 // Collectives. Functions whose name ends with an underscore work in place; the others return a new
@@ -205,6 +205,7 @@ class DistributedOptimizer {
   /// have called synchronize() themselves.
   class [[nodiscard]] SkipSynchronize {
    public:
+    /// Begins. The optimizer must outlive it.
     [[nodiscard]] explicit SkipSynchronize(DistributedOptimizer& optimizer);
     SkipSynchronize(const SkipSynchronize&) = delete;
     SkipSynchronize& operator=(const SkipSynchronize&) = delete;
@@ -213,6 +214,7 @@ class DistributedOptimizer {
    private:
     DistributedOptimizer& optimizer_;
   };
+  /// Begins a scope in which step() only steps the optimizer.
   SkipSynchronize skip_synchronize() { return SkipSynchronize(*this); }
 
  private:

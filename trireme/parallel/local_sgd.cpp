@@ -63,7 +63,7 @@ LocalSgd::LocalSgd(ModuleRef module, const LocalSgdOptions& options, comm::Group
   check(options);
   if (group_.size() == 1) return;
   std::vector<NamedTensor> parameters = detail::named_tensors(module->named_parameters());
-  check_dense(parameters);
+  detail::succeed_together(group_, "take the module", [&] { check_dense(parameters); });
   take_from_rank_0(parameters, "parameter", group_);
   take_from_rank_0(detail::named_tensors(module->named_buffers()), "buffer", group_);
   std::erase_if(parameters, [](const auto& item) { return !item.tensor.requires_grad(); });

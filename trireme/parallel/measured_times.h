@@ -3,7 +3,7 @@
 // schedules from, and that schedule::search looks for schedules with.
 #pragma once
 
-#include <trireme/parallel/pipeline/program/step_report.h>
+#include <trireme/parallel/pipeline/step_report.h>
 #include <trireme/schedule/schedule.h>
 #include <trireme/schedule/times.h>
 

@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/parallel/buckets/buffer_broadcast.h>
-#include <trireme/parallel/gradients/comm_hooks/half_precision.h>
+#include <trireme/parallel/comm_hooks/half_precision.h>
 #include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/module/local_memory.h>
@@ -197,23 +197,40 @@ std::function<void()> with_same_inputs(std::function<void()> check, const Device
   };
 }
 
+// Registers modules under their names. Throws UsageError for a name that a module cannot have.
+void add_modules(torch::nn::Module& all,
+                 const std::vector<std::pair<std::string, ModuleRef>>& modules) {
+  for (const auto& [name, module] : modules) {
+    if (name.empty() || name.find('.') != std::string::npos ||
+        all.named_children().contains(name)) {
+      throw UsageError(
+          join_message("parallelize was given a module by the name '", name,
+                       "', expected a name of its own, without dots"),
+          "name modules as a module names its submodules: {{\"generator\", generator}, "
+          "{\"critic\", critic}}");
+    }
+    all.register_module(name, module.shared());
+  }
+}
+
 // Implements parallelize(). All ranks must reach the collectives in it in the same order.
 // succeed_together() and check_same_*() throw on all ranks if they fail on one.
 std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
                                          const comm::Group& group, const DeviceMesh& mesh = {}) {
-  comm::check_given(group, "parallelize");
-  check_plan(plan, {.ranks = group.size(), .entry = PlanEntry::kParallelize});
   auto impl = std::make_unique<Parallelized::Impl>();
   impl->plan = plan;
   impl->group = group;
   impl->owned = contents.owned;
   impl->parameters = contents.parameters;
-  check_names(plan, contents.parameters);
+  detail::succeed_together(group, "take the plan", [&] {
+    check_plan(plan, {.ranks = group.size(), .entry = PlanEntry::kParallelize});
+    check_names(plan, contents.parameters);
+  });
   detail::check_same_text("plan", to_string(plan), group);
   mark_sparse(plan, contents.parameters);
-  check_parameters(contents.parameters);
-  detail::check_no_hooks(contents.parameters);
   detail::succeed_together(group, "take the module", [&] {
+    check_parameters(contents.parameters);
+    detail::check_no_hooks(contents.parameters);
     pipeline::ModuleClaim::check_is_free(contents.parameters);
     pipeline::ModuleClaim::check_is_free(contents.buffers);
   });
@@ -228,7 +245,10 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   impl->mesh = meshes.mesh;
   impl->whole = meshes.whole;
   if (impl->mesh.defined()) {
-    detail::distribute(contents.module, contents.parameters, impl->mesh, plan.layouts);
+    detail::succeed_together(group, "distribute the module", [&] {
+      detail::check_can_distribute(contents.module, contents.parameters, impl->mesh, plan.layouts);
+    });
+    detail::distribute(*contents.module, impl->mesh, plan.layouts);
   }
   std::vector<NamedTensor> trained;
   std::ranges::copy_if(contents.parameters, std::back_inserter(trained),
@@ -241,8 +261,8 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   }
   // Even a single rank needs a reducer for distributed parameters, whose gradients are
   // redistributed to the parameters' layouts.
-  const bool has_nothing_to_do =
-      group.size() == 1 && plan.micro_batches == 1 && !impl->mesh.defined();
+  const bool has_nothing_to_do = group.size() == 1 && plan.micro_batches == 1 &&
+                                 !plan.offload_optimizer && !impl->mesh.defined();
   const bool is_apart = !plan.data_parallel && !impl->mesh.defined();
   if (is_apart || has_nothing_to_do || trained.empty()) return impl;
   if (plan.sync_batch_norm && contents.module != nullptr && group.size() > 1) {
@@ -280,47 +300,43 @@ Parallelized parallelize(ModuleRef module, const Plan& plan, const DeviceMesh& m
   }
   Plan on_mesh = plan;
   if (on_mesh.mesh.empty()) on_mesh.mesh = mesh.state()->axes;
-  if (on_mesh.mesh != mesh.state()->axes) {
+  detail::succeed_together(mesh.group(), "take the plan", [&] {
+    if (on_mesh.mesh == mesh.state()->axes) return;
     throw UsageError(join_message("parallelize was given the mesh [", mesh.to_string(),
                                   "], and a plan whose mesh has other axes"),
                      "leave plan.mesh empty, or give it the axes of the mesh");
-  }
+  });
   return Parallelized(make(contents_of(*module), on_mesh, mesh.group(), mesh));
 }
 
 Parallelized parallelize(const std::vector<std::pair<std::string, ModuleRef>>& modules,
                          const Plan& plan, const comm::Group& group) {
+  comm::check_given(group, "parallelize");
   auto all = std::make_shared<torch::nn::Module>();
-  for (const auto& [name, module] : modules) {
-    if (name.empty() || name.find('.') != std::string::npos ||
-        all->named_children().contains(name)) {
-      throw UsageError(
-          join_message("parallelize was given a module by the name '", name,
-                       "', expected a name of its own, without dots"),
-          "name modules as a module names its submodules: {{\"generator\", generator}, "
-          "{\"critic\", critic}}");
-    }
-    all->register_module(name, module.shared());
-  }
+  detail::succeed_together(group, "name its modules", [&] { add_modules(*all, modules); });
   Contents contents = contents_of(*all);
   contents.owned = std::move(all);
   return Parallelized(make(std::move(contents), plan, group));
 }
 
 Parallelized parallelize(ModuleRef module, const Plan& plan, const comm::Group& group) {
+  comm::check_given(group, "parallelize");
   return Parallelized(make(contents_of(*module), plan, group));
 }
 
 Parallelized parallelize(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                          const Plan& plan, const comm::Group& group) {
+  comm::check_given(group, "parallelize");
   torch::OrderedDict<std::string, at::Tensor> named;
-  for (const auto& [name, tensor] : parameters) {
-    if (named.contains(name)) {
-      throw UsageError(join_message("two parameters have the name ", name),
-                       "give each a name of its own: put the name of its module before it");
+  detail::succeed_together(group, "name its parameters", [&] {
+    for (const auto& [name, tensor] : parameters) {
+      if (named.contains(name)) {
+        throw UsageError(join_message("two parameters have the name ", name),
+                         "give each a name of its own: put the name of its module before it");
+      }
+      named.insert(name, tensor);
     }
-    named.insert(name, tensor);
-  }
+  });
   return Parallelized(make(
       {.parameters = detail::named_tensors(named), .buffers = {}, .check = {}, .module = nullptr},
       plan, group));
@@ -373,7 +389,7 @@ Parallelized parallelize_manual(torch::nn::Module& module,
   });
   // Ranks along pipe have different parameters, so this may fail on some of them only.
   succeed_together(group, "cut its stages", [&] {
-    if (data.size() == 1 || trained.empty()) return;
+    if ((data.size() == 1 && !plan.offload_optimizer) || trained.empty()) return;
     impl->reducer.emplace(trained, std::vector<at::Tensor>(), plan, data, std::function<void()>(),
                           GradientsCome::kByHand);
     impl->reducer->register_comm_hook(comm_hook_for(plan.wire));

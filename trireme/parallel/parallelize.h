@@ -47,12 +47,17 @@ StageUse use_of(const Parallelized& parallelized, const std::string& name);
 class Parallelized {
  public:
   struct Impl;
+  /// For parallelize(), which makes these objects.
   explicit Parallelized(std::unique_ptr<Impl> impl);
+  /// Moves; the other object may then only be destroyed or assigned.
   Parallelized(Parallelized&&) noexcept;
+  /// Restores the module of this object, and moves the other one here.
   Parallelized& operator=(Parallelized&&) noexcept;
   ~Parallelized();
 
+  /// Returns the plan that was given.
   const Plan& plan() const noexcept;
+  /// Returns the group that was given, or that of the mesh.
   const comm::Group& group() const noexcept;
 
   /// Returns the ranks along the plan's `data` axis, which read other data than this rank and
@@ -67,8 +72,8 @@ class Parallelized {
 
   /// Makes `optimizer` step only this rank's part of the parameters and keep state for that part
   /// only. If the plan's zero_level is above 0, call it before the first backward(). Parameters of
-  /// ZeRO level 0 stay in the optimizer unchanged. Does nothing if nothing is sharded. Not
-  /// collective.
+  /// ZeRO level 0 stay in the optimizer unchanged. Does nothing if nothing is sharded. Collective
+  /// and blocking along `data`; if one rank fails, all throw.
   ///
   /// The optimizer may be constructed, and may have stepped, before or after parallelize. Its
   /// parameter groups keep their options. From now on:
@@ -197,8 +202,10 @@ class Parallelized {
   std::unique_ptr<Impl> impl_;
 };
 
+/// A scope in which backward() exchanges no gradients (no_sync). Gradients add up on each rank.
 class [[nodiscard]] Parallelized::NoSync {
  public:
+  /// Begins the scope.
   [[nodiscard]] explicit NoSync(Impl& impl);
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;

@@ -65,8 +65,13 @@ void Parallelized::add_to_step(const at::Tensor& number) {
 void Parallelized::shard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
   if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
-  shards->clear_gradients();
-  shards->optimizers().take_over(optimizer);
+  const auto take_over = [&] {
+    shards->clear_gradients();
+    shards->optimizers().take_over(optimizer);
+  };
+  // A TrainingStep tells the other ranks itself, because stages have different optimizers.
+  if (impl_->uses != nullptr) return take_over();
+  detail::succeed_together(impl_->data_group, "shard its optimizer", take_over);
 }
 
 void check_can_shard(const torch::optim::Optimizer& optimizer) {
@@ -76,6 +81,8 @@ void check_can_shard(const torch::optim::Optimizer& optimizer) {
 void Parallelized::unshard(torch::optim::Optimizer& optimizer) {
   detail::Shards* shards = impl_->shards();
   if (shards == nullptr || impl_->is_of_other_stages(optimizer)) return;
+  detail::succeed_together(impl_->data_group, "unshard its optimizer",
+                           [&] { shards->optimizers().check_taken(optimizer); });
   shards->clear_gradients();
   shards->gather_parameters(/*also_cut=*/false);  // parameters of ZeRO level 3 stay sharded
   shards->optimizers().give_back(optimizer);

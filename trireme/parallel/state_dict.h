@@ -56,9 +56,9 @@ struct PartPlace {
 /// FullState. Parts are flat tensors that share memory with the optimizer's. The parts of all
 /// ranks, concatenated by offset, make the whole. Buffers are whole on every rank.
 struct PartialState {
-  checkpoint::TensorMap parameters;
-  checkpoint::TensorMap buffers;
-  checkpoint::OptimizerState optimizer;
+  checkpoint::TensorMap parameters;         ///< parts of parameters by name
+  checkpoint::TensorMap buffers;            ///< buffers by name
+  checkpoint::OptimizerState optimizer;     ///< parts of the optimizer's state
   std::map<std::string, PartPlace> places;  ///< by name of the parameter
 };
 

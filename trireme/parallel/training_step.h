@@ -9,7 +9,7 @@
 #include <trireme/graph/module_ref.h>
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/parallelize.h>
-#include <trireme/parallel/pipeline/program/step_report.h>
+#include <trireme/parallel/pipeline/step_report.h>
 #include <trireme/parallel/recompute/plan_recomputation.h>
 #include <trireme/plan/plan.h>
 #include <trireme/schedule/schedule.h>
@@ -49,9 +49,9 @@ using MicroBatches = std::vector<std::vector<at::Tensor>>;
 /// Options of a TrainingStep.
 struct TrainingStepOptions {
   /// The devices of this process that act as the ranks along `pipe`, in this order. If the list is
-  /// empty, ranks of the group do. The CPU may be named several times: each of its stages then runs
-  /// on a thread of its own, and these threads share at::get_num_threads() equally. All ranks pass
-  /// the same number of devices.
+  /// empty, ranks of the group do, each with the device of its module. The CPU may be named several
+  /// times: each of its stages then runs on a thread of its own, and these threads share
+  /// at::get_num_threads() equally. All ranks pass the same number of devices.
   std::vector<at::Device> devices{};
 };
 
@@ -146,12 +146,13 @@ struct SplitTime {
 /// stages only. A parameter that several stages use (a tied embedding) gets the sum of its
 /// gradients on each rank that uses it.
 ///
-/// With options.devices, the first batch moves each parameter to the device of its stage. The
-/// tensor objects stay the same, so the optimizer may be constructed before. Optimizer state that
-/// exists by then is not moved: load it after prepare(). A parameter that stages on several devices
-/// use is stored on the first of these devices, and is copied to the others before each step.
-/// Results on the CPU are bitwise equal to those of CPU ranks along `pipe`; on other devices,
-/// kernels may round differently.
+/// Without options.devices, each rank runs its stages on the device of its module, which all
+/// parameters and buffers are on. With options.devices, the first batch moves each parameter to the
+/// device of its stage. The tensor objects stay the same, so the optimizer may be constructed
+/// before. Optimizer state that exists by then is not moved: load it after prepare(). A parameter
+/// that stages on several devices use is stored on the first of these devices, and is copied to the
+/// others before each step. Results on the CPU are bitwise equal to those of CPU ranks along
+/// `pipe`; on other devices, kernels may round differently.
 ///
 /// Tensors that forward takes from outside the module and its inputs are constants with the values
 /// that they have at the first batch. Pass changing values as inputs or keep them in buffers.
@@ -171,6 +172,9 @@ class TrainingStep {
   /// ranks;
   /// - the module has outdated values on this rank, because an earlier TrainingStep was destroyed
   ///   without gather_parameters();
+  /// - without options.devices, parameters and buffers are on several devices, or the modules of
+  /// two
+  ///   ranks on devices of different types;
   /// - a device does not exist, or a device other than the CPU is named twice (set plan.chunks to
   ///   give a device several stages).
   ///
@@ -298,7 +302,7 @@ class TrainingStep {
   /// Makes `optimizer` step this rank's parts of the parameters that plan.zero_level shards. Works
   /// and throws as Parallelized::shard. Parameters of other stages in the optimizer are left as
   /// they are. Before the first batch, only a reference is stored, so the optimizer must live until
-  /// then. Not collective.
+  /// then. Collective and blocking.
   void shard(torch::optim::Optimizer& optimizer);
   /// Undoes shard(): the optimizer holds the parameters again, with the whole state of those of
   /// this rank's stages. Collective along `data`, and blocking.

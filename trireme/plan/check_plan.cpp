@@ -57,9 +57,9 @@ class PlanChecker {
   }
 
   template <typename Value>
-  void expect(const std::string& field, const Value& value, const std::string& expected) {
-    add(join_message("plan: ", field, " is ", value, ", expected ", expected),
-        "correct the plan before it is carried out");
+  void expect(const std::string& field, const Value& value, const std::string& expected,
+              const std::string& hint = "") {
+    add(join_message("plan: ", field, " is ", value, ", expected ", expected), hint);
   }
 
   void check_mesh();
@@ -84,7 +84,11 @@ void PlanChecker::check_mesh() {
   if (plan_.mesh.empty()) return;
   std::int64_t product = 1;
   for (const MeshAxis& axis : plan_.mesh) {
-    if (axis.size < 1) return expect("mesh", axes_of(plan_.mesh), "sizes of 1 or more");
+    if (axis.size < 1) {
+      return expect("mesh", axes_of(plan_.mesh), "sizes of 1 or more",
+                    join_message("the sizes must multiply to the number of ranks, which is ",
+                                 ranks_, "; start more ranks for a larger mesh"));
+    }
     if (axis.name.empty() || std::ranges::count(plan_.mesh, axis.name, &MeshAxis::name) > 1) {
       return expect("mesh", axes_of(plan_.mesh), "another name for every axis");
     }
@@ -95,10 +99,16 @@ void PlanChecker::check_mesh() {
                   join_message("the ", use_.devices, " devices of each process along pipe"));
   }
   if (product == ranks_) return;
+  if (use_.devices > 0) {
+    return expect("mesh", axes_of(plan_.mesh),
+                  join_message("sizes that multiply to ", ranks_, ", for ", use_.ranks,
+                               " processes of ", use_.devices, " devices"));
+  }
   expect("mesh", axes_of(plan_.mesh),
-         use_.devices == 0 ? join_message("sizes that multiply to the ", ranks_, " ranks there are")
-                           : join_message("sizes that multiply to ", ranks_, ", for ", use_.ranks,
-                                          " processes of ", use_.devices, " devices"));
+         ranks_ == 1 ? std::string("sizes of 1, because this process is the only rank")
+                     : join_message("sizes that multiply to the ", ranks_, " ranks there are"),
+         join_message("change the sizes, or start ", product,
+                      " ranks, for example by `trireme run -n ", product, "`"));
 }
 
 // Refuses axes that nothing uses: their ranks would each train alone, or all do the same work.
@@ -268,6 +278,12 @@ void PlanChecker::check_zero() {
   }
   if (plan_.gathered_buckets < 0 || plan_.gathered_buckets == 1) {
     expect("gathered_buckets", plan_.gathered_buckets, "0 for all, or 2 or more");
+  }
+  if (plan_.offload_optimizer && !cuts_anything(plan_)) {
+    add("the plan has offload_optimizer, but no ZeRO level above 0: only optimizers that step "
+        "shards "
+        "can be offloaded",
+        "set plan.zero_level to 1 or more, also for one rank");
   }
 }
 

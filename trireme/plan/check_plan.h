@@ -19,8 +19,8 @@ enum class PlanEntry : std::uint8_t {
 
 /// Where a plan is to be carried out.
 struct PlanUse {
-  int ranks = 1;  ///< of the group
-  PlanEntry entry = PlanEntry::kAny;
+  int ranks = 1;                      ///< of the group
+  PlanEntry entry = PlanEntry::kAny;  ///< what carries it out
   /// Devices of each process, where these are the ranks along `pipe`; 0: they are ranks of the
   /// group.
   int devices = 0;

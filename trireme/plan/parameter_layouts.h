@@ -16,11 +16,14 @@ namespace trireme {
 /// Placements by axis of the mesh: `{{"rows", Shard{0}}, {"columns", Shard{1}}}`. A single one
 /// needs no inner braces: `{"tensor", Shard{0}}`.
 struct AxisPlacements : std::vector<std::pair<std::string, Placement>> {
+  /// The base class.
   using Base = std::vector<std::pair<std::string, Placement>>;
   using Base::Base;
   AxisPlacements() = default;
+  /// Takes a list of axes and placements.
   // NOLINTNEXTLINE(google-explicit-constructor): the same values
   AxisPlacements(Base placements) : Base(std::move(placements)) {}
+  /// Makes a list of a single axis.
   AxisPlacements(std::string axis, Placement placement) {
     emplace_back(std::move(axis), placement);
   }

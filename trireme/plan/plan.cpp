@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/plan/plan.h>
 
+#include <trireme/base/config/suggestion.h>
 #include <trireme/base/error.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/schedule_text.h>
@@ -51,11 +52,15 @@ std::string in_column(const std::string& text) {
 std::optional<schedule::Schedule> own_schedule(const Plan& plan) {
   if (std::ranges::find(schedule::kKinds, plan.schedule) != schedule::kKinds.end()) return {};
   if (!plan.schedule.starts_with("trireme-schedule")) {
-    std::string kinds;
-    for (const std::string_view kind : schedule::kKinds) kinds += join_message(" ", kind);
-    throw UsageError(join_message("plan: schedule is ", plan.schedule, ", expected one of", kinds,
-                                  ", or the text of a schedule (schedule::to_text, docs/formats)"),
-                     "correct the plan before it is carried out");
+    const std::vector<std::string> kinds(schedule::kKinds.begin(), schedule::kKinds.end());
+    std::string listed;
+    for (const std::string& kind : kinds) listed += kind + ", ";
+    const std::string meant = config::did_you_mean(plan.schedule, kinds);
+    throw UsageError(join_message("plan: schedule is '", plan.schedule, "', expected one of ",
+                                  listed, "or the text of a schedule (docs/formats/schedule.md)"),
+                     meant.empty() ? "read a file with schedule::read_schedule first, and give its "
+                                     "text (schedule::to_text)"
+                                   : meant);
   }
   return schedule::parse_schedule(plan.schedule, "plan.schedule");
 }

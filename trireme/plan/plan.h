@@ -128,7 +128,8 @@ struct Plan {
   std::int64_t gathered_buckets = 2;
 
   /// ZeRO levels above 0: true to keep the optimizer's parameters and state in host memory, and to
-  /// step on the CPU. Shards are copied to the device when they are gathered.
+  /// step on the CPU. Shards are copied to the device when they are gathered. Also works for a
+  /// single rank along `data`, which shards nothing.
   bool offload_optimizer = false;
 
   /// The names of parameters with sparse gradients. Those of torch::nn::Embedding and EmbeddingBag
@@ -139,8 +140,9 @@ struct Plan {
   GradientReduction gradient_reduction = GradientReduction::kMean;
 
   /// Each rank's gradients are divided by this number before communication, and the sum by the rest
-  /// of the divisor. This keeps large sums within the range of fp16. If it is not a power of two,
-  /// results differ in rounding from those of the numerics contract.
+  /// of the divisor. With 1, means in half precision are divided in fp32 before they are rounded,
+  /// or by a power of two before they are added, so that sums do not overflow. If the number is not
+  /// a power of two, results differ in rounding from those of the numerics contract.
   double gradient_predivide = 1;
 
   /// The format in which gradients are communicated.

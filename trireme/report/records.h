@@ -24,7 +24,7 @@ using Numbers = std::map<std::string, double, std::less<>>;
 
 /// The beginning of a run: one call of `fit` or `train`.
 struct RunRecord {
-  Moment moment{};
+  Moment moment{};                  ///< when and where in training
   int rank = 0;                     ///< the rank that writes the record
   int world_size = 1;               ///< the number of ranks
   std::int64_t epochs = 0;          ///< the number of the last epoch of this call
@@ -46,13 +46,13 @@ struct PhaseSeconds {
 
 /// A record of one step, or of several consecutive steps together.
 struct StepRecord {
-  Moment moment{};
-  std::int64_t step = 0;                      ///< number of the last step within its epoch
-  std::int64_t steps = 1;                     ///< number of steps that the record stands for
-  double loss = 0;                            ///< mean loss of this rank over the steps
-  std::int64_t samples = 0;                   ///< number of samples of this rank
-  std::optional<std::int64_t> all_samples{};  ///< number of samples of all ranks, if known
-  PhaseSeconds seconds{};
+  Moment moment{};                                  ///< when and where in training
+  std::int64_t step = 0;                            ///< number of the last step within its epoch
+  std::int64_t steps = 1;                           ///< number of steps that the record stands for
+  double loss = 0;                                  ///< mean loss of this rank over the steps
+  std::int64_t samples = 0;                         ///< number of samples of this rank
+  std::optional<std::int64_t> all_samples{};        ///< number of samples of all ranks, if known
+  PhaseSeconds seconds{};                           ///< of the steps together
   std::optional<double> learning_rate{};            ///< learning rate of the first parameter group
   std::optional<double> gradient_norm{};            ///< norm of all gradients before clipping
   std::optional<double> loss_scale{};               ///< loss scale, for training in fp16
@@ -79,7 +79,7 @@ struct StepRecord {
 
 /// The end of an epoch.
 struct EpochRecord {
-  Moment moment{};
+  Moment moment{};           ///< when and where in training
   double loss = 0;           ///< mean training loss over the samples of all ranks
   std::int64_t samples = 0;  ///< number of samples of all ranks
   double seconds = 0;        ///< duration of the training on this rank
@@ -88,7 +88,7 @@ struct EpochRecord {
 
 /// The result of an evaluation, over all ranks.
 struct EvaluationRecord {
-  Moment moment{};
+  Moment moment{};                   ///< when and where in training
   double loss = 0;                   ///< mean loss
   std::optional<double> accuracy{};  ///< share in [0, 1], if targets are class numbers
   std::int64_t samples = 0;          ///< number of samples
@@ -98,20 +98,20 @@ struct EvaluationRecord {
 
 /// A saved checkpoint.
 struct CheckpointRecord {
-  Moment moment{};
+  Moment moment{};     ///< when and where in training
   std::string path{};  ///< the path of the checkpoint
   double seconds = 0;  ///< duration of saving
 };
 
 /// The end of training by an exception.
 struct FailureRecord {
-  Moment moment{};
+  Moment moment{};        ///< when and where in training
   std::string message{};  ///< the message of the exception
 };
 
 /// The regular end of training.
 struct EndRecord {
-  Moment moment{};
+  Moment moment{};          ///< when and where in training
   bool is_stopped = false;  ///< true if training ended before its last epoch
   double seconds = 0;       ///< duration of the whole call
 };

@@ -42,8 +42,8 @@ struct Span {
 };
 
 /// The action at which a rank is blocked for ever.
-/// The reason for being blocked.
 struct Blocked {
+  /// The reason for being blocked.
   enum class Reason : std::uint8_t {
     kNotSent,      ///< its message has not been sent
     kOther,        ///< the oldest message from that rank is another one

@@ -11,7 +11,7 @@
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/results.h>
 #include <trireme/tensor/redistribution/redistribution.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>

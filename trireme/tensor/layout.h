@@ -47,9 +47,11 @@ class Layout {
   static Layout replicated(const DeviceMesh& mesh);
 
   Layout(const Layout&) = default;
+  /// Moves; the other layout is undefined afterwards.
   Layout(Layout&& other) noexcept
       : node_(std::exchange(other.node_, nullptr)), state_(std::move(other.state_)) {}
   Layout& operator=(const Layout&) = default;
+  /// Moves; the other layout is undefined afterwards.
   Layout& operator=(Layout&& other) noexcept {
     node_ = std::exchange(other.node_, nullptr);
     state_ = std::move(other.state_);
@@ -99,6 +101,7 @@ class Layout {
   std::string to_string() const;
 
   friend bool operator==(const Layout& a, const Layout& b) noexcept { return a.node_ == b.node_; }
+  /// Returns a hash, equal for equal layouts.
   std::size_t hash() const noexcept { return std::hash<const void*>()(node_); }
 
  private:
@@ -147,7 +150,9 @@ bool cuts_evenly(std::int64_t size, const Layout& layout, std::int64_t dim);
 
 }  // namespace trireme
 
+/// Hashes layouts, for unordered containers.
 template <>
 struct std::hash<trireme::Layout> {
+  /// Returns Layout::hash().
   std::size_t operator()(const trireme::Layout& layout) const noexcept { return layout.hash(); }
 };

@@ -62,12 +62,19 @@ class Placement {
   /// Keeps the ranges for the life of the process, once for equal lists.
   Placement(const FlatShard& flat);  // NOLINT(google-explicit-constructor)
 
+  /// Returns which of the kinds it is.
   constexpr Kind kind() const noexcept { return kind_; }
+  /// Returns whether it is a Replicate.
   constexpr bool is_replicate() const noexcept { return kind_ == Kind::kReplicate; }
+  /// Returns whether it is a Shard.
   constexpr bool is_shard() const noexcept { return kind_ == Kind::kShard; }
+  /// Returns whether it is a Shard of that dim.
   constexpr bool is_shard(std::int64_t dim) const noexcept { return is_shard() && dim_ == dim; }
+  /// Returns whether it is a Partial.
   constexpr bool is_partial() const noexcept { return kind_ == Kind::kPartial; }
+  /// Returns whether it is a Partial of that reduction.
   constexpr bool is_partial(PartialOp op) const noexcept { return is_partial() && op_ == op; }
+  /// Returns whether it is a FlatShard.
   constexpr bool is_flat_shard() const noexcept { return kind_ == Kind::kFlatShard; }
 
   /// The dim of a Shard; -1 for the other kinds.
@@ -87,6 +94,7 @@ class Placement {
   std::string to_string() const;
 
   constexpr bool operator==(const Placement&) const = default;
+  /// Returns a hash, equal for equal placements.
   std::size_t hash() const noexcept;
 
  private:
@@ -108,8 +116,10 @@ const char* to_string(PartialOp op);
 
 }  // namespace trireme
 
+/// Hashes placements, for unordered containers.
 template <>
 struct std::hash<trireme::Placement> {
+  /// Returns Placement::hash().
   std::size_t operator()(const trireme::Placement& placement) const noexcept {
     return placement.hash();
   }

@@ -87,10 +87,10 @@ class BestCheckpoint final : public Callback {
 
   /// A checkpoint that was kept, with its score.
   struct Saved {
-    double score = 0;
-    std::int64_t epoch = 0;
-    std::int64_t global_step = 0;
-    std::filesystem::path path;
+    double score = 0;              ///< the value of the metric
+    std::int64_t epoch = 0;        ///< the epoch at whose end it was saved
+    std::int64_t global_step = 0;  ///< steps over all epochs until then
+    std::filesystem::path path;    ///< where it is
   };
   /// Returns the kept checkpoints, the best first.
   const std::vector<Saved>& best() const { return best_; }

@@ -13,17 +13,17 @@ namespace trireme {
 /// How far training has come: `step` steps of `epoch` are done, and `global_step` steps over all
 /// epochs. All are 0 before the first step.
 struct Progress {
-  std::int64_t epoch = 0;
-  std::int64_t step = 0;
-  std::int64_t global_step = 0;
+  std::int64_t epoch = 0;        ///< from 1
+  std::int64_t step = 0;         ///< steps of this epoch that are done
+  std::int64_t global_step = 0;  ///< steps of all epochs that are done
 };
 
 /// The record of one call of Model::fit. Equal on every rank except for times.
 struct History {
   /// An epoch that has ended.
   struct Epoch {
-    std::int64_t epoch = 0;
-    std::int64_t global_step = 0;
+    std::int64_t epoch = 0;        ///< from 1
+    std::int64_t global_step = 0;  ///< steps of all epochs at its end
     /// The mean training loss over the samples of all ranks, in the steps that this call took.
     double loss = 0;
     /// The rows of all ranks in these steps.
@@ -36,9 +36,9 @@ struct History {
 
   /// An evaluation at the end of an epoch or within one.
   struct Validation {
-    std::int64_t epoch = 0;
-    std::int64_t global_step = 0;
-    Evaluation evaluation{};
+    std::int64_t epoch = 0;        ///< from 1
+    std::int64_t global_step = 0;  ///< steps of all epochs until then
+    Evaluation evaluation{};       ///< the result, over all ranks
   };
 
   std::vector<Epoch> epochs;            ///< the epochs that have ended

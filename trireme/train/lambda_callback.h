@@ -66,28 +66,31 @@ class LambdaCallback final : public Callback {
  public:
   /// The functions, each named like its hook in Callback without `on_`.
   struct Hooks {
-    detail::Hook<RunContext> run_begin{};
-    detail::Hook<EpochContext> epoch_begin{};
-    detail::Hook<StepContext> step_begin{};
-    detail::Hook<StepContext> backward_end{};
-    detail::Hook<StepEndContext> step_end{};
-    detail::Hook<EvaluationContext> evaluation_begin{};
-    detail::Hook<EvaluationEndContext> evaluation_end{};
-    detail::Hook<EpochEndContext> epoch_end{};
-    detail::Hook<CheckpointContext> checkpoint_begin{};
-    detail::Hook<CheckpointEndContext> checkpoint_end{};
-    detail::Hook<RunContext> run_end{};
-    /// Must not throw.
+    detail::Hook<RunContext> run_begin{};                 ///< Callback::on_run_begin
+    detail::Hook<EpochContext> epoch_begin{};             ///< Callback::on_epoch_begin
+    detail::Hook<StepContext> step_begin{};               ///< Callback::on_step_begin
+    detail::Hook<StepContext> backward_end{};             ///< Callback::on_backward_end
+    detail::Hook<StepEndContext> step_end{};              ///< Callback::on_step_end
+    detail::Hook<EvaluationContext> evaluation_begin{};   ///< Callback::on_evaluation_begin
+    detail::Hook<EvaluationEndContext> evaluation_end{};  ///< Callback::on_evaluation_end
+    detail::Hook<EpochEndContext> epoch_end{};            ///< Callback::on_epoch_end
+    detail::Hook<CheckpointContext> checkpoint_begin{};   ///< Callback::on_checkpoint_begin
+    detail::Hook<CheckpointEndContext> checkpoint_end{};  ///< Callback::on_checkpoint_end
+    detail::Hook<RunContext> run_end{};                   ///< Callback::on_run_end
+    /// Callback::on_failure. Must not throw.
     detail::Hook<FailureContext> failure{};
     /// The name of this callback in messages; empty: the name of its type.
     std::string name{};
 
+    /// @cond
     // The names of the hooks in Callback. Setting one of these fields is a compile-time error.
     detail::NotAHook on_run_begin{}, on_epoch_begin{}, on_step_begin{}, on_backward_end{},
         on_step_end{}, on_evaluation_begin{}, on_evaluation_end{}, on_epoch_end{},
         on_checkpoint_begin{}, on_checkpoint_end{}, on_run_end{}, on_failure{};
+    /// @endcond
   };
 
+  /// Takes the functions.
   explicit LambdaCallback(Hooks hooks) : hooks_(std::move(hooks)) {}
 
   std::string name() const override { return hooks_.name.empty() ? Callback::name() : hooks_.name; }

@@ -176,7 +176,9 @@ class Model {
         ModelOptions options = {})
       : Model(module.shared(), {}, {}, std::move(loss), optimizer, std::move(options)) {}
 
+  /// Moves; the other object may then only be destroyed or assigned.
   Model(Model&&) noexcept;
+  /// Gives the optimizer of this object its parameters back, and moves the other one here.
   Model& operator=(Model&&) noexcept;
   ~Model();
 

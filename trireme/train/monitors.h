@@ -86,10 +86,10 @@ struct GradientNormsOptions {
 /// Logs `gradient_norm/all`, the Euclidean norm of the gradients of all ranks before clipping. It
 /// is the same on every rank. Give this callback to all ranks, because it communicates if the plan
 /// cuts gradients.
-/// Throws UsageError for an interval below 1. Throws it also before training begins if norms of
-/// parameters are asked for and the plan cuts gradients.
 class GradientNorms final : public Callback {
  public:
+  /// Throws UsageError for an interval below 1. Training throws it before it begins if norms of
+  /// parameters are asked for and the plan cuts gradients.
   explicit GradientNorms(const GradientNormsOptions& options = {});
 
   void on_run_begin(const RunContext& run) override;

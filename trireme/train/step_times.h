@@ -28,21 +28,22 @@ std::string_view name_of(Phase phase);
 
 /// One phase of a step and when it took place.
 struct PhaseSpan {
-  Phase phase = Phase::kData;
-  std::chrono::steady_clock::time_point begin;
-  std::chrono::steady_clock::time_point end;
+  Phase phase = Phase::kData;                   ///< what was done
+  std::chrono::steady_clock::time_point begin;  ///< when it began
+  std::chrono::steady_clock::time_point end;    ///< when it ended
 
+  /// Returns its duration in seconds.
   double seconds() const { return std::chrono::duration<double>(end - begin).count(); }
 };
 
 /// The seconds of each phase of a step, summed over its micro-batches.
 struct StepSeconds {
-  double data = 0;
-  double forward = 0;
-  double backward = 0;
-  double communication = 0;
-  double optimizer = 0;
-  double callbacks = 0;
+  double data = 0;           ///< waiting for batches
+  double forward = 0;        ///< moving the batch to the device, forward and loss
+  double backward = 0;       ///< backward; with stages also forward
+  double communication = 0;  ///< the exchange of gradients, as far as it is waited for
+  double optimizer = 0;      ///< zero_grad, loss scale, clipping, step
+  double callbacks = 0;      ///< hooks, and evaluations in an epoch
 
   /// Returns the time of the step itself, without callbacks.
   double total() const { return data + forward + backward + communication + optimizer; }

@@ -34,6 +34,7 @@ class RecordWriter : public Callback {
   enum class Ranks : std::uint8_t { kFirst, kAll };
   RecordWriter(std::filesystem::path folder, std::int64_t every_steps, Ranks ranks);
 
+  /// Returns the folder of the files.
   const std::filesystem::path& folder() const { return folder_; }
   /// Opens the file of this rank.
   virtual std::unique_ptr<report::RecordFile> open(const RunContext& run) = 0;
@@ -65,6 +66,7 @@ struct CsvWriterOptions {
 /// existing file.
 class CsvWriter final : public RecordWriter {
  public:
+  /// The folder is made when training begins. Throws UsageError for an interval below 1.
   explicit CsvWriter(const CsvWriterOptions& options)
       : RecordWriter(options.folder, options.every_steps, Ranks::kFirst) {}
 
@@ -86,6 +88,7 @@ struct JsonlWriterOptions {
 /// environment, for `trireme report` and programs of your own. Appends to existing files.
 class JsonlWriter final : public RecordWriter {
  public:
+  /// The folder is made when training begins. Throws UsageError for an interval below 1.
   explicit JsonlWriter(const JsonlWriterOptions& options)
       : RecordWriter(options.folder, options.every_steps, Ranks::kAll),
         settings_(options.settings) {}
@@ -111,6 +114,7 @@ struct TensorBoardWriterOptions {
 /// callbacks have logged.
 class TensorBoardWriter final : public RecordWriter {
  public:
+  /// The folder is made when training begins. Throws UsageError for an interval below 1.
   explicit TensorBoardWriter(const TensorBoardWriterOptions& options)
       : RecordWriter(options.folder, options.every_steps, Ranks::kFirst) {}
 

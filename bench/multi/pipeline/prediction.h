@@ -2,7 +2,7 @@
 // What the timeline of a schedule says that a step takes, from the mean times of its actions.
 #pragma once
 
-#include <trireme/parallel/pipeline/program/step_report.h>
+#include <trireme/parallel/pipeline/step_report.h>
 #include <trireme/schedule/schedule.h>
 #include <trireme/schedule/times.h>
 

@@ -55,9 +55,9 @@ Options parse(int argc, char** argv) {
                  "threads of one process, with a stage each; 0: ranks have them");
   app.add_option("--micro-batches", options.micro_batches, "of a pass");
   app.add_option("--passes", options.passes, "one after the other, each with its part of the batch")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   app.add_option("--steps", options.steps, "steps that are timed, an odd number")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   app.add_option("--warm-up", options.warm_up, "steps before those");
   app.add_option("--reports", options.reports, "steps of one pass after those, for a prediction");
   app.add_option("--trace", options.trace, "where a Chrome trace of the last of these goes");

@@ -61,6 +61,17 @@ TEST_F(CheckpointCommand, InspectsVerifiesAndCompares) {
                                      HasSubstr(two + ": damaged"), HasSubstr("CRC-32")));
 }
 
+// They were called damaged.
+TEST_F(CheckpointCommand, TellsFoldersThatAreNoCheckpointsFromDamagedOnes) {
+  save_at(1);
+  const Finished parent = run("verify " + folder_.path().string());
+  EXPECT_EQ(parent.code, 1);
+  EXPECT_THAT(parent.output, HasSubstr("holds checkpoints, and is none itself"));
+  const Finished missing = run("verify " + (folder_ / "nothing").string());
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.output, HasSubstr("there is no such folder"));
+}
+
 TEST_F(CheckpointCommand, ConvertsAndPrunes) {
   const std::string one = save_at(1);
   save_at(2);

@@ -9,6 +9,7 @@
 #include <tests/processes/launch/launched.h>
 
 #include <array>
+#include <filesystem>
 #include <string>
 
 namespace trireme::launch {
@@ -17,6 +18,7 @@ namespace {
 using test::Launched;
 using test::run_script;
 using testing::HasSubstr;
+using testing::Not;
 
 // Each rank has a child in a session of its own, whose parent is gone: nothing but a search finds
 // it. Rank 0 says when all of that is there, and who its parent is.
@@ -36,6 +38,20 @@ TEST(Ending, ASuccessLeavesNoChildrenEither) {
   EXPECT_TRUE(trireme.is_nothing_left());
 }
 
+TEST(Ending, AFailureNamesTheDumpsThatRanksLeftInThisRun) {
+  const test::TemporaryFolder logs;
+  const auto stale = logs.write("trireme-dump-world-rank7.json", "{}");
+  const std::string dumps = "trireme doctor --dump " + logs.path().string();
+  Launched without(run_script({"-n", "1", "--log-dir", logs.path()}, "exit 3"));
+  EXPECT_EQ(without.wait(), 3);
+  EXPECT_THAT(without.error, testing::Not(HasSubstr(dumps)));
+  EXPECT_FALSE(std::filesystem::exists(stale));
+  Launched with(run_script({"-n", "1", "--log-dir", logs.path()},
+                           "echo {} > $TRIREME_DUMP/trireme-dump-world-rank0.json; exit 3"));
+  EXPECT_EQ(with.wait(), 3);
+  EXPECT_THAT(with.error, HasSubstr(dumps));
+}
+
 class Signals : public testing::TestWithParam<int> {};
 
 TEST_P(Signals, EndTheRanksAndTheirChildren) {
@@ -51,6 +67,15 @@ INSTANTIATE_TEST_SUITE_P(Ending, Signals, testing::Values(SIGINT, SIGTERM, SIGHU
                          [](const auto& tested) {
                            return std::string(::sigabbrev_np(tested.param));
                          });
+
+// The first rank asks the launcher to stop, which is still starting the others.
+TEST(Ending, StopsWhileRanksAreStillBeingStarted) {
+  Launched trireme(
+      run_script({"-n", "1000"}, "[ $RANK = 0 ] && kill -TERM $PPID; exec sleep 1000"));
+  EXPECT_EQ(trireme.wait(), 128 + SIGTERM);
+  EXPECT_TRUE(trireme.is_nothing_left());
+  EXPECT_THAT(trireme.error, Not(HasSubstr("ending 1000 ranks")));
+}
 
 TEST(Ending, ASecondCtrlCKillsWhatIgnoresTheFirst) {
   Launched trireme(
@@ -103,8 +128,9 @@ TEST(Ending, NothingIsLeftWhenTheSupervisingProcessIsKilled) {
 
 // Looking for processes needs descriptors.
 TEST(Ending, RanksAreAskedToEndWhereNoDescriptorsAreLeft) {
-  Launched trireme(run_script({"-n", "2"}, kWithDaemon + "trap 'echo asked; exit 0' TERM; "
-                                                         "sleep 1000 & wait; exit 1"));
+  // The trap comes first: a rank that has said that it is ready may be signalled at once.
+  Launched trireme(run_script(
+      {"-n", "2"}, "trap 'echo asked; exit 0' TERM; " + kWithDaemon + "sleep 1000 & wait; exit 1"));
   const std::string& text = trireme.await_output(" end");
   const pid_t supervisor = std::stoi(text.substr(text.find("parent ") + 7));
   rlimit before{};

@@ -244,8 +244,11 @@ TEST(Init, NamesTheVariableThatIsWrong) {
   EXPECT_THAT(shell("RANK=0 " + kProgram).output, HasSubstr("WORLD_SIZE"));
   EXPECT_THAT(shell(kTrireme + " run -n 2 --env TRIREME_ENGINE=ncll -- " + kProgram).output,
               HasSubstr("no communication engine 'ncll'"));
+  // It was answered with `no communication engine` and a list in which it was.
+  EXPECT_THAT(shell(kTrireme + " run -n 2 --env TRIREME_ENGINE=hierarchy -- " + kProgram).output,
+              HasSubstr("engine 'hierarchy' cannot be used here: all ranks are on one host"));
   EXPECT_THAT(shell("TRIREME_ENGINE=ncll " + kProgram).output,  // which connects nothing
-              HasSubstr("no communication engine 'ncll', expected one of auto, shm"));
+              HasSubstr("no communication engine 'ncll', expected one of auto, staged, shm"));
   EXPECT_THAT(shell("MS_ROLE=MS_WORKER MS_WORKER_NUM=2 " + kProgram).output,
               HasSubstr("MS_ROLE is 'MS_WORKER': MindSpore's launchers and roles"));
 }

@@ -2,9 +2,9 @@
 // Operators of the tests' own with right rules: what the test of the checker then spoils.
 #pragma once
 
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/rule_table.h>
-#include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <torch/library.h>
 #include <torch/torch.h>

@@ -86,6 +86,45 @@ TEST(Asymmetry, AllHearOfAnOptimizerThatOneStageForgot) {
               Each(HasSubstr("is in none that it knows")));
 }
 
+// What is wrong on rank 1 alone, in the constructor and in shard(). The other rank waited until the
+// deadline.
+TEST(Asymmetry, AllHearOfWhatOneRankCannotBegin) {
+  using Begin = std::function<void(const Network&, Plan, const comm::Group&)>;
+  const auto expect_heard = [](const std::string& what, const Begin& begin) {
+    std::vector<std::string> messages(2);
+    run_ranks(2, [&](const comm::Group& group) {
+      const Network network = test::skipping_net();
+      messages[static_cast<std::size_t>(group.rank())] =
+          usage_error([&] { begin(network, plan_of({.pipe = 2, .data = 1}, network), group); });
+    });
+    EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 1 could not "), HasSubstr(what)));
+    EXPECT_THAT(messages[1], HasSubstr(what));
+  };
+  expect_heard("micro_batches", [](const Network& network, Plan plan, const comm::Group& group) {
+    if (group.rank() == 1) plan.micro_batches = -1;
+    const TrainingStep step(*network.module, network.forward, plan, group);
+  });
+  expect_heard("device", [](const Network& network, const Plan& /*plan*/,
+                            const comm::Group& group) {
+    const at::Device missing(at::kXPU, 7);
+    const std::vector<at::Device> devices = {at::kCPU, group.rank() == 1 ? missing : at::kCPU};
+    const Plan plan = plan_of({.pipe = 2, .data = 2}, network);
+    const TrainingStep step(*network.module, network.forward, plan, group, {.devices = devices});
+  });
+  expect_heard("is empty", [](const Network& network, const Plan& plan, const comm::Group& group) {
+    const graph::Forward none;
+    const TrainingStep step(*network.module, group.rank() == 1 ? none : network.forward, plan,
+                            group);
+  });
+  expect_heard("LBFGS", [](const Network& network, Plan /*plan*/, const comm::Group& group) {
+    const Plan plan = plan_of({.pipe = 1, .data = 2, .zero_level = 1}, network);
+    TrainingStep step(*network.module, network.forward, plan, group);
+    torch::optim::SGD one(network.module->parameters(), 0.1);
+    torch::optim::LBFGS another(network.module->parameters());
+    step.shard(group.rank() == 1 ? static_cast<torch::optim::Optimizer&>(another) : one);
+  });
+}
+
 // The ranks of the other row of data have nothing to complain of.
 TEST(Asymmetry, AllHearOfAPipelineThatReadTwoBatches) {
   const auto expected = Each(AnyOf(HasSubstr("ranks differ in the batch of one pipeline"),

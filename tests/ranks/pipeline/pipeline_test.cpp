@@ -499,5 +499,35 @@ TEST(TrainingStep, EndsOnAllRanksWhereOneFails) {
   EXPECT_THAT(testing::message_of<UsageError>(thrown[1]), HasSubstr("out of bounds"));
 }
 
+// Gives the gradient 30000 at every element of a weight in half precision.
+struct SteepImpl : torch::nn::Module {
+  SteepImpl() { weight = register_parameter("weight", torch::zeros({4}, torch::kHalf)); }
+  torch::Tensor forward(const torch::Tensor& rows) {
+    return (rows.to(torch::kHalf) * weight).mean(0).sum().to(torch::kFloat);
+  }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Steep);
+
+// The sum over micro-batches, which are weighted by their rows if these differ, was infinite.
+TEST(TrainingStep, AveragesGradientsInHalfPrecisionWhoseSumWouldOverflow) {
+  for (const int data : {1, 2}) {
+    for (const std::int64_t num_rows : {8, 10}) {
+      run_ranks(data, [&](const comm::Group& group) {
+        Steep net;
+        TrainingStep step(
+            net,
+            [&](const std::vector<at::Tensor>& batch) -> std::vector<at::Tensor> {
+              return {net->forward(batch[0])};
+            },
+            {.mesh = {{"data", data}}, .micro_batches = 4}, group);
+        static_cast<void>(step.step({torch::full({num_rows, 4}, 30000.0)}));
+        EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 30000.0, torch::kHalf)))
+            << num_rows << " rows on each of " << data << " ranks: " << net->weight.grad();
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme

@@ -109,8 +109,8 @@ TEST_P(OnMesh, TrainsLikeOneProcess) {
       if (data.size() == 1) {
         EXPECT_NEAR(mean, expected.item<double>(), 1e-12);
       }
-      const double norm = clip_by_global_norm(optimizer, 0.5, parallelized.sharing());
-      EXPECT_NEAR(norm, clip_by_global_norm(plain_optimizer, 0.5), 1e-12);
+      const auto norm = clip_by_global_norm(optimizer, 0.5, parallelized.sharing()).item<double>();
+      EXPECT_NEAR(norm, clip_by_global_norm(plain_optimizer, 0.5).item<double>(), 1e-12);
       EXPECT_NEAR(global_maximum(optimizer, parallelized.sharing()),
                   global_maximum(plain_optimizer), 1e-12);
       plain_optimizer.step();
@@ -342,7 +342,7 @@ TEST(GlobalNorm, OfADistributedModuleNeedsNoSharing) {
     EXPECT_DOUBLE_EQ(global_norm(optimizer), expected);
     EXPECT_DOUBLE_EQ(global_maximum(optimizer), 6);
     EXPECT_TRUE(all_finite(optimizer));
-    EXPECT_DOUBLE_EQ(clip_by_global_norm(optimizer, 1), expected);
+    EXPECT_DOUBLE_EQ(clip_by_global_norm(optimizer, 1).item<double>(), expected);
     EXPECT_NEAR(global_norm(optimizer), 1, 1e-6);
     const DeviceMesh other(group, {{"c", 4}});
     parameters[1].mutable_grad() = distribute(values, Layout::replicated(other));

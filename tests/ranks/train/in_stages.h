@@ -83,6 +83,8 @@ struct Program {
   std::optional<CheckpointOptions> saves{};
   std::filesystem::path resume{};  ///< empty: from the beginning
   std::function<void(const StepEndContext&)> at_step_end{};
+  at::Device device = at::kCPU;     ///< of the network
+  bool moves_batches_ahead = true;  ///< the loader moves them to the device
 };
 
 struct Trained {
@@ -113,6 +115,7 @@ template <typename NetworkType>
 Trained run_program(const std::shared_ptr<NetworkType>& network,
                     const std::vector<std::int64_t>& sizes, const Program& program,
                     const Plan& plan, const comm::Group& group) {
+  network->to(program.device);
   torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   const DataPart part = data_part(plan, group);
   auto training = rows_of(program.rows * part.count, sizes);
@@ -120,6 +123,7 @@ Trained run_program(const std::shared_ptr<NetworkType>& network,
   auto test = rows_of(program.tested_rows, sizes);
   test.shard({.index = part.index, .count = part.count, .remainder = data::Remainder::kUneven})
       .batch(program.batch);
+  if (program.moves_batches_ahead) training.to(program.device);
   ConfusionMatrix matrix(5);
   TopK top(2);
   Model model(network, CrossEntropy(), optimizer,
@@ -144,13 +148,14 @@ Trained run_program(const std::shared_ptr<NetworkType>& network,
   trained.history = model.fit(training, test, {.epochs = program.epochs, .callbacks = callbacks});
   trained.evaluation = model.evaluate(test);
   trained.top = top.value();
-  trained.confusion = matrix.counts().clone();
-  trained.predicted = model.predict(test).clone();
+  trained.confusion = matrix.counts().cpu().clone();
+  trained.predicted = model.predict(test).cpu().clone();
   model.gather_parameters();
   for (const auto& item : network->parameters()) {
-    trained.parameters.push_back(full(item.detach()).clone());
+    trained.parameters.push_back(full(item.detach()).cpu().clone());
   }
-  for (const auto& item : network->buffers()) trained.buffers.push_back(item.detach().clone());
+  for (const auto& item : network->buffers())
+    trained.buffers.push_back(item.detach().cpu().clone());
   return trained;
 }
 

@@ -61,6 +61,23 @@ TEST(ModelInStagesRefuses, RanksOfOnePipelineThatReadDifferentRows) {
       AllOf(HasSubstr("have read different batches"), HasSubstr("data_part")));
 }
 
+// The other ranks waited until the deadline.
+TEST(ModelInStagesRefuses, OptionsThatOneRankAloneHas) {
+  for (const bool is_in_stages : {true, false}) {
+    const Plan plan = is_in_stages ? in_stages(2, 1, kPerceptronStages) : Plan();
+    expect_on_all<UsageError>(run_ranks_catching(2,
+                                                 [&](const comm::Group& group) {
+                                                   Parts parts;
+                                                   ModelOptions options = {.group = group,
+                                                                           .plan = plan};
+                                                   if (group.rank() == 1) options.clip_norm = -1;
+                                                   const Model model(parts.network, CrossEntropy(),
+                                                                     parts.optimizer, options);
+                                                 }),
+                              HasSubstr("clip gradients to a norm of -1"));
+  }
+}
+
 TEST(ModelInStagesRefuses, BatchesThatAreFilledUp) {
   const Plan plan = in_stages(2, 1, kPerceptronStages);
   const auto thrown = run_ranks_catching(2, [&](const comm::Group& group) {

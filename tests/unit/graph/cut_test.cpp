@@ -87,7 +87,8 @@ TEST(CutErrors, NameWhatIsWrong) {
   expect_error({}, HasSubstr("no stages"));
   expect_error({{"blocks.0", 0}, {"block.1", 1}},
                AllOf(HasSubstr("'block.1'"), HasSubstr("did you mean 'blocks.1'?")));
-  expect_error({{"something entirely different", 0}}, HasSubstr("named_modules"));
+  expect_error({{"something entirely different", 0}},
+               AllOf(HasSubstr("named_modules"), HasSubstr("'blocks'")));
   expect_error({{"blocks.0", 0}, {"blocks.1", 2}},
                AllOf(HasSubstr("stage 1 has no module or mark"), HasSubstr("without gaps")));
   expect_error({{"blocks.0", 2}}, HasSubstr("stage 0 has no module or mark"));

@@ -145,6 +145,9 @@ TEST(MarkErrors, ListMarksAmongTheNames) {
   EXPECT_THAT([&] { graph::cut(without, Stages{{"middle", 0}}); },
               ThrowsMessage<UsageError>(
                   AllOf(HasSubstr("no module of the graph"), Not(HasSubstr("marks")))));
+  // The captured module itself has an empty name, which was suggested for short names.
+  EXPECT_THAT([&] { graph::cut(without, Stages{{"c", 0}}); },
+              ThrowsMessage<UsageError>(Not(HasSubstr("mean ''"))));
 }
 
 TEST(MarkErrors, SayWhyAPlaceIsNoBoundary) {

@@ -36,6 +36,15 @@ TEST(ExitReport, HintsAtMemoryForSigkillOnly) {
   EXPECT_EQ(exit_hint(W_EXITCODE(9, 0)), "");
 }
 
+TEST(Dumps, AreFoundByTheirNames) {
+  const TemporaryFolder folder;
+  folder.write("rank_0.log", "text");
+  folder.write("trireme-dump-world-rank1.json", "{}");
+  EXPECT_THAT(find_dumps(folder.path()),
+              testing::ElementsAre(folder / "trireme-dump-world-rank1.json"));
+  EXPECT_THAT(find_dumps(folder / "nothing"), testing::IsEmpty());
+}
+
 TEST(LastLines, ShowsTheEndOfAFile) {
   const TemporaryFolder folder;
   const auto file = folder.write("log", "one\ntwo\nthree");

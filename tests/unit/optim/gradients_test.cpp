@@ -50,7 +50,7 @@ TEST(Gradients, AreClippedAsLibTorchDoes) {
     const torch::Tensor gradient = torch::randn({50, 7});
     torch::optim::SGD optimizer({parameter(gradient.clone()), parameter(gradient * 2)}, 0.1);
     std::vector<torch::Tensor> theirs = {parameter(gradient.clone()), parameter(gradient * 2)};
-    const double norm = clip_by_global_norm(optimizer, max_norm);
+    const auto norm = clip_by_global_norm(optimizer, max_norm).item<double>();
     EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(theirs, max_norm), 1e-5 * norm);
     for (std::size_t i = 0; i < 2; ++i) {
       EXPECT_TRUE(
@@ -63,7 +63,7 @@ TEST(Gradients, ThatAreNotFiniteAreLeftAlone) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
     torch::optim::SGD optimizer({parameter(torch::tensor({3.0F, bad}))}, 0.1);
     EXPECT_FALSE(all_finite(optimizer));
-    EXPECT_FALSE(std::isfinite(clip_by_global_norm(optimizer, 1)));
+    EXPECT_FALSE(std::isfinite(clip_by_global_norm(optimizer, 1).item<double>()));
     EXPECT_EQ(optimizer.param_groups()[0].params()[0].grad()[0].item<float>(), 3);
   }
   torch::optim::SGD optimizer({parameter(torch::ones({1}))}, 0.1);

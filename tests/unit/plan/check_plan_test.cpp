@@ -39,6 +39,14 @@ TEST(CheckPlan, GivesASingleReasonByItself) {
       AllOf(HasSubstr("plan: micro_batches is 0, expected 1 or more"), Not(HasSubstr("reasons"))));
 }
 
+TEST(CheckPlan, RefusesToOffloadAnOptimizerThatStepsNoShards) {
+  Plan plan{.offload_optimizer = true};
+  EXPECT_THAT(refusal(plan, {}),
+              AllOf(HasSubstr("no ZeRO level above 0"), HasSubstr("zero_level")));
+  plan.zero_level_of = {{"head.*", 1}};
+  EXPECT_THAT(plan_problems(plan, {}), IsEmpty());
+}
+
 TEST(CheckPlan, TellsWhatEachEntryDoesNotDo) {
   Plan plan{.stages = {{"layer1", 0}}};
   plan.recompute = {"*"};

@@ -41,11 +41,15 @@ TEST(Plan, HasTheRanksAlongDataThatItsMeshSays) {
 
 TEST(Plan, RefusesAMeshOfOtherSizeThanTheRanks) {
   EXPECT_THAT(error_of(on_mesh({{"data", 2}, {"tensor", 2}}), 6),
-              AllOf(HasSubstr("mesh is data=2, tensor=2"), HasSubstr("multiply to the 6 ranks")));
+              AllOf(HasSubstr("mesh is data=2, tensor=2"), HasSubstr("multiply to the 6 ranks"),
+                    HasSubstr("start 4 ranks")));
 }
 
 TEST(Plan, RefusesAxesWithoutSizeOrName) {
-  EXPECT_THAT(error_of(on_mesh({{"data", 0}}), 1), HasSubstr("sizes of 1 or more"));
+  EXPECT_THAT(error_of(on_mesh({{"data", 0}, {"tensor", 4}}), 2),
+              AllOf(HasSubstr("sizes of 1 or more"), HasSubstr("number of ranks, which is 2")));
+  EXPECT_THAT(error_of(on_mesh({{"data", 4}}), 1),
+              AllOf(HasSubstr("this process is the only rank"), HasSubstr("trireme run -n 4")));
   EXPECT_THAT(error_of(on_mesh({{"", 1}}), 1), HasSubstr("another name for every axis"));
   EXPECT_THAT(error_of(on_mesh({{"a", 1}, {"a", 1}}), 1), HasSubstr("another name"));
 }
@@ -109,7 +113,10 @@ TEST(Plan, RefusesStagesOutOfOrderAndMoreThanRanksHave) {
   EXPECT_THAT(error_of(plan, 2), HasSubstr("chunks is 2, expected 0, or the 1 stages"));
   plan.chunks = 0;
   plan.schedule = "2f2b";
-  EXPECT_THAT(error_of(plan, 2), HasSubstr("schedule is 2f2b, expected one of gpipe 1f1b"));
+  EXPECT_THAT(error_of(plan, 2), AllOf(HasSubstr("schedule is '2f2b', expected one of gpipe, 1f1b"),
+                                       HasSubstr("read_schedule")));
+  plan.schedule = "zbv";
+  EXPECT_THAT(error_of(plan, 2), HasSubstr("did you mean 'zb-v'?"));
   plan.schedule = "1f1b";
   EXPECT_NO_THROW(check_plan(plan, {.ranks = 2}));
   plan.layouts = {{"*.weight", {{"pipe", Shard{0}}}}};

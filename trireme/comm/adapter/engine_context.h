@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace c10d {
@@ -24,6 +26,7 @@ class Store;
 namespace trireme::comm {
 
 class Watchdog;
+struct Engine;
 
 /// The order in which an engine adds the contributions of the ranks to each element. With kRank,
 /// results have the bits of one process (docs/design/numerics.md).
@@ -54,11 +57,20 @@ struct EngineContext {
   /// The deadline of connecting and of each operation.
   std::chrono::milliseconds timeout{};
   std::shared_ptr<Watchdog> watch = {};  ///< the watchdog of the run, or null
+  /// The engine of tensors on accelerators. Null: they are copied through the memory of the host
+  /// and carried by the engine of CPU tensors.
+  const Engine* device_engine = nullptr;
+  /// The identity of each rank's accelerator: two ranks with the same identity share one. An empty
+  /// text is a rank without accelerator. Empty if nothing is known.
+  std::vector<std::string> devices = {};
 
   /// Returns whether all ranks are on one machine.
   bool is_one_host() const;
   /// Returns the rank in the world of a rank of the group.
   int world_rank_of(int group_rank) const;
+  /// Returns two ranks that share an accelerator; nothing if each has its own, or if nothing is
+  /// known.
+  std::optional<std::pair<int, int>> ranks_on_one_device() const;
 };
 
 /// The hosts on which an engine can connect a group.
@@ -70,8 +82,8 @@ enum class Scope {
 
 /// The description of an engine.
 struct Engine {
-  std::string_view name;
-  Scope scope = Scope::kAnyHosts;
+  std::string_view name;             ///< as in TRIREME_ENGINE
+  Scope scope = Scope::kAnyHosts;    ///< the hosts that a group may be on
   at::DeviceType device = at::kCPU;  ///< the device of the tensors that it carries
   /// Returns why the engine cannot be used in this build or on this machine; empty if it can.
   std::string (*unavailable_because)();
@@ -85,14 +97,27 @@ struct Engine {
 /// knows all of them.
 std::span<const Engine> engines();
 
-/// Returns the engine with that name. For `auto`, returns the first engine that is available and
-/// fits the hosts of the ranks. Throws ConfigError with all engines and the reasons if there is
-/// none.
+/// Returns the engine of CPU tensors with that name. For `auto`, returns the first engine that is
+/// available and fits the hosts of the ranks. Throws ConfigError with all engines and the reasons
+/// if there is none.
 /// @param one_host true if all ranks are on one host.
 const Engine& choose_engine(std::string_view name, bool one_host);
 
-/// Throws ConfigError unless `name` is the name of an engine or `auto`. Does not check whether the
-/// engine can be used here.
-void check_engine_name(std::string_view name);
+/// Returns the engine of accelerator tensors with that name. Returns null, which means copies
+/// through the memory of the host, for `staged`, and for `auto` if no engine is available or two
+/// ranks share an accelerator. Throws ConfigError if the named engine is not available.
+/// @param context the ranks with their accelerators.
+const Engine* choose_device_engine(std::string_view name, const EngineContext& context);
+
+/// The names of a group's engines, one for CPU tensors and one for tensors on accelerators.
+struct EngineNames {
+  std::string cpu = "auto";     ///< `auto`, or the name of an engine for CPU tensors
+  std::string device = "auto";  ///< `auto`, `staged`, or the name of an engine for accelerators
+
+  /// Reads `auto`, the name of one engine (the other one is then `auto`), or names by type of
+  /// device such as `cpu:gloo,cuda:nccl`. Throws ConfigError for unknown names and types. Does not
+  /// check whether the engines can be used here.
+  static EngineNames parse(std::string_view text);
+};
 
 }  // namespace trireme::comm

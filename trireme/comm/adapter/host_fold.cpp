@@ -2,6 +2,7 @@
 #include <trireme/comm/adapter/host_fold.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/adapter/operation.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
@@ -10,6 +11,7 @@
 #include <ATen/ops/minimum.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace trireme::comm {
 namespace {
@@ -25,6 +27,12 @@ void for_each_chunk(std::int64_t elements, const Visit& visit) {
   for (std::int64_t begin = 0; begin < elements; begin += kChunk) {
     visit(begin, std::min(kChunk, elements - begin));
   }
+}
+
+// Returns the part of an average's divisor that is applied before the sum.
+int divided_before(at::ScalarType type, const ReduceOp& op, int num_ranks) {
+  if (op.op_ != ReduceOp::AVG || !at::isReducedFloatingType(type)) return 1;
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(num_ranks)));
 }
 
 }  // namespace
@@ -62,9 +70,15 @@ void combine(at::Tensor& into, const at::Tensor& part, ReduceOp::RedOpType op) {
   }
 }
 
-void scale_before(const at::Tensor& tensor, const ReduceOp& op) {
+void scale_before(const at::Tensor& tensor, const ReduceOp& op, int num_ranks) {
+  if (const int before = divided_before(tensor.scalar_type(), op, num_ranks); before != 1) {
+    for_each_chunk(tensor.numel(), [&](std::int64_t begin, std::int64_t length) {
+      at::Tensor chunk = tensor.narrow(0, begin, length);
+      chunk.div_(before);
+    });
+  }
   if (op.op_ != ReduceOp::PREMUL_SUM) return;
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const auto* factor = dynamic_cast<const PreMultipliedSumFactor*>(op.supplement_.get());
   if (factor == nullptr) {
     throw UsageError("a pre-multiplied sum without its factor",
                      "make the operation by c10d::makePreMulSum");
@@ -79,15 +93,18 @@ void scale_before(const at::Tensor& tensor, const ReduceOp& op) {
   });
 }
 
-void divide_after(const at::Tensor& tensor, const ReduceOp& op, int num_ranks) {
-  if (op.op_ != ReduceOp::AVG) return;
+void divide_after(const at::Tensor& tensor, at::ScalarType type, const ReduceOp& op,
+                  int num_ranks) {
+  const int before = divided_before(type, op, num_ranks);
+  if (op.op_ != ReduceOp::AVG || before == num_ranks) return;
+  const double rest = static_cast<double>(num_ranks) / before;
   const bool cut_off = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
   for_each_chunk(tensor.numel(), [&](std::int64_t begin, std::int64_t length) {
     at::Tensor chunk = tensor.narrow(0, begin, length);
     if (cut_off) {
       chunk.div_(num_ranks, "trunc");
     } else {
-      chunk.div_(num_ranks);
+      chunk.div_(rest);
     }
   });
 }
@@ -105,7 +122,7 @@ void fold(const at::Tensor& parts, const ReduceOp& op, int num_ranks, const at::
     for (std::int64_t part = 1; part < parts.size(0); ++part) {
       combine(into, parts.select(0, part).narrow(0, begin, length), phase);
     }
-    divide_after(into, op, num_ranks);
+    divide_after(into, out.scalar_type(), op, num_ranks);
     if (widen) result.copy_(into);
   });
 }

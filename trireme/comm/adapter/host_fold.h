@@ -12,13 +12,16 @@ namespace trireme::comm {
 /// end.
 c10d::ReduceOp::RedOpType phase_operation(const c10d::ReduceOp& op);
 
-/// Multiplies `tensor` [n] by the factor of a pre-multiplied sum. Does nothing for other
-/// operations.
-void scale_before(const at::Tensor& tensor, const c10d::ReduceOp& op);
+/// Multiplies `tensor` [n] by the factor of a pre-multiplied sum. For an average of fp16 or bf16,
+/// divides by a power of two, not below the number of ranks, so that sums between phases do not
+/// overflow. Does nothing for other operations.
+void scale_before(const at::Tensor& tensor, const c10d::ReduceOp& op, int num_ranks);
 
-/// Divides `tensor` [n] by the number of ranks if `op` is the average. Integers are rounded towards
-/// zero.
-void divide_after(const at::Tensor& tensor, const c10d::ReduceOp& op, int num_ranks);
+/// Divides `tensor` [n] by the number of ranks if `op` is the average, or by the part that
+/// scale_before left of it for the dtype `type` of the tensors that are reduced. Integers are
+/// rounded towards zero.
+void divide_after(const at::Tensor& tensor, at::ScalarType type, const c10d::ReduceOp& op,
+                  int num_ranks);
 
 /// Combines `part` with `into` element by element, in place. `op` must be a result of
 /// phase_operation.

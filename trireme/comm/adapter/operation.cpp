@@ -195,7 +195,7 @@ void check_reduction(OperationKind kind, const c10d::ReduceOp& op, at::ScalarTyp
         "complex; average for all but bool; a pre-multiplied sum for floating point");
   }
   if (op.op_ == ReduceOp::PREMUL_SUM &&
-      dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get()) == nullptr) {
+      dynamic_cast<const PreMultipliedSumFactor*>(op.supplement_.get()) == nullptr) {
     throw UsageError("a pre-multiplied sum without its factor",
                      "make the operation by c10d::makePreMulSum");
   }

@@ -15,6 +15,9 @@
 
 namespace trireme::comm {
 
+/// The factor of a pre-multiplied sum, by the name that LibTorch 2.11 and later versions share.
+using PreMultipliedSumFactor = c10d::NCCLPreMulSumSupplement;
+
 /// The kinds of operations. Operation describes what each reads and writes.
 enum class OperationKind : std::uint8_t {
   kSend,

@@ -11,7 +11,7 @@ namespace trireme::graph {
 
 /// The operators between two boundaries.
 struct Part {
-  int begin = 0;
+  int begin = 0;              ///< the first operator
   int end = 0;                ///< the part has the operators begin to end - 1
   std::vector<Part> parts{};  ///< parts within it, in order
 

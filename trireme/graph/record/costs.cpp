@@ -4,7 +4,7 @@
 #include <trireme/graph/record/products.h>
 
 #include <ATen/core/enum_tag.h>
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -8,7 +8,7 @@
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/results.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/enum_tag.h>

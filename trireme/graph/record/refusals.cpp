@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <limits>

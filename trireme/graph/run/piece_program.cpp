@@ -213,6 +213,8 @@ void Program::find_writes() {
 void Program::bind(const torch::nn::Module& module) {
   const ModuleTree tree(module);
   std::unordered_map<std::string, const at::Tensor*> by_name;
+  // Operators that make tensors make them where the module is.
+  if (!tree.tensors.empty()) device = tree.tensors.front().tensor.device();
   for (const ModuleTensor& item : tree.tensors) {
     for (const std::string& name : item.names) by_name[name] = &item.tensor;
   }
@@ -234,6 +236,7 @@ void Program::bind(const torch::nn::Module& module) {
 }
 
 void Program::bind(const Program& whole) {
+  device = whole.device;
   for (const std::vector<ValueId>* ids : {&parameters, &buffers}) {
     for (const ValueId id : *ids) tensors[slot_of(id)] = whole.tensors[whole.slots_.at(id)];
   }

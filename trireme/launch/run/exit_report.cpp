@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace trireme::launch {
@@ -102,6 +103,18 @@ std::string last_lines(const std::filesystem::path& file, int lines) {
     text << "  | " << cut_line(*line) << '\n';
   }
   return text.str();
+}
+
+std::vector<std::filesystem::path> find_dumps(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> dumps;
+  std::error_code failure;
+  for (std::filesystem::directory_iterator entry(folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with("trireme-dump-") && name.ends_with(".json"))
+      dumps.push_back(entry->path());
+  }
+  return dumps;
 }
 
 Failure failure_of(const std::filesystem::path& log) {

@@ -29,6 +29,10 @@ std::string_view exit_hint(int wait_status);
 /// of more than 1,000 bytes.
 std::string last_lines(const std::filesystem::path& file, int lines);
 
+/// Returns the files of a folder in which ranks have written their last operations
+/// (comm/monitor/dump.h). Returns none if the folder cannot be read.
+std::vector<std::filesystem::path> find_dumps(const std::filesystem::path& folder);
+
 /// The cause of a rank's failure, as the end of its log shows it. Two ranks failed alike if their
 /// objects are equal.
 struct Failure {

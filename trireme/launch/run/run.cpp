@@ -5,6 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
 #include <trireme/launch/listening_socket.h>
+#include <trireme/launch/run/exit_report.h>
 #include <trireme/launch/run/run_plan.h>
 #include <trireme/launch/run/supervisor.h>
 #include <trireme/launch/run/two_processes.h>
@@ -138,6 +139,9 @@ int run(const RunOptions& options) {
       std::none_of(given.begin(), given.end(),
                    [](const auto& variable) { return variable.first == "TRIREME_DUMP"; })) {
     add_variable(plan, "TRIREME_DUMP", log_folder.string());
+    // Those of an earlier run would be taken for the ones of this run.
+    std::error_code ignored;
+    for (const fs::path& dump : find_dumps(log_folder)) fs::remove(dump, ignored);
   }
   const std::string secret = secret_of(options);
   if (secret.empty()) {

@@ -110,7 +110,11 @@ void Supervisor::start_store() {
 
 void Supervisor::start_ranks() {
   ranks_.reserve(plan_.ranks.size());
-  for (const RankPlan& rank : plan_.ranks) start_rank(rank);
+  for (const RankPlan& rank : plan_.ranks) {
+    handle_signals();  // thousands of ranks start for a while: a request to stop must not wait
+    if (stop_signal_) break;
+    start_rank(rank);
+  }
   for (Rank& rank : ranks_) {
     for (Relay& relay : rank.output.relays) streams_.push_back({.relay = &relay});
   }

@@ -62,6 +62,10 @@ void Supervisor::report_failure(const Rank& rank) {
     consoles_.error.write(join_message("  ", describe_count(ended_by_us_, "other rank"),
                                        ended_by_us_ == 1 ? " was" : " were", " ended\n"));
   }
+  if (!find_dumps(log_folder_).empty()) {
+    consoles_.error.write(join_message("  what each rank did last: trireme doctor --dump ",
+                                       log_folder_.string(), "\n"));
+  }
 }
 
 // Reports what is unusual about a run in which no rank failed.

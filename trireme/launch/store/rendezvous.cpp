@@ -36,7 +36,8 @@ std::string attendance_key(int rank, int round) {
 // Encodes one field per line; host names and versions contain no line breaks.
 std::string encode(const PeerInfo& entry) {
   return join_message(entry.world_size, '\n', entry.process_id, '\n', entry.host, '\n',
-                      entry.machine, '\n', entry.process_space, '\n', entry.torch_version);
+                      entry.machine, '\n', entry.process_space, '\n', entry.torch_version, '\n',
+                      entry.device);
 }
 
 PeerInfo decode(const std::string& text) {
@@ -47,6 +48,7 @@ PeerInfo decode(const std::string& text) {
   std::getline(lines, entry.machine);
   std::getline(lines, entry.process_space);
   std::getline(lines, entry.torch_version);
+  std::getline(lines, entry.device);
   return entry;
 }
 

@@ -29,6 +29,9 @@ struct PeerInfo {
   std::string process_space;
   /// The version of LibTorch. c10d's interface is not stable across minor versions.
   std::string torch_version;
+  /// An identifier of its accelerator, equal for processes of one machine that share it; empty if
+  /// it has none.
+  std::string device = {};
 };
 
 /// Returns the information about this process.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/launch/store/store.h>
 
+#include <trireme/base/broken_pipe_guard.h>
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/unique_fd.h>
@@ -79,6 +80,8 @@ c10::intrusive_ptr<c10d::Store> make_tcp_store(const Identity& identity,
   const std::string place = join_message(*identity.master_address, ":", *identity.master_port);
   wait_for_name(*identity.master_address, timeout);
   const TorchLogSilencer quiet;
+  // The thread that serves the store writes to connections whose ranks may have been killed.
+  const BrokenPipeGuard guard;
   try {
     return c10::make_intrusive<c10d::TCPStore>(*identity.master_address, options);
   } catch (const std::exception& failure) {
@@ -121,12 +124,11 @@ c10::intrusive_ptr<c10d::Store> make_file_store(const Identity& identity,
                                                 std::chrono::milliseconds timeout) {
   if (!identity.job || identity.local_world_size != identity.world_size) {
     throw ConfigError(
-        join_message("rank ", identity.rank, " of ", identity.world_size, " was started by ",
-                     identity.launcher, " with ", identity.local_world_size,
-                     " ranks on this host, and no address says where the ranks meet"),
-        "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there on all ranks, "
-        "for "
-        "instance mpirun -x MASTER_ADDR=host0 -x MASTER_PORT=29500");
+        join_message("rank ", identity.rank, " of ", identity.world_size, ", with ",
+                     identity.local_world_size, " ranks on this host as the variables of ",
+                     identity.launcher, " say, has no address where the ranks meet"),
+        "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there on all ranks "
+        "(mpirun -x MASTER_ADDR=host0 -x MASTER_PORT=29500), or use trireme run, which sets both");
   }
   const std::filesystem::path file = std::filesystem::temp_directory_path() /
                                      join_message("trireme-", ::getuid(), "-", *identity.job);

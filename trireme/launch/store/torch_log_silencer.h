@@ -33,7 +33,9 @@ class TorchLogSilencer {
   }
   ~TorchLogSilencer() {
     const std::lock_guard lock(mutex);
-    if (count > 0 && --count == 0) FLAGS_caffe2_log_level = level;
+    if (count == 0) return;
+    --count;
+    if (count == 0) FLAGS_caffe2_log_level = level;
   }
   TorchLogSilencer(const TorchLogSilencer&) = delete;
   TorchLogSilencer& operator=(const TorchLogSilencer&) = delete;

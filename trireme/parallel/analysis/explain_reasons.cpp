@@ -3,7 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/tensor/redistribution/redistribution.h>
-#include <trireme/tensor/rules/strategies/across.h>
+#include <trireme/tensor/rules/across.h>
 
 #include <algorithm>
 #include <utility>

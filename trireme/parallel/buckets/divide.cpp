@@ -4,11 +4,17 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/full.h>
 
+#include <bit>
+
 namespace trireme::detail {
 
 at::Tensor divisor_for(const at::TensorOptions& options, double value) {
   const bool is_half = options.dtype().itemsize() < 4;
   return at::full({}, value, is_half ? options.dtype(at::kFloat) : options);
+}
+
+double predivisor_of(at::ScalarType type, int ranks) {
+  return at::isReducedFloatingType(type) ? std::bit_ceil(static_cast<unsigned>(ranks)) : 1.0;
 }
 
 void divide(at::Tensor target, const at::Tensor& source, const at::Tensor& divisor) {

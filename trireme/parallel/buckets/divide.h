@@ -11,6 +11,11 @@ namespace trireme::detail {
 /// of `options`, or fp32 for half precision, which cannot represent every integer above 256.
 at::Tensor divisor_for(const at::TensorOptions& options, double value);
 
+/// Returns the number by which gradients of `type` are divided before they are added over `ranks`
+/// ranks to a mean, so that the sum fits the type if its terms do: a power of two for half
+/// precision, whose division is exact above the subnormal numbers, and 1 for other types.
+double predivisor_of(at::ScalarType type, int ranks);
+
 /// Computes target = source / divisor, rounded once. `target` and `source` may be the same tensor.
 /// Copies `source` if `divisor` is undefined. Allocates nothing on the CPU.
 void divide(at::Tensor target, const at::Tensor& source, const at::Tensor& divisor);

@@ -49,11 +49,13 @@ GradientBuckets::GradientBuckets(const std::vector<NamedTensor>& parameters, con
 
 bool GradientBuckets::can_carry_tail(const std::vector<NamedTensor>& parameters,
                                      const std::vector<BucketLayout>& layouts, const Plan& plan) {
-  const auto is_narrow = [](const NamedTensor& item) { return item.tensor.element_size() < 4; };
+  const auto cannot = [](const NamedTensor& item) {
+    return item.tensor.element_size() < 4 || !item.tensor.is_cpu();
+  };
   return !layouts.empty() && plan.wire == GradientCompression::kNone &&
          plan.gradient_predivide == 1 &&
          std::ranges::all_of(layouts, [](const auto& layout) { return layout.kind == 0; }) &&
-         std::ranges::none_of(parameters, is_narrow);
+         std::ranges::none_of(parameters, cannot);
 }
 
 void GradientBuckets::fill(const std::vector<BucketLayout>& layouts, std::int64_t tail) {
@@ -172,7 +174,8 @@ void GradientBuckets::prepare(std::size_t number, const BucketLayout& layout) {
 
 // Returns true if the engine divides while it sums, which saves a pass over all gradients. Shared
 // memory can do so if the divisor is the number of ranks and the bucket carries no counts. The bits
-// are those of a sum that is divided afterwards.
+// are those of a sum that is divided afterwards. Half precision is divided in fp32, before the sum
+// is rounded.
 bool GradientBuckets::is_averaged(const Bucket& bucket) const {
   if (plan_.gradient_reduction != GradientReduction::kMean || plan_.divide_by_active_ranks ||
       plan_.micro_batches != 1 || plan_.gradient_predivide != 1) {
@@ -184,7 +187,15 @@ bool GradientBuckets::is_averaged(const Bucket& bucket) const {
   const at::ScalarType type = bucket.gradients.scalar_type();
   const auto& streams = bucket.zero_level > 0 ? data_groups_.shard_streams : data_groups_.streams;
   return streams.front().shared_memory() != nullptr && !is_exchanged && !is_summed_twice &&
-         !carries_counts && !bucket.sent.defined() && (type == at::kFloat || type == at::kDouble);
+         !carries_counts && !bucket.sent.defined() && at::isFloatingType(type);
+}
+
+// Returns the part of the divisor that is applied before the sum.
+double GradientBuckets::predivisor(const Bucket& bucket) const {
+  if (plan_.gradient_predivide != 1) return plan_.gradient_predivide;
+  const bool is_mean = plan_.gradient_reduction == GradientReduction::kMean;
+  if (!is_mean || is_averaged(bucket)) return 1;
+  return predivisor_of(bucket.gradients.scalar_type(), data_groups_.all.size());
 }
 
 // Samples one bucket that is summed without rounding: this rank's summands of the elements whose
@@ -207,8 +218,8 @@ void GradientBuckets::acquire(std::size_t number) {
 void GradientBuckets::launch(std::size_t number) {
   Bucket& bucket = buckets_[number];
   take_sample(number);
-  if (plan_.gradient_predivide != 1) {
-    bucket.divisor.fill_(plan_.gradient_predivide);
+  if (const double before = predivisor(bucket); before != 1) {
+    bucket.divisor.fill_(before);
     divide(bucket.gradients, bucket.gradients, bucket.divisor);
   }
   const comm::Group& stream = stream_of(number);
@@ -249,8 +260,8 @@ void GradientBuckets::complete(Bucket& bucket) {
 
 void GradientBuckets::finish(double whole_divisor) {
   for (Bucket& bucket : buckets_) complete(bucket);
-  const double divisor = whole_divisor / plan_.gradient_predivide;
   for (Bucket& bucket : buckets_) {
+    const double divisor = whole_divisor / predivisor(bucket);
     bucket.replica_work.wait();
     if (divisor == 1 || is_averaged(bucket)) continue;
     bucket.divisor.fill_(divisor);

@@ -46,7 +46,8 @@ class GradientBuckets {
   void fill(const std::vector<BucketLayout>& layouts, std::int64_t tail);
 
   /// Returns true if the last bucket can carry fp32 numbers of the caller: its elements have at
-  /// least 32 bits and are summed without compression or division.
+  /// least 32 bits and are summed without compression or division. Not on accelerators, where the
+  /// host would have to wait for the backward pass to read them.
   static bool can_carry_tail(const std::vector<NamedTensor>& parameters,
                              const std::vector<BucketLayout>& layouts, const Plan& plan);
 
@@ -118,6 +119,7 @@ class GradientBuckets {
   void lend(const std::vector<std::size_t>& borrowers);
   void prepare(std::size_t bucket, const BucketLayout& layout);
   bool is_averaged(const Bucket& bucket) const;
+  double predivisor(const Bucket& bucket) const;
   void take_sample(std::size_t bucket);
   void complete(Bucket& bucket);
 

@@ -3,7 +3,6 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/check_values.h>
-#include <trireme/parallel/buckets/divide.h>
 #include <trireme/parallel/gradients/sparse_sum.h>
 #include <trireme/parallel/module/local_memory.h>
 #include <trireme/tensor/distributed_tensor.h>
@@ -68,7 +67,9 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, const std::vector<a
   const at::NoGradGuard no_grad;
   for (const NamedTensor& item : parameters) {
     slots_.push_back({item, item.tensor.scalar_type(), item.tensor.device()});
-    const bool is_cut = data_groups_.shard.size() > 1 && !item.has_sparse_gradient;
+    // A single rank has all shards, which are offloaded none the less.
+    const bool is_cut =
+        (data_groups_.shard.size() > 1 || plan_.offload_optimizer) && !item.has_sparse_gradient;
     zero_levels_.push_back(is_cut ? zero_level_of(plan, item.name) : 0);
   }
   std::vector<std::size_t> reversed(parameters.size());
@@ -117,8 +118,7 @@ void Reducer::make_buckets(const std::vector<BucketLayout>& layouts) {
   const auto tail = static_cast<std::int64_t>(slots_.size()) + kNumExtras;
   tail_is_apart_ = has_exchange_ || !GradientBuckets::can_carry_tail(memories_, layouts, plan_);
   buckets_->fill(layouts, tail_is_apart_ ? 0 : tail);
-  const at::TensorOptions options = memories_.front().tensor.options().requires_grad(false);
-  tail_ = tail_is_apart_ ? at::zeros({tail}, options.dtype(at::kFloat)) : buckets_->tail();
+  tail_ = tail_is_apart_ ? at::zeros({tail}, at::kFloat) : buckets_->tail();
   counts_ = at::zeros({tail}, at::kDouble);
   num_pending_.clear();
   for (std::size_t number = 0; number < buckets_->size(); ++number) {
@@ -145,7 +145,7 @@ void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
   buckets_->register_comm_hook(std::move(hook));
   if (has_exchange_ && !tail_is_apart_) {
     tail_is_apart_ = true;
-    tail_ = at::zeros(tail_.sizes(), tail_.options().dtype(at::kFloat));
+    tail_ = at::zeros(tail_.sizes(), at::kFloat);
   }
 }
 
@@ -233,10 +233,15 @@ void Reducer::begin_step(bool is_active) {
   if (num_steps_++ % comm::kStepsBetweenChecks == 0 && comm::checks_values()) check_values();
   buffers_.start();
   tail_.fill_(1);
-  at::Tensor sum = tail_.narrow(0, parameters + kNumber, 1);
-  number_.defined() ? sum.copy_(number_.flatten()) : sum.zero_();
-  number_.reset();
+  tail_.narrow(0, parameters + kNumber, 1).zero_();
+  if (!tail_is_apart_) put_number();  // else finish_step() does: the host may have to wait for it
   if (!is_active) tail_.narrow(0, parameters + kActiveRanks, 1).zero_();
+}
+
+void Reducer::put_number() {
+  if (!number_.defined()) return;
+  tail_[static_cast<std::int64_t>(slots_.size()) + kNumber].copy_(number_.squeeze());
+  number_.reset();
 }
 
 void Reducer::check_slots() {
@@ -339,12 +344,9 @@ void Reducer::finish_without_backward() {
   forget_unsent();
   if (!has_begun) {
     begin_step(/*is_active=*/true);
-  } else if (number_.defined()) {
-    // Send the caller's number, unless the tail was sent with the last bucket already.
-    const bool has_gone = !tail_is_apart_ && next_bucket_ == buckets_->size();
-    const at::Tensor number =
-        tail_.narrow(0, static_cast<std::int64_t>(slots_.size()) + kNumber, 1);
-    if (!has_gone) number.copy_(number_.flatten());
+  } else {
+    // Unless the tail was sent with the last bucket already.
+    if (tail_is_apart_ || next_bucket_ < buckets_->size()) put_number();
     number_.reset();
   }
   finish_step();
@@ -462,9 +464,8 @@ void Reducer::finish_step() {
   }
   launch_ready_buckets();
   if (tail_is_apart_) {
-    tail_work_ =
-        comm::all_reduce_async(tail_, data_groups_.all, comm::ReduceOp::kSum, "used parameters");
-    tail_work_.wait();
+    put_number();
+    comm::all_reduce(tail_, data_groups_.all, comm::ReduceOp::kSum, "used parameters");
   }
   if (!tail_is_apart_) buckets_->wait(buckets_->size() - 1);
   counts_.copy_(tail_.is_complex() ? at::real(tail_) : tail_);
@@ -518,13 +519,10 @@ void Reducer::sum_sparse_gradients(double divisor) {
     const auto& [name, parameter, has_sparse_gradient] = slot.parameter;
     if (!has_sparse_gradient) continue;
     at::Tensor& gradient = parameter.mutable_grad();
-    const at::Tensor sum = sum_sparse(slot.is_used ? gradient : at::Tensor(), parameter.sizes(),
-                                      parameter.options().requires_grad(false), data_groups_.all);
-    if (!sum.defined()) continue;
-    gradient = sum;
-    if (divisor == 1) continue;
-    const at::Tensor values = sum._values();
-    divide(values, values, divisor_for(values.options(), divisor));
+    const at::Tensor sum =
+        sum_sparse(slot.is_used ? gradient : at::Tensor(), parameter.sizes(),
+                   parameter.options().requires_grad(false), data_groups_.all, divisor);
+    if (sum.defined()) gradient = sum;
   }
 }
 

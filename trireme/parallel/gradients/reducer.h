@@ -123,6 +123,8 @@ class Reducer {
 
   void on_gradient(std::size_t slot);
   void begin_pass();
+  /// Writes the caller's number for this step, if there is one, to the tail.
+  void put_number();
   void begin_step(bool is_active);
   void begin_manual();
   void end_pass();
@@ -151,7 +153,6 @@ class Reducer {
   bool has_exchange_ = false;
   bool tail_is_apart_ = false;  // true: the tail is all-reduced by itself
   at::Tensor tail_;             // [parameters + kNumExtras]
-  comm::Work tail_work_;        // used if the tail is apart
   at::Tensor counts_;           // the sum of all tails, in double on the CPU
   std::int64_t num_steps_ = 0;  // steps that have begun
   at::Tensor number_;           // the caller's number for this step; may be undefined

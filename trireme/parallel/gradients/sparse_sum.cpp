@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/buckets/divide.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_unique2.h>
@@ -133,7 +134,7 @@ std::vector<at::Tensor> gather(const at::Tensor& own, const std::vector<Header>&
 }  // namespace
 
 at::Tensor sum_sparse(const at::Tensor& own, at::IntArrayRef sizes,
-                      const at::TensorOptions& options, const comm::Group& group) {
+                      const at::TensorOptions& options, const comm::Group& group, double divisor) {
   const at::NoGradGuard no_grad;
   const std::string description = describe(own, sizes, options);
   const bool is_wrong = description != describe({}, sizes, options);
@@ -146,7 +147,14 @@ at::Tensor sum_sparse(const at::Tensor& own, at::IntArrayRef sizes,
   }
   const std::vector<Header> headers = gather_headers(header, options.device(), group);
   const std::int64_t sparse_dims = check_agreement(headers, description, is_wrong, group);
-  if (sparse_dims == Header::kNone || group.size() == 1) return coalesced;
+  const auto divide_sum = [&](const at::Tensor& sum) {
+    if (divisor != 1) divide(sum, sum, divisor_for(sum.options(), divisor));
+  };
+  if (sparse_dims == Header::kNone) return {};
+  if (group.size() == 1) {
+    divide_sum(coalesced._values());
+    return coalesced;
+  }
 
   std::vector<std::int64_t> row = sizes.slice(static_cast<std::size_t>(sparse_dims)).vec();
   row.insert(row.begin(), 0);
@@ -179,6 +187,7 @@ at::Tensor sum_sparse(const at::Tensor& own, at::IntArrayRef sizes,
     sum.index_add_(0, places.narrow(0, begin, term.size(0)), term.to(sum.scalar_type()));
     begin += term.size(0);
   }
+  divide_sum(sum);
   return at::sparse_coo_tensor(from_linear(found, sizes, sparse_dims), sum.to(own_values.dtype()),
                                sizes, value_options.layout(at::kSparse), /*is_coalesced=*/true);
 }

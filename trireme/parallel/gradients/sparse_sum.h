@@ -8,12 +8,12 @@
 
 namespace trireme::detail {
 
-/// Adds the sparse COO tensors of all ranks. Returns a coalesced tensor with the same bits on every
-/// rank, or an undefined tensor if no rank has one.
+/// Adds the sparse COO tensors of all ranks and divides the sum. Returns a coalesced tensor with
+/// the same bits on every rank, or an undefined tensor if no rank has one.
 ///
 /// At every index that any rank has, the values have the bits of a dense all-reduce in rank order:
-/// each rank's tensor is coalesced, then they are added in rank order. fp16 and bf16 are added in
-/// fp32 and rounded once. Where all ranks have -0, the sum is 0.
+/// each rank's tensor is coalesced, then they are added in rank order. fp16 and bf16 are added and
+/// divided in fp32 and rounded once. Where all ranks have -0, the sum is 0.
 ///
 /// Sends the largest number of entries of any rank, times the number of ranks. If the ranks
 /// together have nearly every index, a dense sum costs no more. Collective and blocking.
@@ -24,7 +24,9 @@ namespace trireme::detail {
 /// @param sizes the sizes of the dense tensor.
 /// @param options its dtype and device.
 /// @param group the ranks to sum over.
+/// @param divisor the divisor of the sum.
 at::Tensor sum_sparse(const at::Tensor& own, at::IntArrayRef sizes,
-                      const at::TensorOptions& options, const comm::Group& group);
+                      const at::TensorOptions& options, const comm::Group& group,
+                      double divisor = 1);
 
 }  // namespace trireme::detail

@@ -244,9 +244,11 @@ struct SynchronizedBatchNorm : torch::autograd::Function<SynchronizedBatchNorm> 
     at::Tensor of_weight = at::zeros_like(mean);
     at::Tensor of_bias = at::zeros_like(mean);
     if (input.numel() > 0) {
-      // A weight of ones does not change these two results; it only determines their type.
+      // A weight of ones does not change these two results; it only determines their type. CUDA's
+      // kernel wants saved statistics, and uses those of evaluation where they are empty.
+      const at::Tensor none = at::empty({0}, mean.options());
       std::tie(std::ignore, of_weight, of_bias) = at::native_batch_norm_backward(
-          grad_output, input, at::ones_like(mean), mean, variance, {}, {},
+          grad_output, input, at::ones_like(mean), mean, variance, none, none,
           /*train=*/false, layer.eps, {false, true, true});
     }
     torch::autograd::variable_list result(5);

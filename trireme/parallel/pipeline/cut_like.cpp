@@ -66,25 +66,27 @@ std::map<std::string, int> without_constants(std::map<std::string, int> stages,
 
 // The places between the last operator that uses a tensor of an earlier stage for the first time,
 // and the first that uses one of this stage or of a later one.
-struct Span {
+struct BoundaryRange {
   int latest = 0;
   int earliest = 0;
 };
 
-Span span_of(const Graph& graph, const std::map<std::string, int>& stages, int stage, int end) {
-  Span span{.latest = end - 1, .earliest = stage};
+BoundaryRange range_of(const Graph& graph, const std::map<std::string, int>& stages, int stage,
+                       int end) {
+  BoundaryRange range{.latest = end - 1, .earliest = stage};
   for_each_first_use(graph, [&](int node, const std::string& name) {
     const auto found = stages.find(name);
     if (found == stages.end()) return;
-    if (found->second >= stage) span.latest = std::min(span.latest, node);
-    if (found->second < stage) span.earliest = std::max(span.earliest, node + 1);
+    if (found->second >= stage) range.latest = std::min(range.latest, node);
+    if (found->second < stage) range.earliest = std::max(range.earliest, node + 1);
   });
-  return span;
+  return range;
 }
 
-// Returns the last place of the span at which a cut is possible.
-std::optional<int> boundary_in(const Span& span, const std::vector<std::string>& reasons) {
-  for (int boundary = span.latest; boundary >= span.earliest; --boundary) {
+// Returns the last place of the range at which a cut is possible.
+std::optional<int> boundary_in(const BoundaryRange& range,
+                               const std::vector<std::string>& reasons) {
+  for (int boundary = range.latest; boundary >= range.earliest; --boundary) {
     if (reasons[static_cast<std::size_t>(boundary)].empty()) return boundary;
   }
   return std::nullopt;
@@ -105,12 +107,12 @@ std::vector<int> cut_like(const Graph& graph, const Graph& trained,
   cut.back() = graph.num_nodes();
   for (int stage = num_stages - 1; stage > 0; --stage) {
     const auto index = static_cast<std::size_t>(stage);
-    const Span span = span_of(graph, changing, stage, cut[index + 1]);
+    const BoundaryRange range = range_of(graph, changing, stage, cut[index + 1]);
     // Constants stay where they were if they can.
-    auto boundary = boundary_in(span_of(graph, all, stage, cut[index + 1]), reasons);
-    if (!boundary) boundary = boundary_in(span, reasons);
+    auto boundary = boundary_in(range_of(graph, all, stage, cut[index + 1]), reasons);
+    if (!boundary) boundary = boundary_in(range, reasons);
     if (!boundary) {
-      const auto last = static_cast<std::size_t>(std::clamp(span.latest, 0, graph.num_nodes()));
+      const auto last = static_cast<std::size_t>(std::clamp(range.latest, 0, graph.num_nodes()));
       throw UsageError(join_message("stage ", stage,
                                     " cannot begin where it does for the first batch of training",
                                     reasons[last].empty() ? "" : ": ", reasons[last]),

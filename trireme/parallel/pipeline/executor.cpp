@@ -11,6 +11,7 @@
 #include <trireme/parallel/pipeline/execution/inputs.h>
 #include <trireme/parallel/pipeline/execution/stage_run.h>
 #include <trireme/parallel/pipeline/execution/validate_program.h>
+#include <trireme/parallel/pipeline/messages/messenger.h>
 #include <trireme/parallel/pipeline/offload/host_copies.h>
 
 #include <ATen/core/grad_mode.h>

@@ -16,6 +16,8 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <map>
 #include <numeric>
 #include <set>
@@ -222,7 +224,7 @@ void StagedGraph::set_program(const Plan& plan,
   }
   const bool is_mean =
       program_.is_evaluation || plan.gradient_reduction == GradientReduction::kMean;
-  if (is_mean) program_.weights = weights_for(rows);
+  if (is_mean) set_weights(weights_for(rows));
   // With several ranks along data, the division comes after their sum, so that there is only one.
   const bool divides_later = !is_mean || data_ranks(plan, 1) > 1;
   program_.division = divides_later ? GradientDivision::kNone : GradientDivision::kByWeights;
@@ -233,6 +235,25 @@ void StagedGraph::set_program(const Plan& plan,
         {.value = graph().results[i], .stage = node < 0 ? last_stage : stage_of(node)});
   }
   add_boundary_tensors();
+}
+
+// Gradients in half precision are added over micro-batches in half precision. Weights that are
+// divided by a power of two keep the sum in range, and change no bit of numbers that are not
+// subnormal.
+void StagedGraph::set_weights(std::vector<double> weights) {
+  const bool is_half = std::ranges::any_of(tensors_, [](const auto& named) {
+    return named.second.requires_grad() && at::isReducedFloatingType(named.second.scalar_type());
+  });
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const auto scale = std::bit_ceil(static_cast<std::uint64_t>(sum));
+  if (is_half && !program_.is_evaluation) {
+    for (double& weight : weights) weight /= static_cast<double>(scale);
+  }
+  program_.weights = std::move(weights);
+}
+
+void StagedGraph::count_alike() {
+  if (!program_.weights.empty()) set_weights(std::vector<double>(program_.weights.size(), 1));
 }
 
 // Lists the values that a stage reads and another stage computes, and adds their edges to the

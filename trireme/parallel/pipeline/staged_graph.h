@@ -5,7 +5,7 @@
 
 #include <trireme/graph/capture.h>
 #include <trireme/graph/replay.h>
-#include <trireme/parallel/pipeline/program/pipeline_program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 #include <trireme/parallel/recompute/plan_recomputation.h>
 #include <trireme/plan/plan.h>
 
@@ -74,9 +74,9 @@ class StagedGraph {
   /// evaluations.
   const Recomputation& recomputation() const noexcept { return recomputation_; }
 
-  /// Gives each micro-batch the weight 1, whatever its number of rows. Call it before the program
-  /// is used.
-  void count_alike() { program_.weights.clear(); }
+  /// Gives each micro-batch the same weight, whatever its number of rows. Call it before the
+  /// program is used.
+  void count_alike();
 
   /// Returns the stages of one rank along `pipe`, bound to the module's tensors.
   std::vector<StageCode> code_of(int rank, const Numbering& numbering) const;
@@ -114,6 +114,7 @@ class StagedGraph {
   void cut(const Plan& plan);
   void set_schedule(const Plan& plan, std::size_t micro_batches);
   void set_program(const Plan& plan, const std::vector<std::vector<at::Tensor>>& micro_batches);
+  void set_weights(std::vector<double> weights);
   void add_boundary_tensors();
   int stage_of(int node) const;
   const NamedTensors::value_type& tensor_of(graph::ValueId id) const;

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 
+#include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -35,7 +36,7 @@ class PackingEngine final : public autograd::Engine {
   }
 
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
-      const std::shared_ptr<autograd::GraphTask>& task, c10::intrusive_ptr<autograd::Node> root,
+      const std::shared_ptr<autograd::GraphTask>& task, decltype(autograd::Edge::function) root,
       autograd::InputBuffer&& buffer) override {
     return get_base_engine().execute_with_graph_task(task, std::move(root), std::move(buffer));
   }

@@ -37,7 +37,7 @@ at::Tensor StageGatherer::gather_to(const at::Tensor& tensor, int stage_rank, in
   if (!has_stages()) return tensor;
   const int giver = beside(root, stage_rank);
   if (giver == root) return tensor;
-  if (group_.rank() == giver) comm::send(tensor.contiguous(), root, group_);
+  if (group_.rank() == giver) comm::send(tensor.cpu().contiguous(), root, group_);
   if (group_.rank() != root) return tensor;
   at::Tensor brought =
       at::empty(tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false));

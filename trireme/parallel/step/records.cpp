@@ -191,7 +191,7 @@ pipeline::SplitBatch TrainingStep::Impl::split(const std::vector<at::Tensor>& ba
                                module, group);
 }
 
-const std::string& TrainingStep::Impl::name_of(const std::string& function) const {
+std::string TrainingStep::Impl::name_of(const std::string& function) const {
   return function.empty() ? functions.front().first : function;
 }
 

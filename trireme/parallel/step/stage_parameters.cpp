@@ -112,7 +112,8 @@ StageParameters::StageParameters(torch::nn::Module& module, const StagedGraph& s
   }
   if (stages_.size() > 1) {
     for (const at::Tensor& parameter : module.parameters()) partial_.add(parameter);
-    norm_check_ = std::make_unique<StageNormCheck>();
+    norm_check_ = std::make_unique<detail::PartNormCheck>(
+        "a pipeline, of which each rank has its own stages", "step.sharing()");
   }
   for (const Parallelized::Part& part : parallelized_.parts()) {
     if (!part.is_own || !part.parameter.requires_grad()) continue;
@@ -292,7 +293,7 @@ void StageParameters::finish_step(double summands) {
       gradients.push_back(detail::memory_of(gradient));
     }
   }
-  norm_check_->start(gradients);
+  norm_check_->start(gradients, detail::PartNormCheck::Norms::kOfAll);
 }
 
 void StageParameters::add_up(double summands) {

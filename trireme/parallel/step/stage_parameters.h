@@ -10,9 +10,9 @@
 #include <trireme/parallel/module/gradients_aside.h>
 #include <trireme/parallel/parallelize.h>
 #include <trireme/parallel/pipeline/staged_graph.h>
-#include <trireme/parallel/step/stage_norm_check.h>
 #include <trireme/parallel/step/stage_ranks.h>
 #include <trireme/parallel/tensor_parallel/module_layouts.h>
+#include <trireme/parallel/zero/part_norm_check.h>
 #include <trireme/plan/plan.h>
 
 #include <ATen/core/Tensor.h>
@@ -76,7 +76,7 @@ class StageParameters {
   /// Sums all gradients over the ranks along `data`, divides them by the number of these ranks
   /// times `summands`, and adds what begin_step() stored. Collective along `data`, and blocking.
   /// Until the next step begins, clipping by the norm of this rank's gradients alone throws
-  /// UsageError (StageNormCheck).
+  /// UsageError (PartNormCheck).
   void finish_step(double summands);
 
   /// Returns the first rank along `pipe` that uses a parameter or buffer: 0 if none does, -1 if it
@@ -113,9 +113,9 @@ class StageParameters {
   detail::GradientsAside aside_;
   std::vector<at::Tensor> cut_;  // parameters that are sharded
   const detail::ModuleLayouts& layouts_;
-  std::int64_t num_steps_ = 0;                  // the number of steps begun
-  detail::PartialTensors partial_;              // all parameters, if there are several ranks
-  std::unique_ptr<StageNormCheck> norm_check_;  // otherwise null
+  std::int64_t num_steps_ = 0;                         // the number of steps begun
+  detail::PartialTensors partial_;                     // all parameters, if there are several ranks
+  std::unique_ptr<detail::PartNormCheck> norm_check_;  // otherwise null
 };
 
 }  // namespace trireme::pipeline

@@ -16,15 +16,22 @@
 namespace trireme::pipeline {
 namespace {
 
+// Waits until the current stream of a device has done what it was given.
+void wait_for_stream(at::Device device) {
+  if (device.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+}
+
 // One rank along `pipe` in this process: it has one executor for each record.
 class RankOfGroup final : public StageRanks {
  public:
-  RankOfGroup(const comm::Group& stages, const detail::ModuleLayouts& layouts)
-      : stages_(stages), layouts_(layouts) {}
+  RankOfGroup(const comm::Group& stages, const detail::ModuleLayouts& layouts, at::Device device)
+      : stages_(stages), layouts_(layouts), device_(device) {}
 
   int process_of(int rank) const override { return rank; }
+  at::Device device() const override { return device_; }
   void check(const StagedGraph& /*staged*/) const override {}
-  void synchronize() const override {}
+  void synchronize() const override { wait_for_stream(device_); }
 
   void place_first(const std::vector<at::Tensor>& all, const StagedGraph& /*staged*/) override {
     layouts_.distribute(all);
@@ -41,6 +48,7 @@ class RankOfGroup final : public StageRanks {
     if (!record.executors.empty()) return;
     Program program = record.staged.program();
     ExecutorOptions of_executor;
+    of_executor.device = device_;
     of_executor.name = options.name;
     if (options.reduce && !program.is_evaluation) {
       program.schedule = schedule::with_reduction(program.schedule, schedule::ReduceAfter::kStage);
@@ -61,6 +69,7 @@ class RankOfGroup final : public StageRanks {
  private:
   comm::Group stages_;
   const detail::ModuleLayouts& layouts_;
+  at::Device device_;
 };
 
 // All ranks along `pipe` in this process, each on a thread of its own with an executor of its own.
@@ -70,6 +79,7 @@ class DevicesOfProcess final : public StageRanks {
       : workers_(devices), placement_(devices) {}
 
   int process_of(int /*rank*/) const override { return 0; }
+  at::Device device() const override { return workers_.device(0); }
 
   // LibTorch shares its cache of casts between all threads of a process, and settings differ
   // between device types.
@@ -134,11 +144,7 @@ class DevicesOfProcess final : public StageRanks {
   }
 
   void synchronize() const override {
-    for (int rank = 0; rank < workers_.size(); ++rank) {
-      const at::Device device = workers_.device(rank);
-      if (device.is_cpu()) continue;
-      c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
-    }
+    for (int rank = 0; rank < workers_.size(); ++rank) wait_for_stream(workers_.device(rank));
   }
 
  private:
@@ -164,12 +170,12 @@ at::Device usable(at::Device device) {
 }  // namespace
 
 std::unique_ptr<StageRanks> rank_of_group(const comm::Group& stages,
-                                          const detail::ModuleLayouts& layouts) {
-  return std::make_unique<RankOfGroup>(stages, layouts);
+                                          const detail::ModuleLayouts& layouts, at::Device device) {
+  return std::make_unique<RankOfGroup>(stages, layouts, device);
 }
 
-std::unique_ptr<StageRanks> devices_of_process(std::vector<at::Device> devices) {
-  return std::make_unique<DevicesOfProcess>(std::move(devices));
+std::unique_ptr<StageRanks> devices_of_process(const std::vector<at::Device>& devices) {
+  return std::make_unique<DevicesOfProcess>(devices);
 }
 
 std::vector<at::Device> usable_devices(const std::vector<at::Device>& given) {

@@ -53,6 +53,9 @@ class StageRanks {
     return process_of(rank) == stages.rank();
   }
 
+  /// Returns the device of this process's stages; the first one if there are several.
+  virtual at::Device device() const = 0;
+
   /// Throws UsageError for a record that cannot run here. Not collective.
   virtual void check(const StagedGraph& staged) const = 0;
   /// Prepares the module's tensors for the first record: distributes those in `all` that have
@@ -72,12 +75,13 @@ class StageRanks {
 /// Returns the one rank of this process in a group.
 /// @param stages the ranks along `pipe`; this process is one of them.
 /// @param layouts the layouts of distributed tensors; must outlive the returned object.
+/// @param device the device of the module.
 std::unique_ptr<StageRanks> rank_of_group(const comm::Group& stages,
-                                          const detail::ModuleLayouts& layouts);
+                                          const detail::ModuleLayouts& layouts, at::Device device);
 
 /// Returns all ranks along `pipe`, as devices of this process.
 /// @param devices by rank along `pipe`, as usable_devices() returns them.
-std::unique_ptr<StageRanks> devices_of_process(std::vector<at::Device> devices);
+std::unique_ptr<StageRanks> devices_of_process(const std::vector<at::Device>& devices);
 
 /// Returns the devices with their indices filled in. Throws UsageError for a device that does not
 /// exist, and for a device other than the CPU that is named twice.

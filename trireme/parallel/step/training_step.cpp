@@ -32,19 +32,31 @@ namespace {
 
 using detail::NamedTensor;
 
-// Ranks along pipe run their stages on the CPU; only options.devices puts stages elsewhere.
-void check_on_processor(const std::vector<NamedTensor>& tensors) {
+// Returns the device of the module, on which this rank runs its stages.
+at::Device device_of(const std::vector<NamedTensor>& tensors) {
+  const auto found =
+      std::ranges::find_if(tensors, [](const NamedTensor& item) { return !item.tensor.is_meta(); });
+  return found == tensors.end() ? at::Device(at::kCPU) : found->tensor.device();
+}
+
+void check_on_one_device(const std::vector<NamedTensor>& tensors, at::Device device) {
   for (const NamedTensor& item : tensors) {
-    if (item.tensor.is_cpu() || item.tensor.is_meta()) continue;
-    throw UsageError(join_message("stages of ranks run on the processor, and ", item.name,
-                                  " is on ", item.tensor.device().str()),
-                     "leave the module on the processor, or name the devices of stages in "
-                     "TrainingStepOptions::devices");
+    if (item.tensor.is_meta() || item.tensor.device() == device) continue;
+    throw UsageError(join_message("the stages of a rank run on one device, but ",
+                                  tensors.front().name, " is on ", device.str(), " and ", item.name,
+                                  " on ", item.tensor.device().str()),
+                     "move the module to one device; or name the devices of its stages in "
+                     "TrainingStepOptions::devices, and leave it on the CPU");
   }
 }
 
-void check_functions(const StepFunctions& functions, const comm::Group& group) {
+std::string names_of(const StepFunctions& functions) {
   std::string names;
+  for (const auto& [name, forward] : functions) names += name + "\n";
+  return names;
+}
+
+void check_functions(const StepFunctions& functions) {
   for (const auto& [name, forward] : functions) {
     if (!forward) {
       throw UsageError(join_message("forward of a training step", name.empty() ? "" : ", function ",
@@ -58,10 +70,8 @@ void check_functions(const StepFunctions& functions, const comm::Group& group) {
       throw UsageError(join_message("two functions of a training step are called '", name, "'"),
                        "give each a name of its own");
     }
-    names += name + "\n";
   }
   if (functions.empty()) throw UsageError("a training step was given no functions", "give it one");
-  detail::check_same_text("functions of the training step", names, group);
 }
 
 // Returns the seed of rank 0's default generator on all ranks.
@@ -85,7 +95,8 @@ bool steps_any(const torch::optim::Optimizer& optimizer, const std::vector<at::T
 
 // Sends each tensor from the rank where it is defined to all others. Exactly one rank has it, and
 // the others do not know its shape, so shapes are exchanged as text first.
-void share(std::vector<at::Tensor>& tensors, const comm::Group& group) {
+// @param device of this rank's stages.
+void share(std::vector<at::Tensor>& tensors, at::Device device, const comm::Group& group) {
   std::vector<std::pair<std::string, at::Tensor>> named;
   std::map<std::string, std::size_t> index_of;
   for (const at::Tensor& tensor : tensors) {
@@ -97,7 +108,9 @@ void share(std::vector<at::Tensor>& tensors, const comm::Group& group) {
   for (int rank = 0; rank < group.size(); ++rank) {
     for (const auto& line : detail::parse_lines(texts[static_cast<std::size_t>(rank)])) {
       at::Tensor& tensor = tensors[index_of.at(line.name)];
-      tensor = tensor.defined() ? tensor.contiguous() : at::empty(line.sizes, line.type);
+      tensor = tensor.defined()
+                   ? tensor.contiguous()
+                   : at::empty(line.sizes, at::TensorOptions(line.type).device(device));
       comm::broadcast(tensor, rank, group, "result " + line.name);
     }
   }
@@ -126,28 +139,36 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
                            const comm::Group& group, const TrainingStepOptions& options) {
   comm::check_given(group, "TrainingStep");
   torch::nn::Module& module = *given;
-  const std::vector<at::Device> devices = pipeline::usable_devices(options.devices);
-  const auto is_accelerator = [](at::Device device) { return !device.is_cpu(); };
-  const PlanUse use = {
-      .ranks = group.size(),
-      .entry = PlanEntry::kTrainingStep,
-      .devices = static_cast<int>(devices.size()),
-      .on_accelerators = !devices.empty() && std::ranges::all_of(devices, is_accelerator)};
-  check_plan(plan, use);
-  // From here on the ranks communicate. They must make these checks in the same order. The
-  // collective ones throw on all ranks, so that none waits for a rank that has thrown.
+  std::vector<NamedTensor> tensors = detail::named_tensors(module.named_parameters());
+  const std::vector<NamedTensor> buffers = detail::named_tensors(module.named_buffers());
+  const at::Device device = device_of(tensors);
+  std::vector<at::Device> devices;
+  PlanUse use = {.ranks = group.size(), .entry = PlanEntry::kTrainingStep};
+  // Ranks must make these checks in the same order. They throw on all ranks if they fail on one, so
+  // that none waits for a rank that has thrown.
+  detail::succeed_together(group, "take the plan and the devices", [&] {
+    devices = pipeline::usable_devices(options.devices);
+    const auto is_accelerator = [](at::Device item) { return !item.is_cpu(); };
+    use.devices = static_cast<int>(devices.size());
+    use.on_accelerators =
+        devices.empty() ? is_accelerator(device) : std::ranges::all_of(devices, is_accelerator);
+    check_plan(plan, use);
+    check_functions(functions);
+  });
   detail::check_same_text("plan", trireme::to_string(plan), group);
   detail::check_same_text("number of devices", std::to_string(use.devices), group);
-  std::vector<NamedTensor> tensors = detail::named_tensors(module.named_parameters());
   detail::check_same_on_all_ranks(tensors, "parameter", group);
-  const std::vector<NamedTensor> buffers = detail::named_tensors(module.named_buffers());
   detail::check_same_on_all_ranks(buffers, "buffer", group);
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
-  pipeline::check_plain(tensors);
-  if (devices.empty()) check_on_processor(tensors);
-  check_functions(functions, group);
+  detail::check_same_text("functions of the training step", names_of(functions), group);
+  if (devices.empty()) {
+    detail::check_same_text("type of the module's device",
+                            c10::DeviceTypeName(device.type(), /*lower_case=*/true), group);
+  }
   std::optional<pipeline::ModuleClaim> claim;
   detail::succeed_together(group, "take the module", [&] {
+    pipeline::check_plain(tensors);
+    if (devices.empty()) check_on_one_device(tensors, device);
     detail::check_no_hooks(tensors);
     claim.emplace(tensors);
   });
@@ -157,20 +178,25 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   std::vector<MeshAxis> of_group = whole.mesh;
   if (!devices.empty()) std::ranges::find(of_group, kStageAxis, &MeshAxis::name)->size = 1;
   const DeviceMesh mesh(group, of_group);
-  impl_ = std::make_unique<Impl>(
-      Impl{.module = module,
-           .functions = std::move(functions),
-           .plan = whole,
-           .group = group,
-           .stages = mesh.group(mesh.axis(kStageAxis)),
-           .data = mesh.group(mesh.axis(kDataAxis)),
-           .layouts = {module, pipeline::mesh_of_stages(mesh), whole.layouts},
-           .has_devices = !devices.empty(),
-           .finds_micro_batches = plan.micro_batches == 0,
-           .seed = shared_seed(group),
-           .claim = std::move(*claim)});
-  impl_->ranks = devices.empty() ? pipeline::rank_of_group(impl_->stages, impl_->layouts)
-                                 : pipeline::devices_of_process(devices);
+  const DeviceMesh of_stages = pipeline::mesh_of_stages(mesh);
+  detail::ModuleLayouts layouts;
+  detail::succeed_together(group, "lay out the module",
+                           [&] { layouts = {module, of_stages, whole.layouts}; });
+  impl_ = std::make_unique<Impl>(Impl{.module = module,
+                                      .functions = std::move(functions),
+                                      .plan = whole,
+                                      .group = group,
+                                      .stages = mesh.group(mesh.axis(kStageAxis)),
+                                      .data = mesh.group(mesh.axis(kDataAxis)),
+                                      .layouts = std::move(layouts),
+                                      .has_devices = !devices.empty(),
+                                      .finds_micro_batches = plan.micro_batches == 0,
+                                      .seed = shared_seed(group),
+                                      .claim = std::move(*claim)});
+  detail::succeed_together(group, "start its devices", [&] {
+    impl_->ranks = devices.empty() ? pipeline::rank_of_group(impl_->stages, impl_->layouts, device)
+                                   : pipeline::devices_of_process(devices);
+  });
 }
 
 TrainingStep::TrainingStep(TrainingStep&&) noexcept = default;
@@ -298,7 +324,9 @@ StepEvaluation TrainingStep::evaluate(const std::vector<at::Tensor>& batch,
     for (const std::vector<at::Tensor>& parts : result.results) {
       evaluation.results.push_back(parts.empty() ? at::Tensor() : pipeline::joined(parts));
     }
-    if (options.share_results && impl.stages.size() > 1) share(evaluation.results, impl.stages);
+    if (options.share_results && impl.stages.size() > 1) {
+      share(evaluation.results, impl.ranks->device(), impl.stages);
+    };
   });
   ++record.num_uses;
   return evaluation;
@@ -321,7 +349,9 @@ MicroBatchResults TrainingStep::evaluate_micro_batches(const MicroBatches& micro
     all.results = std::move(result.results);
     for (std::vector<at::Tensor>& parts : all.results) {
       parts.resize(micro_batches.size());
-      if (options.share_results && impl.stages.size() > 1) share(parts, impl.stages);
+      if (options.share_results && impl.stages.size() > 1) {
+        share(parts, impl.ranks->device(), impl.stages);
+      };
     }
     ++record.num_uses;
   });
@@ -354,10 +384,14 @@ void TrainingStep::prepare(const std::vector<at::Tensor>& batch, const std::stri
 void TrainingStep::shard(torch::optim::Optimizer& optimizer) {
   Impl& impl = *impl_;
   if (!cuts_anything(impl.plan) || impl.data.size() == 1) return;
+  detail::succeed_together(impl.group, "shard its optimizer", [&] { impl.shard(optimizer); });
+}
+
+void TrainingStep::Impl::shard(torch::optim::Optimizer& optimizer) {
   check_can_shard(optimizer);
-  std::vector<at::Tensor> trained = impl.module.parameters();
-  if (impl.parameters) {
-    for (const Parallelized::Part& part : impl.parameters->parallelized().parts()) {
+  std::vector<at::Tensor> trained = module.parameters();
+  if (parameters) {
+    for (const Parallelized::Part& part : parameters->parallelized().parts()) {
       trained.push_back(part.tensor);
     }
   }
@@ -365,10 +399,8 @@ void TrainingStep::shard(torch::optim::Optimizer& optimizer) {
     throw UsageError("this optimizer has none of the module's parameters",
                      "give shard an optimizer of the parameters that the step trains");
   }
-  if (impl.parameters) return impl.parameters->parallelized().shard(optimizer);
-  if (std::ranges::find(impl.waiting, &optimizer) == impl.waiting.end()) {
-    impl.waiting.push_back(&optimizer);
-  }
+  if (parameters) return parameters->parallelized().shard(optimizer);
+  if (std::ranges::find(waiting, &optimizer) == waiting.end()) waiting.push_back(&optimizer);
 }
 
 void TrainingStep::unshard(torch::optim::Optimizer& optimizer) {

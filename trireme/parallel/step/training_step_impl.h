@@ -32,6 +32,7 @@ struct TrainingStep::Impl {
   pipeline::StagedGraph capture_together(const comm::Group& among,
                                          const pipeline::SplitBatch& batch, const Make& make) const;
   void assign_stages(const pipeline::SplitBatch& batch);
+  void shard(torch::optim::Optimizer& optimizer);
   template <typename Make>
   pipeline::Record& find(Purpose purpose, const pipeline::SplitBatch& batch,
                          const comm::Group& among, const Make& make);
@@ -42,7 +43,7 @@ struct TrainingStep::Impl {
   pipeline::SplitOptions split_for(Purpose purpose, const std::string& function);
   pipeline::SplitBatch split(const std::vector<at::Tensor>& batch,
                              std::int64_t micro_batches) const;
-  const std::string& name_of(const std::string& function) const;
+  std::string name_of(const std::string& function) const;
   void check_function(const std::string& name) const;
   const graph::Forward& forward(const pipeline::SplitBatch& batch) const;
   void check_same_values(const pipeline::MicroBatches& micro_batches) const;

@@ -2,6 +2,7 @@
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/consensus.h>
 #include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/distributed_tensor.h>
 
@@ -144,7 +145,9 @@ std::vector<DistributedParameter> distribute_module(ModuleRef holder, const Devi
                                                     const ParameterLayouts& layouts) {
   torch::nn::Module& module = *holder;
   // Checks everything first, so that an error leaves the module unchanged.
-  std::vector<DistributedParameter> given = planned_layouts(module, mesh, layouts);
+  std::vector<DistributedParameter> given;
+  comm::succeed_together("distribute the module", mesh.group(),
+                         [&] { given = planned_layouts(module, mesh, layouts); });
   const std::vector<Item> items = all_tensors(module);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (given[i].is_plain) continue;

@@ -20,8 +20,8 @@ namespace trireme {
 
 /// The layout that distribute_module() gave a parameter or buffer.
 struct DistributedParameter {
-  std::string name;  ///< the first of its names, if modules share it
-  Layout layout;
+  std::string name;       ///< the first of its names, if modules share it
+  Layout layout;          ///< undefined for a plain tensor
   bool is_plain = false;  ///< true: it stays a plain tensor, whole on every rank
 };
 

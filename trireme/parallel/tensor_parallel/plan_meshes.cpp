@@ -63,15 +63,20 @@ void check_can_distribute(const std::vector<NamedTensor>& parameters) {
   }
 }
 
-void distribute(torch::nn::Module* module, const std::vector<NamedTensor>& parameters,
-                const DeviceMesh& mesh, const ParameterLayouts& layouts) {
+void check_can_distribute(torch::nn::Module* module, const std::vector<NamedTensor>& parameters,
+                          const DeviceMesh& mesh, const ParameterLayouts& layouts) {
   if (module == nullptr) {
     throw UsageError(join_message("the plan arranges ranks on [", mesh.to_string(),
                                   "] to work on one module together, and was given parameters"),
                      "give parallelize the module");
   }
   check_can_distribute(parameters);
-  distribute_module(*module, mesh, layouts);
+  planned_layouts(*module, mesh, layouts);
+}
+
+void distribute(torch::nn::Module& module, const DeviceMesh& mesh,
+                const ParameterLayouts& layouts) {
+  distribute_module(module, mesh, layouts);
   share_generator(mesh.group());
 }
 

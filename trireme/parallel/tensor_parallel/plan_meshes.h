@@ -30,11 +30,12 @@ PlanMeshes create_meshes(const Plan& plan, const comm::Group& group, const Devic
 /// Throws UsageError if a parameter has sparse gradients, which distributed tensors do not support.
 void check_can_distribute(const std::vector<NamedTensor>& parameters);
 
+/// Throws UsageError if distribute() would refuse the module. Not collective.
+void check_can_distribute(torch::nn::Module* module, const std::vector<NamedTensor>& parameters,
+                          const DeviceMesh& mesh, const ParameterLayouts& layouts);
+
 /// Distributes parameters and buffers over the mesh as `layouts` says. Then copies the state of the
-/// CPU random generator from the mesh's first rank to the others. Collective and blocking. Throws
-/// UsageError if `module` is null or a parameter has sparse gradients.
-/// @param module may be null only so that the error can say what is missing.
-void distribute(torch::nn::Module* module, const std::vector<NamedTensor>& parameters,
-                const DeviceMesh& mesh, const ParameterLayouts& layouts);
+/// CPU random generator from the mesh's first rank to the others. Collective and blocking.
+void distribute(torch::nn::Module& module, const DeviceMesh& mesh, const ParameterLayouts& layouts);
 
 }  // namespace trireme::detail

@@ -71,18 +71,17 @@ void GatheredBuckets::need(std::span<const std::size_t> numbers) {
 }
 
 // Detects ranks that run different operators. They would gather different buckets and get wrong
-// values, or wait for each other until the deadline. Costs a message of 8 bytes.
+// values, or wait for each other until the deadline. Costs a message of 8 bytes, which the engine
+// of CPU tensors carries: the host does not wait for an accelerator.
 void GatheredBuckets::compare_need(std::int64_t need) {
   if (group_.size() == 1) return;
   if (!own_need_.defined()) {
-    const at::TensorOptions options = buckets_.front().memory.options().dtype(at::kLong);
-    own_need_ = at::zeros({1}, options);
-    all_needs_ = at::zeros({group_.size()}, options);
+    own_need_ = at::zeros({1}, at::kLong);
+    all_needs_ = at::zeros({group_.size()}, at::kLong);
   }
   own_need_.fill_(need);
   comm::all_gather(all_needs_, own_need_, group_, "needed parameters");
-  const at::Tensor needs = all_needs_.cpu();
-  const auto* const all = needs.const_data_ptr<std::int64_t>();
+  const auto* const all = all_needs_.const_data_ptr<std::int64_t>();
   const auto* const other =
       std::find_if(all, all + group_.size(), [&](std::int64_t number) { return number != all[0]; });
   if (other == all + group_.size()) return;

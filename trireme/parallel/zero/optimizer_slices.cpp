@@ -236,13 +236,15 @@ void OptimizerSlices::join(optim::Optimizer& optimizer) const {
   });
 }
 
+void OptimizerSlices::check_taken(const optim::Optimizer& optimizer) const {
+  if (std::ranges::find(taken_, &optimizer) != taken_.end()) return;
+  throw UsageError("this optimizer does not step slices of these parameters",
+                   "call unshard for one that shard was called for");
+}
+
 void OptimizerSlices::give_back(optim::Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const auto taken = std::ranges::find(taken_, &optimizer);
-  if (taken == taken_.end()) {
-    throw UsageError("this optimizer does not step slices of these parameters",
-                     "call unshard for one that shard was called for");
-  }
   join(optimizer);
   // Only ranks that have a part of a parameter know if it has state, so the maximum is exchanged.
   const auto count = static_cast<std::int64_t>(parameters_.size());

@@ -55,8 +55,10 @@ class OptimizerSlices {
   /// - it has none of the sliced parameters.
   void take_over(torch::optim::Optimizer& optimizer);
 
-  /// Undoes take_over() and gives every rank the whole state. Collective and blocking. Throws
-  /// UsageError for an optimizer that was not taken over.
+  /// Throws UsageError for an optimizer that was not taken over. Not collective.
+  void check_taken(const torch::optim::Optimizer& optimizer) const;
+  /// Undoes take_over() and gives every rank the whole state. Collective and blocking. The
+  /// optimizer must have been taken over.
   void give_back(torch::optim::Optimizer& optimizer);
 
   /// Replaces the pieces in an optimizer by their part, with one state. Changes nothing else.

@@ -320,6 +320,7 @@ void Shards::check_without_waiting() {
 void Shards::check_locked() {
   if (failure_) std::rethrow_exception(failure_);
   cut_gradients_.clear();
+  norm_check_.stop();
   check_memory();
   start_gathers_if_stepped();
   if (is_fetched_ && steps_.have_been) {
@@ -357,11 +358,23 @@ void Shards::mark_owners(std::size_t bucket, const BucketLayout::Place& place,
 
 void Shards::expect_step(bool all_ranks_see_it) {
   const std::lock_guard lock(mutex_);
-  if (group_.size() == 1) return;
+  if (group_.size() == 1 && !is_offloaded_) return;
   // If nothing was touched since the previous expected step, that one must be noticed as well.
   sees_step_ = all_ranks_see_it && (is_fetched_ || sees_step_);
   is_fetched_ = false;
   watch_on(true);
+  watch_gradients();
+}
+
+// Refuses clipping by the norm of this rank's parts until the next step begins.
+void Shards::watch_gradients() {
+  std::vector<at::Tensor> gradients;
+  for (const Bucket& bucket : buckets_) {
+    for (const Shard& shard : bucket.shards) {
+      if (shard.tensor.grad().defined()) gradients.push_back(shard.tensor.grad());
+    }
+  }
+  norm_check_.start(gradients, PartNormCheck::Norms::kOfOne);
 }
 
 void Shards::Steps::on_access(std::span<const TensorAccess> all) {

@@ -18,6 +18,7 @@
 #include <trireme/parallel/zero/gathered_buckets.h>
 #include <trireme/parallel/zero/gradient_placeholders.h>
 #include <trireme/parallel/zero/optimizer_slices.h>
+#include <trireme/parallel/zero/part_norm_check.h>
 #include <trireme/parallel/zero/tensor_access.h>
 #include <trireme/plan/plan.h>
 
@@ -195,6 +196,7 @@ class Shards final : public AccessObserver {
   void mark_owners(std::size_t bucket, const BucketLayout::Place& place,
                    std::vector<bool>& ranks) const;
   void expect_step(bool all_ranks_see_it);
+  void watch_gradients();
   void watch_on(bool on);
   bool watches_always() const { return !whole_.empty() || is_offloaded_; }
   void flush();
@@ -214,6 +216,8 @@ class Shards final : public AccessObserver {
   std::optional<OptimizerSlices> optimizers_;
   PartialTensors partial_;  // the slices that optimizers step
   GradientPlaceholders cut_gradients_;
+  PartNormCheck norm_check_{"parameters that the plan cuts, of which each rank has a part",
+                            "parallelized.sharing()"};
   Steps steps_{*this};
 
   std::mutex mutex_;

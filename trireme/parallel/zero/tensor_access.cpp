@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/parallel/zero/tensor_access.h>
 
+#include <trireme/parallel/recompute/observed_call.h>
 #include <trireme/tensor/ivalue_tensors.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -59,6 +60,10 @@ void find(const at::Tensor& tensor, Use use, AllFound& all) {
 // Calls each observer once with all its accesses, because it may have to make several tensors
 // available at the same time.
 void tell(AllFound& all) {
+  // What observers write to bring a tensor up to date is no effect of a function that is
+  // recomputed: its second run would see the memory as it was before.
+  Observer* const recomputing = std::exchange(innermost_observer(), nullptr);
+  const auto shown = c10::make_scope_exit([&] { innermost_observer() = recomputing; });
   while (!all.empty()) {
     AccessObserver* const observer = all.front().observer;
     c10::SmallVector<TensorAccess, 8> accesses;

@@ -109,6 +109,16 @@ constexpr const char* kNoMemory =
     "optimizers are saved by trireme::save_checkpoint. Functions that read memory run on whole "
     "tensors within trireme::run_replicated";
 
+// Returns true if `extra` holds more than the backend's meta. A template, because LibTorch 2.11 has
+// no fields for fake tensors.
+template <typename ExtraMeta>
+bool holds_more(const ExtraMeta& extra) {
+  if constexpr (requires { extra.fake_tensor_mode_; }) {
+    if (extra.fake_device_ || extra.fake_tensor_mode_) return true;
+  }
+  return extra.symbolic_shape_meta_ != nullptr;
+}
+
 struct DistributedImpl final : c10::TensorImpl {
   // The device of a wrapper over a local meta tensor (planning) is CPU: composite operators then
   // take the same branches as on CPU.
@@ -128,9 +138,7 @@ struct DistributedImpl final : c10::TensorImpl {
     // Keeps the meta for the next wrapper, unless something else refers to it.
     if (extra_meta_ == nullptr || !extra_meta_->backend_meta_) return;
     const c10::ExtraMeta& extra = *extra_meta_;
-    const bool has_more =
-        extra.symbolic_shape_meta_ || extra.fake_device_ || extra.fake_tensor_mode_;
-    if (has_more || extra.backend_meta_.use_count() != 1) return;
+    if (holds_more(extra) || extra.backend_meta_.use_count() != 1) return;
     DistributedMeta& meta = own_meta();
     meta.local.reset();
     meta.layout = Layout();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registers the kernels of distributed tensors with LibTorch's dispatcher.
+#include <trireme/tensor/dispatch/attention_of_distributed.h>
 #include <trireme/tensor/dispatch/composites.h>
 #include <trireme/tensor/dispatch/direct/direct_operators.h>
 #include <trireme/tensor/dispatch/kernel.h>
@@ -94,6 +95,7 @@ at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel_size, at::
 void install_replacements(Registrations& all) {
   for (const DispatchKey key : {DispatchKey::PrivateUse2, DispatchKey::AutogradPrivateUse2}) {
     all.library("aten", key).impl("max_pool1d", &max_pool1d);
+    all.library("aten", key).impl("scaled_dot_product_attention", &attention_of_distributed);
   }
   torch::Library& above = all.library("aten", DispatchKey::AutogradPrivateUse2);
   above.impl("linear_backward", &linear_backward_recorded);

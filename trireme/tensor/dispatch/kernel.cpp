@@ -9,7 +9,7 @@
 #include <trireme/tensor/dispatch/decision_cache.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dispatch/plain_inputs.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>

@@ -9,11 +9,11 @@
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dry_run/interception.h>
 #include <trireme/tensor/dry_run/results.h>
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/rule_table.h>
-#include <trireme/tensor/rules/strategies/across.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <mutex>

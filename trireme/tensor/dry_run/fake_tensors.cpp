@@ -3,7 +3,7 @@
 
 #include <trireme/tensor/dispatch/distributed_meta.h>
 #include <trireme/tensor/dry_run/results.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/empty_strided.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/dry_run/results.h>
 
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>

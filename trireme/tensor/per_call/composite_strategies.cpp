@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/tensor/per_call/composite_strategies.h>
 
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/rule_table.h>
-#include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/core/Reduction.h>
 

@@ -32,7 +32,8 @@ struct RedistributionStep {
   enum class Kind { kAllGather, kAllToAll, kAllReduce, kReduceScatter, kSlice, kToPartial };
   Kind kind = Kind::kSlice;
   int axis = 0;           ///< mesh axis whose placement changes
-  Layout from, to;        ///< layouts before and after the step
+  Layout from;            ///< layout before the step
+  Layout to;              ///< layout after the step
   double bytes_sent = 0;  ///< by one rank
   double seconds = 0;     ///< estimated
 };

@@ -35,6 +35,7 @@ class Call {
   Call(const c10::FunctionSchema& schema, std::vector<c10::IValue> arguments,
        std::vector<at::Tensor> inputs, std::vector<int> argument_of_input);
 
+  /// Returns the schema of the operator.
   const c10::FunctionSchema& schema() const noexcept { return *schema_; }
   /// The operator's name without its overload, such as `aten::add`.
   const std::string& name() const noexcept { return schema_->name(); }
@@ -43,6 +44,7 @@ class Call {
   const c10::IValue& argument(int position) const {
     return arguments_[static_cast<std::size_t>(position)];
   }
+  /// Returns the number of arguments of the schema.
   int num_arguments() const noexcept { return static_cast<int>(arguments_.size()); }
   /// Returns the position of the argument of that name; -1 if the schema has none.
   int position(std::string_view argument_name) const;
@@ -121,6 +123,13 @@ struct AxisCall {
 /// A call that is about to run on local tensors, as a kernel sees it.
 class LocalCall {
  public:
+  /// @param op the operator.
+  /// @param stack its arguments, with local tensors; gets the results.
+  /// @param call the call in global shapes; null where no rule asks for it.
+  /// @param inputs layouts of the inputs.
+  /// @param outputs layouts of the results.
+  /// @param input_sizes global sizes of the inputs.
+  /// @param output_sizes global sizes of the results.
   LocalCall(const c10::OperatorHandle& op, torch::jit::Stack& stack, const Call* call,
             c10::ArrayRef<Layout> inputs, c10::ArrayRef<Layout> outputs,
             c10::ArrayRef<c10::IntArrayRef> input_sizes,
@@ -172,17 +181,18 @@ class LocalCall {
 
 /// A collective along one axis of a mesh.
 struct Exchange {
-  Collective collective;
-  int axis;           ///< number of the axis in the mesh
-  double bytes_sent;  ///< by one rank
-  double seconds;     ///< estimated
+  Collective collective;  ///< what the ranks along the axis do
+  int axis;               ///< number of the axis in the mesh
+  double bytes_sent;      ///< by one rank
+  double seconds;         ///< estimated
 };
 
 /// A call whose layouts are decided, before it runs on the rank at `coordinate`.
 struct DecidedCall {
-  const Call& call;
-  c10::ArrayRef<Layout> inputs, outputs;  ///< the layouts that were decided
-  c10::IntArrayRef coordinate;            ///< of the rank in the mesh
+  const Call& call;               ///< the call, in global shapes
+  c10::ArrayRef<Layout> inputs;   ///< the layouts of inputs that were decided
+  c10::ArrayRef<Layout> outputs;  ///< the layouts of results that were decided
+  c10::IntArrayRef coordinate;    ///< of the rank in the mesh
 };
 
 /// What is known of an operator. Only `strategies` is required.

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/comm/consensus.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/plan/check_plan.h>
@@ -97,8 +98,9 @@ at::Tensor Model::Impl::input_of(const data::Batch& batch) const {
   return column(batch, options.input_column, 0).to(device, /*non_blocking=*/true);
 }
 
-at::Tensor Model::Impl::target_of(const data::Batch& batch) const {
-  return column(batch, options.target_column, 1).to(device, /*non_blocking=*/true);
+// The layers of a module may lie on several devices, and its output on another one than its input.
+at::Tensor Model::Impl::target_for(const at::Tensor& output, const data::Batch& batch) const {
+  return column(batch, options.target_column, 1).to(output.device(), /*non_blocking=*/true);
 }
 
 at::Tensor Model::Impl::output_of(const at::Tensor& input) const {
@@ -117,8 +119,9 @@ at::Tensor Model::Impl::loss_of(const data::Batch& batch) const {
       return in_precision([&] { return batch_loss(is_whole ? batch : batch.without_padding()); });
     }
     const at::Tensor output = output_of(input_of(batch));
-    if (is_padding) return loss(output, target_of(batch));
-    return loss(valid_rows(output, batch), valid_rows(target_of(batch), batch));
+    const at::Tensor target = target_for(output, batch);
+    if (is_padding) return loss(output, target);
+    return loss(valid_rows(output, batch), valid_rows(target, batch));
   };
   const at::Tensor value = value_of();
   if (value.numel() != 1) {
@@ -134,11 +137,12 @@ Model::Model(std::shared_ptr<torch::nn::Module> module, Forward forward, Loss lo
   impl_->forward = std::move(forward);
   impl_->loss = std::move(loss);
   impl_->batch_loss = std::move(batch_loss);
-  if (!impl_->forward && !impl_->options.metrics.empty()) {
+  comm::succeed_together("take the metrics", impl_->options.group, [&] {
+    if (impl_->forward || impl_->options.metrics.empty()) return;
     throw UsageError(
         "metrics look at outputs, which a model made of a function of the batch has not",
         "make the model of the network and a loss, or count in the function");
-  }
+  });
 }
 
 Model::Model(Model&&) noexcept = default;
@@ -186,7 +190,8 @@ Evaluation Model::Impl::sum_evaluation(MetricAccumulator own, const detail::Fail
 }
 
 std::unique_ptr<Model::Runner> Model::Runner::make(Impl& model) {
-  model.check_options();
+  comm::succeed_together("take the options of the model", model.options.group,
+                         [&] { model.check_options(); });
   return needs_training_step(model.options.plan) ? make_staged(model) : make_whole(model);
 }
 

@@ -84,6 +84,11 @@ std::optional<std::pair<std::size_t, std::size_t>> find_two(const std::vector<st
   return std::nullopt;
 }
 
+std::string without_last_break(std::string lines) {
+  if (lines.ends_with('\n')) lines.pop_back();
+  return lines;
+}
+
 }  // namespace
 
 // Shards cover a data set only if all ranks give the same data in the same order. With different
@@ -105,10 +110,9 @@ data::DataLoader Model::Impl::part_of(const data::DataLoader& data,
           kWhichPart);
     }
     throw UsageError(
-        join_message(
-            "ranks gave a model different data: of one data set it takes each rank's part, "
-            "and the first row of an epoch is on rank ",
-            a, "\n", all[a], "and on rank ", b, "\n", all[b]),
+        join_message("ranks gave a model different data. It divides one data set among the ranks, "
+                     "but the first row of the epoch is on rank ",
+                     a, ":\n", all[a], "  and on rank ", b, ":\n", without_last_break(all[b])),
         "give every rank the same data set with the same seed of shuffling, and draw the random "
         "numbers of transforms from the Random that they are given; where each has a data set of "
         "its own, set ModelOptions::shards_data to false");
@@ -135,7 +139,8 @@ void Model::Impl::check_same_batch(const std::optional<data::Batch>& batch) cons
   throw UsageError(
       join_message("ranks that work on one part of the data together have read different batches: "
                    "the first of them\n",
-                   all.front(), "and number ", other - all.begin(), "\n", *other),
+                   all.front(), "and number ", other - all.begin(), "\n",
+                   without_last_break(*other)),
       kWhichPart);
 }
 
@@ -164,7 +169,7 @@ void Model::Impl::check_rows(const StepContext& step) {
     throw UsageError(join_message("ranks ", a, " and ", b,
                                   ", which work on one part of the data together, have read "
                                   "different batches",
-                                  where, ":\n", all[a], "and\n", all[b]),
+                                  where, ":\n", all[a], "and\n", without_last_break(all[b])),
                      kWhichPart);
   }
   // In parts that the model makes itself equal rows are allowed, as in data of ones.
@@ -178,7 +183,7 @@ void Model::Impl::check_rows(const StepContext& step) {
   throw UsageError(join_message("ranks ", same->first, " and ", same->second,
                                 ", which are to train on different parts of the data, have read "
                                 "the same rows",
-                                where, ":\n", all[same->first]),
+                                where, ":\n", without_last_break(all[same->first])),
                    join_message(kWhichPart,
                                 "; where the same rows are meant, set ModelOptions::shards_data to "
                                 "false"));

@@ -151,7 +151,8 @@ struct Model::Impl {
   void check_options() const;
   void find_device();
   at::Tensor input_of(const data::Batch& batch) const;
-  at::Tensor target_of(const data::Batch& batch) const;
+  /// Returns the target, on the device of `output`.
+  at::Tensor target_for(const at::Tensor& output, const data::Batch& batch) const;
   at::Tensor output_of(const at::Tensor& input) const;
   at::Tensor loss_of(const data::Batch& batch) const;
   std::unique_ptr<detail::DeterministicAlgorithms> determinism() const;

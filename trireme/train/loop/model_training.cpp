@@ -8,6 +8,7 @@
 #include <trireme/optim/gradients.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/train/loop/model_impl.h>
+#include <trireme/train/loop/out_of_memory.h>
 
 #include <torch/torch.h>
 
@@ -161,9 +162,10 @@ StepEndContext Model::Impl::train_step(Run& run, data::BatchStream* batches,
   const bool has_stepped = run.calls.attempt("stepping the optimizer", [&] {
     timer.measure(Phase::kOptimizer, [&] {
       if (options.clip_norm) {
-        result.gradient_norm = clip_by_global_norm(optimizer, *options.clip_norm, sharing);
+        result.gradient_norm =
+            clip_by_global_norm(optimizer, *options.clip_norm, sharing).item<double>();
       }
-      optimizer.step();
+      detail::with_memory_account(*module, optimizer, device, [&] { optimizer.step(); });
     });
   });
   if (!has_stepped && cuts_anything(options.plan)) pretend_step();

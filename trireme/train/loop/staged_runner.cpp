@@ -17,6 +17,7 @@
 #include <trireme/parallel/training_step.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/loop/model_impl.h>
+#include <trireme/train/loop/out_of_memory.h>
 
 #include <torch/torch.h>
 
@@ -165,7 +166,10 @@ std::vector<at::Tensor> Model::StagedRunner::tensors_of(const data::Batch& batch
                                   " that fill it up, and stages run a record of whole batches"),
                      "let the last batch be shorter, or leave it out: LastBatch::kKeep or kDrop");
   }
-  if (model_.forward) return {model_.input_of(batch), model_.target_of(batch)};
+  if (model_.forward) {
+    const at::Tensor input = model_.input_of(batch);
+    return {input, model_.target_for(input, batch)};
+  }
   columns_ = batch.names;
   std::vector<at::Tensor> columns;
   for (const at::Tensor& column : batch.columns) columns.push_back(column.to(model_.device));
@@ -279,8 +283,10 @@ void Model::StagedRunner::step(Run& run, data::BatchStream* batches, StepEndCont
   for (const data::Batch& batch : round) step.samples += batch.valid_rows();
   const double scale = model_.loss_scale ? model_.loss_scale->value() : 1;
   const MicroBatchResults results = timer.measure(Phase::kBackward, [&] {
-    return training_.step_micro_batches(micro_batches,
-                                        {.scale = scale, .number = step.global_step - 1});
+    return detail::with_memory_account(*model_.module, model_.optimizer, model_.device, [&] {
+      return training_.step_micro_batches(micro_batches,
+                                          {.scale = scale, .number = step.global_step - 1});
+    });
   });
   std::vector<detail::MicroBatchLoss> losses;
   for (const data::Batch& batch : round) {

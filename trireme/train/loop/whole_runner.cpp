@@ -9,6 +9,7 @@
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/loop/model_impl.h>
+#include <trireme/train/loop/out_of_memory.h>
 
 #include <torch/torch.h>
 
@@ -122,7 +123,10 @@ void Model::WholeRunner::open(Run& run, const std::function<void()>& open) {
 
 void Model::WholeRunner::step(Run& run, data::BatchStream* batches, StepEndContext& step) {
   std::string_view doing;
-  const auto call = [&] { accumulate(run, *batches, step, doing); };
+  const auto call = [&] {
+    detail::with_memory_account(*model_.module, model_.optimizer, model_.device,
+                                [&] { accumulate(run, *batches, step, doing); });
+  };
   bool is_through = batches != nullptr;
   if (is_through && forward_takes_all()) {
     abort_on_failure(call, [&] { return run.calls.name_of(doing); });
@@ -177,7 +181,7 @@ void Model::WholeRunner::count(const data::DataLoader& data, std::int64_t num_ba
     const at::Tensor all_outputs = model_.output_of(model_.input_of(*batch));
     if (batch->valid_rows() == 0) continue;
     const at::Tensor output = detail::valid_rows(all_outputs, *batch);
-    const at::Tensor target = detail::valid_rows(model_.target_of(*batch), *batch);
+    const at::Tensor target = detail::valid_rows(model_.target_for(output, *batch), *batch);
     accumulator.add_loss(full(model_.loss(output, target)).item<double>(), batch->valid_rows());
     doing = "counting";
     const at::Tensor predictions = full(output);

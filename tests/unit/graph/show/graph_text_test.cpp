@@ -5,7 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/graph/cut.h>
 #include <trireme/graph/guard.h>
-#include <trireme/graph/show/pictures/picture.h>
+#include <trireme/graph/show/picture.h>
 #include <trireme/graph/show/table.h>
 
 #include <gmock/gmock.h>

@@ -4,9 +4,9 @@
 #include <trireme/base/text.h>
 #include <trireme/graph/cut.h>
 #include <trireme/graph/show/names.h>
+#include <trireme/graph/show/picture.h>
 #include <trireme/graph/show/pictures/drawing.h>
 #include <trireme/graph/show/pictures/drawing_layout.h>
-#include <trireme/graph/show/pictures/picture.h>
 
 #include <gmock/gmock.h>
 #include <tests/unit/graph/show/graphs.h>

@@ -6,6 +6,7 @@
 
 #include <trireme/comm/engines/gloo/gloo.h>
 
+#include <trireme/base/broken_pipe_guard.h>
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 
@@ -16,8 +17,33 @@
 namespace trireme::comm {
 namespace {
 
+using c10d::ProcessGroupGloo;
+
+// Gloo writes with writev(). If the peer has been killed, the first write may come before Gloo has
+// noticed, and SIGPIPE would end this process without a message. Collectives write on the threads
+// of the group, which are started under a guard. Messages write on the calling thread.
+class GlooBackend : public ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer,
+                                      int tag) override {
+    const BrokenPipeGuard guard;
+    return ProcessGroupGloo::send(tensors, peer, tag);
+  }
+  // A receiver tells the sender that it is ready, so it writes as well.
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer,
+                                      int tag) override {
+    const BrokenPipeGuard guard;
+    return ProcessGroupGloo::recv(tensors, peer, tag);
+  }
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override {
+    const BrokenPipeGuard guard;
+    return ProcessGroupGloo::recvAnysource(tensors, tag);
+  }
+};
+
 std::shared_ptr<::gloo::transport::Device> make_device(const EngineContext& context) {
-  using c10d::ProcessGroupGloo;
   if (!context.interface.empty()) {
     try {
       return ProcessGroupGloo::createDeviceForInterface(context.interface);
@@ -32,13 +58,13 @@ std::shared_ptr<::gloo::transport::Device> make_device(const EngineContext& cont
 }
 
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const EngineContext& context) {
-  auto options = c10d::ProcessGroupGloo::Options::create(context.timeout);
+  const BrokenPipeGuard guard;  // the threads that start here keep SIGPIPE blocked
+  auto options = ProcessGroupGloo::Options::create(context.timeout);
   options->devices.push_back(make_device(context));
   // With two threads, the all-reduce of one bucket can wait for a peer while the next one moves
   // data.
   options->threads = 2;
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(context.store, context.rank, context.size,
-                                                     options);
+  return c10::make_intrusive<GlooBackend>(context.store, context.rank, context.size, options);
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ void Phases::deliver(Part& part) {
 // and the previous one is delivered. All ranks use the same parts.
 void Phases::all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   if (tensor.numel() == 0) return;
-  scale_before(tensor, op);
+  scale_before(tensor, op, hosts_.num_ranks());
   const int leaders = count_leaders(static_cast<std::int64_t>(tensor.nbytes()));
   const std::int64_t most = kPartBytes / static_cast<std::int64_t>(tensor.itemsize()) * leaders;
   std::vector<Part> parts;
@@ -147,7 +147,7 @@ void Phases::all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) {
       if (crosses) {
         fold_exchanged(parts[next], op);
       } else {
-        divide_after(parts[next].slice, op, hosts_.num_ranks());
+        divide_after(parts[next].slice, tensor.scalar_type(), op, hosts_.num_ranks());
       }
     }
     if (next > 0) deliver(parts[next - 1]);
@@ -161,7 +161,7 @@ void Phases::reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op
   // Works on a copy, so that the tensors of ranks other than the root are not changed.
   const at::Tensor partial = scratch_.take(Scratch::kBlock, tensor.scalar_type(), tensor.numel());
   copy_bytes(partial, tensor);
-  scale_before(partial, op);
+  scale_before(partial, op, hosts_.num_ranks());
   if (local_size_ > 1) {
     run(Phase::kInside, reduce_to(partial, leader, op));
   }
@@ -179,7 +179,7 @@ void Phases::reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op
                          .peer = root_host});
     if (host_ == root_host) fold(parts, op, hosts_.num_ranks(), partial);
   } else if (local_ == leader) {
-    divide_after(partial, op, hosts_.num_ranks());
+    divide_after(partial, tensor.scalar_type(), op, hosts_.num_ranks());
   }
   if (host_ == root_host && leader != hosts_.local_of(root)) {
     broadcast_inside(bytes_of(partial), leader);
@@ -210,13 +210,13 @@ void Phases::reduce_scatter(std::span<const at::Tensor> inputs, const at::Tensor
                      inputs[static_cast<std::size_t>(rank)].narrow(0, from, length));
         });
   }
-  scale_before(packed, op);
+  scale_before(packed, op, hosts_.num_ranks());
   const at::Tensor partial = reduce_to_leaders(packed, {packed.numel(), leaders}, op, 0);
 
   at::Tensor piece;
   if (leads(leaders) && num_hosts_ == 1) {
     piece = partial;
-    divide_after(piece, op, hosts_.num_ranks());
+    divide_after(piece, dtype, op, hosts_.num_ranks());
   } else if (leads(leaders)) {
     const at::Tensor parts = scratch_.take(Scratch::kParts, dtype, stripe * num_hosts_);
     run(Phase::kAcross, {.kind = OperationKind::kAllToAll,

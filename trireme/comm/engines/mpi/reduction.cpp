@@ -2,6 +2,7 @@
 #include <trireme/comm/engines/mpi/reduction.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/adapter/operation.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -62,7 +63,7 @@ Element element_of(at::ScalarType type, OperationKind kind) {
 }
 
 at::Tensor factor_of(const c10d::ReduceOp& op) {
-  const auto& given = dynamic_cast<const c10d::PreMulSumSupplement&>(*op.supplement_);
+  const auto& given = dynamic_cast<const PreMultipliedSumFactor&>(*op.supplement_);
   return given.tensor_factor.defined() ? given.tensor_factor.reshape({})
                                        : at::scalar_tensor(given.double_factor, at::kDouble);
 }

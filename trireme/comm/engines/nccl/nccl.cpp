@@ -9,10 +9,11 @@
 #include <trireme/base/error.h>
 
 #include <ATen/Context.h>
+#include <cuda_runtime_api.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <algorithm>
+#include <array>
 
 namespace trireme::comm {
 namespace {
@@ -23,29 +24,36 @@ std::string unavailable_because() {
 
 // NCCL's own message for two ranks on one device names neither of them.
 void check_devices(const EngineContext& context) {
-  const auto own =
-      context.machines.empty()
-          ? std::ptrdiff_t{context.size}
-          : std::ranges::count(context.machines,
-                               context.machines[static_cast<std::size_t>(context.rank)]);
-  const auto devices = static_cast<std::ptrdiff_t>(at::getNumGPUs());
-  if (own <= devices) return;
+  const auto ranks = context.ranks_on_one_device();
+  if (!ranks) return;
   throw ConfigError(
-      join_message("engine nccl: ", own, " ranks of '", context.group_name, "' share a host with ",
-                   devices, " CUDA devices"),
-      "start as many ranks on each host as it has devices; engine gloo lets ranks share one");
+      join_message("engine nccl: ranks ", ranks->first, " and ", ranks->second, " of '",
+                   context.group_name, "' share a CUDA device"),
+      "start as many ranks on each host as it has devices, or leave the engine out or name "
+      "cuda:staged, which copies tensors through the memory of the host");
 }
 
 c10::intrusive_ptr<c10d::Backend> connect_nccl(const EngineContext& context) {
   check_devices(context);
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = context.timeout;
+  // DeviceMonitor notices a late operation first. It names the rank, where NCCL's own watchdog
+  // would end the process.
+  options->timeout = context.timeout + std::chrono::minutes{1};
   options->group_name = context.group_name;
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(context.store, context.rank, context.size,
                                                      options);
 }
 
 }  // namespace
+
+std::string identity_of(at::Device device) {
+  std::array<char, 32> address{};
+  if (device.is_cuda() && cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()),
+                                                device.index()) == cudaSuccess) {
+    return address.data();
+  }
+  return device.str();
+}
 
 Engine nccl_engine() {
   return {.name = "nccl",

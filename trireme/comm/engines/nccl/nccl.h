@@ -5,14 +5,20 @@
 
 #include <trireme/comm/adapter/engine_context.h>
 
+#include <c10/core/Device.h>
+
+#include <string>
+
 namespace trireme::comm {
 
 /// Returns the NCCL engine. Tensors of a rank must be on its current CUDA device, which `init`
 /// sets. NCCL needs a device for each rank. As in LibTorch, a collective is ordered on the current
 /// CUDA stream. A blocking call returns when later work on that stream sees the result, which may
 /// be before it is there.
-/// Must be chosen by name. `auto` chooses by the hosts of the ranks, and most groups carry CPU
-/// tensors as well.
 Engine nccl_engine();
+
+/// Returns an identifier of an accelerator, equal in all processes of a machine: for CUDA the
+/// address on the PCI bus, whatever CUDA_VISIBLE_DEVICES hides.
+std::string identity_of(at::Device device);
 
 }  // namespace trireme::comm

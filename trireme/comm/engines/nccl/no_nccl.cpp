@@ -15,6 +15,8 @@ std::string missing() {
 
 }  // namespace
 
+std::string identity_of(at::Device device) { return device.str(); }
+
 Engine nccl_engine() {
   return {.name = "nccl",
           .scope = Scope::kAnyHosts,

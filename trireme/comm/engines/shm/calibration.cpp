@@ -23,8 +23,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::array<std::size_t, 4> kShortBytes = {16384, 32768, 65536, 131072};
 constexpr std::array<std::size_t, 3> kChunkBytes = {65536, 131072, 262144};
 constexpr std::size_t kLongBytes = std::size_t{1} << 21;
-// With many ranks on few cores, measuring is not worth more time. They use the defaults.
-constexpr std::chrono::milliseconds kLongest{100};
 
 // The results that this process has measured as rank 0, by size of the group. Contains the defaults
 // if the measurement took too long, because it would again.
@@ -106,21 +104,22 @@ Clock::duration time_of(Steps& steps, const Call& call, std::vector<float>& data
 }
 
 // Returns whether rank 0 has time for another measurement.
-bool has_time(Steps& steps, const Call& call, Clock::time_point started) {
-  bool answer = Clock::now() - started < kLongest;
+bool has_time(Steps& steps, const Call& call, Clock::time_point end) {
+  bool answer = Clock::now() < end;
   broadcast(steps, begun_now(call), &answer, sizeof(answer), 0);
   return answer;
 }
 
 // Measures on every rank; the result of rank 0 counts. Returns nothing if it would take too long.
-std::optional<Thresholds> measure(Steps& steps, const Call& call) {
-  const auto started = Clock::now();
+std::optional<Thresholds> measure(Steps& steps, const Call& call,
+                                  std::chrono::milliseconds longest) {
+  const auto end = Clock::now() + longest;
   std::vector<float> data(kLongBytes / sizeof(float));
   constexpr std::size_t kAlways = std::numeric_limits<std::size_t>::max();
   Thresholds best = {.one_shot_bytes = kShortBytes.front() / 2, .chunk_bytes = kChunkBytes.back()};
   Clock::duration shortest = Clock::duration::max();
   for (const std::size_t chunk : kChunkBytes) {
-    if (!has_time(steps, call, started)) return std::nullopt;
+    if (!has_time(steps, call, end)) return std::nullopt;
     const auto time =
         time_of(steps, call, data, kLongBytes, {.one_shot_bytes = 0, .chunk_bytes = chunk});
     if (time < shortest) {
@@ -130,7 +129,7 @@ std::optional<Thresholds> measure(Steps& steps, const Call& call) {
   }
   bool is_faster = true;
   for (const std::size_t bytes : kShortBytes) {
-    if (!has_time(steps, call, started)) return std::nullopt;
+    if (!has_time(steps, call, end)) return std::nullopt;
     const auto whole = time_of(steps, call, data, bytes, {.one_shot_bytes = kAlways});
     const auto slices = time_of(steps, call, data, bytes, {.one_shot_bytes = 0});
     is_faster = is_faster && whole <= slices;
@@ -141,7 +140,8 @@ std::optional<Thresholds> measure(Steps& steps, const Call& call) {
 
 }  // namespace
 
-Thresholds calibrate(Steps& steps, const Call& call, const std::filesystem::path& folder) {
+Thresholds calibrate(Steps& steps, const Call& call, const Options& options) {
+  const std::filesystem::path& folder = options.cache_folder;
   const std::filesystem::path path = folder.empty() ? folder : file_for(steps, folder);
   std::optional<Thresholds> known;
   if (steps.rank() == 0) known = remembered().find(steps.size());
@@ -149,7 +149,8 @@ Thresholds calibrate(Steps& steps, const Call& call, const std::filesystem::path
   std::array<std::size_t, 3> message = {known.has_value(), 0, 0};
   broadcast(steps, call, message.data(), sizeof(message), 0);
   const bool must_measure = message[0] == 0;
-  const std::optional<Thresholds> measured = must_measure ? measure(steps, call) : known;
+  const std::optional<Thresholds> measured =
+      must_measure ? measure(steps, call, options.longest_calibration) : known;
   Thresholds thresholds = measured.value_or(Thresholds{});
   message = {1, thresholds.one_shot_bytes, thresholds.chunk_bytes};
   broadcast(steps, begun_now(call), message.data(), sizeof(message), 0);

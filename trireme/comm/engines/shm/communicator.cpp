@@ -96,7 +96,7 @@ std::shared_ptr<Communicator> Communicator::connect(int rank, int size, Rendezvo
     // The call has number 0 and no record, because the program did not make it.
     const Call first{{.kind = Kind::kBarrier}, std::chrono::steady_clock::now(), nullptr};
     communicator->thresholds_ =
-        calibrate(communicator->steps_, first, communicator->member_.options().cache_folder);
+        calibrate(communicator->steps_, first, communicator->member_.options());
   }
   return communicator;
 }

@@ -31,6 +31,9 @@ struct Options {
   std::function<void(const std::string&)> report = {};
   /// The folder where measured thresholds are stored. Empty: they are not stored.
   std::filesystem::path cache_folder = {};
+  /// The time after which measuring thresholds ends without a result. With many ranks on few cores,
+  /// measuring is not worth more time.
+  std::chrono::milliseconds longest_calibration{100};
   /// Returns what is visible of a rank from outside, such as `is stopped by a signal (process 7)`,
   /// or an empty text. May be empty.
   std::function<std::string(int rank)> look_at = {};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace trireme::shm {
@@ -27,7 +28,8 @@ class PointToPoint::Turn {
   }
   ~Turn() {
     // Called without the lock, because these functions may start transfers.
-    const auto due = std::exchange(owner_.due_, {});
+    std::list<std::function<void()>> due;
+    due.swap(owner_.due_);
     owner_.mutex_.unlock();
     for (const auto& then : due) then();
   }
@@ -60,6 +62,7 @@ std::shared_ptr<Transfer> PointToPoint::start(Kind kind, void* data, std::size_t
                                    .sequence = ++sequence_,
                                    .count = bytes},
                                   label);
+  if (failure_) std::rethrow_exception(failure_);
   transfer->peer_ = peer;
   transfer->tag_ = tag;
   transfer->data_ = static_cast<std::byte*>(data);
@@ -132,7 +135,7 @@ void PointToPoint::when_done(Transfer& transfer, std::function<void()> then) {
   if (transfer.is_done()) {
     due_.push_back(std::move(then));
   } else {
-    transfer.then_ = std::move(then);
+    transfer.then_.push_back(std::move(then));
   }
 }
 
@@ -162,6 +165,7 @@ void PointToPoint::stop_receiving() {
 }
 
 bool PointToPoint::progress_locked() {
+  if (failure_) return false;
   bool has_moved = false;
   try {
     for (int peer = 0; peer < member_.size(); ++peer) {
@@ -169,7 +173,7 @@ bool PointToPoint::progress_locked() {
       has_moved = push(peer) || has_moved;
       has_moved = pull(peer) || has_moved;
     }
-  } catch (...) {  // also if there is no memory for a message to set aside
+  } catch (...) {
     break_all(std::current_exception());
   }
   if (has_moved) member_.wake();
@@ -211,7 +215,7 @@ bool PointToPoint::push(int peer) {
 
 bool PointToPoint::pull(int peer) {
   if (receives_nothing_) return false;
-  Incoming& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
+  std::list<Incoming>& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
   Mailbox& mailbox = member_.mailbox(peer, member_.rank());
   std::uint64_t read = mailbox.read.load(std::memory_order_relaxed);
   const std::uint64_t start = read;
@@ -220,8 +224,7 @@ bool PointToPoint::pull(int peer) {
   if (end - read > capacity_) {
     refuse(peer, Kind::kReceive, "has sent more at once than its mailbox holds");
   }
-  // Publishes what has been read, also if an exception is thrown for lack of memory, so that
-  // nothing is read twice.
+  // Publishes what has been read, also if an exception is thrown, so that nothing is read twice.
   struct Publish {
     ~Publish() {
       if (read != start) counter.store(read, std::memory_order_seq_cst);
@@ -232,18 +235,19 @@ bool PointToPoint::pull(int peer) {
   };
   const Publish publish{.counter = mailbox.read, .read = read, .start = start};
   while (read < end) {
-    if (!incoming.is_active) {
+    if (incoming.empty()) {
       Header header;
       if (end - read < sizeof(header)) refuse(peer, Kind::kReceive, "has sent less than a header");
       copy_out(peer, read, &header, sizeof(header));
       if (!begin_incoming(peer, header)) break;
       read += sizeof(header);
     }
-    const std::uint64_t left = incoming.header.bytes - incoming.num_moved;
+    Incoming& message = incoming.front();
+    const std::uint64_t left = message.header.bytes - message.num_moved;
     const std::uint64_t length = std::min(end - read, left);
-    std::byte* to = incoming.transfer ? incoming.transfer->data_ : incoming.aside.data();
-    copy_out(peer, read, to + incoming.num_moved, length);
-    incoming.num_moved += length;
+    std::byte* to = message.transfer ? message.transfer->data_ : message.aside.data();
+    copy_out(peer, read, to + message.num_moved, length);
+    message.num_moved += length;
     read += length;
     if (length < left) break;
     read = padded(read);
@@ -255,51 +259,65 @@ bool PointToPoint::pull(int peer) {
 // Finds a destination for the message at the head of the ring. Returns false if no receive waits
 // for a message of this peer.
 bool PointToPoint::begin_incoming(int peer, const Header& header) {
-  auto transfer = take_receive(peer, header);
-  if (!transfer && std::none_of(receives_.begin(), receives_.end(), [&](const auto& receive) {
-        return receive->peer_ == kAny || receive->peer_ == peer;
+  const auto receive = find_receive(peer, header);
+  const bool is_expected = receive != receives_.end();
+  if (!is_expected && std::none_of(receives_.begin(), receives_.end(), [&](const auto& other) {
+        return other->peer_ == kAny || other->peer_ == peer;
       })) {
     return false;
   }
-  Incoming& incoming = peers_[static_cast<std::size_t>(peer)].incoming;
-  // The kernel kills a process that uses more memory than there is, so this is checked first. A
-  // message that fits the mailbox is too small to check.
-  if (!transfer && header.bytes > capacity_ &&
-      header.bytes > static_cast<std::uint64_t>(free_memory())) {
+  const auto refuse_to_keep = [&] {
     refuse(peer, Kind::kReceive,
            join_message("sends ", header.bytes, " bytes with tag ", header.tag,
-                        ", which nobody here has asked for yet and there is no memory to keep"));
+                        is_expected ? ", and there is no memory to take it in"
+                                    : ", which nobody here has asked for yet and there is no "
+                                      "memory to keep"));
+  };
+  // The kernel kills a process that uses more memory than there is, so this is checked first. A
+  // message that fits the mailbox is too small to check.
+  if (!is_expected && header.bytes > capacity_ &&
+      header.bytes > static_cast<std::uint64_t>(free_memory())) {
+    refuse_to_keep();
   }
-  std::vector<std::byte> aside(transfer ? 0 : header.bytes);  // throws before anything changes
-  incoming = {.header = header,
-              .transfer = std::move(transfer),
-              .aside = std::move(aside),
-              .is_active = true};
+  std::list<Incoming> message;
+  try {
+    message.push_back({.header = header, .transfer = {}, .aside = {}});
+    if (!is_expected) message.front().aside.resize(header.bytes);
+  } catch (const std::bad_alloc&) {
+    refuse_to_keep();
+  }
+  if (is_expected) {
+    message.front().transfer = std::move(*receive);
+    receives_.erase(receive);
+  }
+  peers_[static_cast<std::size_t>(peer)].incoming.swap(message);
   return true;
 }
 
 void PointToPoint::finish_incoming(int peer) {
   Peer& from = peers_[static_cast<std::size_t>(peer)];
-  Incoming message = std::exchange(from.incoming, {});
+  std::list<Incoming> finished;
+  finished.swap(from.incoming);
+  const Incoming& message = finished.front();
   if (message.transfer) {
     message.transfer->peer_ = peer;
     finish(*message.transfer);
-  } else if (const auto late = take_receive(peer, message.header)) {
-    deliver(message, peer, *late);
+  } else if (const auto late = find_receive(peer, message.header); late != receives_.end()) {
+    deliver(message, peer, **late);
+    receives_.erase(late);
   } else {
-    from.set_aside.push_back(std::move(message));
+    from.set_aside.splice(from.set_aside.end(), finished);
   }
 }
 
-std::shared_ptr<Transfer> PointToPoint::take_receive(int peer, const Header& header) {
+// Returns the first receive that takes a message with this header.
+std::deque<std::shared_ptr<Transfer>>::iterator PointToPoint::find_receive(int peer,
+                                                                           const Header& header) {
   const auto found = std::find_if(receives_.begin(), receives_.end(), [&](const auto& receive) {
     return receive->tag_ == header.tag && (receive->peer_ == kAny || receive->peer_ == peer);
   });
-  if (found == receives_.end()) return nullptr;
-  check_length(**found, peer, header.bytes);
-  auto transfer = std::move(*found);
-  receives_.erase(found);
-  return transfer;
+  if (found != receives_.end()) check_length(**found, peer, header.bytes);
+  return found;
 }
 
 void PointToPoint::deliver(const Incoming& message, int peer, Transfer& transfer) {
@@ -318,13 +336,13 @@ void PointToPoint::check_length(const Transfer& transfer, int peer, std::size_t 
                "send and receive must have the same length");
 }
 
-void PointToPoint::finish(Transfer& transfer) {
+void PointToPoint::finish(Transfer& transfer) noexcept {
   member_.end(transfer.call_);
   end(transfer);
 }
 
-void PointToPoint::end(Transfer& transfer) {
-  if (transfer.then_) due_.push_back(std::move(transfer.then_));
+void PointToPoint::end(Transfer& transfer) noexcept {
+  due_.splice(due_.end(), transfer.then_);
   transfer.is_done_.store(true, std::memory_order_release);
 }
 
@@ -332,7 +350,7 @@ void PointToPoint::end(Transfer& transfer) {
 std::uint64_t PointToPoint::peers_with_work() const {
   std::uint64_t peers = 0;
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
-    if (!peers_[peer].sends.empty() || peers_[peer].incoming.is_active) {
+    if (!peers_[peer].sends.empty() || !peers_[peer].incoming.empty()) {
       peers |= std::uint64_t{1} << peer;
     }
   }
@@ -363,6 +381,7 @@ void PointToPoint::copy_out(int peer, std::uint64_t at, void* to, std::size_t by
 }
 
 void PointToPoint::break_all(const std::exception_ptr& error) {
+  failure_ = error;
   for (Peer& peer : peers_) {
     for (const auto& transfer : std::exchange(peer.sends, {})) {
       transfer->error_ = error;
@@ -378,8 +397,10 @@ void PointToPoint::break_receives(const std::exception_ptr& error) {
     end(*transfer);
   };
   for (Peer& peer : peers_) {
-    if (peer.incoming.transfer) end_with_error(peer.incoming.transfer);
-    peer.incoming = {};
+    for (const Incoming& message : peer.incoming) {
+      if (message.transfer) end_with_error(message.transfer);
+    }
+    peer.incoming.clear();
   }
   for (const auto& transfer : std::exchange(receives_, {})) end_with_error(transfer);
 }

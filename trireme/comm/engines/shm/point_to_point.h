@@ -13,6 +13,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -42,7 +43,7 @@ class Transfer {
   bool has_header_ = false;
   std::atomic<bool> is_done_ = false;
   std::exception_ptr error_;
-  std::function<void()> then_;
+  std::list<std::function<void()>> then_;  // at most one
 };
 
 /// The sends and receives of one rank. Thread-safety: safe.
@@ -88,18 +89,18 @@ class PointToPoint {
     std::uint64_t bytes;
     std::uint64_t unused[2];
   };
-  // A message that is being received, or that was set aside.
+  // A message that is being received, or that was set aside. It is an element of a list, which
+  // moves to another list without memory: so that a message that has left the ring is never lost.
   struct Incoming {
     Header header = {};
     std::shared_ptr<Transfer> transfer;  // null if it is set aside
     std::vector<std::byte> aside;
     std::size_t num_moved = 0;
-    bool is_active = false;
   };
   struct Peer {
     std::deque<std::shared_ptr<Transfer>> sends;
-    Incoming incoming;
-    std::deque<Incoming> set_aside;
+    std::list<Incoming> incoming;  // at most one
+    std::list<Incoming> set_aside;
   };
 
   // Holds the lock. When it ends, it releases the lock and then calls the functions that have
@@ -113,11 +114,11 @@ class PointToPoint {
   bool pull(int peer);
   bool begin_incoming(int peer, const Header& header);
   void finish_incoming(int peer);
-  std::shared_ptr<Transfer> take_receive(int peer, const Header& header);
+  std::deque<std::shared_ptr<Transfer>>::iterator find_receive(int peer, const Header& header);
   void deliver(const Incoming& message, int peer, Transfer& transfer);
   void check_length(const Transfer& transfer, int peer, std::size_t bytes);
-  void finish(Transfer& transfer);
-  void end(Transfer& transfer);
+  void finish(Transfer& transfer) noexcept;
+  void end(Transfer& transfer) noexcept;
   std::uint64_t peers_with_work() const;
   void copy_in(int peer, std::uint64_t at, const void* from, std::size_t bytes);
   void copy_out(int peer, std::uint64_t at, void* to, std::size_t bytes);
@@ -130,9 +131,12 @@ class PointToPoint {
   std::mutex mutex_;  // guards everything below
   std::vector<Peer> peers_;
   std::deque<std::shared_ptr<Transfer>> receives_;  // in the order they were posted
+  // The error that has ended all transfers. A message may have been sent or received in part then,
+  // so that nothing that follows in a ring can be told apart any more.
+  std::exception_ptr failure_;
   std::uint32_t sequence_ = 0;
   bool receives_nothing_ = false;
-  std::vector<std::function<void()>> due_;
+  std::list<std::function<void()>> due_;
 };
 
 }  // namespace trireme::shm

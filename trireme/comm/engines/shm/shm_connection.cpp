@@ -2,6 +2,7 @@
 #include <trireme/comm/engines/shm/shm_connection.h>
 
 #include <trireme/base/error.h>
+#include <trireme/comm/adapter/operation.h>
 #include <trireme/comm/adapter/pending_operation.h>
 
 #include <optional>
@@ -66,7 +67,7 @@ static_assert(static_cast<int>(c10d::ReduceOp::PREMUL_SUM) ==
 shm::Reduction to_reduction(const c10d::ReduceOp& op) {
   shm::Reduction reduction = {.op = static_cast<shm::ReduceOp>(op.op_)};
   if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
-    const auto& given = dynamic_cast<const c10d::PreMulSumSupplement&>(*op.supplement_);
+    const auto& given = dynamic_cast<const PreMultipliedSumFactor&>(*op.supplement_);
     reduction.factor =
         given.tensor_factor.defined() ? given.tensor_factor.item<double>() : given.double_factor;
   }

@@ -2,8 +2,8 @@
 // Writes a drawing in the language of Graphviz.
 #include <trireme/graph/module_path.h>
 #include <trireme/graph/show/names.h>
+#include <trireme/graph/show/picture.h>
 #include <trireme/graph/show/pictures/drawing.h>
-#include <trireme/graph/show/pictures/picture.h>
 #include <trireme/report/page/markup.h>
 
 #include <algorithm>

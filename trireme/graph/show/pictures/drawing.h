@@ -5,7 +5,7 @@
 
 #include <trireme/graph/graph.h>
 #include <trireme/graph/show/aggregate.h>
-#include <trireme/graph/show/pictures/picture.h>
+#include <trireme/graph/show/picture.h>
 
 #include <string>
 #include <vector>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Draws a picture as SVG.
 #include <trireme/graph/show/names.h>
+#include <trireme/graph/show/picture.h>
 #include <trireme/graph/show/pictures/drawing.h>
 #include <trireme/graph/show/pictures/drawing_layout.h>
-#include <trireme/graph/show/pictures/picture.h>
 #include <trireme/report/number.h>
 #include <trireme/report/page/markup.h>
 

@@ -6,7 +6,7 @@
 #include <trireme/comm/group.h>
 #include <trireme/parallel/module/gradients_aside.h>
 #include <trireme/parallel/pipeline/messages/message_buffers.h>
-#include <trireme/parallel/pipeline/program/pipeline_program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 

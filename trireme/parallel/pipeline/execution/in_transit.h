@@ -3,7 +3,7 @@
 // Activations and gradients have one table each.
 #pragma once
 
-#include <trireme/parallel/pipeline/program/pipeline_program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 

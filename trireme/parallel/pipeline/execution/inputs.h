@@ -3,7 +3,7 @@
 // Copies of coming micro-batches overlap with computation.
 #pragma once
 
-#include <trireme/parallel/pipeline/program/pipeline_program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 #include <trireme/schedule/action.h>
 
 #include <ATen/core/Tensor.h>

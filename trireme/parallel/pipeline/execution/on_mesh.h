@@ -5,7 +5,7 @@
 
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/module/agreement.h>
-#include <trireme/parallel/pipeline/program/pipeline_program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 
 #include <vector>
 

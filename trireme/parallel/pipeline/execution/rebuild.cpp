@@ -2,8 +2,8 @@
 #include <trireme/parallel/pipeline/execution/rebuild.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/pipeline/program/step_report.h>
 #include <trireme/parallel/pipeline/split/weight_gradients.h>
+#include <trireme/parallel/pipeline/step_report.h>
 #include <trireme/parallel/recompute/recompute.h>
 
 #include <algorithm>

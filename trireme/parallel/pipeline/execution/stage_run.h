@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/parallel/pipeline/offload/host_copies.h>
-#include <trireme/parallel/pipeline/program/pipeline_program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -5,6 +5,7 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/pipeline/messages/messenger.h>
 #include <trireme/schedule/passes.h>
 #include <trireme/schedule/verifier/verify.h>
 
@@ -62,7 +63,7 @@ Program prepare(Program program, const std::vector<StageCode>& stages, const com
                      options.messages.outstanding.value_or(0), " outstanding, expected 0 or more"),
         "correct ExecutorOptions::messages");
   }
-  const schedule::Messages messages = messages_of(group, options.messages);
+  const schedule::Messages messages = messages_of(group, options.device, options.messages);
   if (!schedule::lists_messages(plan)) plan = schedule::with_messages(plan, messages);
   schedule::verify(
       plan, {.transfers = schedule::VerifyOptions::Transfers::kListed, .messages = messages});

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <trireme/comm/group.h>
-#include <trireme/parallel/pipeline/execution/executor_options.h>
-#include <trireme/parallel/pipeline/program/pipeline_program.h>
+#include <trireme/parallel/pipeline/executor_options.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 
 #include <vector>
 

@@ -4,7 +4,7 @@
 // reused, in the same step or a later one.
 #pragma once
 
-#include <trireme/parallel/pipeline/program/pipeline_program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -19,6 +19,7 @@ namespace trireme::pipeline {
 /// A pool of buffers for received tensors, by shape and dtype. Not thread-safe.
 class Buffers {
  public:
+  /// @param device where the buffers are made.
   explicit Buffers(at::Device device);
   ~Buffers();
   Buffers(const Buffers&) = delete;

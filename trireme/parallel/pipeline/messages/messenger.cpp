@@ -12,11 +12,11 @@ using schedule::ActionKind;
 using schedule::item;
 using schedule::Messages;
 
-Messages messages_of(const comm::Group& group, const MessageOptions& options) {
+Messages messages_of(const comm::Group& group, at::Device device, const MessageOptions& options) {
   if (options.outstanding) {
     return {.outstanding = options.outstanding, .matching = Messages::Matching::kInOrder};
   }
-  if (group.engine().find("nccl") != std::string::npos) {
+  if (group.carrier(device.type()).engine().find("nccl") != std::string::npos) {
     return {.outstanding = 0, .matching = Messages::Matching::kInOrder};
   }
   return {.outstanding = {}, .matching = Messages::Matching::kByTag};
@@ -25,7 +25,7 @@ Messages messages_of(const comm::Group& group, const MessageOptions& options) {
 Messenger::Messenger(const Program& program, const comm::Group& group, at::Device device,
                      const MessageOptions& options, int first_tag)
     : program_(program), group_(group), buffers_(device) {
-  const Messages messages = messages_of(group, options);
+  const Messages messages = messages_of(group, device, options);
   outstanding_ = messages.outstanding;
   // With rendezvous in order, a receive that is started early would block the sends behind it.
   receives_ahead_ = outstanding_ == 0 ? 0 : static_cast<std::size_t>(options.receives_ahead);

@@ -5,8 +5,9 @@
 #pragma once
 
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/pipeline/executor_options.h>
 #include <trireme/parallel/pipeline/messages/message_buffers.h>
-#include <trireme/parallel/pipeline/program/pipeline_program.h>
+#include <trireme/parallel/pipeline/pipeline_program.h>
 #include <trireme/schedule/walk.h>
 
 #include <cstddef>
@@ -19,20 +20,12 @@
 
 namespace trireme::pipeline {
 
-/// Options of the messages of a pipeline. All ranks pass the same values.
-struct MessageOptions {
-  /// The maximum number of sends to one rank that it has not received yet; the next send waits.
-  /// By default, the engine of the group decides.
-  std::optional<int> outstanding{};
-  /// The number of receives that are started before their turn. Each may need one more buffer.
-  int receives_ahead = 2;
-};
-
-/// Returns the rules by which the group's engine carries messages. NCCL matches sends and receives
-/// in order, and a send waits for its receive (rendezvous). Other engines match by tag and carry
-/// any number at once. If `options.outstanding` is set, messages match in order, because a send
-/// over the limit waits for the oldest one.
-schedule::Messages messages_of(const comm::Group& group, const MessageOptions& options);
+/// Returns the rules by which the group carries messages of tensors on `device`. NCCL matches sends
+/// and receives in order, and a send waits for its receive (rendezvous). Other engines match by tag
+/// and carry any number at once. If `options.outstanding` is set, messages match in order, because
+/// a send over the limit waits for the oldest one.
+schedule::Messages messages_of(const comm::Group& group, at::Device device,
+                               const MessageOptions& options);
 
 /// Sends and receives the boundary tensors of one rank. Not thread-safe.
 class Messenger {
@@ -59,6 +52,7 @@ class Messenger {
   /// Waits until all sends have completed.
   void finish();
 
+  /// Returns the number of buffers made so far.
   std::size_t num_buffers() const noexcept { return buffers_.size(); }
 
  private:

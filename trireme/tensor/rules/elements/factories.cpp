@@ -2,7 +2,7 @@
 // Rules of operators that make a tensor like another: *_like operators keep its layout, and new_*
 // operators return replicated tensors unless the shape is the same.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 namespace trireme::tensor {
 namespace {

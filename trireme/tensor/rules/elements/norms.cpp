@@ -2,10 +2,10 @@
 // Rules of norms. If a reduced dim is sharded, ranks add the powers of their parts, or take the
 // largest, in double precision; the root is rounded once.
 #include <trireme/comm/collectives.h>
+#include <trireme/tensor/rules/across.h>
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>

@@ -3,9 +3,9 @@
 // has the same seed on all ranks. Element i of the whole tensor is what Philox makes of the key and
 // i. Each rank draws its part alone, and a mesh of one rank draws the same values. (Salmon et al.,
 // "Parallel random numbers: as easy as 1, 2, 3", SC 2011; docs/design/numerics.md, rule 10.)
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Dispatch.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of reductions over dims. If a reduced dim is sharded, the result is Partial.
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>

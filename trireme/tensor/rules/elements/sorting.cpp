@@ -3,10 +3,10 @@
 // largest and smallest element the dim itself may be sharded too: ranks exchange (value, index)
 // pairs.
 #include <trireme/comm/collectives.h>
+#include <trireme/tensor/rules/across.h>
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>

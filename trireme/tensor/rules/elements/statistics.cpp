@@ -2,10 +2,10 @@
 // Rules of variances, counts, comparisons of whole tensors and distances between rows. A reduction
 // along a sharded dim is exact: first the sums, then the squared differences from the mean.
 #include <trireme/comm/collectives.h>
+#include <trireme/tensor/rules/across.h>
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scaled dot product attention on CPU. It may be sharded along the batch, the heads, and the
+// Scaled dot product attention. On the CPU it may be sharded along the batch, the heads, and the
 // sequence of the queries; keys and values are whole in the last case. Under a causal mask a rank
-// whose queries begin later sees more keys. Attention with dropout is decomposed into products and
-// a softmax.
+// whose queries begin later sees more keys. On CUDA it may be sharded along the batch and the
+// heads. Attention with dropout is decomposed into products and a softmax
+// (dispatch/attention_of_distributed.h).
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/across.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -174,6 +176,50 @@ std::vector<at::Tensor> attention_backward_shapes(const Call& call) {
           heads_inside(call.input(3), call.input(3).scalar_type())};
 }
 
+// CUDA's memory-efficient attention returns output, logsumexp [batch, heads, rows], and the seed
+// and offset of dropout, which are not used without it.
+constexpr std::int64_t kAlignedRows = 32;  // LibTorch rounds the rows of logsumexp up to this
+
+void efficient_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  for (const int dim : {0, static_cast<int>(kHeads)}) {
+    Strategy& strategy = strategies.emplace_back(whole_inputs(axis.call));
+    for (const char* name : {"query", "key", "value"}) place(strategy, axis.call, name, Shard{dim});
+    strategy.outputs = {Shard{dim}, Shard{dim}, Replicate{}, Replicate{}};
+  }
+}
+
+void efficient_backward_strategies(const AxisCall& axis, std::vector<Strategy>& strategies) {
+  for (const int dim : {0, static_cast<int>(kHeads)}) {
+    Strategy& strategy = strategies.emplace_back(whole_inputs(axis.call));
+    for (const char* name : {"grad_out_", "query", "key", "value", "out", "logsumexp"}) {
+      place(strategy, axis.call, name, Shard{dim});
+    }
+    strategy.outputs = {Shard{dim}, Shard{dim}, Shard{dim}, Replicate{}};
+  }
+}
+
+std::vector<at::Tensor> efficient_shapes(const Call& call) {
+  const at::Tensor& query = call.input(0);
+  const at::Tensor& value = call.input(2);
+  std::vector<std::int64_t> sizes = query.sizes().vec();
+  std::swap(sizes[kHeads], sizes[kSequence]);
+  sizes[3] = value.size(3);
+  const std::int64_t rows = query.size(kSequence);
+  const bool keeps_sums = call.boolean(call.position("compute_log_sumexp"));
+  const std::int64_t aligned = (rows + kAlignedRows - 1) / kAlignedRows * kAlignedRows;
+  const auto numbers = query.options().dtype(at::kLong);
+  return {query.new_empty(sizes).transpose(kHeads, kSequence),
+          at::empty({query.size(0), query.size(kHeads), keeps_sums ? aligned : 0},
+                    query.options().dtype(at::kFloat)),
+          at::empty({}, numbers), at::empty({}, numbers)};
+}
+
+std::vector<at::Tensor> efficient_backward_shapes(const Call& call) {
+  std::vector<at::Tensor> shapes = attention_backward_shapes(call);
+  shapes.emplace_back();  // the gradient of a mask, which is not given
+  return shapes;
+}
+
 // Counts the products of queries and keys and of weights and values. A causal mask halves them.
 double attention_flops(const at::Tensor& query, const at::Tensor& key, bool is_causal_call) {
   const double products =
@@ -184,6 +230,25 @@ double attention_flops(const at::Tensor& query, const at::Tensor& key, bool is_c
 }  // namespace
 
 void add_attention_rules(NamedRules& rules) {
+  rules.emplace_back("aten::_scaled_dot_product_efficient_attention",
+                     Rule{.strategies = efficient_strategies,
+                          .shapes = efficient_shapes,
+                          .flops =
+                              [](const Call& call) {
+                                return attention_flops(call.input(0), call.input(1),
+                                                       call.boolean(call.position("is_causal")));
+                              },
+                          .family = "attention"});
+  rules.emplace_back("aten::_scaled_dot_product_efficient_attention_backward",
+                     Rule{.strategies = efficient_backward_strategies,
+                          .shapes = efficient_backward_shapes,
+                          .flops =
+                              [](const Call& call) {
+                                return 2.5 *
+                                       attention_flops(call.input(1), call.input(2),
+                                                       call.boolean(call.position("is_causal")));
+                              },
+                          .family = "attention"});
   rules.emplace_back("aten::_scaled_dot_product_flash_attention_for_cpu",
                      Rule{.strategies = attention_strategies,
                           .shapes = attention_shapes,

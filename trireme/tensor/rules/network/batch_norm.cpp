@@ -3,8 +3,8 @@
 // Running buffers are updated to the same values on every rank, in the layout that they have.
 #include <trireme/base/error.h>
 #include <trireme/tensor/redistribution/redistribution.h>
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/across.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addcmul.h>

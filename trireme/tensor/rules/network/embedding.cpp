@@ -5,8 +5,8 @@
 #include <ATen/ops/embedding.h>
 
 #include <trireme/base/error.h>
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/across.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/aminmax.h>

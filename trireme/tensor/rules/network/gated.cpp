@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rule of glu, which gates one half of a dim by the other. Any dim may be sharded. If it is the dim
 // that is halved, each rank receives its part of both halves, and nothing is gathered.
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/shapes/recut.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>

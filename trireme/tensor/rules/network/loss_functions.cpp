@@ -3,8 +3,8 @@
 // parts of different sizes add up. Sums of half precision are computed in single precision.
 // nll_loss may be sharded along the classes (a parallel vocabulary): every rank handles the targets
 // among its classes.
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/across.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of layer_norm and group_norm. The dims that are normalised together may be sharded: ranks
 // exchange sums of rows or groups. rms_norm is decomposed.
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/across.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -13,6 +13,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <numeric>
 #include <string_view>
 #include <vector>
@@ -327,8 +329,9 @@ void group_norm_backward(LocalCall& call) {
   }
   const at::ScalarType type =
       call.has_tensor(4) ? call.tensor(4).scalar_type() : input.scalar_type();
-  if (mask.get(1)) grad_weight = at::sum(grad * normalised, {0, 2}).to(type);
-  if (mask.get(2)) grad_bias = at::sum(grad, {0, 2}).to(type);
+  constexpr std::array<std::int64_t, 2> kSummed = {0, 2};
+  if (mask.get(1)) grad_weight = at::sum(grad * normalised, kSummed).to(type);
+  if (mask.get(2)) grad_bias = at::sum(grad, kSummed).to(type);
   call.give({grad_input, grad_weight, grad_bias});
 }
 

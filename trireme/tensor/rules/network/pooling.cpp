@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of pooling, resizing, padding and sampling of images. Batch and channels may be sharded,
 // the dims of the image may not.
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <algorithm>
 #include <string>

@@ -2,11 +2,13 @@
 // Rule of an LSTM layer as oneDNN runs it on CPU in one direction: the batch may be sharded. Other
 // recurrent layers, and this one in double precision, are decomposed into products and pointwise
 // operators that have rules of their own.
+#include <trireme/tensor/rules/across.h>
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <string>
 #include <utility>
@@ -83,9 +85,11 @@ Indices layer_backward_indices(const Call& call) {
   return indices;
 }
 
+// oneDNN gives the gradients of a layer in half precision in fp32.
 std::vector<at::Tensor> layer_backward_shapes(const Call& call) {
   const auto like = [&](const char* name) {
-    return call.input(call.input_of(call.position(name)));
+    const at::Tensor& input = call.input(call.input_of(call.position(name)));
+    return at::empty_like(input, input.options().dtype(wide_type(input.scalar_type())));
   };
   // Without biases, weights are passed in their place, so their shapes do not serve.
   const at::Tensor bias = like("weight1").new_empty({like("weight1").size(0)});

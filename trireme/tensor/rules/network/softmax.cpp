@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of softmax, log_softmax and logsumexp. Any dim may be sharded. Along the dim of the
 // operator itself, ranks exchange maxima and sums of rows, never the rows.
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/amax.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // _trilinear, of which bilinear is made: the product of three tensors, summed over some dims. Each
 // input lacks the dims along which it is expanded, and the result those that are summed.
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
 
 #include <algorithm>
 #include <string>

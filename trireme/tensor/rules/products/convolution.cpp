@@ -3,9 +3,9 @@
 // `convolution` before autograd. They can be sharded along the batch, output channels, input
 // channels (Partial results) and, if there are several, groups. Dims of the image are never
 // sharded.
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/TensorOperators.h>
 

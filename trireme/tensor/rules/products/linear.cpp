@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear, kept whole: its input may be sharded along any leading dim. Decomposed, the leading dims
 // would be folded into one.
+#include <trireme/tensor/rules/contraction.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/contraction.h>
 
 #include <ATen/ops/mm.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decompositions and solutions of matrices, and Fourier transforms. Leading dims may be sharded,
 // and so may dims that are not transformed; matrices stay whole.
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <algorithm>
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products: mm, bmm, addmm and others; matmul is kept whole.
+#include <trireme/tensor/rules/contraction.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/products/double_backward.h>
-#include <trireme/tensor/rules/strategies/contraction.h>
 
 #include <algorithm>
 #include <cmath>

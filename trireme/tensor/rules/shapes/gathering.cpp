@@ -2,10 +2,10 @@
 // Rules of reading and writing at indices along one dim: gather, scatter, index_select and variants
 // that add or copy. Tensors may be sharded along the other dims, and indices along dims of their
 // own. Reading from a table that is sharded along the dim looked up gives a Partial sum.
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/lookup.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/lookup.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/gather.h>
 #include <ATen/ops/index_select.h>

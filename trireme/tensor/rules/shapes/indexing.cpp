@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of reading and writing at indices and masks. Tensors may be sharded along dims that are not
 // indexed, and indices along their own dims.
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/zeros.h>

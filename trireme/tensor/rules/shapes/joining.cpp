@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of operators that join, repeat or rearrange tensors. Every dim that passes unchanged may be
 // sharded.
+#include <trireme/tensor/rules/across.h>
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/shapes/recut.h>
-#include <trireme/tensor/rules/strategies/across.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/diagonal.h>
 

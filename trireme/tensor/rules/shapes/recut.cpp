@@ -2,7 +2,7 @@
 #include <trireme/tensor/rules/shapes/recut.h>
 
 #include <trireme/comm/collectives.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/empty.h>

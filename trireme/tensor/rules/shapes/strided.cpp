@@ -3,9 +3,9 @@
 // strides of the whole tensor. A sharded dim of the whole corresponds to the dim of the view that
 // covers the same range of memory: the dim itself, or what it was split into or merged with.
 #include <trireme/base/error.h>
+#include <trireme/tensor/rules/einsum_rule.h>
 #include <trireme/tensor/rules/families.h>
-#include <trireme/tensor/rules/strategies/einsum_rule.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
+#include <trireme/tensor/rules/sizes.h>
 
 #include <ATen/ops/empty_strided.h>
 

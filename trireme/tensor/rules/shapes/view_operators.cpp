@@ -3,8 +3,8 @@
 // communication is needed then.
 #include <trireme/tensor/rules/families.h>
 #include <trireme/tensor/rules/shapes/recut.h>
-#include <trireme/tensor/rules/strategies/sizes.h>
-#include <trireme/tensor/rules/strategies/view_groups.h>
+#include <trireme/tensor/rules/sizes.h>
+#include <trireme/tensor/rules/view_groups.h>
 
 #include <ATen/ops/reshape.h>
 #include <ATen/ops/squeeze.h>
