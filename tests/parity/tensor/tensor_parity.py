@@ -98,6 +98,8 @@ CASES = {
 # Cases in which the placements of the results differ, and why.
 DIFFERENT = {
     "softmax of the cut dim": "DTensor gathers the dim; Trireme exchanges maxima and sums, and leaves it cut",
+    "transformer block": "Trireme reduce-scatters a sum for the norm that follows, and the sum stays so (sequence parallel); "
+                         "DTensor all-reduces it for the norm alone and adds to summands",
 }
 
 
