@@ -11,63 +11,40 @@ torch::nn::LayerNorm layer_norm(std::int64_t hidden) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden}));
 }
 
-class AttentionImpl : public torch::nn::Module {
- public:
-  explicit AttentionImpl(const GPTOptions& options)
-      : heads_(options.heads),
-        dropout_(options.dropout),
-        input_(register_module("input", torch::nn::Linear(options.hidden, 3 * options.hidden))),
-        output_(register_module("output", torch::nn::Linear(options.hidden, options.hidden))) {}
-
-  // Maps [batch, sequence, hidden] to the same shape.
-  torch::Tensor forward(const torch::Tensor& features) {
-    const auto queries_keys_values = input_(features).chunk(3, -1);
-    const auto by_head = [this](const torch::Tensor& part) {
-      return part.unflatten(-1, {heads_, -1}).transpose(1, 2);  // [batch, heads, sequence, …]
-    };
-    const auto mixed = at::scaled_dot_product_attention(
-        by_head(queries_keys_values[0]), by_head(queries_keys_values[1]),
-        by_head(queries_keys_values[2]), /*attn_mask=*/{}, is_training() ? dropout_ : 0.0,
-        /*is_causal=*/true);
-    return output_(mixed.transpose(1, 2).flatten(2));
-  }
-
- private:
-  std::int64_t heads_;
-  double dropout_;
-  torch::nn::Linear input_;  // Queries, keys and values in one layer.
-  torch::nn::Linear output_;
-};
-TORCH_MODULE(Attention);
-
-class BlockImpl : public torch::nn::Module {
- public:
-  explicit BlockImpl(const GPTOptions& options)
-      : norm1_(register_module("norm1", layer_norm(options.hidden))),
-        attention_(register_module("attention", Attention(options))),
-        norm2_(register_module("norm2", layer_norm(options.hidden))),
-        mlp_input_(register_module(
-            "mlp_input", torch::nn::Linear(options.hidden, kMlpExpansion * options.hidden))),
-        mlp_output_(register_module(
-            "mlp_output", torch::nn::Linear(kMlpExpansion * options.hidden, options.hidden))),
-        dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
-
-  torch::Tensor forward(const torch::Tensor& features) {
-    const auto attended = features + dropout_(attention_(norm1_(features)));
-    return attended + dropout_(mlp_output_(torch::gelu(mlp_input_(norm2_(attended)))));
-  }
-
- private:
-  torch::nn::LayerNorm norm1_;
-  Attention attention_;
-  torch::nn::LayerNorm norm2_;
-  torch::nn::Linear mlp_input_;
-  torch::nn::Linear mlp_output_;
-  torch::nn::Dropout dropout_;
-};
-TORCH_MODULE(Block);
-
 }  // namespace
+
+GPTAttentionImpl::GPTAttentionImpl(const GPTOptions& options)
+    : heads_(options.heads),
+      dropout_(options.dropout),
+      input_(register_module("input", torch::nn::Linear(options.hidden, 3 * options.hidden))),
+      output_(register_module("output", torch::nn::Linear(options.hidden, options.hidden))) {}
+
+torch::Tensor GPTAttentionImpl::forward(const torch::Tensor& features) {
+  const auto queries_keys_values = input_(features).chunk(3, -1);
+  const auto by_head = [this](const torch::Tensor& part) {
+    return part.unflatten(-1, {heads_, -1}).transpose(1, 2);  // [batch, heads, sequence, …]
+  };
+  const auto mixed = at::scaled_dot_product_attention(
+      by_head(queries_keys_values[0]), by_head(queries_keys_values[1]),
+      by_head(queries_keys_values[2]), /*attn_mask=*/{}, is_training() ? dropout_ : 0.0,
+      /*is_causal=*/true);
+  return output_(mixed.transpose(1, 2).flatten(2));
+}
+
+GPTBlockImpl::GPTBlockImpl(const GPTOptions& options)
+    : norm1_(register_module("norm1", layer_norm(options.hidden))),
+      attention_(register_module("attention", GPTAttention(options))),
+      norm2_(register_module("norm2", layer_norm(options.hidden))),
+      mlp_input_(register_module(
+          "mlp_input", torch::nn::Linear(options.hidden, kMlpExpansion * options.hidden))),
+      mlp_output_(register_module(
+          "mlp_output", torch::nn::Linear(kMlpExpansion * options.hidden, options.hidden))),
+      dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
+
+torch::Tensor GPTBlockImpl::forward(const torch::Tensor& features) {
+  const auto attended = features + dropout_(attention_(norm1_(features)));
+  return attended + dropout_(mlp_output_(torch::gelu(mlp_input_(norm2_(attended)))));
+}
 
 GPTImpl::GPTImpl(const GPTOptions& options)
     : sequence_(options.sequence),
@@ -81,7 +58,9 @@ GPTImpl::GPTImpl(const GPTOptions& options)
   register_module("token_embedding", token_embedding_);
   register_module("position_embedding", position_embedding_);
   register_module("dropout", dropout_);
-  for (std::int64_t layer = 0; layer < options.layers; ++layer) blocks_->push_back(Block(options));
+  for (std::int64_t layer = 0; layer < options.layers; ++layer) {
+    blocks_->push_back(GPTBlock(options));
+  }
   register_module("blocks", blocks_);
   register_module("norm", norm_);
   if (!options.tied) {

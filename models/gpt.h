@@ -29,6 +29,40 @@ struct GPTOptions {
   bool tied = false;
 };
 
+/// Causal self-attention with one linear layer for queries, keys and values.
+class GPTAttentionImpl : public torch::nn::Module {
+ public:
+  /// Makes the module.
+  explicit GPTAttentionImpl(const GPTOptions& options);
+  /// Maps [batch, sequence, hidden] to the same shape.
+  torch::Tensor forward(const torch::Tensor& features);
+
+ private:
+  std::int64_t heads_;
+  double dropout_;
+  torch::nn::Linear input_;  // Queries, keys and values in one layer.
+  torch::nn::Linear output_;
+};
+TORCH_MODULE(GPTAttention);
+
+/// Attention and an MLP, each after a layer norm and beside a residual connection.
+class GPTBlockImpl : public torch::nn::Module {
+ public:
+  /// Makes the module.
+  explicit GPTBlockImpl(const GPTOptions& options);
+  /// Maps [batch, sequence, hidden] to the same shape.
+  torch::Tensor forward(const torch::Tensor& features);
+
+ private:
+  torch::nn::LayerNorm norm1_;
+  GPTAttention attention_;
+  torch::nn::LayerNorm norm2_;
+  torch::nn::Linear mlp_input_;
+  torch::nn::Linear mlp_output_;
+  torch::nn::Dropout dropout_;
+};
+TORCH_MODULE(GPTBlock);
+
 /// The decoder with its head.
 ///
 /// The submodules are token_embedding, position_embedding, blocks, norm and head. Weights are

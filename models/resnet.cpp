@@ -49,14 +49,14 @@ TORCH_MODULE(BasicBlock);
 
 class BottleneckImpl : public torch::nn::Module {
  public:
-  BottleneckImpl(std::int64_t in, std::int64_t width, std::int64_t stride)
+  BottleneckImpl(std::int64_t in, std::int64_t width, std::int64_t out, std::int64_t stride)
       : conv1_(register_module("conv1", convolution(in, width, 1))),
         bn1_(register_module("bn1", torch::nn::BatchNorm2d(width))),
         conv2_(register_module("conv2", convolution(width, width, 3, stride))),
         bn2_(register_module("bn2", torch::nn::BatchNorm2d(width))),
-        conv3_(register_module("conv3", convolution(width, width * kBottleneckExpansion, 1))),
-        bn3_(register_module("bn3", torch::nn::BatchNorm2d(width * kBottleneckExpansion))),
-        downsample_(shortcut(in, width * kBottleneckExpansion, stride)) {
+        conv3_(register_module("conv3", convolution(width, out, 1))),
+        bn3_(register_module("bn3", torch::nn::BatchNorm2d(out))),
+        downsample_(shortcut(in, out, stride)) {
     if (downsample_) register_module("downsample", downsample_);
   }
 
@@ -83,6 +83,11 @@ TORCH_MODULE(Bottleneck);
 
 ResNetImpl::ResNetImpl(const ResNetOptions& options)
     : stem_(options.stem), channels_(options.width) {
+  TORCH_CHECK(options.bottleneck_widening > 0, "ResNetOptions.bottleneck_widening is ",
+              options.bottleneck_widening, ", expected 1 or more");
+  TORCH_CHECK(options.block == Block::kBottleneck || options.bottleneck_widening == 1,
+              "ResNetOptions.bottleneck_widening is ", options.bottleneck_widening,
+              ", expected 1 for basic blocks");
   conv1_ = register_module("conv1", stem_ == Stem::kImageNet
                                         ? convolution(options.channels, options.width, 7, 2)
                                         : convolution(options.channels, options.width, 3));
@@ -115,8 +120,10 @@ torch::nn::Sequential ResNetImpl::make_stage(const ResNetOptions& options, std::
       stage->push_back(BasicBlock(channels_, width, block_stride));
       channels_ = width;
     } else {
-      stage->push_back(Bottleneck(channels_, width, block_stride));
-      channels_ = width * kBottleneckExpansion;
+      const std::int64_t out = width * kBottleneckExpansion;
+      stage->push_back(
+          Bottleneck(channels_, width * options.bottleneck_widening, out, block_stride));
+      channels_ = out;
     }
   }
   return stage;
@@ -145,6 +152,15 @@ ResNet resnet50(std::int64_t classes, std::int64_t channels, Stem stem) {
   return ResNet(ResNetOptions{.block = Block::kBottleneck,
                               .stem = stem,
                               .blocks = {3, 4, 6, 3},
+                              .classes = classes,
+                              .channels = channels});
+}
+
+ResNet wide_resnet50(std::int64_t classes, std::int64_t channels, Stem stem) {
+  return ResNet(ResNetOptions{.block = Block::kBottleneck,
+                              .stem = stem,
+                              .blocks = {3, 4, 6, 3},
+                              .bottleneck_widening = 2,
                               .classes = classes,
                               .channels = channels});
 }

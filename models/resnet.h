@@ -3,7 +3,8 @@
 // Residual Learning for Image Recognition" (2015). Submodules have the names of torchvision, so
 // state dicts are compatible; the stride of a bottleneck is in its 3x3 convolution, as there.
 // Shortcuts that change the shape are 1x1 convolutions with batch norm (option B of the paper) in
-// every network, including ResNet-20.
+// every network, including ResNet-20. Wide networks follow Zagoruyko, Komodakis, "Wide Residual
+// Networks" (2016), as torchvision does.
 #pragma once
 
 #include <torch/torch.h>
@@ -31,6 +32,10 @@ struct ResNetOptions {
   std::vector<std::int64_t> blocks = {2, 2, 2, 2};
   /// The number of channels of the first stage.
   std::int64_t width = 64;
+  /// The factor by which the 3x3 convolution of a bottleneck has more channels than its stage; the
+  /// input and output of the block stay the same. It is torchvision's `width_per_group` / 64, and
+  /// 1 for basic blocks.
+  std::int64_t bottleneck_widening = 1;
   /// The number of classes.
   std::int64_t classes = 1000;
   /// The number of channels of an image.
@@ -40,10 +45,11 @@ struct ResNetOptions {
 /// Maps images [N, channels, H, W] to logits [N, classes].
 ///
 /// The submodules are conv1, bn1, layer1 to `layer<n>`, average pooling and fc. Convolutions are
-/// initialized from Kaiming's normal distribution (fan out), batch norms as the identity.
+/// initialized from Kaiming's normal distribution (fan out), batch norms as the identity. Throws
+/// c10::Error for invalid options.
 class ResNetImpl : public torch::nn::Module {
  public:
-  /// Makes the network.
+  /// Makes the network. Throws c10::Error for invalid options.
   explicit ResNetImpl(const ResNetOptions& options);
   /// Returns the logits, [N, classes].
   torch::Tensor forward(const torch::Tensor& images);
@@ -72,5 +78,9 @@ ResNet resnet18(std::int64_t classes = 1000, std::int64_t channels = 3,
 /// Returns ResNet-50: four stages of 3, 4, 6 and 3 bottlenecks.
 ResNet resnet50(std::int64_t classes = 1000, std::int64_t channels = 3,
                 Stem stem = Stem::kImageNet);
+
+/// Returns WRN-50-2: ResNet-50 whose 3x3 convolutions have twice as many channels.
+ResNet wide_resnet50(std::int64_t classes = 1000, std::int64_t channels = 3,
+                     Stem stem = Stem::kImageNet);
 
 }  // namespace models

@@ -28,6 +28,14 @@ models::ResNet make_network(const std::string& name) {
   if (name == "resnet20") return models::resnet20(10, 1);
   if (name == "resnet18") return models::resnet18(10, 3, models::Stem::kSmall);
   if (name == "resnet50") return models::resnet50(10, 3);
+  if (name == "wide") {
+    return models::ResNet(models::ResNetOptions{.block = models::Block::kBottleneck,
+                                                .stem = models::Stem::kSmall,
+                                                .blocks = {1, 2},
+                                                .width = 16,
+                                                .bottleneck_widening = 3,
+                                                .classes = 10});
+  }
   throw std::invalid_argument("no network " + name);
 }
 

@@ -49,7 +49,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    def __init__(self, channels, width, stages, bottleneck, large_stem):
+    def __init__(self, channels, width, stages, bottleneck, large_stem, widening=1):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 7 if large_stem else 3, 2 if large_stem else 1,
                                3 if large_stem else 1, bias=False)
@@ -61,7 +61,8 @@ class ResNet(nn.Module):
             for block in range(blocks):
                 out = inner * 4 if bottleneck else inner
                 stride = 2 if index > 0 and block == 0 else 1
-                layers.append(Residual(features, inner, [1, 3, 1] if bottleneck else [3, 3], out, stride))
+                kernels = [1, 3, 1] if bottleneck else [3, 3]
+                layers.append(Residual(features, inner * widening, kernels, out, stride))
                 features = out
             self.add_module(f"layer{index + 1}", nn.Sequential(*layers))
         self.stages = len(stages)
@@ -78,6 +79,7 @@ CASES = {
     "resnet20": (ResNet(1, 16, [3, 3, 3], False, False), (4, 1, 28, 28)),
     "resnet18": (ResNet(3, 64, [2, 2, 2, 2], False, False), (2, 3, 32, 32)),
     "resnet50": (ResNet(3, 64, [3, 4, 6, 3], True, True), (2, 3, 96, 96)),
+    "wide": (ResNet(3, 16, [1, 2], True, False, widening=3), (2, 3, 32, 32)),
 }
 TOLERANCE = 1e-5
 

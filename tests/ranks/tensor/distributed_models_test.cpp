@@ -2,6 +2,8 @@
 // Whole transformers as Megatron-LM cuts them, on meshes of one and two axes: the loss and every
 // gradient are those of one process.
 #include <models/gpt.h>
+#include <models/llama.h>
+#include <models/mixture.h>
 #include <trireme/tensor/distributed_tensor.h>
 
 #include <gtest/gtest.h>
@@ -202,45 +204,102 @@ TEST(DistributedModels, EncoderLikeBert) { check_language_model(/*is_gpt=*/false
 
 TEST(DistributedModels, DecoderLikeGpt) { check_language_model(/*is_gpt=*/true); }
 
+// Compares a network of models/ with one process. `loss_of` maps model, tokens and targets to a
+// loss.
+template <typename Model, typename Options, typename Loss>
+void check_as_it_comes(const Options& options, const Loss& loss_of,
+                       const std::function<Placement(const std::string&)>& placement_on_tensor) {
+  torch::manual_seed(4);
+  Model plain(options);
+  plain->to(torch::kDouble);
+  const Words words;
+  const auto expected = loss_of(plain, words.tokens, words.targets);
+  expected.backward();
+  for (const std::vector<MeshAxis>& axes : meshes()) {
+    const int ranks = num_ranks(axes);
+    std::vector<Model> models = copies_of(plain, options, ranks);
+    run_ranks(ranks, [&](const comm::Group& group) {
+      const DeviceMesh mesh(group, axes);
+      Model& model = models[static_cast<std::size_t>(group.rank())];
+      cut(*model, mesh, placement_on_tensor);
+      const Layout batch = layout_of_batch(mesh, 0);
+      const auto loss =
+          loss_of(model, distribute(words.tokens, batch), distribute(words.targets, batch));
+      EXPECT_NEAR(loss.template item<double>(), expected.template item<double>(), kBound);
+      loss.backward();
+      expect_same_gradients(*model, *plain);
+    });
+  }
+}
+
+const auto kLossOfLogits = [](auto& model, const torch::Tensor& tokens,
+                              const torch::Tensor& targets) {
+  return torch::cross_entropy_loss(model->forward(tokens).flatten(0, 1), targets.flatten());
+};
+
 // The GPT of models/ has one product for queries, keys and values, whose columns are not heads: it
 // stays whole, and the MLPs and the vocabulary are cut.
 TEST(DistributedModels, GptAsItComes) {
-  torch::manual_seed(4);
   const models::GPTOptions options = {.vocabulary = kVocabulary,
                                       .sequence = kSequence,
                                       .hidden = kHidden,
                                       .layers = 2,
                                       .heads = kHeads,
                                       .tied = true};
-  models::GPT plain(options);
-  plain->to(torch::kDouble);
-  const Words words;
-  const auto loss_of = [](models::GPT& model, const torch::Tensor& tokens,
-                          const torch::Tensor& targets) {
-    return torch::cross_entropy_loss(model->forward(tokens).flatten(0, 1), targets.flatten());
-  };
-  const auto expected = loss_of(plain, words.tokens, words.targets);
-  expected.backward();
-  for (const std::vector<MeshAxis>& axes : meshes()) {
-    const int ranks = num_ranks(axes);
-    std::vector<models::GPT> models = copies_of(plain, options, ranks);
-    run_ranks(ranks, [&](const comm::Group& group) {
-      const DeviceMesh mesh(group, axes);
-      models::GPT& model = models[static_cast<std::size_t>(group.rank())];
-      cut(*model, mesh, [](const std::string& name) -> Placement {
-        if (ends_with_one_of(name,
-                             {"mlp_input.weight", "mlp_input.bias", "token_embedding.weight"})) {
-          return Shard{0};
-        }
-        return name.ends_with("mlp_output.weight") ? Placement(Shard{1}) : Placement(Replicate{});
-      });
-      const Layout batch = layout_of_batch(mesh, 0);
-      const auto loss =
-          loss_of(model, distribute(words.tokens, batch), distribute(words.targets, batch));
-      EXPECT_NEAR(loss.item<double>(), expected.item<double>(), kBound);
-      loss.backward();
-      expect_same_gradients(*model, *plain);
-    });
+  check_as_it_comes<models::GPT>(options, kLossOfLogits, [](const std::string& name) -> Placement {
+    if (ends_with_one_of(name, {"mlp_input.weight", "mlp_input.bias", "token_embedding.weight"})) {
+      return Shard{0};
+    }
+    return name.ends_with("mlp_output.weight") ? Placement(Shard{1}) : Placement(Replicate{});
+  });
+}
+
+// With two heads of keys and values, four ranks share them in pairs.
+TEST(DistributedModels, LlamaAsItComes) {
+  for (const std::int64_t key_value_heads : {2, 4}) {
+    const models::LLaMAOptions options = {.vocabulary = kVocabulary,
+                                          .sequence = kSequence,
+                                          .hidden = kHidden,
+                                          .layers = 2,
+                                          .heads = kHeads,
+                                          .key_value_heads = key_value_heads,
+                                          .feed_forward = 24};
+    check_as_it_comes<models::LLaMA>(
+        options, kLossOfLogits, [](const std::string& name) -> Placement {
+          if (ends_with_one_of(name,
+                               {"query.weight", "key.weight", "value.weight", "mlp_gate.weight",
+                                "mlp_input.weight", "head.weight", "token_embedding.weight"})) {
+            return Shard{0};
+          }
+          return ends_with_one_of(name, {"attention.output.weight", "mlp_output.weight"})
+                     ? Placement(Shard{1})
+                     : Placement(Replicate{});
+        });
+  }
+}
+
+// Each rank has some of the experts.
+TEST(DistributedModels, MixtureOfExpertsAsItComes) {
+  for (const std::int64_t experts_per_token : {1, 2}) {
+    const models::MixtureOptions options = {.gpt = {.vocabulary = kVocabulary,
+                                                    .sequence = kSequence,
+                                                    .hidden = kHidden,
+                                                    .layers = 2,
+                                                    .heads = kHeads},
+                                            .experts = 4,
+                                            .experts_per_token = experts_per_token};
+    const auto loss_of = [](models::MixtureGPT& model, const torch::Tensor& tokens,
+                            const torch::Tensor& targets) {
+      const auto [logits, balance_loss] = model->forward(tokens);
+      return torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten()) +
+             0.01 * balance_loss;
+    };
+    check_as_it_comes<models::MixtureGPT>(
+        options, loss_of, [](const std::string& name) -> Placement {
+          const bool is_of_expert = ends_with_one_of(
+              name, {"input_weight", "input_bias", "output_weight", "output_bias"});
+          return is_of_expert ? Placement(Shard{0}) : Placement(Replicate{});
+        });
   }
 }
 

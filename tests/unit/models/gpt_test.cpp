@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tests/unit/models/count_parameters.h>
 
 #include <cstdint>
 #include <string>
@@ -20,12 +21,6 @@ GPTOptions small_options() {
 
 torch::Tensor random_tokens(std::int64_t batch, std::int64_t sequence) {
   return torch::randint(small_options().vocabulary, {batch, sequence});
-}
-
-std::int64_t count_parameters(const torch::nn::Module& module) {
-  std::int64_t count = 0;
-  for (const auto& parameter : module.parameters()) count += parameter.numel();
-  return count;
 }
 
 std::string refusal(GPT net, const torch::Tensor& tokens) {

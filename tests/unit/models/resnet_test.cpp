@@ -3,22 +3,21 @@
 // values, learning.
 #include <models/resnet.h>
 
+#include <trireme/parallel/deferred.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tests/temporary_folder.h>
+#include <tests/unit/models/count_parameters.h>
 
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace models {
 namespace {
-
-std::int64_t count_parameters(const torch::nn::Module& module) {
-  std::int64_t count = 0;
-  for (const auto& parameter : module.parameters()) count += parameter.numel();
-  return count;
-}
 
 TEST(ResNet, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(count_parameters(*resnet18()), 11'689'512);
@@ -26,6 +25,43 @@ TEST(ResNet, HasThePublishedNumberOfParameters) {
   // With 1x1 convolutions on shortcuts; the paper's option A, which has none, would be 269,722.
   EXPECT_EQ(count_parameters(*resnet20()), 272'474);
   EXPECT_EQ(count_parameters(*resnet20(10, 1)), 272'474 - 2 * 16 * 9);
+}
+
+ResNetOptions bottlenecks(std::vector<std::int64_t> blocks, std::int64_t widening) {
+  return {
+      .block = Block::kBottleneck, .blocks = std::move(blocks), .bottleneck_widening = widening};
+}
+
+TEST(ResNet, HasThePublishedNumberOfParametersIfItIsDeepOrWide) {
+  const auto count = [](const auto& make) {
+    return count_parameters(*trireme::deferred(make));  // without memory
+  };
+  EXPECT_EQ(count([] { return wide_resnet50(); }), 68'883'240);
+  EXPECT_EQ(count([] { return ResNet(bottlenecks({3, 4, 23, 3}, 2)); }), 126'886'696);  // WRN-101-2
+  EXPECT_EQ(count([] { return ResNet(bottlenecks({3, 4, 23, 3}, 1)); }), 44'549'160);
+  EXPECT_EQ(count([] { return ResNet(bottlenecks({3, 8, 36, 3}, 1)); }), 60'192'808);
+}
+
+TEST(ResNet, WidensTheInsideOfBottlenecksOnly) {
+  const auto shape = [](const torch::OrderedDict<std::string, torch::Tensor>& parameters,
+                        const char* name) { return parameters[name].sizes().vec(); };
+  const auto parameters = ResNet(bottlenecks({1, 1}, 3))->named_parameters();
+  using Sizes = std::vector<std::int64_t>;
+  EXPECT_EQ(shape(parameters, "layer1.0.conv1.weight"), (Sizes{192, 64, 1, 1}));
+  EXPECT_EQ(shape(parameters, "layer1.0.conv2.weight"), (Sizes{192, 192, 3, 3}));
+  EXPECT_EQ(shape(parameters, "layer1.0.conv3.weight"), (Sizes{256, 192, 1, 1}));
+  EXPECT_EQ(shape(parameters, "layer2.0.conv2.weight"), (Sizes{384, 384, 3, 3}));
+  EXPECT_EQ(shape(parameters, "layer2.0.downsample.0.weight"), (Sizes{512, 256, 1, 1}));
+}
+
+TEST(ResNet, RefusesAWideningThatDoesNotFit) {
+  const auto refusal = [](const ResNetOptions& options) {
+    return trireme::test::message_of<c10::Error>([&] { const ResNet net(options); });
+  };
+  EXPECT_THAT(refusal(bottlenecks({1}, 0)),
+              testing::HasSubstr("bottleneck_widening is 0, expected 1 or more"));
+  EXPECT_THAT(refusal({.bottleneck_widening = 2}),
+              testing::HasSubstr("bottleneck_widening is 2, expected 1 for basic blocks"));
 }
 
 TEST(ResNet, NamesItsParametersAsTorchvisionDoes) {
