@@ -25,3 +25,7 @@ void trireme_bench_comm(const trireme::apps::CommBenchmark& benchmark) {
 int trireme_checkpoint_task(const trireme::apps::CheckpointTask& task) {
   return trireme::apps::do_checkpoint_task(task);
 }
+
+int trireme_predict_task(const trireme::apps::PredictTask& task) {
+  return trireme::apps::do_predict_task(task);
+}

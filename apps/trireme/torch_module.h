@@ -7,6 +7,7 @@
 
 #include <apps/trireme/checkpoint_tools.h>
 #include <apps/trireme/comm_benchmark.h>
+#include <apps/trireme/predict_tools.h>
 
 extern "C" {
 /// Fills `store`: see StoreOpener in launch/run/run.h.
@@ -20,4 +21,7 @@ __attribute__((visibility("default"))) void trireme_bench_comm(
 /// See do_checkpoint_task in checkpoint_tools.h.
 __attribute__((visibility("default"))) int trireme_checkpoint_task(
     const trireme::apps::CheckpointTask& task);
+/// See do_predict_task in predict_tools.h.
+__attribute__((visibility("default"))) int trireme_predict_task(
+    const trireme::apps::PredictTask& task);
 }

@@ -8,6 +8,7 @@
 
 #include <apps/trireme/checkpoint_tools.h>
 #include <apps/trireme/comm_benchmark.h>
+#include <apps/trireme/predict_tools.h>
 
 namespace trireme::apps {
 
@@ -25,5 +26,8 @@ void time_collective(const CommBenchmark& benchmark);
 
 /// Executes a task of `trireme checkpoint`; see do_checkpoint_task() in checkpoint_tools.h.
 int checkpoint_task(const CheckpointTask& task);
+
+/// Executes a task of `trireme predict`; see do_predict_task() in predict_tools.h.
+int predict_task(const PredictTask& task);
 
 }  // namespace trireme::apps

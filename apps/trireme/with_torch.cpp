@@ -78,4 +78,8 @@ int checkpoint_task(const CheckpointTask& task) {
   return load<decltype(trireme_checkpoint_task)>("trireme_checkpoint_task")(task);
 }
 
+int predict_task(const PredictTask& task) {
+  return load<decltype(trireme_predict_task)>("trireme_predict_task")(task);
+}
+
 }  // namespace trireme::apps

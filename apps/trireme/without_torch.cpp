@@ -23,4 +23,6 @@ void time_collective(const CommBenchmark& /*benchmark*/) { refuse(); }
 
 int checkpoint_task(const CheckpointTask& /*task*/) { refuse(); }
 
+int predict_task(const PredictTask& /*task*/) { refuse(); }
+
 }  // namespace trireme::apps

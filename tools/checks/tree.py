@@ -14,7 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "check-cache"
 # Top to bottom: a component may include those before it and none after.
-COMPONENTS = ("base launch schedule report data comm mesh tensor graph optim checkpoint plan parallel simulate search "
+COMPONENTS = ("base launch schedule report data cluster comm mesh tensor graph optim checkpoint plan parallel predict search "
          "train").split()
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
 

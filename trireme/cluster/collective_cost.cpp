@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/mesh/collective_cost.h>
+#include <trireme/cluster/collective_cost.h>
 
 #include <trireme/base/error.h>
 

@@ -2,8 +2,8 @@
 // What is predicted of calls, and what really travels, as text to compare.
 #pragma once
 
+#include <trireme/cluster/collective_cost.h>
 #include <trireme/comm/monitor/flight_recorder.h>
-#include <trireme/mesh/collective_cost.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/tensor/dry_run/dry_run_record.h>
 

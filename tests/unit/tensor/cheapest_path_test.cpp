@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // That paths are the cheapest there are, against a search of another kind.
-#include <trireme/mesh/collective_cost.h>
+#include <trireme/cluster/collective_cost.h>
 #include <trireme/tensor/redistribution/path.h>
 #include <trireme/tensor/redistribution/redistribution.h>
 

@@ -2,20 +2,17 @@
 #include <trireme/parallel/explain.h>
 
 #include <trireme/base/error.h>
-#include <trireme/mesh/collective_cost.h>
+#include <trireme/cluster/collective_cost.h>
 #include <trireme/parallel/analysis/explain_reasons.h>
+#include <trireme/parallel/analysis/module_dry_run.h>
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 #include <trireme/plan/check_plan.h>
-#include <trireme/tensor/dispatch/distributed_meta.h>
-#include <trireme/tensor/dry_run/dry_run.h>
-#include <trireme/tensor/dry_run/fake_tensors.h>
+#include <trireme/tensor/dispatch/decision.h>
 #include <trireme/tensor/dry_run/results.h>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -26,9 +23,6 @@ namespace trireme {
 namespace {
 
 using detail::NamedTensor;
-using tensor::DryRunCall;
-using tensor::DryRunTensor;
-
 std::vector<MeshAxis> axes_without_data(const Plan& plan) {
   std::vector<MeshAxis> axes;
   std::ranges::copy_if(plan.mesh, std::back_inserter(axes),
@@ -63,53 +57,6 @@ DeviceMesh mesh_of(const Plan& plan, const DeviceMesh& given) {
   throw UsageError(join_message("explain got a mesh of ", given.to_string(), ", and the plan has ",
                                 expected.to_string(), " besides data"),
                    "give the mesh of the plan's other axes, in their order");
-}
-
-std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
-  std::vector<NamedTensor> all = detail::named_tensors(module.named_parameters());
-  for (const NamedTensor& buffer : detail::named_tensors(module.named_buffers())) {
-    all.push_back(buffer);
-  }
-  return all;
-}
-
-std::vector<at::Tensor> checked(const std::vector<NamedTensor>& tensors) {
-  std::vector<at::Tensor> all;
-  for (const NamedTensor& item : tensors) {
-    if (!item.tensor.is_cpu() && !item.tensor.is_meta()) {
-      throw UsageError(
-          join_message("parameter ", item.name, " is on ", item.tensor.device(),
-                       ", and can only be explained on the processor or as a meta tensor"),
-          "explain the module before it goes to its device");
-    }
-    all.push_back(item.tensor);
-  }
-  return all;
-}
-
-Layout without_partial(Layout layout) {
-  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
-    if (layout[axis].is_partial()) layout = layout.with(axis, Replicate{});
-  }
-  return layout;
-}
-
-// Returns the gradient that backward starts from; undefined for a result of one element.
-at::Tensor gradient_of_result(const at::Tensor& result) {
-  if (result.numel() == 1 || !tensor::is_wrapper(result)) return {};
-  const Layout layout = without_partial(tensor::distributed_meta(result).layout);
-  const at::Tensor global =
-      at::empty_strided(result.sizes(), result.strides(),
-                        at::TensorOptions().dtype(result.dtype()).device(at::kMeta));
-  return tensor::wrap(tensor::meta_part(global, layout), layout, result.sizes(), result.strides(),
-                      0);
-}
-
-std::vector<at::Tensor> backward(const at::Tensor& result, const std::vector<at::Tensor>& inputs) {
-  if (!result.defined() || !result.requires_grad() || inputs.empty()) return {};
-  return torch::autograd::grad({result}, inputs, {gradient_of_result(result)},
-                               /*retain_graph=*/std::nullopt, /*create_graph=*/false,
-                               /*allow_unused=*/true);
 }
 
 double bytes_of(const NamedTensor& item) {
@@ -198,58 +145,22 @@ class DataAxis {
 
 // -- the whole ---------------------------------------------------------------------------------
 
-struct Gradient {
-  std::size_t parameter;
-  DryRunTensor recorded_tensor;
-};
-
-struct DryRunResult {
-  std::vector<DryRunCall> calls;
-  std::size_t num_forward = 0;
-  std::vector<Gradient> gradients;
-};
-
-DryRunResult record_dry_run(const std::function<at::Tensor()>& forward,
-                            const std::vector<NamedTensor>& tensors,
-                            const std::vector<Layout>& layouts) {
-  DryRunResult all;
-  const tensor::FakeTensors fake_tensors(checked(tensors), layouts);
-  tensor::DryRun dry_run;
-  std::vector<at::Tensor> inputs;
-  std::vector<std::size_t> parameters;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    dry_run.give_name(tensors[i].tensor, tensors[i].name);
-    if (!tensors[i].tensor.requires_grad()) continue;
-    inputs.push_back(tensors[i].tensor);
-    parameters.push_back(i);
-  }
-  const at::Tensor result = forward();
-  all.num_forward = dry_run.calls().size();
-  const std::vector<at::Tensor> found = backward(result, inputs);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (found[i].defined()) all.gradients.push_back({parameters[i], dry_run.describe(found[i])});
-  }
-  all.calls = dry_run.calls();
-  return all;
-}
-
 void add_gradients(Explanation& explanation, const Plan& plan,
                    const std::vector<NamedTensor>& parameters,
                    const std::vector<DistributedParameter>& given,
-                   const std::vector<Gradient>& gradients, const detail::Reasons& reasons) {
+                   const std::vector<detail::DryRunGradient>& gradients,
+                   const detail::Reasons& reasons) {
   std::vector<NamedTensor> parts;
-  for (const Gradient& gradient : gradients) {
+  for (const detail::DryRunGradient& gradient : gradients) {
     const NamedTensor& parameter = parameters[gradient.parameter];
     const Layout& layout = given[gradient.parameter].layout;
-    for (ExplainedCommunication& line : reasons.of_gradient(gradient.recorded_tensor, layout)) {
+    for (ExplainedCommunication& line : reasons.of_gradient(gradient.tensor, layout)) {
       line.tensor = "gradient of " + parameter.name;
       explanation.gradients.push_back(std::move(line));
     }
-    const auto options =
-        at::TensorOptions().dtype(gradient.recorded_tensor.dtype).device(at::kMeta);
+    const auto options = at::TensorOptions().dtype(gradient.tensor.dtype).device(at::kMeta);
     parts.push_back(
-        {parameter.name,
-         tensor::meta_part(at::empty(gradient.recorded_tensor.sizes, options), layout)});
+        {parameter.name, tensor::meta_part(at::empty(gradient.tensor.sizes, options), layout)});
   }
   // Backward computes the gradients of the last layers first.
   std::ranges::reverse(parts);
@@ -283,14 +194,14 @@ Explanation explain(ModuleRef holder, const Plan& plan, const std::function<at::
   Explanation explanation;
   explanation.mesh = mesh_of(plan, mesh);
   explanation.axes = plan.mesh;
-  const std::vector<NamedTensor> tensors = tensors_of(module);
+  const std::vector<NamedTensor> tensors = detail::parameters_and_buffers(module);
   const std::vector<DistributedParameter> given =
       planned_layouts(module, explanation.mesh, plan.layouts);
   std::vector<Layout> layouts;
   for (const DistributedParameter& item : given) layouts.push_back(item.layout);
   add_memory(explanation, tensors, given);
 
-  const DryRunResult recorded = record_dry_run(forward, tensors, layouts);
+  const detail::ModuleDryRun recorded = detail::dry_run_module(tensors, layouts, forward);
   const detail::Reasons reasons(recorded.calls, plan);
   add_gradients(explanation, plan, tensors, given, recorded.gradients, reasons);
   for (std::size_t i = 0; i < recorded.calls.size(); ++i) {

@@ -4,7 +4,7 @@
 #include <trireme/tensor/dispatch/decision.h>
 
 #include <trireme/base/error.h>
-#include <trireme/mesh/collective_cost.h>
+#include <trireme/cluster/collective_cost.h>
 #include <trireme/tensor/dispatch/meta_call.h>
 #include <trireme/tensor/dispatch/rule_checks.h>
 #include <trireme/tensor/rules/rule_table.h>

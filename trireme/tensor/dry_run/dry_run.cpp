@@ -12,6 +12,7 @@
 #include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/rule_table.h>
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -148,10 +149,14 @@ std::int64_t ranks_at_work(const Decision& decision) {
   return ranks;
 }
 
-// Returns the name of the autograd node whose backward calls the operator; empty in forward.
-std::string current_node() {
-  const auto node = torch::autograd::get_current_node();
-  return node ? node->name() : std::string();
+// Notes the autograd node whose backward makes the call, or the number of the next one in forward.
+void record_node(DryRunCall& record) {
+  if (const auto node = torch::autograd::get_current_node()) {
+    record.node = node->name();
+    record.sequence = node->sequence_nr();
+  } else {
+    record.sequence = at::sequence_number::peek();
+  }
 }
 
 }  // namespace
@@ -326,7 +331,7 @@ void DryRun::Impl::record_inputs(const OperatorFacts& facts, const c10::Function
                                  const Scan& scan, const Decision* decision,
                                  DryRunCall& record) const {
   record.name = facts.name;
-  record.node = current_node();
+  record_node(record);
   for (std::size_t i = 0; i < scan.inputs.size(); ++i) {
     const InputSlot& slot = scan.inputs[i];
     DryRunTensor recorded = described(*slot.tensor);
@@ -421,7 +426,7 @@ at::Tensor DryRun::moved(const at::Tensor& tensor, const Layout& layout, std::st
   const Aside aside;
   DryRunCall record;
   record.name = what;
-  record.node = current_node();
+  record_node(record);
   record.is_asked_for = true;
   DryRunTensor recorded = impl_->described(tensor);
   const Redistribution path(tensor.sizes(), tensor.scalar_type(), recorded.given, layout);

@@ -42,6 +42,9 @@ struct DryRunCall {
   std::string name;  ///< with overload: `aten::add.Tensor`
   /// The autograd node whose backward makes the call, such as `MmBackward0`. Empty in forward.
   std::string node;
+  /// In backward, the sequence number of that node. In forward, the number that autograd's next
+  /// node will have: an operator's own node has a smaller one, because it is made before the call.
+  std::uint64_t sequence = 0;
   std::vector<DryRunTensor> inputs;   ///< every tensor among the arguments, except out=
   std::vector<DryRunTensor> outputs;  ///< every tensor returned
   std::vector<Exchange> inside;       ///< collectives of the rule's kernel

@@ -2,7 +2,7 @@
 #include <trireme/tensor/redistribution/path.h>
 
 #include <trireme/base/error.h>
-#include <trireme/mesh/collective_cost.h>
+#include <trireme/cluster/collective_cost.h>
 #include <trireme/tensor/redistribution/memory_order.h>
 #include <trireme/tensor/redistribution/partials.h>
 

@@ -7,7 +7,7 @@
 // docs/guide/rules.md.
 #pragma once
 
-#include <trireme/mesh/collective_cost.h>
+#include <trireme/cluster/collective_cost.h>
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/tensor/layout.h>
 

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <apps/trireme/predict_model.h>
+
+#include <models/bert.h>
+#include <models/gpt.h>
+#include <models/resnet.h>
+#include <trireme/base/config/configuration.h>
+#include <trireme/base/error.h>
+#include <trireme/parallel/deferred.h>
+
+#include <torch/torch.h>
+
+#include <utility>
+
+namespace trireme::apps {
+namespace {
+
+struct GptSettings {
+  models::GPTOptions model;
+  void fields(config::Fields& fields) {
+    fields.add("vocabulary", model.vocabulary, "number of tokens in the vocabulary").at_least(1);
+    fields.add("sequence", model.sequence, "tokens of a row").at_least(1);
+    fields.add("hidden", model.hidden, "size of a token's features").at_least(1);
+    fields.add("layers", model.layers, "number of blocks").at_least(1);
+    fields.add("heads", model.heads, "number of attention heads").at_least(1);
+    fields.add("tied", model.tied, "the head shares the weight of the token embedding");
+  }
+};
+
+struct BertSettings {
+  models::BERTOptions model = {.dropout = 0};
+  void fields(config::Fields& fields) {
+    fields.add("vocabulary", model.vocabulary, "number of tokens in the vocabulary").at_least(1);
+    fields.add("sequence", model.sequence, "tokens of a row").at_least(1);
+    fields.add("hidden", model.hidden, "size of a token's features").at_least(1);
+    fields.add("layers", model.layers, "number of encoder layers").at_least(1);
+    fields.add("heads", model.heads, "number of attention heads").at_least(1);
+  }
+};
+
+struct ResNetSettings {
+  std::vector<std::int64_t> blocks = {3, 4, 6, 3};
+  bool bottleneck = true;
+  std::int64_t width = 64;
+  std::int64_t classes = 1000;
+  std::int64_t size = 224;
+  void fields(config::Fields& fields) {
+    fields.add("blocks", blocks, "number of blocks in each stage").at_least(1);
+    fields.add("bottleneck", bottleneck, "blocks have a bottleneck");
+    fields.add("width", width, "channels of the first stage").at_least(1);
+    fields.add("classes", classes, "number of classes").at_least(1);
+    fields.add("size", size, "height and width of an image").at_least(1);
+  }
+};
+
+// Modules are made with parameters of this dtype.
+class DefaultDtype {
+ public:
+  explicit DefaultDtype(at::ScalarType dtype)
+      : before_(c10::typeMetaToScalarType(c10::get_default_dtype())) {
+    torch::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
+  }
+  ~DefaultDtype() { torch::set_default_dtype(c10::scalarTypeToTypeMeta(before_)); }
+  DefaultDtype(const DefaultDtype&) = delete;
+  DefaultDtype& operator=(const DefaultDtype&) = delete;
+  DefaultDtype(DefaultDtype&&) = delete;
+  DefaultDtype& operator=(DefaultDtype&&) = delete;
+
+ private:
+  at::ScalarType before_;
+};
+
+template <typename Settings>
+Settings read_settings(const std::vector<std::string>& assignments) {
+  Settings settings;
+  config::Configuration configuration(settings);
+  for (const std::string& assignment : assignments) configuration.set(assignment);
+  return settings;
+}
+
+at::Tensor meta_tokens(std::int64_t rows, std::int64_t length) {
+  return torch::empty({rows, length},
+                      torch::TensorOptions().dtype(torch::kInt64).device(torch::kMeta));
+}
+
+at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& targets) {
+  return torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
+}
+
+PredictedModel make_gpt(const std::vector<std::string>& assignments, std::int64_t rows) {
+  const auto settings = read_settings<GptSettings>(assignments);
+  models::GPT model = deferred([&] { return models::GPT(settings.model); });
+  const at::Tensor tokens = meta_tokens(rows, settings.model.sequence);
+  return {
+      .module = model.ptr(),
+      .forward = [model, tokens]() mutable { return token_loss(model->forward(tokens), tokens); },
+      .tensor_layouts =
+          join({vocabulary_parallel("token_embedding"),
+                settings.model.tied ? ParameterLayouts{} : vocabulary_parallel("head"),
+                column_parallel("*.attention.input"), row_parallel("*.attention.output"),
+                column_parallel("*.mlp_input"), row_parallel("*.mlp_output")}),
+      .layers = settings.model.layers,
+      .tokens_per_row = settings.model.sequence};
+}
+
+PredictedModel make_bert(const std::vector<std::string>& assignments, std::int64_t rows) {
+  const auto settings = read_settings<BertSettings>(assignments);
+  models::BERT model = deferred([&] { return models::BERT(settings.model); });
+  const at::Tensor tokens = meta_tokens(rows, settings.model.sequence);
+  return {
+      .module = model.ptr(),
+      .forward = [model, tokens]() mutable { return token_loss(model->forward(tokens), tokens); },
+      .tensor_layouts = join({vocabulary_parallel("token_embedding"),
+                              {{"head_bias", {{"tensor", Shard{0}}}}},
+                              column_parallel("*.attention.[qkv]*"),
+                              row_parallel("*.attention.output"),
+                              column_parallel("*.mlp_input"),
+                              row_parallel("*.mlp_output")}),
+      .layers = settings.model.layers,
+      .tokens_per_row = settings.model.sequence};
+}
+
+PredictedModel make_resnet(const std::vector<std::string>& assignments, std::int64_t rows) {
+  const auto settings = read_settings<ResNetSettings>(assignments);
+  const models::ResNetOptions options = {
+      .block = settings.bottleneck ? models::Block::kBottleneck : models::Block::kBasic,
+      .blocks = settings.blocks,
+      .width = settings.width,
+      .classes = settings.classes};
+  models::ResNet model = deferred([&] { return models::ResNet(options); });
+  const auto meta = torch::TensorOptions().device(torch::kMeta);
+  const at::Tensor images = torch::empty({rows, 3, settings.size, settings.size}, meta);
+  const at::Tensor labels = torch::empty({rows}, meta.dtype(torch::kInt64));
+  return {.module = model.ptr(), .forward = [model, images, labels]() mutable {
+            return torch::cross_entropy_loss(model->forward(images), labels);
+          }};
+}
+
+}  // namespace
+
+at::ScalarType dtype_of(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  throw ConfigError(join_message("dtype '", name, "' is not known to predictions"),
+                    "expected float32, bfloat16 or float16");
+}
+
+PredictedModel make_predicted_model(const std::string& family,
+                                    const std::vector<std::string>& settings, std::int64_t rows,
+                                    at::ScalarType dtype) {
+  const DefaultDtype default_dtype(dtype);
+  if (family == "gpt") return make_gpt(settings, rows);
+  if (family == "bert") return make_bert(settings, rows);
+  if (family == "resnet") return make_resnet(settings, rows);
+  throw ConfigError(join_message("model '", family, "' is not known to predictions"),
+                    "expected gpt, bert or resnet");
+}
+
+}  // namespace trireme::apps

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The task of `trireme predict`: its parsed form and its execution.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trireme::apps {
+
+/// A parsed command line.
+struct PredictTask {
+  /// The family of models: `gpt`.
+  std::string model;
+  /// Settings of the model, such as `layers=96`.
+  std::vector<std::string> model_settings;
+  /// The number of ranks.
+  std::int64_t ranks = 8;
+  /// The name of a known description, or a file.
+  std::string cluster = "a100-80";
+  /// A plan as TOML; empty for none.
+  std::string plan_file;
+  /// Settings of the plan, applied after the file.
+  std::vector<std::string> plan_settings;
+  /// The rows of a micro-batch on each rank along data.
+  std::int64_t rows = 1;
+  /// The dtype of parameters and activations.
+  std::string dtype = "bfloat16";
+  /// The optimizer.
+  std::string optimizer = "adam";
+  /// Prints JSON instead of a table.
+  bool as_json = false;
+  /// Files with measurements.
+  std::vector<std::string> validate;
+  /// The device kind to fit; empty for none.
+  std::string fit;
+};
+
+/// Executes a task, prints its result and returns the exit code: 1 if the plan does not fit into
+/// the memory of the devices. Throws Error.
+int do_predict_task(const PredictTask& task);
+
+}  // namespace trireme::apps

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/predict/faults.h>
+
+#include <trireme/base/error.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace trireme::predict {
+namespace {
+
+// 2,048 hosts, of which one fails every three hours.
+FaultOptions large_run() {
+  return {.host_failure_seconds = 3 * 3600.0 * 2048,
+          .hosts = 2048,
+          .detect_seconds = 60,
+          .restart_seconds = 480,
+          .load_seconds = 60,
+          .save_seconds = 30};
+}
+
+TEST(Faults, YoungsIntervalIsNearTheBestOne) {
+  const FaultPrediction prediction = predict_faults(large_run());
+  EXPECT_DOUBLE_EQ(prediction.failure_seconds, 10'800);
+  EXPECT_DOUBLE_EQ(prediction.young_interval, std::sqrt(2 * 30 * 10'800.0));
+  EXPECT_NEAR(prediction.daly_interval, prediction.best_interval, 0.01 * prediction.best_interval);
+  EXPECT_NEAR(prediction.useful_share + prediction.saving_share + prediction.lost_share, 1, 1e-12);
+}
+
+TEST(Faults, NoIntervalIsBetterThanTheBestOne) {
+  FaultOptions options = large_run();
+  const FaultPrediction best = predict_faults(options);
+  for (const double factor : {0.25, 0.5, 0.9, 1.1, 2.0, 4.0}) {
+    options.interval_seconds = best.best_interval * factor;
+    EXPECT_LE(predict_faults(options).useful_share, best.useful_share) << factor;
+  }
+}
+
+TEST(Faults, AgreeWithASimulation) {
+  FaultOptions options = large_run();
+  options.interval_seconds = 600;
+  const double simulated = simulate_faults(options, 3e8, 1);
+  EXPECT_NEAR(predict_faults(options).useful_share, simulated, 0.01);
+}
+
+TEST(Faults, RefuseTimesThatCannotBe) {
+  FaultOptions options = large_run();
+  options.save_seconds = -1;
+  EXPECT_THROW((void)predict_faults(options), UsageError);
+  EXPECT_THROW((void)predict_faults({}), UsageError);
+  EXPECT_THROW((void)simulate_faults(large_run(), 1, 1), UsageError);
+}
+
+}  // namespace
+}  // namespace trireme::predict

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/cluster/cluster_file.h>
+
+#include <trireme/base/atomic_file.h>
+#include <trireme/base/config/configuration.h>
+#include <trireme/base/config/suggestion.h>
+#include <trireme/base/error.h>
+#include <trireme/base/warning.h>
+#include <trireme/cluster/known_clusters.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace trireme::cluster {
+
+config::EnumNames<LinkLevel> enum_names(LinkLevel /*level*/) {
+  return {{LinkLevel::kHost, "host"}, {LinkLevel::kPod, "pod"}, {LinkLevel::kCluster, "cluster"}};
+}
+
+void describe(config::Fields& fields, PeakTeraflops& peak) {
+  fields.add("float64", peak.float64, "peak of products in fp64, TFLOP/s").at_least(0);
+  fields.add("float32", peak.float32, "peak of products in fp32, TFLOP/s").at_least(0);
+  fields.add("tf32", peak.tf32, "peak of products of fp32 tensors in TF32, TFLOP/s").at_least(0);
+  fields.add("float16", peak.float16, "peak of products in fp16, TFLOP/s").at_least(0);
+  fields.add("bfloat16", peak.bfloat16, "peak of products in bf16, TFLOP/s").at_least(0);
+  fields.add("float8", peak.float8, "peak of products in fp8, TFLOP/s").at_least(0);
+}
+
+void describe(config::Fields& fields, Efficiency& efficiency) {
+  fields.add("product", efficiency.product, "share of the peak that a large product reaches")
+      .between(0.01, 1);
+  fields
+      .add("half_product_gigaflops", efficiency.half_product_gigaflops,
+           "work of a product that reaches half of that share, 10^9 FLOPs")
+      .at_least(0);
+  fields
+      .add("memory", efficiency.memory,
+           "share of the memory bandwidth that operators bound by it reach")
+      .between(0.01, 1);
+  fields.add("link", efficiency.link, "share of a link's bandwidth that collectives reach")
+      .between(0.01, 1);
+}
+
+void describe(config::Fields& fields, DeviceKind& kind) {
+  fields.add("name", kind.name, "name of the kind");
+  fields.add("teraflops", kind.teraflops, "peak rates of matrix products by dtype, TFLOP/s");
+  fields.add("memory_gib", kind.memory_gib, "memory, GiB").above(0);
+  fields.add("memory_gb_per_s", kind.memory_gb_per_s, "memory bandwidth, GB/s").above(0);
+  fields.add("kernel_us", kind.kernel_us, "time of an empty kernel, microseconds").at_least(0);
+  fields
+      .add("attention_share", kind.attention_share,
+           "share of the rate of products that fused attention reaches")
+      .between(0.01, 1);
+  fields.add("efficiency", kind.efficiency, "what is reached of the peaks");
+}
+
+void describe(config::Fields& fields, Hosts& hosts) {
+  fields.add("count", hosts.count, "number of hosts; 0, in the last entry: as many as needed")
+      .at_least(0);
+  fields.add("devices", hosts.devices, "devices of each host").at_least(1);
+  fields.add("device", hosts.device, "kind of the devices");
+  fields.add("memory_gib", hosts.memory_gib, "host memory, GiB; 0: unknown").at_least(0);
+  fields.add("disk_gb_per_s", hosts.disk_gb_per_s, "rate of writing checkpoints, GB/s; 0: unknown")
+      .at_least(0);
+  fields
+      .add("failure_hours", hosts.failure_hours,
+           "mean time between failures of one host, hours; 0: none fail")
+      .at_least(0);
+}
+
+void describe(config::Fields& fields, Links& links) {
+  fields.add("level", links.level, "what the links connect");
+  fields.add("latency_us", links.latency_us, "time of an empty message, microseconds").at_least(0);
+  fields.add("gb_per_s", links.gb_per_s, "rate at which one port sends, GB/s").above(0);
+  fields.add("shared_by", links.shared_by, "devices of a host that share a port").at_least(1);
+  fields.add("full_duplex", links.is_full_duplex, "a port receives at the same rate as it sends");
+  fields
+      .add("compute_share", links.compute_share,
+           "share of computing power that a transfer takes while it runs")
+      .between(0, 0.99);
+  fields.add("hosts", links.hosts, "hosts in a pod").at_least(0);
+}
+
+void describe(config::Fields& fields, MeasuredProducts& products) {
+  fields.add("device", products.device, "kind of the device");
+  fields.add("dtype", products.dtype, "dtype of the products");
+  fields.add("gigaflops", products.gigaflops, "work of each product, ascending, 10^9 FLOPs");
+  fields.add("teraflops", products.teraflops, "rate reached, TFLOP/s");
+}
+
+void describe(config::Fields& fields, Cluster& cluster) {
+  fields.add("name", cluster.name, "name that predictions show");
+  fields.add("source", cluster.source, "where the figures are from");
+  fields.add("devices", cluster.devices, "kinds of devices");
+  fields.add("hosts", cluster.hosts, "hosts, in the order of ranks");
+  fields.add("links", cluster.links, "links, from the innermost level to the outermost");
+  fields.add("products", cluster.products, "measured rates of products");
+}
+
+std::vector<std::string> known_clusters() {
+  std::vector<std::string> names;
+  for (const KnownCluster& known : kKnownClusters) names.emplace_back(known.name);
+  return names;
+}
+
+Cluster read_cluster(const std::string& name_or_file) {
+  Cluster cluster;
+  config::Configuration configuration(cluster);
+  const auto known = std::ranges::find(kKnownClusters, name_or_file, &KnownCluster::name);
+  if (known != std::end(kKnownClusters)) {
+    configuration.read_text(known->toml, join_message("cluster ", name_or_file));
+  } else if (std::filesystem::exists(name_or_file)) {
+    configuration.read_file(name_or_file);
+  } else {
+    std::string names;
+    for (const std::string& name : known_clusters()) names += (names.empty() ? "" : ", ") + name;
+    const std::string nearest = config::did_you_mean(name_or_file, known_clusters());
+    throw ConfigError(
+        join_message("there is no cluster '", name_or_file, "' and no file of this name"),
+        join_message(nearest, nearest.empty() ? "" : " ",
+                     "the descriptions that come with Trireme are ", names));
+  }
+  check_cluster(cluster);
+  for (const std::string& warning : implausible_figures(cluster)) warn(warning);
+  return cluster;
+}
+
+std::string to_toml(const Cluster& cluster) {
+  Cluster copy = cluster;
+  return config::Configuration(copy).to_toml();
+}
+
+void write_cluster(const Cluster& cluster, const std::filesystem::path& file) {
+  AtomicFile written(file);
+  written.write(to_toml(cluster));
+  written.commit();
+}
+
+}  // namespace trireme::cluster

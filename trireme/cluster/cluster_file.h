@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads and writes descriptions of clusters as TOML. Format: docs/formats/cluster.md.
+#pragma once
+
+#include <trireme/base/config/fields.h>
+#include <trireme/cluster/cluster.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace trireme::cluster {
+
+/// Returns the names of LinkLevel.
+config::EnumNames<LinkLevel> enum_names(LinkLevel level);
+
+/// Describes the fields of a description.
+void describe(config::Fields& fields, PeakTeraflops& peak);
+void describe(config::Fields& fields, Efficiency& efficiency);
+void describe(config::Fields& fields, DeviceKind& kind);
+void describe(config::Fields& fields, Hosts& hosts);
+void describe(config::Fields& fields, Links& links);
+void describe(config::Fields& fields, MeasuredProducts& products);
+void describe(config::Fields& fields, Cluster& cluster);
+
+/// Returns the names of the descriptions that come with Trireme, such as `a100-80`.
+std::vector<std::string> known_clusters();
+
+/// Returns the description with the given name, or the one in the given TOML file. Warns of
+/// implausible figures. Throws ConfigError with file, line and what was expected if the text is no
+/// description, and if there is neither a known description nor a file of this name.
+Cluster read_cluster(const std::string& name_or_file);
+
+/// Returns the TOML text of a description, which reads back as the same value.
+std::string to_toml(const Cluster& cluster);
+
+/// Writes to_toml() to a file atomically. Throws CheckpointError if the file system refuses.
+void write_cluster(const Cluster& cluster, const std::filesystem::path& file);
+
+}  // namespace trireme::cluster

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dry run of a module on which explanations and predictions rest: the operators of forward and
+// backward with their layouts and collectives, without values and without ranks.
+#pragma once
+
+#include <trireme/parallel/module/agreement.h>
+#include <trireme/tensor/dry_run/dry_run_record.h>
+#include <trireme/tensor/layout.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace trireme::detail {
+
+/// The gradient of a parameter as backward makes it.
+struct DryRunGradient {
+  std::size_t parameter;        ///< position among the tensors of the dry run
+  tensor::DryRunTensor tensor;  ///< its layout, and the call that made it
+};
+
+/// What a dry run recorded.
+struct ModuleDryRun {
+  std::vector<tensor::DryRunCall> calls;  ///< of forward, then of backward
+  std::size_t num_forward = 0;            ///< number of calls of forward
+  std::vector<DryRunGradient> gradients;  ///< of the parameters that backward reaches
+};
+
+/// Returns the parameters of a module and then its buffers, each once.
+std::vector<NamedTensor> parameters_and_buffers(const torch::nn::Module& module);
+
+/// Calls `forward` while `tensors` are distributed over meta tensors, and backward if its result
+/// requires a gradient. Afterwards the tensors are as before, also after an exception.
+/// @param tensors parameters and buffers, on the CPU or meta.
+/// @param layouts the layout of each tensor; its mesh may be unconnected.
+/// Throws UsageError as trireme::explain.
+ModuleDryRun dry_run_module(const std::vector<NamedTensor>& tensors,
+                            const std::vector<Layout>& layouts,
+                            const std::function<at::Tensor()>& forward);
+
+}  // namespace trireme::detail

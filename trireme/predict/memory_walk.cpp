@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/predict/memory_walk.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace trireme::predict {
+namespace {
+
+class MemoryWalk {
+ public:
+  MemoryWalk(const ModuleRecord& record, const StageWork& stage) : record_(record), stage_(stage) {
+    for (std::size_t i = 0; i < stage.regions.size(); ++i) {
+      for (int call = stage.regions[i].first; call <= stage.regions[i].last; ++call) {
+        region_of_.emplace(call, i);
+      }
+    }
+    for (const auto* calls : {&stage.forward, &stage.backward}) {
+      for (const int call : *calls) {
+        own_.insert(call);
+        for (const int read : record.call(call).reads) note_read(read, call);
+      }
+    }
+  }
+
+  ActivationMemory run() {
+    ActivationMemory memory;
+    for (const int call : stage_.forward) {
+      receive(call);
+      make(call);
+      note_peak(call, memory.forward_peak, memory);
+      for (const int read : record_.call(call).reads) free_after_forward(read, call);
+      free_after_forward(call, call);
+    }
+    memory.kept = now_;
+    memory.by_module = modules();
+    memory.backward_peak = now_;
+    for (const int call : stage_.backward) {
+      rebuild(record_.call(call).forward_call);
+      receive(call);
+      make(call);
+      note_peak(call, memory.backward_peak, memory);
+      for (const int read : record_.call(call).reads) free_after_backward(read, call);
+      free_after_backward(call, call);
+    }
+    return memory;
+  }
+
+ private:
+  bool is_forward(int call) const { return call < record_.num_forward; }
+
+  void note_read(int read, int reader) {
+    last_read_[read] = std::max(last_read_.contains(read) ? last_read_[read] : reader, reader);
+    if (!is_forward(reader)) {
+      read_by_backward_.insert(read);
+      return;
+    }
+    int& last = last_forward_read_[read];
+    last = std::max(last, reader);
+    // Regions read their inputs again when they are recomputed.
+    const auto region = region_of_.find(reader);
+    if (region == region_of_.end()) return;
+    const auto own = region_of_.find(read);
+    if (own == region_of_.end() || own->second != region->second) region_inputs_.insert(read);
+  }
+
+  // Whether forward keeps the result of a call for backward.
+  bool is_kept(int call) const {
+    if (region_inputs_.contains(call)) return true;
+    return read_by_backward_.contains(call) && !region_of_.contains(call);
+  }
+
+  void make(int call) {
+    const double bytes = record_.call(call).result_bytes;
+    if (bytes > 0 && live_.insert(call).second) now_ += bytes;
+  }
+
+  // Results of other stages arrive when they are read first.
+  void receive(int reader) {
+    for (const int read : record_.call(reader).reads) {
+      if (!own_.contains(read) && received_.insert(read).second) make(read);
+    }
+  }
+
+  void drop(int call) {
+    if (live_.erase(call) > 0) now_ -= record_.call(call).result_bytes;
+  }
+
+  void free_after_forward(int call, int reader) {
+    if (is_kept(call)) return;
+    const auto last = last_forward_read_.find(call);
+    // The result of a stage is passed on and freed.
+    if (last == last_forward_read_.end() || last->second <= reader) drop(call);
+  }
+
+  void free_after_backward(int call, int reader) {
+    const auto last = last_read_.find(call);
+    if (last == last_read_.end() || last->second <= reader) drop(call);
+  }
+
+  // Makes again what backward reads of a region, at its first call.
+  void rebuild(int forward_call) {
+    const auto region = region_of_.find(forward_call);
+    if (region == region_of_.end() || !rebuilt_.insert(region->second).second) return;
+    const RecomputedRegion& calls = stage_.regions[region->second];
+    for (int call = calls.first; call <= calls.last; ++call) {
+      if (read_by_backward_.contains(call)) make(call);
+    }
+  }
+
+  void note_peak(int call, double& peak, ActivationMemory& memory) {
+    if (now_ <= peak) return;
+    peak = now_;
+    if (now_ > highest_) {
+      highest_ = now_;
+      memory.peak_module = record_.call(call).module;
+    }
+  }
+
+  std::vector<std::pair<std::string, double>> modules() const {
+    std::map<std::string, double> bytes;
+    for (const int call : live_)
+      bytes[record_.call(call).module] += record_.call(call).result_bytes;
+    std::vector<std::pair<std::string, double>> sorted(bytes.begin(), bytes.end());
+    std::ranges::stable_sort(sorted, std::ranges::greater(),
+                             [](const auto& item) { return item.second; });
+    return sorted;
+  }
+
+  const ModuleRecord& record_;
+  const StageWork& stage_;
+  std::unordered_map<int, std::size_t> region_of_;  // by call of forward
+  std::unordered_map<int, int> last_read_;
+  std::unordered_map<int, int> last_forward_read_;
+  std::unordered_set<int> read_by_backward_;
+  std::unordered_set<int> region_inputs_;
+  std::unordered_set<int> own_;       // calls of the stage
+  std::unordered_set<int> received_;  // calls of other stages whose results it got
+  std::unordered_set<int> live_;
+  std::unordered_set<std::size_t> rebuilt_;
+  double now_ = 0;
+  double highest_ = 0;
+};
+
+}  // namespace
+
+ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage) {
+  return MemoryWalk(record, stage).run();
+}
+
+}  // namespace trireme::predict

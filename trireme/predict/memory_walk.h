@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Follows the memory of activations through forward and backward of one micro-batch.
+#pragma once
+
+#include <trireme/predict/module_record.h>
+#include <trireme/predict/stage_work.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trireme::predict {
+
+/// Memory of activations and temporary results of one micro-batch in a stage, in bytes.
+struct ActivationMemory {
+  double kept = 0;           ///< between forward and backward
+  double forward_peak = 0;   ///< the maximum during forward
+  double backward_peak = 0;  ///< the maximum during backward, with what is still kept
+  std::string peak_module;   ///< module of the call at which the larger maximum is reached
+  /// What is kept by module, the largest first.
+  std::vector<std::pair<std::string, double>> by_module;
+};
+
+/// Returns the memory of a stage. A result lives until the last call that reads it. What backward
+/// reads is kept, except inside of recomputed regions, of which only inputs are kept; their results
+/// are made again when backward reaches them. Gradients of parameters do not count.
+ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage);
+
+}  // namespace trireme::predict

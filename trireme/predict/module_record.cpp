@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/predict/module_record.h>
+
+#include <trireme/mesh/device_mesh.h>
+#include <trireme/parallel/analysis/module_dry_run.h>
+#include <trireme/parallel/tensor_parallel/distribute_module.h>
+#include <trireme/tensor/layout.h>
+#include <trireme/tensor/rules/rule_table.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <set>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+
+namespace trireme::predict {
+namespace {
+
+using cluster::OperatorKind;
+using tensor::DryRunCall;
+using tensor::DryRunTensor;
+using tensor::Exchange;
+
+std::vector<MeshAxis> axes_of_layouts(const Plan& plan) {
+  std::vector<MeshAxis> axes;
+  std::ranges::copy_if(plan.mesh, std::back_inserter(axes), [](const MeshAxis& axis) {
+    return axis.name != kDataAxis && axis.name != kStageAxis;
+  });
+  if (axes.empty()) axes.push_back({"tensor", 1});
+  return axes;
+}
+
+double elements_of(c10::ArrayRef<std::int64_t> sizes) {
+  double elements = 1;
+  for (const std::int64_t size : sizes) elements *= static_cast<double>(size);
+  return elements;
+}
+
+// The elements of the first rank's part.
+double local_elements(c10::ArrayRef<std::int64_t> sizes, const Layout& layout) {
+  if (!layout.defined()) return elements_of(sizes);
+  const c10::SmallVector<std::int64_t, 4> first(static_cast<std::size_t>(layout.mesh().num_axes()),
+                                                0);
+  return elements_of(local_sizes(sizes, layout, first));
+}
+
+double local_bytes(const DryRunTensor& tensor) {
+  const double elements =
+      tensor.is_plain ? elements_of(tensor.sizes) : local_elements(tensor.sizes, tensor.layout);
+  return elements * static_cast<double>(c10::elementSize(tensor.dtype));
+}
+
+// The name of a dtype as PyTorch spells it.
+std::string_view name_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return "float64";
+    case at::kHalf:
+      return "float16";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kFloat8_e4m3fn:
+    case at::kFloat8_e5m2:
+      return "float8";
+    default:
+      return "float32";
+  }
+}
+
+struct OperatorTraits {
+  bool is_product = false;
+  bool is_attention = false;
+  bool is_view = false;
+  bool writes_input = false;
+  bool reads_rows = false;  // reads as many elements of its table as it returns
+};
+
+class TraitsOfOperators {
+ public:
+  const OperatorTraits& of(const std::string& name) {
+    const auto [found, is_new] = all_.try_emplace(name);
+    if (is_new) found->second = make(name);
+    return found->second;
+  }
+
+ private:
+  static OperatorTraits make(const std::string& name) {
+    OperatorTraits traits;
+    const std::size_t dot = name.find('.');
+    const std::string base = name.substr(0, dot);
+    const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+    if (const auto op = c10::Dispatcher::singleton().findSchema({base, overload})) {
+      const auto& returns = op->schema().returns();
+      const auto* const alias = returns.empty() ? nullptr : returns[0].alias_info();
+      traits.is_view = alias != nullptr && !alias->isWrite();
+      traits.writes_input = alias != nullptr && alias->isWrite();
+    }
+    // Rules count the FLOPs of products only.
+    const tensor::Rule* const rule = tensor::find_rule(base, overload);
+    traits.is_product = rule != nullptr && rule->flops != nullptr;
+    traits.is_attention = base.find("_scaled_dot_product_") != std::string::npos;
+    traits.reads_rows = base == "aten::embedding" || base == "aten::index_select" ||
+                        base == "aten::gather" || base == "aten::index";
+    return traits;
+  }
+
+  std::unordered_map<std::string, OperatorTraits> all_;
+};
+
+Transfer transfer_of(const Exchange& exchange, const DeviceMesh& mesh) {
+  const std::int64_t ranks = mesh.size(exchange.axis);
+  const double sent_of_one_byte = bytes_sent(exchange.collective, 1, ranks);
+  return {.collective = exchange.collective,
+          .axis = mesh.axis_name(exchange.axis),
+          .bytes = sent_of_one_byte > 0 ? exchange.bytes_sent / sent_of_one_byte : 0};
+}
+
+std::string parent_of(const std::string& parameter) {
+  const std::size_t dot = parameter.rfind('.');
+  return dot == std::string::npos ? std::string() : parameter.substr(0, dot);
+}
+
+class Recording {
+ public:
+  Recording(const detail::ModuleDryRun& dry_run, const DeviceMesh& mesh, ModuleRecord& record)
+      : dry_run_(dry_run), mesh_(mesh), record_(record) {
+    for (std::size_t i = 0; i < record.parameters.size(); ++i) {
+      numbers_.emplace(record.parameters[i].name, static_cast<int>(i));
+    }
+    for (const detail::DryRunGradient& gradient : dry_run.gradients) {
+      if (gradient.tensor.made_by >= 0) {
+        gradients_[gradient.tensor.made_by].push_back(elements_of(gradient.tensor.sizes));
+      }
+    }
+  }
+
+  void add_all() {
+    // A gradient may be a view of what a product returned.
+    for (int i = static_cast<int>(dry_run_.calls.size()) - 1; i >= 0; --i) {
+      const DryRunCall& call = dry_run_.calls[static_cast<std::size_t>(i)];
+      const auto found = gradients_.find(i);
+      if (found != gradients_.end() && traits_.of(call.name).is_view && !call.inputs.empty() &&
+          call.inputs[0].made_by >= 0) {
+        gradients_[call.inputs[0].made_by] = found->second;
+      }
+    }
+    std::string module;
+    for (std::size_t i = 0; i < dry_run_.calls.size(); ++i) {
+      add(static_cast<int>(i), dry_run_.calls[i], module);
+    }
+    record_.num_forward = static_cast<int>(dry_run_.num_forward);
+  }
+
+ private:
+  void add(int number, const DryRunCall& call, std::string& module) {
+    const OperatorTraits& traits = traits_.of(call.name);
+    OperatorCall made = {.name = call.name};
+    double read = 0;
+    double largest_result = 0;
+    for (const DryRunTensor& output : call.outputs) {
+      largest_result = std::max(largest_result, local_bytes(output));
+    }
+    for (const DryRunTensor& input : call.inputs) {
+      const double bytes = local_bytes(input);
+      read += traits.reads_rows ? std::min(bytes, largest_result) : bytes;
+      add_read(input, made);
+      for (const Exchange& exchange : input.exchanges) {
+        made.transfers.push_back(transfer_of(exchange, mesh_));
+      }
+      for (const Exchange& exchange : input.back) {
+        made.transfers.push_back(transfer_of(exchange, mesh_));
+      }
+    }
+    for (const Exchange& exchange : call.inside) {
+      made.transfers.push_back(transfer_of(exchange, mesh_));
+    }
+    double written = 0;
+    double gradients = 0;  // of parameters
+    for (const DryRunTensor& output : call.outputs) {
+      written += local_bytes(output);
+      if (is_parameter_gradient(number, output)) gradients += local_bytes(output);
+      for (const Exchange& exchange : output.exchanges) {
+        made.transfers.push_back(transfer_of(exchange, mesh_));
+      }
+    }
+    set_module(made, number, module);
+    if (!traits.is_view && !call.is_asked_for) {
+      const OperatorKind kind = traits.is_attention ? OperatorKind::kAttention
+                                : traits.is_product ? OperatorKind::kProduct
+                                                    : OperatorKind::kElements;
+      const bool has_products = kind != OperatorKind::kElements;
+      made.work = {.kind = kind,
+                   .flops = has_products ? call.flops / static_cast<double>(call.ranks_at_work) : 0,
+                   .bytes = read + written,
+                   .dtype = call.inputs.empty() ? "float32" : name_of(call.inputs[0].dtype)};
+    }
+    if (traits.is_view && !call.gathers_view) {
+      roots_[number] = call.inputs.empty() ? -1 : root_of(call.inputs[0].made_by);
+    } else if (traits.writes_input) {
+      roots_[number] = call.inputs.empty() ? -1 : root_of(call.inputs[0].made_by);
+    } else {
+      made.result_bytes = written - gradients;
+    }
+    // One call may make the gradients of an input and of a weight: linear_backward.
+    if (gradients > 0) made.weight_share = made.result_bytes > 0 ? 0.5 : 1;
+    record_.calls.push_back(std::move(made));
+  }
+
+  void add_read(const DryRunTensor& input, OperatorCall& made) {
+    if (const auto found = numbers_.find(input.name); found != numbers_.end()) {
+      made.parameters.push_back(found->second);
+    }
+    const int root = root_of(input.made_by);
+    if (root < 0) {
+      if (input.name.empty() && inputs_.insert(input.memory).second) {
+        record_.input_bytes += local_bytes(input);
+      }
+      return;
+    }
+    if (std::ranges::find(made.reads, root) == made.reads.end()) made.reads.push_back(root);
+  }
+
+  bool is_parameter_gradient(int number, const DryRunTensor& output) const {
+    const auto found = gradients_.find(number);
+    return found != gradients_.end() &&
+           std::ranges::find(found->second, elements_of(output.sizes)) != found->second.end();
+  }
+
+  int root_of(int call) const {
+    const auto found = roots_.find(call);
+    return found == roots_.end() ? call : found->second;
+  }
+
+  void set_module(OperatorCall& made, int number, std::string& module) {
+    if (number < static_cast<int>(dry_run_.num_forward)) {
+      if (!made.parameters.empty()) module = parent_of(parameter_of(made));
+      made.module = module;
+      made.forward_call = number;
+      return;
+    }
+    // Autograd numbers its nodes in the order of forward, before the calls of each.
+    const std::uint64_t sequence = dry_run_.calls[static_cast<std::size_t>(number)].sequence;
+    const auto forward = std::span(dry_run_.calls).first(dry_run_.num_forward);
+    const auto after = std::ranges::upper_bound(forward, sequence, {}, &DryRunCall::sequence);
+    made.forward_call = static_cast<int>(std::min<std::ptrdiff_t>(
+        after - forward.begin(), static_cast<std::ptrdiff_t>(dry_run_.num_forward) - 1));
+    made.module = record_.call(made.forward_call).module;
+  }
+
+  const std::string& parameter_of(const OperatorCall& made) const {
+    return record_.parameters[static_cast<std::size_t>(made.parameters.front())].name;
+  }
+
+  const detail::ModuleDryRun& dry_run_;
+  const DeviceMesh& mesh_;
+  ModuleRecord& record_;
+  TraitsOfOperators traits_;
+  std::unordered_map<std::string, int> numbers_;  // of parameters by name
+  std::unordered_map<int, int> roots_;  // of views and writes: the call that made their memory
+  // By call of backward: the elements of the gradients of parameters that it makes.
+  std::unordered_map<int, std::vector<double>> gradients_;
+  std::set<const void*> inputs_;
+};
+
+}  // namespace
+
+ModuleRecord record_module(ModuleRef holder, const Plan& plan,
+                           const std::function<at::Tensor()>& forward) {
+  const torch::nn::Module& module = *holder;
+  const DeviceMesh mesh = DeviceMesh::unconnected(axes_of_layouts(plan));
+  const std::vector<detail::NamedTensor> tensors = detail::parameters_and_buffers(module);
+  std::vector<Layout> layouts;
+  ModuleRecord record;
+  const auto given = planned_layouts(module, mesh, plan.layouts);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    layouts.push_back(given[i].layout);
+    const at::Tensor& tensor = tensors[i].tensor;
+    const double elements = local_elements(tensor.sizes(), given[i].layout);
+    record.parameters.push_back(
+        {.name = tensors[i].name,
+         .elements = elements,
+         .bytes = elements * static_cast<double>(tensor.element_size()),
+         .global_elements = elements_of(tensor.sizes()),
+         .requires_grad = tensor.requires_grad(),
+         .is_half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16});
+  }
+  const detail::ModuleDryRun dry_run = detail::dry_run_module(tensors, layouts, forward);
+  Recording(dry_run, mesh, record).add_all();
+  return record;
+}
+
+}  // namespace trireme::predict

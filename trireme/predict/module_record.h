@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank computes in a micro-batch: the operators of forward and backward with their work,
+// their collectives and the memory that they make, as the dry run of a module records them.
+#pragma once
+
+#include <trireme/cluster/collective_cost.h>
+#include <trireme/cluster/operator_time.h>
+#include <trireme/graph/module_ref.h>
+#include <trireme/plan/plan.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trireme::predict {
+
+/// A collective that an operator needs.
+struct Transfer {
+  Collective collective = Collective::kAllReduce;
+  std::string axis;  ///< axis of the plan's mesh
+  double bytes = 0;  ///< size of the whole tensor (trireme::seconds)
+};
+
+/// One call of an operator on one rank. Calls are numbered through forward and backward.
+struct OperatorCall {
+  std::string name;            ///< such as `aten::addmm`
+  std::string module;          ///< path of the module whose parameter was used last
+  cluster::OperatorWork work;  ///< of this rank's parts; nothing for views
+  std::vector<Transfer> transfers;
+  double result_bytes = 0;  ///< memory of the results on this rank, but for gradients of
+                            ///< parameters; 0 for views and writes
+  std::vector<int> reads;   ///< earlier calls that made what it reads; views are looked through
+  int forward_call = -1;    ///< of a call of backward: the last call of forward that it belongs to
+  /// Share of the call that computes gradients of parameters, between 0 and 1.
+  double weight_share = 0;
+  std::vector<int> parameters;  ///< parameters that it reads, as positions in ModuleRecord
+};
+
+/// A parameter or buffer.
+struct ParameterRecord {
+  std::string name;
+  double elements = 0;         ///< on this rank, before ZeRO
+  double bytes = 0;            ///< the same in bytes
+  double global_elements = 0;  ///< of the whole tensor
+  bool requires_grad = false;  ///< has a gradient and optimizer state
+  bool is_half = false;        ///< fp16 or bf16
+};
+
+/// The record of a module.
+struct ModuleRecord {
+  std::vector<OperatorCall> calls;          ///< of forward, then of backward
+  int num_forward = 0;                      ///< number of calls of forward
+  std::vector<ParameterRecord> parameters;  ///< parameters, then buffers
+  double input_bytes = 0;  ///< tensors that forward was given, as far as it reads them
+
+  const OperatorCall& call(int index) const { return calls[static_cast<std::size_t>(index)]; }
+  int num_calls() const noexcept { return static_cast<int>(calls.size()); }
+};
+
+/// Makes a dry run of forward and backward with the layouts of the plan along its axes other than
+/// `data` and `pipe`, and returns what the first rank does. Nothing is computed, and the module may
+/// have no memory (trireme::deferred). Not collective.
+/// @param forward runs one micro-batch of the rows that one rank along `data` has, and returns the
+/// loss, as for trireme::explain.
+/// Throws UsageError as trireme::explain.
+ModuleRecord record_module(ModuleRef module, const Plan& plan,
+                           const std::function<at::Tensor()>& forward);
+
+}  // namespace trireme::predict
