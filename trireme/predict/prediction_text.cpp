@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/cluster/units.h>
 #include <trireme/predict/prediction.h>
