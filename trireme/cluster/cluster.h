@@ -10,6 +10,11 @@
 
 namespace trireme::cluster {
 
+/// Limits far above any cluster, so that products of the two fit 64 bits: the number of hosts in an
+/// entry, and the number of devices of a host.
+inline constexpr std::int64_t kMostHosts = 100'000'000;
+inline constexpr std::int64_t kMostDevices = 1'000'000;
+
 /// Peak rates of dense matrix products in TFLOP/s (10^12 per second), by dtype. 0: not supported.
 struct PeakTeraflops {
   double float64 = 0;
@@ -40,14 +45,14 @@ struct Efficiency {
 
 /// One kind of device: a GPU, or the share of a CPU that a rank uses.
 struct DeviceKind {
-  std::string name;            ///< such as `A100-80`
-  PeakTeraflops teraflops;     ///< peak rates of matrix products
+  std::string name{};          ///< such as `A100-80`
+  PeakTeraflops teraflops{};   ///< peak rates of matrix products
   double memory_gib = 0;       ///< memory in GiB (2^30 bytes)
   double memory_gb_per_s = 0;  ///< memory bandwidth in GB/s (10^9 bytes per second)
   double kernel_us = 0;        ///< time of an empty kernel in microseconds
   /// Share of the rate of products that fused attention reaches, from a benchmark of such kernels.
   double attention_share = 0.65;
-  Efficiency efficiency;  ///< what is reached of the peaks
+  Efficiency efficiency{};  ///< what is reached of the peaks
 
   bool operator==(const DeviceKind&) const = default;
 };
@@ -57,7 +62,7 @@ struct Hosts {
   /// Number of hosts. 0, in the last entry only: as many as the ranks need.
   std::int64_t count = 0;
   std::int64_t devices = 1;  ///< devices of each host
-  std::string device;        ///< the name of their kind
+  std::string device{};      ///< the name of their kind
   double memory_gib = 0;     ///< host memory in GiB. 0: unknown
   double disk_gb_per_s = 0;  ///< rate of writing checkpoints in GB/s. 0: unknown
   /// Mean time between two failures of one host in hours. 0: hosts do not fail.
@@ -94,43 +99,50 @@ struct Links {
 
 /// The curve of a device that was measured: the rates of square products of growing size.
 struct MeasuredProducts {
-  std::string device;             ///< name of the kind
-  std::string dtype;              ///< such as `float32`
-  std::vector<double> gigaflops;  ///< work of each product, ascending, in 10^9 FLOPs
-  std::vector<double> teraflops;  ///< rate reached, in TFLOP/s
+  std::string device{};             ///< name of the kind
+  std::string dtype{};              ///< such as `float32`
+  std::vector<double> gigaflops{};  ///< work of each product, ascending, in 10^9 FLOPs
+  std::vector<double> teraflops{};  ///< rate reached, in TFLOP/s
 
   bool operator==(const MeasuredProducts&) const = default;
 };
 
 /// Devices, hosts and links. A plain value.
 struct Cluster {
-  std::string name;                        ///< shown in predictions
-  std::string source;                      ///< where the figures are from
-  std::vector<DeviceKind> devices;         ///< kinds of devices
-  std::vector<Hosts> hosts;                ///< in the order of ranks
-  std::vector<Links> links;                ///< from the innermost level to the outermost
-  std::vector<MeasuredProducts> products;  ///< curves of a calibration, which replace `product`
+  std::string name{};                        ///< shown in predictions
+  std::string source{};                      ///< where the figures are from
+  std::vector<DeviceKind> devices{};         ///< kinds of devices
+  std::vector<Hosts> hosts{};                ///< in the order of ranks
+  std::vector<Links> links{};                ///< from the innermost level to the outermost
+  std::vector<MeasuredProducts> products{};  ///< curves of a calibration, which replace `product`
 
   bool operator==(const Cluster&) const = default;
 
-  /// Returns the kind with the given name. Throws UsageError if there is none.
+  /// Returns the kind with the given name. Throws UsageError with the names of all kinds if there
+  /// is none. The reference is valid as long as `devices` does not change.
   const DeviceKind& device(std::string_view kind) const;
 
   /// Returns this cluster with as many hosts as `ranks` ranks need, one for each device: the last
   /// hosts are left out, or an entry with `count` 0 is filled up; a host that is not filled has
-  /// fewer devices. Throws UsageError if the cluster has fewer devices.
+  /// fewer devices. Links stay as they are. Throws UsageError if the cluster has fewer devices.
   Cluster with_ranks(std::int64_t ranks) const;
 
-  /// Returns the number of devices. Throws UsageError if an entry of hosts has `count` 0.
+  /// Returns the number of devices of all hosts. Throws UsageError if an entry of hosts has `count`
+  /// 0.
   std::int64_t num_devices() const;
 };
 
-/// Throws UsageError that names everything that is missing or impossible: no kinds, a kind without
-/// bandwidth, hosts of an unknown kind, no links between several devices, shares above 1.
+/// Returns everything that is missing or impossible in a description, each with the part and the
+/// key: no devices, a kind without bandwidth or with the name of another, hosts of an unknown kind,
+/// no links between several devices or hosts, shares above 1, numbers that are not finite. Empty
+/// for a description that predictions can use.
+std::vector<std::string> problems_of(const Cluster& cluster);
+
+/// Throws UsageError with all of problems_of(), unless there are none.
 void check_cluster(const Cluster& cluster);
 
-/// Returns a warning for every figure beyond any device known, such as a bandwidth in Gbit/s that
-/// was entered as GB/s.
+/// Returns a warning for every figure that known hardware does not have, such as a bandwidth in
+/// Gbit/s or TB/s that was entered as GB/s. Each says in which unit the figure is.
 std::vector<std::string> implausible_figures(const Cluster& cluster);
 
 }  // namespace trireme::cluster

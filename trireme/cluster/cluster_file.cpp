@@ -4,35 +4,57 @@
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/config/configuration.h>
 #include <trireme/base/config/suggestion.h>
+#include <trireme/base/config/toml.h>
 #include <trireme/base/error.h>
 #include <trireme/base/warning.h>
 #include <trireme/cluster/known_clusters.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <cmath>
+#include <system_error>
 
 namespace trireme::cluster {
+namespace {
+
+// TOML has inf and nan, which no figure may be.
+config::Field<double>& finite(config::Field<double>& field) {
+  return field.check_that([](double value) { return std::isfinite(value); }, "finite");
+}
+
+// Returns one element of a list of tables as the lines of `[[key]]`.
+std::string section_text(const std::string& key, const config::Value& element) {
+  std::string text = "\n[[" + key + "]]\n";
+  for (const auto& [name, origin, value] : *element.get<config::Value::Table>()) {
+    text += name + " = " + toml_text(value) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
 
 config::EnumNames<LinkLevel> enum_names(LinkLevel /*level*/) {
   return {{LinkLevel::kHost, "host"}, {LinkLevel::kPod, "pod"}, {LinkLevel::kCluster, "cluster"}};
 }
 
 void describe(config::Fields& fields, PeakTeraflops& peak) {
-  fields.add("float64", peak.float64, "peak of products in fp64, TFLOP/s").at_least(0);
-  fields.add("float32", peak.float32, "peak of products in fp32, TFLOP/s").at_least(0);
-  fields.add("tf32", peak.tf32, "peak of products of fp32 tensors in TF32, TFLOP/s").at_least(0);
-  fields.add("float16", peak.float16, "peak of products in fp16, TFLOP/s").at_least(0);
-  fields.add("bfloat16", peak.bfloat16, "peak of products in bf16, TFLOP/s").at_least(0);
-  fields.add("float8", peak.float8, "peak of products in fp8, TFLOP/s").at_least(0);
+  const auto add = [&](const char* name, double& rate, const char* description) {
+    finite(fields.add(name, rate, description).at_least(0));
+  };
+  add("float64", peak.float64, "peak of products in fp64, TFLOP/s; 0: not supported");
+  add("float32", peak.float32, "peak of products in fp32, TFLOP/s; 0: not supported");
+  add("tf32", peak.tf32, "peak of products of fp32 tensors in TF32, TFLOP/s; 0: not supported");
+  add("float16", peak.float16, "peak of products in fp16, TFLOP/s; 0: not supported");
+  add("bfloat16", peak.bfloat16, "peak of products in bf16, TFLOP/s; 0: not supported");
+  add("float8", peak.float8, "peak of products in fp8, TFLOP/s; 0: not supported");
 }
 
 void describe(config::Fields& fields, Efficiency& efficiency) {
   fields.add("product", efficiency.product, "share of the peak that a large product reaches")
       .between(0.01, 1);
-  fields
-      .add("half_product_gigaflops", efficiency.half_product_gigaflops,
-           "work of a product that reaches half of that share, 10^9 FLOPs")
-      .at_least(0);
+  finite(fields
+             .add("half_product_gigaflops", efficiency.half_product_gigaflops,
+                  "work of a product that reaches half of that share, 10^9 FLOPs")
+             .at_least(0));
   fields
       .add("memory", efficiency.memory,
            "share of the memory bandwidth that operators bound by it reach")
@@ -44,9 +66,10 @@ void describe(config::Fields& fields, Efficiency& efficiency) {
 void describe(config::Fields& fields, DeviceKind& kind) {
   fields.add("name", kind.name, "name of the kind");
   fields.add("teraflops", kind.teraflops, "peak rates of matrix products by dtype, TFLOP/s");
-  fields.add("memory_gib", kind.memory_gib, "memory, GiB").above(0);
-  fields.add("memory_gb_per_s", kind.memory_gb_per_s, "memory bandwidth, GB/s").above(0);
-  fields.add("kernel_us", kind.kernel_us, "time of an empty kernel, microseconds").at_least(0);
+  finite(fields.add("memory_gib", kind.memory_gib, "memory, GiB").above(0));
+  finite(fields.add("memory_gb_per_s", kind.memory_gb_per_s, "memory bandwidth, GB/s").above(0));
+  finite(
+      fields.add("kernel_us", kind.kernel_us, "time of an empty kernel, microseconds").at_least(0));
   fields
       .add("attention_share", kind.attention_share,
            "share of the rate of products that fused attention reaches")
@@ -56,36 +79,41 @@ void describe(config::Fields& fields, DeviceKind& kind) {
 
 void describe(config::Fields& fields, Hosts& hosts) {
   fields.add("count", hosts.count, "number of hosts; 0, in the last entry: as many as needed")
-      .at_least(0);
-  fields.add("devices", hosts.devices, "devices of each host").at_least(1);
+      .between(0, kMostHosts);
+  fields.add("devices", hosts.devices, "devices of each host").between(1, kMostDevices);
   fields.add("device", hosts.device, "kind of the devices");
-  fields.add("memory_gib", hosts.memory_gib, "host memory, GiB; 0: unknown").at_least(0);
-  fields.add("disk_gb_per_s", hosts.disk_gb_per_s, "rate of writing checkpoints, GB/s; 0: unknown")
-      .at_least(0);
-  fields
-      .add("failure_hours", hosts.failure_hours,
-           "mean time between failures of one host, hours; 0: none fail")
-      .at_least(0);
+  finite(fields.add("memory_gib", hosts.memory_gib, "host memory, GiB; 0: unknown").at_least(0));
+  finite(fields
+             .add("disk_gb_per_s", hosts.disk_gb_per_s,
+                  "rate of writing checkpoints, GB/s; 0: unknown")
+             .at_least(0));
+  finite(fields
+             .add("failure_hours", hosts.failure_hours,
+                  "mean time between failures of one host, hours; 0: none fail")
+             .at_least(0));
 }
 
 void describe(config::Fields& fields, Links& links) {
   fields.add("level", links.level, "what the links connect");
-  fields.add("latency_us", links.latency_us, "time of an empty message, microseconds").at_least(0);
-  fields.add("gb_per_s", links.gb_per_s, "rate at which one port sends, GB/s").above(0);
-  fields.add("shared_by", links.shared_by, "devices of a host that share a port").at_least(1);
+  finite(fields.add("latency_us", links.latency_us, "time of an empty message, microseconds")
+             .at_least(0));
+  finite(fields.add("gb_per_s", links.gb_per_s, "rate at which one port sends, GB/s").above(0));
+  fields.add("shared_by", links.shared_by, "devices of a host that share a port")
+      .between(1, kMostDevices);
   fields.add("full_duplex", links.is_full_duplex, "a port receives at the same rate as it sends");
   fields
       .add("compute_share", links.compute_share,
            "share of computing power that a transfer takes while it runs")
       .between(0, 0.99);
-  fields.add("hosts", links.hosts, "hosts in a pod").at_least(0);
+  fields.add("hosts", links.hosts, "hosts in a pod").between(0, kMostHosts);
 }
 
 void describe(config::Fields& fields, MeasuredProducts& products) {
   fields.add("device", products.device, "kind of the device");
   fields.add("dtype", products.dtype, "dtype of the products");
-  fields.add("gigaflops", products.gigaflops, "work of each product, ascending, 10^9 FLOPs");
-  fields.add("teraflops", products.teraflops, "rate reached, TFLOP/s");
+  fields.add("gigaflops", products.gigaflops, "work of each product, ascending, 10^9 FLOPs")
+      .above(0);
+  fields.add("teraflops", products.teraflops, "rate reached, TFLOP/s").above(0);
 }
 
 void describe(config::Fields& fields, Cluster& cluster) {
@@ -99,17 +127,20 @@ void describe(config::Fields& fields, Cluster& cluster) {
 
 std::vector<std::string> known_clusters() {
   std::vector<std::string> names;
-  for (const KnownCluster& known : kKnownClusters) names.emplace_back(known.name);
+  for (const KnownCluster& known : known_cluster_texts()) names.emplace_back(known.name);
   return names;
 }
 
 Cluster read_cluster(const std::string& name_or_file) {
   Cluster cluster;
   config::Configuration configuration(cluster);
-  const auto known = std::ranges::find(kKnownClusters, name_or_file, &KnownCluster::name);
-  if (known != std::end(kKnownClusters)) {
+  const auto texts = known_cluster_texts();
+  const auto known = std::ranges::find(texts, name_or_file, &KnownCluster::name);
+  std::error_code ignored;  // a file that cannot be looked at is one that cannot be read
+  if (known != texts.end()) {
     configuration.read_text(known->toml, join_message("cluster ", name_or_file));
-  } else if (std::filesystem::exists(name_or_file)) {
+  } else if (std::filesystem::status(name_or_file, ignored).type() !=
+             std::filesystem::file_type::not_found) {
     configuration.read_file(name_or_file);
   } else {
     std::string names;
@@ -120,19 +151,47 @@ Cluster read_cluster(const std::string& name_or_file) {
         join_message(nearest, nearest.empty() ? "" : " ",
                      "the descriptions that come with Trireme are ", names));
   }
-  check_cluster(cluster);
+  std::string text;
+  for (const std::string& problem : problems_of(cluster)) {
+    text += (text.empty() ? "" : "; ") + problem;
+  }
+  if (!text.empty()) {
+    throw ConfigError(join_message(name_or_file, ": ", text),
+                      "docs/formats/cluster.md lists all keys with their units");
+  }
   for (const std::string& warning : implausible_figures(cluster)) warn(warning);
   return cluster;
 }
 
 std::string to_toml(const Cluster& cluster) {
   Cluster copy = cluster;
-  return config::Configuration(copy).to_toml();
+  config::Configuration(copy).check();
+  std::string text =
+      "# A description of a cluster: docs/formats/cluster.md lists keys and units.\n";
+  std::string sections;
+  const config::Value whole = config::Codec<Cluster>::write(cluster);
+  for (const auto& [key, origin, value] : *whole.get<config::Value::Table>()) {
+    if (const auto* list = value.get<config::Value::List>()) {
+      for (const config::Value& element : *list) sections += section_text(key, element);
+    } else {
+      text += key + " = " + toml_text(value) + "\n";
+    }
+  }
+  text += sections;
+  // Reading the text back proves that it can be read again.
+  Cluster back;
+  config::Configuration(back).read_text(text, "cluster " + cluster.name);
+  if (back != cluster) {
+    throw ConfigError(join_message("TOML cannot hold the texts of cluster '", cluster.name, "'"),
+                      "names and the source must be UTF-8");
+  }
+  return text;
 }
 
 void write_cluster(const Cluster& cluster, const std::filesystem::path& file) {
+  const std::string text = to_toml(cluster);
   AtomicFile written(file);
-  written.write(to_toml(cluster));
+  written.write(text);
   written.commit();
 }
 

@@ -26,15 +26,20 @@ void describe(config::Fields& fields, Cluster& cluster);
 /// Returns the names of the descriptions that come with Trireme, such as `a100-80`.
 std::vector<std::string> known_clusters();
 
-/// Returns the description with the given name, or the one in the given TOML file. Warns of
-/// implausible figures. Throws ConfigError with file, line and what was expected if the text is no
-/// description, and if there is neither a known description nor a file of this name.
+/// Returns the description with the given name, or else the one in the given TOML file. Writes the
+/// warnings of implausible_figures() to standard error. Throws ConfigError with file, line and what
+/// was expected for text that is no description, with the file and all of problems_of() for a
+/// description that is not complete, and if there is neither a known description nor a file of this
+/// name.
 Cluster read_cluster(const std::string& name_or_file);
 
-/// Returns the TOML text of a description, which reads back as the same value.
+/// Returns the TOML text of a description, which reads back as the same value. Throws ConfigError
+/// if a figure of a device, hosts or links is missing or outside its limits, and if a text is not
+/// UTF-8.
 std::string to_toml(const Cluster& cluster);
 
-/// Writes to_toml() to a file atomically. Throws CheckpointError if the file system refuses.
+/// Writes to_toml() to a file atomically. Throws ConfigError as to_toml() does, and CheckpointError
+/// if the file system refuses.
 void write_cluster(const Cluster& cluster, const std::filesystem::path& file);
 
 }  // namespace trireme::cluster

@@ -2,7 +2,7 @@
 // The texts of the files in descriptions/, which the build puts into the library.
 #pragma once
 
-#include <array>
+#include <span>
 #include <string_view>
 
 namespace trireme::cluster {
@@ -13,8 +13,7 @@ struct KnownCluster {
   std::string_view toml;  ///< its text
 };
 
-/// The number of descriptions.
-inline constexpr std::size_t kNumKnownClusters = 7;
-extern const std::array<KnownCluster, kNumKnownClusters> kKnownClusters;
+/// Returns all of them, in the order of their names.
+std::span<const KnownCluster> known_cluster_texts();
 
 }  // namespace trireme::cluster
