@@ -36,7 +36,7 @@ void add_predict_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand("predict", kDescription);
   const auto task = std::make_shared<PredictTask>();
   command->add_option("--model", task->model, "Family of models")
-      ->check(one_of({"gpt", "bert", "resnet"}));
+      ->check(one_of({"gpt", "llama", "bert", "resnet"}));
   command->add_option("--set", task->model_settings, "Setting of the model, such as layers=96")
       ->option_text("KEY=VALUE ...");
   command->add_option("-n,--ranks", task->ranks, "Number of ranks, one for each device")

@@ -3,6 +3,7 @@
 
 #include <models/bert.h>
 #include <models/gpt.h>
+#include <models/llama.h>
 #include <models/resnet.h>
 #include <trireme/base/config/configuration.h>
 #include <trireme/base/error.h>
@@ -23,6 +24,23 @@ struct GptSettings {
     fields.add("hidden", model.hidden, "size of a token's features").at_least(1);
     fields.add("layers", model.layers, "number of blocks").at_least(1);
     fields.add("heads", model.heads, "number of attention heads").at_least(1);
+    fields.add("tied", model.tied, "the head shares the weight of the token embedding");
+  }
+};
+
+struct LlamaSettings {
+  models::LLaMAOptions model;
+  void fields(config::Fields& fields) {
+    fields.add("vocabulary", model.vocabulary, "number of tokens in the vocabulary").at_least(1);
+    fields.add("sequence", model.sequence, "tokens of a row").at_least(1);
+    fields.add("hidden", model.hidden, "size of a token's features").at_least(1);
+    fields.add("layers", model.layers, "number of blocks").at_least(1);
+    fields.add("heads", model.heads, "number of attention heads").at_least(1);
+    fields
+        .add("key_value_heads", model.key_value_heads,
+             "number of heads of keys and values; none: as many as heads")
+        .at_least(1);
+    fields.add("feed_forward", model.feed_forward, "features inside of an MLP").at_least(1);
     fields.add("tied", model.tied, "the head shares the weight of the token embedding");
   }
 };
@@ -103,6 +121,24 @@ PredictedModel make_gpt(const std::vector<std::string>& assignments, std::int64_
       .tokens_per_row = settings.model.sequence};
 }
 
+PredictedModel make_llama(const std::vector<std::string>& assignments, std::int64_t rows) {
+  const auto settings = read_settings<LlamaSettings>(assignments);
+  models::LLaMA model = deferred([&] { return models::LLaMA(settings.model); });
+  const at::Tensor tokens = meta_tokens(rows, settings.model.sequence);
+  return {
+      .module = model.ptr(),
+      .forward = [model, tokens]() mutable { return token_loss(model->forward(tokens), tokens); },
+      .tensor_layouts =
+          join({vocabulary_parallel("token_embedding"),
+                settings.model.tied ? ParameterLayouts{} : vocabulary_parallel("head"),
+                column_parallel("*.attention.query"), column_parallel("*.attention.key"),
+                column_parallel("*.attention.value"), row_parallel("*.attention.output"),
+                column_parallel("*.mlp_gate"), column_parallel("*.mlp_input"),
+                row_parallel("*.mlp_output")}),
+      .layers = settings.model.layers,
+      .tokens_per_row = settings.model.sequence};
+}
+
 PredictedModel make_bert(const std::vector<std::string>& assignments, std::int64_t rows) {
   const auto settings = read_settings<BertSettings>(assignments);
   models::BERT model = deferred([&] { return models::BERT(settings.model); });
@@ -151,10 +187,11 @@ PredictedModel make_predicted_model(const std::string& family,
                                     at::ScalarType dtype) {
   const DefaultDtype default_dtype(dtype);
   if (family == "gpt") return make_gpt(settings, rows);
+  if (family == "llama") return make_llama(settings, rows);
   if (family == "bert") return make_bert(settings, rows);
   if (family == "resnet") return make_resnet(settings, rows);
   throw ConfigError(join_message("model '", family, "' is not known to predictions"),
-                    "expected gpt, bert or resnet");
+                    "expected gpt, llama, bert or resnet");
 }
 
 }  // namespace trireme::apps

@@ -31,7 +31,7 @@ struct PredictedModel {
 };
 
 /// Makes a model of a family.
-/// @param family `gpt`, `bert` or `resnet`.
+/// @param family `gpt`, `llama`, `bert` or `resnet`.
 /// @param settings such as `layers=96`. Throws ConfigError for an unknown one, with the nearest.
 /// @param rows the rows of a micro-batch.
 /// @param dtype of parameters and activations.

@@ -6,6 +6,7 @@
 #include <trireme/cluster/cluster_file.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <map>
 #include <string_view>
@@ -70,6 +71,10 @@ class Row {
   std::map<std::string, std::string> words_;
 };
 
+constexpr std::array<std::string_view, 5> kMetrics = {"tokens_per_second_per_device",
+                                                      "tflops_per_device", "rows_per_second",
+                                                      "step_seconds", "memory_gib"};
+
 PublishedCase case_of(const Row& row) {
   PublishedCase published = {.table = row.text("table"),
                              .family = row.text("model"),
@@ -93,6 +98,16 @@ PublishedCase case_of(const Row& row) {
                              .host_gbit_per_s = row.number_or("host_gbit_per_s", 0),
                              .metric = row.text("metric"),
                              .value = row.number("value")};
+  if (published.family.starts_with("llama")) published.family = "llama";
+  if (published.family != "gpt" && published.family != "llama") {
+    row.refuse("model", published.family, "gpt or llama");
+  }
+  if (published.family == "gpt" && published.ffn != 4 * published.hidden) {
+    row.refuse("ffn", std::to_string(published.ffn), "four times hidden for a gpt");
+  }
+  if (published.family == "gpt" && published.key_value_heads > 0) {
+    row.refuse("key_value_heads", std::to_string(published.key_value_heads), "nothing for a gpt");
+  }
   const std::string zero = row.text_or("zero", "0");
   published.shards_in_host = zero == "hybrid";
   const auto level = parse_number<int>(zero);
@@ -113,6 +128,13 @@ PublishedCase case_of(const Row& row) {
       published.recompute != "selective") {
     row.refuse("recompute", published.recompute, "none, full or selective");
   }
+  if (std::ranges::find(kMetrics, published.metric) == kMetrics.end()) {
+    std::string names;
+    for (const std::string_view name : kMetrics) {
+      names += (names.empty() ? "" : ", ") + std::string(name);
+    }
+    row.refuse("metric", published.metric, "one of " + names);
+  }
   return published;
 }
 
@@ -128,9 +150,14 @@ double megatron_flops(const PublishedCase& published) {
 }  // namespace
 
 std::vector<std::string> PublishedCase::model_settings() const {
-  return {join_message("layers=", layers), join_message("hidden=", hidden),
-          join_message("heads=", heads), join_message("vocabulary=", vocabulary),
-          join_message("sequence=", sequence)};
+  std::vector<std::string> settings = {
+      join_message("layers=", layers), join_message("hidden=", hidden),
+      join_message("heads=", heads), join_message("vocabulary=", vocabulary),
+      join_message("sequence=", sequence)};
+  if (family != "llama") return settings;
+  settings.push_back(join_message("feed_forward=", ffn));
+  if (key_value_heads > 0) settings.push_back(join_message("key_value_heads=", key_value_heads));
+  return settings;
 }
 
 cluster::Cluster PublishedCase::cluster() const {
@@ -164,9 +191,7 @@ double PublishedCase::metric_of(const predict::Prediction& prediction) const {
   if (metric == "rows_per_second") return rows / step;
   if (metric == "step_seconds") return step;
   if (metric == "memory_gib") return prediction.peak_memory() / kGiB;
-  throw DataError(join_message("metric '", metric, "' is not known"),
-                  "expected tokens_per_second_per_device, tflops_per_device, rows_per_second, "
-                  "step_seconds or memory_gib");
+  throw InternalError(join_message("a case has metric ", metric), "please report it");
 }
 
 std::string PublishedCase::title() const {

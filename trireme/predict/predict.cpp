@@ -8,8 +8,9 @@
 #include <trireme/predict/memory_walk.h>
 #include <trireme/predict/predictable_plan.h>
 #include <trireme/predict/rank_groups.h>
+#include <trireme/predict/stage_pass.h>
 #include <trireme/predict/stage_work.h>
-#include <trireme/predict/streams.h>
+#include <trireme/predict/step_costs.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/timeline.h>
 #include <trireme/schedule/verifier/memory.h>
@@ -28,27 +29,6 @@ using cluster::kGiga;
 using cluster::kMicro;
 using cluster::kMilli;
 
-// What a pass over a stage includes.
-struct PassOptions {
-  bool has_forward = true;
-  bool has_backward = true;
-  bool gathers_at_start = false;  // ZeRO levels 1 and 2, after the optimizer step
-  bool reduces = false;
-};
-
-struct StageModel {
-  StageWork work;
-  std::vector<Bucket> buckets;
-  std::vector<int> bucket_of;  // by parameter; -1: none
-  ActivationMemory memory;
-  double compute = 0;        // seconds of one micro-batch, without recomputation and collectives
-  double recomputation = 0;  // seconds
-  double layouts = 0;        // seconds of collectives along axes of layouts
-  double weight = 0;         // seconds of gradients of parameters
-  double flops = 0;
-  double repeated_flops = 0;
-};
-
 class StepModel {
  public:
   StepModel(const ModuleRecord& record, const Plan& plan, const cluster::Cluster& cluster,
@@ -58,9 +38,8 @@ class StepModel {
         cluster_(cluster),
         options_(options),
         groups_(plan, cluster),
-        data_(groups_.size(kDataAxis)),
+        costs_(record, plan, cluster, options, groups_),
         pipe_(groups_.size(kStageAxis)),
-        cut_(plan.shard_ranks > 0 ? plan.shard_ranks : data_),
         micro_batches_(static_cast<int>(plan.micro_batches)) {}
 
   Prediction run() {
@@ -93,38 +72,8 @@ class StepModel {
     return schedule_ ? schedule_->rank_of(static_cast<int>(stage)) : 0;
   }
 
-  // -- time of calls
-  // -------------------------------------------------------------------------------
-
-  double compute_seconds(int call, const cluster::DeviceKind& device) const {
-    cluster::OperatorWork work = record_.call(call).work;
-    if (work.flops <= 0 && work.bytes <= 0) return 0;
-    if (options_.allows_tf32 && work.dtype == "float32" && device.teraflops.tf32 > 0) {
-      work.dtype = "tf32";
-    }
-    return cluster::seconds(device, work,
-                            cluster::measured_products(cluster_, device.name, work.dtype));
-  }
-
-  double layout_seconds(int call) const {
-    double seconds = 0;
-    for (const Transfer& transfer : record_.call(call).transfers) {
-      seconds += groups_.seconds(transfer.axis, transfer.collective, transfer.bytes);
-    }
-    return seconds;
-  }
-
   void make_stages() {
-    compute_.resize(record_.calls.size());
-    layouts_.resize(record_.calls.size());
-    std::vector<double> all(record_.calls.size());
-    const cluster::DeviceKind& first = groups_.slowest_device(0);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      compute_[i] = compute_seconds(static_cast<int>(i), first);
-      layouts_[i] = layout_seconds(static_cast<int>(i));
-      all[i] = compute_[i] + layouts_[i];
-    }
-    for (StageWork& work : divide(record_, plan_, num_stages(), all)) {
+    for (StageWork& work : divide(record_, plan_, num_stages(), costs_.all_seconds())) {
       stages_.push_back({.work = std::move(work)});
     }
     for (std::size_t i = 0; i < stages_.size(); ++i) make_stage(i);
@@ -143,176 +92,21 @@ class StepModel {
     stage.memory = walk_memory(record_, stage.work);
     for (const auto* calls : {&stage.work.forward, &stage.work.backward}) {
       for (const int call : *calls) {
-        const auto index = static_cast<std::size_t>(call);
-        compute_[index] = compute_seconds(call, device);
-        stage.compute += compute_[index];
-        stage.layouts += layouts_[index];
+        costs_.set_device(call, device);
+        stage.compute += costs_.compute(call);
+        stage.layouts += costs_.layouts(call);
         stage.flops += record_.call(call).work.flops;
-        stage.weight += compute_[index] * record_.call(call).weight_share;
+        stage.weight += costs_.compute(call) * record_.call(call).weight_share;
       }
     }
     for (const RecomputedRegion& region : stage.work.regions) {
       for (int call = region.first; call <= region.last; ++call) {
-        stage.recomputation += compute_[static_cast<std::size_t>(call)];
-        stage.layouts += layouts_[static_cast<std::size_t>(call)];
+        stage.recomputation += costs_.compute(call);
+        stage.layouts += costs_.layouts(call);
         stage.repeated_flops += record_.call(call).work.flops;
       }
     }
   }
-
-  // -- one pass over a stage
-  // -------------------------------------------------------------------------
-
-  double gather_seconds(const Bucket& bucket) const {
-    return groups_.seconds_of_part(kDataAxis, cut_, Collective::kAllGather, bucket.bytes);
-  }
-
-  double reduce_seconds(const Bucket& bucket) const {
-    if (bucket.zero_level == 0) {
-      return groups_.seconds(kDataAxis, Collective::kAllReduce, bucket.gradient_bytes);
-    }
-    return groups_.seconds_of_part(kDataAxis, cut_, Collective::kReduceScatter,
-                                   bucket.gradient_bytes) +
-           groups_.seconds_of_every(kDataAxis, cut_, Collective::kAllReduce,
-                                    bucket.gradient_bytes / static_cast<double>(cut_));
-  }
-
-  // Builds the tasks of passes over one stage.
-  class Pass {
-   public:
-    Pass(const StepModel& model, const StageModel& stage) : model_(model), stage_(stage) {}
-
-    void add(const PassOptions& options) {
-      if (options.has_forward) forward(options);
-      if (options.has_backward) backward(options);
-    }
-
-    // Waits for all communication.
-    void add_last(double seconds) {
-      compute_ += seconds;
-      for (std::size_t i = 0; i < tasks_.size(); ++i) {
-        if (tasks_[i].stream == Stream::kCommunication) needed_.push_back(static_cast<int>(i));
-      }
-      flush(/*always=*/true);
-    }
-
-    double seconds() {
-      flush();
-      double end = 0;
-      for (const TaskSpan& span : run_streams(tasks_)) end = std::max(end, span.end);
-      return end;
-    }
-
-   private:
-    bool gathers(const Bucket& bucket, bool at_start) const {
-      if (model_.data_ == 1) return false;
-      return bucket.zero_level == 3 || (at_start && bucket.zero_level > 0);
-    }
-
-    void forward(const PassOptions& options) {
-      begin_gathers();
-      for (const int call : stage_.work.forward) {
-        gather_for(call, options.gathers_at_start);
-        compute_ += seconds_of(call);
-      }
-      flush();
-    }
-
-    void backward(const PassOptions& options) {
-      // Without a limit of gathered buckets, those of forward stay gathered.
-      if (model_.plan_.gathered_buckets > 0) begin_gathers();
-      std::set<std::size_t> repeated;
-      std::size_t next_bucket = 0;
-      for (std::size_t i = 0; i < stage_.work.backward.size(); ++i) {
-        const int call = stage_.work.backward[i];
-        repeat_region(model_.record_.call(call).forward_call, repeated);
-        gather_for(call, /*at_start=*/false);
-        compute_ += seconds_of(call);
-        while (options.reduces && next_bucket < stage_.buckets.size() &&
-               stage_.buckets[next_bucket].ready_after == static_cast<int>(i)) {
-          reduce(stage_.buckets[next_bucket++]);
-        }
-      }
-      flush();
-    }
-
-    double seconds_of(int call) const {
-      const auto index = static_cast<std::size_t>(call);
-      return model_.compute_[index] + model_.layouts_[index];
-    }
-
-    void repeat_region(int forward_call, std::set<std::size_t>& repeated) {
-      const auto& regions = stage_.work.regions;
-      const auto after =
-          std::ranges::upper_bound(regions, forward_call, {}, &RecomputedRegion::first);
-      if (after == regions.begin()) return;
-      const auto number = static_cast<std::size_t>(after - regions.begin() - 1);
-      if (regions[number].last < forward_call || !repeated.insert(number).second) return;
-      for (int call = regions[number].first; call <= regions[number].last; ++call) {
-        gather_for(call, /*at_start=*/false);
-        compute_ += seconds_of(call);
-      }
-    }
-
-    void begin_gathers() {
-      gathered_.clear();
-      before_gather_.clear();
-    }
-
-    void gather_for(int call, bool at_start) {
-      for (const int parameter : model_.record_.call(call).parameters) {
-        const int number = stage_.bucket_of[static_cast<std::size_t>(parameter)];
-        if (number < 0) continue;
-        const Bucket& bucket = stage_.buckets[static_cast<std::size_t>(number)];
-        if (!gathers(bucket, at_start) || !gathered_.insert(number).second) continue;
-        flush();
-        before_gather_.push_back(last_compute_);
-        Task task = communication(model_.gather_seconds(bucket));
-        const auto limit = static_cast<std::size_t>(model_.plan_.gathered_buckets);
-        // Space is there once the bucket that many gathers before is not used any more.
-        if (bucket.zero_level == 3 && limit > 0 && before_gather_.size() >= limit) {
-          const int freed = before_gather_[before_gather_.size() - limit];
-          if (freed >= 0) task.after.push_back(freed);
-        }
-        needed_.push_back(static_cast<int>(tasks_.size()));
-        tasks_.push_back(std::move(task));
-      }
-    }
-
-    void reduce(const Bucket& bucket) {
-      if (model_.data_ == 1 || !model_.plan_.data_parallel) return;
-      flush();
-      Task task = communication(model_.reduce_seconds(bucket));
-      if (last_compute_ >= 0) task.after.push_back(last_compute_);
-      tasks_.push_back(std::move(task));
-    }
-
-    Task communication(double seconds) const {
-      return {.stream = Stream::kCommunication,
-              .seconds = seconds,
-              .compute_share = model_.groups_.compute_share(kDataAxis)};
-    }
-
-    void flush(bool always = false) {
-      if (compute_ <= 0 && !always) return;
-      last_compute_ = static_cast<int>(tasks_.size());
-      tasks_.push_back({.seconds = compute_, .after = std::move(needed_)});
-      needed_.clear();
-      compute_ = 0;
-    }
-
-    const StepModel& model_;
-    const StageModel& stage_;
-    std::vector<Task> tasks_;
-    std::set<int> gathered_;          // buckets gathered in this pass
-    std::vector<int> before_gather_;  // the computation that ends when each gather is needed
-    std::vector<int> needed_;         // what the next computation waits for
-    int last_compute_ = -1;
-    double compute_ = 0;  // seconds not yet in a task
-  };
-
-  // -- the step
-  // ----------------------------------------------------------------------------------------
 
   bool reduces_in(int micro_batch) const {
     if (micro_batch == micro_batches_ - 1) return true;
@@ -321,7 +115,7 @@ class StepModel {
 
   // Time of a step of `count` micro-batches with the first and the last one among them.
   double simulate_step(const StageModel& stage, int count, double optimizer) const {
-    Pass pass(*this, stage);
+    StagePass pass(costs_, stage);
     for (int i = 0; i < count; ++i) {
       const bool is_last = i == count - 1;
       pass.add({.gathers_at_start = i == 0, .reduces = is_last || reduces_in(0)});
@@ -356,9 +150,9 @@ class StepModel {
     times.stages.clear();
     times.communication.clear();
     for (const StageModel& stage : stages_) {
-      Pass forward(*this, stage);
+      StagePass forward(costs_, stage);
       forward.add({.has_backward = false});
-      Pass backward(*this, stage);
+      StagePass backward(costs_, stage);
       backward.add({.has_forward = false,
                     .reduces = options_.reduces_each_micro_batch && plan_.zero_level >= 2});
       const double whole = backward.seconds();
@@ -384,19 +178,19 @@ class StepModel {
 
   // The exchange along data that goes on after the last backward of a stage.
   double exchange_tail(const StageModel& stage) const {
-    if (data_ == 1) return 0;
-    Pass without(*this, stage);
+    if (costs_.data_ranks() == 1) return 0;
+    StagePass without(costs_, stage);
     without.add({.has_forward = false});
-    Pass with(*this, stage);
+    StagePass with(costs_, stage);
     with.add({.has_forward = false, .reduces = true});
     return with.seconds() - without.seconds();
   }
 
   // The gathers of ZeRO levels 1 and 2 that forward waits for after a step.
   double gather_head(const StageModel& stage) const {
-    Pass without(*this, stage);
+    StagePass without(costs_, stage);
     without.add({.has_backward = false});
-    Pass with(*this, stage);
+    StagePass with(costs_, stage);
     with.add({.has_backward = false, .gathers_at_start = true});
     return with.seconds() - without.seconds();
   }
@@ -433,11 +227,10 @@ class StepModel {
     }
   }
 
-  // -- optimizer and memory
-  // ----------------------------------------------------------------------------
-
   double share(const ParameterRecord& parameter, int from_level) const {
-    return zero_level_of(plan_, parameter.name) >= from_level ? 1 / static_cast<double>(cut_) : 1;
+    return zero_level_of(plan_, parameter.name) >= from_level
+               ? 1 / static_cast<double>(costs_.shard_ranks())
+               : 1;
   }
 
   std::set<int> parameters_of(int rank) const {
@@ -538,7 +331,7 @@ class StepModel {
           parameter.elements * optimizer_bytes(parameter, options_) * share(parameter, 1);
       (plan_.offload_optimizer ? memory.host : memory.optimizer) += state;
     }
-    if (data_ == 1) return memory;
+    if (costs_.data_ranks() == 1) return memory;
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       if (rank_of(i) == rank) memory.buckets += bucket_memory(stages_[i].buckets, plan_);
     }
@@ -565,14 +358,11 @@ class StepModel {
   const cluster::Cluster& cluster_;
   const TrainingOptions& options_;
   RankGroups groups_;
-  std::int64_t data_;
+  StepCosts costs_;
   std::int64_t pipe_;
-  std::int64_t cut_;  // ranks over which ZeRO shards
   int micro_batches_;
   std::optional<schedule::Schedule> schedule_;
   std::vector<StageModel> stages_;
-  std::vector<double> compute_;  // seconds of each call
-  std::vector<double> layouts_;  // seconds of the collectives of each call
 };
 
 }  // namespace

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times forward and backward of one stage, with the exchanges along `data` that run beside them.
+#pragma once
+
+#include <trireme/predict/buckets.h>
+#include <trireme/predict/memory_walk.h>
+#include <trireme/predict/stage_work.h>
+#include <trireme/predict/step_costs.h>
+#include <trireme/predict/streams.h>
+
+#include <cstddef>
+#include <set>
+#include <vector>
+
+namespace trireme::predict {
+
+/// A stage with what one micro-batch costs in it. Times are in seconds.
+struct StageModel {
+  StageWork work{};
+  std::vector<Bucket> buckets{};
+  std::vector<int> bucket_of{};  ///< by parameter; -1: none
+  ActivationMemory memory{};
+  double compute = 0;        ///< operators, without recomputation
+  double recomputation = 0;  ///< operators that backward repeats
+  double layouts = 0;        ///< collectives along axes of layouts, also repeated ones
+  double weight = 0;         ///< gradients of parameters
+  double flops = 0;          ///< FLOPs, without recomputation
+  double repeated_flops = 0;
+};
+
+/// What a pass over a stage includes.
+struct PassOptions {
+  bool has_forward = true;
+  bool has_backward = true;
+  /// ZeRO levels 1 and 2: forward gathers the parameters that the optimizer has stepped.
+  bool gathers_at_start = false;
+  bool reduces = false;  ///< backward reduces the gradients
+};
+
+/// Builds the tasks of passes over one stage, one after the other, and runs them.
+class StagePass {
+ public:
+  StagePass(const StepCosts& costs, const StageModel& stage) : costs_(costs), stage_(stage) {}
+
+  /// Adds a micro-batch.
+  void add(const PassOptions& options);
+  /// Adds a computation that waits for all communication: the optimizer.
+  void add_last(double seconds);
+  /// Returns the time until the last task has ended.
+  double seconds();
+
+ private:
+  bool gathers(const Bucket& bucket, bool at_start) const;
+  void forward(const PassOptions& options);
+  void backward(const PassOptions& options);
+  void repeat_region(int forward_call, std::set<std::size_t>& repeated);
+  void begin_gathers();
+  void gather_for(int call, bool at_start);
+  void reduce(const Bucket& bucket);
+  Task communication(double seconds) const;
+  void flush(bool always);
+
+  const StepCosts& costs_;
+  const StageModel& stage_;
+  std::vector<Task> tasks_;
+  std::set<int> gathered_;          // buckets gathered in this pass
+  std::vector<int> before_gather_;  // the computation that ends when each gather is needed
+  std::vector<int> needed_;         // what the next computation waits for
+  int last_compute_ = -1;
+  double compute_ = 0;  // seconds not yet in a task
+};
+
+}  // namespace trireme::predict

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/predict/step_costs.h>
+
+#include <trireme/cluster/operator_time.h>
+
+namespace trireme::predict {
+
+StepCosts::StepCosts(const ModuleRecord& record, const Plan& plan, const cluster::Cluster& cluster,
+                     const TrainingOptions& options, const RankGroups& groups)
+    : record_(record),
+      plan_(plan),
+      cluster_(cluster),
+      options_(options),
+      groups_(groups),
+      data_ranks_(groups.size(kDataAxis)),
+      shard_ranks_(plan.shard_ranks > 0 ? plan.shard_ranks : data_ranks_),
+      compute_(record.calls.size()),
+      layouts_(record.calls.size()) {
+  const cluster::DeviceKind& device = groups.slowest_device(0);
+  for (int call = 0; call < record.num_calls(); ++call) {
+    set_device(call, device);
+    for (const Transfer& transfer : record.call(call).transfers) {
+      layouts_[static_cast<std::size_t>(call)] +=
+          groups.seconds(transfer.axis, transfer.collective, transfer.bytes);
+    }
+  }
+}
+
+void StepCosts::set_device(int call, const cluster::DeviceKind& device) {
+  cluster::OperatorWork work = record_.call(call).work;
+  if (work.flops <= 0 && work.bytes <= 0) return;
+  if (options_.allows_tf32 && work.dtype == "float32" && device.teraflops.tf32 > 0) {
+    work.dtype = "tf32";
+  }
+  compute_[static_cast<std::size_t>(call)] =
+      cluster::seconds(device, work, cluster::measured_products(cluster_, device.name, work.dtype));
+}
+
+std::vector<double> StepCosts::all_seconds() const {
+  std::vector<double> all;
+  for (int call = 0; call < record_.num_calls(); ++call) all.push_back(seconds(call));
+  return all;
+}
+
+double StepCosts::gather_seconds(const Bucket& bucket) const {
+  return groups_.seconds_of_part(kDataAxis, shard_ranks_, Collective::kAllGather, bucket.bytes);
+}
+
+double StepCosts::reduce_seconds(const Bucket& bucket) const {
+  if (bucket.zero_level == 0) {
+    return groups_.seconds(kDataAxis, Collective::kAllReduce, bucket.gradient_bytes);
+  }
+  return groups_.seconds_of_part(kDataAxis, shard_ranks_, Collective::kReduceScatter,
+                                 bucket.gradient_bytes) +
+         groups_.seconds_of_every(kDataAxis, shard_ranks_, Collective::kAllReduce,
+                                  bucket.gradient_bytes / static_cast<double>(shard_ranks_));
+}
+
+}  // namespace trireme::predict
