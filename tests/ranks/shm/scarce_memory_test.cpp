@@ -112,8 +112,11 @@ TEST(ScarceMemory, LosesNoMessageAndDeliversNoneTwice) {
     const bool has_failed = thrown[0] != nullptr;
     for (const std::exception_ptr& exception : thrown) {
       const std::string text = text_of(exception);
-      if (has_failed) EXPECT_THAT(text, HasSubstr("there is no memory to ")) << count;
-      if (!has_failed) EXPECT_EQ(text, "") << count;
+      if (has_failed) {
+        EXPECT_THAT(text, HasSubstr("there is no memory to ")) << count;
+      } else {
+        EXPECT_EQ(text, "") << count;
+      }
     }
   }
 }
