@@ -173,6 +173,11 @@ def run_benchmark(name, options):
     module = importlib.import_module(f"cases.{name}")
     print(f"\n{name}: {module.__doc__.splitlines()[0]}", flush=True)
     records, failures = [], []
+    if hasattr(module, "prepare") and not options.smoke:
+        try:
+            module.prepare()
+        except BenchmarkFailed as failure:
+            return [f"{name}: {failure}"]
     for case in getattr(module, "CASES", ()):
         if not re.search(options.only, case.case):
             continue

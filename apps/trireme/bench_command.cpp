@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <apps/trireme/bench_command.h>
 
-#include <trireme/base/environment.h>
 #include <trireme/base/error.h>
 #include <trireme/base/machine.h>
-#include <trireme/launch/launcher_environment.h>
-#include <trireme/launch/run/run.h>
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/comm_benchmark.h>
 #include <apps/trireme/command_line.h>
+#include <apps/trireme/run_ranks.h>
 #include <apps/trireme/torch_parts.h>
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace trireme::apps {
 namespace {
@@ -80,39 +79,23 @@ std::vector<std::size_t> parse_sizes(const std::string& text) {
 }
 
 // Runs this command again, once for each rank.
-int run_ranks(const Arguments& arguments) {
+int run_again(const Arguments& arguments) {
   const CommBenchmark& benchmark = arguments.benchmark;
-  launch::RunOptions options;
-  options.command = {std::filesystem::read_symlink("/proc/self/exe").string(),
-                     "bench",
-                     "comm",
-                     "--collective",
-                     benchmark.collective,
-                     "--sizes",
-                     arguments.sizes,
-                     "--dtype",
-                     benchmark.dtype};
-  if (!benchmark.engine.empty()) {
-    options.command.insert(options.command.end(), {"--engine", benchmark.engine});
-  }
-  options.processes = arguments.ranks.value_or(std::max(2, available_cores()));
-  options.open_store = store_opener();
-  return launch::run(options);
+  std::vector<std::string> words = {
+      "bench",   "comm",          "--collective", benchmark.collective,
+      "--sizes", arguments.sizes, "--dtype",      benchmark.dtype};
+  if (!benchmark.engine.empty()) words.insert(words.end(), {"--engine", benchmark.engine});
+  return run_ranks(words, arguments.ranks.value_or(std::max(2, available_cores())));
 }
 
 void bench(Arguments& arguments) {
   arguments.benchmark.sizes = parse_sizes(arguments.sizes);
-  const launch::Identity identity = launch::read_identity(Environment::of_process());
   // Without a launcher, this process starts the ranks itself; otherwise it is one of them.
-  if (identity.launcher == "alone") {
-    if (const int code = run_ranks(arguments); code != 0) throw CLI::RuntimeError(code);
+  if (is_alone()) {
+    if (const int code = run_again(arguments); code != 0) throw CLI::RuntimeError(code);
     return;
   }
-  if (arguments.ranks && *arguments.ranks != identity.world_size) {
-    throw ConfigError(join_message("--ranks is ", *arguments.ranks, ", but ", identity.launcher,
-                                   " has started ", identity.world_size, " ranks"),
-                      "leave --ranks out under a launcher");
-  }
+  if (arguments.ranks) check_ranks(*arguments.ranks);
   time_collective(arguments.benchmark);
 }
 

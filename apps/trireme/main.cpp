@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/bench_command.h>
+#include <apps/trireme/calibrate_command.h>
 #include <apps/trireme/checkpoint_command.h>
 #include <apps/trireme/command_line.h>
 #include <apps/trireme/data_command.h>
@@ -62,6 +63,7 @@ int parse_and_run(std::vector<std::string> words) {
   trireme::apps::add_report_command(app);
   trireme::apps::add_schedule_command(app);
   trireme::apps::add_bench_command(app);
+  trireme::apps::add_calibrate_command(app);
   trireme::apps::add_checkpoint_command(app);
   add_doctor_command(app);
   trireme::apps::add_manual_commands(app);

@@ -55,6 +55,12 @@ void add_predict_command(CLI::App& app) {
   command->add_option("--dtype", task->dtype, "Type of parameters and activations")
       ->check(one_of({"float32", "bfloat16", "float16"}))
       ->capture_default_str();
+  command
+      ->add_option("--elements", task->elements,
+                   "How operators on elements run: one by one (eager), consecutive ones as one "
+                   "kernel (fused), or as torch.compile does it (compiled)")
+      ->check(one_of({"eager", "fused", "compiled"}))
+      ->capture_default_str();
   command->add_option("--optimizer", task->optimizer, "Optimizer")
       ->check(one_of({"sgd", "momentum", "adam"}))
       ->capture_default_str();

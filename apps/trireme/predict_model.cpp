@@ -25,6 +25,8 @@ struct GptSettings {
     fields.add("layers", model.layers, "number of blocks").at_least(1);
     fields.add("heads", model.heads, "number of attention heads").at_least(1);
     fields.add("tied", model.tied, "the head shares the weight of the token embedding");
+    fields.add("dropout", model.dropout, "dropout of embeddings, attention and blocks")
+        .between(0, 1);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <trireme/base/error.h>
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/plan/plan_config.h>
+#include <trireme/predict/fused_elements.h>
 #include <trireme/predict/predict.h>
 
 #include <apps/trireme/predict_model.h>
@@ -47,6 +48,11 @@ predict::Optimizer optimizer_of(const std::string& name) {
   return predict::Optimizer::kAdam;
 }
 
+predict::Elements elements_of(const std::string& name) {
+  if (name == "eager") return predict::Elements::kEager;
+  return name == "fused" ? predict::Elements::kFused : predict::Elements::kCompiled;
+}
+
 }  // namespace
 
 int do_predict_task(const PredictTask& task) {
@@ -54,8 +60,10 @@ int do_predict_task(const PredictTask& task) {
   const PredictedModel model =
       make_predicted_model(task.model, task.model_settings, task.rows, dtype_of(task.dtype));
   const Plan plan = read_plan(task, model.tensor_layouts);
+  const predict::ModuleRecord record = predict::fuse_elements(
+      predict::record_module(*model.module, plan, model.forward), elements_of(task.elements));
   const predict::Prediction prediction =
-      predict::predict(*model.module, plan, cluster::read_cluster(task.cluster), model.forward,
+      predict::predict(record, plan, cluster::read_cluster(task.cluster),
                        {.optimizer = optimizer_of(task.optimizer)});
   std::cout << (task.as_json ? to_json(prediction) : to_string(prediction));
   return prediction.fits() ? 0 : 1;

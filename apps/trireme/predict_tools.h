@@ -27,6 +27,7 @@ struct PredictTask {
   /// The dtype of parameters and activations.
   std::string dtype = "bfloat16";
   /// The optimizer.
+  std::string elements = "eager";  ///< how operators on elements run: predict::Elements
   std::string optimizer = "adam";
   /// Prints JSON instead of a table.
   bool as_json = false;

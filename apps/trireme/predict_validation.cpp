@@ -4,9 +4,11 @@
 #include <trireme/base/error.h>
 #include <trireme/base/text.h>
 #include <trireme/cluster/cluster_file.h>
+#include <trireme/predict/fused_elements.h>
 #include <trireme/predict/predict.h>
 #include <trireme/report/number.h>
 
+#include <ATen/Context.h>
 #include <apps/trireme/predict_model.h>
 #include <apps/trireme/published_case.h>
 
@@ -37,6 +39,44 @@ struct Result {
   bool fits = true;
 };
 
+// The operators that the families of models need for attention and for nothing else.
+std::vector<std::string> operators_of_attention(const PublishedCase& published) {
+  if (published.has_fused_attention) return {"aten::*scaled_dot_product*"};
+  return {"aten::bmm*", "aten::_softmax*", "aten::_safe_softmax*"};
+}
+
+// Evenly spread blocks that are recomputed.
+std::vector<std::string> spread_blocks(std::int64_t count, std::int64_t layers) {
+  std::vector<std::string> blocks;
+  for (std::int64_t i = 0; i < count; ++i) {
+    blocks.push_back(join_message("blocks.", i * layers / count));
+  }
+  return blocks;
+}
+
+// Lets attention be recorded as several operators, as long as it lives.
+class UnfusedAttention {
+ public:
+  UnfusedAttention()
+      : flash_(at::globalContext().userEnabledFlashSDP()),
+        reduces_in_half_(at::globalContext().allowFP16BF16ReductionMathSDP()) {
+    at::globalContext().setSDPUseFlash(false);
+    at::globalContext().setAllowFP16BF16ReductionMathSDP(true);
+  }
+  ~UnfusedAttention() {
+    at::globalContext().setSDPUseFlash(flash_);
+    at::globalContext().setAllowFP16BF16ReductionMathSDP(reduces_in_half_);
+  }
+  UnfusedAttention(const UnfusedAttention&) = delete;
+  UnfusedAttention& operator=(const UnfusedAttention&) = delete;
+  UnfusedAttention(UnfusedAttention&&) = delete;
+  UnfusedAttention& operator=(UnfusedAttention&&) = delete;
+
+ private:
+  bool flash_;
+  bool reduces_in_half_;
+};
+
 Plan plan_of(const PublishedCase& published, const PredictedModel& model) {
   Plan plan;
   plan.mesh = {{kStageAxis, static_cast<int>(published.pipe)},
@@ -47,7 +87,7 @@ Plan plan_of(const PublishedCase& published, const PredictedModel& model) {
   plan.zero_level = published.zero_level;
   if (published.shards_in_host) plan.shard_ranks = std::min<std::int64_t>(8, published.data);
   if (published.recompute == "full") plan.recompute = {"blocks.*"};
-  if (published.recompute == "selective") plan.recompute = {"aten::*scaled_dot_product*"};
+  if (published.recompute == "selective") plan.recompute = operators_of_attention(published);
   if (published.pipe > 1) {
     const std::int64_t per_rank = model.layers / published.pipe;
     const std::int64_t in_stage =
@@ -72,17 +112,42 @@ void gather_by_block(const predict::ModuleRecord& record, Plan& plan) {
   plan.gathered_buckets = 2;
 }
 
+// Recomputes as few blocks as fit.
+void recompute_what_is_needed(PreparedCase& prepared) {
+  std::int64_t low = 0;
+  std::int64_t high = prepared.published.layers;
+  const auto fits = [&](std::int64_t count) {
+    prepared.plan.recompute = spread_blocks(count, prepared.published.layers);
+    return predict::predict(prepared.record, prepared.plan, prepared.cluster, prepared.training)
+        .fits();
+  };
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (fits(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  prepared.plan.recompute = spread_blocks(low, prepared.published.layers);
+}
+
 PreparedCase prepare(const PublishedCase& published) {
   const PredictedModel model =
       make_predicted_model(published.family, published.model_settings(), published.micro_batch,
                            dtype_of(published.dtype));
   PreparedCase prepared = {.published = published, .plan = plan_of(published, model)};
-  prepared.record = predict::record_module(*model.module, prepared.plan, model.forward);
+  std::optional<UnfusedAttention> unfused;
+  if (!published.has_fused_attention) unfused.emplace();
+  prepared.record = predict::fuse_elements(
+      predict::record_module(*model.module, prepared.plan, model.forward), published.elements);
   if (published.zero_level == 3) gather_by_block(prepared.record, prepared.plan);
   prepared.training = {.has_float32_gradients = published.zero_level == 0,
                        .optimizer_kernels = 0,
-                       .reduces_each_micro_batch = published.zero_level >= 2};
+                       .reduces_each_micro_batch = published.zero_level >= 2,
+                       .gathers_ahead_in_backward = published.gathers_ahead_in_backward};
   prepared.cluster = published.cluster();
+  if (published.recompute == "some_blocks") recompute_what_is_needed(prepared);
   return prepared;
 }
 
@@ -158,13 +223,18 @@ class Fit {
 
 std::string percent(double share) { return report::fixed(share * 100, 1) + " %"; }
 
-void print_row(const PublishedCase& published, const Result& result, double error,
+void print_row(const PreparedCase& prepared, const Result& result, double error,
                double trivial_error) {
+  const PublishedCase& published = prepared.published;
+  const std::string remark = published.recompute == "some_blocks"
+                                 ? join_message("  recomputes ", prepared.plan.recompute.size(),
+                                                " of ", published.layers, " blocks")
+                                 : "";
   TextWriter text;
   text << std::left << std::setw(44) << published.title() << std::right << std::setw(12)
        << report::fixed(published.value, 1) << std::setw(12) << report::fixed(result.predicted, 1)
        << std::setw(10) << percent(error) << std::setw(10) << percent(trivial_error)
-       << (result.fits ? "" : "  does not fit") << '\n';
+       << (result.fits ? "" : "  does not fit") << remark << '\n';
   std::cout << text.str();
 }
 
@@ -189,18 +259,104 @@ std::vector<double> trivial_errors(const std::vector<PreparedCase>& cases,
   const auto key = [&](std::size_t i) {
     return cases[i].published.table + " " + cases[i].published.device;
   };
-  for (std::size_t i = 0; i < cases.size(); ++i) rates[key(i)].push_back(published_rate(i));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    if (cases[i].published.is_rate()) rates[key(i)].push_back(published_rate(i));
+  }
   std::vector<double> errors;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    errors.push_back(error_of(median(rates[key(i)]), published_rate(i)));
+    errors.push_back(
+        cases[i].published.is_rate() ? error_of(median(rates[key(i)]), published_rate(i)) : 0);
   }
   return errors;
+}
+
+// Places of the values in ascending order, counted from 0; equal values share the mean of theirs.
+std::vector<double> places_of(const std::vector<double>& values) {
+  std::vector<double> places;
+  for (const double value : values) {
+    const auto less = std::ranges::count_if(values, [&](double other) { return other < value; });
+    const auto equal = std::ranges::count(values, value);
+    places.push_back(static_cast<double>(less) + static_cast<double>(equal - 1) / 2);
+  }
+  return places;
+}
+
+// Spearman's coefficient: Pearson's of the places.
+double rank_correlation(const std::vector<double>& first, const std::vector<double>& second) {
+  const std::vector<double> x = places_of(first);
+  const std::vector<double> y = places_of(second);
+  const double mean = static_cast<double>(x.size() - 1) / 2;
+  double xy = 0;
+  double xx = 0;
+  double yy = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    xy += (x[i] - mean) * (y[i] - mean);
+    xx += (x[i] - mean) * (x[i] - mean);
+    yy += (y[i] - mean) * (y[i] - mean);
+  }
+  return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
+}
+
+// Cases that train the same model on the same devices differ in their strategy. Whether predictions
+// put them into the published order matters more than their errors.
+void print_orders(const std::vector<PreparedCase>& cases, const std::vector<Result>& results) {
+  constexpr std::size_t kFewest = 3;
+  std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> groups;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    if (!cases[i].published.is_rate()) continue;
+    auto& [published, predicted] = groups[cases[i].published.same_work()];
+    published.push_back(cases[i].published.value);
+    predicted.push_back(results[i].predicted);
+  }
+  for (const auto& [work, values] : groups) {
+    if (values.first.size() < kFewest) continue;
+    std::cout << "order of " << values.first.size() << " strategies of " << work
+              << ": Spearman's coefficient "
+              << report::fixed(rank_correlation(values.first, values.second), 2) << '\n';
+  }
+}
+
+void print_misfits(const std::vector<PreparedCase>& cases, const std::vector<Result>& results) {
+  int ran = 0;
+  int refused = 0;
+  int failed = 0;
+  int accepted = 0;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    if (cases[i].published.has_run()) {
+      ++ran;
+      if (!results[i].fits) ++refused;
+    } else {
+      ++failed;
+      if (results[i].fits) ++accepted;
+    }
+  }
+  std::cout << "memory: " << refused << " of " << ran << " cases that ran are said not to fit";
+  if (failed > 0) {
+    std::cout << ", " << accepted << " of " << failed
+              << " cases that ran out of memory are said to fit";
+  }
+  std::cout << '\n';
+}
+
+// Attention has a rate of its own, attention_share, which is not fitted.
+bool is_mostly_attention(const predict::ModuleRecord& record) {
+  double attention = 0;
+  double all = 0;
+  for (const predict::OperatorCall& call : record.calls) {
+    all += call.work.flops;
+    if (call.work.kind == cluster::OperatorKind::kAttention) attention += call.work.flops;
+  }
+  constexpr double kShare = 0.2;
+  return attention > kShare * all;
 }
 
 void print_fit(const std::vector<PreparedCase>& cases, const std::string& device) {
   std::vector<const PreparedCase*> chosen;
   for (const PreparedCase& prepared : cases) {
-    if (prepared.published.device == device) chosen.push_back(&prepared);
+    if (prepared.published.device == device && prepared.published.is_rate() &&
+        !is_mostly_attention(prepared.record)) {
+      chosen.push_back(&prepared);
+    }
   }
   if (chosen.empty()) {
     throw ConfigError(join_message("no case has device '", device, "'"),
@@ -239,16 +395,26 @@ int validate_predictions(const std::vector<std::string>& files, const std::strin
   std::cout << header.str();
   std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> tables;
   std::vector<double> all;
+  std::vector<double> trivial_of_all;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const PublishedCase& published = cases[i].published;
+    if (!published.has_run()) {
+      std::cout << published.title() << ": ran out of memory, predicted "
+                << (results[i].fits ? "to fit" : "not to fit") << '\n';
+      continue;
+    }
     const double error = error_of(results[i].predicted, published.value);
-    print_row(published, results[i], error, trivial[i]);
-    tables[published.table].first.push_back(error);
-    tables[published.table].second.push_back(trivial[i]);
+    print_row(cases[i], results[i], error, trivial[i]);
+    const std::string sums = published.table + (published.is_memory() ? ", memory" : "");
+    tables[sums].first.push_back(error);
+    tables[sums].second.push_back(trivial[i]);
     all.push_back(error);
+    trivial_of_all.push_back(trivial[i]);
   }
   for (const auto& [table, errors] : tables) print_sums(table, errors.first, errors.second);
-  print_sums("all", all, trivial);
+  print_sums("all", all, trivial_of_all);
+  print_orders(cases, results);
+  print_misfits(cases, results);
   return 0;
 }
 

@@ -52,6 +52,13 @@ class Row {
     const std::string word = text_or(column, "");
     return word.empty() ? otherwise : parsed<double>(column, word);
   }
+  double share_or(const std::string& column, double otherwise) const {
+    const std::string word = text_or(column, "");
+    if (word.empty()) return otherwise;
+    const auto value = parse_number<double>(word);
+    if (!value || !(*value >= 0 && *value < 1)) refuse(column, word, "a number from 0 to below 1");
+    return *value;
+  }
   [[noreturn]] void refuse(const std::string& column, const std::string& value,
                            const std::string& expected) const {
     throw DataError(join_message(file_, ":", line_, ": column ", column, " is '", value, "'"),
@@ -71,9 +78,81 @@ class Row {
   std::map<std::string, std::string> words_;
 };
 
-constexpr std::array<std::string_view, 5> kMetrics = {"tokens_per_second_per_device",
-                                                      "tflops_per_device", "rows_per_second",
-                                                      "step_seconds", "memory_gib"};
+constexpr std::array<std::string_view, 6> kMetrics = {"tokens_per_second_per_device",
+                                                      "tflops_per_device",
+                                                      "rows_per_second",
+                                                      "step_seconds",
+                                                      "memory_gib",
+                                                      "out_of_memory"};
+
+// What the authors of a system say about it, for the tables whose names begin so.
+struct KnownSystem {
+  std::string_view table;
+  bool has_fused_attention = true;
+  predict::Elements elements = predict::Elements::kEager;
+  double dropout = 0;
+  bool gathers_ahead_in_backward = true;
+  // Bandwidth of a host, where it is not that of the description.
+  double a100_gbit_per_s = 0;
+  double h100_gbit_per_s = 0;
+  // Selective recomputation repeats every n-th block, with an n that is not published.
+  bool selects_blocks = false;
+};
+
+constexpr std::array<KnownSystem, 4> kSystems = {{
+    {.table = "megatron",
+     .has_fused_attention = false,
+     .elements = predict::Elements::kFused,
+     .dropout = 0.1},
+    {.table = "mosaicml", .gathers_ahead_in_backward = false},
+    {.table = "ibm_fms",
+     .elements = predict::Elements::kCompiled,
+     .a100_gbit_per_s = 400,
+     .h100_gbit_per_s = 800,
+     .selects_blocks = true},
+    {.table = "torchtitan", .elements = predict::Elements::kCompiled},
+}};
+
+// Of other systems, those that train in fp16 are taken to be older than fused attention.
+KnownSystem system_of(const std::string& table, const std::string& dtype) {
+  for (const KnownSystem& system : kSystems) {
+    if (table.starts_with(system.table)) return system;
+  }
+  if (dtype != "float16") return {};
+  return {.has_fused_attention = false, .elements = predict::Elements::kFused};
+}
+
+void read_system(const Row& row, PublishedCase& published) {
+  const KnownSystem system = system_of(published.table, published.dtype);
+  published.has_fused_attention = system.has_fused_attention;
+  published.elements = system.elements;
+  published.gathers_ahead_in_backward = system.gathers_ahead_in_backward;
+  if (published.host_gbit_per_s == 0) {
+    if (published.device.starts_with("A100")) published.host_gbit_per_s = system.a100_gbit_per_s;
+    if (published.device.starts_with("H100")) published.host_gbit_per_s = system.h100_gbit_per_s;
+  }
+  if (published.family == "gpt") published.dropout = row.share_or("dropout", system.dropout);
+  if (published.recompute == "selective" && system.selects_blocks) {
+    published.recompute = "some_blocks";
+  }
+  if (const std::string attention = row.text_or("attention", ""); !attention.empty()) {
+    if (attention != "fused" && attention != "unfused") {
+      row.refuse("attention", attention, "fused or unfused");
+    }
+    published.has_fused_attention = attention == "fused";
+  }
+  if (const std::string elements = row.text_or("elements", ""); !elements.empty()) {
+    if (elements == "eager") {
+      published.elements = predict::Elements::kEager;
+    } else if (elements == "fused") {
+      published.elements = predict::Elements::kFused;
+    } else if (elements == "compiled") {
+      published.elements = predict::Elements::kCompiled;
+    } else {
+      row.refuse("elements", elements, "eager, fused or compiled");
+    }
+  }
+}
 
 PublishedCase case_of(const Row& row) {
   PublishedCase published = {.table = row.text("table"),
@@ -96,8 +175,9 @@ PublishedCase case_of(const Row& row) {
                              .micro_batch = row.count("micro_batch"),
                              .global_batch = row.count("global_batch"),
                              .host_gbit_per_s = row.number_or("host_gbit_per_s", 0),
-                             .metric = row.text("metric"),
-                             .value = row.number("value")};
+                             .metric = row.text("metric")};
+  // Nothing was measured of a training that ran out of memory.
+  published.value = published.has_run() ? row.number("value") : row.number_or("value", 1);
   if (published.family.starts_with("llama")) published.family = "llama";
   if (published.family != "gpt" && published.family != "llama") {
     row.refuse("model", published.family, "gpt or llama");
@@ -125,9 +205,10 @@ PublishedCase case_of(const Row& row) {
                "a multiple of micro_batch * data");
   }
   if (published.recompute != "none" && published.recompute != "full" &&
-      published.recompute != "selective") {
-    row.refuse("recompute", published.recompute, "none, full or selective");
+      published.recompute != "selective" && published.recompute != "some_blocks") {
+    row.refuse("recompute", published.recompute, "none, full, selective or some_blocks");
   }
+  read_system(row, published);
   if (std::ranges::find(kMetrics, published.metric) == kMetrics.end()) {
     std::string names;
     for (const std::string_view name : kMetrics) {
@@ -154,6 +235,7 @@ std::vector<std::string> PublishedCase::model_settings() const {
       join_message("layers=", layers), join_message("hidden=", hidden),
       join_message("heads=", heads), join_message("vocabulary=", vocabulary),
       join_message("sequence=", sequence)};
+  if (family == "gpt") settings.push_back(join_message("dropout=", dropout));
   if (family != "llama") return settings;
   settings.push_back(join_message("feed_forward=", ffn));
   if (key_value_heads > 0) settings.push_back(join_message("key_value_heads=", key_value_heads));
@@ -190,8 +272,14 @@ double PublishedCase::metric_of(const predict::Prediction& prediction) const {
   if (metric == "tflops_per_device") return megatron_flops(*this) / step / ranks / kTera;
   if (metric == "rows_per_second") return rows / step;
   if (metric == "step_seconds") return step;
+  if (metric == "out_of_memory") return 1;
   if (metric == "memory_gib") return prediction.peak_memory() / kGiB;
   throw InternalError(join_message("a case has metric ", metric), "please report it");
+}
+
+std::string PublishedCase::same_work() const {
+  return join_message(table, ", ", family, " ", layers, "x", hidden, " s", sequence, ", ", devices,
+                      " ", device);
 }
 
 std::string PublishedCase::title() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <trireme/cluster/cluster.h>
+#include <trireme/predict/fused_elements.h>
 #include <trireme/predict/prediction.h>
 
 #include <cstdint>
@@ -32,7 +33,11 @@ struct PublishedCase {
   std::int64_t data = 1;
   int zero_level = 0;
   bool shards_in_host = false;  ///< hybrid: shards lie inside of a host
-  std::string recompute;        ///< `none`, `full` or `selective`
+  std::string recompute;        ///< `none`, `full`, `selective` or `some_blocks`
+  bool has_fused_attention = true;
+  double dropout = 0;
+  bool gathers_ahead_in_backward = true;
+  predict::Elements elements = predict::Elements::kEager;
   std::int64_t micro_batch = 1;
   std::int64_t global_batch = 1;
   double host_gbit_per_s = 0;  ///< bandwidth between hosts; 0: as described for the device
@@ -47,6 +52,14 @@ struct PublishedCase {
   cluster::Cluster cluster() const;
   /// Returns the published figure as the prediction has it.
   double metric_of(const predict::Prediction& prediction) const;
+  /// Returns true if the figure is a time or a rate.
+  bool is_rate() const { return metric != "memory_gib" && metric != "out_of_memory"; }
+  /// Returns true if the figure is memory.
+  bool is_memory() const { return metric == "memory_gib"; }
+  /// Returns false if the training ran out of memory.
+  bool has_run() const { return metric != "out_of_memory"; }
+  /// Returns a text that cases share which differ in their strategy only.
+  std::string same_work() const;
   /// Returns a short description.
   std::string title() const;
 };

@@ -22,6 +22,8 @@ void trireme_bench_comm(const trireme::apps::CommBenchmark& benchmark) {
   trireme::apps::measure_collective(benchmark);
 }
 
+void trireme_calibrate(const std::string& output) { trireme::apps::do_calibrate(output); }
+
 int trireme_checkpoint_task(const trireme::apps::CheckpointTask& task) {
   return trireme::apps::do_checkpoint_task(task);
 }

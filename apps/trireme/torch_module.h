@@ -5,6 +5,7 @@
 
 #include <trireme/launch/run/run.h>
 
+#include <apps/trireme/calibrate_tools.h>
 #include <apps/trireme/checkpoint_tools.h>
 #include <apps/trireme/comm_benchmark.h>
 #include <apps/trireme/predict_tools.h>
@@ -18,6 +19,8 @@ __attribute__((visibility("default"))) int trireme_doctor(bool as_rank);
 /// See measure_collective in comm_benchmark.h.
 __attribute__((visibility("default"))) void trireme_bench_comm(
     const trireme::apps::CommBenchmark& benchmark);
+/// See do_calibrate in calibrate_tools.h.
+__attribute__((visibility("default"))) void trireme_calibrate(const std::string& output);
 /// See do_checkpoint_task in checkpoint_tools.h.
 __attribute__((visibility("default"))) int trireme_checkpoint_task(
     const trireme::apps::CheckpointTask& task);

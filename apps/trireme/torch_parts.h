@@ -6,6 +6,7 @@
 
 #include <trireme/launch/run/run.h>
 
+#include <apps/trireme/calibrate_tools.h>
 #include <apps/trireme/checkpoint_tools.h>
 #include <apps/trireme/comm_benchmark.h>
 #include <apps/trireme/predict_tools.h>
@@ -23,6 +24,9 @@ int doctor(bool as_rank);
 
 /// Runs as one rank of `trireme bench comm`; see measure_collective() in comm_benchmark.h.
 void time_collective(const CommBenchmark& benchmark);
+
+/// Runs as one rank of `trireme calibrate`; see do_calibrate() in calibrate_tools.h.
+void calibrate_host(const std::string& output);
 
 /// Executes a task of `trireme checkpoint`; see do_checkpoint_task() in checkpoint_tools.h.
 int checkpoint_task(const CheckpointTask& task);

@@ -74,6 +74,10 @@ void time_collective(const CommBenchmark& benchmark) {
   load<decltype(trireme_bench_comm)>("trireme_bench_comm")(benchmark);
 }
 
+void calibrate_host(const std::string& output) {
+  load<decltype(trireme_calibrate)>("trireme_calibrate")(output);
+}
+
 int checkpoint_task(const CheckpointTask& task) {
   return load<decltype(trireme_checkpoint_task)>("trireme_checkpoint_task")(task);
 }

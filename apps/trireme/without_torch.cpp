@@ -21,6 +21,8 @@ int doctor(bool /*as_rank*/) { refuse(); }
 
 void time_collective(const CommBenchmark& /*benchmark*/) { refuse(); }
 
+void calibrate_host(const std::string& /*output*/) { refuse(); }
+
 int checkpoint_task(const CheckpointTask& /*task*/) { refuse(); }
 
 int predict_task(const PredictTask& /*task*/) { refuse(); }

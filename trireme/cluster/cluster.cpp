@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -15,6 +14,9 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kDtypes = {"float64", "float32",  "tf32",
                                                      "float16", "bfloat16", "float8"};
+constexpr std::array<std::string_view, 6> kCollectives = {
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "message"};
+constexpr std::array<std::string_view, 3> kOptimizers = {"sgd", "momentum", "adam"};
 
 // Collects what is wrong with one part of a description, whose name begins each message.
 class Part {
@@ -150,23 +152,41 @@ void check_hosts(const Cluster& cluster, std::vector<std::string>& problems) {
   if (problems.size() == problems_before) check_reach(cluster, hosts, devices, problems);
 }
 
-bool is_curve(const MeasuredProducts& curve) {
-  const auto is_figure = [](double value) { return std::isfinite(value) && value > 0; };
-  return !curve.gigaflops.empty() && curve.gigaflops.size() == curve.teraflops.size() &&
-         std::ranges::all_of(curve.gigaflops, is_figure) &&
-         std::ranges::all_of(curve.teraflops, is_figure) &&
-         std::ranges::adjacent_find(curve.gigaflops, std::greater_equal()) == curve.gigaflops.end();
+void check_curve(const Part& part, const Curve& curve) {
+  part.require(curve.is_valid(),
+               "expected sizes in ascending order and as many microseconds, all above 0");
 }
 
-void check_products(const Cluster& cluster, std::vector<std::string>& problems) {
-  for (const MeasuredProducts& curve : cluster.products) {
-    const Part part(join_message("products of ", curve.device, " in ", curve.dtype, ": "),
+void check_measured(const Cluster& cluster, std::vector<std::string>& problems) {
+  const auto check_device = [&](const Part& part, const std::string& device) {
+    part.require(has_device(cluster, device), "this device is not described");
+  };
+  for (const MeasuredOperator& measured : cluster.operators) {
+    const Part part(join_message("operator ", measured.name, " of ", measured.device, " in ",
+                                 measured.dtype, ": "),
                     problems);
-    part.require(has_device(cluster, curve.device), "this device is not described");
-    part.require(std::ranges::find(kDtypes, curve.dtype) != kDtypes.end(),
+    part.require(!measured.name.empty(), "no name");
+    check_device(part, measured.device);
+    part.require(std::ranges::find(kDtypes, measured.dtype) != kDtypes.end(),
                  "expected float64, float32, tf32, float16, bfloat16 or float8");
-    part.require(is_curve(curve),
-                 "expected gigaflops in ascending order and as many teraflops, all above 0");
+    check_curve(part, measured.curve);
+  }
+  for (const MeasuredCollective& measured : cluster.collectives) {
+    const Part part(join_message("collective ", measured.name, " of ", measured.ranks, " ranks: "),
+                    problems);
+    part.require(std::ranges::find(kCollectives, measured.name) != kCollectives.end(),
+                 "expected all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or "
+                 "message");
+    part.require_between("ranks", measured.ranks, 2, kMostDevices);
+    check_curve(part, measured.curve);
+  }
+  for (const MeasuredOptimizer& measured : cluster.optimizers) {
+    const Part part(join_message("optimizer ", measured.name, " of ", measured.device, ": "),
+                    problems);
+    part.require(std::ranges::find(kOptimizers, measured.name) != kOptimizers.end(),
+                 "expected sgd, momentum or adam");
+    check_device(part, measured.device);
+    check_curve(part, measured.curve);
   }
 }
 
@@ -233,7 +253,7 @@ std::vector<std::string> problems_of(const Cluster& cluster) {
   check_devices(cluster, problems);
   check_links(cluster, problems);
   check_hosts(cluster, problems);
-  check_products(cluster, problems);
+  check_measured(cluster, problems);
   return problems;
 }
 

@@ -3,6 +3,8 @@
 // by hand, or measured (`trireme calibrate`).
 #pragma once
 
+#include <trireme/cluster/measured.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -97,24 +99,17 @@ struct Links {
   bool operator==(const Links&) const = default;
 };
 
-/// The curve of a device that was measured: the rates of square products of growing size.
-struct MeasuredProducts {
-  std::string device{};             ///< name of the kind
-  std::string dtype{};              ///< such as `float32`
-  std::vector<double> gigaflops{};  ///< work of each product, ascending, in 10^9 FLOPs
-  std::vector<double> teraflops{};  ///< rate reached, in TFLOP/s
-
-  bool operator==(const MeasuredProducts&) const = default;
-};
-
 /// Devices, hosts and links. A plain value.
 struct Cluster {
-  std::string name{};                        ///< shown in predictions
-  std::string source{};                      ///< where the figures are from
-  std::vector<DeviceKind> devices{};         ///< kinds of devices
-  std::vector<Hosts> hosts{};                ///< in the order of ranks
-  std::vector<Links> links{};                ///< from the innermost level to the outermost
-  std::vector<MeasuredProducts> products{};  ///< curves of a calibration, which replace `product`
+  std::string name{};                 ///< shown in predictions
+  std::string source{};               ///< where the figures are from
+  std::vector<DeviceKind> devices{};  ///< kinds of devices
+  std::vector<Hosts> hosts{};         ///< in the order of ranks
+  std::vector<Links> links{};         ///< from the innermost level to the outermost
+  // What a calibration measured, which replaces what peak rates and links say.
+  std::vector<MeasuredOperator> operators{};      ///< times of operators
+  std::vector<MeasuredCollective> collectives{};  ///< times of collectives inside of a host
+  std::vector<MeasuredOptimizer> optimizers{};    ///< times of optimizers
 
   bool operator==(const Cluster&) const = default;
 

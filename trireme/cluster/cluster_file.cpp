@@ -30,6 +30,19 @@ std::string section_text(const std::string& key, const config::Value& element) {
   return text;
 }
 
+// Refuses a description that is not complete, and warns of figures that cannot be.
+void check_as_a_whole(const Cluster& cluster, const std::string& origin) {
+  std::string text;
+  for (const std::string& problem : problems_of(cluster)) {
+    text += (text.empty() ? "" : "; ") + problem;
+  }
+  if (!text.empty()) {
+    throw ConfigError(join_message(origin, ": ", text),
+                      "docs/formats/cluster.md lists all keys with their units");
+  }
+  for (const std::string& warning : implausible_figures(cluster)) warn(warning);
+}
+
 }  // namespace
 
 config::EnumNames<LinkLevel> enum_names(LinkLevel /*level*/) {
@@ -108,12 +121,29 @@ void describe(config::Fields& fields, Links& links) {
   fields.add("hosts", links.hosts, "hosts in a pod").between(0, kMostHosts);
 }
 
-void describe(config::Fields& fields, MeasuredProducts& products) {
-  fields.add("device", products.device, "kind of the device");
-  fields.add("dtype", products.dtype, "dtype of the products");
-  fields.add("gigaflops", products.gigaflops, "work of each product, ascending, 10^9 FLOPs")
-      .above(0);
-  fields.add("teraflops", products.teraflops, "rate reached, TFLOP/s").above(0);
+void describe(config::Fields& fields, Curve& curve) {
+  fields.add("sizes", curve.sizes, "sizes of the work, ascending").above(0);
+  fields.add("microseconds", curve.microseconds, "time of each size").above(0);
+}
+
+void describe(config::Fields& fields, MeasuredOperator& measured) {
+  fields.add("device", measured.device, "kind of the device");
+  fields.add("name", measured.name, "operator, such as aten::addmm");
+  fields.add("dtype", measured.dtype, "dtype of the first operand");
+  fields.add("curve", measured.curve,
+             "times; sizes are 10^9 FLOPs of products and attention, 10^6 bytes of others");
+}
+
+void describe(config::Fields& fields, MeasuredCollective& measured) {
+  fields.add("name", measured.name, "collective, or message");
+  fields.add("ranks", measured.ranks, "ranks of the group").between(2, kMostDevices);
+  fields.add("curve", measured.curve, "times; sizes are 10^6 bytes");
+}
+
+void describe(config::Fields& fields, MeasuredOptimizer& measured) {
+  fields.add("device", measured.device, "kind of the device");
+  fields.add("name", measured.name, "sgd, momentum or adam");
+  fields.add("curve", measured.curve, "times; sizes are 10^6 bytes of parameters of one tensor");
 }
 
 void describe(config::Fields& fields, Cluster& cluster) {
@@ -122,7 +152,9 @@ void describe(config::Fields& fields, Cluster& cluster) {
   fields.add("devices", cluster.devices, "kinds of devices");
   fields.add("hosts", cluster.hosts, "hosts, in the order of ranks");
   fields.add("links", cluster.links, "links, from the innermost level to the outermost");
-  fields.add("products", cluster.products, "measured rates of products");
+  fields.add("operators", cluster.operators, "measured times of operators");
+  fields.add("collectives", cluster.collectives, "measured times of collectives inside of a host");
+  fields.add("optimizers", cluster.optimizers, "measured times of optimizers");
 }
 
 std::vector<std::string> known_clusters() {
@@ -151,15 +183,14 @@ Cluster read_cluster(const std::string& name_or_file) {
         join_message(nearest, nearest.empty() ? "" : " ",
                      "the descriptions that come with Trireme are ", names));
   }
-  std::string text;
-  for (const std::string& problem : problems_of(cluster)) {
-    text += (text.empty() ? "" : "; ") + problem;
-  }
-  if (!text.empty()) {
-    throw ConfigError(join_message(name_or_file, ": ", text),
-                      "docs/formats/cluster.md lists all keys with their units");
-  }
-  for (const std::string& warning : implausible_figures(cluster)) warn(warning);
+  check_as_a_whole(cluster, name_or_file);
+  return cluster;
+}
+
+Cluster parse_cluster(const std::string& text, const std::string& origin) {
+  Cluster cluster;
+  config::Configuration(cluster).read_text(text, origin);
+  check_as_a_whole(cluster, origin);
   return cluster;
 }
 

@@ -20,7 +20,10 @@ void describe(config::Fields& fields, Efficiency& efficiency);
 void describe(config::Fields& fields, DeviceKind& kind);
 void describe(config::Fields& fields, Hosts& hosts);
 void describe(config::Fields& fields, Links& links);
-void describe(config::Fields& fields, MeasuredProducts& products);
+void describe(config::Fields& fields, Curve& curve);
+void describe(config::Fields& fields, MeasuredOperator& measured);
+void describe(config::Fields& fields, MeasuredCollective& measured);
+void describe(config::Fields& fields, MeasuredOptimizer& measured);
 void describe(config::Fields& fields, Cluster& cluster);
 
 /// Returns the names of the descriptions that come with Trireme, such as `a100-80`.
@@ -32,6 +35,10 @@ std::vector<std::string> known_clusters();
 /// description that is not complete, and if there is neither a known description nor a file of this
 /// name.
 Cluster read_cluster(const std::string& name_or_file);
+
+/// Returns the description in a TOML text. Throws as read_cluster.
+/// @param origin names the text in messages.
+Cluster parse_cluster(const std::string& text, const std::string& origin);
 
 /// Returns the TOML text of a description, which reads back as the same value. Throws ConfigError
 /// if a figure of a device, hosts or links is missing or outside its limits, and if a text is not

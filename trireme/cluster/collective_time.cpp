@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <set>
+#include <string_view>
 
 namespace trireme::cluster {
 namespace {
@@ -130,6 +132,35 @@ double all_to_all_seconds(const Cluster& cluster, double bytes, const GroupShape
   return time;
 }
 
+std::string_view name_of(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllToAll:
+      return "all_to_all";
+    case Collective::kBroadcast:
+      break;
+  }
+  return "broadcast";
+}
+
+// The curve of the measured group whose size is nearest; null if nothing was measured.
+const MeasuredCollective* measured_collective(const Cluster& cluster, std::string_view name,
+                                              std::int64_t ranks) {
+  const MeasuredCollective* nearest = nullptr;
+  for (const MeasuredCollective& measured : cluster.collectives) {
+    if (measured.name != name) continue;
+    if (nearest == nullptr || std::abs(measured.ranks - ranks) < std::abs(nearest->ranks - ranks)) {
+      nearest = &measured;
+    }
+  }
+  return nearest;
+}
+
 }  // namespace
 
 std::int64_t host_of(const Cluster& cluster, std::int64_t rank) {
@@ -171,6 +202,10 @@ GroupShape group_shape(const Cluster& cluster, std::int64_t first, std::int64_t 
 double seconds(const Cluster& cluster, Collective collective, double bytes,
                const GroupShape& shape) {
   if (shape.ranks <= 1) return 0;
+  if (shape.hosts == 1) {
+    const auto* const measured = measured_collective(cluster, name_of(collective), shape.ranks);
+    if (measured != nullptr) return measured->curve.seconds(bytes / kMega);
+  }
   if (collective == Collective::kAllToAll) return all_to_all_seconds(cluster, bytes, shape);
   const double ring = ring_seconds(cluster, collective, bytes, shape);
   if (shape.hosts == 1) return ring;
@@ -180,6 +215,8 @@ double seconds(const Cluster& cluster, Collective collective, double bytes,
 double message_seconds(const Cluster& cluster, double bytes, std::int64_t from, std::int64_t to,
                        std::int64_t messages_per_host) {
   const std::int64_t hosts[] = {host_of(cluster, from), host_of(cluster, to)};
+  const auto* const measured = measured_collective(cluster, "message", 2);
+  if (hosts[0] == hosts[1] && measured != nullptr) return measured->curve.seconds(bytes / kMega);
   LinkLevel level = LinkLevel::kHost;
   if (hosts[0] != hosts[1]) level = LinkLevel::kPod;
   if (pod_of(cluster, hosts[0]) != pod_of(cluster, hosts[1])) level = LinkLevel::kCluster;

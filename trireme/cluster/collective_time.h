@@ -38,8 +38,9 @@ GroupShape group_shape(const Cluster& cluster, std::int64_t first, std::int64_t 
 ///     each rank of a host, all-gather inside of each host; steps between hosts form trees, as
 ///     those of NCCL's double binary trees, and count 2 log2(hosts).
 ///
-/// Ports between hosts are divided among the groups of a host that communicate at the same time.
-/// Returns 0 for one rank.
+/// Inside of one host, a measured collective has the time of its curve instead, that of the group
+/// whose size is nearest. Ports between hosts are divided among the groups of a host that
+/// communicate at the same time. Returns 0 for one rank.
 double seconds(const Cluster& cluster, Collective collective, double bytes,
                const GroupShape& shape);
 

@@ -5,31 +5,11 @@
 #include <trireme/cluster/units.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
 
 namespace trireme::cluster {
 namespace {
 
-// Returns the rate between two measured sizes, linear in the logarithm of the size. Below the
-// smallest size the time is that of the smallest, above the largest the rate is that of the
-// largest.
-double measured_rate(const MeasuredProducts& curve, double flops) {
-  const double size = flops / kGiga;
-  const auto& sizes = curve.gigaflops;
-  if (size <= sizes.front()) return curve.teraflops.front() * kTera * size / sizes.front();
-  if (size >= sizes.back()) return curve.teraflops.back() * kTera;
-  const auto above =
-      static_cast<std::size_t>(std::ranges::upper_bound(sizes, size) - sizes.begin());
-  const double part = std::log(size / sizes[above - 1]) / std::log(sizes[above] / sizes[above - 1]);
-  return std::lerp(curve.teraflops[above - 1], curve.teraflops[above], part) * kTera;
-}
-
-double product_rate(const DeviceKind& device, const OperatorWork& work,
-                    const MeasuredProducts* products) {
-  if (products != nullptr && !products->gigaflops.empty()) {
-    return measured_rate(*products, work.flops);
-  }
+double product_rate(const DeviceKind& device, const OperatorWork& work) {
   const double peak = peak_flops(device, work.dtype);
   if (peak <= 0) {
     throw UsageError(
@@ -39,6 +19,11 @@ double product_rate(const DeviceKind& device, const OperatorWork& work,
   const Efficiency& reached = device.efficiency;
   return peak * reached.product * work.flops /
          (work.flops + reached.half_product_gigaflops * kGiga);
+}
+
+double measured_seconds(const OperatorWork& work, const Curve& measured) {
+  const bool is_by_flops = work.flops > 0 && work.kind != OperatorKind::kElements;
+  return measured.seconds(is_by_flops ? work.flops / kGiga : work.bytes / kMega);
 }
 
 }  // namespace
@@ -54,23 +39,37 @@ double peak_flops(const DeviceKind& device, std::string_view dtype) {
   return 0;
 }
 
-const MeasuredProducts* measured_products(const Cluster& cluster, std::string_view device,
-                                          std::string_view dtype) {
-  const auto found = std::ranges::find_if(cluster.products, [&](const MeasuredProducts& curve) {
-    return curve.device == device && curve.dtype == dtype;
+const Curve* measured_operator(const Cluster& cluster, std::string_view device,
+                               std::string_view name, std::string_view dtype) {
+  const std::string_view base = name.substr(0, name.find('.'));
+  const auto found = std::ranges::find_if(cluster.operators, [&](const MeasuredOperator& measured) {
+    return measured.name == base && measured.device == device && measured.dtype == dtype;
   });
-  return found == cluster.products.end() ? nullptr : &*found;
+  return found == cluster.operators.end() ? nullptr : &found->curve;
 }
 
-double seconds(const DeviceKind& device, const OperatorWork& work,
-               const MeasuredProducts* products) {
+std::optional<double> optimizer_seconds(const Cluster& cluster, std::string_view device,
+                                        std::string_view name, std::span<const double> bytes) {
+  const auto found =
+      std::ranges::find_if(cluster.optimizers, [&](const MeasuredOptimizer& measured) {
+        return measured.name == name && measured.device == device;
+      });
+  if (found == cluster.optimizers.end()) return std::nullopt;
+  double sum = 0;
+  for (const double tensor : bytes) sum += found->curve.seconds(tensor / kMega);
+  return sum;
+}
+
+double seconds(const DeviceKind& device, const OperatorWork& work, const Curve* measured) {
+  const double start = device.kernel_us * kMicro;
+  if (measured != nullptr) return measured_seconds(work, *measured) + start;
   const double moving = work.bytes / (device.memory_gb_per_s * kGiga * device.efficiency.memory);
   double computing = 0;
   if (work.flops > 0 && work.kind != OperatorKind::kElements) {
-    computing = work.flops / product_rate(device, work, products);
+    computing = work.flops / product_rate(device, work);
     if (work.kind == OperatorKind::kAttention) computing /= device.attention_share;
   }
-  return std::max(moving, computing) + device.kernel_us * kMicro;
+  return std::max(moving, computing) + start;
 }
 
 }  // namespace trireme::cluster

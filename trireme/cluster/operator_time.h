@@ -5,6 +5,8 @@
 
 #include <trireme/cluster/cluster.h>
 
+#include <optional>
+#include <span>
 #include <string_view>
 
 namespace trireme::cluster {
@@ -29,18 +31,25 @@ struct OperatorWork {
 ///
 ///     peak * efficiency.product * f / (f + efficiency.half_product_gigaflops * 10^9)
 ///
-/// or, if the cluster was calibrated for the device and dtype, interpolated between measured
-/// rates. Fused attention reaches `attention_share` of it. Throws UsageError if the device has no
-/// peak for the dtype of a product.
-/// @param products the measured curve; null: the formula.
-double seconds(const DeviceKind& device, const OperatorWork& work,
-               const MeasuredProducts* products = nullptr);
+/// Fused attention reaches `attention_share` of it. An operator that was measured on the device
+/// takes the time of its curve instead. Throws UsageError if the device has no peak for the dtype
+/// of a product.
+/// @param measured the operator's own curve; null: the formula.
+double seconds(const DeviceKind& device, const OperatorWork& work, const Curve* measured = nullptr);
 
 /// Returns the peak rate of products in FLOP/s. 0: not supported.
 double peak_flops(const DeviceKind& device, std::string_view dtype);
 
-/// Returns the curve that a calibration measured for a device and dtype; null if there is none.
-const MeasuredProducts* measured_products(const Cluster& cluster, std::string_view device,
-                                          std::string_view dtype);
+/// Returns the curve of an operator that a calibration measured on a device; null if there is none.
+/// @param name with or without overload.
+const Curve* measured_operator(const Cluster& cluster, std::string_view device,
+                               std::string_view name, std::string_view dtype);
+
+/// Returns the time in seconds of an optimizer's step on tensors of the given sizes, if a
+/// calibration measured it.
+/// @param name `sgd`, `momentum` or `adam`.
+/// @param bytes of the parameters of each tensor.
+std::optional<double> optimizer_seconds(const Cluster& cluster, std::string_view device,
+                                        std::string_view name, std::span<const double> bytes);
 
 }  // namespace trireme::cluster

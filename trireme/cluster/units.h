@@ -6,6 +6,7 @@ namespace trireme::cluster {
 
 inline constexpr double kMicro = 1e-6;
 inline constexpr double kMilli = 1e-3;
+inline constexpr double kMega = 1e6;
 inline constexpr double kGiga = 1e9;
 inline constexpr double kTera = 1e12;
 /// Bytes of a GiB.

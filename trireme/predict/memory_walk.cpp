@@ -40,6 +40,7 @@ class MemoryWalk {
     memory.backward_peak = now_;
     for (const int call : stage_.backward) {
       rebuild(record_.call(call).forward_call);
+      rematerialize(call);
       receive(call);
       make(call);
       note_peak(call, memory.backward_peak, memory);
@@ -70,7 +71,8 @@ class MemoryWalk {
   // Whether forward keeps the result of a call for backward.
   bool is_kept(int call) const {
     if (region_inputs_.contains(call)) return true;
-    return read_by_backward_.contains(call) && !region_of_.contains(call);
+    return read_by_backward_.contains(call) && !region_of_.contains(call) &&
+           !record_.call(call).is_rematerialized;
   }
 
   void make(int call) {
@@ -107,7 +109,14 @@ class MemoryWalk {
     if (region == region_of_.end() || !rebuilt_.insert(region->second).second) return;
     const RecomputedRegion& calls = stage_.regions[region->second];
     for (int call = calls.first; call <= calls.last; ++call) {
-      if (read_by_backward_.contains(call)) make(call);
+      if (read_by_backward_.contains(call) && !record_.call(call).is_rematerialized) make(call);
+    }
+  }
+
+  // Makes again what a call of backward reads and forward did not keep.
+  void rematerialize(int reader) {
+    for (const int read : record_.call(reader).reads) {
+      if (is_forward(read) && record_.call(read).is_rematerialized) make(read);
     }
   }
 

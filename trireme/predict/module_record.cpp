@@ -222,7 +222,13 @@ class Recording {
       }
       return;
     }
-    if (std::ranges::find(made.reads, root) == made.reads.end()) made.reads.push_back(root);
+    const auto known = std::ranges::find(made.reads, root);
+    if (known == made.reads.end()) {
+      made.reads.push_back(root);
+      made.read_bytes.push_back(local_bytes(input));
+    } else {
+      made.read_bytes[static_cast<std::size_t>(known - made.reads.begin())] += local_bytes(input);
+    }
   }
 
   bool is_parameter_gradient(int number, const DryRunTensor& output) const {

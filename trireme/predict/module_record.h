@@ -33,7 +33,11 @@ struct OperatorCall {
   double result_bytes = 0;  ///< memory of the results on this rank, but for gradients of
                             ///< parameters; 0 for views and writes
   std::vector<int> reads;   ///< earlier calls that made what it reads; views are looked through
-  int forward_call = -1;    ///< of a call of backward: the last call of forward that it belongs to
+  std::vector<double> read_bytes;  ///< what it reads of each, in bytes
+  /// Backward computes the results again from what is kept, in the kernels that read them, and does
+  /// not keep them (fuse_elements()).
+  bool is_rematerialized = false;
+  int forward_call = -1;  ///< of a call of backward: the last call of forward that it belongs to
   /// Share of the call that computes gradients of parameters, between 0 and 1.
   double weight_share = 0;
   std::vector<int> parameters;  ///< parameters that it reads, as positions in ModuleRecord

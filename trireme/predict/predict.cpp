@@ -2,6 +2,7 @@
 #include <trireme/predict/predict.h>
 
 #include <trireme/base/error.h>
+#include <trireme/cluster/operator_time.h>
 #include <trireme/cluster/units.h>
 #include <trireme/predict/buckets.h>
 #include <trireme/predict/element_bytes.h>
@@ -20,6 +21,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 
 namespace trireme::predict {
 namespace {
@@ -28,6 +30,18 @@ using cluster::kGiB;
 using cluster::kGiga;
 using cluster::kMicro;
 using cluster::kMilli;
+
+std::string_view name_of(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::kSgd:
+      return "sgd";
+    case Optimizer::kMomentum:
+      return "momentum";
+    case Optimizer::kAdam:
+      break;
+  }
+  return "adam";
+}
 
 class StepModel {
  public:
@@ -246,15 +260,21 @@ class StepModel {
     const cluster::DeviceKind& device = groups_.slowest_device(rank);
     double bytes = 0;
     double kernels = 0;
+    std::vector<double> tensors;
     for (const int number : parameters_of(rank)) {
       const ParameterRecord& parameter = record_.parameters[static_cast<std::size_t>(number)];
       if (!parameter.requires_grad) continue;
+      tensors.push_back(parameter.bytes * share(parameter, 1));
       // State is read and written, the gradient read, the parameter read and written.
       const double element = 2 * optimizer_bytes(parameter, options_) +
                              gradient_bytes(parameter, options_) +
                              2 * parameter.bytes / std::max(1.0, parameter.elements);
       bytes += parameter.elements * share(parameter, 1) * element;
       kernels += options_.optimizer_kernels;
+    }
+    if (const auto measured = cluster::optimizer_seconds(cluster_, device.name,
+                                                         name_of(options_.optimizer), tensors)) {
+      return *measured;
     }
     return bytes / (device.memory_gb_per_s * kGiga * device.efficiency.memory) +
            kernels * device.kernel_us * kMicro;

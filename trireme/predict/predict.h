@@ -36,6 +36,10 @@ struct TrainingOptions {
   /// ZeRO level 2 and 3: true if gradients are reduced after each micro-batch, as FullyShardedData-
   /// Parallel does without no_sync(); false: after the last one, as Trireme does.
   bool reduces_each_micro_batch = false;
+  /// ZeRO level 3: true if backward gathers parameters while gradients before them are computed,
+  /// as Trireme does and FullyShardedDataParallel with BACKWARD_PRE. False: only once those are
+  /// computed and reduced, as with BACKWARD_POST.
+  bool gathers_ahead_in_backward = true;
   /// True if products of fp32 tensors use TF32.
   bool allows_tf32 = false;
 };

@@ -34,7 +34,7 @@ bool StagePass::gathers(const Bucket& bucket, bool at_start) const {
 void StagePass::forward(const PassOptions& options) {
   begin_gathers();
   for (const int call : stage_.work.forward) {
-    gather_for(call, options.gathers_at_start);
+    gather_for(call, options.gathers_at_start, /*is_ahead=*/true);
     compute_ += costs_.seconds(call);
   }
   flush(/*always=*/false);
@@ -48,7 +48,7 @@ void StagePass::backward(const PassOptions& options) {
   for (std::size_t i = 0; i < stage_.work.backward.size(); ++i) {
     const int call = stage_.work.backward[i];
     repeat_region(costs_.record().call(call).forward_call, repeated);
-    gather_for(call, /*at_start=*/false);
+    gather_for(call, /*at_start=*/false, costs_.options().gathers_ahead_in_backward);
     compute_ += costs_.seconds(call);
     while (options.reduces && next_bucket < stage_.buckets.size() &&
            stage_.buckets[next_bucket].ready_after == static_cast<int>(i)) {
@@ -65,7 +65,7 @@ void StagePass::repeat_region(int forward_call, std::set<std::size_t>& repeated)
   const auto number = static_cast<std::size_t>(after - regions.begin() - 1);
   if (regions[number].last < forward_call || !repeated.insert(number).second) return;
   for (int call = regions[number].first; call <= regions[number].last; ++call) {
-    gather_for(call, /*at_start=*/false);
+    gather_for(call, /*at_start=*/false, costs_.options().gathers_ahead_in_backward);
     compute_ += costs_.seconds(call);
   }
 }
@@ -75,7 +75,7 @@ void StagePass::begin_gathers() {
   before_gather_.clear();
 }
 
-void StagePass::gather_for(int call, bool at_start) {
+void StagePass::gather_for(int call, bool at_start, bool is_ahead) {
   for (const int parameter : costs_.record().call(call).parameters) {
     const int number = stage_.bucket_of[static_cast<std::size_t>(parameter)];
     if (number < 0) continue;
@@ -90,6 +90,7 @@ void StagePass::gather_for(int call, bool at_start) {
       const int freed = before_gather_[before_gather_.size() - limit];
       if (freed >= 0) task.after.push_back(freed);
     }
+    if (!is_ahead && last_compute_ >= 0) task.after.push_back(last_compute_);
     needed_.push_back(static_cast<int>(tasks_.size()));
     tasks_.push_back(std::move(task));
   }

@@ -55,7 +55,7 @@ class StagePass {
   void backward(const PassOptions& options);
   void repeat_region(int forward_call, std::set<std::size_t>& repeated);
   void begin_gathers();
-  void gather_for(int call, bool at_start);
+  void gather_for(int call, bool at_start, bool is_ahead);
   void reduce(const Bucket& bucket);
   Task communication(double seconds) const;
   void flush(bool always);

@@ -41,7 +41,7 @@ std::string region_of(const OperatorCall& call, const std::string& pattern) {
   if (pattern.find("::") != std::string::npos) {
     const bool is_named =
         matches(pattern, call.name) || matches(pattern, without_overload(call.name));
-    return is_named ? pattern : std::string();
+    return is_named ? "operators" : std::string();
   }
   return outermost_match(call.module, pattern);
 }
@@ -157,15 +157,20 @@ std::vector<RecomputedRegion> recomputed_regions(const ModuleRecord& record, con
                      "use paths of modules such as blocks.*, or operators such as aten::gelu");
   }
   std::vector<RecomputedRegion> regions;
+  std::string before;
   for (int i = 0; i < record.num_forward; ++i) {
     const std::string& here = label[static_cast<std::size_t>(i)];
-    if (here.empty()) continue;
-    const bool goes_on = i > 0 && label[static_cast<std::size_t>(i - 1)] == here;
-    if (goes_on) {
+    if (here.empty()) {
+      // Views between two operators keep no memory of their own.
+      if (record.call(i).result_bytes > 0) before.clear();
+      continue;
+    }
+    if (here == before) {
       regions.back().last = i;
     } else {
       regions.push_back({i, i});
     }
+    before = here;
   }
   return regions;
 }

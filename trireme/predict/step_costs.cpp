@@ -32,8 +32,9 @@ void StepCosts::set_device(int call, const cluster::DeviceKind& device) {
   if (options_.allows_tf32 && work.dtype == "float32" && device.teraflops.tf32 > 0) {
     work.dtype = "tf32";
   }
-  compute_[static_cast<std::size_t>(call)] =
-      cluster::seconds(device, work, cluster::measured_products(cluster_, device.name, work.dtype));
+  compute_[static_cast<std::size_t>(call)] = cluster::seconds(
+      device, work,
+      cluster::measured_operator(cluster_, device.name, record_.call(call).name, work.dtype));
 }
 
 std::vector<double> StepCosts::all_seconds() const {

@@ -25,6 +25,7 @@ class StepCosts {
 
   const ModuleRecord& record() const noexcept { return record_; }
   const Plan& plan() const noexcept { return plan_; }
+  const TrainingOptions& options() const noexcept { return options_; }
   /// Returns the number of ranks along `data`.
   std::int64_t data_ranks() const noexcept { return data_ranks_; }
   /// Returns the number of ranks over which ZeRO shards.

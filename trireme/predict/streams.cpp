@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <iterator>
 #include <limits>
+#include <list>
 
 namespace trireme::predict {
 namespace {
 
 constexpr std::size_t kStreams = 2;
+constexpr auto kCommunication = static_cast<std::size_t>(Stream::kCommunication);
 constexpr double kSlowest = 0.05;  // a computation never stops altogether
 
 class Streams {
@@ -31,8 +34,8 @@ class Streams {
       advance(step);
     }
     for (std::size_t stream = 0; stream < kStreams; ++stream) {
-      if (next_[stream] == queues_[stream].size()) continue;
-      throw UsageError(join_message("task ", queues_[stream][next_[stream]],
+      if (queues_[stream].empty()) continue;
+      throw UsageError(join_message("task ", queues_[stream].front(),
                                     " of a simulated step waits for a task behind it"),
                        "tasks may only wait for earlier tasks");
     }
@@ -42,24 +45,30 @@ class Streams {
  private:
   bool is_running(std::size_t stream) const { return left_[stream] >= 0; }
 
+  bool is_ready(std::size_t number) const {
+    return std::ranges::all_of(tasks_[number].after, [&](int earlier) {
+      return is_done_[static_cast<std::size_t>(earlier)];
+    });
+  }
+
   void start_what_can() {
     for (std::size_t stream = 0; stream < kStreams; ++stream) {
-      if (is_running(stream) || next_[stream] == queues_[stream].size()) continue;
-      const std::size_t number = queues_[stream][next_[stream]];
-      const bool is_ready = std::ranges::all_of(tasks_[number].after, [&](int earlier) {
-        return is_done_[static_cast<std::size_t>(earlier)];
-      });
-      if (!is_ready) continue;
-      left_[stream] = tasks_[number].seconds;
-      spans_[number].start = now_;
+      std::list<std::size_t>& queue = queues_[stream];
+      if (is_running(stream) || queue.empty()) continue;
+      const auto end = stream == kCommunication ? queue.end() : std::next(queue.begin());
+      const auto first =
+          std::find_if(queue.begin(), end, [&](std::size_t number) { return is_ready(number); });
+      if (first == end) continue;
+      running_[stream] = *first;
+      left_[stream] = tasks_[*first].seconds;
+      spans_[*first].start = now_;
+      queue.erase(first);
     }
   }
 
   double rate(std::size_t stream) const {
-    constexpr auto kCommunication = static_cast<std::size_t>(Stream::kCommunication);
     if (stream == kCommunication || !is_running(kCommunication)) return 1;
-    const Task& other = tasks_[queues_[kCommunication][next_[kCommunication]]];
-    return std::max(kSlowest, 1 - other.compute_share);
+    return std::max(kSlowest, 1 - tasks_[running_[kCommunication]].compute_share);
   }
 
   double shortest() const {
@@ -79,9 +88,8 @@ class Streams {
       left_[stream] -= step * rates[stream];
       constexpr double kRounding = 1e-15;
       if (left_[stream] > kRounding) continue;
-      const std::size_t number = queues_[stream][next_[stream]++];
-      spans_[number].end = now_;
-      is_done_[number] = true;
+      spans_[running_[stream]].end = now_;
+      is_done_[running_[stream]] = true;
       left_[stream] = -1;
     }
   }
@@ -89,8 +97,8 @@ class Streams {
   const std::vector<Task>& tasks_;
   std::vector<TaskSpan> spans_;
   std::vector<bool> is_done_;
-  std::array<std::vector<std::size_t>, kStreams> queues_;
-  std::array<std::size_t, kStreams> next_{};
+  std::array<std::list<std::size_t>, kStreams> queues_;  // tasks that have not begun
+  std::array<std::size_t, kStreams> running_{};
   std::array<double, kStreams> left_ = {-1, -1};  // seconds left of the running task; -1: none runs
   double now_ = 0;
 };

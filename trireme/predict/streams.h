@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulates the streams of one device: computation and communication run beside each other, each in
-// order, and communication may take a share of the computing power.
+// Simulates the streams of one device: computation and communication run beside each other, and
+// communication may take a share of the computing power.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,9 @@ namespace trireme::predict {
 /// What a stream does.
 enum class Stream { kCompute = 0, kCommunication = 1 };
 
-/// One task of a stream. Tasks of a stream run in the order of the list.
+/// One task of a stream. A stream runs one task at a time. Computations run in the order of the
+/// list. Of the communication that can start, the first in the list does: parameters are gathered
+/// ahead while gradients are still computed. All ranks are alike, so that all choose the same.
 struct Task {
   Stream stream = Stream::kCompute;
   double seconds = 0;        ///< time alone

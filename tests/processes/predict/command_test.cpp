@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <iterator>
 #include <string>
 
 namespace trireme::test {
@@ -93,6 +94,51 @@ TEST(PredictCommand, ComparesWithPublishedCases) {
   EXPECT_THAT(fitted.output, HasSubstr("efficiency.half_product_gigaflops = "));
 }
 
+TEST(PredictCommand, KnowsHowTheSystemOfATableRuns) {
+  const TemporaryFolder folder;
+  const auto predicted = [&](const std::string& table, const std::string& more,
+                             const std::string& values) {
+    const std::string file = folder / "cases.csv";
+    std::string columns = kColumns;
+    columns.insert(columns.size() - 1, more);
+    std::ofstream(file) << columns << table
+                        << ",gpt,4,256,4,1024,1000,512,A100-80,8,float16,1,1,,8,0,none,2,16,"
+                           "tokens_per_second_per_device,1000"
+                        << values << '\n';
+    const Finished finished = predict("--validate " + file);
+    EXPECT_EQ(finished.code, 0) << finished.output;
+    // The line of the case: title, published and predicted figure.
+    const std::size_t line = finished.output.find("gpt 4x256");
+    return finished.output.substr(line, finished.output.find('\n', line) - line);
+  };
+  const std::string megatron = predicted("megatron_mine", "", "");
+  EXPECT_NE(megatron, predicted("mosaicml_mine", "", ""));
+  EXPECT_EQ(megatron, predicted("mine", ",attention,elements,dropout", ",unfused,fused,0.1"));
+  EXPECT_EQ(predicted("mosaicml_mine", "", ""),
+            predicted("mine", ",attention,elements", ",fused,eager"));
+}
+
+TEST(PredictCommand, ComparesOrdersAndWhatFits) {
+  const TemporaryFolder folder;
+  const auto row = [](int zero, const std::string& recompute, const std::string& outcome) {
+    return "mine,gpt,4,256,4,1024,1000,128,A100-80,8,bfloat16,1,1,,8," + std::to_string(zero) +
+           "," + recompute + ",2,16," + outcome + "\n";
+  };
+  const std::string file =
+      file_of(folder, row(0, "none", "tokens_per_second_per_device,900000") +
+                          row(0, "full", "tokens_per_second_per_device,700000") +
+                          row(3, "full", "tokens_per_second_per_device,500000") +
+                          row(0, "some_blocks", "memory_gib,1") + row(0, "none", "out_of_memory,"));
+  const Finished finished = predict("--validate " + file);
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(finished.output,
+              AllOf(HasSubstr("order of 3 strategies of mine, gpt 4x256 s128, 8 A100-80: "
+                              "Spearman's coefficient 1.00"),
+                    HasSubstr("recomputes 0 of 4 blocks"), HasSubstr("mine, memory: 1 cases"),
+                    HasSubstr("0 of 4 cases that ran are said not to fit, 1 of 1 cases that ran "
+                              "out of memory are said to fit")));
+}
+
 TEST(PredictCommand, NamesTheLineOfACaseThatCannotBe) {
   const TemporaryFolder folder;
   const auto output = [&](const std::string& row) {
@@ -110,6 +156,34 @@ TEST(PredictCommand, NamesTheLineOfACaseThatCannotBe) {
   EXPECT_THAT(output("mine,gpt,4"), HasSubstr("cases.csv:2: 3 values"));
   EXPECT_THAT(predict("--validate /nowhere.csv").output, HasSubstr("cannot read /nowhere.csv"));
   EXPECT_THAT(output(""), Not(HasSubstr("median error")));
+}
+
+TEST(CalibrateCommand, DescribesThisHost) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "host.toml";
+  const Finished finished =
+      shell("'" + variable("TRIREME_BIN") + "/trireme' calibrate --ranks 2 -o " + file);
+  ASSERT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(finished.output, HasSubstr("2 ranks, each with"));
+  std::ifstream stream(file);
+  const std::string text((std::istreambuf_iterator<char>(stream)), {});
+  for (const char* part : {"name = \"aten::addmm\"", "name = \"aten::convolution\"",
+                           "name = \"aten::native_layer_norm\"", "name = \"all_reduce\"",
+                           "name = \"message\"", "name = \"adam\"", "devices = 2"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  const Finished predicted =
+      predict(std::string(kSmallGpt) + "-n 2 --dtype float32 --cluster " + file);
+  EXPECT_EQ(predicted.code, 0) << predicted.output;
+  EXPECT_THAT(predicted.output, HasSubstr("prediction for 2 ranks on this host with 2 ranks"));
+}
+
+TEST(CalibrateCommand, SaysWhatIsWrong) {
+  const auto output = [](const std::string& arguments) {
+    return shell("'" + variable("TRIREME_BIN") + "/trireme' calibrate " + arguments).output;
+  };
+  EXPECT_THAT(output("--ranks 0"), HasSubstr("--ranks"));
+  EXPECT_THAT(output("--ranks 1 -o /nowhere/host.toml"), HasSubstr("/nowhere"));
 }
 
 }  // namespace

@@ -157,8 +157,15 @@ TEST_F(ClusterFile, ReadsWhatItWrote) {
                  .gb_per_s = 3.125,
                  .is_full_duplex = false,
                  .compute_share = 0.25}},
-      .products = {
-          {.device = "A", .dtype = "bfloat16", .gigaflops = {1, 10.5}, .teraflops = {1.5, 3}}}};
+      .operators = {{.device = "A",
+                     .name = "aten::mm",
+                     .dtype = "bfloat16",
+                     .curve = {.sizes = {1, 10.5}, .microseconds = {1.5, 3}}}},
+      .collectives = {{.name = "all_reduce",
+                       .ranks = 4,
+                       .curve = {.sizes = {0.5}, .microseconds = {20}}}},
+      .optimizers = {
+          {.device = "A", .name = "adam", .curve = {.sizes = {0.5}, .microseconds = {20}}}}};
   ASSERT_THAT(problems_of(cluster), IsEmpty());
   write_cluster(cluster, file());
   EXPECT_EQ(read_cluster(file()), cluster);
@@ -168,7 +175,7 @@ TEST_F(ClusterFile, IsWrittenInSections) {
   EXPECT_THAT(to_toml(read(kSmall)),
               AllOf(HasSubstr("name = \"mine\"\n"), HasSubstr("\n[[devices]]\nname = \"fast\"\n"),
                     HasSubstr("\n[[links]]\nlevel = \"cluster\"\n"), HasSubstr("gb_per_s = 10.0\n"),
-                    Not(HasSubstr("products"))));
+                    Not(HasSubstr("operators"))));
 }
 
 TEST_F(ClusterFile, RefusesToWriteWhatCouldNotBeRead) {
@@ -256,8 +263,8 @@ TEST_F(ClusterFile, NamesLineAndKeyOfEachMistake) {
        "links[0].compute_share is 1, expected a number, 0 to 0.99"},
       {with("gb_per_s = 100", "hosts = -1"), "links[0].hosts is -1, expected"},
       {with("\"cluster\"", "\"clusters\""), "did you mean 'cluster'?"},
-      {with("[[links]]", "[[products]]\ngigaflops = [0]\n[[links]]"),
-       "products[0].gigaflops is [0], expected a list, each a number, above 0"},
+      {with("[[links]]", "[[operators]]\ncurve = { sizes = [0] }\n[[links]]"),
+       "operators[0].curve.sizes is [0], expected a list, each a number, above 0"},
   };
   for (const auto& [text, expected] : cases) EXPECT_THAT(message(text), HasSubstr(expected));
 }

@@ -167,31 +167,51 @@ TEST(Cluster, NeedsLinksBetweenItsPodsOnly) {
   EXPECT_THAT(problems_of(cluster), ElementsAre("3 hosts in pods of 2, and no links between pods"));
 }
 
-TEST(Cluster, NamesAMeasuredCurveThatIsNone) {
-  const MeasuredProducts curve = {
-      .device = "fast", .dtype = "float32", .gigaflops = {1, 2}, .teraflops = {3, 4}};
+TEST(Cluster, NamesCurvesThatCannotBeUsed) {
+  const MeasuredOperator product = {.device = "fast",
+                                    .name = "aten::mm",
+                                    .dtype = "float32",
+                                    .curve = {.sizes = {1, 2}, .microseconds = {3, 4}}};
   const auto problems_with = [&](auto damage) {
     Cluster cluster = small_cluster();
-    cluster.products = {curve};
-    damage(cluster.products[0]);
+    cluster.operators = {product};
+    damage(cluster.operators[0]);
     return problems_of(cluster);
   };
-  EXPECT_THAT(problems_with([](MeasuredProducts&) {}), IsEmpty());
+  EXPECT_THAT(problems_with([](MeasuredOperator&) {}), IsEmpty());
+  const auto with_curve = [&](const Curve& curve) {
+    return problems_with([&](MeasuredOperator& measured) { measured.curve = curve; });
+  };
   const auto is_refused = ElementsAre(
-      "products of fast in float32: expected gigaflops in ascending order and as many teraflops, "
-      "all above 0");
-  EXPECT_THAT(problems_with([](MeasuredProducts& c) { c.gigaflops = c.teraflops = {}; }),
-              is_refused);
-  EXPECT_THAT(problems_with([](MeasuredProducts& c) { c.teraflops.pop_back(); }), is_refused);
-  EXPECT_THAT(problems_with([](MeasuredProducts& c) { c.gigaflops = {2, 1}; }), is_refused);
-  EXPECT_THAT(problems_with([](MeasuredProducts& c) { c.gigaflops = {2, 2}; }), is_refused);
-  EXPECT_THAT(problems_with([](MeasuredProducts& c) { c.gigaflops = {0, 1}; }), is_refused);
-  EXPECT_THAT(problems_with([](MeasuredProducts& c) { c.teraflops[1] = std::nan(""); }),
-              is_refused);
-  EXPECT_THAT(problems_with([](MeasuredProducts& c) { c.device = "slow"; }),
-              ElementsAre("products of slow in float32: this device is not described"));
-  EXPECT_THAT(problems_with([](MeasuredProducts& c) { c.dtype = "fp32"; }),
-              ElementsAre(HasSubstr("products of fast in fp32: expected float64, float32")));
+      "operator aten::mm of fast in float32: expected sizes in ascending order and as many "
+      "microseconds, all above 0");
+  EXPECT_THAT(with_curve({}), is_refused);
+  EXPECT_THAT(with_curve({.sizes = {1, 2}, .microseconds = {3}}), is_refused);
+  EXPECT_THAT(with_curve({.sizes = {2, 1}, .microseconds = {3, 4}}), is_refused);
+  EXPECT_THAT(with_curve({.sizes = {2, 2}, .microseconds = {3, 4}}), is_refused);
+  EXPECT_THAT(with_curve({.sizes = {0, 1}, .microseconds = {3, 4}}), is_refused);
+  EXPECT_THAT(with_curve({.sizes = {1, 2}, .microseconds = {3, std::nan("")}}), is_refused);
+  EXPECT_THAT(problems_with([](MeasuredOperator& m) { m.device = "slow"; }),
+              ElementsAre("operator aten::mm of slow in float32: this device is not described"));
+  EXPECT_THAT(
+      problems_with([](MeasuredOperator& m) { m.dtype = "fp32"; }),
+      ElementsAre(HasSubstr("operator aten::mm of fast in fp32: expected float64, float32")));
+}
+
+TEST(Cluster, NamesMeasuredCollectivesAndOptimizersThatDoNotExist) {
+  const Curve curve = {.sizes = {1, 2}, .microseconds = {3, 4}};
+  Cluster cluster = small_cluster();
+  cluster.collectives = {{.name = "all_reduce", .ranks = 4, .curve = curve},
+                         {.name = "allreduce", .ranks = 4, .curve = curve},
+                         {.name = "message", .ranks = 1, .curve = curve}};
+  cluster.optimizers = {{.device = "fast", .name = "sgd", .curve = curve},
+                        {.device = "fast", .name = "lion", .curve = curve},
+                        {.device = "slow", .name = "adam", .curve = curve}};
+  EXPECT_THAT(problems_of(cluster),
+              ElementsAre(HasSubstr("collective allreduce of 4 ranks: expected all_reduce"),
+                          "collective message of 1 ranks: ranks is 1, expected 2 to 1000000",
+                          "optimizer lion of fast: expected sgd, momentum or adam",
+                          "optimizer adam of slow: this device is not described"));
 }
 
 TEST(Cluster, HasTheDevicesOfItsRanks) {

@@ -109,5 +109,23 @@ TEST(MessageTime, KnowsPods) {
   EXPECT_NEAR(message_seconds(cluster, 1e9, 8, 16), 10e-6 + 0.1, 1e-9);
 }
 
+TEST(CollectiveTime, InsideAHostFollowsTheCurveOfTheNearestGroup) {
+  Cluster cluster = four_hosts();
+  cluster.collectives = {
+      {.name = "all_reduce", .ranks = 2, .curve = {.sizes = {1}, .microseconds = {100}}},
+      {.name = "all_reduce", .ranks = 8, .curve = {.sizes = {1}, .microseconds = {300}}},
+      {.name = "message", .ranks = 2, .curve = {.sizes = {1}, .microseconds = {50}}}};
+  const auto of_ranks = [&](std::int64_t ranks) {
+    return seconds(cluster, Collective::kAllReduce, 2e6, group_shape(cluster, 0, ranks, 1));
+  };
+  EXPECT_NEAR(of_ranks(2), 200e-6, 1e-9);
+  EXPECT_NEAR(of_ranks(8), 600e-6, 1e-9);
+  EXPECT_NEAR(message_seconds(cluster, 2e6, 0, 1), 100e-6, 1e-9);
+  Cluster without = four_hosts();
+  EXPECT_EQ(of_ranks(16),
+            seconds(without, Collective::kAllReduce, 2e6, group_shape(without, 0, 16, 1)));
+  EXPECT_EQ(message_seconds(cluster, 2e6, 0, 8), message_seconds(without, 2e6, 0, 8));
+}
+
 }  // namespace
 }  // namespace trireme::cluster

@@ -40,17 +40,39 @@ TEST(OperatorTime, OfAThinProductIsThatOfItsBytes) {
 TEST(OperatorTime, OfAnEmptyKernelIsItsFloor) { EXPECT_NEAR(seconds(device(), {}), 5e-6, 1e-12); }
 
 TEST(OperatorTime, FollowsAMeasuredCurve) {
-  const MeasuredProducts curve = {
-      .device = "gpu", .dtype = "float32", .gigaflops = {1, 100}, .teraflops = {2, 8}};
-  const auto rate = [&](double flops) {
+  const Curve curve = {.sizes = {1, 100}, .microseconds = {500, 12500}};
+  const auto of_product = [&](double flops) {
     const OperatorWork work = {.kind = OperatorKind::kProduct, .flops = flops};
-    return flops / (seconds(device(), work, &curve) - 5e-6) / 1e12;
+    return seconds(device(), work, &curve) - 5e-6;
   };
-  EXPECT_NEAR(rate(1e9), 2, 1e-6);
-  EXPECT_NEAR(rate(10e9), 5, 1e-6);
-  EXPECT_NEAR(rate(1e12), 8, 1e-6);
+  EXPECT_NEAR(of_product(1e9), 500e-6, 1e-9);
+  EXPECT_NEAR(of_product(10e9), 2500e-6, 1e-9);
+  EXPECT_NEAR(of_product(1e12), 125e-3, 1e-9);
   // Below the smallest measured product, its time is the floor.
-  EXPECT_NEAR(rate(0.5e9), 1, 1e-6);
+  EXPECT_NEAR(of_product(0.5e9), 500e-6, 1e-9);
+  EXPECT_NEAR(seconds(device(), {.bytes = 10e6}, &curve) - 5e-6, 2500e-6, 1e-9);
+}
+
+TEST(OperatorTime, FindsCurvesByDeviceNameAndDtype) {
+  const Curve curve = {.sizes = {1}, .microseconds = {1}};
+  Cluster cluster;
+  cluster.operators = {{.device = "gpu", .name = "aten::gelu", .dtype = "float32", .curve = curve},
+                       {.device = "gpu", .name = "aten::add", .dtype = "bfloat16", .curve = curve}};
+  EXPECT_EQ(measured_operator(cluster, "gpu", "aten::gelu", "float32"),
+            &cluster.operators[0].curve);
+  EXPECT_EQ(measured_operator(cluster, "gpu", "aten::add.Tensor", "bfloat16"),
+            &cluster.operators[1].curve);
+  EXPECT_EQ(measured_operator(cluster, "gpu", "aten::add.Tensor", "float32"), nullptr);
+  EXPECT_EQ(measured_operator(cluster, "cpu", "aten::gelu", "float32"), nullptr);
+}
+
+TEST(OperatorTime, OfAnOptimizerIsTheSumOverItsTensors) {
+  Cluster cluster;
+  const double bytes[] = {1e6, 10e6};
+  EXPECT_FALSE(optimizer_seconds(cluster, "gpu", "adam", bytes));
+  cluster.optimizers = {
+      {.device = "gpu", .name = "adam", .curve = {.sizes = {1}, .microseconds = {100}}}};
+  EXPECT_NEAR(optimizer_seconds(cluster, "gpu", "adam", bytes).value(), 1100e-6, 1e-9);
 }
 
 TEST(OperatorTime, RefusesADtypeWithoutAPeak) {

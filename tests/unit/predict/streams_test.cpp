@@ -26,6 +26,17 @@ TEST(Streams, SlowComputationWhileCommunicationTakesItsShare) {
   EXPECT_DOUBLE_EQ(spans[0].end, 2.5);
 }
 
+TEST(Streams, StartTheFirstCommunicationThatIsReady) {
+  // Gradients that are computed until 2 are reduced after parameters that can be gathered at once.
+  const auto spans = run_streams({{.seconds = 2},
+                                  {.stream = Stream::kCommunication, .seconds = 3, .after = {0}},
+                                  {.stream = Stream::kCommunication, .seconds = 1},
+                                  {.seconds = 4, .after = {2}}});
+  EXPECT_DOUBLE_EQ(spans[2].end, 1);
+  EXPECT_DOUBLE_EQ(spans[1].start, 2);
+  EXPECT_DOUBLE_EQ(spans[3].end, 6);
+}
+
 TEST(Streams, RefuseATaskThatWaitsForALaterOne) {
   EXPECT_THROW((void)run_streams({{.seconds = 1, .after = {1}}, {.seconds = 1}}), UsageError);
 }

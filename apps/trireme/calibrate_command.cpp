@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <apps/trireme/calibrate_command.h>
+
+#include <trireme/base/machine.h>
+
+#include <apps/trireme/command_line.h>
+#include <apps/trireme/run_ranks.h>
+#include <apps/trireme/torch_parts.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace trireme::apps {
+namespace {
+
+constexpr const char* kDescription =
+    R"(Measure this host and describe it as a cluster for trireme predict:
+  trireme calibrate --ranks 2 --output my-host.toml
+  trireme predict --model gpt -n 2 --cluster ./my-host.toml
+
+Every figure is that of a rank while all ranks compute: measure with as many ranks as will
+train. Takes about a minute, in which nothing else should run. Only for CPUs.)";
+
+struct Arguments {
+  std::string output = "cluster.toml";
+  std::optional<int> ranks;
+};
+
+void calibrate(const Arguments& arguments) {
+  // Without a launcher, this process starts the ranks itself; otherwise it is one of them.
+  if (is_alone()) {
+    const int ranks = arguments.ranks.value_or(available_cores());
+    const int code = run_ranks({"calibrate", "--output", arguments.output}, ranks);
+    if (code != 0) throw CLI::RuntimeError(code);
+    return;
+  }
+  if (arguments.ranks) check_ranks(*arguments.ranks);
+  calibrate_host(arguments.output);
+}
+
+}  // namespace
+
+void add_calibrate_command(CLI::App& app) {
+  CLI::App* const command = app.add_subcommand("calibrate", kDescription);
+  const auto arguments = std::make_shared<Arguments>();
+  command
+      ->add_option("--ranks", arguments->ranks,
+                   "Number of ranks that measure together (default: one for each available core)")
+      ->check(integer_from(1, 4096));
+  command->add_option("-o,--output", arguments->output, "File of the description")
+      ->option_text("FILE")
+      ->capture_default_str();
+  command->callback([arguments] { calibrate(*arguments); });
+}
+
+}  // namespace trireme::apps

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predicts a training step, or runs it and measures the same figures (bench/cases/predict.py):
+//
+//   trireme run -n 2 -- bench_predict --model gpt --plan zero_level=2
+//   bench_predict --model gpt --plan zero_level=2 --ranks 2 --predict cluster.toml
+#include <trireme/predict/predict.h>
+
+#include <models/bert.h>
+#include <models/gpt.h>
+#include <models/resnet.h>
+#include <trireme/base/config/configuration.h>
+#include <trireme/cluster/cluster_file.h>
+#include <trireme/comm/collectives.h>
+#include <trireme/comm/world.h>
+#include <trireme/parallel/training_step.h>
+#include <trireme/plan/parameter_layouts.h>
+#include <trireme/plan/plan_config.h>
+
+#include <CLI/CLI.hpp>
+#include <bench/multi/peak_memory.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Options {
+  std::string model = "mlp";
+  std::vector<std::string> plan;
+  std::string optimizer = "adam";
+  std::string cluster;  // not empty: predict
+  int ranks = 1;        // of a prediction
+  int steps = 9;
+  int warm_up = 3;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app("Predicts or measures a training step.");
+  app.add_option("--model", options.model)->check(CLI::IsMember({"mlp", "resnet", "gpt", "bert"}));
+  app.add_option("--plan", options.plan, "settings of the plan");
+  app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam"}));
+  app.add_option("--predict", options.cluster, "description of the cluster");
+  app.add_option("--ranks", options.ranks, "ranks of a prediction");
+  app.add_option("--steps", options.steps, "steps that are timed, an odd number");
+  app.add_option("--warm-up", options.warm_up, "steps before those");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return options;
+}
+
+struct PlanSettings {
+  trireme::Plan plan;
+  void fields(trireme::config::Fields& fields) { describe(fields, plan); }
+};
+
+// A module with the batch of one rank, in micro-batches, and how it is sharded over `tensor`.
+struct Training {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<torch::Tensor(const std::vector<torch::Tensor>&)> loss;
+  std::function<std::vector<torch::Tensor>(std::int64_t micro_batches)> batch;
+  trireme::ParameterLayouts layouts;
+};
+
+Training train_mlp() {
+  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t kWidth = 1024;
+  torch::nn::Sequential net(torch::nn::Linear(kWidth, kWidth), torch::nn::ReLU(),
+                            torch::nn::Linear(kWidth, kWidth), torch::nn::ReLU(),
+                            torch::nn::Linear(kWidth, kWidth), torch::nn::ReLU(),
+                            torch::nn::Linear(kWidth, kWidth));
+  return {.module = net.ptr(),
+          .loss =
+              [=](const std::vector<torch::Tensor>& in) mutable {
+                return torch::cross_entropy_loss(net->forward(in[0]), in[1]);
+              },
+          .batch =
+              [=](std::int64_t count) {
+                return std::vector{torch::randn({count * kRows, kWidth}),
+                                   torch::randint(kWidth, {count * kRows})};
+              },
+          .layouts = trireme::join({trireme::column_parallel("0"), trireme::row_parallel("2"),
+                                    trireme::column_parallel("4"), trireme::row_parallel("6")})};
+}
+
+Training train_resnet() {
+  constexpr std::int64_t kRows = 16;
+  constexpr std::int64_t kSize = 32;
+  models::ResNet net(models::ResNetOptions{
+      .stem = models::Stem::kSmall, .blocks = {2, 2, 2}, .width = 32, .classes = 10});
+  return {.module = net.ptr(),
+          .loss =
+              [=](const std::vector<torch::Tensor>& in) mutable {
+                return torch::cross_entropy_loss(net->forward(in[0]), in[1]);
+              },
+          .batch =
+              [=](std::int64_t count) {
+                return std::vector{torch::randn({count * kRows, 3, kSize, kSize}),
+                                   torch::randint(10, {count * kRows})};
+              }};
+}
+
+template <typename Model>
+Training train_tokens(Model net, std::int64_t vocabulary, std::int64_t sequence,
+                      std::int64_t rows) {
+  return {.module = net.ptr(),
+          .loss =
+              [=](const std::vector<torch::Tensor>& in) mutable {
+                return torch::cross_entropy_loss(net->forward(in[0]).flatten(0, 1),
+                                                 in[1].flatten());
+              },
+          .batch =
+              [=](std::int64_t count) {
+                return std::vector{torch::randint(vocabulary, {count * rows, sequence}),
+                                   torch::randint(vocabulary, {count * rows, sequence})};
+              }};
+}
+
+Training train_gpt() {
+  Training training = train_tokens(
+      models::GPT(models::GPTOptions{
+          .vocabulary = 4096, .sequence = 128, .hidden = 256, .layers = 6, .heads = 4}),
+      4096, 128, 4);
+  training.layouts = trireme::join(
+      {trireme::vocabulary_parallel("token_embedding"),
+       trireme::column_parallel("*.attention.input"), trireme::row_parallel("*.attention.output"),
+       trireme::column_parallel("*.mlp_input"), trireme::row_parallel("*.mlp_output")});
+  return training;
+}
+
+Training train_bert() {
+  Training training = train_tokens(models::BERT(models::BERTOptions{.vocabulary = 4096,
+                                                                    .sequence = 128,
+                                                                    .hidden = 256,
+                                                                    .layers = 4,
+                                                                    .heads = 4,
+                                                                    .dropout = 0}),
+                                   4096, 128, 4);
+  training.layouts = trireme::join({trireme::vocabulary_parallel("token_embedding"),
+                                    {{"head_bias", {{"tensor", trireme::Shard{0}}}}},
+                                    trireme::column_parallel("*.attention.[qkv]*"),
+                                    trireme::row_parallel("*.attention.output"),
+                                    trireme::column_parallel("*.mlp_input"),
+                                    trireme::row_parallel("*.mlp_output")});
+  return training;
+}
+
+Training make_training(const std::string& model) {
+  if (model == "mlp") return train_mlp();
+  if (model == "resnet") return train_resnet();
+  if (model == "gpt") return train_gpt();
+  return train_bert();
+}
+
+trireme::Plan plan_of(const Options& options, const Training& training, int ranks) {
+  PlanSettings settings;
+  trireme::config::Configuration configuration(settings);
+  for (const std::string& assignment : options.plan) configuration.set(assignment);
+  trireme::Plan& plan = settings.plan;
+  if (plan.mesh.empty()) plan.mesh = {{trireme::kDataAxis, ranks}};
+  const bool is_tensor_parallel =
+      std::ranges::find(plan.mesh, "tensor", &trireme::MeshAxis::name) != plan.mesh.end();
+  if (is_tensor_parallel) plan.layouts = training.layouts;
+  return plan;
+}
+
+nlohmann::json predict(const Options& options) {
+  const Training training = make_training(options.model);
+  const trireme::Plan plan = plan_of(options, training, options.ranks);
+  const auto micro_batch = training.batch(1);
+  const auto cluster = trireme::cluster::read_cluster(options.cluster);
+  const auto began = std::chrono::steady_clock::now();
+  const auto prediction = trireme::predict::predict(
+      *training.module, plan, cluster, [&] { return training.loss(micro_batch); },
+      {.optimizer = options.optimizer == "adam" ? trireme::predict::Optimizer::kAdam
+                                                : trireme::predict::Optimizer::kSgd});
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  std::cerr << trireme::predict::to_string(prediction);
+  return {{"step_time", prediction.step_seconds},
+          {"peak_memory", prediction.peak_memory()},
+          {"predict_time", took.count()}};
+}
+
+nlohmann::json measure(const Options& options, const trireme::World& world) {
+  bench::PeakMemory memory;
+  torch::manual_seed(1);
+  const Training training = make_training(options.model);
+  const trireme::Plan plan = plan_of(options, training, world.size);
+  const auto batch = training.batch(plan.micro_batches);
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  constexpr double kRate = 1e-4;
+  if (options.optimizer == "adam") {
+    optimizer = std::make_unique<torch::optim::Adam>(training.module->parameters(),
+                                                     torch::optim::AdamOptions(kRate));
+  } else {
+    optimizer = std::make_unique<torch::optim::SGD>(training.module->parameters(),
+                                                    torch::optim::SGDOptions(kRate));
+  }
+  trireme::TrainingStep step(
+      *training.module,
+      [&](const std::vector<torch::Tensor>& in) -> std::vector<torch::Tensor> {
+        return {training.loss(in)};
+      },
+      plan, world.group);
+  if (plan.zero_level > 0) step.shard(*optimizer);
+  const auto run = [&] {
+    optimizer->zero_grad();
+    (void)step.step(batch);
+    optimizer->step();
+  };
+  for (int number = 0; number < options.warm_up; ++number) run();
+  trireme::comm::barrier(world.group);
+  (void)memory.end_stretch();
+  trireme::comm::barrier(world.group);
+  std::vector<double> seconds;
+  for (int number = 0; number < options.steps; ++number) {
+    const auto began = std::chrono::steady_clock::now();
+    run();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    seconds.push_back(took.count());
+  }
+  trireme::comm::barrier(world.group);
+  const auto peak = memory.end_stretch();
+  trireme::comm::barrier(world.group);
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::ranges::nth_element(seconds, middle);
+  return {{"step_time", *middle}, {"peak_memory", static_cast<double>(peak)}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const Options options = parse(argc, argv);
+  if (!options.cluster.empty()) {
+    std::cout << predict(options) << '\n';
+    return 0;
+  }
+  const auto world = trireme::init();
+  auto record = measure(options, world);
+  // A step takes as long as on the slowest rank; memory is that of the rank that needs most.
+  for (const auto& text : trireme::comm::all_gather_text(record.dump(), world.group)) {
+    const auto other = nlohmann::json::parse(text);
+    for (const char* name : {"step_time", "peak_memory"}) {
+      if (record[name] < other[name]) record[name] = other[name];
+    }
+  }
+  if (world.is_first()) std::cout << record << '\n';
+  return 0;
+} catch (const std::exception& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
+}

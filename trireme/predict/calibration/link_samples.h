@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times the collectives and messages of a running group.
+#pragma once
+
+#include <trireme/cluster/measured.h>
+#include <trireme/comm/group.h>
+
+#include <vector>
+
+namespace trireme::predict {
+
+/// Times every collective and messages for groups of two ranks and more whose sizes divide the
+/// number of ranks. All groups of one size communicate at the same time. Collective and blocking;
+/// all ranks return the same. Empty for one rank.
+/// @param group of one host.
+std::vector<cluster::MeasuredCollective> sample_links(const comm::Group& group);
+
+/// Returns the share of computing power that an all-reduce takes from products that run beside it,
+/// between 0 and 0.99. Collective and blocking; all ranks return the same. 0 for one rank.
+double sample_interference(const comm::Group& group);
+
+}  // namespace trireme::predict

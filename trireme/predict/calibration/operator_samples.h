@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times the operators of a network while it runs, and says how much work each of them was.
+#pragma once
+
+#include <trireme/graph/module_ref.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trireme::predict {
+
+/// One operator of a network with its measured time.
+struct OperatorSample {
+  std::string name;    ///< without overload
+  std::string dtype;   ///< of the first operand
+  bool is_in_flops;    ///< whether `size` is in FLOPs; otherwise in bytes read and written
+  double size = 0;     ///< the work
+  double seconds = 0;  ///< median
+};
+
+/// What a network took.
+struct NetworkSamples {
+  std::vector<OperatorSample> operators;
+  double between_seconds = 0;  ///< of a run, outside of the operators
+};
+
+/// Runs forward and backward of `module` several times and returns the median time of each
+/// operator. The work of an operator is what a dry run of the same network says (record_module), so
+/// that predictions look times up by the same figures. Operators that a dry run does not see by the
+/// same names as often as they run are left out.
+/// @param module parameters on the CPU.
+/// @param forward returns the loss.
+/// @param repetitions number of measured runs; two more warm up.
+/// @param before_each called before each run; ranks that are measured together wait here.
+NetworkSamples sample_network(ModuleRef module, const std::function<at::Tensor()>& forward,
+                              int repetitions, const std::function<void()>& before_each);
+
+}  // namespace trireme::predict
