@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/report/number.h>
+#include <trireme/report/trace_text.h>
 
 #include <nlohmann/json.hpp>
 
@@ -13,10 +14,6 @@ namespace trireme::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json name_of(const char* kind, int rank, int row, const std::string& name) {
-  return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", row}, {"args", {{"name", name}}}};
-}
 
 Json to_json(const TraceEvent& event, int rank) {
   return {{"name", event.name},
@@ -53,9 +50,9 @@ Json label_of(double clock_error, std::ptrdiff_t rank) {
 
 TraceFile::TraceFile(std::filesystem::path path, int rank)
     : file_(std::move(path), /*starts_anew=*/true), rank_(rank) {
-  file_.begin("[\n" + name_of("process_name", rank, 0, join_message("rank ", rank)).dump() + ",\n" +
-              name_of("thread_name", rank, 0, "steps").dump() + ",\n" +
-              name_of("thread_name", rank, 1, "phases").dump());
+  TraceText names;
+  names.add_rank(rank);
+  file_.begin(names.open());
 }
 
 void TraceFile::add(std::span<const TraceEvent> events) {
