@@ -121,6 +121,7 @@ class MemoryWalk {
   }
 
   void note_peak(int call, double& peak, ActivationMemory& memory) {
+    memory.at_calls.push_back(now_);
     if (now_ <= peak) return;
     peak = now_;
     if (now_ > highest_) {

@@ -19,6 +19,8 @@ struct ActivationMemory {
   std::string peak_module;   ///< module of the call at which the larger maximum is reached
   /// What is kept by module, the largest first.
   std::vector<std::pair<std::string, double>> by_module;
+  /// The memory while each call runs: those of StageWork::forward, then of StageWork::backward.
+  std::vector<double> at_calls;
 };
 
 /// Returns the memory of a stage. A result lives until the last call that reads it. What backward

@@ -8,13 +8,15 @@
 #include <trireme/predict/element_bytes.h>
 #include <trireme/predict/memory_walk.h>
 #include <trireme/predict/predictable_plan.h>
+#include <trireme/predict/rank_activations.h>
 #include <trireme/predict/rank_groups.h>
+#include <trireme/predict/simulated_step.h>
 #include <trireme/predict/stage_pass.h>
 #include <trireme/predict/stage_work.h>
 #include <trireme/predict/step_costs.h>
+#include <trireme/predict/step_simulation.h>
 #include <trireme/schedule/generators/generators.h>
 #include <trireme/schedule/timeline.h>
-#include <trireme/schedule/verifier/memory.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -71,6 +73,31 @@ class StepModel {
     return prediction;
   }
 
+  // The same step with its spans and its memory over time.
+  SimulatedStep simulate() {
+    SimulatedStep step = {.prediction = run()};
+    std::vector<double> optimizer;
+    for (int rank = 0; rank < pipe_; ++rank) optimizer.push_back(optimizer_seconds(rank));
+    const StepSimulation simulation({.costs = costs_,
+                                     .stages = stages_,
+                                     .micro_batches = micro_batches_,
+                                     .reduces_each = reduces_each(),
+                                     .optimizer_seconds = optimizer,
+                                     .rank_stride = groups_.stride(kStageAxis)});
+    if (!schedule_) {
+      step.ranks = {simulation.one_stage()};
+      return step;
+    }
+    std::vector<double> tails;
+    std::vector<double> heads;
+    for (const StageModel& stage : stages_) {
+      tails.push_back(exchange_tail(stage));
+      heads.push_back(gather_head(stage));
+    }
+    step.ranks = simulation.pipeline(*schedule_, stage_times(), tails, heads);
+    return step;
+  }
+
  private:
   void make_schedule() {
     if (pipe_ == 1) return;
@@ -123,9 +150,9 @@ class StepModel {
   }
 
   bool reduces_in(int micro_batch) const {
-    if (micro_batch == micro_batches_ - 1) return true;
-    return options_.reduces_each_micro_batch && plan_.zero_level >= 2;
+    return micro_batch == micro_batches_ - 1 || reduces_each();
   }
+  bool reduces_each() const { return options_.reduces_each_micro_batch && plan_.zero_level >= 2; }
 
   // Time of a step of `count` micro-batches with the first and the last one among them.
   double simulate_step(const StageModel& stage, int count, double optimizer) const {
@@ -167,8 +194,7 @@ class StepModel {
       StagePass forward(costs_, stage);
       forward.add({.has_backward = false});
       StagePass backward(costs_, stage);
-      backward.add({.has_forward = false,
-                    .reduces = options_.reduces_each_micro_batch && plan_.zero_level >= 2});
+      backward.add({.has_forward = false, .reduces = reduces_each()});
       const double whole = backward.seconds();
       const double weight = std::min(stage.weight, whole);
       times.stages.push_back({.forward = forward.seconds() / kMilli,
@@ -306,29 +332,19 @@ class StepModel {
   }
 
   void add_memory(Prediction& prediction) {
-    std::vector<schedule::StageBytes> bytes;
-    for (const StageModel& stage : stages_) {
-      bytes.push_back(
-          {.activations = static_cast<std::int64_t>(stage.memory.kept), .weight_inputs = 0});
-    }
-    std::vector<schedule::RankMemory> peaks;
-    if (schedule_) peaks = schedule::peak_memory(*schedule_, bytes);
     for (int rank = 0; rank < pipe_; ++rank) {
       RankMemoryPrediction memory = state_of(rank);
-      for (std::size_t i = 0; i < stages_.size(); ++i) {
-        if (rank_of(i) != rank) continue;
-        const ActivationMemory& activations = stages_[i].memory;
-        const double peak = std::max(activations.forward_peak, activations.backward_peak);
-        if (peak - activations.kept >= memory.temporary) {
-          memory.temporary = peak - activations.kept;
-          memory.peak_module = activations.peak_module;
-          memory.activations_by_module = activations.by_module;
-        }
-        if (!schedule_) memory.activations = activations.kept;
-      }
+      std::pair<ActivationMoment, int> largest;
       if (schedule_) {
-        memory.activations = static_cast<double>(peaks[static_cast<std::size_t>(rank)].peak_bytes);
+        largest = largest_moment(schedule::item(schedule_->ranks, rank), stages_);
+      } else {
+        const ActivationMemory& all = stages_.front().memory;
+        largest.first = moment_of(all, std::max(all.forward_peak, all.backward_peak), 0);
       }
+      memory.activations = largest.first.kept;
+      memory.temporary = largest.first.temporary;
+      memory.peak_module = schedule::item(stages_, largest.second).memory.peak_module;
+      memory.activations_by_module = schedule::item(stages_, largest.second).memory.by_module;
       memory.inputs = rank == 0 ? record_.input_bytes : 0;
       prediction.memory.push_back(std::move(memory));
     }
@@ -393,6 +409,21 @@ Prediction predict(const ModuleRecord& record, const Plan& plan, const cluster::
   const cluster::Cluster used = cluster.with_ranks(ranks_of(plan));
   cluster::check_cluster(used);
   return StepModel(record, plan, used, options).run();
+}
+
+SimulatedStep simulate_step(const ModuleRecord& record, const Plan& plan,
+                            const cluster::Cluster& cluster, const TrainingOptions& options) {
+  check_predictable(plan);
+  const cluster::Cluster used = cluster.with_ranks(ranks_of(plan));
+  cluster::check_cluster(used);
+  return StepModel(record, plan, used, options).simulate();
+}
+
+SimulatedStep simulate_step(ModuleRef module, const Plan& plan, const cluster::Cluster& cluster,
+                            const std::function<at::Tensor()>& forward,
+                            const TrainingOptions& options) {
+  check_predictable(plan);
+  return simulate_step(record_module(module, plan, forward), plan, cluster, options);
 }
 
 Prediction predict(ModuleRef module, const Plan& plan, const cluster::Cluster& cluster,

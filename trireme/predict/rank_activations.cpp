@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/predict/rank_activations.h>
+
+#include <algorithm>
+
+namespace trireme::predict {
+
+using schedule::Action;
+using schedule::ActionKind;
+
+ActivationMoment moment_of(const ActivationMemory& stage, double held, double beside) {
+  return {.kept = beside + std::min(held, stage.kept),
+          .temporary = std::max(0.0, held - stage.kept)};
+}
+
+RankActivations::RankActivations(const std::vector<Action>& actions,
+                                 std::span<const StageModel> stages)
+    : stages_(stages) {
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::kRecompute) recomputed_.insert(pair_of(action));
+  }
+}
+
+double RankActivations::beside(const Action& action) const {
+  const auto own = held_.find(pair_of(action));
+  return own == held_.end() ? kept_ : kept_ - own->second;
+}
+
+ActivationMoment RankActivations::largest_in(const Action& action) const {
+  const bool is_forward =
+      action.kind == ActionKind::kForward || action.kind == ActionKind::kRecompute;
+  if (!is_forward && !schedule::gives_input_gradient(action.kind)) return {.kept = kept_};
+  const ActivationMemory& memory = memory_of(action);
+  return moment_of(memory, is_forward ? memory.forward_peak : memory.backward_peak, beside(action));
+}
+
+void RankActivations::end(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      hold(action, recomputed_.contains(pair_of(action)) ? 0 : memory_of(action).kept);
+      break;
+    case ActionKind::kRecompute:
+    case ActionKind::kLoad:
+      hold(action, memory_of(action).kept);
+      break;
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+    case ActionKind::kOffload:
+      hold(action, 0);
+      break;
+    default:
+      break;
+  }
+}
+
+void RankActivations::hold(const Action& action, double bytes) {
+  double& held = held_[pair_of(action)];
+  kept_ += bytes - held;
+  held = bytes;
+}
+
+std::pair<ActivationMoment, int> largest_moment(const std::vector<Action>& actions,
+                                                std::span<const StageModel> stages) {
+  RankActivations activations(actions, stages);
+  std::pair<ActivationMoment, int> largest = {{}, actions.empty() ? 0 : actions.front().stage};
+  for (const Action& action : actions) {
+    const ActivationMoment moment = activations.largest_in(action);
+    if (moment.total() > largest.first.total()) largest = {moment, action.stage};
+    activations.end(action);
+  }
+  return largest;
+}
+
+}  // namespace trireme::predict
