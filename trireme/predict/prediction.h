@@ -2,7 +2,10 @@
 // Prediction: the time and memory of a training step of a plan on a cluster.
 #pragma once
 
+#include <trireme/predict/faults.h>
+
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +58,8 @@ struct Prediction {
   double checkpoint_bytes = 0;               ///< parameters and optimizer state of all ranks
   double checkpoint_seconds = 0;  ///< time to write it by all hosts at once; 0: disks are unknown
   std::vector<double> stage_seconds;  ///< forward and backward of one micro-batch, by stage
+  /// What failures cost; predict() leaves it empty (fault_options.h).
+  std::optional<FaultPrediction> faults{};
 
   /// Returns the largest memory of a rank in bytes.
   double peak_memory() const noexcept;

@@ -24,6 +24,17 @@ std::string duration(double seconds) {
   return report::fixed(seconds, kDigits) + " s";
 }
 
+// Times of failures, which may be days.
+std::string long_duration(double seconds) {
+  constexpr double kMinute = 60;
+  constexpr double kHour = 3600;
+  constexpr double kDay = 24 * kHour;
+  if (seconds >= 3 * kDay) return report::fixed(seconds / kDay, 1) + " days";
+  if (seconds >= 2 * kHour) return report::fixed(seconds / kHour, 1) + " h";
+  if (seconds >= 2 * kMinute) return report::fixed(seconds / kMinute, 1) + " min";
+  return duration(seconds);
+}
+
 std::string percent(double share) { return report::fixed(share * 100, 1) + " %"; }
 
 void line(TextWriter& text, std::string_view name, const std::string& value,
@@ -86,6 +97,32 @@ void write_memory(TextWriter& text, const Prediction& prediction) {
   }
 }
 
+void write_faults(TextWriter& text, const FaultPrediction& faults, double step_seconds) {
+  text << "failures\n";
+  line(text, "one in", long_duration(faults.failure_seconds));
+  line(text, "save every", long_duration(faults.interval),
+       faults.interval == faults.best_interval
+           ? "which is best"
+           : join_message("best: ", long_duration(faults.best_interval)));
+  line(text, "useful", percent(faults.useful_share), "of the time");
+  line(text, "saving", percent(faults.saving_share));
+  line(text, "lost to failures", percent(faults.lost_share));
+  if (faults.useful_share > 0) {
+    line(text, "step with all this", duration(step_seconds / faults.useful_share));
+  }
+}
+
+nlohmann::ordered_json json_of(const FaultPrediction& faults) {
+  return {{"failure_seconds", faults.failure_seconds},
+          {"young_interval", faults.young_interval},
+          {"daly_interval", faults.daly_interval},
+          {"best_interval", faults.best_interval},
+          {"interval", faults.interval},
+          {"useful_share", faults.useful_share},
+          {"saving_share", faults.saving_share},
+          {"lost_share", faults.lost_share}};
+}
+
 nlohmann::ordered_json json_of(const RankMemoryPrediction& memory) {
   nlohmann::ordered_json modules = nlohmann::ordered_json::array();
   for (const auto& [module, bytes] : memory.activations_by_module) {
@@ -123,6 +160,7 @@ std::string to_string(const Prediction& prediction) {
   if (prediction.checkpoint_seconds > 0) {
     line(text, "time to write", duration(prediction.checkpoint_seconds));
   }
+  if (prediction.faults) write_faults(text, *prediction.faults, prediction.step_seconds);
   return text.str();
 }
 
@@ -130,27 +168,28 @@ std::string to_json(const Prediction& prediction) {
   const StepParts& parts = prediction.parts;
   nlohmann::ordered_json memory = nlohmann::ordered_json::array();
   for (const RankMemoryPrediction& rank : prediction.memory) memory.push_back(json_of(rank));
-  const nlohmann::ordered_json all = {{"cluster", prediction.cluster},
-                                      {"ranks", prediction.ranks},
-                                      {"parameters", prediction.parameters},
-                                      {"step_seconds", prediction.step_seconds},
-                                      {"parts",
-                                       {{"compute", parts.compute},
-                                        {"recomputation", parts.recomputation},
-                                        {"layouts", parts.layouts},
-                                        {"data_exchange", parts.data_exchange},
-                                        {"pipeline", parts.pipeline},
-                                        {"optimizer", parts.optimizer}}},
-                                      {"flops_per_rank", prediction.flops_per_rank},
-                                      {"repeated_flops", prediction.repeated_flops},
-                                      {"utilization", prediction.utilization},
-                                      {"stage_seconds", prediction.stage_seconds},
-                                      {"peak_memory", whole(prediction.peak_memory())},
-                                      {"device_memory", whole(prediction.device_memory)},
-                                      {"fits", prediction.fits()},
-                                      {"memory", memory},
-                                      {"checkpoint_bytes", whole(prediction.checkpoint_bytes)},
-                                      {"checkpoint_seconds", prediction.checkpoint_seconds}};
+  nlohmann::ordered_json all = {{"cluster", prediction.cluster},
+                                {"ranks", prediction.ranks},
+                                {"parameters", prediction.parameters},
+                                {"step_seconds", prediction.step_seconds},
+                                {"parts",
+                                 {{"compute", parts.compute},
+                                  {"recomputation", parts.recomputation},
+                                  {"layouts", parts.layouts},
+                                  {"data_exchange", parts.data_exchange},
+                                  {"pipeline", parts.pipeline},
+                                  {"optimizer", parts.optimizer}}},
+                                {"flops_per_rank", prediction.flops_per_rank},
+                                {"repeated_flops", prediction.repeated_flops},
+                                {"utilization", prediction.utilization},
+                                {"stage_seconds", prediction.stage_seconds},
+                                {"peak_memory", whole(prediction.peak_memory())},
+                                {"device_memory", whole(prediction.device_memory)},
+                                {"fits", prediction.fits()},
+                                {"memory", memory},
+                                {"checkpoint_bytes", whole(prediction.checkpoint_bytes)},
+                                {"checkpoint_seconds", prediction.checkpoint_seconds}};
+  if (prediction.faults) all["faults"] = json_of(*prediction.faults);
   constexpr int kIndent = 2;
   return all.dump(kIndent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

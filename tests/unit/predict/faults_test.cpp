@@ -2,6 +2,8 @@
 #include <trireme/predict/faults.h>
 
 #include <trireme/base/error.h>
+#include <trireme/cluster/cluster_file.h>
+#include <trireme/predict/fault_options.h>
 
 #include <gtest/gtest.h>
 
@@ -42,6 +44,31 @@ TEST(Faults, AgreeWithASimulation) {
   options.interval_seconds = 600;
   const double simulated = simulate_faults(options, 3e8, 1);
   EXPECT_NEAR(predict_faults(options).useful_share, simulated, 0.01);
+}
+
+TEST(Faults, AddUpOverHostsThatAreNotAlike) {
+  cluster::Cluster cluster = cluster::read_cluster("a100-80");
+  cluster.hosts = {{.count = 2, .devices = 8, .device = "A100-80", .failure_hours = 100},
+                   {.count = 3, .devices = 8, .device = "A100-80", .failure_hours = 300},
+                   {.count = 1, .devices = 8, .device = "A100-80"}};
+  Prediction prediction;
+  prediction.ranks = 48;
+  prediction.checkpoint_seconds = 12;
+  const FaultOptions options = fault_options(prediction, cluster);
+  EXPECT_EQ(options.hosts, 6);
+  // 2 / 100 + 3 / 300 failures in an hour; the last host does not fail.
+  EXPECT_DOUBLE_EQ(predict_faults(options).failure_seconds, 3600 / 0.03);
+  EXPECT_EQ(options.save_seconds, 12);
+  EXPECT_EQ(options.load_seconds, 12);
+}
+
+TEST(Faults, AreUnknownIfNoDescriptionTellsThem) {
+  Prediction prediction;
+  prediction.ranks = 16;
+  const FaultOptions options = fault_options(prediction, cluster::read_cluster("a100-80"));
+  EXPECT_EQ(options.hosts, 2);
+  EXPECT_EQ(options.host_failure_seconds, 0);
+  EXPECT_EQ(options.save_seconds, FaultOptions{}.save_seconds);
 }
 
 TEST(Faults, RefuseTimesThatCannotBe) {
