@@ -24,14 +24,15 @@ struct PredictedModel {
   std::shared_ptr<torch::nn::Module> module;
   /// Runs one micro-batch and returns the loss.
   std::function<at::Tensor()> forward;
-  /// How Megatron-LM shards the family along an axis `tensor`.
+  /// How Megatron-LM shards the family along an axis `tensor`. Mixtures have whole experts on each
+  /// rank.
   ParameterLayouts tensor_layouts;
   std::int64_t layers = 0;          ///< number of blocks, `blocks.0` and so on; 0: it has none
   std::int64_t tokens_per_row = 1;  ///< tokens of a row; 1 for images
 };
 
 /// Makes a model of a family.
-/// @param family `gpt`, `llama`, `bert` or `resnet`.
+/// @param family `gpt`, `llama`, `bert`, `mixture`, `vit` or `resnet`.
 /// @param settings such as `layers=96`. Throws ConfigError for an unknown one, with the nearest.
 /// @param rows the rows of a micro-batch.
 /// @param dtype of parameters and activations.
