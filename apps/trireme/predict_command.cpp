@@ -8,6 +8,7 @@
 #include <apps/trireme/torch_parts.h>
 
 #include <memory>
+#include <optional>
 
 namespace trireme::apps {
 namespace {
@@ -22,7 +23,40 @@ compare predictions with published measurements:
 A cluster is the name of a description that comes with Trireme (a100-80, h100-80, ...), or a
 TOML file. The plan is a TOML file, and settings of it; without a mesh, all ranks are along data.)";
 
-void predict(const PredictTask& task) {
+// Numbers are read without regard to the locale.
+void add_number(CLI::App& command, const char* name, std::optional<double>& number,
+                const char* unit, const char* text) {
+  command
+      .add_option_function<Real>(
+          name, [&number](const Real& real) { number = real.value; }, text)
+      ->option_text(unit)
+      ->check(number_from_zero());
+}
+
+void add_fault_options(CLI::App& command, FaultSettings& faults) {
+  add_number(command, "--host-failure-hours", faults.host_failure_hours, "HOURS",
+             "Mean time between two failures of one host [failure_hours of the cluster]");
+  add_number(command, "--save-seconds", faults.save_seconds, "SECONDS",
+             "How long a checkpoint stops training [time in which all hosts write it]");
+  add_number(command, "--load-seconds", faults.load_seconds, "SECONDS",
+             "Time to load a checkpoint after a failure [the same, or 60]");
+  add_number(command, "--detect-seconds", faults.detect_seconds, "SECONDS",
+             "Time until a failure is noticed [60]");
+  add_number(command, "--restart-seconds", faults.restart_seconds, "SECONDS",
+             "Time until the ranks run again, before loading [300]");
+  add_number(command, "--interval-seconds", faults.interval_seconds, "SECONDS",
+             "Time between two checkpoints [the best]");
+}
+
+void predict(const CLI::App& command, const PredictTask& task) {
+  if (!task.validate.empty()) {
+    for (const char* option :
+         {"--trace", "--picture", "--host-failure-hours", "--save-seconds", "--load-seconds",
+          "--detect-seconds", "--restart-seconds", "--interval-seconds"}) {
+      refuse_given(command, option, "--validate predicts many trainings",
+                   "leave it out, or predict one training by --model");
+    }
+  }
   if (task.validate.empty() && task.model.empty()) {
     throw ConfigError("trireme predict was given neither --model nor --validate",
                       "name a model, such as --model gpt, or files with measurements");
@@ -36,7 +70,7 @@ void add_predict_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand("predict", kDescription);
   const auto task = std::make_shared<PredictTask>();
   command->add_option("--model", task->model, "Family of models")
-      ->check(one_of({"gpt", "llama", "bert", "resnet"}));
+      ->check(one_of({"gpt", "llama", "bert", "mixture", "vit", "resnet"}));
   command->add_option("--set", task->model_settings, "Setting of the model, such as layers=96")
       ->option_text("KEY=VALUE ...");
   command->add_option("-n,--ranks", task->ranks, "Number of ranks, one for each device")
@@ -64,6 +98,15 @@ void add_predict_command(CLI::App& app) {
   command->add_option("--optimizer", task->optimizer, "Optimizer")
       ->check(one_of({"sgd", "momentum", "adam"}))
       ->capture_default_str();
+  add_fault_options(*command, task->faults);
+  command
+      ->add_option("--trace", task->trace_file,
+                   "File for a trace of the simulated step, for Perfetto or chrome://tracing")
+      ->option_text("FILE");
+  command
+      ->add_option("--picture", task->picture_file,
+                   "File for a picture of the memory over the step, an SVG")
+      ->option_text("FILE");
   command->add_flag("--json", task->as_json, "Print JSON");
   command
       ->add_option("--validate", task->validate,
@@ -74,7 +117,7 @@ void add_predict_command(CLI::App& app) {
                    "With --validate: fit the four efficiencies of a device kind to the files, "
                    "and print them")
       ->option_text("DEVICE");
-  command->callback([task] { predict(*task); });
+  command->callback([command, task] { predict(*command, *task); });
 }
 
 }  // namespace trireme::apps

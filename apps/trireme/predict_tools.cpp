@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <apps/trireme/predict_tools.h>
 
+#include <trireme/base/atomic_file.h>
 #include <trireme/base/config/configuration.h>
 #include <trireme/base/error.h>
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/plan/plan_config.h>
+#include <trireme/predict/fault_options.h>
 #include <trireme/predict/fused_elements.h>
 #include <trireme/predict/predict.h>
+#include <trireme/predict/simulated_step.h>
 
 #include <apps/trireme/predict_model.h>
 #include <apps/trireme/predict_validation.h>
 
 #include <algorithm>
 #include <iostream>
+#include <optional>
 
 namespace trireme::apps {
 namespace {
@@ -53,6 +57,48 @@ predict::Elements elements_of(const std::string& name) {
   return name == "fused" ? predict::Elements::kFused : predict::Elements::kCompiled;
 }
 
+// Returns nothing if failures were not asked for, and the description says too little of them.
+std::optional<predict::FaultPrediction> faults_of(const FaultSettings& given,
+                                                  const predict::Prediction& prediction,
+                                                  const cluster::Cluster& cluster) {
+  constexpr double kSecondsPerHour = 3600;
+  predict::FaultOptions options = predict::fault_options(prediction, cluster);
+  const bool knows_failures = given.host_failure_hours || options.host_failure_seconds > 0;
+  const bool knows_saving = given.save_seconds || prediction.checkpoint_seconds > 0;
+  if (!given.is_given() && !(knows_failures && knows_saving)) return {};
+  if (!knows_failures) {
+    throw ConfigError(
+        join_message("what failures cost is not known: no host of cluster ", cluster.name,
+                     " has failure_hours"),
+        "give --host-failure-hours, or failure_hours in [[hosts]] of the description");
+  }
+  if (!knows_saving) {
+    throw ConfigError(
+        join_message("what failures cost is not known: the hosts of cluster ", cluster.name,
+                     " have no disk_gb_per_s, so the time to save a checkpoint is unknown"),
+        "give --save-seconds, or disk_gb_per_s in [[hosts]] of the description");
+  }
+  if (given.host_failure_hours) {
+    options.host_failure_seconds = *given.host_failure_hours * kSecondsPerHour;
+  }
+  options.save_seconds = given.save_seconds.value_or(options.save_seconds);
+  options.load_seconds = given.load_seconds.value_or(options.load_seconds);
+  options.detect_seconds = given.detect_seconds.value_or(options.detect_seconds);
+  options.restart_seconds = given.restart_seconds.value_or(options.restart_seconds);
+  options.interval_seconds = given.interval_seconds.value_or(options.interval_seconds);
+  return predict::predict_faults(options);
+}
+
+void write_text(const std::string& file, const std::string& text) {
+  try {
+    AtomicFile written(file);
+    written.write(text);
+    written.commit();
+  } catch (const CheckpointError& error) {  // AtomicFile throws this; the text contains a hint.
+    throw ConfigError(error.what(), "");
+  }
+}
+
 }  // namespace
 
 int do_predict_task(const PredictTask& task) {
@@ -60,11 +106,20 @@ int do_predict_task(const PredictTask& task) {
   const PredictedModel model =
       make_predicted_model(task.model, task.model_settings, task.rows, dtype_of(task.dtype));
   const Plan plan = read_plan(task, model.tensor_layouts);
+  const cluster::Cluster cluster = cluster::read_cluster(task.cluster);
+  const predict::TrainingOptions options = {.optimizer = optimizer_of(task.optimizer)};
   const predict::ModuleRecord record = predict::fuse_elements(
       predict::record_module(*model.module, plan, model.forward), elements_of(task.elements));
-  const predict::Prediction prediction =
-      predict::predict(record, plan, cluster::read_cluster(task.cluster),
-                       {.optimizer = optimizer_of(task.optimizer)});
+  predict::Prediction prediction;
+  if (task.trace_file.empty() && task.picture_file.empty()) {
+    prediction = predict::predict(record, plan, cluster, options);
+  } else {
+    const auto step = predict::simulate_step(record, plan, cluster, options);
+    if (!task.trace_file.empty()) write_text(task.trace_file, to_trace(step));
+    if (!task.picture_file.empty()) write_text(task.picture_file, to_svg(step));
+    prediction = step.prediction;
+  }
+  prediction.faults = faults_of(task.faults, prediction, cluster);
   std::cout << (task.as_json ? to_json(prediction) : to_string(prediction));
   return prediction.fits() ? 0 : 1;
 }

@@ -2,6 +2,8 @@
 // The task of `trireme predict`: its parsed form and its execution.
 #pragma once
 
+#include <apps/trireme/predict_faults.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,6 +31,12 @@ struct PredictTask {
   /// The optimizer.
   std::string elements = "eager";  ///< how operators on elements run: predict::Elements
   std::string optimizer = "adam";
+  /// What is known about failures.
+  FaultSettings faults;
+  /// The file for a trace of the simulated step; empty: none.
+  std::string trace_file;
+  /// The file for a picture of the memory over the step; empty: none.
+  std::string picture_file;
   /// Prints JSON instead of a table.
   bool as_json = false;
   /// Files with measurements.

@@ -60,6 +60,74 @@ TEST(PredictCommand, TakesEveryFamilyAndAxis) {
   EXPECT_EQ(predict("--model resnet --dtype float32 --optimizer momentum --rows 8").code, 0);
 }
 
+TEST(PredictCommand, TakesMixturesAndImagesAlongTensor) {
+  for (const char* model :
+       {"--model mixture --set layers=4 --set hidden=256 --set heads=4 --set sequence=128 "
+        "--set experts=4 ",
+        "--model vit --set layers=4 --set hidden=256 --set heads=4 --set feed_forward=512 "}) {
+    const Finished finished =
+        predict(std::string(model) + "-n 4 --plan-set 'mesh=[\"data=2\",\"tensor=2\"]'");
+    EXPECT_EQ(finished.code, 0) << model << finished.output;
+    EXPECT_THAT(finished.output, HasSubstr("layouts")) << model;
+  }
+  // Zagoruyko, Komodakis (2016): WRN-50-2 has 68.9 million parameters.
+  EXPECT_THAT(predict("--model resnet --set bottleneck_widening=2 --dtype float32").output,
+              HasSubstr("68.9 million"));
+}
+
+TEST(PredictCommand, WritesATraceAndAPicture) {
+  const TemporaryFolder folder;
+  const std::string trace = folder / "step.json";
+  const std::string picture = folder / "memory.svg";
+  const Finished finished = predict(std::string(kSmallGpt) +
+                                    "-n 8 --plan-set 'mesh=[\"pipe=2\",\"data=4\"]' "
+                                    "--plan-set micro_batches=4 --trace " +
+                                    trace + " --picture " + picture);
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_THAT(read_file(trace), AllOf(HasSubstr("\"rank 4\""), HasSubstr("\"phases\""),
+                                      HasSubstr("blocks.3.attention.input")));
+  EXPECT_THAT(read_file(picture), AllOf(HasSubstr("<svg"), HasSubstr("rank 4")));
+  EXPECT_THAT(predict(std::string(kSmallGpt) + "--trace /nowhere/step.json").output,
+              HasSubstr("/nowhere/step.json"));
+}
+
+TEST(PredictCommand, SaysWhatFailuresCost) {
+  const Finished finished = predict(std::string(kSmallGpt) +
+                                    "-n 16384 --cluster h100-80 --host-failure-hours 6144 "
+                                    "--save-seconds 30 --load-seconds 60");
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  // 2,048 hosts.
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("failures"), HasSubstr("3.0 h"),
+                                     HasSubstr("useful"), HasSubstr("which is best")));
+  const auto output = [](const std::string& arguments) {
+    return predict(kSmallGpt + arguments).output;
+  };
+  EXPECT_THAT(output("--json --host-failure-hours 100 --save-seconds 30 --interval-seconds 600"),
+              AllOf(HasSubstr("\"faults\""), HasSubstr("\"interval\": 600")));
+  EXPECT_THAT(output(""), Not(HasSubstr("failures")));
+  EXPECT_THAT(output("--save-seconds 30"),
+              AllOf(HasSubstr("has failure_hours"), HasSubstr("--host-failure-hours")));
+  EXPECT_THAT(output("--host-failure-hours 100"),
+              AllOf(HasSubstr("disk_gb_per_s"), HasSubstr("--save-seconds")));
+  EXPECT_THAT(output("--host-failure-hours 0 --save-seconds 30"),
+              HasSubstr("time between its failures is above 0"));
+}
+
+TEST(PredictCommand, TakesFailuresFromTheDescription) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write(
+      "lab.toml",
+      "name = \"lab\"\n[[devices]]\nname = \"A100\"\nmemory_gib = 80\n"
+      "memory_gb_per_s = 2039\nteraflops = { bfloat16 = 312 }\n"
+      "[[hosts]]\ndevices = 8\ndevice = \"A100\"\ndisk_gb_per_s = 1\nfailure_hours = 1000\n"
+      "[[links]]\nlevel = \"host\"\ngb_per_s = 300\n[[links]]\nlevel = \"cluster\"\n"
+      "gb_per_s = 25\n");
+  const Finished finished = predict(std::string(kSmallGpt) + "-n 32 --cluster " + file);
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  // 250 hours for four hosts.
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("failures"), HasSubstr("10.4 days")));
+}
+
 TEST(PredictCommand, EndsWithOneIfTheMemoryIsTooSmall) {
   const Finished finished = predict(
       "--model gpt --set layers=40 --set hidden=5120 --set heads=40 "
@@ -72,6 +140,8 @@ TEST(PredictCommand, SaysWhatIsWrong) {
   const auto output = [](const std::string& arguments) { return predict(arguments).output; };
   EXPECT_THAT(output(""), HasSubstr("neither --model nor --validate"));
   EXPECT_THAT(output("--model gtp"), HasSubstr("gpt"));
+  EXPECT_THAT(output("--validate cases.csv --trace step.json"),
+              HasSubstr("--trace has no effect here"));
   EXPECT_THAT(output("--model gpt --set layer=4"), HasSubstr("layers"));
   EXPECT_THAT(output(std::string(kSmallGpt) + "--cluster a100"), HasSubstr("a100-80"));
   EXPECT_THAT(output(std::string(kSmallGpt) + "-n 8 --plan-set 'mesh=[\"data=4\"]'"),
