@@ -5,10 +5,10 @@
 #include <trireme/cluster/units.h>
 #include <trireme/predict/simulated_step.h>
 #include <trireme/report/number.h>
+#include <trireme/schedule/pictures/svg_text.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <string_view>
 #include <vector>
@@ -17,7 +17,10 @@ namespace trireme::predict {
 namespace {
 
 using report::bytes_as_text;
-using report::rounded;
+using schedule::svg_escaped;
+using schedule::svg_number;
+using schedule::svg_text;
+using schedule::tick_distance;
 
 constexpr double kLeft = 76;
 constexpr double kPlot = 780;
@@ -46,39 +49,6 @@ constexpr std::string_view kStyle = R"css(<style>
   }
 </style>
 )css";
-
-std::string number(double value) { return rounded(value, 2); }
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char character : text) {
-    if (character == '<') {
-      result += "&lt;";
-    } else if (character == '>') {
-      result += "&gt;";
-    } else if (character == '&') {
-      result += "&amp;";
-    } else {
-      result += static_cast<unsigned char>(character) < ' ' ? '?' : character;
-    }
-  }
-  return result;
-}
-
-std::string text_at(std::string_view style, double x, double y, std::string_view text) {
-  return join_message("<text class=\"", style, "\" x=\"", number(x), "\" y=\"", number(y), "\">",
-                      escaped(text), "</text>\n");
-}
-
-// A round distance between ticks: 1, 2 or 5 times a power of ten.
-double tick_distance(double length, double most_ticks) {
-  const double least = length / most_ticks;
-  const double power = std::pow(10, std::floor(std::log10(least)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= least) return factor * power;
-  }
-  return 10 * power;
-}
 
 struct Unit {
   double size;
@@ -124,18 +94,14 @@ class Picture {
   std::string svg() const {
     const double height = kTop + (kHeight + kGap) * static_cast<double>(step_.ranks.size());
     const double width = kLeft + kPlot + kRight;
-    std::string svg =
-        join_message("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(width),
-                     "\" height=\"", number(height), "\" viewBox=\"0 0 ", number(width), " ",
-                     number(height), "\" role=\"img\">\n<title>", escaped(heading()), "</title>\n",
-                     kStyle, "<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n");
-    svg += text_at("title", kLeft, 26, heading());
-    svg += text_at("soft", kLeft, 46, summary());
+    std::string svg;
+    svg += svg_text("title", kLeft, 26, heading());
+    svg += svg_text("soft", kLeft, 46, summary());
     svg += legend();
     for (std::size_t i = 0; i < step_.ranks.size(); ++i) {
       svg += diagram(i, kTop + (kHeight + kGap) * static_cast<double>(i));
     }
-    return svg + "</svg>\n";
+    return schedule::svg_document(width, height, heading(), kStyle, svg);
   }
 
  private:
@@ -156,9 +122,9 @@ class Picture {
     std::string svg;
     double x = kLeft;
     const auto entry = [&](std::string_view name) {
-      svg += join_message("<rect class=\"", name, "\" x=\"", number(x),
+      svg += join_message("<rect class=\"", name, "\" x=\"", svg_number(x),
                           "\" y=\"60\" width=\"14\" height=\"14\" rx=\"2\"/>\n");
-      svg += text_at("soft", x + 20, 71.5, name);
+      svg += svg_text("soft", x + 20, 71.5, name);
       x += 40 + kLetter * static_cast<double>(name.size());
     };
     for (const Part& part : kParts) {
@@ -178,28 +144,29 @@ class Picture {
   std::string diagram(std::size_t number_of_rank, double y) const {
     const SimulatedRank& rank = step_.ranks[number_of_rank];
     const RankMemoryPrediction& memory = step_.prediction.memory[number_of_rank];
-    std::string svg =
-        join_message("<rect class=\"plot\" x=\"", number(kLeft), "\" y=\"", number(y),
-                     "\" width=\"", number(kPlot), "\" height=\"", number(kHeight), "\"/>\n");
+    std::string svg = join_message("<rect class=\"plot\" x=\"", svg_number(kLeft), "\" y=\"",
+                                   svg_number(y), "\" width=\"", svg_number(kPlot), "\" height=\"",
+                                   svg_number(kHeight), "\"/>\n");
     svg += axes(y);
     double below = 0;
     for (const Part& part : kParts) {
       const double bytes = memory.*part.bytes;
       if (bytes <= 0) continue;
-      svg += layer(part.name, join_message(part.name, ": ", bytes_as_text(bytes)),
-                   join_message("M", number(kLeft), " ", number(y_of(below, y)), "V",
-                                number(y_of(below + bytes, y)), "H", number(x_of(rank.end())), "V",
-                                number(y_of(below, y)), "Z"));
+      svg +=
+          layer(part.name, join_message(part.name, ": ", bytes_as_text(bytes)),
+                join_message("M", svg_number(kLeft), " ", svg_number(y_of(below, y)), "V",
+                             svg_number(y_of(below + bytes, y)), "H", svg_number(x_of(rank.end())),
+                             "V", svg_number(y_of(below, y)), "Z"));
       below += bytes;
     }
     svg += curves(rank, below, y);
     if (shows_limit_) svg += limit(y);
     svg += peak(rank, memory, y);
-    return svg + text_at("soft", kLeft, y - 6, join_message("rank ", rank.rank));
+    return svg + svg_text("soft", kLeft, y - 6, join_message("rank ", rank.rank));
   }
 
   static std::string layer(std::string_view style, std::string_view title, std::string_view path) {
-    return join_message("<path class=\"", style, "\" d=\"", path, "\"><title>", escaped(title),
+    return join_message("<path class=\"", style, "\" d=\"", path, "\"><title>", svg_escaped(title),
                         "</title></path>\n");
   }
 
@@ -209,17 +176,17 @@ class Picture {
     const double rows = tick_distance(top_ / bytes.size, 5);
     for (int tick = 0; tick * rows * bytes.size <= top_; ++tick) {
       const double at = y_of(tick * rows * bytes.size, y);
-      svg += join_message("<path class=\"grid\" d=\"M", number(kLeft), " ", number(at), "H",
-                          number(kLeft + kPlot), "\"/>\n");
-      svg +=
-          text_at("bytes", kLeft - 8, at + 4, join_message(number(tick * rows), " ", bytes.name));
+      svg += join_message("<path class=\"grid\" d=\"M", svg_number(kLeft), " ", svg_number(at), "H",
+                          svg_number(kLeft + kPlot), "\"/>\n");
+      svg += svg_text("bytes", kLeft - 8, at + 4,
+                      join_message(svg_number(tick * rows), " ", bytes.name));
     }
     const Unit time = unit_of_time(end_);
     const double columns = tick_distance(end_ / time.size, 10);
     for (int tick = 0; tick * columns * time.size <= end_ * (1 + 1e-9); ++tick) {
-      svg += text_at(
-          "tick", x_of(tick * columns * time.size), y + kHeight + 16,
-          join_message(number(tick * columns), tick == 0 ? " " : "", tick == 0 ? time.name : ""));
+      svg += svg_text("tick", x_of(tick * columns * time.size), y + kHeight + 16,
+                      join_message(svg_number(tick * columns), tick == 0 ? " " : "",
+                                   tick == 0 ? time.name : ""));
     }
     return svg;
   }
@@ -248,15 +215,15 @@ class Picture {
     const std::vector<MemoryMoment> moments = columns(rank);
     const double bottom = y_of(below, y);
     const auto path = [&](auto bytes_of) {
-      std::string path = join_message("M", number(kLeft), " ", number(bottom));
+      std::string path = join_message("M", svg_number(kLeft), " ", svg_number(bottom));
       double height = bottom;
       for (std::size_t i = 0; i < moments.size(); ++i) {
         const double at = y_of(below + bytes_of(moments[i]), y);
         if (at == height) continue;
-        path += join_message("H", number(kLeft + static_cast<double>(i)), "V", number(at));
+        path += join_message("H", svg_number(kLeft + static_cast<double>(i)), "V", svg_number(at));
         height = at;
       }
-      return path + join_message("H", number(kLeft + kPlot), "V", number(bottom), "Z");
+      return path + join_message("H", svg_number(kLeft + kPlot), "V", svg_number(bottom), "Z");
     };
     return layer("temporary", "temporary: results and gradients in use",
                  path([](const MemoryMoment& moment) {
@@ -268,11 +235,11 @@ class Picture {
 
   std::string limit(double y) const {
     const double at = y_of(step_.prediction.device_memory, y);
-    return join_message("<path class=\"limit\" d=\"M", number(kLeft), " ", number(at), "H",
-                        number(kLeft + kPlot), "\"/>\n") +
-           text_at("limit-text left", kLeft + kPlot - 4, at - 4,
-                   join_message("memory of the device: ",
-                                bytes_as_text(step_.prediction.device_memory)));
+    return join_message("<path class=\"limit\" d=\"M", svg_number(kLeft), " ", svg_number(at), "H",
+                        svg_number(kLeft + kPlot), "\"/>\n") +
+           svg_text("limit-text left", kLeft + kPlot - 4, at - 4,
+                    join_message("memory of the device: ",
+                                 bytes_as_text(step_.prediction.device_memory)));
   }
 
   std::string peak(const SimulatedRank& rank, const RankMemoryPrediction& memory, double y) const {
@@ -285,10 +252,10 @@ class Picture {
         moment.module.empty() ? "code outside of modules" : moment.module,
         moment.is_backward ? ", backward" : ", forward", " of micro-batch ", moment.micro_batch);
     const bool is_right = x > kLeft + kPlot / 2;
-    return join_message("<path class=\"peak-line\" d=\"M", number(x), " ", number(at), "V",
-                        number(y + kHeight), "\"/>\n<circle class=\"peak\" cx=\"", number(x),
-                        "\" cy=\"", number(at), "\" r=\"3.5\"/>\n") +
-           text_at(is_right ? "left" : "right", x + (is_right ? -8 : 8), at - 5, text);
+    return join_message("<path class=\"peak-line\" d=\"M", svg_number(x), " ", svg_number(at), "V",
+                        svg_number(y + kHeight), "\"/>\n<circle class=\"peak\" cx=\"",
+                        svg_number(x), "\" cy=\"", svg_number(at), "\" r=\"3.5\"/>\n") +
+           svg_text(is_right ? "left" : "right", x + (is_right ? -8 : 8), at - 5, text);
   }
 
   const SimulatedStep& step_;

@@ -2,11 +2,11 @@
 #include <trireme/schedule/pictures/schedule_picture.h>
 
 #include <trireme/base/error.h>
+#include <trireme/schedule/pictures/svg_text.h>
 #include <trireme/schedule/verifier/memory.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -68,48 +68,6 @@ std::string_view style_of(ActionKind kind) {
   return look == kLooks.end() ? "other" : look->style;
 }
 
-// Returns a number with at most two digits after the point, without trailing zeros.
-std::string number(double value) {
-  std::array<char, 64> text{};
-  const auto end =
-      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed, 2).ptr;
-  std::string result(text.data(), end);
-  while (result.ends_with('0')) result.pop_back();
-  if (result.ends_with('.')) result.pop_back();
-  return result;
-}
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char character : text) {
-    if (character == '<') {
-      result += "&lt;";
-    } else if (character == '>') {
-      result += "&gt;";
-    } else if (character == '&') {
-      result += "&amp;";
-    } else {
-      result += static_cast<unsigned char>(character) < ' ' ? '?' : character;
-    }
-  }
-  return result;
-}
-
-std::string text_at(std::string_view style, double x, double y, std::string_view text) {
-  return join_message("<text class=\"", style, "\" x=\"", number(x), "\" y=\"", number(y), "\">",
-                      escaped(text), "</text>\n");
-}
-
-// Returns a round distance between ticks: 1, 2 or 5 times a power of ten.
-double tick_distance(double length, double most_ticks) {
-  const double least = length / most_ticks;
-  const double power = std::pow(10, std::floor(std::log10(least)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= least) return factor * power;
-  }
-  return 10 * power;
-}
-
 class Picture {
  public:
   Picture(const Schedule& schedule, const Timeline& timeline)
@@ -124,17 +82,13 @@ class Picture {
   std::string svg() const {
     const double height = kTop + kRow * schedule_.num_ranks() + 34;
     const double width = kLeft + plot_ + kRight;
-    std::string svg =
-        join_message("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(width),
-                     "\" height=\"", number(height), "\" viewBox=\"0 0 ", number(width), " ",
-                     number(height), "\" role=\"img\">\n<title>", escaped(heading()), "</title>\n",
-                     kStyle, "<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n");
-    svg += text_at("title", kLeft, 26, heading());
-    svg += text_at("soft", kLeft, 46, summary());
+    std::string svg;
+    svg += svg_text("title", kLeft, 26, heading());
+    svg += svg_text("soft", kLeft, 46, summary());
     svg += legend();
     svg += axis();
     for (int rank = 0; rank < schedule_.num_ranks(); ++rank) svg += row(rank);
-    return svg + "</svg>\n";
+    return svg_document(width, height, heading(), kStyle, svg);
   }
 
  private:
@@ -169,9 +123,9 @@ class Picture {
       most = std::max(most, rank.peak_unfinished);
     }
     const double chunks = static_cast<double>(schedule_.num_stages()) / schedule_.num_ranks();
-    return join_message("step ", number(timeline_.step_time), " ms, bubble ",
-                        number(100 * timeline_.bubble_rate()), " %, a rank keeps at most ",
-                        number(most / chunks), " micro-batches");
+    return join_message("step ", svg_number(timeline_.step_time), " ms, bubble ",
+                        svg_number(100 * timeline_.bubble_rate()), " %, a rank keeps at most ",
+                        svg_number(most / chunks), " micro-batches");
   }
 
   bool has(ActionKind kind) const {
@@ -186,9 +140,9 @@ class Picture {
     std::string svg;
     double x = kLeft;
     const auto entry = [&](const std::string& style, std::string_view name) {
-      svg += join_message("<rect class=\"", style, "\" x=\"", number(x),
+      svg += join_message("<rect class=\"", style, "\" x=\"", svg_number(x),
                           "\" y=\"60\" width=\"14\" height=\"14\" rx=\"2\"/>\n");
-      svg += text_at("soft", x + 20, 71.5, name);
+      svg += svg_text("soft", x + 20, 71.5, name);
       x += 40 + kLetter * static_cast<double>(name.size());
     };
     for (std::size_t kind = 0; kind < kNumActionKinds; ++kind) {
@@ -214,18 +168,20 @@ class Picture {
     const double distance = tick_distance(end_, plot_ / 70);
     for (int tick = 0; tick * distance <= end_ * (1 + 1e-9); ++tick) {
       const double x = kLeft + tick * distance * scale_;
-      svg += join_message("<path class=\"grid\" d=\"M", number(x), " ", number(kTop - 4), "V",
-                          number(bottom + 4), "\"/>\n");
-      svg += text_at("tick", x, bottom + 18, number(tick * distance) + (tick == 0 ? " ms" : ""));
+      svg += join_message("<path class=\"grid\" d=\"M", svg_number(x), " ", svg_number(kTop - 4),
+                          "V", svg_number(bottom + 4), "\"/>\n");
+      svg +=
+          svg_text("tick", x, bottom + 18, svg_number(tick * distance) + (tick == 0 ? " ms" : ""));
     }
     return svg;
   }
 
   std::string row(int rank) const {
     const double y = kTop + kRow * rank;
-    std::string svg = text_at("rank", kLeft - 10, y + kBox / 2 + 4, join_message("rank ", rank));
-    svg += join_message("<rect class=\"row\" x=\"", number(kLeft), "\" y=\"", number(y),
-                        "\" width=\"", number(plot_), "\" height=\"", number(kBox), "\"/>\n");
+    std::string svg = svg_text("rank", kLeft - 10, y + kBox / 2 + 4, join_message("rank ", rank));
+    svg +=
+        join_message("<rect class=\"row\" x=\"", svg_number(kLeft), "\" y=\"", svg_number(y),
+                     "\" width=\"", svg_number(plot_), "\" height=\"", svg_number(kBox), "\"/>\n");
     for (const Span& span : item(timeline_.ranks, rank)) {
       if (span.end > span.begin) svg += box(span, y);
     }
@@ -238,17 +194,17 @@ class Picture {
     const double width = (span.end - span.begin) * scale_;
     const double gap = width > 4 ? 1 : 0;
     const int chunk = item(chunks_, action.stage);
-    std::string svg =
-        join_message("<g><title>", escaped(describe(action)), ", ", number(span.begin), " to ",
-                     number(span.end), " ms</title><rect class=\"", style_of(action.kind),
-                     shade(chunk), "\" x=\"", number(x), "\" y=\"", number(y), "\" width=\"",
-                     number(width - gap), "\" height=\"", number(kBox), "\"/>");
+    std::string svg = join_message(
+        "<g><title>", svg_escaped(describe(action)), ", ", svg_number(span.begin), " to ",
+        svg_number(span.end), " ms</title><rect class=\"", style_of(action.kind), shade(chunk),
+        "\" x=\"", svg_number(x), "\" y=\"", svg_number(y), "\" width=\"", svg_number(width - gap),
+        "\" height=\"", svg_number(kBox), "\"/>");
     const std::string label =
         action.micro_batch == Action::kNone ? "" : std::to_string(action.micro_batch);
     if (!label.empty() && width - gap >= kDigit * static_cast<double>(label.size())) {
       svg += join_message("<text class=\"number", chunk == 0 ? "" : " later", "\" x=\"",
-                          number(x + (width - gap) / 2), "\" y=\"", number(y + kBox / 2 + 4), "\">",
-                          label, "</text>");
+                          svg_number(x + (width - gap) / 2), "\" y=\"",
+                          svg_number(y + kBox / 2 + 4), "\">", label, "</text>");
     }
     return svg + "</g>\n";
   }
