@@ -97,8 +97,8 @@ TEST(PredictCommand, SaysWhatFailuresCost) {
                                     "--save-seconds 30 --load-seconds 60");
   EXPECT_EQ(finished.code, 0) << finished.output;
   // 2,048 hosts.
-  EXPECT_THAT(finished.output, AllOf(HasSubstr("failures"), HasSubstr("3.0 h"),
-                                     HasSubstr("useful"), HasSubstr("which is best")));
+  EXPECT_THAT(finished.output, AllOf(HasSubstr("failures"), HasSubstr("3.0 h"), HasSubstr("useful"),
+                                     HasSubstr("which is best")));
   const auto output = [](const std::string& arguments) {
     return predict(kSmallGpt + arguments).output;
   };
