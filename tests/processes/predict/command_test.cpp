@@ -70,6 +70,11 @@ TEST(PredictCommand, TakesMixturesAndImagesAlongTensor) {
     EXPECT_EQ(finished.code, 0) << model << finished.output;
     EXPECT_THAT(finished.output, HasSubstr("layouts")) << model;
   }
+  // Dosovitskiy et al. (2021): ViT-H has 632 million parameters.
+  EXPECT_THAT(predict("--model vit --set layers=32 --set hidden=1280 --set heads=16 "
+                      "--set feed_forward=5120 --set patch=14")
+                  .output,
+              HasSubstr("632.0 million"));
   // Zagoruyko, Komodakis (2016): WRN-50-2 has 68.9 million parameters.
   EXPECT_THAT(predict("--model resnet --set bottleneck_widening=2 --dtype float32").output,
               HasSubstr("68.9 million"));

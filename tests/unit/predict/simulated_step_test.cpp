@@ -159,6 +159,7 @@ TEST(SimulatedStep, CombinesOperatorsOfLongSteps) {
   EXPECT_THAT(spans(1), Contains(HasSubstr("aten::")));
   EXPECT_THAT(spans(300),
               AllOf(Contains("blocks.3.mlp_input"), Not(Contains(HasSubstr("aten::")))));
+  EXPECT_EQ(spans(4000).size(), 2 * 4000 + 1);  // passes and the optimizer
 }
 
 TEST(SimulatedStep, IsATraceWithTheRowsOfRuns) {
