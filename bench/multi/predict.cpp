@@ -192,7 +192,24 @@ nlohmann::json predict(const Options& options) {
           {"predict_time", took.count()}};
 }
 
+// Trains a small network once, so that what LibTorch and its kernels keep for themselves is there.
+void warm_up_libtorch() {
+  torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 16, 3)),
+                            torch::nn::BatchNorm2d(16), torch::nn::Flatten(),
+                            torch::nn::Linear(16 * 30 * 30, 512), torch::nn::GELU(),
+                            torch::nn::Linear(512, 512));
+  torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(1e-3));
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    torch::cross_entropy_loss(net->forward(torch::randn({16, 3, 32, 32})),
+                              torch::zeros({16}, torch::kLong))
+        .backward();
+    optimizer.step();
+  }
+}
+
 nlohmann::json measure(const Options& options, const trireme::World& world) {
+  warm_up_libtorch();
   bench::PeakMemory memory;
   torch::manual_seed(1);
   const Training training = make_training(options.model);

@@ -75,6 +75,9 @@ class RankSpans {
     for (const SimulatedSpan& span : made_.spans) {
       begin = &span == &made_.spans.front() ? span.begin : std::min(begin, span.begin);
     }
+    // Communication does not begin in the order in which it was asked for.
+    std::ranges::stable_sort(
+        made_.spans, {}, [](const SimulatedSpan& span) { return std::pair(span.row, span.begin); });
     made_.spans.insert(made_.spans.begin(),
                        {.row = Row::kSteps, .name = "step", .begin = begin, .end = made_.end()});
     return std::move(made_);

@@ -97,15 +97,15 @@ TEST(FusedElements, KeepTheSmallerTensor) {
 }
 
 TEST(FusedElements, KeepWhatTorchCompileKeepsOfALlama) {
-  constexpr std::int64_t kLayers = 4;
-  constexpr double kHidden = 512;
-  constexpr double kTokens = 2 * 64;
+  constexpr std::int64_t kLlamaLayers = 4;
+  constexpr double kSizeOfHidden = 512;
+  constexpr double kNumTokens = 2 * 64;
   constexpr double kFeedForward = 1024;
   models::LLaMA model = deferred([] {
     return models::LLaMA(models::LLaMAOptions{.vocabulary = 256,
                                               .sequence = 64,
                                               .hidden = 512,
-                                              .layers = kLayers,
+                                              .layers = kLlamaLayers,
                                               .heads = 8,
                                               .feed_forward = 1024});
   });
@@ -128,8 +128,8 @@ TEST(FusedElements, KeepWhatTorchCompileKeepsOfALlama) {
   };
   // Of each block: its input and the input of its MLP, queries, keys, values and the result of
   // attention, and the two inner results of the MLP.
-  constexpr double kBytes = 4;
-  const double expected = kBytes * kTokens * (6 * kHidden + 2 * kFeedForward);
+  constexpr double kSizeOfFloat = 4;
+  const double expected = kSizeOfFloat * kNumTokens * (6 * kSizeOfHidden + 2 * kFeedForward);
   const double compiled = kept(Elements::kCompiled);
   EXPECT_NEAR(compiled, expected, 0.02 * expected);
   EXPECT_LT(compiled, kept(Elements::kFused));
