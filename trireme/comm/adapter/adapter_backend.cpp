@@ -37,6 +37,11 @@ c10::intrusive_ptr<c10d::Backend::Options> AdapterBackend::getBackendOptions() {
   return c10::make_intrusive<Options>(connection_->name(), timeout_.load());
 }
 
+void AdapterBackend::setTimeout(std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
+  connection_->set_timeout(timeout);
+}
+
 void AdapterBackend::abort() {
   connection_->abort(join_message("rank ", getRank(), " aborted the group"));
 }

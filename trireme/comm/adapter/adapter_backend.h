@@ -36,7 +36,7 @@ class AdapterBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return connection_->name(); }
   c10::intrusive_ptr<Options> getBackendOptions() override;
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // counts from 1 on every rank
   std::uint64_t getSequenceNumberForGroup() override { return sequence_number_; }
   void abort() override;

@@ -8,6 +8,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -62,6 +63,10 @@ class EngineConnection {
   /// Operation::copy_back; the caller does. Returns false if the engine has no faster way than
   /// `submit`.
   virtual bool try_run(const Operation& /*operation*/) { return false; }
+
+  /// Changes the deadline of operations, also of those that wait now. By default only operations
+  /// that are started later have it.
+  virtual void set_timeout(std::chrono::milliseconds /*timeout*/) {}
 
   /// Ends the group, for all ranks that the engine reaches. Operations that wait and later calls
   /// throw CommError with `reason`. If several ranks call this, the first reason counts. Not

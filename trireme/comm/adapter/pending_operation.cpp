@@ -2,6 +2,7 @@
 #include <trireme/comm/adapter/pending_operation.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/interruption.h>
 
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
@@ -86,11 +87,18 @@ bool PendingOperation::wait(std::chrono::milliseconds timeout) {
 }
 
 void PendingOperation::wait_for_completion(std::chrono::milliseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const auto started = Clock::now();
   std::unique_lock lock(mutex_);
-  const auto is_complete = [this] { return completed_; };
-  if (timeout <= kNoTimeout) {
-    cv_.wait(lock, is_complete);
-  } else if (!cv_.wait_for(lock, timeout, is_complete)) {
+  while (!cv_.wait_for(lock, kInterruptionInterval, [this] { return completed_; })) {
+    lock.unlock();
+    if (const std::string reason = interruption_reason(); !reason.empty()) {
+      throw CommError(join_message("rank ", rank_, " was interrupted while it waited for ",
+                                   describe(operation_), ": ", reason),
+                      "start the run again");
+    }
+    lock.lock();
+    if (timeout <= kNoTimeout || Clock::now() - started < timeout) continue;
     throw CommError(
         join_message(name_of(operation_.kind), " (number ", operation_.number,
                      ") is not done after ", static_cast<double>(timeout.count()) / 1000,

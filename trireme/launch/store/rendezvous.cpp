@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
+#include <trireme/base/interruption.h>
 #include <trireme/base/machine.h>
 #include <trireme/base/text.h>
 #include <trireme/launch/run/exit_report.h>
@@ -64,18 +65,20 @@ void claim_rank(c10d::Store& store, const Identity& identity, const PeerInfo& ow
   store.set(attendance_key(identity.rank, round), encode(own));
 }
 
-void check_nobody_left(c10d::Store& store, const std::vector<int>& missing, int round) {
+void check_nobody_left(c10d::Store& store, const std::vector<int>& missing, int round,
+                       const Expectation& expectation) {
   for (const int rank : missing) {
     // A rank that arrived and ended after that reports the reason itself.
     if (!store.check({exit_key(rank)}) || store.check({attendance_key(rank, round)})) continue;
     throw CommError(join_message("rank ", rank, " ", store.get_to_str(exit_key(rank)),
-                                 " without calling trireme::init()", round > 0 ? " again" : ""),
-                    "its log says why; every process of a run must call init");
+                                 " without calling ", expectation.call, round > 0 ? " again" : ""),
+                    "its log says why; every process of a run must call it");
   }
+  if (expectation.look_at_missing && !missing.empty()) expectation.look_at_missing(missing);
 }
 
 [[noreturn]] void report_missing(const Identity& identity, const std::vector<int>& missing,
-                                 milliseconds timeout) {
+                                 milliseconds timeout, const Expectation& expectation) {
   std::vector<int> came;
   for (int rank = 0; rank < identity.world_size; ++rank) {
     if (std::find(missing.begin(), missing.end(), rank) == missing.end()) came.push_back(rank);
@@ -83,9 +86,11 @@ void check_nobody_left(c10d::Store& store, const std::vector<int>& missing, int 
   throw CommError(join_message("waited ", static_cast<double>(timeout.count()) / 1000,
                                " s for all ", identity.world_size, " ranks; came: ",
                                describe_ranks(came), "; missing: ", describe_ranks(missing)),
-                  "look at the logs of the missing ranks: they have not started, hang, or never "
-                  "call trireme::init(); "
-                  "TRIREME_TIMEOUT or `trireme run --timeout` sets the deadline in seconds");
+                  join_message("look at the logs of the missing ranks: they have not started, "
+                               "hang, or never call ",
+                               expectation.call,
+                               "; TRIREME_TIMEOUT or `trireme run --timeout` sets the deadline in "
+                               "seconds"));
 }
 
 void check_agreement(int rank, const PeerInfo& entry, const Identity& identity,
@@ -107,7 +112,7 @@ void check_agreement(int rank, const PeerInfo& entry, const Identity& identity,
 // Waits for the entries of all ranks and checks each one as it arrives, so that a disagreement is
 // not mistaken for an absent rank.
 std::vector<PeerInfo> await_all(c10d::Store& store, const Identity& identity, const PeerInfo& own,
-                                milliseconds timeout, int round) {
+                                milliseconds timeout, int round, const Expectation& expectation) {
   const auto deadline = Clock::now() + timeout;
   std::vector<PeerInfo> entries(static_cast<std::size_t>(identity.world_size));
   std::vector<int> missing(entries.size());
@@ -134,8 +139,14 @@ std::vector<PeerInfo> await_all(c10d::Store& store, const Identity& identity, co
       check_agreement(rank, entry, identity, own);
       return true;
     });
-    check_nobody_left(store, missing, round);
-    if (!missing.empty() && Clock::now() >= deadline) report_missing(identity, missing, timeout);
+    check_nobody_left(store, missing, round, expectation);
+    if (missing.empty()) break;
+    if (const std::string reason = interruption_reason(); !reason.empty()) {
+      throw CommError(join_message("rank ", identity.rank, " was interrupted while it waited for ",
+                                   describe_ranks(missing), ": ", reason),
+                      "start the run again");
+    }
+    if (Clock::now() >= deadline) report_missing(identity, missing, timeout, expectation);
   }
   return entries;
 }
@@ -172,12 +183,12 @@ PeerInfo own_peer_info(const Identity& identity) {
 }
 
 std::vector<PeerInfo> rendezvous(c10d::Store& store, const Identity& identity, const PeerInfo& own,
-                                 milliseconds timeout, int round) {
+                                 milliseconds timeout, int round, const Expectation& expectation) {
   const TorchLogSilencer quiet;
   try {
     claim_rank(store, identity, own, round);
     try {
-      return await_all(store, identity, own, timeout, round);
+      return await_all(store, identity, own, timeout, round, expectation);
     } catch (...) {
       remove_file_of(store);
       throw;

@@ -8,6 +8,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,15 @@ struct PeerInfo {
   std::string device = {};
 };
 
+/// What the ranks of a rendezvous are expected to do. For messages, and for callers whose ranks may
+/// fail to come for reasons of their own.
+struct Expectation {
+  std::string call = "trireme::init()";  ///< the call that brings a rank here
+  /// Called a few times a second with the ranks that have not come. Throws if it knows why one of
+  /// them will not come.
+  std::function<void(const std::vector<int>& missing)> look_at_missing = {};
+};
+
 /// Returns the information about this process.
 PeerInfo own_peer_info(const Identity& identity);
 
@@ -49,8 +59,10 @@ PeerInfo own_peer_info(const Identity& identity);
 /// @param own the entry of this rank, as returned by own_peer_info().
 /// @param timeout the time to wait for all ranks.
 /// @param round the number of earlier rendezvous of these processes over this store.
+/// @param expectation the call that brings ranks here.
 std::vector<PeerInfo> rendezvous(c10d::Store& store, const Identity& identity, const PeerInfo& own,
-                                 std::chrono::milliseconds timeout, int round = 0);
+                                 std::chrono::milliseconds timeout, int round = 0,
+                                 const Expectation& expectation = {});
 
 /// Returns the key under which a launcher publishes that one of its ranks ended.
 std::string exit_key(int rank);

@@ -140,14 +140,15 @@ class Communicator {
   std::uint64_t num_allocations_ = 0;
   const int num_exceptions_ = std::uncaught_exceptions();
   PointToPoint point_to_point_;
-  Queue transfers_;
+  Queue transfers_{[this](const std::string& reason) { member_.interrupt(reason); }};
   // Runs between the ends of the two queues. From then on this rank starts no collective and
   // receives nothing, and ranks that wait for that are told.
   struct EndOfCollectives {
     Communicator& owner;
     ~EndOfCollectives();
   } end_of_collectives_;
-  Queue collectives_;  // last, because their jobs use the other members
+  // Last, because its jobs use the other members.
+  Queue collectives_{[this](const std::string& reason) { member_.interrupt(reason); }};
 };
 
 }  // namespace trireme::shm

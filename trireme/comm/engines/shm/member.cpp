@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/format_ranks.h>
+#include <trireme/base/interruption.h>
 #include <trireme/comm/engines/shm/memberships.h>
 #include <trireme/comm/engines/shm/queue.h>
 
@@ -76,6 +77,7 @@ Member::Member(Segment segment, const Layout& layout, int rank, Options options)
       layout_(layout),
       rank_(rank),
       options_(std::move(options)),
+      timeout_(options_.timeout),
       group_(reinterpret_cast<GroupBlock*>(segment_.data())),
       blocks_(reinterpret_cast<RankBlock*>(segment_.data() + layout_.ranks_at())),
       slots_(segment_.data() + layout_.slots_at()),
@@ -226,7 +228,6 @@ void Member::sleep_for(std::uint64_t peers, const Call& call, const std::functio
     }
   } const awake{*this, is_shown, is_told};
   std::atomic<std::uint32_t>& alarm = block(rank_).alarm;
-  const auto deadline = call.started + options_.timeout;
   int num_reports = 0;
   while (true) {
     const std::uint32_t heard = alarm.load(std::memory_order_seq_cst);
@@ -236,8 +237,12 @@ void Member::sleep_for(std::uint64_t peers, const Call& call, const std::functio
     if (ready()) return;
     if (has_failed()) throw_failure(call);
     futex_wait(alarm, heard,
-               std::clamp<Clock::duration>(deadline - Clock::now(), milliseconds{1}, kLookAfter));
+               std::clamp<Clock::duration>(call.started + timeout_.load() - Clock::now(),
+                                           milliseconds{1}, kLookAfter));
     if (ready()) return;
+    if (const std::string reason = interruption_reason(); !reason.empty()) {
+      fail(rank_, call, interrupted_by(reason), "start the run again");
+    }
     if (!is_told && Clock::now() - call.started >= tell_after() && !Queue::runs_for_nobody()) {
       is_told = true;
       const int first = std::countr_zero(wanted_of(peers, call));
@@ -257,7 +262,7 @@ std::uint64_t Member::wanted_of(std::uint64_t peers, const Call& call) const noe
 
 // Returns the time of waiting after which reading files and telling other groups is worthwhile.
 Clock::duration Member::tell_after() const {
-  return std::min<Clock::duration>(kReportStopped, options_.timeout / 2);
+  return std::min<Clock::duration>(kReportStopped, timeout_.load() / 2);
 }
 
 void Member::look_after(std::uint64_t peers, const Call& call, const std::function<bool()>& ready,
@@ -305,7 +310,7 @@ void Member::look_after(std::uint64_t peers, const Call& call, const std::functi
         "first, give all ranks equally many batches (Remainder::kWrap or kDrop), or let those that "
         "are done call join()");
   }
-  if (waited >= options_.timeout) fail_at_deadline(wanted, stopped & chain, call);
+  if (waited >= timeout_.load()) fail_at_deadline(wanted, stopped & chain, call);
   if (num_reports == 0 && waited >= kReportStopped && (stopped & chain) != 0) {
     num_reports = 1;
     report(join_message(names_of(bit(rank_)), " waits for ", names_of(stopped & chain),
@@ -329,7 +334,7 @@ void Member::fail_at_deadline(std::uint64_t wanted, std::uint64_t stopped, const
       if (block(peer).waits_for.load(std::memory_order_seq_cst) == 0) late |= bit(peer);
     });
   }
-  const std::string within = join_message(" within ", in_seconds(options_.timeout), " s");
+  const std::string within = join_message(" within ", in_seconds(timeout_.load()), " s");
   if (late == 0) {
     fail(std::countr_zero(wanted), call,
          join_message(names_of(chain | bit(rank_)),
@@ -464,6 +469,10 @@ std::string Member::names_of(std::uint64_t ranks) const {
   std::vector<int> listed;
   for_each_rank(ranks, [&](int rank) { listed.push_back(rank); });
   return format_ranks(listed, options_.world_ranks);
+}
+
+std::string Member::interrupted_by(const std::string& reason) const {
+  return join_message(name_of_rank(rank_), " was interrupted while it waited: ", reason);
 }
 
 void Member::report(const std::string& line) const {

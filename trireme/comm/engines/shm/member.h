@@ -6,6 +6,7 @@
 #include <trireme/comm/engines/shm/segment.h>
 #include <trireme/comm/engines/shm/segment_layout.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -150,6 +151,12 @@ class Member {
   /// failed before. May be called at the same time as all other functions.
   void abort(const std::string& message);
 
+  /// Ends the group like `abort` because a thread of this rank is to stop waiting.
+  void interrupt(const std::string& reason) { abort(interrupted_by(reason)); }
+
+  /// Changes the deadline of each operation, also of those that wait now.
+  void set_timeout(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
+
   /// Tells the ranks that wait for an operation of this one that it starts no more. Its sends still
   /// proceed.
   void begin_to_leave() noexcept;
@@ -200,12 +207,14 @@ class Member {
   [[noreturn]] void throw_failure(const Call& call);
   void report(const std::string& line) const;
   std::string names_of(std::uint64_t ranks) const;
+  std::string interrupted_by(const std::string& reason) const;
 
   Segment segment_;
   Layout layout_;
   int rank_;
   int num_forks_ = Segment::num_forks();
   Options options_;
+  std::atomic<std::chrono::milliseconds> timeout_;  // in place of the one in options_
   GroupBlock* group_;
   RankBlock* blocks_;
   std::byte* slots_;

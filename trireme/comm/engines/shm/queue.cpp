@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/comm/engines/shm/queue.h>
 
+#include <trireme/base/interruption.h>
+
 #include <unistd.h>
 
 #include <utility>
 
 namespace trireme::shm {
 
-Queue::Queue() : state_(std::make_shared<State>()), process_(::getpid()) {}
+Queue::Queue(std::function<void(const std::string&)> on_interruption)
+    : state_(std::make_shared<State>()), process_(::getpid()) {
+  state_->on_interruption = std::move(on_interruption);
+}
 
 Queue::~Queue() {
   if (::getpid() != process_) {
@@ -16,6 +21,7 @@ Queue::~Queue() {
   }
   std::unique_lock lock(state_->mutex);
   state_->is_ending = true;
+  state_->on_interruption = nullptr;
   const bool is_within = state_->runner == std::this_thread::get_id();
   // Without a thread that runs the remaining jobs, they run here. Within a job, this thread runs
   // them, because it cannot wait for itself.
@@ -125,12 +131,20 @@ void Queue::wait(Job& job) {
       if (may_run && !state->jobs.empty()) {
         state->run_front(lock);
       } else {
-        state->changed.wait(lock);
+        state->wait_for_change(lock);
       }
     }
     --state->num_waiting;
   }
   if (job.error_) std::rethrow_exception(job.error_);
+}
+
+void Queue::State::wait_for_change(std::unique_lock<std::mutex>& lock) {
+  if (changed.wait_for(lock, kInterruptionInterval) == std::cv_status::no_timeout) return;
+  lock.unlock();
+  const std::string reason = interruption_reason();
+  lock.lock();
+  if (!reason.empty() && on_interruption) on_interruption(reason);
 }
 
 void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {

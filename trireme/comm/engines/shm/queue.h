@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 
 namespace trireme::shm {
@@ -33,7 +34,9 @@ class Job {
 /// A body passed to `run` may not.
 class Queue {
  public:
-  Queue();
+  /// @param on_interruption called when a waiting thread is to stop waiting (interruption.h). Makes
+  /// the running job fail. Must not wait.
+  explicit Queue(std::function<void(const std::string&)> on_interruption = {});
   /// Runs the remaining jobs, then ends the thread. Does nothing in a forked child.
   ~Queue();
   Queue(const Queue&) = delete;
@@ -84,6 +87,7 @@ class Queue {
     int depth = 0;           // how deep runs are nested
     int num_waiting = 0;
     bool is_ending = false;
+    std::function<void(const std::string&)> on_interruption;
 
     static inline thread_local State* own_thread_of = nullptr;
 
@@ -94,6 +98,8 @@ class Queue {
     void leave();
     void run_front(std::unique_lock<std::mutex>& lock);
     void work();
+    // Waits for a change, and looks for an interruption now and then.
+    void wait_for_change(std::unique_lock<std::mutex>& lock);
   };
   struct Leave {
     Queue& queue;

@@ -250,6 +250,10 @@ ShmConnection::WorkPtr ShmConnection::submit(Operation given) {
   return pending;
 }
 
+void ShmConnection::set_timeout(std::chrono::milliseconds timeout) {
+  communicator_->member().set_timeout(timeout);
+}
+
 void ShmConnection::abort(const std::string& reason) { communicator_->member().abort(reason); }
 
 }  // namespace trireme::comm

@@ -24,6 +24,7 @@ class ShmConnection final : public EngineConnection {
   void check(const Operation& operation) const override;
   WorkPtr submit(Operation operation) override;
   bool try_run(const Operation& operation) override;
+  void set_timeout(std::chrono::milliseconds timeout) override;
   void abort(const std::string& reason) override;
 
  private:
