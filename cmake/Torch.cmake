@@ -29,3 +29,7 @@ endif()
 add_library(trireme_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
 target_link_libraries(trireme_pch PRIVATE torch trireme_options)
 target_precompile_headers(trireme_pch PRIVATE <torch/torch.h>)
+
+if(TRIREME_PYTHON_PACKAGE)
+  find_library(TRIREME_TORCH_PYTHON_LIBRARY torch_python PATHS ${TORCH_INSTALL_PREFIX}/lib REQUIRED NO_DEFAULT_PATH)
+endif()
