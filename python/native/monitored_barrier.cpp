@@ -2,6 +2,7 @@
 #include <python/native/monitored_barrier.h>
 
 #include <trireme/base/error.h>
+#include <trireme/base/format_ranks.h>
 #include <trireme/base/interruption.h>
 #include <trireme/launch/store/torch_log_silencer.h>
 
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 namespace trireme::python {
 namespace {
@@ -62,15 +64,15 @@ void monitored_barrier(const MonitoredBarrier& barrier) {
     if (text != kPassed) fail(barrier, text);
     return;
   }
-  std::string missing;
+  std::vector<int> missing;
   for (int rank = 1; rank < barrier.size; ++rank) {
     if (await_key(barrier, prefix + std::to_string(rank), deadline)) continue;
-    missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    missing.push_back(rank);
     if (!barrier.waits_for_all) break;
   }
   if (missing.empty()) return barrier.store->set(verdict, kPassed);
   const std::string message =
-      join_message("rank 0: ranks ", missing, " failed to pass monitoredBarrier in ",
+      join_message("rank 0: ", format_ranks(missing), " failed to pass monitoredBarrier in ",
                    barrier.timeout.count(), " ms");
   barrier.store->set(verdict, message);
   fail(barrier, message);

@@ -13,6 +13,7 @@ import functools
 import os
 import threading
 import warnings
+import weakref
 from typing import Any, Callable
 
 import torch
@@ -41,6 +42,7 @@ import torch.distributed.distributed_c10d as _c10d  # noqa: E402  (after the che
 from trireme import _native  # noqa: E402
 
 _BACKEND = "trireme"
+_splits: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()  # how often each group was split
 
 
 def is_replacing_gloo() -> bool:
@@ -123,13 +125,12 @@ def _install() -> None:
 
     @_wrap("_new_process_group_helper")
     def _(original: Callable[..., Any], size: int, rank: int, ranks: list[int], backend: str, *args: Any, **keywords: Any) -> Any:
-        has_cuda = torch.cuda.is_available()
-        chosen = _replaced(backend, has_cuda)
-        if chosen == str(backend):
+        chosen = _replaced(backend, torch.cuda.is_available())
+        if _BACKEND not in chosen:
             return original(size, rank, ranks, backend, *args, **keywords)
         group, store = original(size, rank, ranks, dist.Backend(chosen), *args, **keywords)
         if isinstance(group, dist.ProcessGroup):
-            if has_cuda and "nccl" not in chosen:
+            if ":" in chosen and "nccl" not in chosen:  # torch sets none for a list with a registered backend
                 group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
             # Scripts go on to ask for the name that they have given.
             _c10d._world.pg_map[group] = (backend, _c10d._world.pg_map[group][1])
@@ -149,7 +150,7 @@ def _install() -> None:
         if not _is_ours(group):
             return original(timeout, group)
         own = group or dist.group.WORLD
-        return own._get_backend(torch.device("cpu"))._set_default_timeout(timeout)
+        return own._get_backend(torch.device("cpu")).set_timeout(timeout)
 
     @_wrap("split_group")
     def _(original: Callable[..., Any], parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, pg_options: Any = None,
@@ -172,7 +173,9 @@ def _split_group(parent: dist.ProcessGroup, split_ranks: list[list[int]] | None,
     part = next((sorted(part) for part in split_ranks if parent.rank() in part), sorted(split_ranks[0]))
     world = _c10d._world
     world_ranks = {in_group: in_world for in_world, in_group in world.pg_group_ranks[parent].items()}
-    name = _c10d._process_group_name([world_ranks[rank] for rank in part], use_hashed_name=True)
+    # torch's own names count the groups of this rank, which differ between ranks.
+    number = _splits[parent] = _splits.get(parent, 0) + 1
+    name = f"{parent.group_name}:split:{number}:{'_'.join(map(str, part))}"
     group = parent.split_group(part, timeout=timeout or dist.default_pg_timeout, group_name=name, group_desc=group_desc)
     if group is None:
         return None
