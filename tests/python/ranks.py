@@ -60,7 +60,9 @@ def run_ranks(function: Callable[..., Any], size: int = 2, environment: dict[str
     signal. Ranks that are still running at the deadline are killed, and the test fails.
     """
     sys.stdout.flush()
-    context = multiprocessing.get_context("spawn")
+    # Ranks are forked from a process that has imported torch, which takes seconds, and done nothing else.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed"])
     store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     pipes, processes = [], []
     for rank in range(size):

@@ -85,6 +85,23 @@ TEST_P(UnwaitedWork, CompletesItsFuture) {
   });
 }
 
+// The PowerSGD hook of Python's DDP does so.
+TEST_P(UnwaitedWork, LetsCallbacksWaitForOtherOperations) {
+  run_ranks(2, [](const Group& group) {
+    std::vector<at::Tensor> first = {at::full({GetParam()}, group.rank() + 1)};
+    std::vector<at::Tensor> second = {at::full({GetParam()}, group.rank() + 2)};
+    const auto chained = group.backend()->allreduce(first)->getFuture()->then(
+        [&](c10::ivalue::Future&) {
+          group.backend()->allreduce(second)->getFuture()->wait();
+          return c10::IValue(true);
+        },
+        c10::BoolType::get());
+    chained->wait();
+    EXPECT_FALSE(chained->hasError());
+    EXPECT_TRUE(at::equal(second[0], at::full({GetParam()}, 5)));
+  });
+}
+
 TEST_P(UnwaitedWork, EndsBeforeTheNextOperation) {
   run_ranks(2, [](const Group& group) {
     const at::Tensor first = at::full({GetParam()}, group.rank() + 1);

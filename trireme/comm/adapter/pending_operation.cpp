@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/base/interruption.h>
+#include <trireme/comm/adapter/completion_threads.h>
 
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
@@ -46,15 +47,31 @@ void PendingOperation::complete(std::exception_ptr failure) {
   } catch (...) {
     failure = std::current_exception();
   }
-  // `finish` wakes waiting threads. The future is completed afterwards and without the lock,
-  // because its callbacks may use this work.
-  finish(std::move(failure));
-  c10::intrusive_ptr<Future> future;
+  finish(std::move(failure));  // wakes waiting threads
   {
     const std::lock_guard lock(mutex_);
-    future = claim_future();
+    if (!future_) return;
   }
-  if (future) complete_future(*future);
+  // Callbacks may wait for operations that this thread is to run.
+  auto self = c10::intrusive_ptr<PendingOperation>::unsafe_reclaim_from_nonowning(this);
+  run_on_completion_thread([self = std::move(self)] { self->settle_future(); });
+}
+
+// Completes the future, unless another thread has begun to. Then waits until it is complete, but
+// not for its callbacks.
+void PendingOperation::settle_future() {
+  c10::intrusive_ptr<Future> future;
+  c10::intrusive_ptr<Future> claimed;
+  {
+    const std::lock_guard lock(mutex_);
+    future = future_;
+    claimed = claim_future();
+  }
+  if (claimed) {
+    complete_future(*claimed);
+  } else if (future) {
+    future->wait();
+  }
 }
 
 // Called with mutex_ locked. Returns the future if the caller is to complete it now. The caller
@@ -73,15 +90,18 @@ void PendingOperation::complete_future(Future& future) {
 }
 
 bool PendingOperation::isCompleted() {
-  if (has_completed()) return true;
-  poll();
-  return has_completed();
+  if (!has_completed()) poll();
+  if (!has_completed()) return false;
+  settle_future();
+  return true;
 }
 
 bool PendingOperation::wait(std::chrono::milliseconds timeout) {
   if (!has_completed()) wait_for_completion(timeout);
   std::unique_lock lock(mutex_);
   cv_.wait(lock, [this] { return completed_; });
+  lock.unlock();
+  settle_future();
   if (exception_) std::rethrow_exception(exception_);
   return true;
 }

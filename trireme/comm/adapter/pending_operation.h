@@ -21,7 +21,7 @@ class PendingOperation : public c10d::Work {
   const Operation& operation() const noexcept { return operation_; }
 
   /// Ends the operation and its future. Called once, from any thread. If `failure` is null, the
-  /// results are copied back first.
+  /// results are copied back first. Callbacks of the future run on another thread.
   void complete(std::exception_ptr failure);
   /// Sets the rank that a message came from. Call it before `complete`.
   void set_source(int rank) { source_ = rank; }
@@ -47,6 +47,7 @@ class PendingOperation : public c10d::Work {
   bool has_completed() { return Work::isCompleted(); }
 
  private:
+  void settle_future();
   void complete_future(c10::ivalue::Future& future);
   c10::intrusive_ptr<c10::ivalue::Future> claim_future();
 
