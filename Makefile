@@ -2,7 +2,7 @@
 # Everything a developer types; `make` alone lists it. Each target installs what it lacks (tools/setup) and builds what it
 # needs; run a second time it does neither. CMake presets do the same by hand: `cmake --preset release`.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build bench-gpu gpu-test gpu-bundle install package docs clean
+.PHONY: help demo build test test-slow check check-all fix tsan asan gcc arm fuzz bench bench-build bench-gpu gpu-test gpu-bundle install package python python-test wheel docs clean
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 RANKS ?= 2
@@ -113,6 +113,18 @@ package: ## Make a Debian package and an archive of the library and the program,
 	@tools/setup build
 	@tools/build release install_parts
 	@tools/package release build/packages
+
+python: ## Build the Python package (import trireme.torch) in build/release/python
+	@tools/setup build python
+	@tools/python build
+
+python-test: ## Build and test the Python package
+	@tools/setup build test python
+	@tools/python test
+
+wheel: ## Make a wheel of the Python package, in build/wheel, and try it
+	@tools/setup build python
+	@tools/python wheel
 
 docs: ## Make the site of guides and interface reference, in build/docs
 	@tools/setup docs
