@@ -93,17 +93,27 @@ def all_reduce_has_every_reduction(rank: int, size: int) -> None:
         as_gloo(combine)
 
 
-def reductions_that_gloo_lacks_give_what_they_say(rank: int, size: int) -> None:
+def averages_and_flags_are_reduced(rank: int, size: int) -> None:
+    def average(group: dist.ProcessGroup | None) -> torch.Tensor:
+        tensor = values(rank, torch.float32, 100)
+        dist.all_reduce(tensor, ReduceOp.AVG, group)
+        return tensor
+    same(average(None), sum_of([values(other, torch.float32, 100) for other in range(size)]) / size)
+    for op in (ReduceOp.MAX, ReduceOp.MIN):
+        def any_or_all(group: dist.ProcessGroup | None) -> torch.Tensor:
+            flags = values(rank, torch.bool, 100)
+            dist.all_reduce(flags, op, group)
+            return flags
+        as_gloo(any_or_all)
+    if size == 2:
+        as_gloo(average)
+
+
+def sums_can_be_scaled_before_they_are_added(rank: int, size: int) -> None:
     all_values = [values(other, torch.float32, 100) for other in range(size)]
-    tensor = values(rank, torch.float32, 100)
-    dist.all_reduce(tensor, ReduceOp.AVG)
-    same(tensor, sum_of(all_values) / size)
     tensor = values(rank, torch.float32, 100)
     dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
     same(tensor, sum_of([0.5 * each for each in all_values]))
-    flags = values(rank, torch.bool, 100)
-    dist.all_reduce(flags, ReduceOp.MAX)
-    same(flags, torch.stack([values(other, torch.bool, 100) for other in range(size)]).any(0))
 
 
 def all_reduce_takes_any_strides(rank: int, size: int) -> None:
