@@ -40,12 +40,18 @@ double peak_flops(const DeviceKind& device, std::string_view dtype) {
 }
 
 const Curve* measured_operator(const Cluster& cluster, std::string_view device,
-                               std::string_view name, std::string_view dtype) {
-  const std::string_view base = name.substr(0, name.find('.'));
-  const auto found = std::ranges::find_if(cluster.operators, [&](const MeasuredOperator& measured) {
-    return measured.name == base && measured.device == device && measured.dtype == dtype;
-  });
-  return found == cluster.operators.end() ? nullptr : &found->curve;
+                               std::string_view name, const OperatorWork& work) {
+  const auto find = [&](std::string_view wanted) -> const Curve* {
+    const auto found =
+        std::ranges::find_if(cluster.operators, [&](const MeasuredOperator& measured) {
+          return measured.name == wanted && measured.device == device &&
+                 measured.dtype == work.dtype;
+        });
+    return found == cluster.operators.end() ? nullptr : &found->curve;
+  };
+  const Curve* const own = find(name.substr(0, name.find('.')));
+  if (own != nullptr || work.kind != OperatorKind::kProduct) return own;
+  return find("aten::mm");
 }
 
 std::optional<double> optimizer_seconds(const Cluster& cluster, std::string_view device,

@@ -41,9 +41,10 @@ double seconds(const DeviceKind& device, const OperatorWork& work, const Curve* 
 double peak_flops(const DeviceKind& device, std::string_view dtype);
 
 /// Returns the curve of an operator that a calibration measured on a device; null if there is none.
+/// A product without a curve of its own, such as `aten::matmul`, has that of `aten::mm`.
 /// @param name with or without overload.
 const Curve* measured_operator(const Cluster& cluster, std::string_view device,
-                               std::string_view name, std::string_view dtype);
+                               std::string_view name, const OperatorWork& work);
 
 /// Returns the time in seconds of an optimizer's step on tensors of the given sizes, if a
 /// calibration measured it.

@@ -189,7 +189,7 @@ class Recording {
       }
     }
     set_module(made, number, module);
-    if (!traits.is_view && !call.is_asked_for) {
+    if (!traits.is_view && !call.is_asked_for && !is_bias_of_product(call)) {
       const OperatorKind kind = traits.is_attention ? OperatorKind::kAttention
                                 : traits.is_product ? OperatorKind::kProduct
                                                     : OperatorKind::kElements;
@@ -209,6 +209,15 @@ class Recording {
     // One call may make the gradients of an input and of a weight: linear_backward.
     if (gradients > 0) made.weight_share = made.result_bytes > 0 ? 0.5 : 1;
     record_.calls.push_back(std::move(made));
+  }
+
+  // Whether a call adds a bias to a product in place. Kernels of linear layers (addmm) do so while
+  // they write the product.
+  bool is_bias_of_product(const DryRunCall& call) const {
+    if (!call.name.starts_with("aten::add_") || call.inputs.size() < 2) return false;
+    const int product = root_of(call.inputs[0].made_by);
+    return product >= 0 && record_.call(product).work.kind == OperatorKind::kProduct &&
+           call.inputs[1].sizes.size() == 1 && numbers_.contains(call.inputs[1].name);
   }
 
   void add_read(const DryRunTensor& input, OperatorCall& made) {

@@ -34,7 +34,7 @@ void StepCosts::set_device(int call, const cluster::DeviceKind& device) {
   }
   compute_[static_cast<std::size_t>(call)] = cluster::seconds(
       device, work,
-      cluster::measured_operator(cluster_, device.name, record_.call(call).name, work.dtype));
+      cluster::measured_operator(cluster_, device.name, record_.call(call).name, work));
 }
 
 std::vector<double> StepCosts::all_seconds() const {

@@ -58,12 +58,11 @@ TEST(OperatorTime, FindsCurvesByDeviceNameAndDtype) {
   Cluster cluster;
   cluster.operators = {{.device = "gpu", .name = "aten::gelu", .dtype = "float32", .curve = curve},
                        {.device = "gpu", .name = "aten::add", .dtype = "bfloat16", .curve = curve}};
-  EXPECT_EQ(measured_operator(cluster, "gpu", "aten::gelu", "float32"),
-            &cluster.operators[0].curve);
-  EXPECT_EQ(measured_operator(cluster, "gpu", "aten::add.Tensor", "bfloat16"),
+  EXPECT_EQ(measured_operator(cluster, "gpu", "aten::gelu", {}), &cluster.operators[0].curve);
+  EXPECT_EQ(measured_operator(cluster, "gpu", "aten::add.Tensor", {.dtype = "bfloat16"}),
             &cluster.operators[1].curve);
-  EXPECT_EQ(measured_operator(cluster, "gpu", "aten::add.Tensor", "float32"), nullptr);
-  EXPECT_EQ(measured_operator(cluster, "cpu", "aten::gelu", "float32"), nullptr);
+  EXPECT_EQ(measured_operator(cluster, "gpu", "aten::add.Tensor", {}), nullptr);
+  EXPECT_EQ(measured_operator(cluster, "cpu", "aten::gelu", {}), nullptr);
 }
 
 TEST(OperatorTime, OfAnOptimizerIsTheSumOverItsTensors) {
