@@ -7,7 +7,8 @@
 namespace trireme::apps {
 
 /// Measures this host with all ranks of the run. The first rank writes the description to a file
-/// and prints a summary. Throws as predict::calibrate() and cluster::write_cluster().
+/// and prints a summary. Throws ConfigError, before it measures, if the folder of the file does not
+/// exist, and as predict::calibrate() and cluster::write_cluster().
 void do_calibrate(const std::string& output);
 
 }  // namespace trireme::apps
