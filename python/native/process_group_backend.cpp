@@ -39,12 +39,7 @@ ProcessGroupBackend::ProcessGroupBackend(GroupRequest request)
   init();
 }
 
-// Closing waits for operations, which may run Python code on other threads.
-ProcessGroupBackend::~ProcessGroupBackend() {
-  std::optional<pybind11::gil_scoped_release> no_gil;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) no_gil.emplace();
-  shutdown();
-}
+ProcessGroupBackend::~ProcessGroupBackend() { shutdown(); }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupBackend::open() {
   const std::lock_guard lock(mutex_);
@@ -73,6 +68,9 @@ void ProcessGroupBackend::abort() {
 }
 
 void ProcessGroupBackend::shutdown() {
+  // Closing waits for operations, which may run Python code on other threads.
+  std::optional<pybind11::gil_scoped_release> no_gil;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) no_gil.emplace();
   comm::Group closing;
   const std::lock_guard lock(mutex_);
   std::swap(closing, group_);  // closed when `closing` is destroyed, after the lock is released

@@ -124,11 +124,12 @@ def _install() -> None:
     dist.Backend.register_backend(_BACKEND, _create, extended_api=True, devices=devices)
 
     @_wrap("_new_process_group_helper")
-    def _(original: Callable[..., Any], size: int, rank: int, ranks: list[int], backend: str, *args: Any, **keywords: Any) -> Any:
+    def _(original: Callable[..., Any], group_size: int, group_rank: int, global_ranks_in_group: list[int], backend: str, *args: Any,
+          **keywords: Any) -> Any:
         chosen = _replaced(backend, torch.cuda.is_available())
         if _BACKEND not in chosen:
-            return original(size, rank, ranks, backend, *args, **keywords)
-        group, store = original(size, rank, ranks, dist.Backend(chosen), *args, **keywords)
+            return original(group_size, group_rank, global_ranks_in_group, backend, *args, **keywords)
+        group, store = original(group_size, group_rank, global_ranks_in_group, dist.Backend(chosen), *args, **keywords)
         if isinstance(group, dist.ProcessGroup):
             if ":" in chosen and "nccl" not in chosen:  # torch sets none for a list with a registered backend
                 group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)

@@ -121,8 +121,11 @@ def a_group_that_was_destroyed_finishes_what_was_started(rank: int, size: int) -
     group = dist.new_group()
     tensor = torch.ones(100_000)
     work = dist.all_reduce(tensor, group=group, async_op=True)
+    called = threading.Event()
+    work.get_future().add_done_callback(lambda future: called.set())  # Python, while the group is closed
     dist.destroy_process_group(group)
     work.wait()
+    assert called.wait(60)
     assert (tensor == size).all()
 
 
