@@ -199,9 +199,7 @@ class Recording {
                    .bytes = read + written,
                    .dtype = call.inputs.empty() ? "float32" : name_of(call.inputs[0].dtype)};
     }
-    if (traits.is_view && !call.gathers_view) {
-      roots_[number] = call.inputs.empty() ? -1 : root_of(call.inputs[0].made_by);
-    } else if (traits.writes_input) {
+    if ((traits.is_view && !call.gathers_view) || traits.writes_input) {
       roots_[number] = call.inputs.empty() ? -1 : root_of(call.inputs[0].made_by);
     } else {
       made.result_bytes = written - gradients;

@@ -22,18 +22,21 @@ using Clock = std::chrono::steady_clock;
 
 std::string without_overload(const std::string& name) { return name.substr(0, name.find('.')); }
 
+class Stopwatch;
+thread_local Stopwatch* current_stopwatch = nullptr;
+
 // Notes the times of the wanted operators of this thread, as long as it lives. Operators that
 // another wanted operator calls are part of it.
 class Stopwatch {
  public:
   explicit Stopwatch(const std::set<std::string, std::less<>>& wanted) : wanted_(wanted) {
-    current_ = this;
+    current_stopwatch = this;
     handle_ = at::addThreadLocalCallback(
         at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
   }
   ~Stopwatch() {
     at::removeCallback(handle_);
-    current_ = nullptr;
+    current_stopwatch = nullptr;
   }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
@@ -47,7 +50,7 @@ class Stopwatch {
   struct Outermost : at::ObserverContext {};
 
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-    Stopwatch& self = *current_;
+    Stopwatch& self = *current_stopwatch;
     if (self.is_running_ || !self.wanted_.contains(std::string_view(function.name()))) return {};
     self.is_running_ = true;
     self.began_ = Clock::now();
@@ -56,12 +59,10 @@ class Stopwatch {
 
   static void end(const at::RecordFunction& function, at::ObserverContext* context) {
     if (context == nullptr) return;
-    const std::chrono::duration<double> took = Clock::now() - current_->began_;
-    current_->is_running_ = false;
-    current_->times_[function.name()].push_back(took.count());
+    const std::chrono::duration<double> took = Clock::now() - current_stopwatch->began_;
+    current_stopwatch->is_running_ = false;
+    current_stopwatch->times_[function.name()].push_back(took.count());
   }
-
-  static inline thread_local Stopwatch* current_ = nullptr;
 
   const std::set<std::string, std::less<>>& wanted_;
   std::map<std::string, std::vector<double>, std::less<>> times_;
@@ -71,7 +72,7 @@ class Stopwatch {
 };
 
 void clear_gradients(const torch::nn::Module& module) {
-  for (at::Tensor parameter : module.parameters()) parameter.mutable_grad().reset();
+  for (const at::Tensor& parameter : module.parameters()) parameter.mutable_grad().reset();
 }
 
 }  // namespace
