@@ -16,8 +16,8 @@
 
 namespace trireme::python {
 
-/// Thread-safety: that of the engine's backend (comm/adapter/adapter_backend.h). Calls that wait must
-/// be made without the GIL, as torch's bindings do. `shutdown` and the destructor release it.
+/// Thread-safety: that of the engine's backend (comm/adapter/adapter_backend.h). Calls that wait
+/// must be made without the GIL, as torch's bindings do. `shutdown` and the destructor release it.
 class ProcessGroupBackend final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
