@@ -148,8 +148,8 @@ def another_thread_runs_while_one_waits(rank: int, size: int) -> None:
         store = distributed_c10d._get_default_store()
 
         def release() -> None:  # runs Python while the main thread waits below
-            store.set("released", "1")
             advanced.set()
+            store.set("released", "1")  # the others enter the barrier only now, so it cannot end before
         timer = threading.Timer(0.2, release)
         timer.start()
         dist.barrier()
