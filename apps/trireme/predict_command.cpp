@@ -5,10 +5,14 @@
 
 #include <apps/trireme/command_line.h>
 #include <apps/trireme/predict_tools.h>
+#include <apps/trireme/recorded_program.h>
 #include <apps/trireme/torch_parts.h>
 
+#include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace trireme::apps {
 namespace {
@@ -17,11 +21,14 @@ constexpr const char* kDescription =
     R"(Predict time and memory of a training step before anything runs:
   trireme predict --model gpt --set layers=40 --set hidden=5120 --set heads=40 \
     -n 64 --cluster a100-80 --plan-set zero_level=3
+predict the first step of a program, which runs up to it without memory for its tensors:
+  trireme predict -n 1024 --cluster h100-80 -- ./train --epochs 3
 compare predictions with published measurements:
   trireme predict --validate cases.csv
 
 A cluster is the name of a description that comes with Trireme (a100-80, h100-80, ...), or a
-TOML file. The plan is a TOML file, and settings of it; without a mesh, all ranks are along data.)";
+TOML file. The plan is a TOML file, and settings of it; without a mesh, all ranks are along data.
+A program's own plan is used unless a file is given, and settings change either.)";
 
 // Numbers are read without regard to the locale.
 void add_number(CLI::App& command, const char* name, std::optional<double>& number,
@@ -48,7 +55,20 @@ void add_fault_options(CLI::App& command, FaultSettings& faults) {
              "Time between two checkpoints [the best]");
 }
 
-void predict(const CLI::App& command, const PredictTask& task) {
+void predict_program(const CLI::App& command, PredictTask task,
+                     const std::vector<std::string>& program) {
+  for (const char* option : {"--model", "--set", "--rows", "--dtype", "--validate", "--fit"}) {
+    refuse_given(command, option, "the step of a program is predicted",
+                 "leave it out; the program decides that");
+  }
+  RecordedProgram recorded(task, program);
+  if (recorded.exit_code() != 0) throw CLI::RuntimeError(recorded.exit_code());
+  task.record_file = recorded.file();
+  if (const int code = predict_task(task); code != 0) throw CLI::RuntimeError(code);
+}
+
+void predict(const CLI::App& command, const PredictTask& task,
+             const std::vector<std::string>& program) {
   if (!task.validate.empty()) {
     for (const char* option :
          {"--trace", "--picture", "--host-failure-hours", "--save-seconds", "--load-seconds",
@@ -57,16 +77,18 @@ void predict(const CLI::App& command, const PredictTask& task) {
                    "leave it out, or predict one training by --model");
     }
   }
+  if (!program.empty()) return predict_program(command, task, program);
   if (task.validate.empty() && task.model.empty()) {
-    throw ConfigError("trireme predict was given neither --model nor --validate",
-                      "name a model, such as --model gpt, or files with measurements");
+    throw ConfigError("trireme predict was given no program, no --model and no --validate",
+                      "give it a program after `--`, a model, such as --model gpt, or files with "
+                      "measurements");
   }
   if (const int code = predict_task(task); code != 0) throw CLI::RuntimeError(code);
 }
 
 }  // namespace
 
-void add_predict_command(CLI::App& app) {
+void add_predict_command(CLI::App& app, const std::vector<std::string>& program_tail) {
   CLI::App* const command = app.add_subcommand("predict", kDescription);
   const auto task = std::make_shared<PredictTask>();
   command->add_option("--model", task->model, "Family of models")
@@ -117,7 +139,11 @@ void add_predict_command(CLI::App& app) {
                    "With --validate: fit the four efficiencies of a device kind to the files, "
                    "and print them")
       ->option_text("DEVICE");
-  command->callback([command, task] { predict(*command, *task); });
+  command->callback([command, task, &program_tail] {
+    const std::size_t mark = program_tail.empty() ? 0 : 1;  // the `--` itself
+    predict(*command, *task,
+            {program_tail.begin() + static_cast<std::ptrdiff_t>(mark), program_tail.end()});
+  });
 }
 
 }  // namespace trireme::apps

@@ -4,7 +4,10 @@
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/config/configuration.h>
 #include <trireme/base/error.h>
+#include <trireme/base/warning.h>
 #include <trireme/cluster/cluster_file.h>
+#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/analysis/step_record.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/predict/fault_options.h>
 #include <trireme/predict/fused_elements.h>
@@ -46,10 +49,33 @@ Plan read_plan(const PredictTask& task, const ParameterLayouts& tensor_layouts) 
   return plan;
 }
 
+StepRecord record_model(const PredictTask& task) {
+  const PredictedModel model =
+      make_predicted_model(task.model, task.model_settings, task.rows, dtype_of(task.dtype));
+  StepRecord record{.plan = read_plan(task, model.tensor_layouts)};
+  record.module = record_module(*model.module, record.plan, model.forward);
+  return record;
+}
+
 predict::Optimizer optimizer_of(const std::string& name) {
   if (name == "sgd") return predict::Optimizer::kSgd;
   if (name == "momentum") return predict::Optimizer::kMomentum;
   return predict::Optimizer::kAdam;
+}
+
+// Returns the optimizer whose measured times fit best to one with so many numbers for each one of a
+// parameter.
+predict::Optimizer optimizer_with(double numbers) {
+  if (numbers < 1) return predict::Optimizer::kSgd;
+  return numbers < 2 ? predict::Optimizer::kMomentum : predict::Optimizer::kAdam;
+}
+
+predict::TrainingOptions training_options(const PredictTask& task,
+                                          const std::optional<OptimizerRecord>& recorded) {
+  if (!recorded) return {.optimizer = optimizer_of(task.optimizer)};
+  return {.optimizer = optimizer_with(recorded->state_bytes),
+          .optimizer_state_bytes = recorded->state_bytes,
+          .optimizer_kernels = recorded->kernels};
 }
 
 predict::Elements elements_of(const std::string& name) {
@@ -103,13 +129,15 @@ void write_text(const std::string& file, const std::string& text) {
 
 int do_predict_task(const PredictTask& task) {
   if (!task.validate.empty()) return validate_predictions(task.validate, task.fit);
-  const PredictedModel model =
-      make_predicted_model(task.model, task.model_settings, task.rows, dtype_of(task.dtype));
-  const Plan plan = read_plan(task, model.tensor_layouts);
   const cluster::Cluster cluster = cluster::read_cluster(task.cluster);
-  const predict::TrainingOptions options = {.optimizer = optimizer_of(task.optimizer)};
-  const predict::ModuleRecord record = predict::fuse_elements(
-      predict::record_module(*model.module, plan, model.forward), elements_of(task.elements));
+  const auto [plan, module, optimizer] =
+      task.record_file.empty() ? record_model(task) : read_step_record(task.record_file);
+  if (!task.record_file.empty() && !optimizer) {
+    warn("the program asked for a value, such as that of its loss, before its optimizer stepped; ",
+         task.optimizer, " is assumed (--optimizer)");
+  }
+  const predict::TrainingOptions options = training_options(task, optimizer);
+  const ModuleRecord record = predict::fuse_elements(module, elements_of(task.elements));
   predict::Prediction prediction;
   if (task.trace_file.empty() && task.picture_file.empty()) {
     prediction = predict::predict(record, plan, cluster, options);

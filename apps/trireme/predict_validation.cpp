@@ -29,7 +29,7 @@ struct PreparedCase {
   PublishedCase published;
   Plan plan;
   predict::TrainingOptions training;
-  predict::ModuleRecord record;
+  ModuleRecord record;
   cluster::Cluster cluster;
 };
 
@@ -102,9 +102,9 @@ Plan plan_of(const PublishedCase& published, const PredictedModel& model) {
 }
 
 // FullyShardedDataParallel gathers one block at a time, and one ahead.
-void gather_by_block(const predict::ModuleRecord& record, Plan& plan) {
+void gather_by_block(const ModuleRecord& record, Plan& plan) {
   double block = 0;
-  for (const predict::ParameterRecord& parameter : record.parameters) {
+  for (const ParameterRecord& parameter : record.parameters) {
     if (parameter.name.starts_with("blocks.0.")) block += parameter.bytes;
   }
   plan.bucket_bytes = static_cast<std::int64_t>(block);
@@ -140,7 +140,7 @@ PreparedCase prepare(const PublishedCase& published) {
   std::optional<UnfusedAttention> unfused;
   if (!published.has_fused_attention) unfused.emplace();
   prepared.record = predict::fuse_elements(
-      predict::record_module(*model.module, prepared.plan, model.forward), published.elements);
+      record_module(*model.module, prepared.plan, model.forward), published.elements);
   if (published.zero_level == 3) gather_by_block(prepared.record, prepared.plan);
   prepared.training = {.has_float32_gradients = published.zero_level == 0,
                        .optimizer_kernels = 0,
@@ -339,10 +339,10 @@ void print_misfits(const std::vector<PreparedCase>& cases, const std::vector<Res
 }
 
 // Attention has a rate of its own, attention_share, which is not fitted.
-bool is_mostly_attention(const predict::ModuleRecord& record) {
+bool is_mostly_attention(const ModuleRecord& record) {
   double attention = 0;
   double all = 0;
-  for (const predict::OperatorCall& call : record.calls) {
+  for (const OperatorCall& call : record.calls) {
     all += call.work.flops;
     if (call.work.kind == cluster::OperatorKind::kAttention) attention += call.work.flops;
   }

@@ -2,7 +2,8 @@
 """Predicted against measured training steps on this machine, after `trireme calibrate`.
 
 Each line has the predicted figure as ours and the measured one as the peer's, so that the error is the ratio's distance
-from 1: `step_time_error` of the time of a step, `memory_error` of the peak of memory of the rank that needs most.
+from 1: `step_time_error` of the time of a step, `memory_error` of the peak of what LibTorch's allocator counts on the rank
+that needs most, and `resident_error` of what Linux counts, with all that malloc keeps.
 `predict_time` is the time of a prediction, capture included, beside that of one measured step. Models are those of
 bench/multi/predict.cpp; data are random. The machine is calibrated anew with as many ranks as each case has.
 """
@@ -34,6 +35,7 @@ def figures(record, _):
     record = dict(record)
     record["step_time"] *= 1e3
     record["peak_memory"] /= 1 << 20
+    record["resident_memory"] /= 1 << 20
     if "predict_time" in record:
         record["predict_time"] *= 1e3
     return record
@@ -55,6 +57,8 @@ def sweep(num_ranks, model, plan):
                        **comparison),
             Comparison(case=name, ours_key="peak_memory", peer_key="peak_memory", metric="memory_error", unit="MiB",
                        **comparison),
+            Comparison(case=name, ours_key="resident_memory", peer_key="resident_memory", metric="resident_error",
+                       unit="MiB", **comparison),
             Comparison(case=name, ours_key="predict_time", peer_key="step_time", metric="predict_time", unit="ms",
                        **comparison),
         ),

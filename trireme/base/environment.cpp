@@ -62,6 +62,7 @@ Settings Settings::from(const Environment& environment) {
   } else if (const auto home = environment.find("HOME")) {
     settings.cache_folder = std::filesystem::path(*home) / ".cache" / "trireme";
   }
+  settings.predict_folder = environment.find("TRIREME_PREDICT").value_or("");
   settings.dump_folder = environment.find("TRIREME_DUMP").value_or("");
   if (const auto check = environment.find("TRIREME_CHECK")) {
     settings.check_values = *check == "values";

@@ -87,6 +87,10 @@ struct Settings {
   /// --log-dir` sets the variable. By default no file is written.
   std::filesystem::path dump_folder;
 
+  /// TRIREME_PREDICT: set by `trireme predict` for the program whose step it predicts. The folder
+  /// that holds the request and takes the record of the step. Empty otherwise.
+  std::filesystem::path predict_folder;
+
   /// The folder that caches measurements of this machine: `trireme` in XDG_CACHE_HOME, or in
   /// `~/.cache`. Empty if neither XDG_CACHE_HOME nor HOME is set.
   std::filesystem::path cache_folder;

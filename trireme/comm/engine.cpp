@@ -49,6 +49,7 @@ namespace {
 
 // Connects by one engine.
 Group connect_one(const Engine& engine, const EngineContext& context) {
+  if (!engine.has_other_ranks) return {engine.connect(context), engine, context};
   const launch::TorchLogSilencer quiet;
   // The watchdog must answer ranks that finish connecting before this one. Shared memory needs no
   // answers.

@@ -7,6 +7,7 @@
 #include <trireme/base/machine.h>
 #include <trireme/base/warning.h>
 #include <trireme/comm/engine.h>
+#include <trireme/comm/engines/assumed/assumed.h>
 #include <trireme/comm/engines/nccl/nccl.h>
 #include <trireme/comm/monitor/watchdog.h>
 #include <trireme/comm/tensor_memory.h>
@@ -178,6 +179,21 @@ void check_same_options(const InitOptions& options, const Settings& earlier,
       "connect anew, drop every World and Group first (hvd::shutdown())");
 }
 
+void (*after_predicted_world)() = nullptr;
+
+// A world of ranks that are only assumed. Tensors are on the CPU, where they need no values.
+void assume_world(const launch::Identity& identity, const Settings& settings, World& world) {
+  world.device = at::kCPU;
+  comm::EngineContext context = {.store = {},
+                                 .rank = identity.rank,
+                                 .size = identity.world_size,
+                                 .group_name = "world",
+                                 .timeout = settings.timeout};
+  for (int rank = 0; rank < identity.world_size; ++rank) context.world_ranks.push_back(rank);
+  if (identity.world_size > 1) world.group = comm::connect(comm::assumed_engine(), context);
+  if (after_predicted_world != nullptr) after_predicted_world();
+}
+
 World make_world(const Environment& environment, const Settings& settings) {
   comm::check_torch_version();
   const launch::Identity identity = launch::read_identity(environment);
@@ -190,6 +206,10 @@ World make_world(const Environment& environment, const Settings& settings) {
   world.local_size = identity.local_world_size;
   world.host = host_name();
   world.launcher = identity.launcher;
+  if (!settings.predict_folder.empty()) {
+    assume_world(identity, settings, world);
+    return world;
+  }
   world.device = take_device(identity.local_rank);
   if (identity.world_size > 1)
     world.group = connect_world(identity, environment, settings, world.device);
@@ -220,6 +240,11 @@ World init(const InitOptions& options) {
   last = world;
   last.group = {};
   return world;
+}
+
+bool on_predicted_world(void (*call)()) {
+  after_predicted_world = call;
+  return true;
 }
 
 comm::Group group_or_self(const comm::Group& group, std::string_view user) {

@@ -41,7 +41,7 @@ struct [[nodiscard]] World {
   /// The name of this host.
   std::string host;
   /// The launcher of the run: `trireme`, `torchrun`, `openmpi`, `mpich`, `pals`, `mvapich`,
-  /// `jsrun`, `horovodrun`, `slurm` or `alone` (launch/launcher_environment.h).
+  /// `jsrun`, `horovodrun`, `slurm`, `prediction` or `alone` (launch/launcher_environment.h).
   std::string launcher = "alone";
   /// The accelerator of the local rank (CUDA, XPU, …) if LibTorch sees one, else the CPU. `init`
   /// makes it the current device. Ranks share accelerators if a host has fewer than ranks; a
@@ -57,8 +57,10 @@ struct [[nodiscard]] World {
 /// Finds the other processes of this run and connects to them. Reads the variables of `trireme
 /// run`, torchrun, Open MPI, MPICH and other users of Hydra (Intel MPI), PALS, MVAPICH, jsrun,
 /// horovodrun and Slurm. A program that no launcher has started is a world of one process.
-/// Collective and blocking, up to the deadline. As long as a handle of the world lives, another
-/// call returns the same world. After that, another call connects anew.
+/// In a program whose step `trireme predict` predicts, the world has the size that was asked for.
+/// Its other ranks do not exist: collectives return what they would if all ranks gave the same
+/// values. Collective and blocking, up to the deadline. As long as a handle of the world lives,
+/// another call returns the same world. After that, another call connects anew.
 ///
 /// @throws ConfigError if variables are wrong or contradict each other.
 /// @throws CommError if the deadline passes; it lists the ranks that came and those that did not.
@@ -68,6 +70,10 @@ struct [[nodiscard]] World {
 ///     torch::Tensor x = torch::ones(4) * world.rank;
 ///     trireme::comm::all_reduce(x, world.group);
 World init(const InitOptions& options = {});
+
+/// Makes `call` the function that init() calls when it has made a world of assumed ranks for
+/// `trireme predict`. One function at most: the last one counts. Returns true.
+bool on_predicted_world(void (*call)());
 
 /// Returns `group`, or the group of this process alone if `group` is empty. Throws UsageError for
 /// an empty group if a launcher has started this process as one of several ranks: each rank would

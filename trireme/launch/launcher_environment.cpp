@@ -35,6 +35,9 @@ constexpr Names kJsrun{"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
                        "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"};
 constexpr Names kHorovodrun{"horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK",
                             "HOROVOD_LOCAL_SIZE"};
+// The world that `trireme predict` gives to the program whose step it predicts.
+constexpr Names kPrediction{"prediction", "TRIREME_PREDICT_RANK", "TRIREME_PREDICT_RANKS",
+                            "TRIREME_PREDICT_LOCAL_RANK", "TRIREME_PREDICT_LOCAL_RANKS"};
 // The launchers whose variables no other launcher sets, in the order in which they are tried.
 constexpr std::array kWithOwnNames{kOpenMpi, kMvapich, kJsrun, kHorovodrun};
 
@@ -313,6 +316,7 @@ void check_alone(const Environment& environment) {
 // steps.
 Identity read_identity(const Environment& environment, const std::filesystem::path& proc_root) {
   Identity identity;
+  if (environment.has("TRIREME_PREDICT")) return read_numbers(environment, kPrediction);
   if (has_pair(environment, "RANK", "WORLD_SIZE")) {
     identity = read_torchrun(environment);
   } else if (const auto* const names = find_own_names(environment)) {

@@ -23,8 +23,8 @@ struct Identity {
   /// The number of ranks on this host.
   int local_world_size = 1;
   /// The launcher: `trireme`, `torchrun` (also for variables in its style that were set by hand),
-  /// `openmpi`, `mpich`, `pals`, `mvapich`, `jsrun`, `horovodrun`, `slurm`, or `alone` for a
-  /// process without a launcher.
+  /// `openmpi`, `mpich`, `pals`, `mvapich`, `jsrun`, `horovodrun`, `slurm`, `prediction` for a
+  /// program whose step `trireme predict` predicts, or `alone` for a process without a launcher.
   std::string launcher = "alone";
   /// The host on which rank 0 or the launcher serves the store. Set if and only if `master_port` is
   /// set.
@@ -43,8 +43,9 @@ struct Identity {
 };
 
 /// Reads the variables of the launcher that is closest to this process. Without any launcher, the
-/// result is a world of one rank. Within a Slurm allocation, only processes started by srun are
-/// ranks: a batch script or an interactive shell is alone.
+/// result is a world of one rank. A program whose step is predicted (TRIREME_PREDICT) is rank 0 of
+/// a world that does not exist, whatever else started it. Within a Slurm allocation, only processes
+/// started by srun are ranks: a batch script or an interactive shell is alone.
 ///
 /// Throws ConfigError with the variable, its value and what was expected if a variable is missing,
 /// impossible or contradicts another. It also throws if an unsupported launcher (MindSpore's, Flux,

@@ -6,6 +6,7 @@
 #include <trireme/optim/counted_gradients.h>
 #include <trireme/optim/exact_sum.h>
 #include <trireme/tensor/distributed_tensor.h>
+#include <trireme/tensor/dry_run/dry_run.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
@@ -124,6 +125,7 @@ bool all_finite(const torch::optim::Optimizer& optimizer, const Sharing& sharing
 at::Tensor clip_by_global_norm(torch::optim::Optimizer& optimizer, double max_norm,
                                const Sharing& sharing) {
   detail::check_max_norm(max_norm, "clip_by_global_norm");
+  if (tensor::DryRun::of_thread() != nullptr) return at::scalar_tensor(max_norm, at::kDouble);
   const at::NoGradGuard no_grad;
   if (const at::Device device = detail::device_of(optimizer); !device.is_cpu()) {
     const at::Tensor norm = norm_on_device(optimizer, sharing, device);

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/optim/counted_gradients.h>
 #include <trireme/optim/gradients.h>
+#include <trireme/tensor/dry_run/dry_run.h>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
@@ -31,8 +32,9 @@ at::Tensor LossScale::scale(const at::Tensor& loss) const { return loss.mul(valu
 
 bool LossScale::unscale(torch::optim::Optimizer& optimizer, const Sharing& sharing) {
   // Every rank gets the same answer, so that all ranks skip the same steps and keep the same scale.
-  const bool are_finite = all_finite(optimizer, sharing);
-  if (are_finite) divide(optimizer);
+  const bool has_values = tensor::DryRun::of_thread() == nullptr;
+  const bool are_finite = !has_values || all_finite(optimizer, sharing);
+  if (are_finite && has_values) divide(optimizer);
   adjust(are_finite);
   return are_finite;
 }

@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/buckets/divide.h>
 #include <trireme/parallel/module/agreement.h>
@@ -122,6 +123,10 @@ GradientReducer::GradientReducer(const torch::OrderedDict<std::string, at::Tenso
   detail::check_same_text("options of GradientReducer", describe(options), impl_->group);
   validate(options);
   const std::vector<NamedTensor> all = detail::named_tensors(parameters);
+  if (auto* const predicted = detail::PredictedStep::of_process()) {
+    predicted->begin(nullptr, all, {.bucket_bytes = options.bucket_bytes}, impl_->group);
+    return;
+  }
   detail::check_same_on_all_ranks(all, "parameter", impl_->group);
   for (const NamedTensor& parameter : trained_of(all)) {
     impl_->slots.push_back({.parameter = parameter, .sum = {}});
@@ -138,6 +143,7 @@ GradientReducer& GradientReducer::operator=(GradientReducer&&) noexcept = defaul
 GradientReducer::~GradientReducer() = default;
 
 void GradientReducer::reduce() {
+  if (detail::PredictedStep::of_process() != nullptr) return;
   const at::NoGradGuard no_grad;
   impl_->count_own();
   comm::Work counting = comm::all_reduce_async(impl_->exchanged, impl_->group, comm::ReduceOp::kSum,

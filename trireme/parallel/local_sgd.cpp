@@ -3,6 +3,7 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/buckets/divide.h>
@@ -55,6 +56,7 @@ void check_dense(const std::vector<NamedTensor>& parameters) {
 LocalSgd::LocalSgd(ModuleRef module, const LocalSgdOptions& options, comm::Group group)
     : options_(options), group_(std::move(group)) {
   comm::check_given(group_, "LocalSgd");
+  if (auto* const predicted = detail::PredictedStep::of_process()) predicted->refuse("LocalSgd");
   const at::NoGradGuard no_grad;
   detail::check_same_text("options of LocalSgd",
                           join_message("local SGD, period ", options.period, ", warm_up ",

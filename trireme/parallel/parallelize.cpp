@@ -2,6 +2,7 @@
 #include <trireme/parallel/parallelize.h>
 
 #include <trireme/base/error.h>
+#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/comm_hooks/half_precision.h>
 #include <trireme/parallel/init/deferred_scope.h>
@@ -29,9 +30,9 @@ namespace trireme {
 
 using detail::NamedTensor;
 
-DataPart data_part(const Plan& plan, const comm::Group& group) {
-  comm::check_given(group, "data_part");
-  check_plan(plan, {.ranks = group.size()});
+namespace {
+
+DataPart part_of(const Plan& plan, const comm::Group& group) {
   std::int64_t behind = 1;  // the number of ranks in the axes after this one, which vary faster
   if (plan.mesh.empty()) return {.index = group.rank(), .count = group.size()};
   for (auto axis = plan.mesh.rbegin(); axis != plan.mesh.rend(); ++axis) {
@@ -41,6 +42,17 @@ DataPart data_part(const Plan& plan, const comm::Group& group) {
     behind *= axis->size;
   }
   return {};
+}
+
+}  // namespace
+
+DataPart data_part(const Plan& plan, const comm::Group& group) {
+  comm::check_given(group, "data_part");
+  if (const auto* const predicted = detail::PredictedStep::of_process()) {
+    return part_of(predicted->plan_for(plan, group.size()), group);
+  }
+  check_plan(plan, {.ranks = group.size()});
+  return part_of(plan, group);
 }
 
 namespace {
@@ -222,6 +234,11 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   impl->group = group;
   impl->owned = contents.owned;
   impl->parameters = contents.parameters;
+  if (auto* const predicted = detail::PredictedStep::of_process()) {
+    impl->plan = predicted->begin(contents.module, contents.parameters, plan, group);
+    impl->data_group = group;
+    return impl;
+  }
   detail::succeed_together(group, "take the plan", [&] {
     check_plan(plan, {.ranks = group.size(), .entry = PlanEntry::kParallelize});
     check_names(plan, contents.parameters);

@@ -2,8 +2,8 @@
 // The buckets in which a stage exchanges gradients and gathers parameters along `data`.
 #pragma once
 
+#include <trireme/parallel/analysis/module_record.h>
 #include <trireme/plan/plan.h>
-#include <trireme/predict/module_record.h>
 #include <trireme/predict/stage_work.h>
 
 #include <vector>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/predict/element_bytes.h>
 
+#include <algorithm>
+
 namespace trireme::predict {
 namespace {
 
@@ -27,6 +29,9 @@ double gradient_bytes(const ParameterRecord& parameter, const TrainingOptions& o
 }
 
 double optimizer_bytes(const ParameterRecord& parameter, const TrainingOptions& options) {
+  if (options.optimizer_state_bytes) {
+    return *options.optimizer_state_bytes * parameter.bytes / std::max(1.0, parameter.elements);
+  }
   if (!parameter.is_half) return num_states(options.optimizer) * kFloat32Bytes;
   if (!options.has_master_weights) return num_states(options.optimizer) * kHalfBytes;
   return (num_states(options.optimizer) + 1) * kFloat32Bytes;

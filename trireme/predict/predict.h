@@ -5,14 +5,15 @@
 
 #include <trireme/cluster/cluster.h>
 #include <trireme/graph/module_ref.h>
+#include <trireme/parallel/analysis/module_record.h>
 #include <trireme/plan/plan.h>
-#include <trireme/predict/module_record.h>
 #include <trireme/predict/prediction.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 namespace trireme::predict {
 
@@ -30,6 +31,9 @@ struct TrainingOptions {
   bool has_master_weights = true;
   /// True if gradients of half-precision parameters are accumulated in fp32.
   bool has_float32_gradients = false;
+  /// Bytes of state for each byte of parameters, where they are known. They take the place of what
+  /// `optimizer` and `has_master_weights` say of memory.
+  std::optional<double> optimizer_state_bytes{};
   /// Kernels that the optimizer starts for each parameter. LibTorch's Adam starts about 12; a fused
   /// optimizer 0.
   double optimizer_kernels = 12;

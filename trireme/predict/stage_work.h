@@ -2,8 +2,8 @@
 // Divides a record into stages, and into what is recomputed.
 #pragma once
 
+#include <trireme/parallel/analysis/module_record.h>
 #include <trireme/plan/plan.h>
-#include <trireme/predict/module_record.h>
 
 #include <span>
 #include <vector>

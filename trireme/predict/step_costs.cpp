@@ -2,6 +2,9 @@
 #include <trireme/predict/step_costs.h>
 
 #include <trireme/cluster/operator_time.h>
+#include <trireme/cluster/units.h>
+
+#include <algorithm>
 
 namespace trireme::predict {
 
@@ -14,6 +17,11 @@ StepCosts::StepCosts(const ModuleRecord& record, const Plan& plan, const cluster
       groups_(groups),
       data_ranks_(groups.size(kDataAxis)),
       shard_ranks_(plan.shard_ranks > 0 ? plan.shard_ranks : data_ranks_),
+      has_layouts_(std::ranges::any_of(plan.mesh,
+                                       [](const MeshAxis& axis) {
+                                         return axis.size > 1 && axis.name != kDataAxis &&
+                                                axis.name != kStageAxis;
+                                       })),
       compute_(record.calls.size()),
       layouts_(record.calls.size()) {
   const cluster::DeviceKind& device = groups.slowest_device(0);
@@ -26,15 +34,26 @@ StepCosts::StepCosts(const ModuleRecord& record, const Plan& plan, const cluster
   }
 }
 
-void StepCosts::set_device(int call, const cluster::DeviceKind& device) {
-  cluster::OperatorWork work = record_.call(call).work;
+// A gradient is copied to the bucket in which ranks exchange it, or added to that of earlier
+// micro-batches.
+double StepCosts::sum_seconds(const OperatorCall& call, const cluster::DeviceKind& device) const {
+  const double reads = plan_.micro_batches > 1 ? 2 : 1;
+  if (call.gradient_bytes <= 0 || (data_ranks_ == 1 && plan_.micro_batches <= 1)) return 0;
+  return cluster::seconds(device, {.bytes = (reads + 1) * call.gradient_bytes});
+}
+
+void StepCosts::set_device(int number, const cluster::DeviceKind& device) {
+  const OperatorCall& call = record_.call(number);
+  double& seconds = compute_[static_cast<std::size_t>(number)];
+  seconds = has_layouts_ ? device.distributed_us * cluster::kMicro : 0;
+  cluster::OperatorWork work = call.work;
   if (work.flops <= 0 && work.bytes <= 0) return;
   if (options_.allows_tf32 && work.dtype == "float32" && device.teraflops.tf32 > 0) {
     work.dtype = "tf32";
   }
-  compute_[static_cast<std::size_t>(call)] = cluster::seconds(
-      device, work,
-      cluster::measured_operator(cluster_, device.name, record_.call(call).name, work));
+  seconds += cluster::seconds(device, work,
+                              cluster::measured_operator(cluster_, device.name, call.name, work)) +
+             sum_seconds(call, device);
 }
 
 std::vector<double> StepCosts::all_seconds() const {

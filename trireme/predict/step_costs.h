@@ -4,9 +4,9 @@
 #pragma once
 
 #include <trireme/cluster/cluster.h>
+#include <trireme/parallel/analysis/module_record.h>
 #include <trireme/plan/plan.h>
 #include <trireme/predict/buckets.h>
-#include <trireme/predict/module_record.h>
 #include <trireme/predict/predict.h>
 #include <trireme/predict/rank_groups.h>
 
@@ -34,7 +34,8 @@ class StepCosts {
   /// Times a call on another kind of device.
   void set_device(int call, const cluster::DeviceKind& device);
 
-  /// Returns the time of the operator of a call.
+  /// Returns the time of the operator of a call. It includes that of adding or copying gradients of
+  /// parameters that it makes, and of what distributed tensors need to start it.
   double compute(int call) const { return compute_[static_cast<std::size_t>(call)]; }
   /// Returns the time of the collectives of a call along axes of layouts.
   double layouts(int call) const { return layouts_[static_cast<std::size_t>(call)]; }
@@ -51,6 +52,8 @@ class StepCosts {
   double exchange_share() const { return groups_.compute_share(kDataAxis); }
 
  private:
+  double sum_seconds(const OperatorCall& call, const cluster::DeviceKind& device) const;
+
   const ModuleRecord& record_;
   const Plan& plan_;
   const cluster::Cluster& cluster_;
@@ -58,6 +61,7 @@ class StepCosts {
   const RankGroups& groups_;
   std::int64_t data_ranks_;
   std::int64_t shard_ranks_;
+  bool has_layouts_;  // operators are on distributed tensors
   std::vector<double> compute_;
   std::vector<double> layouts_;
 };

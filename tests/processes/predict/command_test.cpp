@@ -142,7 +142,7 @@ TEST(PredictCommand, EndsWithOneIfTheMemoryIsTooSmall) {
 
 TEST(PredictCommand, SaysWhatIsWrong) {
   const auto output = [](const std::string& arguments) { return predict(arguments).output; };
-  EXPECT_THAT(output(""), HasSubstr("neither --model nor --validate"));
+  EXPECT_THAT(output(""), HasSubstr("no program, no --model and no --validate"));
   EXPECT_THAT(output("--model gtp"), HasSubstr("gpt"));
   EXPECT_THAT(output("--validate cases.csv --trace step.json"),
               HasSubstr("--trace has no effect here"));

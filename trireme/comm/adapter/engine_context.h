@@ -85,6 +85,7 @@ struct Engine {
   std::string_view name;             ///< as in TRIREME_ENGINE
   Scope scope = Scope::kAnyHosts;    ///< the hosts that a group may be on
   at::DeviceType device = at::kCPU;  ///< the device of the tensors that it carries
+  bool has_other_ranks = true;       ///< false: the other ranks are only assumed
   /// Returns why the engine cannot be used in this build or on this machine; empty if it can.
   std::string (*unavailable_because)();
   /// Connects the ranks of the context. Collective; blocks up to the deadline of the context.

@@ -123,18 +123,33 @@ void set_memory(c10::StorageImpl& storage, c10::DataPtr memory) {
   storage.set_data_ptr_noswap(std::move(memory));
 }
 
-const Construction::Place* Construction::find(const at::Tensor& tensor) {
+Construction::Place* Construction::place_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   const c10::DataPtr& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-  return data.get_deleter() == &forget_place ? static_cast<const Place*>(data.get_context())
-                                             : nullptr;
+  if (data.get_deleter() != &forget_place) return nullptr;
+  auto* const place = static_cast<Place*>(data.get_context());
+  return place->is_given_up ? nullptr : place;
+}
+
+const Construction::Place* Construction::find(const at::Tensor& tensor) { return place_of(tensor); }
+
+void Construction::give_up_if_written(const at::Tensor& tensor) {
+  Place* const place = place_of(tensor);
+  if (place == nullptr || place->memory == nullptr || !place->memory->is_touched()) return;
+  place->is_given_up = true;
+  place->construction.reset();
 }
 
 // Returns the data pointer of a deferred storage: null, with its place in this construction as the
-// context.
-c10::DataPtr Construction::no_memory(std::size_t block, c10::Device device) {
+// context. Where only shapes matter, it points to addresses without memory.
+c10::DataPtr Construction::no_memory(std::size_t block, c10::Device device, std::size_t nbytes) {
   auto place = std::make_unique<Place>(shared_from_this(), block);
-  return {nullptr, place.release(), &forget_place, device};
+  if (deferral_ == Deferral::kShapes && device.is_cpu()) {
+    place->memory = std::make_unique<ReservedMemory>(nbytes);
+    if (place->memory->address() == nullptr) place->memory.reset();
+  }
+  void* const address = place->memory == nullptr ? nullptr : place->memory->address();
+  return {address, place.release(), &forget_place, device};
 }
 
 at::Tensor Construction::make(const at::Tensor& meta, c10::Device device) {
@@ -143,8 +158,8 @@ at::Tensor Construction::make(const at::Tensor& meta, c10::Device device) {
     return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, std::move(memory),
                         c10::GetAllocator(device.type()), resizable);
   };
-  c10::Storage storage = storage_of(no_memory(blocks_.size(), device), true);
-  refuse_access(*storage.unsafeGetStorageImpl(), kNoMemory);
+  c10::Storage storage = storage_of(no_memory(blocks_.size(), device, nbytes), true);
+  if (storage.data() == nullptr) refuse_access(*storage.unsafeGetStorageImpl(), kNoMemory);
   blocks_.push_back({.stand_in = storage_of({nullptr, device}, false), .before = {}});
   return tensor_over(std::move(storage), meta);
 }
@@ -155,11 +170,11 @@ void Construction::take(const at::Tensor& tensor, bool keep_values) {
     return c10::Storage(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(memory),
                         storage.allocator(), false);
   };
-  c10::DataPtr none = no_memory(blocks_.size(), storage.device());
+  c10::DataPtr none = no_memory(blocks_.size(), storage.device(), storage.nbytes());
   c10::DataPtr memory = storage.set_data_ptr(std::move(none));
   blocks_.push_back({.stand_in = storage_of({nullptr, storage.device()}),
                      .before = keep_values ? storage_of(std::move(memory)) : c10::Storage()});
-  refuse_access(storage, kNoMemory);
+  if (storage.data() == nullptr) refuse_access(storage, kNoMemory);
 }
 
 at::Tensor Construction::stand_in(const at::Tensor& tensor) const {

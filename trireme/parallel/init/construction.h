@@ -4,6 +4,7 @@
 // therefore keeps no tensor of the module alive, while deferred tensors keep their record alive.
 #pragma once
 
+#include <trireme/parallel/init/reserved_memory.h>
 #include <trireme/tensor/dry_run/interception.h>
 
 #include <ATen/core/Generator.h>
@@ -49,14 +50,26 @@ struct Record {
   std::optional<std::size_t> state;   // index of the stream's state to set before it runs
 };
 
+/// What deferred tensors are for.
+enum class Deferral {
+  kValues,  ///< they get their values later
+  /// They never get values, because only shapes matter. Code may still write to them through their
+  /// pointers: they are ordinary tensors from then on. Small tensors get random numbers at once.
+  kShapes,
+};
+
 /// Records the operators of one constructor and runs them later. Not thread-safe, except that
 /// deferred tensors may be destroyed on any thread.
 class Construction final : public std::enable_shared_from_this<Construction> {
  public:
+  explicit Construction(Deferral deferral = Deferral::kValues) : deferral_(deferral) {}
+
   /// The construction and the block that a deferred tensor belongs to.
   struct Place {
     std::shared_ptr<Construction> construction;
-    std::size_t block;
+    std::size_t block = 0;
+    std::unique_ptr<ReservedMemory> memory{};  // of a tensor of Deferral::kShapes
+    bool is_given_up = false;                  // an ordinary tensor, whose memory this is
   };
   /// Returns the place of a deferred tensor, or null for any other tensor.
   static const Place* find(const at::Tensor& tensor);
@@ -67,6 +80,10 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   /// Turns an ordinary tensor into a deferred one. Its memory is freed, or kept by the construction
   /// if `keep_values`, as the values that later records start from.
   void take(const at::Tensor& tensor, bool keep_values);
+  /// Returns what the deferred tensors are for.
+  Deferral deferral() const noexcept { return deferral_; }
+  /// Makes a deferred tensor an ordinary one if code has written to its memory.
+  static void give_up_if_written(const at::Tensor& tensor);
   /// Returns the stand-in that records use in place of a deferred tensor of this construction.
   at::Tensor stand_in(const at::Tensor& tensor) const;
   /// Returns the generator that a record uses in place of `generator`, and sets the record's
@@ -130,7 +147,8 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   };
   class Loan;
 
-  c10::DataPtr no_memory(std::size_t block, c10::Device device);
+  static Place* place_of(const at::Tensor& tensor);
+  c10::DataPtr no_memory(std::size_t block, c10::Device device, std::size_t nbytes);
   std::vector<bool> select(std::vector<bool> wanted, bool draw_all) const;
   std::vector<std::size_t> order(const std::vector<bool>& selected) const;
   std::vector<Step> plan(const std::vector<bool>& selected) const;
@@ -146,6 +164,7 @@ class Construction final : public std::enable_shared_from_this<Construction> {
   static std::shared_ptr<Construction> parked_at(const at::Generator& generator,
                                                  const at::Tensor& state);
 
+  const Deferral deferral_;
   std::vector<Block> blocks_;
   std::vector<Record> records_;
   std::vector<Stream> streams_;

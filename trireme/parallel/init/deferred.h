@@ -19,10 +19,13 @@ namespace trireme {
 
 namespace detail {
 
+enum class Deferral;
+
 /// Records the operators of this thread while it lives. A scope within another one belongs to it.
 class DeferredScope {
  public:
   DeferredScope();
+  explicit DeferredScope(Deferral deferral);
   ~DeferredScope();
   DeferredScope(const DeferredScope&) = delete;
   DeferredScope& operator=(const DeferredScope&) = delete;

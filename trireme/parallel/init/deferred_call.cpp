@@ -65,6 +65,7 @@ class Call {
       writes_out_ = writes_out_ || (is_written(arguments_[i]) && arguments_[i].kwarg_only());
       if (is_generator(arguments_[i])) generator_ = i;
       tensor::visit_tensors(value(i), [&](const at::Tensor& tensor) {
+        Construction::give_up_if_written(tensor);
         is_deferred_ = is_deferred_ || Construction::find(tensor) != nullptr;
       });
     }
@@ -76,7 +77,8 @@ class Call {
     if (op_.hasTag(at::Tag::inplace_view)) return run_recorded();
     if (is_allocation()) return allocate();
     if (is_composite() || (!writes_ && is_view())) return run_recorded();
-    if (!is_deferred_ && !is_random_) return run_plainly();
+    const bool draws_now = construction_->deferral() == Deferral::kShapes;
+    if (!is_deferred_ && (!is_random_ || draws_now)) return run_plainly();
     if (writes_ && writes_nothing()) {  // an empty out= argument, which the call resizes
       return is_deferred_ || (is_random_ && writes_out_) ? evaluate() : run_plainly();
     }

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/parallel/init/construction.h>
 #include <trireme/parallel/init/deferred_call.h>
+#include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/interception.h>
 
 #include <ATen/ops/cat.h>
@@ -28,6 +29,9 @@ bool on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const std::shared_ptr<Construction> construction = current();
   if (construction == nullptr) return false;  // a thread of autograd that inherited the key
+  // A step that is recorded decides first about the tensors of its module.
+  tensor::DryRun* const dry_run = tensor::DryRun::of_thread();
+  if (dry_run != nullptr && dry_run->take(op, keys, *stack)) return true;
   call_deferred(op, keys, *stack, construction);
   return true;
 }
@@ -116,11 +120,13 @@ struct DeferredScope::State {
   bool is_finished = false;
 };
 
-DeferredScope::DeferredScope() {
+DeferredScope::DeferredScope() : DeferredScope(Deferral::kValues) {}
+
+DeferredScope::DeferredScope(Deferral deferral) {
   // Within another scope, whose construction records this module as well.
   if (current() != nullptr) return;
   tensor::intercept_below_autograd(on_operator);
-  state_ = std::make_unique<State>(std::make_shared<Construction>());
+  state_ = std::make_unique<State>(std::make_shared<Construction>(deferral));
   current() = state_->construction;
 }
 

@@ -4,6 +4,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
+#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/buckets/divide.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/pipeline/execution/gradient_sums.h>
@@ -394,6 +395,7 @@ void Executor::Impl::fail(const std::exception_ptr& error) {
 
 Executor::Executor(Program program, const std::vector<StageCode>& stages, const comm::Group& group,
                    const ExecutorOptions& options) {
+  if (auto* const predicted = detail::PredictedStep::of_process()) predicted->refuse("an Executor");
   Program agreed = validate_program(std::move(program), stages, group, options);
   impl_ = std::make_unique<Impl>(std::move(agreed), stages, group, options);
 }

@@ -6,6 +6,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/graph/guard.h>
 #include <trireme/graph/show/graph_text.h>
+#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/step/training_step_impl.h>
 
@@ -217,6 +218,7 @@ void TrainingStep::Impl::check_same_values(const pipeline::MicroBatches& micro_b
 }
 
 const pipeline::Record& TrainingStep::Impl::last() const {
+  if (auto* const predicted = detail::PredictedStep::of_process()) predicted->refuse("the record");
   if (latest == nullptr) {
     throw UsageError("the training step has not run, which captures the module",
                      "call step() or prepare() first");

@@ -5,6 +5,7 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/mesh/device_mesh.h>
+#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/manual.h>
@@ -141,6 +142,23 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
   torch::nn::Module& module = *given;
   std::vector<NamedTensor> tensors = detail::named_tensors(module.named_parameters());
   const std::vector<NamedTensor> buffers = detail::named_tensors(module.named_buffers());
+  if (auto* const predicted = detail::PredictedStep::of_process()) {
+    check_functions(functions);
+    if (!options.devices.empty()) {
+      throw UsageError(
+          "a TrainingStep over several devices of one process cannot be predicted",
+          "leave TrainingStepOptions::devices empty if world.launcher is `prediction`: "
+          "ranks take the place of devices");
+    }
+    impl_ = std::make_unique<Impl>(Impl{.module = module,
+                                        .functions = std::move(functions),
+                                        .plan = predicted->begin(&module, {}, plan, group),
+                                        .group = group,
+                                        .stages = group,
+                                        .data = group,
+                                        .claim = pipeline::ModuleClaim({})});
+    return;
+  }
   const at::Device device = device_of(tensors);
   std::vector<at::Device> devices;
   PlanUse use = {.ranks = group.size(), .entry = PlanEntry::kTrainingStep};
@@ -274,8 +292,19 @@ auto TrainingStep::Impl::abort_on_error(const Call& call) -> decltype(call()) {
   }
 }
 
+// Records forward and backward of the first micro-batch of a step that is predicted.
+at::Tensor TrainingStep::Impl::record(detail::PredictedStep& predicted,
+                                      const pipeline::SplitBatch& batch) {
+  return predicted.run([&] { return forward(batch)(batch.micro_batches.front()).front(); });
+}
+
 StepOutput TrainingStep::step(const std::vector<at::Tensor>& batch, const StepOptions& options) {
   Impl& impl = *impl_;
+  if (auto* const predicted = detail::PredictedStep::of_process()) {
+    const pipeline::SplitBatch split = pipeline::split_batch(
+        batch, impl.split_for(Impl::Purpose::kTraining, options.function), impl.module, impl.group);
+    return {.loss = impl.record(*predicted, split)};
+  }
   if (impl.plan.micro_batches == 0) find_micro_batches(batch);
   const pipeline::SplitBatch split = pipeline::split_batch(
       batch, impl.split_for(Impl::Purpose::kTraining, options.function), impl.module, impl.group);
@@ -290,6 +319,9 @@ MicroBatchResults TrainingStep::step_micro_batches(const MicroBatches& micro_bat
   const pipeline::SplitBatch batch = pipeline::take_batch(
       micro_batches, impl.split_for(Impl::Purpose::kTraining, options.function), impl.module,
       impl.group);
+  if (auto* const predicted = detail::PredictedStep::of_process()) {
+    return {.losses = impl.record(*predicted, batch).expand({std::ssize(batch.micro_batches)})};
+  }
   MicroBatchResults results;
   impl.run_step(batch, options.number < 0 ? impl.steps : options.number,
                 {.share_loss = false, .report = false, .scale = options.scale},
@@ -302,6 +334,7 @@ MicroBatchResults TrainingStep::step_micro_batches(const MicroBatches& micro_bat
 
 StepEvaluation TrainingStep::evaluate(const std::vector<at::Tensor>& batch,
                                       const EvaluateOptions& options) {
+  if (auto* const predicted = detail::PredictedStep::of_process()) predicted->refuse("evaluate()");
   Impl& impl = *impl_;
   const auto split = [&] {
     return pipeline::split_batch(batch,
@@ -334,6 +367,7 @@ StepEvaluation TrainingStep::evaluate(const std::vector<at::Tensor>& batch,
 
 MicroBatchResults TrainingStep::evaluate_micro_batches(const MicroBatches& micro_batches,
                                                        const EvaluateOptions& options) {
+  if (auto* const predicted = detail::PredictedStep::of_process()) predicted->refuse("evaluate()");
   Impl& impl = *impl_;
   impl.own();
   const detail::EvaluationMode mode(impl.module);
@@ -360,7 +394,7 @@ MicroBatchResults TrainingStep::evaluate_micro_batches(const MicroBatches& micro
 
 void TrainingStep::assign_stages(const MicroBatches& micro_batches) {
   Impl& impl = *impl_;
-  if (impl.parameters) return;
+  if (impl.parameters || detail::PredictedStep::of_process() != nullptr) return;
   const pipeline::SplitBatch batch = pipeline::take_batch(
       micro_batches, impl.split_for(Impl::Purpose::kEvaluation, ""), impl.module, impl.group);
   detail::succeed_together(impl.group, "read its batch",
@@ -376,12 +410,14 @@ void TrainingStep::set_seed(std::uint64_t seed) {
 }
 
 void TrainingStep::prepare(const std::vector<at::Tensor>& batch, const std::string& function) {
+  if (detail::PredictedStep::of_process() != nullptr) return;
   Impl& impl = *impl_;
   impl.training_record(pipeline::split_batch(
       batch, impl.split_for(Impl::Purpose::kTraining, function), impl.module, impl.group));
 }
 
 void TrainingStep::shard(torch::optim::Optimizer& optimizer) {
+  if (detail::PredictedStep::of_process() != nullptr) return;
   Impl& impl = *impl_;
   if (!cuts_anything(impl.plan) || impl.data.size() == 1) return;
   detail::succeed_together(impl.group, "shard its optimizer", [&] { impl.shard(optimizer); });
@@ -409,6 +445,8 @@ void TrainingStep::unshard(torch::optim::Optimizer& optimizer) {
 }
 
 void TrainingStep::gather_parameters() {
+  if (auto* const predicted = detail::PredictedStep::of_process())
+    predicted->refuse("gather_parameters()");
   const at::NoGradGuard no_grad;
   Impl& impl = *impl_;
   pipeline::StageParameters& own = impl.own();
@@ -455,6 +493,9 @@ const schedule::Schedule& TrainingStep::schedule() const {
 const Recomputation& TrainingStep::recomputation() const {
   return impl_->last().staged.recomputation();
 }
-std::string TrainingStep::to_string() const { return impl_->last().staged.to_string(); }
+std::string TrainingStep::to_string() const {
+  if (detail::PredictedStep::of_process() != nullptr) return "a step that is predicted";
+  return impl_->last().staged.to_string();
+}
 
 }  // namespace trireme

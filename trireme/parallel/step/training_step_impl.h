@@ -19,6 +19,10 @@
 
 namespace trireme {
 
+namespace detail {
+class PredictedStep;
+}
+
 struct TrainingStep::Impl {
   // The purpose of a batch. Each has a cache of records of its own. In kEvaluationAlongPipe, ranks
   // along `data` run independently, so their caches differ; the other caches stay equal on all
@@ -53,6 +57,7 @@ struct TrainingStep::Impl {
                                 const std::function<void(pipeline::StepResult&)>& finish);
   pipeline::StepResult run(pipeline::Record& record, const pipeline::SplitBatch& batch,
                            std::int64_t number, const pipeline::StepOptions& options);
+  at::Tensor record(detail::PredictedStep& predicted, const pipeline::SplitBatch& batch);
   void follow_buffers(const pipeline::Record& record) const;
   void mark_outdated();
   template <typename Call>

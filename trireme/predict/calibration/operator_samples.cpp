@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <trireme/predict/calibration/operator_samples.h>
 
+#include <trireme/comm/collectives.h>
+#include <trireme/parallel/analysis/module_record.h>
 #include <trireme/predict/calibration/median.h>
-#include <trireme/predict/module_record.h>
 
+#include <ATen/ops/tensor.h>
 #include <ATen/record_function.h>
 #include <torch/nn/module.h>
 
@@ -12,6 +14,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <string_view>
 
@@ -71,6 +74,18 @@ class Stopwatch {
   at::CallbackHandle handle_ = 0;
 };
 
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// Returns the largest value of all ranks, for each place.
+std::vector<double> slowest(const std::vector<double>& own, const comm::Group& group) {
+  const at::Tensor all = at::tensor(own, at::kDouble);
+  comm::all_reduce(all, group, comm::ReduceOp::kMaximum);
+  const auto* const values = all.const_data_ptr<double>();
+  return {values, values + all.numel()};
+}
+
 void clear_gradients(const torch::nn::Module& module) {
   for (const at::Tensor& parameter : module.parameters()) parameter.mutable_grad().reset();
 }
@@ -78,7 +93,7 @@ void clear_gradients(const torch::nn::Module& module) {
 }  // namespace
 
 NetworkSamples sample_network(ModuleRef holder, const std::function<at::Tensor()>& forward,
-                              int repetitions, const std::function<void()>& before_each) {
+                              int repetitions, const comm::Group& group) {
   const torch::nn::Module& module = *holder;
   const Plan plan = {.mesh = {{kDataAxis, 1}}};
   const ModuleRecord record = record_module(holder, plan, forward);
@@ -90,11 +105,12 @@ NetworkSamples sample_network(ModuleRef holder, const std::function<at::Tensor()
     wanted.insert(without_overload(call.name));
   }
   std::map<std::string, std::vector<std::vector<double>>, std::less<>> times;  // by call
+  std::vector<double> inside;  // of operators, by run
   std::vector<double> between;
   constexpr int kWarmUps = 2;
   for (int run = 0; run < repetitions + kWarmUps; ++run) {
     clear_gradients(module);
-    before_each();
+    comm::barrier(group);
     std::map<std::string, std::vector<double>, std::less<>> once;
     const auto began = Clock::now();
     {
@@ -104,18 +120,28 @@ NetworkSamples sample_network(ModuleRef holder, const std::function<at::Tensor()
     }
     std::chrono::duration<double> whole = Clock::now() - began;
     if (run < kWarmUps) continue;
-    double inside = 0;
+    inside.push_back(0);
     for (auto& [name, seconds] : once) {
-      for (const double each : seconds) inside += each;
+      for (const double each : seconds) inside.back() += each;
       // A name that does not appear as often as in the dry run cannot be matched.
       if (seconds.size() != calls[name].size()) continue;
       times[name].resize(seconds.size());
       for (std::size_t i = 0; i < seconds.size(); ++i) times[name][i].push_back(seconds[i]);
     }
-    between.push_back(std::max(0.0, whole.count() - inside));
+    between.push_back(std::max(0.0, whole.count() - inside.back()));
   }
   clear_gradients(module);
-  NetworkSamples samples = {.between_seconds = median_of(between)};
+  NetworkSamples samples = {.between_seconds = median_of(slowest(between, group))};
+  double medians = 0;  // of the operators, added
+  for (const auto& [name, all] : times) {
+    for (const std::vector<double>& seconds : all) medians += median_of(seconds);
+  }
+  // Of what was not matched, the same share is assumed to be lost.
+  double matched = 0;
+  for (const auto& [name, all] : times) {
+    for (const std::vector<double>& seconds : all) matched += mean_of(seconds);
+  }
+  const double longer = median_of(slowest(inside, group)) / mean_of(inside) * matched / medians;
   for (const auto& [name, all] : times) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const cluster::OperatorWork& work = calls[name][i]->work;
@@ -124,7 +150,7 @@ NetworkSamples sample_network(ModuleRef holder, const std::function<at::Tensor()
                                    .dtype = std::string(work.dtype),
                                    .is_in_flops = is_in_flops,
                                    .size = is_in_flops ? work.flops : work.bytes,
-                                   .seconds = median_of(all[i])});
+                                   .seconds = median_of(all[i]) * longer});
     }
   }
   return samples;

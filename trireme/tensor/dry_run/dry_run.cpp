@@ -50,18 +50,6 @@ struct Aside {
                                              c10::autocast_dispatch_keyset};
 };
 
-[[noreturn]] void refuse_value(const OperatorFacts& facts, const Scan& scan, const char* what) {
-  std::string inputs;
-  for (const InputSlot& input : scan.inputs) {
-    inputs += join_message(inputs.empty() ? "" : ", ", input.tensor->sizes(), " ",
-                           input.meta == nullptr ? "plain" : input.meta->layout.to_string());
-  }
-  throw UsageError(
-      join_message("operator ", facts.name, " on ", inputs, " gives ", what,
-                   ", which is known only once it has run"),
-      "leave what needs it (item(), nonzero(), printing) out of the function that is explained");
-}
-
 std::vector<Exchange> exchanges_of(const std::optional<Redistribution>& path) {
   std::vector<Exchange> exchanges;
   if (!path) return exchanges;
@@ -178,6 +166,7 @@ struct DryRun::Impl {
 
   Mode mode = Mode::kInstead;
   AfterEach after_each;
+  BeforeRefusal before_refusal;
   DryRun* outer = nullptr;
   std::vector<DryRunCall> calls;
   // Facts by operator; null for operators without a kernel for distributed tensors.
@@ -187,6 +176,8 @@ struct DryRun::Impl {
   std::unordered_map<const c10::StorageImpl*, Origin> origins;
   std::vector<at::Tensor> alive;
 
+  [[noreturn]] void refuse_value(const OperatorFacts& facts, const Scan& scan,
+                                 const char* what) const;
   const OperatorFacts* facts_of(const c10::OperatorHandle& op);
   Origin& origin_of(const at::Tensor& tensor);
   DryRunTensor described(const at::Tensor& tensor) const;
@@ -202,6 +193,20 @@ struct DryRun::Impl {
   void remember(const OperatorFacts& facts, const Scan& scan, const std::vector<at::Tensor>& made);
   Completed completed(const OperatorFacts& facts, const Scan& scan, const Decision* decision);
 };
+
+void DryRun::Impl::refuse_value(const OperatorFacts& facts, const Scan& scan,
+                                const char* what) const {
+  if (before_refusal) before_refusal();
+  std::string inputs;
+  for (const InputSlot& input : scan.inputs) {
+    inputs += join_message(inputs.empty() ? "" : ", ", input.tensor->sizes(), " ",
+                           input.meta == nullptr ? "plain" : input.meta->layout.to_string());
+  }
+  throw UsageError(
+      join_message("operator ", facts.name, " on ", inputs, " gives ", what,
+                   ", which is known only once it has run"),
+      "leave what needs it (item(), nonzero(), printing) out of the function that is explained");
+}
 
 // Decomposed operators and libraries without kernels for distributed tensors have no facts: their
 // calls pass unrecorded.
@@ -413,6 +418,8 @@ DryRun::~DryRun() { current = impl_->outer; }
 DryRun* DryRun::of_thread() noexcept { return current; }
 
 DryRun::Mode DryRun::mode() const noexcept { return impl_->mode; }
+
+void DryRun::before_refusal(BeforeRefusal call) { impl_->before_refusal = std::move(call); }
 
 void DryRun::give_name(const at::Tensor& tensor, std::string name) {
   impl_->origin_of(tensor).name = std::move(name);

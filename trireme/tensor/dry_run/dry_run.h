@@ -38,6 +38,9 @@ class DryRun {
   /// that the code asked for.
   using AfterEach = std::function<void(const DryRunCall&, c10::ArrayRef<c10::IValue> results)>;
 
+  /// A function called before an operator is refused because it needs values.
+  using BeforeRefusal = std::function<void()>;
+
   /// @param mode what happens to recorded operators.
   /// @param after_each function called after every call; may be empty.
   explicit DryRun(Mode mode = Mode::kInstead, AfterEach after_each = {});
@@ -52,6 +55,10 @@ class DryRun {
 
   /// Returns what happens to recorded operators.
   Mode mode() const noexcept;
+
+  /// Sets a function that is called before the dry run throws UsageError for an operator that needs
+  /// values, such as item(). It may end the process.
+  void before_refusal(BeforeRefusal call);
 
   /// Sets the name that records use for a distributed tensor of the dry run and for its views.
   void give_name(const at::Tensor& tensor, std::string name);

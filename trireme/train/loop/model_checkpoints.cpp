@@ -3,6 +3,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/warning.h>
+#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/report/number.h>
 #include <trireme/train/loop/model_impl.h>
@@ -162,6 +163,7 @@ void Model::Impl::finish_save_after(const std::string& message) {
 
 void Model::resume(const std::filesystem::path& path) {
   Impl& impl = *impl_;
+  if (detail::PredictedStep::of_process() != nullptr) return;  // there are no values
   impl.finish_save();
   impl.find_device();
   const checkpoint::State state = impl.runner->load(path);

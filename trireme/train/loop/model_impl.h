@@ -38,6 +38,8 @@ class BatchStream;
 
 namespace detail {
 
+class PredictedStep;
+
 /// The position of a training, as checkpoints record it: `step` of the `steps_in_epoch` steps of
 /// `epoch` are done.
 struct Position {
@@ -160,6 +162,7 @@ struct Model::Impl {
   Evaluation evaluate(const data::DataLoader& data, std::int64_t num_batches);
 
   std::int64_t steps_in_epoch(const data::DataLoader& data) const;
+  [[noreturn]] void record_step(detail::PredictedStep& predicted, const Run& run);
   History run(Run& run);
   void run_epochs(Run& run);
   void begin_epoch(const Run& run);

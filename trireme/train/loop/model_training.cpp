@@ -6,6 +6,7 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/optim/gradients.h>
+#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/train/loop/model_impl.h>
 #include <trireme/train/loop/out_of_memory.h>
@@ -309,11 +310,24 @@ void Model::Impl::run_epochs(Run& run) {
   agree_to_stop(run);
 }
 
+// Records the first step of a program that `trireme predict` has started.
+void Model::Impl::record_step(detail::PredictedStep& predicted, const Run& run) {
+  const auto batch = run.training.open(position.next_epoch() - 1)->next();
+  if (!batch) {
+    throw UsageError("the data of an epoch has no batch, so there is no step to predict",
+                     "give every rank at least one batch, or predict fewer ranks");
+  }
+  predicted.run([&] { return loss_of(*batch); });
+  optimizer.step();
+  predicted.finish();
+}
+
 History Model::Impl::run(Run& run) {
   const auto deterministic = determinism();
   wants_to_stop = wants_to_save = is_stopped = false;
   find_device();
   module->train();
+  if (auto* const predicted = detail::PredictedStep::of_process()) record_step(*predicted, run);
   // Comes before on_run_begin, because a callback that hears of a failure has had that call. Stages
   // are known from here on.
   runner->prepare(run.training);

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one rank computes in a micro-batch: the operators of forward and backward with their work,
 // their collectives and the memory that they make, as the dry run of a module records them.
+// Predictions and the search for plans start from it.
 #pragma once
 
 #include <trireme/cluster/collective_cost.h>
 #include <trireme/cluster/operator_time.h>
 #include <trireme/graph/module_ref.h>
+#include <trireme/mesh/device_mesh.h>
+#include <trireme/parallel/analysis/module_dry_run.h>
 #include <trireme/plan/plan.h>
+#include <trireme/tensor/layout.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace trireme::predict {
+namespace trireme {
 
 /// A collective that an operator needs.
 struct Transfer {
@@ -30,9 +34,10 @@ struct OperatorCall {
   std::string module;          ///< path of the module whose parameter was used last
   cluster::OperatorWork work;  ///< of this rank's parts; nothing for views
   std::vector<Transfer> transfers;
-  double result_bytes = 0;  ///< memory of the results on this rank, but for gradients of
-                            ///< parameters; 0 for views and writes
-  std::vector<int> reads;   ///< earlier calls that made what it reads; views are looked through
+  double result_bytes = 0;    ///< memory of the results on this rank, but for gradients of
+                              ///< parameters; 0 for views and writes
+  double gradient_bytes = 0;  ///< memory of the gradients of parameters that it makes
+  std::vector<int> reads;     ///< earlier calls that made what it reads; views are looked through
   std::vector<double> read_bytes;  ///< what it reads of each, in bytes
   /// Backward computes the results again from what is kept, in the kernels that read them, and does
   /// not keep them (fuse_elements()).
@@ -64,6 +69,23 @@ struct ModuleRecord {
   int num_calls() const noexcept { return static_cast<int>(calls.size()); }
 };
 
+/// The tensors of a module with the layouts that a plan gives them, before a dry run.
+struct LaidOutModule {
+  DeviceMesh mesh;                             ///< axes of the plan but `data` and `pipe`
+  std::vector<detail::NamedTensor> tensors{};  ///< parameters, then buffers
+  std::vector<Layout> layouts{};               ///< of each tensor
+  std::vector<ParameterRecord> parameters{};   ///< the record of each tensor
+};
+
+/// Lays out a module along the axes of the plan other than `data` and `pipe`. Throws UsageError as
+/// planned_layouts.
+LaidOutModule lay_out_module(ConstModuleRef module, const Plan& plan);
+/// Does the same for tensors without a module, which are whole on every rank.
+LaidOutModule lay_out_tensors(std::vector<detail::NamedTensor> tensors, const Plan& plan);
+
+/// Returns the record of a dry run over such tensors.
+ModuleRecord make_record(const LaidOutModule& laid_out, const detail::ModuleDryRun& dry_run);
+
 /// Makes a dry run of forward and backward with the layouts of the plan along its axes other than
 /// `data` and `pipe`, and returns what the first rank does. Nothing is computed, and the module may
 /// have no memory (trireme::deferred). Not collective.
@@ -73,4 +95,4 @@ struct ModuleRecord {
 ModuleRecord record_module(ModuleRef module, const Plan& plan,
                            const std::function<at::Tensor()>& forward);
 
-}  // namespace trireme::predict
+}  // namespace trireme

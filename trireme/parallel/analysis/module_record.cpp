@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/predict/module_record.h>
+#include <trireme/parallel/analysis/module_record.h>
 
 #include <trireme/mesh/device_mesh.h>
 #include <trireme/parallel/analysis/module_dry_run.h>
@@ -18,7 +18,7 @@
 #include <string_view>
 #include <unordered_map>
 
-namespace trireme::predict {
+namespace trireme {
 namespace {
 
 using cluster::OperatorKind;
@@ -204,6 +204,7 @@ class Recording {
     } else {
       made.result_bytes = written - gradients;
     }
+    made.gradient_bytes = gradients;
     // One call may make the gradients of an input and of a weight: linear_backward.
     if (gradients > 0) made.weight_share = made.result_bytes > 0 ? 0.5 : 1;
     record_.calls.push_back(std::move(made));
@@ -280,31 +281,52 @@ class Recording {
   std::set<const void*> inputs_;
 };
 
-}  // namespace
-
-ModuleRecord record_module(ModuleRef holder, const Plan& plan,
-                           const std::function<at::Tensor()>& forward) {
-  const torch::nn::Module& module = *holder;
-  const DeviceMesh mesh = DeviceMesh::unconnected(axes_of_layouts(plan));
-  const std::vector<detail::NamedTensor> tensors = detail::parameters_and_buffers(module);
-  std::vector<Layout> layouts;
-  ModuleRecord record;
-  const auto given = planned_layouts(module, mesh, plan.layouts);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    layouts.push_back(given[i].layout);
-    const at::Tensor& tensor = tensors[i].tensor;
-    const double elements = local_elements(tensor.sizes(), given[i].layout);
-    record.parameters.push_back(
-        {.name = tensors[i].name,
+void add_parameters(LaidOutModule& laid_out) {
+  for (std::size_t i = 0; i < laid_out.tensors.size(); ++i) {
+    const at::Tensor& tensor = laid_out.tensors[i].tensor;
+    const double elements = local_elements(tensor.sizes(), laid_out.layouts[i]);
+    laid_out.parameters.push_back(
+        {.name = laid_out.tensors[i].name,
          .elements = elements,
          .bytes = elements * static_cast<double>(tensor.element_size()),
          .global_elements = elements_of(tensor.sizes()),
          .requires_grad = tensor.requires_grad(),
          .is_half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16});
   }
-  const detail::ModuleDryRun dry_run = detail::dry_run_module(tensors, layouts, forward);
-  Recording(dry_run, mesh, record).add_all();
+}
+
+}  // namespace
+
+LaidOutModule lay_out_module(ConstModuleRef holder, const Plan& plan) {
+  const torch::nn::Module& module = *holder;
+  LaidOutModule laid_out{.mesh = DeviceMesh::unconnected(axes_of_layouts(plan)),
+                         .tensors = detail::parameters_and_buffers(module)};
+  for (const DistributedParameter& given : planned_layouts(module, laid_out.mesh, plan.layouts)) {
+    laid_out.layouts.push_back(given.layout);
+  }
+  add_parameters(laid_out);
+  return laid_out;
+}
+
+LaidOutModule lay_out_tensors(std::vector<detail::NamedTensor> tensors, const Plan& plan) {
+  LaidOutModule laid_out{.mesh = DeviceMesh::unconnected(axes_of_layouts(plan)),
+                         .tensors = std::move(tensors)};
+  laid_out.layouts.assign(laid_out.tensors.size(), Layout::replicated(laid_out.mesh));
+  add_parameters(laid_out);
+  return laid_out;
+}
+
+ModuleRecord make_record(const LaidOutModule& laid_out, const detail::ModuleDryRun& dry_run) {
+  ModuleRecord record;
+  record.parameters = laid_out.parameters;
+  Recording(dry_run, laid_out.mesh, record).add_all();
   return record;
 }
 
-}  // namespace trireme::predict
+ModuleRecord record_module(ModuleRef module, const Plan& plan,
+                           const std::function<at::Tensor()>& forward) {
+  const LaidOutModule laid_out = lay_out_module(*module, plan);
+  return make_record(laid_out, detail::dry_run_module(laid_out.tensors, laid_out.layouts, forward));
+}
+
+}  // namespace trireme

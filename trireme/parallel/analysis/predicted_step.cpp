@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <trireme/parallel/analysis/predicted_step.h>
+
+#include <trireme/base/config/configuration.h>
+#include <trireme/base/environment.h>
+#include <trireme/base/error.h>
+#include <trireme/comm/world.h>
+#include <trireme/parallel/init/construction.h>
+#include <trireme/parallel/init/deferred.h>
+#include <trireme/plan/check_plan.h>
+#include <trireme/plan/plan_config.h>
+#include <trireme/tensor/dispatch/distributed_meta.h>
+
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace trireme::detail {
+namespace {
+
+struct PlanSettings {
+  Plan plan;
+  void fields(config::Fields& fields) { describe(fields, plan); }
+};
+
+std::unique_ptr<DeferredScope>& deferral() {
+  static auto& scope = *new std::unique_ptr<DeferredScope>;
+  return scope;
+}
+
+// Calls of up to so many micro-batches are followed before the optimizer.
+constexpr std::size_t kMostCalls = 200'000;
+
+// What a program makes from here on has no memory if it is large. A program that ends without a
+// second step has still shown its optimizer.
+void begin_program() {
+  deferral() = std::make_unique<DeferredScope>(Deferral::kShapes);
+  static_cast<void>(PredictedStep::of_process());
+}
+
+// True as soon as a program links what predictions need.
+const bool is_registered = on_predicted_world(begin_program);
+
+}  // namespace
+
+PredictedStep* PredictedStep::of_process() {
+  // Never destroyed: code that runs at exit may still use the module's tensors.
+  static PredictedStep* const step = []() -> PredictedStep* {
+    const Settings settings = Settings::from(Environment::of_process());
+    return settings.predict_folder.empty() ? nullptr : new PredictedStep(settings.predict_folder);
+  }();
+  return step;
+}
+
+// A file takes the place of the program's plan, and settings change either.
+Plan PredictedStep::plan_for(const Plan& of_program, int ranks) const {
+  PlanSettings settings;
+  config::Configuration configuration(settings);
+  std::ifstream file(folder_ / "plan");
+  if (std::string name; std::getline(file, name)) {
+    configuration.read_file(name);
+  } else {
+    settings.plan = of_program;
+  }
+  std::ifstream assignments(folder_ / "settings");
+  for (std::string line; std::getline(assignments, line);) configuration.set(line);
+  if (settings.plan.mesh.empty()) settings.plan.mesh = {{kDataAxis, ranks}};
+  check_plan(settings.plan, {.ranks = ranks});
+  return settings.plan;
+}
+
+const Plan& PredictedStep::begin(const torch::nn::Module* module,
+                                 std::vector<NamedTensor> parameters, const Plan& of_program,
+                                 const comm::Group& group) {
+  if (laid_out_) {
+    throw UsageError("the program makes a second module parallel, and the step of one is predicted",
+                     "predict a program that trains one module, or register both in one");
+  }
+  plan_ = plan_for(of_program, group.size());
+  laid_out_ = module == nullptr ? lay_out_tensors(std::move(parameters), plan_)
+                                : lay_out_module(*module, plan_);
+  micro_batches_left_ = std::max<std::int64_t>(plan_.micro_batches, 1);
+  std::vector<at::Tensor> all;
+  for (const NamedTensor& item : laid_out_->tensors) all.push_back(item.tensor);
+  fake_tensors_ = std::make_unique<tensor::FakeTensors>(all, laid_out_->layouts);
+  dry_run_ = std::make_unique<tensor::DryRun>(
+      tensor::DryRun::Mode::kInstead,
+      [this](const tensor::DryRunCall& call, auto results) { on_call(call, results); });
+  dry_run_->before_refusal([this] { refuse("an operator that needs values"); });
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    dry_run_->give_name(all[i], laid_out_->tensors[i].name);
+    if (!all[i].requires_grad()) continue;
+    all[i].register_hook([this, i](const at::Tensor& gradient) { on_gradient(i, gradient); });
+  }
+  std::atexit([] {  // a program may end after its first step
+    PredictedStep* const step = of_process();
+    if (step->has_step()) step->write();
+  });
+  return plan_;
+}
+
+void PredictedStep::refuse(std::string_view what) {
+  if (has_step()) finish();
+  throw UsageError(join_message(what,
+                                " before the first training step has no values to work with "
+                                "while `trireme predict` records this program"),
+                   "train first, or leave this part out if world.launcher is `prediction`");
+}
+
+at::Tensor PredictedStep::run(const std::function<at::Tensor()>& forward) {
+  if (has_step()) finish();
+  const at::AutoGradMode with_gradients(true);
+  const at::Tensor loss = forward();
+  // A step that sums its micro-batches itself needs one of them only.
+  micro_batches_left_ = 1;
+  loss.backward();
+  return at::zeros({}, at::TensorOptions().dtype(loss.dtype()));
+}
+
+void PredictedStep::on_gradient(std::size_t parameter, const at::Tensor& gradient) {
+  if (phase_ > Phase::kBackward) return;
+  if (phase_ == Phase::kForward) {
+    phase_ = Phase::kBackward;
+    torch::autograd::Engine::get_default_engine().queue_callback([this] { end_backward(); });
+  }
+  gradients_.push_back({parameter, dry_run_->describe(gradient)});
+}
+
+void PredictedStep::end_backward() {
+  num_calls_ = dry_run_->calls().size();
+  --micro_batches_left_;
+  phase_ = micro_batches_left_ > 0 ? Phase::kMoreMicroBatches : Phase::kOptimizer;
+  first_of_optimizer_ = num_calls_;
+}
+
+// True if a call computes with parameters, or multiplies.
+bool PredictedStep::begins_forward(const tensor::DryRunCall& call) const {
+  if (!at::GradMode::is_enabled()) return false;
+  return std::ranges::any_of(call.inputs, [](const tensor::DryRunTensor& input) {
+    return input.requires_grad && !input.name.empty();
+  });
+}
+
+void PredictedStep::on_call(const tensor::DryRunCall& call, c10::ArrayRef<c10::IValue> results) {
+  if (phase_ == Phase::kForward && !first_of_forward_ && begins_forward(call)) {
+    first_of_forward_ = dry_run_->calls().size() - 1;
+  }
+  if (phase_ == Phase::kMoreMicroBatches) {
+    const std::size_t number = dry_run_->calls().size();
+    if (number + num_calls_ * static_cast<std::size_t>(micro_batches_left_) > kMostCalls) finish();
+    return;
+  }
+  if (phase_ != Phase::kOptimizer) return;
+  if (begins_forward(call)) finish();
+  const int position = static_cast<int>(dry_run_->calls().size()) - 1;
+  for (const c10::IValue& result : results) {
+    if (!result.isTensor() || !tensor::is_wrapper(result.toTensor())) continue;
+    made_.push_back({c10::weak_intrusive_ptr(result.toTensor().getIntrusivePtr()), position});
+  }
+}
+
+ModuleRecord PredictedStep::module_record() const {
+  ModuleDryRun dry_run{.gradients = gradients_};
+  const auto& calls = dry_run_->calls();
+  // What came before forward, such as other initial values, is left out.
+  const std::size_t first = first_of_forward_.value_or(0);
+  dry_run.calls.assign(calls.begin() + static_cast<std::ptrdiff_t>(first),
+                       calls.begin() + static_cast<std::ptrdiff_t>(num_calls_));
+  const auto count_from_first = [first](tensor::DryRunTensor& tensor) {
+    tensor.made_by = std::max(tensor.made_by - static_cast<int>(first), -1);
+  };
+  for (tensor::DryRunCall& call : dry_run.calls) {
+    std::ranges::for_each(call.inputs, count_from_first);
+    std::ranges::for_each(call.outputs, count_from_first);
+  }
+  for (DryRunGradient& gradient : dry_run.gradients) count_from_first(gradient.tensor);
+  const auto first_of_backward = std::ranges::find_if(
+      dry_run.calls, [](const tensor::DryRunCall& call) { return !call.node.empty(); });
+  dry_run.num_forward = static_cast<std::size_t>(first_of_backward - dry_run.calls.begin());
+  return make_record(*laid_out_, dry_run);
+}
+
+// What the optimizer made and somebody still holds is its state.
+OptimizerRecord PredictedStep::optimizer_record() const {
+  std::set<const c10::StorageImpl*> known;
+  double parameters = 0;
+  double count = 0;
+  for (const NamedTensor& item : laid_out_->tensors) {
+    if (!item.tensor.requires_grad()) continue;
+    const at::Tensor& part = tensor::distributed_meta(item.tensor).local;
+    known.insert(part.storage().unsafeGetStorageImpl());
+    parameters += static_cast<double>(part.nbytes());
+    count += 1;
+    const at::Tensor& gradient = item.tensor.grad();
+    if (gradient.defined() && tensor::is_wrapper(gradient)) {
+      known.insert(tensor::distributed_meta(gradient).local.storage().unsafeGetStorageImpl());
+    }
+  }
+  OptimizerRecord record;
+  std::set<int> first_only;  // calls that made state, which later steps do not repeat
+  for (const Made& made : made_) {
+    const auto held = made.tensor.lock();
+    if (!held) continue;
+    const at::Tensor tensor(held);
+    const c10::Storage& storage = tensor::distributed_meta(tensor).local.storage();
+    if (!known.insert(storage.unsafeGetStorageImpl()).second) continue;
+    record.state_bytes += static_cast<double>(storage.nbytes());
+    first_only.insert(made.call);
+  }
+  const auto& calls = dry_run_->calls();
+  for (std::size_t i = first_of_optimizer_; i < calls.size(); ++i) {
+    const bool is_view = calls[i].name == "aten::detach" || calls[i].outputs.empty();
+    if (!is_view && !first_only.contains(static_cast<int>(i))) record.kernels += 1;
+  }
+  if (parameters > 0) record.state_bytes /= parameters;
+  if (count > 0) record.kernels /= count;
+  return record;
+}
+
+// True if something was written to a parameter after backward.
+bool PredictedStep::has_stepped() const {
+  if (phase_ != Phase::kOptimizer) return false;
+  const auto calls = std::span(dry_run_->calls()).subspan(first_of_optimizer_);
+  return std::ranges::any_of(calls, [](const tensor::DryRunCall& call) {
+    const std::string base = call.name.substr(0, call.name.find('.'));
+    return base.ends_with('_') && !call.inputs.empty() && !call.inputs.front().name.empty();
+  });
+}
+
+void PredictedStep::write() const {
+  StepRecord record{.plan = plan_, .module = module_record()};
+  if (has_stepped()) record.optimizer = optimizer_record();
+  write_step_record(record, folder_ / "step");
+}
+
+void PredictedStep::finish() {
+  write();
+  std::cout.flush();
+  std::cerr.flush();
+  ::_exit(0);
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training step of a program that `trireme predict` has started. The program runs as written up
+// to its first step, which is recorded in place of being computed.
+#pragma once
+
+#include <trireme/comm/group.h>
+#include <trireme/graph/module_ref.h>
+#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/analysis/step_record.h>
+#include <trireme/plan/plan.h>
+#include <trireme/tensor/dry_run/dry_run.h>
+#include <trireme/tensor/dry_run/fake_tensors.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace trireme::detail {
+
+/// Records one training step of one module and then ends the process. From init() on, large tensors
+/// that the program makes have no memory (Deferral::kShapes). After begin(), parameters
+/// and buffers are distributed tensors without values, whatever code uses them, until the process
+/// ends. The first backward ends the recording of the module. What follows is taken for the
+/// optimizer, until the program begins another forward pass, asks for a value, or ends.
+/// Used on the thread that called init().
+class PredictedStep {
+ public:
+  /// Returns the step of this process; null if it trains as usual.
+  static PredictedStep* of_process();
+
+  /// Returns the plan that was requested; that of the program if none was. Throws ConfigError for a
+  /// request that cannot be read, and UsageError as check_plan.
+  Plan plan_for(const Plan& of_program, int ranks) const;
+
+  /// Lays out a module, or parameters without one, as plan_for() says, and returns that plan.
+  /// Throws UsageError also as lay_out_module, and for a second module.
+  const Plan& begin(const torch::nn::Module* module, std::vector<NamedTensor> parameters,
+                    const Plan& of_program, const comm::Group& group);
+
+  /// Runs forward and backward of one micro-batch, and returns 0 in place of the loss. Ends the
+  /// process where a step has been recorded.
+  at::Tensor run(const std::function<at::Tensor()>& forward);
+  /// Ends the process where a step has been recorded. Otherwise throws UsageError: `what` needs
+  /// values, which nothing has.
+  [[noreturn]] void refuse(std::string_view what);
+  /// Writes the record and ends the process with 0.
+  [[noreturn]] void finish();
+
+  explicit PredictedStep(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+ private:
+  enum class Phase { kForward, kBackward, kMoreMicroBatches, kOptimizer };
+
+  // A tensor that the optimizer made, while somebody holds it.
+  struct Made {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    int call = 0;  // position of the call that made it
+  };
+
+  bool has_step() const noexcept { return phase_ >= Phase::kMoreMicroBatches; }
+  void on_gradient(std::size_t parameter, const at::Tensor& gradient);
+  void end_backward();
+  void on_call(const tensor::DryRunCall& call, c10::ArrayRef<c10::IValue> results);
+  bool begins_forward(const tensor::DryRunCall& call) const;
+  ModuleRecord module_record() const;
+  OptimizerRecord optimizer_record() const;
+  bool has_stepped() const;
+  void write() const;
+
+  std::filesystem::path folder_;
+  Phase phase_ = Phase::kForward;
+  Plan plan_;
+  std::optional<LaidOutModule> laid_out_;
+  std::unique_ptr<tensor::FakeTensors> fake_tensors_;
+  std::unique_ptr<tensor::DryRun> dry_run_;
+  std::vector<DryRunGradient> gradients_;
+  std::optional<std::size_t> first_of_forward_;  // position of its first call
+  std::size_t num_calls_ = 0;                    // up to the end of the first backward
+  std::size_t first_of_optimizer_ = 0;           // position of its first call
+  std::int64_t micro_batches_left_ = 0;
+  std::vector<Made> made_;
+};
+
+}  // namespace trireme::detail
