@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <ranges>
 #include <set>
 #include <span>
 #include <string_view>
@@ -181,9 +182,15 @@ class Recording {
     }
     double written = 0;
     double gradients = 0;  // of parameters
-    for (const DryRunTensor& output : call.outputs) {
+    std::vector<double> left = gradients_of(number);  // elements of those not found yet
+    // Gradients of inputs come first, and may have as many elements as those of a weight.
+    for (const DryRunTensor& output : call.outputs | std::views::reverse) {
       written += local_bytes(output);
-      if (is_parameter_gradient(number, output)) gradients += local_bytes(output);
+      if (const auto found = std::ranges::find(left, elements_of(output.sizes));
+          found != left.end()) {
+        gradients += local_bytes(output);
+        left.erase(found);
+      }
       for (const Exchange& exchange : output.exchanges) {
         made.transfers.push_back(transfer_of(exchange, mesh_));
       }
@@ -239,10 +246,9 @@ class Recording {
     }
   }
 
-  bool is_parameter_gradient(int number, const DryRunTensor& output) const {
+  std::vector<double> gradients_of(int number) const {
     const auto found = gradients_.find(number);
-    return found != gradients_.end() &&
-           std::ranges::find(found->second, elements_of(output.sizes)) != found->second.end();
+    return found == gradients_.end() ? std::vector<double>() : found->second;
   }
 
   int root_of(int call) const {
