@@ -2,8 +2,8 @@
 """Predicted against measured training steps on this machine, after `trireme calibrate`.
 
 Each line has the predicted figure as ours and the measured one as the peer's, so that the error is the ratio's distance
-from 1: `step_time_error` of the time of a step, `memory_error` of the peak of what LibTorch's allocator counts on the rank
-that needs most, and `resident_error` of what Linux counts, with all that malloc keeps.
+from 1: `step_time_error` of the time of a step, `memory_error` of the peak of what LibTorch's allocator counts and of shared
+memory, on the rank that needs most, and `resident_error` of what Linux counts, with all that malloc keeps.
 `predict_time` is the time of a prediction, capture included, beside that of one measured step. Models are those of
 bench/multi/predict.cpp; data are random. The machine is calibrated anew with as many ranks as each case has.
 """

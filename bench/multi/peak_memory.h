@@ -34,6 +34,9 @@ class PeakMemory {
     return std::max<std::int64_t>(peak, 0) << 10;
   }
 
+  /// Returns this process's share of shared memory now, in bytes.
+  static std::int64_t shared_memory() { return kilobytes("smaps_rollup", "Pss_Shmem") << 10; }
+
  private:
   static std::int64_t kilobytes(const std::string& file, const std::string& name) {
     std::ifstream lines("/proc/self/" + file);

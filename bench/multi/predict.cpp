@@ -12,6 +12,7 @@
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/comm/world.h>
+#include <trireme/parallel/deferred.h>
 #include <trireme/parallel/training_step.h>
 #include <trireme/plan/parameter_layouts.h>
 #include <trireme/plan/plan_config.h>
@@ -35,8 +36,7 @@
 
 namespace {
 
-// Counts what this thread has allocated and not freed. It works on distributed and pipelined steps,
-// which allocate on the thread that calls them.
+// Counts what this thread has allocated and not freed: all of a step but buckets in shared memory.
 class CountedMemory final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void* /*memory*/, std::int64_t bytes, std::size_t /*total*/,
@@ -236,10 +236,12 @@ void warm_up_libtorch() {
 nlohmann::json measure(const Options& options, const trireme::World& world) {
   warm_up_libtorch();
   bench::PeakMemory memory;
+  const std::int64_t shared = bench::PeakMemory::shared_memory();
   const auto counted = std::make_shared<CountedMemory>();
   const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counted);
   torch::manual_seed(1);
-  const Training training = make_training(options.model);
+  // A rank has memory for its own stages only.
+  const Training training = trireme::deferred([&] { return make_training(options.model); });
   const trireme::Plan plan = plan_of(options, training, world.size);
   const auto batch = training.batch(plan.micro_batches);
   std::unique_ptr<torch::optim::Optimizer> optimizer;
@@ -277,7 +279,7 @@ nlohmann::json measure(const Options& options, const trireme::World& world) {
   }
   trireme::comm::barrier(world.group);
   const auto peak = memory.end_stretch();
-  const auto allocated = counted->end_stretch();
+  const auto allocated = counted->end_stretch() + bench::PeakMemory::shared_memory() - shared;
   trireme::comm::barrier(world.group);
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::ranges::nth_element(seconds, middle);

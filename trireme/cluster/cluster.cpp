@@ -82,7 +82,6 @@ void check_devices(const Cluster& cluster, std::vector<std::string>& problems) {
     part.require_figure("memory_gib", kind.memory_gib);
     part.require_figure("memory_gb_per_s", kind.memory_gb_per_s);
     part.require_optional("kernel_us", kind.kernel_us);
-    part.require_optional("distributed_us", kind.distributed_us);
     part.require_share("attention_share", kind.attention_share);
     part.require_share("efficiency.product", kind.efficiency.product);
     part.require_optional("efficiency.half_product_gigaflops",
@@ -299,7 +298,6 @@ std::vector<std::string> implausible_figures(const Cluster& cluster) {
          join_message("it is in GB/s: ", kind.memory_gb_per_s, " Gbit/s are ",
                       kind.memory_gb_per_s / 8));
     warn(of, "kernel_us", kind.kernel_us, kMostMicroseconds, "it is in microseconds");
-    warn(of, "distributed_us", kind.distributed_us, kMostMicroseconds, "it is in microseconds");
     const double flops_per_byte = 1000 * fastest(kind.teraflops) / kind.memory_gb_per_s;
     if (flops_per_byte > kMostFlopsPerByte) {
       warnings.push_back(join_message("cluster ", cluster.name, ", ", of,

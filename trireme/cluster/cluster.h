@@ -52,9 +52,6 @@ struct DeviceKind {
   double memory_gib = 0;       ///< memory in GiB (2^30 bytes)
   double memory_gb_per_s = 0;  ///< memory bandwidth in GB/s (10^9 bytes per second)
   double kernel_us = 0;        ///< time of an empty kernel in microseconds
-  /// Time in microseconds that an operator on distributed tensors takes to start beyond that of one
-  /// on plain tensors. On accelerators it is hidden while kernels wait in a queue.
-  double distributed_us = 0;
   /// Share of the rate of products that fused attention reaches, from a benchmark of such kernels.
   double attention_share = 0.65;
   Efficiency efficiency{};  ///< what is reached of the peaks

@@ -83,11 +83,6 @@ void describe(config::Fields& fields, DeviceKind& kind) {
   finite(fields.add("memory_gb_per_s", kind.memory_gb_per_s, "memory bandwidth, GB/s").above(0));
   finite(
       fields.add("kernel_us", kind.kernel_us, "time of an empty kernel, microseconds").at_least(0));
-  finite(
-      fields
-          .add("distributed_us", kind.distributed_us,
-               "time that an operator on distributed tensors takes longer to start, microseconds")
-          .at_least(0));
   fields
       .add("attention_share", kind.attention_share,
            "share of the rate of products that fused attention reaches")

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -151,7 +152,9 @@ class Picture {
     double below = 0;
     for (const Part& part : kParts) {
       const double bytes = memory.*part.bytes;
-      if (bytes <= 0) continue;
+      const bool is_curve =
+          part.bytes == &RankMemoryPrediction::gradients && rank.makes_gradients();
+      if (bytes <= 0 || is_curve) continue;
       svg +=
           layer(part.name, join_message(part.name, ": ", bytes_as_text(bytes)),
                 join_message("M", svg_number(kLeft), " ", svg_number(y_of(below, y)), "V",
@@ -201,9 +204,7 @@ class Picture {
       MemoryMoment largest = last;
       while (next < rank.memory.size() && rank.memory[next].time < right) {
         last = rank.memory[next++];
-        if (last.activations + last.temporary > largest.activations + largest.temporary) {
-          largest = last;
-        }
+        if (last.total() > largest.total()) largest = last;
       }
       columns.push_back(largest);
     }
@@ -218,14 +219,19 @@ class Picture {
       std::string path = join_message("M", svg_number(kLeft), " ", svg_number(bottom));
       double height = bottom;
       for (std::size_t i = 0; i < moments.size(); ++i) {
-        const double at = y_of(below + bytes_of(moments[i]), y);
+        const double at = y_of(below + std::invoke(bytes_of, moments[i]), y);
         if (at == height) continue;
         path += join_message("H", svg_number(kLeft + static_cast<double>(i)), "V", svg_number(at));
         height = at;
       }
       return path + join_message("H", svg_number(kLeft + kPlot), "V", svg_number(bottom), "Z");
     };
-    return layer("temporary", "temporary: results and gradients in use",
+    const std::string gradients =
+        rank.makes_gradients()
+            ? layer("gradients", "gradients that have been made", path(&MemoryMoment::total))
+            : std::string();
+    return gradients +
+           layer("temporary", "temporary: results and gradients in use",
                  path([](const MemoryMoment& moment) {
                    return moment.activations + moment.temporary;
                  })) +

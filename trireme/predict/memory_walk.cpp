@@ -12,7 +12,8 @@ namespace {
 
 class MemoryWalk {
  public:
-  MemoryWalk(const ModuleRecord& record, const StageWork& stage) : record_(record), stage_(stage) {
+  MemoryWalk(const ModuleRecord& record, const StageWork& stage, GradientMemory gradients)
+      : record_(record), stage_(stage), gradients_(gradients) {
     for (std::size_t i = 0; i < stage.regions.size(); ++i) {
       for (int call = stage.regions[i].first; call <= stage.regions[i].last; ++call) {
         region_of_.emplace(call, i);
@@ -43,7 +44,14 @@ class MemoryWalk {
       rematerialize(call);
       receive(call);
       make(call);
+      const double gradient = record_.call(call).gradient_bytes;
+      now_ += gradient;
+      made_gradients_ += gradient;
       note_peak(call, memory.backward_peak, memory);
+      if (gradients_ == GradientMemory::kReserved) {
+        now_ -= gradient;
+        made_gradients_ = 0;
+      }
       for (const int read : record_.call(call).reads) free_after_backward(read, call);
       free_after_backward(call, call);
     }
@@ -121,12 +129,15 @@ class MemoryWalk {
   }
 
   void note_peak(int call, double& peak, ActivationMemory& memory) {
+    const double gradients = gradients_ == GradientMemory::kMade ? made_gradients_ : 0;
     memory.at_calls.push_back(now_);
+    memory.gradients_at_calls.push_back(gradients);
     if (now_ <= peak) return;
     peak = now_;
     if (now_ > highest_) {
       highest_ = now_;
       memory.peak_module = record_.call(call).module;
+      memory.peak_gradients = gradients;
     }
   }
 
@@ -142,6 +153,7 @@ class MemoryWalk {
 
   const ModuleRecord& record_;
   const StageWork& stage_;
+  const GradientMemory gradients_;
   std::unordered_map<int, std::size_t> region_of_;  // by call of forward
   std::unordered_map<int, int> last_read_;
   std::unordered_map<int, int> last_forward_read_;
@@ -152,13 +164,15 @@ class MemoryWalk {
   std::unordered_set<int> live_;
   std::unordered_set<std::size_t> rebuilt_;
   double now_ = 0;
+  double made_gradients_ = 0;  // of parameters
   double highest_ = 0;
 };
 
 }  // namespace
 
-ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage) {
-  return MemoryWalk(record, stage).run();
+ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage,
+                             GradientMemory gradients) {
+  return MemoryWalk(record, stage, gradients).run();
 }
 
 }  // namespace trireme::predict

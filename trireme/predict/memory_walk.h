@@ -21,11 +21,23 @@ struct ActivationMemory {
   std::vector<std::pair<std::string, double>> by_module;
   /// The memory while each call runs: those of StageWork::forward, then of StageWork::backward.
   std::vector<double> at_calls;
+  /// The gradients of parameters in it (GradientMemory::kMade).
+  std::vector<double> gradients_at_calls;
+  double peak_gradients = 0;  ///< the same in the larger maximum
+};
+
+/// The memory of gradients of parameters.
+enum class GradientMemory {
+  kMade,  ///< that of each begins when it is made
+  /// It is there for the whole step. A gradient that is made is added or copied to it, and freed.
+  kReserved,
 };
 
 /// Returns the memory of a stage. A result lives until the last call that reads it. What backward
 /// reads is kept, except inside of recomputed regions, of which only inputs are kept; their results
-/// are made again when backward reaches them. Gradients of parameters do not count.
-ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage);
+/// are made again when backward reaches them. Reserved gradients do not count, those that are made
+/// do.
+ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage,
+                             GradientMemory gradients);
 
 }  // namespace trireme::predict

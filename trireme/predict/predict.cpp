@@ -130,7 +130,9 @@ class StepModel {
         stage.bucket_of[static_cast<std::size_t>(parameter)] = static_cast<int>(i);
       }
     }
-    stage.memory = walk_memory(record_, stage.work);
+    stage.memory =
+        walk_memory(record_, stage.work,
+                    reserves_gradients() ? GradientMemory::kReserved : GradientMemory::kMade);
     for (const auto* calls : {&stage.work.forward, &stage.work.backward}) {
       for (const int call : *calls) {
         costs_.set_device(call, device);
@@ -149,6 +151,8 @@ class StepModel {
     }
   }
 
+  // Gradients that are exchanged or added up have memory for the whole step.
+  bool reserves_gradients() const { return costs_.data_ranks() > 1 || micro_batches_ > 1; }
   bool reduces_in(int micro_batch) const {
     return micro_batch == micro_batches_ - 1 || reduces_each();
   }
@@ -339,13 +343,15 @@ class StepModel {
         largest = largest_moment(schedule::item(schedule_->ranks, rank), stages_);
       } else {
         const ActivationMemory& all = stages_.front().memory;
-        largest.first = moment_of(all, std::max(all.forward_peak, all.backward_peak), 0);
+        const double peak = std::max(all.forward_peak, all.backward_peak);
+        largest.first = moment_of(all, peak - all.peak_gradients, 0);
       }
       memory.activations = largest.first.kept;
       memory.temporary = largest.first.temporary;
       memory.peak_module = schedule::item(stages_, largest.second).memory.peak_module;
       memory.activations_by_module = schedule::item(stages_, largest.second).memory.by_module;
-      memory.inputs = rank == 0 ? record_.input_bytes : 0;
+      memory.inputs = record_.input_bytes * static_cast<double>(micro_batches_);
+      if (!reserves_gradients()) memory.gradients = stages_.front().memory.peak_gradients;
       prediction.memory.push_back(std::move(memory));
     }
     double smallest = groups_.slowest_device(0).memory_gib;

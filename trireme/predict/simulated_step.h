@@ -40,18 +40,25 @@ struct MemoryMoment {
   double time = 0;           ///< seconds from the start of the step
   double activations = 0;    ///< kept for backward, over all micro-batches in flight
   double temporary = 0;      ///< beyond that
+  double gradients = 0;      ///< of parameters, where they have no memory before they are made
   std::string module{};      ///< the module that runs; empty: none, or code outside of modules
   int micro_batch = -1;      ///< -1: none runs
   bool is_backward = false;  ///< true if it runs in backward
+
+  /// Returns what changes during a step.
+  double total() const noexcept { return activations + temporary + gradients; }
 };
 
 /// One rank along `pipe`, which stands for all with this coordinate.
 struct SimulatedRank {
   std::int64_t rank = 0;               ///< the number of the first of them
   std::vector<SimulatedSpan> spans{};  ///< in the order of their starts, by row
-  /// Ascending in time. The largest sum is that of activations and temporary in the prediction.
+  /// Ascending in time. The largest total is that of the prediction: activations, temporary, and
+  /// gradients that have no memory of their own.
   std::vector<MemoryMoment> memory{};
 
+  /// Returns true if gradients get their memory one by one, when they are made.
+  bool makes_gradients() const;
   /// Returns the first moment at which the memory is largest. There must be one.
   const MemoryMoment& peak() const;
   /// Returns the end of the last span in seconds, without messages.

@@ -2,9 +2,6 @@
 #include <trireme/predict/step_costs.h>
 
 #include <trireme/cluster/operator_time.h>
-#include <trireme/cluster/units.h>
-
-#include <algorithm>
 
 namespace trireme::predict {
 
@@ -17,11 +14,6 @@ StepCosts::StepCosts(const ModuleRecord& record, const Plan& plan, const cluster
       groups_(groups),
       data_ranks_(groups.size(kDataAxis)),
       shard_ranks_(plan.shard_ranks > 0 ? plan.shard_ranks : data_ranks_),
-      has_layouts_(std::ranges::any_of(plan.mesh,
-                                       [](const MeshAxis& axis) {
-                                         return axis.size > 1 && axis.name != kDataAxis &&
-                                                axis.name != kStageAxis;
-                                       })),
       compute_(record.calls.size()),
       layouts_(record.calls.size()) {
   const cluster::DeviceKind& device = groups.slowest_device(0);
@@ -44,16 +36,15 @@ double StepCosts::sum_seconds(const OperatorCall& call, const cluster::DeviceKin
 
 void StepCosts::set_device(int number, const cluster::DeviceKind& device) {
   const OperatorCall& call = record_.call(number);
-  double& seconds = compute_[static_cast<std::size_t>(number)];
-  seconds = has_layouts_ ? device.distributed_us * cluster::kMicro : 0;
   cluster::OperatorWork work = call.work;
   if (work.flops <= 0 && work.bytes <= 0) return;
   if (options_.allows_tf32 && work.dtype == "float32" && device.teraflops.tf32 > 0) {
     work.dtype = "tf32";
   }
-  seconds += cluster::seconds(device, work,
-                              cluster::measured_operator(cluster_, device.name, call.name, work)) +
-             sum_seconds(call, device);
+  compute_[static_cast<std::size_t>(number)] =
+      cluster::seconds(device, work,
+                       cluster::measured_operator(cluster_, device.name, call.name, work)) +
+      sum_seconds(call, device);
 }
 
 std::vector<double> StepCosts::all_seconds() const {

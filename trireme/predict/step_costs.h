@@ -34,8 +34,8 @@ class StepCosts {
   /// Times a call on another kind of device.
   void set_device(int call, const cluster::DeviceKind& device);
 
-  /// Returns the time of the operator of a call. It includes that of adding or copying gradients of
-  /// parameters that it makes, and of what distributed tensors need to start it.
+  /// Returns the time of the operator of a call, and of adding or copying the gradients of
+  /// parameters that it makes.
   double compute(int call) const { return compute_[static_cast<std::size_t>(call)]; }
   /// Returns the time of the collectives of a call along axes of layouts.
   double layouts(int call) const { return layouts_[static_cast<std::size_t>(call)]; }
@@ -61,7 +61,6 @@ class StepCosts {
   const RankGroups& groups_;
   std::int64_t data_ranks_;
   std::int64_t shard_ranks_;
-  bool has_layouts_;  // operators are on distributed tensors
   std::vector<double> compute_;
   std::vector<double> layouts_;
 };

@@ -161,10 +161,13 @@ class RankSpans {
     for (int position = label.first; position <= label.last; ++position) {
       if (held(position) > held(largest)) largest = position;
     }
-    const ActivationMoment moment = moment_of(stage.memory, held(largest), beside);
+    const double gradients =
+        stage.memory.gradients_at_calls[before + static_cast<std::size_t>(largest)];
+    const ActivationMoment moment = moment_of(stage.memory, held(largest) - gradients, beside);
     add({.time = time,
          .activations = moment.kept,
          .temporary = moment.temporary,
+         .gradients = gradients,
          .module = record().call(item(calls, largest)).module,
          .micro_batch = label.micro_batch,
          .is_backward = label.is_backward});
@@ -411,10 +414,13 @@ std::vector<SimulatedRank> StepSimulation::pipeline(const schedule::Schedule& sc
   return ranks;
 }
 
+bool SimulatedRank::makes_gradients() const {
+  return std::ranges::any_of(memory, [](const auto& moment) { return moment.gradients > 0; });
+}
+
 const MemoryMoment& SimulatedRank::peak() const {
   TRIREME_CHECK(!memory.empty());
-  return *std::ranges::max_element(
-      memory, {}, [](const MemoryMoment& moment) { return moment.activations + moment.temporary; });
+  return *std::ranges::max_element(memory, {}, &MemoryMoment::total);
 }
 
 double SimulatedRank::end() const {

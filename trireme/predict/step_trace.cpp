@@ -32,10 +32,11 @@ report::TraceSpan trace_span(const SimulatedSpan& span, std::int64_t rank) {
 // In GiB, with the parts that do not change during the step.
 void add_memory(const SimulatedRank& rank, const RankMemoryPrediction& parts,
                 report::TraceText& trace) {
-  const double state = parts.total() - parts.activations - parts.temporary;
+  const double state = parts.total() - parts.activations - parts.temporary -
+                       (rank.makes_gradients() ? parts.gradients : 0);
   for (const MemoryMoment& moment : rank.memory) {
     trace.add_values(rank.rank, "memory (GiB)", moment.time / cluster::kMicro,
-                     {{"all", (state + moment.activations + moment.temporary) / cluster::kGiB},
+                     {{"all", (state + moment.total()) / cluster::kGiB},
                       {"activations", moment.activations / cluster::kGiB},
                       {"temporary", moment.temporary / cluster::kGiB}});
   }

@@ -119,7 +119,7 @@ TEST(FusedElements, KeepWhatTorchCompileKeepsOfALlama) {
     const ModuleRecord fused = fuse_elements(record, elements);
     const std::vector<double> seconds(fused.calls.size(), 1);
     const StageWork stage = divide(fused, plan, 1, seconds).front();
-    const ActivationMemory memory = walk_memory(fused, stage);
+    const ActivationMemory memory = walk_memory(fused, stage, GradientMemory::kReserved);
     double blocks = 0;
     for (const auto& [module, bytes] : memory.by_module) {
       if (module.starts_with("blocks.1.") || module.starts_with("blocks.2.")) blocks += bytes;

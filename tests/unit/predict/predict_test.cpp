@@ -85,12 +85,26 @@ TEST(Predict, ZeroLeavesItsShareOfSixteenBytes) {
 
 TEST(Predict, RecomputationRepeatsForwardAndKeepsInputs) {
   Case gpt;
-  const Prediction plain = gpt.predict({.mesh = {{"data", 1}}});
-  const Prediction repeated = gpt.predict({.mesh = {{"data", 1}}, .recompute = {"blocks.*"}});
+  const Prediction plain = gpt.predict({.mesh = {{"data", 2}}});
+  const Prediction repeated = gpt.predict({.mesh = {{"data", 2}}, .recompute = {"blocks.*"}});
   EXPECT_EQ(plain.parts.recomputation, 0);
   EXPECT_NEAR(repeated.repeated_flops, plain.flops_per_rank / 3, 0.1 * repeated.repeated_flops);
   EXPECT_DOUBLE_EQ(repeated.flops_per_rank, plain.flops_per_rank);
   EXPECT_LT(repeated.memory[0].activations, 0.4 * plain.memory[0].activations);
+}
+
+TEST(Predict, GradientsAreReservedOnlyIfTheyAreExchangedOrAdded) {
+  Case gpt;
+  const auto memory = [&](const Plan& plan) { return gpt.predict(plan).memory[0]; };
+  const RankMemoryPrediction alone = memory({.mesh = {{"data", 1}}});
+  const RankMemoryPrediction exchanged = memory({.mesh = {{"data", 2}}});
+  const RankMemoryPrediction added = memory({.mesh = {{"data", 1}}, .micro_batches = 2});
+  // The last gradient is made when activations are gone, so all of them are there together, too.
+  EXPECT_LE(alone.gradients, exchanged.gradients);
+  EXPECT_GE(alone.total(), alone.parameters + alone.optimizer + exchanged.gradients);
+  EXPECT_LT(alone.total(), exchanged.total());
+  EXPECT_DOUBLE_EQ(added.gradients, exchanged.gradients);
+  EXPECT_DOUBLE_EQ(added.inputs, 2 * alone.inputs);
 }
 
 TEST(Predict, AGPipePipelineHasTheBubbleOfItsFormula) {

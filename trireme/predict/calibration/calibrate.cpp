@@ -5,13 +5,10 @@
 #include <trireme/cluster/cluster_file.h>
 #include <trireme/cluster/units.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/mesh/device_mesh.h>
 #include <trireme/predict/calibration/link_samples.h>
 #include <trireme/predict/calibration/median.h>
 #include <trireme/predict/calibration/operator_samples.h>
 #include <trireme/predict/calibration/sample_networks.h>
-#include <trireme/tensor/distributed_tensor.h>
-#include <trireme/tensor/layout.h>
 
 #include <torch/torch.h>
 #include <unistd.h>
@@ -84,7 +81,6 @@ class Calibration {
     cluster_.source = "measured by trireme calibrate";
     cluster_.devices = {{.name = kDevice}};
     measure_operators();
-    measure_distributed();
     measure_memory();
     measure_optimizers();
     cluster_.collectives = sample_links(group_);
@@ -119,24 +115,6 @@ class Calibration {
     device().efficiency = {.product = 1, .half_product_gigaflops = 0, .memory = 1, .link = 1};
     device().attention_share = 1;
     device().kernel_us = median_of(between) / kMicro;
-  }
-
-  // Small operators on distributed tensors, beside the same on the plain tensors in them.
-  void measure_distributed() {
-    constexpr std::int64_t kSize = 32;
-    constexpr int kOperators = 200;
-    const DeviceMesh mesh(group_, {{"tensor", group_.size()}});
-    const at::Tensor plain = torch::ones({kSize, kSize});
-    const at::Tensor distributed = distribute(plain, Layout::replicated(mesh));
-    const auto seconds_of = [&](const at::Tensor& tensor) {
-      return median_time(
-          [&] {
-            for (int i = 0; i < kOperators; ++i) static_cast<void>(tensor + tensor);
-          },
-          group_);
-    };
-    const double longer = seconds_of(distributed) - seconds_of(plain);
-    device().distributed_us = std::max(0.0, longer / kOperators) / kMicro;
   }
 
   void measure_memory() {

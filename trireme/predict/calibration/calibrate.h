@@ -13,7 +13,6 @@ namespace trireme::predict {
 ///
 ///   - operators of forward and backward in fp32 over a range of sizes (sample_network),
 ///   - the bandwidth of memory, and the time between two operators,
-///   - what an operator on distributed tensors takes longer to start,
 ///   - the steps of LibTorch's SGD, SGD with momentum and Adam,
 ///   - the collectives and messages of the group by size, and what they take from computation.
 ///
