@@ -211,7 +211,7 @@ class Recording {
     } else {
       made.result_bytes = written - gradients;
     }
-    made.gradient_bytes = gradients;
+    if (!traits.is_view) made.gradient_bytes = gradients;
     // One call may make the gradients of an input and of a weight: linear_backward.
     if (gradients > 0) made.weight_share = made.result_bytes > 0 ? 0.5 : 1;
     record_.calls.push_back(std::move(made));
