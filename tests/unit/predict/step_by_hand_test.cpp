@@ -74,8 +74,8 @@ double backward_to_bucket() {
 }
 
 double backward_to_end() {
-  return copying(4, 1.875 * kN + 2 * kW) + computing(1.5) + moving(kNormBackward) + moving(3 * kN) + moving(kN + kPosition) +
-         moving(2 * kPosition + kIndices / 8) + moving(2 * kN + kIndices);
+  return copying(4, 1.875 * kN + 2 * kW) + computing(1.5) + moving(kNormBackward) + moving(3 * kN) +
+         moving(kN + kPosition) + moving(2 * kPosition + kIndices / 8) + moving(2 * kN + kIndices);
 }
 
 constexpr double kParameters = 1'347'328;

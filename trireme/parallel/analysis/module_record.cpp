@@ -181,7 +181,7 @@ class Recording {
       made.transfers.push_back(transfer_of(exchange, mesh_));
     }
     double written = 0;
-    double gradients = 0;  // of parameters
+    double gradients = 0;                             // of parameters
     std::vector<double> left = gradients_of(number);  // elements of those not found yet
     // Gradients of inputs come first, and may have as many elements as those of a weight.
     for (const DryRunTensor& output : call.outputs | std::views::reverse) {
