@@ -69,20 +69,29 @@ def engine(group: dist.ProcessGroup | None = None) -> str | None:
     return _native.engine_of(getattr(backend, "wrapped_pg", backend))
 
 
+def timeout_of_run(chosen: datetime.timedelta) -> datetime.timedelta:
+    """Returns the timeout that a script has chosen, or that of TRIREME_TIMEOUT where it is set and the script has left PyTorch's."""
+    own_timeout = os.environ.get("TRIREME_TIMEOUT")
+    if not own_timeout or chosen != dist.default_pg_timeout:
+        return chosen
+    try:
+        return datetime.timedelta(seconds=int(own_timeout))
+    except ValueError:
+        raise ConfigError(f"TRIREME_TIMEOUT is '{own_timeout}', expected seconds\n  hint: correct it") from None
+
+
+def watch_signals() -> None:
+    """Lets Ctrl-C end waits of the main thread. Does nothing on other threads."""
+    if threading.current_thread() is threading.main_thread():
+        _native.watch_signals_of_this_thread()
+
+
 def _create(options: Any, _: Any) -> Any:
     """Makes the backend of a process group, for torch.distributed."""
     ranks = [int(rank) for rank in options.global_ranks_in_group]
-    timeout = options.timeout
-    own_timeout = os.environ.get("TRIREME_TIMEOUT")
-    if own_timeout and timeout == dist.default_pg_timeout:  # the script has set none
-        try:
-            timeout = datetime.timedelta(seconds=int(own_timeout))
-        except ValueError:
-            raise ConfigError(f"TRIREME_TIMEOUT is '{own_timeout}', expected seconds\n  hint: correct it") from None
     name = f"group {options.group_id}" if ranks else "world"
-    if threading.current_thread() is threading.main_thread():
-        _native.watch_signals_of_this_thread()
-    return _native.connect(options.store, options.group_rank, options.group_size, timeout, name, ranks)
+    watch_signals()
+    return _native.connect(options.store, options.group_rank, options.group_size, timeout_of_run(options.timeout), name, ranks)
 
 
 def _replaced(backend: str, has_cuda: bool) -> str:
