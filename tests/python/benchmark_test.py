@@ -28,6 +28,12 @@ class Benchmark(unittest.TestCase):
         self.assertIn("a step of DDP, mlp (4.2 M parameters", done.stdout)
         self.assertIn("losses of both: the same bits", done.stdout)
 
+    def test_a_step_of_horovod_has_the_losses_of_ddp(self) -> None:
+        done = run("horovod", "--smoke")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"a step of training, mlp \(4.2 M parameters.*\n +Horovod's +DDP")
+        self.assertIn("losses of both: the same bits", done.stdout)
+
     def test_wrong_arguments_are_refused(self) -> None:
         self.assertIn("--ranks is 0", run("ddp", "--ranks", "0").stderr)
 

@@ -3,6 +3,9 @@
 
     python -m trireme.benchmark allreduce
     python -m trireme.benchmark ddp --network gpt
+    python -m trireme.benchmark horovod
+
+The last one compares Horovod's DistributedOptimizer with DDP, both with the import.
 
 Runs alternate, so that both see the same machine. Numbers are medians over the runs; ratios are medians of those of the pairs, with
 the smallest and the largest.
@@ -83,20 +86,20 @@ def show_bytes(count: int) -> str:
     return f"{count} B"
 
 
-def row(title: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
+def row(title: str, ours: list[float], theirs: list[float], peer: str = "gloo") -> dict[str, Any]:
     ratios = [one / other for one, other in zip(ours, theirs)]
-    return {"what": title, "trireme": statistics.median(ours), "gloo": statistics.median(theirs), "ratio": statistics.median(ratios),
+    return {"what": title, "trireme": statistics.median(ours), peer: statistics.median(theirs), "ratio": statistics.median(ratios),
             "smallest": min(ratios), "largest": max(ratios)}
 
 
-def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+def show(title: str, rows: list[dict[str, Any]], as_json: bool, ours: str = "Trireme", peer: str = "Gloo") -> None:
     if as_json:
         print(json.dumps({"title": title, "rows": rows}))
         return
     print(title)
-    print(f"  {'':14}{'Trireme':>12}{'Gloo':>12}   ratio (smallest .. largest)")
+    print(f"  {'':14}{ours:>12}{peer:>12}   ratio (smallest .. largest)")
     for each in rows:
-        print(f"  {each['what']:14}{show_time(each['trireme']):>12}{show_time(each['gloo']):>12}   "
+        print(f"  {each['what']:14}{show_time(each['trireme']):>12}{show_time(each[peer.lower()]):>12}   "
               f"{each['ratio']:.3g} ({each['smallest']:.3g} .. {each['largest']:.3g})")
 
 
@@ -111,18 +114,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     allreduce = scripts.add_parser("allreduce", parents=[general], help="dist.all_reduce of float32, from 4 B to 64 MiB")
     allreduce.add_argument("--largest", type=int, default=64 * 2**20, help="bytes of the largest tensor (default: %(default)s)")
     allreduce.add_argument("--seconds", type=float, default=0.5, help="time for each size (default: %(default)s)")
-    ddp = scripts.add_parser("ddp", parents=[general], help="a training step of DistributedDataParallel")
-    ddp.add_argument("--network", choices=("mlp", "wide-mlp", "gpt"), default="mlp",
-                     help="mlp: 4 M parameters; wide-mlp: 101 M; gpt: 7 M (default: %(default)s)")
-    ddp.add_argument("--steps", type=int, default=30, help="measured steps of a run (default: %(default)s)")
-    ddp.add_argument("--batch", type=int, default=32, help="samples of each rank (default: %(default)s)")
+    for name, text in (("ddp", "a training step of DistributedDataParallel"), ("horovod", "a step of Horovod's optimizer against DDP's")):
+        steps = scripts.add_parser(name, parents=[general], help=text)
+        steps.add_argument("--network", choices=("mlp", "wide-mlp", "gpt"), default="mlp",
+                           help="mlp: 4 M parameters; wide-mlp: 101 M; gpt: 7 M (default: %(default)s)")
+        steps.add_argument("--steps", type=int, default=30, help="measured steps of a run (default: %(default)s)")
+        steps.add_argument("--batch", type=int, default=32, help="samples of each rank (default: %(default)s)")
     chosen = parser.parse_args(arguments)
     if chosen.smoke:
         chosen.pairs = 1
-        if chosen.script == "ddp":
-            chosen.steps = 2
-        else:
+        if chosen.script == "allreduce":
             chosen.largest, chosen.seconds = 2**16, 0.02
+        else:
+            chosen.steps = 2
     if chosen.ranks < 1 or chosen.pairs < 1:
         parser.error(f"--ranks is {chosen.ranks} and --pairs {chosen.pairs}, expected 1 or more")
     return chosen
@@ -137,8 +141,10 @@ def main() -> None:
         rows = [row(show_bytes(int(size)), *([run["seconds"][size] for run in side] for side in zip(*pairs))) for size in sizes]
         show(f"all_reduce of float32, {over}", rows, arguments.json)
         return
-    title = f"a step of DDP, {arguments.network} ({pairs[0][0]['parameters'] / 1e6:.1f} M parameters, Adam), {over}"
-    show(title, [row("step", *([run["seconds"] for run in side] for side in zip(*pairs)))], arguments.json)
+    names = ("Trireme", "Gloo") if arguments.script == "ddp" else ("Horovod's", "DDP")
+    what = "DDP" if arguments.script == "ddp" else "training"
+    title = f"a step of {what}, {arguments.network} ({pairs[0][0]['parameters'] / 1e6:.1f} M parameters, Adam), {over}"
+    show(title, [row("step", *([run["seconds"] for run in side] for side in zip(*pairs)), names[1].lower())], arguments.json, *names)
     equal = all(ours["losses"] == theirs["losses"] for ours, theirs in pairs)
     if not arguments.json:
         print(f"  losses of both: {'the same bits' if equal else 'not the same bits'}")

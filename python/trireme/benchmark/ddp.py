@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import time
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -46,25 +46,22 @@ def make(network: str) -> tuple[nn.Module, Batch]:
     return nn.Sequential(*hidden, nn.Linear(width, 10)), lambda count: (torch.randn(count, width), torch.randint(10, (count,)))
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--import-trireme", action="store_true")
     parser.add_argument("--network", required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
-    arguments = parser.parse_args()
-    if arguments.import_trireme:
-        import trireme.torch  # noqa: F401
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    network, batch = make(arguments.network)
-    model = DDP(network)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    torch.manual_seed(1 + dist.get_rank())
+    return parser.parse_args()
+
+
+def time_steps(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Callable[[], tuple[torch.Tensor, torch.Tensor]], steps: int,
+               barrier: Callable[[], None]) -> dict[str, Any]:
+    """Trains, and returns the median time of a step and the losses."""
     times, losses = [], []
-    for step in range(WARM_UP + arguments.steps):
-        inputs, targets = batch(arguments.batch)
-        dist.barrier()
+    for step in range(WARM_UP + steps):
+        inputs, targets = batch()
+        barrier()
         started = time.perf_counter()
         optimizer.zero_grad()
         loss = F.cross_entropy(model(inputs), targets)
@@ -73,9 +70,22 @@ def main() -> None:
         if step >= WARM_UP:
             times.append(time.perf_counter() - started)
         losses.append(loss.item())
+    return {"seconds": statistics.median(times), "losses": losses, "parameters": sum(each.numel() for each in model.parameters())}
+
+
+def main() -> None:
+    arguments = parse()
+    if arguments.import_trireme:
+        import trireme.torch  # noqa: F401
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    network, batch = make(arguments.network)
+    model = DDP(network)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    torch.manual_seed(1 + dist.get_rank())
+    result = time_steps(model, optimizer, lambda: batch(arguments.batch), arguments.steps, dist.barrier)
     if dist.get_rank() == 0:
-        print(json.dumps({"seconds": statistics.median(times), "losses": losses,
-                          "parameters": sum(parameter.numel() for parameter in network.parameters())}))
+        print(json.dumps(result))
     dist.destroy_process_group()
 
 

@@ -181,23 +181,19 @@ class Executor:
         return output * call.postscale if call.postscale != 1.0 else output
 
 
-def zeros_for(call: Call, name: str, size: int) -> Handle:
+def zeros_for(call: Call, name: str) -> Handle:
     """Returns what a rank contributes to a call after it has joined. Raises UsageError if there is nothing neutral."""
     if call.kind == "allreduce" and call.op not in (Op.Average, Op.Sum, Op.Adasum):
         raise UsageError(f"{call} '{name}' after a rank has joined: zeros change its result\n  hint: use Sum or Average until all have joined")
     if call.kind not in ("allreduce", "allgather", "barrier"):
         raise UsageError(f"{call} '{name}' after a rank has joined\n"
                          "  hint: only allreduce, allgather and barrier can be used until all ranks have joined")
-    tensors = []
-    for tensor in call.tensors:
-        shape = tuple(0 if extent == -1 else extent for extent in tensor.shape)
-        tensors.append(torch.zeros(shape, dtype=tensor.dtype, layout=torch.sparse_coo if tensor.is_sparse else torch.strided))
-    return Handle(name, call, tensors)
+    return Handle(name, call, [tensor.zeros() for tensor in call.tensors])
 
 
 def _can_be_together(handle: Handle) -> bool:
     call = handle.call
-    return call.kind == "allreduce" and call.op is not Op.Adasum and not call.tensors[0].is_sparse
+    return call.kind == "allreduce" and call.op is not Op.Adasum and not call.tensors[0].sparse_dims
 
 
 def _is_alike(one: Call, other: Call) -> bool:

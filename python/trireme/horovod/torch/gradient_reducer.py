@@ -17,7 +17,7 @@ from trireme.errors import UsageError
 from trireme.horovod.torch.compression import Compressor
 from trireme.horovod.torch.functions import allgather_object
 from trireme.horovod.torch.process_sets import ProcessSet
-from trireme.horovod.torch.requests import Handle, Op
+from trireme.horovod.torch.requests import Handle, Op, TensorKind, kind_of
 from trireme.horovod.torch.starting import start_allgather, start_allreduce, wait_for
 
 Parameter = torch.Tensor
@@ -60,7 +60,7 @@ class GradientReducer:
         self._named = named
         self._names = {id(parameter): name for name, parameter in named}
         self._remaining = {id(parameter): passes for _, parameter in named}
-        self._are_sparse: set[int] = set()  # parameters that had sparse gradients
+        self._sparse_kinds: dict[int, TensorKind] = {}  # of parameters that had sparse gradients
         self._groups = [_Group(self._names[id(members[0])], members, len(members))
                         for members in _divide([parameter for _, parameter in named], groups)]
         self._group_of = {id(parameter): group for group in self._groups for parameter in group.parameters}
@@ -119,11 +119,11 @@ class GradientReducer:
         options, sent, contexts = self.options, [], []
         for parameter in group.parameters:
             if parameter.grad is None:
-                is_sparse = id(parameter) in self._are_sparse
-                parameter.grad = torch.zeros_like(parameter, layout=torch.sparse_coo if is_sparse else torch.strided)
+                kind = self._sparse_kinds.get(id(parameter))
+                parameter.grad = kind.zeros().to(parameter.device) if kind else torch.zeros_like(parameter, requires_grad=False)
             gradient = parameter.grad
             if gradient.is_sparse:
-                self._are_sparse.add(id(parameter))
+                self._sparse_kinds[id(parameter)] = kind_of(gradient)
                 if len(group.parameters) > 1 and not options.sparse_as_dense:
                     raise UsageError(f"the gradient of {self._names[id(parameter)]}, which is in a group, is sparse\n"
                                      "  hint: leave it out of groups, or set sparse_as_dense")

@@ -135,7 +135,7 @@ class Negotiator:
                 self._waiting.pop(thread, None)
                 self._pass_on()
         if handle.error is not None:
-            raise handle.error
+            raise handle.error.with_traceback(None)
 
     def join(self) -> int:
         """Takes part in the calls of the others, contributing zeros, until all ranks have joined. Returns the last rank that did."""
@@ -171,7 +171,7 @@ class Negotiator:
 
     def _check_open(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         if self._is_closed:
             raise UsageError(f"{self._name} was shut down\n  hint: make no calls after shutdown() or remove_process_set()")
 
@@ -361,7 +361,7 @@ class Negotiator:
                 filled.append(handle)
                 continue
             try:
-                zeros = zeros_for(what[1], what[0], self.size)
+                zeros = zeros_for(what[1], what[0])
                 filled.append(handle if handle is not None else zeros)
             except UsageError as error:
                 if handle is not None:

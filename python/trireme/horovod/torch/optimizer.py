@@ -87,6 +87,7 @@ class _Distributed(torch.optim.Optimizer):
     """What is put before the class of an optimizer."""
 
     _reducer: GradientReducer | None = None  # None where nothing is reduced: alone, or outside of the process set
+    _original: torch.optim.Optimizer
     _skips_synchronize = False
 
     def synchronize(self) -> None:
@@ -120,6 +121,7 @@ class _Distributed(torch.optim.Optimizer):
         else:
             self._complete()
         result = super().step(closure)
+        self._original._opt_called = True  # for schedulers of learning rates that were made for it
         if self._reducer is not None:
             self._reducer.was_synchronized = False
         return result
@@ -165,6 +167,7 @@ class _AdasumDistributed(torch.optim.Optimizer):
     """What is put before the class of an optimizer whose steps are combined by Adasum."""
 
     _adasum: _Adasum
+    _original: torch.optim.Optimizer
 
     def synchronize(self) -> None:
         """Does nothing: changes are combined in `step()`."""
@@ -180,6 +183,7 @@ class _AdasumDistributed(torch.optim.Optimizer):
         """Steps, and combines what the steps of all ranks have changed. Collective and blocking."""
         before = [parameter.detach().clone() for _, parameter in self._adasum.named]
         result = super().step(closure)
+        self._original._opt_called = True
         self._adasum.combine(before)
         return result
 
@@ -190,6 +194,7 @@ def _of_class(front: type, optimizer: torch.optim.Optimizer) -> Any:
     result = kind.__new__(kind)
     # A scheduler of learning rates puts a `step` of its own into the object that it was made for.
     result.__dict__.update({name: value for name, value in optimizer.__dict__.items() if name != "step"})
+    result._original = optimizer
     return result
 
 

@@ -31,11 +31,20 @@ class TensorKind:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    is_sparse: bool = False
+    sparse_dims: int = 0
+    """The number of dimensions with indices of a sparse tensor; 0 for dense ones."""
+
+    def zeros(self) -> torch.Tensor:
+        """Returns zeros of this kind in the memory of the host, with no rows where their number may differ."""
+        shape = tuple(0 if size == -1 else size for size in self.shape)
+        if not self.sparse_dims:
+            return torch.zeros(shape, dtype=self.dtype)
+        values = torch.zeros((0, *shape[self.sparse_dims:]), dtype=self.dtype)
+        return torch.sparse_coo_tensor(torch.zeros((self.sparse_dims, 0), dtype=torch.int64), values, shape, is_coalesced=True, check_invariants=False)
 
     def __str__(self) -> str:
         sizes = ", ".join("*" if size == -1 else str(size) for size in self.shape)
-        return f"{'sparse ' if self.is_sparse else ''}{str(self.dtype).removeprefix('torch.')} [{sizes}]"
+        return f"{f'sparse ({self.sparse_dims}) ' if self.sparse_dims else ''}{str(self.dtype).removeprefix('torch.')} [{sizes}]"
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ def digest_of_call(call: Call) -> int:
 def kind_of(tensor: torch.Tensor, any_rows: bool = False) -> TensorKind:
     """Returns dtype and shape; with `any_rows`, the first dimension may differ between ranks."""
     shape = tuple(tensor.shape)
-    return TensorKind(tensor.dtype, (-1, *shape[1:]) if any_rows else shape, tensor.is_sparse)
+    return TensorKind(tensor.dtype, (-1, *shape[1:]) if any_rows else shape, tensor.sparse_dim() if tensor.is_sparse else 0)
 
 
 @dataclass(eq=False)

@@ -109,10 +109,11 @@ def _writable(tensors: Sequence[torch.Tensor], in_place: bool) -> tuple[Results,
     """Returns what the operation writes to, and where its results are to be copied."""
     if not in_place:
         return [_own_copy(tensor) for tensor in tensors], None
-    works = [tensor.detach() if tensor.is_sparse else tensor.detach().contiguous() for tensor in tensors]
-    is_direct = all(tensor.device.type == "cpu" and work.data_ptr() == tensor.data_ptr() if not tensor.is_sparse else True
+    works = [_contiguous(tensor) for tensor in tensors]
+    # A sparse tensor that shares its elements would not see them replaced.
+    is_direct = all(not tensor.is_sparse and tensor.device.type == "cpu" and work.data_ptr() == tensor.data_ptr()
                     for work, tensor in zip(works, tensors))
-    return works, None if is_direct else [tensor.detach() for tensor in tensors]
+    return works, None if is_direct else list(tensors)
 
 
 @_announced
@@ -196,5 +197,5 @@ def wait_for(handle: Handle) -> Any:
     if not handle.is_done:
         handle.process_set._open("synchronize()").wait(handle)
     if handle.error is not None:
-        raise handle.error
+        raise handle.error.with_traceback(None)
     return handle.unpack(handle.results)
