@@ -47,7 +47,8 @@ def ranks_have_their_numbers(rank: int, size: int) -> None:
     assert (hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()) == (rank, size, 0, 1)
     assert hvd.is_homogeneous() and not hvd.mpi_threads_supported()
     assert hvd.gloo_built() and hvd.gloo_enabled()
-    assert not any((hvd.mpi_built(), hvd.mpi_enabled(), hvd.nccl_built(), hvd.ddl_built(), hvd.ccl_built(), hvd.cuda_built(), hvd.rocm_built()))
+    assert not any(each() for each in (hvd.mpi_built, hvd.mpi_enabled, hvd.nccl_built, hvd.ddl_built, hvd.ccl_built, hvd.cuda_built,
+                                       hvd.rocm_built))
     assert (hvd.global_process_set.ranks, hvd.global_process_set.process_set_id) == (list(range(size)), 0)
 
 
@@ -69,7 +70,8 @@ def allreduce_has_every_reduction(rank: int, size: int) -> None:
 
 def allreduce_scales_before_and_after(rank: int, size: int) -> None:
     everyone = [values(other, torch.float32, 50) for other in range(size)]
-    same(hvd.allreduce(everyone[rank], op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0), sum_of([0.5 * each for each in everyone]) * 3)
+    same(hvd.allreduce(everyone[rank], op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0),
+         sum_of([0.5 * each for each in everyone]) * 3)
     same(hvd.allreduce(everyone[rank], average=True), sum_of(everyone) / size)
     assert "scaled" in error_of(lambda: hvd.allreduce(torch.ones(3), name="scaled", prescale_factor=1.0 + rank))
 
@@ -106,7 +108,8 @@ def grouped_calls_are_one_operation(rank: int, size: int) -> None:
 
 
 def allgather_takes_any_number_of_rows(rank: int, size: int) -> None:
-    for dtype, rows in itertools.product([torch.float32, torch.int64, torch.bool, torch.float16], [lambda r: r + 1, lambda r: 2, lambda r: 3 * r]):
+    for dtype, rows in itertools.product([torch.float32, torch.int64, torch.bool, torch.float16],
+                                         [lambda other: other + 1, lambda other: 2, lambda other: 3 * other]):
         same(hvd.allgather(values(rank, dtype, rows(rank), 3)), torch.cat([values(other, dtype, rows(other), 3) for other in range(size)]))
     same(hvd.allgather(torch.tensor(rank)), torch.arange(size))
     message = error_of(lambda: hvd.allgather(torch.ones(2, 3 + rank)))
@@ -286,7 +289,8 @@ def ranks_that_have_joined_contribute_zeros(rank: int, size: int) -> None:
     if rank == 0:
         hvd.join()
     else:
-        assert "broadcast from rank 0 of int64 [] 'late' after a rank has joined" in error_of(lambda: hvd.broadcast(torch.tensor(0), 0, name="late"))
+        message = error_of(lambda: hvd.broadcast(torch.tensor(0), 0, name="late"))
+        assert "broadcast from rank 0 of int64 [] 'late' after a rank has joined" in message, message
         assert "zeros change its result" in error_of(lambda: hvd.allreduce(torch.ones(1), op=hvd.Max))
         hvd.join()
 
@@ -297,7 +301,8 @@ def threads_may_call_at_the_same_time(rank: int, size: int) -> None:
     def call(number: int) -> None:
         try:
             for step in range(20):
-                same(hvd.allreduce(torch.full((50,), float(number)), name=f"thread {number}", op=hvd.Sum), torch.full((50,), float(number * size)))
+                same(hvd.allreduce(torch.full((50,), float(number)), name=f"thread {number}", op=hvd.Sum),
+                     torch.full((50,), float(number * size)))
         except BaseException as error:
             failures.append(error)
     threads = [threading.Thread(target=call, args=(number,)) for number in (range(3) if rank == 0 else reversed(range(3)))]
@@ -330,7 +335,7 @@ def ranks_can_meet_again(rank: int, size: int) -> None:
         hvd.shutdown()
         assert not hvd.is_initialized() and "after shutdown()" in error_of(hvd.size)
         assert "after shutdown()" in error_of(lambda: hvd.allreduce(torch.ones(1)))
-        hvd.init(process_sets=[hvd.ProcessSet([0])] if rank == 0 else [hvd.ProcessSet([0])])
+        hvd.init(process_sets=[hvd.ProcessSet([0])])
     hvd.shutdown()
     assert "process sets" in error_of(lambda: hvd.init(comm=[0]))
     hvd.init()

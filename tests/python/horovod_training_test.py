@@ -62,7 +62,8 @@ def mean(gradients: list[torch.Tensor]) -> torch.Tensor:
     return sum(gradients[1:], gradients[0]) / len(gradients)
 
 
-def train_alone(size: int, make: Callable[[nn.Module], torch.optim.Optimizer], reduce: Reduce = mean, passes: int = 1) -> list[torch.Tensor]:
+def train_alone(size: int, make: Callable[[nn.Module], torch.optim.Optimizer], reduce: Reduce = mean,
+                passes: int = 1) -> list[torch.Tensor]:
     """Trains in one process with the gradients of all ranks. Returns the parameters."""
     model = make_network()
     optimizer = make(model)
@@ -153,7 +154,8 @@ def wrong_options_are_refused(rank: int, size: int) -> None:
         message = error_of(lambda: hvd.DistributedOptimizer(momentum(model), model.named_parameters(), **options))
         assert text in message and "hint:" in message, message
     # A mistake of one rank is an error on all.
-    message = error_of(lambda: hvd.DistributedOptimizer(momentum(model), model.named_parameters(), backward_passes_per_step=1 - min(rank, 1)))
+    passes = 1 - min(rank, 1)
+    message = error_of(lambda: hvd.DistributedOptimizer(momentum(model), model.named_parameters(), backward_passes_per_step=passes))
     assert "DistributedOptimizer on rank 1: backward_passes_per_step is 0" in message, message
 
 
@@ -213,7 +215,8 @@ def sparse_gradients_are_added(rank: int, size: int) -> None:
     def run(as_dense: bool) -> torch.Tensor:
         torch.manual_seed(1)
         model = nn.Embedding(30, 4, sparse=True)
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), sparse_as_dense=as_dense)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+                                             sparse_as_dense=as_dense)
         for step in range(STEPS):
             optimizer.zero_grad()
             if step < 2 or rank == 0:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the rank of this process, and the store through which the ranks meet, from the variables of its launcher.
 
-Follows trireme/launch/launcher_environment.cpp, which does the same for programs in C++, for the launchers that start Python: `trireme
-run`, torchrun, horovodrun, Open MPI, MPICH and others with Hydra, MVAPICH, and Slurm's srun on one host. Without a launcher, the process is a
-world of one.
+Follows trireme/launch/launcher_environment.cpp, which does the same for programs in C++, for these launchers: `trireme run`, torchrun,
+horovodrun, Open MPI, MPICH and others with Hydra, MVAPICH, and Slurm's srun on one host. Without a launcher, the process is a world of
+one.
 """
 from __future__ import annotations
 

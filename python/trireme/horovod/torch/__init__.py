@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from trireme.errors import Error as HorovodInternalError
 from trireme.horovod.torch import elastic
-from trireme.horovod.torch.collectives import (allgather, allgather_async, allreduce, allreduce_, allreduce_async, allreduce_async_, alltoall,
-                                               alltoall_async, barrier, broadcast, broadcast_, broadcast_async, broadcast_async_,
-                                               grouped_allgather, grouped_allgather_async, grouped_allreduce, grouped_allreduce_,
-                                               grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter,
-                                               grouped_reducescatter_async, join, poll, reducescatter, reducescatter_async,
-                                               sparse_allreduce_async, synchronize)
+from trireme.horovod.torch.collectives import (allgather, allgather_async, allreduce, allreduce_, allreduce_async, allreduce_async_,
+                                               alltoall, alltoall_async, barrier, broadcast, broadcast_, broadcast_async,
+                                               broadcast_async_, grouped_allgather, grouped_allgather_async, grouped_allreduce,
+                                               grouped_allreduce_, grouped_allreduce_async, grouped_allreduce_async_,
+                                               grouped_reducescatter, grouped_reducescatter_async, join, poll, reducescatter,
+                                               reducescatter_async, sparse_allreduce_async, synchronize)
 from trireme.horovod.torch.compression import Compression
 from trireme.horovod.torch.functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from trireme.horovod.torch.optimizer import DistributedOptimizer
@@ -41,9 +41,9 @@ __all__ = [
     "Adasum", "Average", "Compression", "DistributedOptimizer", "HorovodInternalError", "Max", "Min", "ProcessSet", "Product", "Sum",
     "SyncBatchNorm", "add_process_set", "allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_", "allreduce_async",
     "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_",
-    "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built",
-    "elastic", "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce",
-    "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "init",
-    "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built",
-    "poll", "rank", "reducescatter", "reducescatter_async", "remove_process_set", "rocm_built", "shutdown", "size", "sparse_allreduce_async",
-    "start_timeline", "stop_timeline", "synchronize"]
+    "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "ccl_built", "cross_rank", "cross_size", "cuda_built",
+    "ddl_built", "elastic", "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather", "grouped_allgather_async",
+    "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
+    "grouped_reducescatter_async", "init", "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "mpi_built",
+    "mpi_enabled", "mpi_threads_supported", "nccl_built", "poll", "rank", "reducescatter", "reducescatter_async", "remove_process_set",
+    "rocm_built", "shutdown", "size", "sparse_allreduce_async", "start_timeline", "stop_timeline", "synchronize"]

@@ -4,14 +4,14 @@
 All are collective over the ranks of a process set: each of them makes the call, under the same name. Calls match by name, in any order;
 calls without a name match in the order in which they are made. A name may be used again when the call with it is complete.
 
-- Functions whose name ends with `_async` start the operation and return a handle for `synchronize` and `poll`. The tensors must not be changed
-  before. The others block.
+- Functions whose name contains `_async` start the operation and return a handle for `synchronize` and `poll`. The tensors must not be
+  changed before. The others block.
 - Functions whose name has an underscore at the end write to the tensors that they are given.
 - allreduce, allgather, broadcast, alltoall, reducescatter and their grouped forms can be differentiated where they return new tensors and
   block. Their gradients are Horovod's (gradients.py).
 
-All raise UsageError before `init`, for wrong arguments, and, on all ranks, for calls that differ between ranks; and CommError if another rank
-fails or does not come before the deadline.
+All raise UsageError before `init`. They raise it on all ranks if a rank gives wrong arguments, or if calls differ between ranks. They raise
+CommError if another rank fails, or does not come before the deadline.
 """
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None, pr
     return wait_for(start_broadcast([tensor], root_rank, name, process_set, in_place=True, is_grouped=False, is_async=False))
 
 
-def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
+def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
+                   process_set: ProcessSet = global_process_set) -> Handle:
     """Starts `alltoall`. `synchronize` returns the tensor and the received splits, also without `splits`."""
     return start_alltoall(tensor, splits, name, process_set, is_async=True)
 
@@ -178,7 +179,8 @@ def reducescatter_async(tensor: torch.Tensor, name: str | None = None, op: Op = 
 
 
 def reducescatter(tensor: torch.Tensor, name: str | None = None, compression: type[Compressor] = Compression.none, op: Op = Op.Average,
-                  process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> torch.Tensor:
+                  process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+                  postscale_factor: float = 1.0) -> torch.Tensor:
     """Returns this rank's rows of the average or sum of the tensors [n, …] of all ranks.
 
     The rows are divided in rank order. If n is not divisible by the number of ranks, the first ranks get one row more.

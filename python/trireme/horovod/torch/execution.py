@@ -184,7 +184,8 @@ class Executor:
 def zeros_for(call: Call, name: str) -> Handle:
     """Returns what a rank contributes to a call after it has joined. Raises UsageError if there is nothing neutral."""
     if call.kind == "allreduce" and call.op not in (Op.Average, Op.Sum, Op.Adasum):
-        raise UsageError(f"{call} '{name}' after a rank has joined: zeros change its result\n  hint: use Sum or Average until all have joined")
+        raise UsageError(f"{call} '{name}' after a rank has joined: zeros change its result\n"
+                         "  hint: use Sum or Average until all have joined")
     if call.kind not in ("allreduce", "allgather", "barrier"):
         raise UsageError(f"{call} '{name}' after a rank has joined\n"
                          "  hint: only allreduce, allgather and barrier can be used until all ranks have joined")

@@ -39,20 +39,17 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
     is_root = process_set.included() and process_set.ranks[process_set.rank() or 0] == root_rank
     data = _to_tensor(_pickler.dumps(obj) if is_root else b"")
     size = torch.tensor([data.numel()])
-    wait_for(start_broadcast([size], root_rank, name and f"{name}.size", process_set, in_place=True, is_grouped=False,
-                             is_async=False))
+    wait_for(start_broadcast([size], root_rank, name and f"{name}.size", process_set, in_place=True, is_grouped=False, is_async=False))
     if not is_root:
         data = torch.empty(int(size), dtype=torch.uint8)
-    wait_for(start_broadcast([data], root_rank, name and f"{name}.data", process_set, in_place=True, is_grouped=False,
-                             is_async=False))
+    wait_for(start_broadcast([data], root_rank, name and f"{name}.data", process_set, in_place=True, is_grouped=False, is_async=False))
     return obj if is_root else pickle.loads(_to_bytes(data))
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Returns the objects of all ranks, in rank order. Collective and blocking. Objects of ranks that have joined are left out."""
     data = _to_tensor(_pickler.dumps(obj))
-    sizes, everything = wait_for(start_allgather([torch.tensor([data.numel()]), data], name, process_set, is_grouped=True,
-                                                is_async=False))
+    sizes, everything = wait_for(start_allgather([torch.tensor([data.numel()]), data], name, process_set, is_grouped=True, is_async=False))
     return [pickle.loads(_to_bytes(part)) for part in everything.split(sizes.tolist())]
 
 
@@ -104,8 +101,8 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
     mistake = _mistake_of_root(root_rank, process_set)
     if others:
         mistake = f"'{others[0]}' is no tensor\n  hint: send other objects by broadcast_object"
-    check_same(call, [("root rank", str(root_rank)), *((name, str(kind_of(value))) for name, value in named if name not in others)], mistake,
-               process_set)
+    described = [(name, str(kind_of(value))) for name, value in named if name not in others]
+    check_same(call, [("root rank", str(root_rank)), *described], mistake, process_set)
     if named:
         wait_for(start_broadcast([value for _, value in named], root_rank, None, process_set, in_place=True, is_grouped=True,
                                  is_async=False))
@@ -113,9 +110,10 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None,
                               process_set: ProcessSet = global_process_set) -> None:
-    """Copies the state of the optimizer of one rank, and the options of its parameter groups such as the learning rate. Blocking; collective.
+    """Copies the state of the optimizer of one rank, and the options of its parameter groups such as the learning rate.
 
-    Ranks without state get it; where the root has none, the others lose theirs. No step is made, and parameters are not changed.
+    Ranks without state get it; where the root has none, the others lose theirs. No step is made, and parameters are not changed. Collective
+    and blocking.
 
     Args:
         optimizer: any optimizer but LBFGS, distributed or not.
@@ -142,12 +140,12 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
             return _Sent(kind_of(value))
         return value.cpu() if isinstance(value, torch.Tensor) else value
 
-    told = broadcast_object(([{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups],
-                             [{key: describe(value) for key, value in optimizer.state[parameter].items()} if parameter in optimizer.state else None
-                              for _, parameter in parameters]), root_rank, None, process_set)
+    own_options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    own_states = [{key: describe(value) for key, value in optimizer.state[parameter].items()} if parameter in optimizer.state else None
+                  for _, parameter in parameters]
+    options, states = broadcast_object((own_options, own_states), root_rank, None, process_set)
     if process_set.ranks[process_set.rank() or 0] != root_rank:
         tensors.clear()
-        options, states = told
         for group, chosen in zip(optimizer.param_groups, options):
             group.update(chosen)
         for (_, parameter), state in zip(parameters, states):

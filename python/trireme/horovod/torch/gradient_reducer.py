@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reduces the gradients of an optimizer over all ranks while backward runs.
 
-A parameter's gradient is complete after `backward_passes_per_step` calls of backward. When those of a group of parameters are, their reduction
-is started; it is matched by name with those of the other ranks, whatever the order in which gradients get ready there. Parameters that took
-no part in backward are reduced, as zeros if they have no gradient, when the step is synchronized.
+A parameter's gradient is complete after `backward_passes_per_step` calls of backward. When those of a group of parameters are, their
+reduction is started. It is matched by name with those of the other ranks, whatever the order in which gradients get ready there. Parameters
+that took no part in backward are reduced when the step is synchronized, as zeros if they have no gradient.
 """
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class GradientReducer:
     def _on_gradient(self, parameter: Parameter) -> None:
         key = id(parameter)
         if self._remaining[key] == 0:
-            raise UsageError(f"the gradient of {self._names[key]} was computed more than {self.passes} times before step() or synchronize()\n"
-                             "  hint: give DistributedOptimizer the number of backward() calls as backward_passes_per_step")
+            raise UsageError(f"the gradient of {self._names[key]} was computed more than {self.passes} times before step() or "
+                             "synchronize()\n  hint: give DistributedOptimizer the number of backward() calls as backward_passes_per_step")
         self.was_synchronized = False
         self._remaining[key] -= 1
         if self._remaining[key] == 0:
@@ -133,8 +133,8 @@ class GradientReducer:
             contexts.append(context)
         group.contexts = contexts
         factor = options.gradient_predivide_factor
-        group.handle = start_allreduce(sent, f"{self._prefix} {group.name}", options.op, 1 / factor, factor, self.process_set, in_place=True,
-                                       is_grouped=True, is_async=True)
+        group.handle = start_allreduce(sent, f"{self._prefix} {group.name}", options.op, 1 / factor, factor, self.process_set,
+                                       in_place=True, is_grouped=True, is_async=True)
 
     @torch.no_grad()
     def _finish(self, group: _Group) -> None:
@@ -154,13 +154,13 @@ class GradientReducer:
         digests = torch.tensor([[_digest(parameter) for _, parameter in self._named]])  # [1, parameters]
         everything = wait_for(start_allgather([digests], f"{self._prefix} parameters before the first step", self.process_set,
                                               is_grouped=False, is_async=False))
-        rank = self.process_set.ranks[self.process_set.rank() or 0]
         differing = (everything != everything[0]).nonzero()
         if len(differing):
             place = int(differing[:, 1].min())
             other = int(differing[differing[:, 1] == place][0, 0])
-            raise UsageError(f"rank {rank}: parameter {self._named[place][0]} is not the same on ranks {self.process_set.ranks[0]} and "
-                             f"{self.process_set.ranks[other] if len(everything) == len(self.process_set.ranks) else 'others'} before the first step\n"
+            ranks = self.process_set.ranks if len(everything) == len(self.process_set.ranks) else []  # others have joined
+            raise UsageError(f"parameter {self._named[place][0]} is not the same on "
+                             f"{f'ranks {ranks[0]} and {ranks[other]}' if ranks else 'all ranks'} before the first step\n"
                              "  hint: call hvd.broadcast_parameters for every model, after it was made or loaded")
 
 
@@ -189,7 +189,11 @@ def _divide(parameters: list[Parameter], groups: int | Sequence[Sequence[Paramet
 
 
 def agree(description: str, names: list[str], mistake: str | None, process_set: ProcessSet) -> list[str]:
-    """Returns the names in the order of the first rank. Raises the same UsageError on every rank if ranks disagree. Collective; blocking."""
+    """Returns the names in the order of the first rank. Collective and blocking.
+
+    Raises:
+        UsageError: the same on every rank, if a rank has made a mistake, or descriptions or names differ.
+    """
     call = "DistributedOptimizer"
     everything = allgather_object((description, names, mistake), None, process_set)
     for rank, (_, _, found) in zip(process_set.ranks, everything):
@@ -203,6 +207,7 @@ def agree(description: str, names: list[str], mistake: str | None, process_set: 
         difference = sorted(set(other_names) ^ set(first[1]))
         if difference:
             has = rank if difference[0] in other_names else process_set.ranks[0]
-            raise UsageError(f"{call} differs between ranks {process_set.ranks[0]} and {rank}: only rank {has} has the parameter {difference[0]}\n"
+            raise UsageError(f"{call} differs between ranks {process_set.ranks[0]} and {rank}: only rank {has} has the parameter "
+                             f"{difference[0]}\n"
                              "  hint: make the same model on every rank")
     return first[1]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matches the calls of all ranks of a process set by name, in whatever order each rank makes them.
 
-Ranks take part in rounds. In a round, every rank announces the calls that it has made since the last one: the digest of each name and of what
-is called. All ranks then know the same, and carry out the calls that every rank has announced, in the order of their announcement.
+Ranks take part in rounds. In a round, every rank announces the calls that it has made since the last one: the digest of each name and of
+what is called. All ranks then know the same. They carry out the calls that every rank has announced, in the order of announcement.
 
 A rank enters a round when it has something to announce, when one of its threads waits for a result, or when all that it waits for depends
-on others. The round itself is a collective that blocks, so that nothing is polled, and an idle rank communicates nothing. The calling thread
-runs rounds itself while it waits; a thread of the process set runs them for asynchronous calls.
+on others. The round is a collective that blocks, so that nothing is polled, and an idle rank communicates nothing. The calling thread runs
+rounds itself while it waits; a thread of the process set runs them for asynchronous calls.
 
-A round in which every rank waits and nothing new is announced shows that the calls will never match: all ranks then raise an error that names
-them. Ranks that make different calls under one name raise an error too, and the process set stays usable in both cases.
+A round in which every rank waits and nothing new is announced shows that the calls will never match. All ranks then raise an error that
+names them. Ranks that make different calls under one name raise an error too. The process set stays usable in both cases.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import Backend
 
 from trireme.errors import CommError, Error, UsageError
 from trireme.horovod.torch.execution import Executor, zeros_for
-from trireme.horovod.torch.requests import Call, Handle, digest_of_call, digest_of_name
+from trireme.horovod.torch.requests import UNNAMED, Call, Handle, digest_of_call, digest_of_name
 
 _ANNOUNCED = 64  # calls that a rank announces in one round; more wait for the next one
 _BLOCKED, _JOINED = 1, 2  # flags of a rank in a round
@@ -72,7 +72,7 @@ class Negotiator:
             return name
         with self._progress:
             self._unnamed += 1
-            return f"call {self._unnamed} without a name" + (f" in part {self._epoch + 1}" if self._epoch else "")
+            return f"{UNNAMED}{f'{self._epoch}.' if self._epoch else ''}{self._unnamed}"
 
     def count_optimizer(self) -> int:
         """Returns 1 for the first optimizer over this process set, 2 for the second, and so on."""
@@ -85,7 +85,8 @@ class Negotiator:
         with self._progress:
             self._check_open()
             if digest in self._pending:
-                raise UsageError(f"{handle.call} has the name '{handle.name}' of a call that is still under way: {self._pending[digest].call}\n"
+                raise UsageError(f"{handle.call} has the name '{handle.name}' of a call that is still under way: "
+                                 f"{self._pending[digest].call}\n"
                                  "  hint: give each tensor a name of its own, or synchronize the earlier call first")
             if self._join is not None:
                 raise UsageError(f"{handle} during join() of this rank\n  hint: join() is the last call of a rank until it returns")
@@ -324,7 +325,8 @@ class Negotiator:
 
     def _refuse_some(self, handles: list[Handle | None], entries: list[dict[int, Entry]]) -> list[bool]:
         """Fails the calls that differ between ranks, or have wrong arguments. Collective if there are any. Returns which they are."""
-        refused = [len({call for call, _ in entry.values()}) > 1 or any(call == _MISTAKE for call, _ in entry.values()) for entry in entries]
+        calls = [{call for call, _ in entry.values()} for entry in entries]
+        refused = [len(each) > 1 or _MISTAKE in each for each in calls]
         for handle, is_refused in zip(handles, refused):
             if is_refused:
                 self._refuse(handle)
@@ -344,7 +346,8 @@ class Negotiator:
             first, first_call = calls[0][0], calls[0][1][1]
             other = next((f"rank {rank} calls {call}" for rank, (_, call, _, _) in calls if call != first_call),
                          "another rank the same with other tensors")
-            text = f"'{handle.name}' differs between ranks: rank {first} calls {first_call}, {other}\n  hint: make the same call on every rank"
+            text = (f"'{handle.name}' differs between ranks: rank {first} calls {first_call}, {other}\n"
+                    "  hint: make the same call on every rank")
         with self._progress:
             self._complete(handle, UsageError(text))
 

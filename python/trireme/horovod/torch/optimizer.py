@@ -26,8 +26,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Ite
                          process_set: ProcessSet = global_process_set) -> Any:
     """Returns an optimizer of the same class, with the same parameter groups and state, that reduces gradients before it steps.
 
-    The reduction of a gradient starts during backward. `step()` completes all of them and steps. The values of parameters are not changed: call
-    `broadcast_parameters`. Collective over the process set, and blocking, like the first `step`.
+    The reduction of a gradient starts during backward. `step()` completes all of them and steps. The values of parameters are not changed:
+    call `broadcast_parameters`. Collective over the process set, and blocking.
 
     Beside those of the optimizer, the result has the methods
 
@@ -43,14 +43,15 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Ite
         op: Average, Sum or Adasum. With Adasum, each rank steps, and what its step has added to the parameters is combined (adasum.py).
         gradient_predivide_factor: divides gradients before the sum; after it, they are divided by size / this. Average only.
         num_groups: Horovod's older form of `groups`.
-        groups: a number of groups, or lists of parameters, whose gradients are reduced in one operation each; by default every one by itself.
+        groups: a number of groups, or lists of parameters, whose gradients are reduced in one operation each. By default, every parameter
+            is a group.
         sparse_as_dense: sends sparse gradients as dense ones.
         process_set: the ranks that take part. On other ranks, nothing is reduced.
 
     Raises:
-        UsageError: on every rank, if a name occurs twice, the optimizer has parameters without a name, an argument is wrong, or any of it differs
-            between ranks; later, if backward is called more often than said, if `zero_grad` is called between backward and `step`, and at
-            the first step, if parameters are not the same on all ranks.
+        UsageError: on every rank, if a name occurs twice, the optimizer has parameters without a name, an argument is wrong, or any of it
+            differs between ranks. Later, if backward is called more often than said, if `zero_grad` is called between backward and `step`,
+            and at the first step, if parameters are not the same on all ranks.
     """
     if isinstance(optimizer, (_Distributed, _AdasumDistributed)):
         raise UsageError("DistributedOptimizer was given one of its results\n  hint: wrap the ordinary optimizer, once")
@@ -79,7 +80,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Ite
     result = _of_class(_Distributed, optimizer)
     if process_set.size() != 1:
         result._reducer = GradientReducer(taken, groups, backward_passes_per_step, options, process_set,
-                                            "gradient of" if number == 1 else f"gradient {number} of")
+                                          "gradient of" if number == 1 else f"gradient {number} of")
     return result
 
 
@@ -245,7 +246,8 @@ def _mistake_of_options(options: Options, passes: int, groups: Any, process_set:
     if not isinstance(passes, int) or passes < 1:
         return f"backward_passes_per_step is {passes}\n  hint: give 1 or more"
     if options.gradient_predivide_factor <= 0 or (options.gradient_predivide_factor != 1 and options.op is not Op.Average):
-        return f"gradient_predivide_factor is {options.gradient_predivide_factor} with {options.op.value}\n  hint: give more than 0, with Average only"
+        return (f"gradient_predivide_factor is {options.gradient_predivide_factor} with {options.op.value}\n"
+                "  hint: give more than 0, with Average only")
     size = process_set.size() or 1
     if options.op is Op.Adasum and size & (size - 1):
         return f"Adasum over {size} ranks\n  hint: Adasum combines ranks in pairs: take 2, 4, 8, ... of them"

@@ -14,6 +14,10 @@ import torch
 from trireme.errors import Error
 
 
+UNNAMED = "call without a name "
+"""Begins the names that calls get whose script has given none."""
+
+
 class Op(enum.Enum):
     """The reductions, with Horovod's names."""
 
@@ -40,7 +44,8 @@ class TensorKind:
         if not self.sparse_dims:
             return torch.zeros(shape, dtype=self.dtype)
         values = torch.zeros((0, *shape[self.sparse_dims:]), dtype=self.dtype)
-        return torch.sparse_coo_tensor(torch.zeros((self.sparse_dims, 0), dtype=torch.int64), values, shape, is_coalesced=True, check_invariants=False)
+        indices = torch.zeros((self.sparse_dims, 0), dtype=torch.int64)
+        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
 
     def __str__(self) -> str:
         sizes = ", ".join("*" if size == -1 else str(size) for size in self.shape)

@@ -56,7 +56,7 @@ def _check_reduction(tensors: Sequence[torch.Tensor], op: Op, prescale: float, p
         is_number = tensor.dtype.is_floating_point or tensor.dtype.is_complex
         if op is Op.Average and not is_number:
             raise _Mistake(f"the average of {kind_of(tensor)}\n"
-                             "  hint: take hvd.Sum and divide as you like, or a floating dtype")
+                           "  hint: take hvd.Sum and divide as you like, or a floating dtype")
         if (prescale, postscale) != (1.0, 1.0) and not is_number:
             raise _Mistake(f"a prescale or postscale factor for {kind_of(tensor)}\n  hint: scale floating dtypes only")
         if op is Op.Adasum and (not tensor.dtype.is_floating_point or tensor.is_sparse):
@@ -148,7 +148,7 @@ def start_broadcast(tensors: Sequence[torch.Tensor], root_rank: int, name: str |
     _check_tensors(tensors, needs_rows=False)
     if root_rank not in process_set.ranks:
         raise _Mistake(f"root_rank is {root_rank}, expected one of the ranks {process_set.ranks}\n"
-                         "  hint: with process sets too, root_rank counts among all ranks")
+                       "  hint: with process sets too, root_rank counts among all ranks")
     works, targets = _writable(tensors, in_place)
     call = Call(kind, tuple(kind_of(work) for work in works), root=process_set.ranks.index(root_rank))
     handle = Handle(negotiator.name_for(name), call, works, targets, unpack=_unpack_of(is_grouped, tensors if in_place else None))
@@ -164,13 +164,13 @@ def start_alltoall(tensor: torch.Tensor, splits: Any, name: str | None, process_
     if splits is None:
         if rows % size:
             raise _Mistake(f"{rows} rows cannot be cut into {size} equal parts\n"
-                             "  hint: give splits: how many rows go to each rank")
+                           "  hint: give splits: how many rows go to each rank")
         parts = [rows // size] * size
     else:
         parts = torch.as_tensor(splits).flatten().tolist()
         if len(parts) != size or any(part < 0 for part in parts) or sum(parts) != rows:
             raise _Mistake(f"splits are {parts} for {rows} rows and {size} ranks\n"
-                             "  hint: give one number for each rank, 0 or more, which sum to the rows")
+                           "  hint: give one number for each rank, 0 or more, which sum to the rows")
     like = splits if isinstance(splits, torch.Tensor) else torch.empty(0, dtype=torch.int32)
     work = _contiguous(tensor)
     handle = Handle(negotiator.name_for(name), Call(kind, (kind_of(work, any_rows=True),)), [work], splits=parts,

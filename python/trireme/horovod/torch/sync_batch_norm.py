@@ -81,7 +81,8 @@ class _Normalize(Function):
         dims = [dim for dim in range(gradient.dim()) if dim != 1]
         wide = gradient.to(normalized.dtype)
         sums = torch.stack([wide.sum(dims), (wide * normalized).sum(dims)])  # of this rank: gradients of bias and weight
-        all_sums = wait_for(start_allreduce([sums], None, Op.Sum, 1.0, 1.0, global_process_set, in_place=False, is_grouped=False, is_async=False))
+        all_sums = wait_for(start_allreduce([sums], None, Op.Sum, 1.0, 1.0, global_process_set, in_place=False, is_grouped=False,
+                                            is_async=False))
         means = all_sums / total
         result = (wide - _shaped(means[0], wide) - normalized * _shaped(means[1], wide)) * _shaped(inverse, wide)
         if weight is not None:

@@ -8,17 +8,18 @@ from typing import IO
 
 from trireme.errors import UsageError
 from trireme.horovod.torch import process_sets, world
-from trireme.horovod.torch.requests import Handle
+from trireme.horovod.torch.requests import UNNAMED, Handle
 
 _lock = threading.Lock()
 _file: IO[str] | None = None
+_rows: dict[str, int] = {}  # by name
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Begins to write the calls over all ranks to a file, on rank 0; other ranks write nothing. Does not communicate.
 
-    Each call is two events: `NEGOTIATE`, from the call to the moment when all ranks had made it, and the operation itself, which it
-    may share with other calls.
+    Each call is two events in a row of its name: `NEGOTIATE_…`, from the call to the moment when all ranks had made it, and the operation,
+    which it may share with other calls.
 
     Args:
         file_path: the file, which is replaced.
@@ -36,6 +37,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
             raise UsageError(f"start_timeline of {file_path} while {_file.name} is being written\n  hint: call stop_timeline() first")
         _file = open(file_path, "w")
         _file.write("[\n")
+        _rows.clear()
     process_sets.set_listener(_write)
 
 
@@ -61,7 +63,11 @@ def _write(handle: Handle, started: float, ended: float) -> None:
     with _lock:
         if _file is None:
             return
-        row = {"cat": handle.call.kind, "ph": "X", "pid": 0, "tid": handle.name}
+        title = UNNAMED.rstrip() if handle.name.startswith(UNNAMED) else handle.name
+        if title not in _rows:
+            _rows[title] = len(_rows) + 1
+            _file.write(json.dumps({"name": "thread_name", "ph": "M", "pid": 0, "tid": _rows[title], "args": {"name": title}}) + ",\n")
+        row = {"cat": handle.call.kind, "ph": "X", "pid": 0, "tid": _rows[title]}
         for name, begin, end in ((f"NEGOTIATE_{handle.call.kind.upper()}", handle.submitted, started),
                                  (handle.call.kind.upper(), started, ended)):
             event = {**row, "name": name, "ts": begin * 1e6, "dur": (end - begin) * 1e6, "args": {"call": str(handle.call)}}

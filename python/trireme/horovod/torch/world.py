@@ -63,8 +63,8 @@ def connect(ranks: list[int], name: str) -> Negotiator:
 def init(comm: Sequence[int] | None = None, process_sets: Sequence[Any] | str | None = None) -> None:
     """Connects the ranks that the launcher has started. Without a launcher, the process is a world of one. Collective; blocking.
 
-    A second call does nothing; after `shutdown`, a call connects the ranks again. If torch.distributed has a process group already, its ranks
-    are used, otherwise those of `trireme run`, torchrun, mpirun, horovodrun or srun. Ends at the exit of Python if `shutdown` is not called.
+    A second call does nothing; after `shutdown`, a call connects the ranks again. If torch.distributed has a process group already, its
+    ranks are used, otherwise those of `trireme run`, torchrun, mpirun, horovodrun or srun. `shutdown` is called at the exit of Python.
 
     Args:
         comm: None, or a list of all ranks.
