@@ -6,11 +6,15 @@
 
 #include <CLI/CLI.hpp>
 #include <apps/trireme/command_line.h>
+#include <apps/trireme/horovodrun_options.h>
 #include <apps/trireme/torch_parts.h>
 
+#include <algorithm>
+#include <array>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <string_view>
 
 namespace trireme::apps {
 namespace {
@@ -41,6 +45,7 @@ const std::map<std::string, launch::Output> kOutputs{{"first", launch::Output::k
 
 struct Arguments {
   launch::RunOptions options;
+  HorovodrunOptions horovodrun;
   std::string binding = "none";
   std::string output = "first";
   std::int64_t timeout_seconds = 0;
@@ -95,6 +100,7 @@ void add_options(CLI::App& command, Arguments& arguments) {
       ->option_text("NAME=VALUE")
       ->allow_extra_args(false);
   command.add_flag("--dry-run", arguments.dry_run, "Print what would run, without starting it");
+  add_horovodrun_options(command, arguments.horovodrun);
 }
 
 // Returns the program with its arguments: the words from the first one that CLI11 did not
@@ -141,7 +147,9 @@ void accept_mpirun_words(std::vector<std::string>& words) {
   // Stops at the program, whose words are not ours. A flag has no value; other options have one.
   for (std::size_t i = 1; i < words.size() && words[i].starts_with('-'); ++i) {
     if (words[i] == "-np") words[i] = "-n";
-    const bool is_flag = words[i] == "--dry-run" || words[i] == "--help" || words[i] == "-h";
+    constexpr std::array<std::string_view, 6> kFlags{"--dry-run", "--help", "-h",
+                                                     "--gloo",    "--mpi",  "--verbose"};
+    const bool is_flag = std::ranges::find(kFlags, words[i]) != kFlags.end();
     const bool has_value = words[i].find('=') != std::string::npos ||
                            (!words[i].starts_with("--") && words[i].size() > 2);
     if (!is_flag && !has_value) ++i;
@@ -160,6 +168,7 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program_tail
     options.environment = split_variables(arguments->variables);
     if (command->count("--timeout") > 0)
       options.timeout = std::chrono::seconds(arguments->timeout_seconds);
+    apply_horovodrun_options(arguments->horovodrun, options);
     options.grace = seconds_of("--grace", arguments->grace_seconds);
     options.linger = seconds_of("--linger", arguments->linger_seconds);
     options.binding = kBindings.at(arguments->binding);

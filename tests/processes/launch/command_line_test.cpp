@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <tests/processes/launch/launched.h>
 
+#include <fstream>
+
 namespace trireme::launch {
 namespace {
 
@@ -37,6 +39,26 @@ TEST(CommandLine, KnowsTheNamesThatOtherLaunchersGiveToTheNumberOfRanks) {
     Launched trireme(all);
     EXPECT_EQ(trireme.wait(), 0) << trireme.error;
     EXPECT_THAT(trireme.output, HasSubstr(" WORLD_SIZE=2 "));
+    EXPECT_THAT(trireme.output, HasSubstr("/printf -np 3\n"));
+  }
+}
+
+TEST(CommandLine, KnowsOptionsOfHorovodrun) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "hosts").string();
+  std::ofstream(file) << "# the only host\nlocalhost slots=2\n";
+  for (const Words& words : {Words{"-H", "localhost:2"},
+                             {"-np", "2", "--gloo", "-H", "127.0.0.1:4"},
+                             {"--mpi", "--verbose", "--hostfile", file},
+                             {"-np", "2", "--hosts", "localhost"}}) {
+    Words all{"run", "--dry-run", "--network-interface", "lo", "--start-timeout", "77"};
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(all.end(), {"printf", "-np", "3"});
+    Launched trireme(all);
+    EXPECT_EQ(trireme.wait(), 0) << trireme.error;
+    EXPECT_THAT(trireme.output, HasSubstr(" WORLD_SIZE=2 "));
+    EXPECT_THAT(trireme.output, HasSubstr("TRIREME_INTERFACE=lo "));
+    EXPECT_THAT(trireme.output, HasSubstr("TRIREME_TIMEOUT=77 "));
     EXPECT_THAT(trireme.output, HasSubstr("/printf -np 3\n"));
   }
 }
@@ -130,6 +152,12 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{{"bench", "comm", "--sizes", "8:4"}, "--sizes is '8:4', expected bytes"},
         Mistake{{"bench", "comm", "--sizes", "4,,8"}, "--sizes is '4,,8', expected bytes"},
         Mistake{{"bench", "comm", "--dtype", "float"}, "'float', expected one of float64, "},
+        Mistake{{"run", "-H", "localhost:2,elsewhere:2", "true"},
+                "-H or --hostfile names 2 hosts, among them 'localhost'"},
+        Mistake{{"run", "-H", "elsewhere:2", "true"}, "'elsewhere'"},
+        Mistake{{"run", "-H", "localhost:x", "true"}, "'localhost:x', expected HOST:SLOTS"},
+        Mistake{{"run", "-n", "3", "-H", "localhost:2", "true"}, "the host has 2 slots"},
+        Mistake{{"run", "--hostfile", "/nowhere", "true"}, "'/nowhere', which cannot be read"},
         Mistake{{"run", "--grace", "-1", "true"}, "--grace is -1, expected 0 to"},
         Mistake{{"run", "--linger", "-1", "true"}, "--linger is -1, expected 0 to"},
         Mistake{{"run", "--ranks", "0", "true"}, "-n is 0, expected 1 to 4096"},
