@@ -36,6 +36,9 @@ def _blocking(options: Any, **fields: Any) -> Any:
 
 _GATHER = _blocking(AllgatherOptions())
 _ALL_TO_ALL = _blocking(AllToAllOptions())
+_REDUCE = {op: _blocking(AllreduceOptions(), reduceOp=reduction) for op, reduction in _REDUCTIONS.items()}
+_REDUCE_TOGETHER = {op: _blocking(AllreduceCoalescedOptions(), reduceOp=reduction) for op, reduction in _REDUCTIONS.items()}
+_REDUCE_SCATTER = {op: _blocking(ReduceScatterOptions(), reduceOp=reduction) for op, reduction in _REDUCTIONS.items()}
 
 
 class Executor:
@@ -45,10 +48,14 @@ class Executor:
         self.backend, self.rank, self.size = backend, rank, size
         self._fuses = _native.engine_of(backend) != "shm"  # in shared memory, a message costs less than a copy
 
+    def all_gather_into(self, output: torch.Tensor, own: torch.Tensor) -> None:
+        """Writes the contiguous CPU tensor of each rank, of the same number of elements, to the output."""
+        self.backend._allgather_base(output, own, _GATHER).wait()
+
     def all_gather(self, own: torch.Tensor) -> torch.Tensor:
         """Returns [size, …]: the contiguous CPU tensor of each rank, of the same shape."""
         output = own.new_empty((self.size, *own.shape))
-        self.backend._allgather_base(output, own, _GATHER).wait()
+        self.all_gather_into(output, own)
         return output
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
@@ -116,13 +123,13 @@ class Executor:
                 if call.op is Op.Average:
                     tensor.div_(self.size)
         else:
-            self._all_reduce_dense(tensors, _REDUCTIONS[call.op])
+            self._all_reduce_dense(tensors, call.op)
         if call.postscale != 1.0:
             torch._foreach_mul_(tensors, call.postscale)
 
-    def _all_reduce_dense(self, tensors: list[torch.Tensor], op: Any) -> None:
+    def _all_reduce_dense(self, tensors: list[torch.Tensor], op: Op) -> None:
         if len(tensors) == 1:
-            self.backend.allreduce(tensors, _blocking(AllreduceOptions(), reduceOp=op)).wait()
+            self.backend.allreduce(tensors, _REDUCE[op]).wait()
             return
         if self._fuses:
             small = [tensor for tensor in tensors if tensor.nbytes <= _FUSED_TENSOR_BYTES]
@@ -133,10 +140,10 @@ class Executor:
                     total, count = total + small[count].nbytes, count + 1
                 fused, small = small[:count], small[count:]
                 buffer = torch.cat([tensor.view(-1) for tensor in fused])
-                self.backend.allreduce([buffer], _blocking(AllreduceOptions(), reduceOp=op)).wait()
+                self.backend.allreduce([buffer], _REDUCE[op]).wait()
                 torch._foreach_copy_([tensor.view(-1) for tensor in fused], list(buffer.split([tensor.numel() for tensor in fused])))
         if tensors:
-            self.backend.allreduce_coalesced(tensors, _blocking(AllreduceCoalescedOptions(), reduceOp=op)).wait()
+            self.backend.allreduce_coalesced(tensors, _REDUCE_TOGETHER[op]).wait()
 
     def _rows_of(self, tensors: list[torch.Tensor]) -> list[list[int]]:
         """Returns, for each tensor, its rows on every rank."""
@@ -145,7 +152,7 @@ class Executor:
     def _gather_rows(self, tensor: torch.Tensor, rows: list[int]) -> torch.Tensor:
         output = tensor.new_empty((sum(rows), *tensor.shape[1:]))
         if len(set(rows)) == 1:
-            self.backend._allgather_base(output, tensor, _GATHER).wait()
+            self.all_gather_into(output, tensor)
         elif self._fuses:  # engines between hosts take pieces of one length only
             padded = tensor.new_zeros((max(rows), *tensor.shape[1:]))
             padded[:tensor.shape[0]] = tensor
@@ -176,7 +183,7 @@ class Executor:
                 part[:piece.shape[0]] = piece
             scaled = parts.flatten(0, 1)
         output = tensor.new_empty((longest, *tensor.shape[1:]))
-        self.backend._reduce_scatter_base(output, scaled, _blocking(ReduceScatterOptions(), reduceOp=_REDUCTIONS[call.op])).wait()
+        self.backend._reduce_scatter_base(output, scaled, _REDUCE_SCATTER[call.op]).wait()
         output = output[:counts[self.rank]]
         return output * call.postscale if call.postscale != 1.0 else output
 
