@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_ddp.py"
+HOROVOD_SCRIPT = SCRIPT.with_name("horovod_digits.py")
 PROGRAM = Path(os.environ.get("TRIREME_BIN", "/nonexistent")) / "trireme"
 RANKS = "2"
 
@@ -59,6 +60,26 @@ class Launchers(unittest.TestCase):
         root = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in subprocess.run(
             ["mpirun", "--version"], text=True, capture_output=True).stdout else []
         self.check(["mpirun", *root, "-n", RANKS, "sh", "-c", f'{variables}; exec "{sys.executable}" "$0"'])
+
+
+class Horovod(unittest.TestCase):
+    """A script of Horovod, which finds its rank without the variables of torch."""
+
+    def check(self, command: list[str]) -> None:
+        done = subprocess.run([*command, sys.executable, str(HOROVOD_SCRIPT)], text=True, capture_output=True, timeout=120,
+                              env={**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        losses = [line.split()[-1] for line in done.stdout.splitlines() if "loss " in line]
+        self.assertEqual(len(losses), 3, done.stdout)  # of rank 0 alone, and not of each as a world of one
+
+    @unittest.skipUnless(PROGRAM.exists(), "the program trireme is not built")
+    def test_trireme_run(self) -> None:
+        self.check([str(PROGRAM), "run", "-np", RANKS, "--output", "all", "--"])
+
+    @unittest.skipUnless(shutil.which("mpirun"), "there is no mpirun")
+    def test_mpirun(self) -> None:
+        is_open_mpi = "Open MPI" in subprocess.run(["mpirun", "--version"], text=True, capture_output=True).stdout
+        self.check(["mpirun", *(["--allow-run-as-root", "--oversubscribe"] if is_open_mpi else []), "-np", RANKS])
 
 
 class Hosts(unittest.TestCase):

@@ -72,8 +72,6 @@ def read_identity() -> Identity:
         found = _pair(rank_name, size_name)
         if found:
             local = _pair(local_rank_name, local_size_name)
-            if local is None and launcher == "torchrun":
-                local = (_number(local_rank_name), found[1]) if _number(local_rank_name) is not None else None
             return Identity(*found, *(local or found), launcher)
     step = os.environ.get("SLURM_STEP_ID", "")
     if step.isdigit() and int(step) < _FIRST_RESERVED_STEP:

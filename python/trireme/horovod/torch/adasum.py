@@ -11,8 +11,9 @@ same bits.
 """
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch._C._distributed_c10d import Backend
 
 
 def combine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -24,10 +25,13 @@ def combine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a.to(wide) * weights[0] + b.to(wide) * weights[1]).to(a.dtype)
 
 
-def adasum_(tensor: torch.Tensor, backend: Backend, rank: int, size: int) -> None:
+def adasum_(tensor: torch.Tensor, backend: Any, rank: int, size: int) -> None:
     """Replaces the contiguous CPU tensor of each rank by the adaptive sum over all ranks. `size` is a power of two.
 
     Collective and blocking. Sends the tensor log2(size) times.
+
+    Args:
+        backend: of torch.distributed, whose type stubs leave out its operations.
     """
     distance = 1
     while distance < size:

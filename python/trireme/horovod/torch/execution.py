@@ -17,7 +17,7 @@ from trireme.horovod.torch.adasum import adasum_
 from trireme.horovod.torch.requests import Call, Handle, Op
 
 # torch.distributed marks these classes as its own, but they are the only way to make calls that block.
-from torch._C._distributed_c10d import AllgatherOptions, AllreduceCoalescedOptions, AllreduceOptions, AllToAllOptions, Backend
+from torch._C._distributed_c10d import AllgatherOptions, AllreduceCoalescedOptions, AllreduceOptions, AllToAllOptions
 from torch._C._distributed_c10d import BroadcastOptions, ReduceScatterOptions
 
 FUSION_BYTES = 64 * 2**20
@@ -44,7 +44,7 @@ _REDUCE_SCATTER = {op: _blocking(ReduceScatterOptions(), reduceOp=reduction) for
 class Executor:
     """The operations over one backend. Not thread-safe."""
 
-    def __init__(self, backend: Backend, rank: int, size: int) -> None:
+    def __init__(self, backend: Any, rank: int, size: int) -> None:
         self.backend, self.rank, self.size = backend, rank, size
         self._fuses = _native.engine_of(backend) != "shm"  # in shared memory, a message costs less than a copy
 
@@ -123,7 +123,7 @@ class Executor:
                 if call.op is Op.Average:
                     tensor.div_(self.size)
         else:
-            self._all_reduce_dense(tensors, call.op)
+            self._all_reduce_dense(tensors, call.reduction)
         if call.postscale != 1.0:
             torch._foreach_mul_(tensors, call.postscale)
 
@@ -183,7 +183,7 @@ class Executor:
                 part[:piece.shape[0]] = piece
             scaled = parts.flatten(0, 1)
         output = tensor.new_empty((longest, *tensor.shape[1:]))
-        self.backend._reduce_scatter_base(output, scaled, _REDUCE_SCATTER[call.op]).wait()
+        self.backend._reduce_scatter_base(output, scaled, _REDUCE_SCATTER[call.reduction]).wait()
         output = output[:counts[self.rank]]
         return output * call.postscale if call.postscale != 1.0 else output
 

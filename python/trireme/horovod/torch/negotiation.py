@@ -18,10 +18,9 @@ import datetime
 import pickle
 import threading
 import time
-from typing import Callable
+from typing import Any, Callable
 
 import torch
-from torch._C._distributed_c10d import Backend
 
 from trireme.errors import CommError, Error, UsageError
 from trireme.horovod.torch.execution import Executor, zeros_for
@@ -39,7 +38,7 @@ Entry = tuple[int, int]  # digest of a call, and the rows of its first tensor
 class Negotiator:
     """The calls of one process set. Thread-safe."""
 
-    def __init__(self, backend: Backend, rank: int, size: int, timeout: datetime.timedelta, name: str) -> None:
+    def __init__(self, backend: Any, rank: int, size: int, timeout: datetime.timedelta, name: str) -> None:
         self.rank, self.size = rank, size
         self.on_executed: Callable[[Handle, float, float], None] | None = None
         """Called with each call that was carried out, and the times of its beginning and end."""

@@ -122,7 +122,7 @@ class _Distributed(torch.optim.Optimizer):
         else:
             self._complete()
         result = super().step(closure)
-        self._original._opt_called = True  # for schedulers of learning rates that were made for it
+        self._original._opt_called = True  # type: ignore[attr-defined]  # for schedulers of learning rates that were made for it
         if self._reducer is not None:
             self._reducer.was_synchronized = False
         return result
@@ -184,14 +184,14 @@ class _AdasumDistributed(torch.optim.Optimizer):
         """Steps, and combines what the steps of all ranks have changed. Collective and blocking."""
         before = [parameter.detach().clone() for _, parameter in self._adasum.named]
         result = super().step(closure)
-        self._original._opt_called = True
+        self._original._opt_called = True  # type: ignore[attr-defined]
         self._adasum.combine(before)
         return result
 
 
 def _of_class(front: type, optimizer: torch.optim.Optimizer) -> Any:
     """Returns an optimizer that shares parameter groups and state, of a class that is both `front` and the optimizer's."""
-    kind = type(optimizer.__class__.__name__, (front, optimizer.__class__), {})
+    kind: Any = type(optimizer.__class__.__name__, (front, optimizer.__class__), {})
     result = kind.__new__(kind)
     # A scheduler of learning rates puts a `step` of its own into the object that it was made for.
     result.__dict__.update({name: value for name, value in optimizer.__dict__.items() if name != "step"})

@@ -69,6 +69,12 @@ class Call:
     mistake: str = ""
     """What is wrong with the arguments of a rank; the call is refused on all of them."""
 
+    @property
+    def reduction(self) -> Op:
+        """The reduction of a call that has one."""
+        assert self.op is not None
+        return self.op
+
     def __str__(self) -> str:
         shown = [str(tensor) for tensor in self.tensors[:4]]
         if len(self.tensors) > 4:

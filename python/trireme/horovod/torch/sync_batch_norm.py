@@ -32,7 +32,7 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(input)
         self._check_input_dim(input)
         momentum = self.momentum
-        if self.training and self.track_running_stats:
+        if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if momentum is None:  # the mean of all batches
                 momentum = 1 / float(self.num_batches_tracked)

@@ -98,8 +98,9 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[Any] | str | 
         sets.open_global()
         _find_neighbours(_world, identity, sets.global_process_set)
         atexit.register(shutdown)
-        for process_set in process_sets or [] if not isinstance(process_sets, str) else []:
-            sets.add_process_set(process_set)
+        if process_sets is not None and not isinstance(process_sets, str):
+            for process_set in process_sets:
+                sets.add_process_set(process_set)
     except BaseException:
         shutdown()
         raise
