@@ -130,11 +130,9 @@ class Negotiator:
                         self._progress.wait(pause)
                         if handle.is_done or self._is_running:
                             continue
-                        if time.monotonic() - started > self._timeout:
-                            self._give_up(handle)
-                            break
                     self._is_running = True
-                self._run_round()
+                    is_late = self._fruitless > 0 and time.monotonic() - started > self._timeout
+                self._run_round(handle if is_late else None)
         finally:
             with self._progress:
                 self._waiting.pop(thread, None)
@@ -219,11 +217,6 @@ class Negotiator:
         if self._thread is not None and not self._is_waited_for() and self._wants_round():
             self._work.notify()
 
-    def _give_up(self, handle: Handle) -> None:
-        self._complete(handle, CommError(
-            f"rank {self.rank} waited {self._timeout:g} s for {handle}, which other ranks have not called\n"
-            "  hint: see what they do; calls match by name, and without names in order"))
-
     # What follows runs without the lock.
 
     def _serve(self) -> None:
@@ -237,8 +230,13 @@ class Negotiator:
                 self._is_running = True
             self._run_round()
 
-    def _run_round(self) -> None:
+    def _run_round(self, late: Handle | None = None) -> None:
+        """Runs a round, or ends all calls if one was not made by the others in time. All errors end up in handles."""
         try:
+            if late is not None:
+                self._backend.abort()
+                raise CommError(f"the other ranks have not called it within {self._timeout:g} s\n"
+                                "  hint: see what they do; calls match by name, and without names in order")
             self._round()
         except Exception as error:
             self._fail(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from typing import IO
 
 from trireme.errors import UsageError
@@ -60,6 +61,14 @@ def close() -> None:
 
 
 def _write(handle: Handle, started: float, ended: float) -> None:
+    try:
+        _write_events(handle, started, ended)
+    except OSError as error:  # training goes on
+        warnings.warn(f"the timeline is not written any more: {error}", stacklevel=2)
+        process_sets.set_listener(None)
+
+
+def _write_events(handle: Handle, started: float, ended: float) -> None:
     with _lock:
         if _file is None:
             return
