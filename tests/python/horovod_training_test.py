@@ -390,9 +390,8 @@ class Scripts(unittest.TestCase):
     def test_classification(self) -> None:
         plain = self.losses(self.run_script("horovod_digits.py"))
         self.assertLess(plain[-1], 0.8 * plain[0])
-        for arguments in (["--fp16-allreduce"], ["--use-adasum"], ["--gradient-predivide-factor", "2"]):
-            losses = self.losses(self.run_script("horovod_digits.py", *arguments))
-            self.assertLess(losses[-1], 0.9 * losses[0], arguments)
+        losses = self.losses(self.run_script("horovod_digits.py", "--use-adasum", "--fp16-allreduce"))
+        self.assertLess(losses[-1], 0.9 * losses[0])
 
     def test_accumulation_and_going_on_from_a_checkpoint(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
