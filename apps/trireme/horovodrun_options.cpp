@@ -80,9 +80,10 @@ void add_horovodrun_options(CLI::App& command, HorovodrunOptions& options) {
       ->option_text("NAME");
   command.add_option("--start-timeout", options.start_timeout, "As in horovodrun: sets --timeout")
       ->option_text("S");
-  command.add_flag("--gloo", "As in horovodrun, without effect: the engine is chosen by itself");
-  command.add_flag("--mpi", "As in horovodrun, without effect: MPI is not needed");
-  command.add_flag("--verbose", "As in horovodrun, without effect");
+  command.add_flag("--gloo",
+                   std::string("As in horovodrun, without effect: the engine is chosen by itself"));
+  command.add_flag("--mpi", std::string("As in horovodrun, without effect: MPI is not needed"));
+  command.add_flag("--verbose", std::string("As in horovodrun, without effect"));
 }
 
 void apply_horovodrun_options(const HorovodrunOptions& options, launch::RunOptions& run) {
