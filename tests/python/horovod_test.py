@@ -2,6 +2,7 @@
 """Horovod's collectives in Python: results, matching by name, gradients, process sets, joining, and what happens when ranks disagree."""
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import torch
+import torch.distributed as dist
 
 import trireme
 import trireme.horovod.torch as hvd
@@ -382,33 +384,36 @@ def leave_while_others_wait(rank: int, size: int, port: int) -> Any:
 
 
 def stay_away(rank: int, size: int, port: int) -> Any:
-    os.environ["TRIREME_TIMEOUT"] = "2"
     connected(rank, size, port)
-    message = error_of(lambda: hvd.allreduce(torch.ones(3), name="alone"), trireme.CommError) if rank == 0 else ""
+    store = dist.TCPStore(HOST, port, is_master=False)
     if rank == 1:
-        time.sleep(4)
+        store.wait(["failed"])
+        return ""
+    hvd.global_process_set._negotiator._backend.set_timeout(datetime.timedelta(seconds=1))
+    message = error_of(lambda: hvd.allreduce(torch.ones(3), name="alone"), trireme.CommError)
+    store.set("failed", "1")
     return message
 
 
 def let_other_threads_run(rank: int, size: int, port: int) -> Any:
     connected(rank, size, port)
+    store = dist.TCPStore(HOST, port, is_master=False)
+    counted = 0
+
+    def count() -> None:  # runs Python while the main thread waits below
+        nonlocal counted
+        for counted in range(1, 1001):
+            pass
+        store.set("counted", "1")
     if rank == 1:
-        time.sleep(0.5)
+        store.wait(["counted"])
         hvd.barrier()
         return 0
-    counted = [0]
-    is_done = threading.Event()
-
-    def count() -> None:
-        while not is_done.is_set():
-            counted[0] += 1
-            time.sleep(0.001)
-    thread = threading.Thread(target=count)
-    thread.start()
+    timer = threading.Timer(0.2, count)
+    timer.start()
     hvd.barrier()
-    is_done.set()
-    thread.join()
-    return counted[0]
+    timer.join()
+    return counted
 
 
 def fork_a_child(rank: int, size: int, port: int) -> Any:
@@ -443,7 +448,7 @@ class Failures(unittest.TestCase):
         self.assertIn("rank 1", message)
 
     def test_other_threads_run_while_one_waits(self) -> None:
-        self.assertGreater(run_ranks(let_other_threads_run)[0], 50)
+        self.assertEqual(run_ranks(let_other_threads_run), [1000, 0])
 
     def test_forked_children_are_refused(self) -> None:
         self.assertEqual(run_ranks(fork_a_child), [(42, 1.0)] * 2)
