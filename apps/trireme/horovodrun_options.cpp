@@ -66,6 +66,7 @@ bool is_this_host(const std::string& name) {
 }  // namespace
 
 void add_horovodrun_options(CLI::App& command, HorovodrunOptions& options) {
+  const auto no_effect = [](std::int64_t /*count*/) {};
   command
       .add_option("-H,--hosts", options.hosts,
                   "As in horovodrun, for this host alone: its name and the most ranks")
@@ -80,10 +81,11 @@ void add_horovodrun_options(CLI::App& command, HorovodrunOptions& options) {
       ->option_text("NAME");
   command.add_option("--start-timeout", options.start_timeout, "As in horovodrun: sets --timeout")
       ->option_text("S");
-  command.add_flag("--gloo",
-                   std::string("As in horovodrun, without effect: the engine is chosen by itself"));
-  command.add_flag("--mpi", std::string("As in horovodrun, without effect: MPI is not needed"));
-  command.add_flag("--verbose", std::string("As in horovodrun, without effect"));
+  command.add_flag_function("--gloo", no_effect,
+                            "As in horovodrun, without effect: the engine is chosen by itself");
+  command.add_flag_function("--mpi", no_effect,
+                            "As in horovodrun, without effect: MPI is not needed");
+  command.add_flag_function("--verbose", no_effect, "As in horovodrun, without effect");
 }
 
 void apply_horovodrun_options(const HorovodrunOptions& options, launch::RunOptions& run) {

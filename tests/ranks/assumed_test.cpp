@@ -18,42 +18,42 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int kRanks = 1000;
+constexpr int kAssumedRanks = 1000;
 
 Group assumed_group() {
   EngineContext context = {
-      .store = {}, .rank = 0, .size = kRanks, .timeout = std::chrono::seconds(1)};
-  for (int rank = 0; rank < kRanks; ++rank) context.world_ranks.push_back(rank);
+      .store = {}, .rank = 0, .size = kAssumedRanks, .timeout = std::chrono::seconds(1)};
+  for (int rank = 0; rank < kAssumedRanks; ++rank) context.world_ranks.push_back(rank);
   return connect(assumed_engine(), context);
 }
 
-at::Tensor numbers() { return at::arange(3, at::kFloat); }
+at::Tensor three_numbers() { return at::arange(3, at::kFloat); }
 
 TEST(AssumedEngine, ReducesAsIfAllRanksGaveTheSame) {
   const Group group = assumed_group();
   const auto reduced = [&](ReduceOp op) {
-    at::Tensor tensor = numbers();
+    at::Tensor tensor = three_numbers();
     all_reduce(tensor, group, op);
     return tensor;
   };
-  EXPECT_TRUE(at::equal(reduced(ReduceOp::kSum), numbers() * kRanks));
-  EXPECT_TRUE(at::equal(reduced(ReduceOp::kAverage), numbers()));
-  EXPECT_TRUE(at::equal(reduced(ReduceOp::kMaximum), numbers()));
-  EXPECT_TRUE(at::equal(reduced(ReduceOp::kMinimum), numbers()));
+  EXPECT_TRUE(at::equal(reduced(ReduceOp::kSum), three_numbers().mul(kAssumedRanks)));
+  EXPECT_TRUE(at::equal(reduced(ReduceOp::kAverage), three_numbers()));
+  EXPECT_TRUE(at::equal(reduced(ReduceOp::kMaximum), three_numbers()));
+  EXPECT_TRUE(at::equal(reduced(ReduceOp::kMinimum), three_numbers()));
 }
 
 TEST(AssumedEngine, GathersAndBroadcastsWhatThisRankHas) {
   const Group group = assumed_group();
-  at::Tensor all = at::zeros({3 * kRanks});
-  all_gather(all, numbers(), group);
-  EXPECT_TRUE(at::equal(all, numbers().repeat({kRanks})));
-  const at::Tensor own = numbers();
-  broadcast(own, kRanks - 1, group);
-  EXPECT_TRUE(at::equal(own, numbers()));
+  at::Tensor all = at::zeros({3 * kAssumedRanks});
+  all_gather(all, three_numbers(), group);
+  EXPECT_TRUE(at::equal(all, three_numbers().repeat({kAssumedRanks})));
+  const at::Tensor own = three_numbers();
+  broadcast(own, kAssumedRanks - 1, group);
+  EXPECT_TRUE(at::equal(own, three_numbers()));
   at::Tensor part = at::zeros({3});
-  reduce_scatter(part, numbers().repeat({kRanks}), group);
-  EXPECT_TRUE(at::equal(part, numbers() * kRanks));
-  EXPECT_EQ(all_gather_text("text", group), std::vector<std::string>(kRanks, "text"));
+  reduce_scatter(part, three_numbers().repeat({kAssumedRanks}), group);
+  EXPECT_TRUE(at::equal(part, three_numbers().mul(kAssumedRanks)));
+  EXPECT_EQ(all_gather_text("text", group), std::vector<std::string>(kAssumedRanks, "text"));
   barrier(group);
 }
 
@@ -68,7 +68,7 @@ TEST(AssumedEngine, MakesGroupsOfSomeRanks) {
 
 TEST(AssumedEngine, ReceivesNoMessages) {
   const Group group = assumed_group();
-  const at::Tensor tensor = numbers();
+  const at::Tensor tensor = three_numbers();
   send(tensor, 1, group);
   EXPECT_THROW(receive(tensor, 1, group), UsageError);
 }
