@@ -27,7 +27,7 @@ class MemoryWalk {
     }
   }
 
-  ActivationMemory run() {
+  ActivationMemory run(double after_backward) {
     ActivationMemory memory;
     for (const int call : stage_.forward) {
       receive(call);
@@ -55,6 +55,7 @@ class MemoryWalk {
       for (const int read : record_.call(call).reads) free_after_backward(read, call);
       free_after_backward(call, call);
     }
+    note_end(after_backward, memory);
     return memory;
   }
 
@@ -141,6 +142,14 @@ class MemoryWalk {
     }
   }
 
+  void note_end(double more, ActivationMemory& memory) {
+    if (stage_.backward.empty() || now_ + more <= memory.at_calls.back()) return;
+    memory.at_calls.pop_back();
+    memory.gradients_at_calls.pop_back();
+    now_ += more;
+    note_peak(stage_.backward.back(), memory.backward_peak, memory);
+  }
+
   std::vector<std::pair<std::string, double>> modules() const {
     std::map<std::string, double> bytes;
     for (const int call : live_)
@@ -171,8 +180,8 @@ class MemoryWalk {
 }  // namespace
 
 ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage,
-                             GradientMemory gradients) {
-  return MemoryWalk(record, stage, gradients).run();
+                             GradientMemory gradients, double after_backward) {
+  return MemoryWalk(record, stage, gradients).run(after_backward);
 }
 
 }  // namespace trireme::predict

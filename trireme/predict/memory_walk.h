@@ -37,7 +37,9 @@ enum class GradientMemory {
 /// reads is kept, except inside of recomputed regions, of which only inputs are kept; their results
 /// are made again when backward reaches them. Reserved gradients do not count, those that are made
 /// do.
+/// @param after_backward what is needed for a moment when backward is through, in bytes: it counts
+/// to the last call.
 ActivationMemory walk_memory(const ModuleRecord& record, const StageWork& stage,
-                             GradientMemory gradients);
+                             GradientMemory gradients, double after_backward = 0);
 
 }  // namespace trireme::predict

@@ -113,8 +113,16 @@ class StepModel {
     return schedule_ ? schedule_->rank_of(static_cast<int>(stage)) : 0;
   }
 
+  // What stages are balanced by, as TrainingStep does: FLOPs, where any operator has some.
+  std::vector<double> weights() const {
+    std::vector<double> flops;
+    double all = 0;
+    for (const OperatorCall& call : record_.calls) all += flops.emplace_back(call.work.flops);
+    return all > 0 ? flops : costs_.all_seconds();
+  }
+
   void make_stages() {
-    for (StageWork& work : divide(record_, plan_, num_stages(), costs_.all_seconds())) {
+    for (StageWork& work : divide(record_, plan_, num_stages(), weights())) {
       stages_.push_back({.work = std::move(work)});
     }
     for (std::size_t i = 0; i < stages_.size(); ++i) make_stage(i);
@@ -132,7 +140,8 @@ class StepModel {
     }
     stage.memory =
         walk_memory(record_, stage.work,
-                    reserves_gradients() ? GradientMemory::kReserved : GradientMemory::kMade);
+                    reserves_gradients() ? GradientMemory::kReserved : GradientMemory::kMade,
+                    after_backward(stage.work));
     for (const auto* calls : {&stage.work.forward, &stage.work.backward}) {
       for (const int call : *calls) {
         costs_.set_device(call, device);
@@ -151,6 +160,21 @@ class StepModel {
     }
   }
 
+  // What gradients need on their way to the layouts of their parameters, or the optimizer: that of
+  // LibTorch's Adam makes two tensors for each parameter.
+  double after_backward(const StageWork& work) const {
+    double most = 0;
+    for (const GradientTransfer& item : record_.gradient_transfers) {
+      if (std::ranges::find(work.parameters, item.parameter) == work.parameters.end()) continue;
+      most = std::max(most, item.copy_bytes);
+    }
+    if (options_.optimizer != Optimizer::kAdam || options_.optimizer_kernels == 0) return most;
+    for (const int number : work.parameters) {
+      const ParameterRecord& parameter = record_.parameters[static_cast<std::size_t>(number)];
+      if (parameter.requires_grad) most = std::max(most, 2 * parameter.bytes * share(parameter, 1));
+    }
+    return most;
+  }
   // Gradients that are exchanged or added up have memory for the whole step.
   bool reserves_gradients() const { return costs_.data_ranks() > 1 || micro_batches_ > 1; }
   bool reduces_in(int micro_batch) const {
@@ -165,6 +189,7 @@ class StepModel {
       const bool is_last = i == count - 1;
       pass.add({.gathers_at_start = i == 0, .reduces = is_last || reduces_in(0)});
     }
+    pass.add_gradient_layouts();
     pass.add_last(optimizer);
     return pass.seconds();
   }
@@ -181,12 +206,14 @@ class StepModel {
     }
     const auto count = static_cast<double>(micro_batches_);
     prediction.step_seconds = seconds;
-    prediction.parts = {.compute = count * stage.compute,
-                        .recomputation = count * stage.recomputation,
-                        .layouts = count * stage.layouts,
-                        .optimizer = optimizer};
-    prediction.parts.data_exchange =
-        seconds - count * (stage.compute + stage.recomputation + stage.layouts) - optimizer;
+    prediction.parts = {
+        .compute = count * stage.compute,
+        .recomputation = count * stage.recomputation,
+        .layouts = count * stage.layouts + costs_.gradient_layouts(stage.work.parameters),
+        .optimizer = optimizer};
+    prediction.parts.data_exchange = seconds - prediction.parts.compute -
+                                     prediction.parts.recomputation - prediction.parts.layouts -
+                                     optimizer;
     prediction.stage_seconds = {stage.compute + stage.recomputation + stage.layouts};
   }
 
@@ -221,13 +248,15 @@ class StepModel {
   }
 
   // The exchange along data that goes on after the last backward of a stage.
+  // Before it, gradients come to the layouts of their parameters.
   double exchange_tail(const StageModel& stage) const {
-    if (costs_.data_ranks() == 1) return 0;
+    const double layouts = costs_.gradient_layouts(stage.work.parameters);
+    if (costs_.data_ranks() == 1) return layouts;
     StagePass without(costs_, stage);
     without.add({.has_forward = false});
     StagePass with(costs_, stage);
     with.add({.has_forward = false, .reduces = true});
-    return with.seconds() - without.seconds();
+    return layouts + with.seconds() - without.seconds();
   }
 
   // The gathers of ZeRO levels 1 and 2 that forward waits for after a step.

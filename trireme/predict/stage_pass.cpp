@@ -12,6 +12,15 @@ void StagePass::add(const PassOptions& options) {
   ++micro_batches_;
 }
 
+void StagePass::add_gradient_layouts() {
+  flush(/*always=*/false);
+  label_ = pass_;
+  label_.kind = TaskLabel::Kind::kLayouts;
+  label_.call = stage_.work.backward.empty() ? -1 : stage_.work.backward.back();
+  compute_ += costs_.gradient_layouts(stage_.work.parameters);
+  flush(/*always=*/false);
+}
+
 void StagePass::add_last(double seconds) {
   label_ = {.kind = TaskLabel::Kind::kOptimizer};
   compute_ += seconds;

@@ -75,6 +75,8 @@ class StagePass {
 
   /// Adds a micro-batch.
   void add(const PassOptions& options);
+  /// Adds what brings gradients to the layouts of their parameters, after the last micro-batch.
+  void add_gradient_layouts();
   /// Adds a computation that waits for all communication: the optimizer.
   void add_last(double seconds);
   /// Returns the time until the last task has ended.

@@ -91,7 +91,7 @@ int parts_within(std::span<const double> blocks, double limit) {
 }
 
 std::vector<int> balanced_stages(const ModuleRecord& record, int num_stages,
-                                 std::span<const double> seconds) {
+                                 std::span<const double> work) {
   // Calls between two changes of the module stay together.
   std::vector<int> block_of;
   std::vector<double> blocks;
@@ -102,7 +102,7 @@ std::vector<int> balanced_stages(const ModuleRecord& record, int num_stages,
   for (int i = 0; i < record.num_calls(); ++i) {
     const auto block =
         static_cast<std::size_t>(block_of[static_cast<std::size_t>(record.call(i).forward_call)]);
-    blocks[block] += seconds[static_cast<std::size_t>(i)];
+    blocks[block] += work[static_cast<std::size_t>(i)];
   }
   if (static_cast<int>(blocks.size()) < num_stages) {
     throw UsageError(join_message("the module has ", blocks.size(), " places to cut for ",
@@ -176,12 +176,12 @@ std::vector<RecomputedRegion> recomputed_regions(const ModuleRecord& record, con
 }
 
 std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int num_stages,
-                              std::span<const double> seconds) {
+                              std::span<const double> work) {
   std::vector<int> stages;
   if (num_stages == 1) {
     stages.assign(static_cast<std::size_t>(record.num_forward), 0);
   } else {
-    stages = plan.stages.empty() ? balanced_stages(record, num_stages, seconds)
+    stages = plan.stages.empty() ? balanced_stages(record, num_stages, work)
                                  : named_stages(record, plan, num_stages);
   }
   const auto stage_of = [&](int call) {

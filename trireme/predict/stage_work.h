@@ -27,12 +27,12 @@ struct StageWork {
 
 /// Returns the work of `num_stages` stages. Stages begin where plan.stages says, at the first call
 /// that reads a parameter of the named module. Without that, calls are divided so that the stage
-/// that takes longest takes as little time as possible, where the module of calls changes. Throws
+/// with the most work has as little as possible, where the module of calls changes. Throws
 /// UsageError if a name in plan.stages or plan.recompute matches nothing, or if there are fewer
 /// places to cut than stages.
-/// @param seconds the time of each call.
+/// @param work of each call, in FLOPs or seconds.
 std::vector<StageWork> divide(const ModuleRecord& record, const Plan& plan, int num_stages,
-                              std::span<const double> seconds);
+                              std::span<const double> work);
 
 /// Returns what plan.recompute repeats, in order and without overlaps.
 std::vector<RecomputedRegion> recomputed_regions(const ModuleRecord& record, const Plan& plan);

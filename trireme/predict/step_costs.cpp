@@ -3,6 +3,8 @@
 
 #include <trireme/cluster/operator_time.h>
 
+#include <algorithm>
+
 namespace trireme::predict {
 
 StepCosts::StepCosts(const ModuleRecord& record, const Plan& plan, const cluster::Cluster& cluster,
@@ -51,6 +53,15 @@ std::vector<double> StepCosts::all_seconds() const {
   std::vector<double> all;
   for (int call = 0; call < record_.num_calls(); ++call) all.push_back(seconds(call));
   return all;
+}
+
+double StepCosts::gradient_layouts(const std::vector<int>& parameters) const {
+  double seconds = 0;
+  for (const auto& [parameter, transfer, copy_bytes] : record_.gradient_transfers) {
+    if (std::ranges::find(parameters, parameter) == parameters.end()) continue;
+    seconds += groups_.seconds(transfer.axis, transfer.collective, transfer.bytes);
+  }
+  return seconds;
 }
 
 double StepCosts::gather_seconds(const Bucket& bucket) const {

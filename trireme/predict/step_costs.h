@@ -44,6 +44,9 @@ class StepCosts {
   /// Returns seconds() of all calls.
   std::vector<double> all_seconds() const;
 
+  /// Returns the time to bring gradients to the layouts of their parameters, once in a step.
+  /// @param parameters of a stage, in ascending order.
+  double gradient_layouts(const std::vector<int>& parameters) const;
   /// Returns the time to gather the parameters of a bucket.
   double gather_seconds(const Bucket& bucket) const;
   /// Returns the time to reduce the gradients of a bucket.

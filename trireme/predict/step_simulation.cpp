@@ -393,6 +393,7 @@ SimulatedRank StepSimulation::one_stage() const {
     pass.add({.gathers_at_start = i == 0,
               .reduces = i == input_.micro_batches - 1 || input_.reduces_each});
   }
+  pass.add_gradient_layouts();
   pass.add_last(input_.optimizer_seconds.front());
   const std::vector<LabelledSpan> tasks = pass.spans();
   RankSpans spans(input_, detail_, 0);

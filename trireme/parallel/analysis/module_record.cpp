@@ -5,6 +5,8 @@
 #include <trireme/parallel/analysis/module_dry_run.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 #include <trireme/tensor/layout.h>
+#include <trireme/tensor/redistribution/redistribution.h>
+#include <trireme/tensor/rules/across.h>
 #include <trireme/tensor/rules/rule_table.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -287,6 +289,23 @@ class Recording {
   std::set<const void*> inputs_;
 };
 
+void add_gradient_transfers(const detail::DryRunGradient& gradient, const LaidOutModule& laid_out,
+                            ModuleRecord& record) {
+  const DryRunTensor& made = gradient.tensor;
+  const Layout& layout = laid_out.layouts[gradient.parameter];
+  if (made.is_plain || made.given == layout) return;
+  const tensor::Redistribution path(made.sizes, made.dtype, made.given, layout);
+  std::vector<Exchange> exchanges;
+  for (const tensor::RedistributionStep& step : path.steps()) tensor::add_step(step, exchanges);
+  // What is sent is made contiguous, and what comes is the gradient in its layout.
+  const double copies = local_bytes(made) + record.parameters[gradient.parameter].bytes;
+  for (const Exchange& exchange : exchanges) {
+    record.gradient_transfers.push_back({.parameter = static_cast<int>(gradient.parameter),
+                                         .transfer = transfer_of(exchange, laid_out.mesh),
+                                         .copy_bytes = copies});
+  }
+}
+
 void add_parameters(LaidOutModule& laid_out) {
   for (std::size_t i = 0; i < laid_out.tensors.size(); ++i) {
     const at::Tensor& tensor = laid_out.tensors[i].tensor;
@@ -326,6 +345,9 @@ ModuleRecord make_record(const LaidOutModule& laid_out, const detail::ModuleDryR
   ModuleRecord record;
   record.parameters = laid_out.parameters;
   Recording(dry_run, laid_out.mesh, record).add_all();
+  for (const detail::DryRunGradient& gradient : dry_run.gradients) {
+    add_gradient_transfers(gradient, laid_out, record);
+  }
   return record;
 }
 

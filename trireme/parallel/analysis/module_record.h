@@ -58,12 +58,21 @@ struct ParameterRecord {
   bool is_half = false;        ///< fp16 or bf16
 };
 
+/// A gradient that backward makes in another layout than that of its parameter. It is redistributed
+/// once in a step, after the last backward.
+struct GradientTransfer {
+  int parameter = 0;  ///< position in ModuleRecord
+  Transfer transfer;
+  double copy_bytes = 0;  ///< memory on this rank beside the gradient that was made
+};
+
 /// The record of a module.
 struct ModuleRecord {
   std::vector<OperatorCall> calls;          ///< of forward, then of backward
   int num_forward = 0;                      ///< number of calls of forward
   std::vector<ParameterRecord> parameters;  ///< parameters, then buffers
   double input_bytes = 0;  ///< tensors that forward was given, as far as it reads them
+  std::vector<GradientTransfer> gradient_transfers;  ///< in the order of parameters
 
   const OperatorCall& call(int index) const { return calls[static_cast<std::size_t>(index)]; }
   int num_calls() const noexcept { return static_cast<int>(calls.size()); }

@@ -102,6 +102,11 @@ void write_step_record(const StepRecord& record, const std::filesystem::path& fi
   for (const OperatorCall& call : record.module.calls) calls.push_back(to_json(call));
   json& parameters = written["parameters"] = json::array();
   for (const ParameterRecord& item : record.module.parameters) parameters.push_back(to_json(item));
+  json& transfers = written["gradient_transfers"] = json::array();
+  for (const GradientTransfer& item : record.module.gradient_transfers) {
+    transfers.push_back({item.parameter, static_cast<int>(item.transfer.collective),
+                         item.transfer.axis, item.transfer.bytes, item.copy_bytes});
+  }
   if (record.optimizer) {
     written["optimizer"] = {record.optimizer->state_bytes, record.optimizer->kernels};
   }
@@ -127,6 +132,14 @@ StepRecord read_step_record(const std::filesystem::path& file) {
   for (const json& call : read.at("calls")) record.module.calls.push_back(call_of(call));
   for (const json& item : read.at("parameters")) {
     record.module.parameters.push_back(parameter_of(item));
+  }
+  for (const json& item : read.at("gradient_transfers")) {
+    record.module.gradient_transfers.push_back(
+        {.parameter = item.at(0).get<int>(),
+         .transfer = {.collective = static_cast<Collective>(item.at(1).get<int>()),
+                      .axis = item.at(2).get<std::string>(),
+                      .bytes = item.at(3).get<double>()},
+         .copy_bytes = item.at(4).get<double>()});
   }
   if (const auto found = read.find("optimizer"); found != read.end()) {
     record.optimizer = {.state_bytes = found->at(0).get<double>(),
