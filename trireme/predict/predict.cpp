@@ -379,7 +379,7 @@ class StepModel {
       memory.temporary = largest.first.temporary;
       memory.peak_module = schedule::item(stages_, largest.second).memory.peak_module;
       memory.activations_by_module = schedule::item(stages_, largest.second).memory.by_module;
-      memory.inputs = record_.input_bytes * static_cast<double>(micro_batches_);
+      memory.inputs = record_.input_bytes;
       if (!reserves_gradients()) memory.gradients = stages_.front().memory.peak_gradients;
       prediction.memory.push_back(std::move(memory));
     }
