@@ -124,7 +124,8 @@ GradientReducer::GradientReducer(const torch::OrderedDict<std::string, at::Tenso
   validate(options);
   const std::vector<NamedTensor> all = detail::named_tensors(parameters);
   if (auto* const predicted = detail::PredictedStep::of_process()) {
-    predicted->begin(nullptr, all, {.bucket_bytes = options.bucket_bytes}, impl_->group);
+    predicted->begin(nullptr, all, {.bucket_bytes = options.bucket_bytes}, impl_->group,
+                     PlanEntry::kParallelize);
     return;
   }
   detail::check_same_on_all_ranks(all, "parameter", impl_->group);

@@ -235,7 +235,8 @@ std::unique_ptr<Parallelized::Impl> make(Contents contents, const Plan& plan,
   impl->owned = contents.owned;
   impl->parameters = contents.parameters;
   if (auto* const predicted = detail::PredictedStep::of_process()) {
-    impl->plan = predicted->begin(contents.module, contents.parameters, plan, group);
+    impl->plan = predicted->begin(contents.module, contents.parameters, plan, group,
+                                  PlanEntry::kParallelize);
     impl->data_group = group;
     return impl;
   }

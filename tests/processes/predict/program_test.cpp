@@ -63,6 +63,15 @@ TEST(PredictedProgram, IsPredictedWithItsModel) {
   EXPECT_THAT(finished.output, testing::ContainsRegex("parameters +1.2 GiB"));
 }
 
+TEST(PredictedProgram, HasOnlyPlansThatItCouldRun) {
+  const std::string pipeline = "-n 8 --plan-set 'mesh=[\"pipe=4\",\"data=2\"]'";
+  const Finished model = predict(pipeline + " --cluster h100-80", "model");
+  EXPECT_THAT(model.output, HasSubstr("along pipe, the largest")) << model.output;
+  const Finished loop = predict(pipeline, "loop");
+  EXPECT_EQ(loop.code, 3);
+  EXPECT_THAT(loop.output, HasSubstr("plan: "));
+}
+
 TEST(PredictedProgram, SaysWhatIsWrong) {
   EXPECT_THAT(predict("", "fail"), testing::Field(&Finished::code, 3));
   EXPECT_THAT(predict("", "fail").output, HasSubstr("this program fails"));

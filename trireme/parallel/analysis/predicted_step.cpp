@@ -7,7 +7,6 @@
 #include <trireme/comm/world.h>
 #include <trireme/parallel/init/construction.h>
 #include <trireme/parallel/init/deferred.h>
-#include <trireme/plan/check_plan.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/tensor/dispatch/distributed_meta.h>
 
@@ -64,7 +63,7 @@ PredictedStep* PredictedStep::of_process() {
 }
 
 // A file takes the place of the program's plan, and settings change either.
-Plan PredictedStep::plan_for(const Plan& of_program, int ranks) const {
+Plan PredictedStep::plan_for(const Plan& of_program, int ranks, PlanEntry entry) const {
   PlanSettings settings;
   config::Configuration configuration(settings);
   std::ifstream file(folder_ / "plan");
@@ -76,18 +75,18 @@ Plan PredictedStep::plan_for(const Plan& of_program, int ranks) const {
   std::ifstream assignments(folder_ / "settings");
   for (std::string line; std::getline(assignments, line);) configuration.set(line);
   if (settings.plan.mesh.empty()) settings.plan.mesh = {{kDataAxis, ranks}};
-  check_plan(settings.plan, {.ranks = ranks});
+  check_plan(settings.plan, {.ranks = ranks, .entry = entry});
   return settings.plan;
 }
 
 const Plan& PredictedStep::begin(const torch::nn::Module* module,
                                  std::vector<NamedTensor> parameters, const Plan& of_program,
-                                 const comm::Group& group) {
+                                 const comm::Group& group, PlanEntry entry) {
   if (laid_out_) {
     throw UsageError("the program makes a second module parallel, and the step of one is predicted",
                      "predict a program that trains one module, or register both in one");
   }
-  plan_ = plan_for(of_program, group.size());
+  plan_ = plan_for(of_program, group.size(), entry);
   laid_out_ = module == nullptr ? lay_out_tensors(std::move(parameters), plan_)
                                 : lay_out_module(*module, plan_);
   micro_batches_left_ = std::max<std::int64_t>(plan_.micro_batches, 1);

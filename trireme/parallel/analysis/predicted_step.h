@@ -7,6 +7,7 @@
 #include <trireme/graph/module_ref.h>
 #include <trireme/parallel/analysis/module_record.h>
 #include <trireme/parallel/analysis/step_record.h>
+#include <trireme/plan/check_plan.h>
 #include <trireme/plan/plan.h>
 #include <trireme/tensor/dry_run/dry_run.h>
 #include <trireme/tensor/dry_run/fake_tensors.h>
@@ -36,12 +37,13 @@ class PredictedStep {
 
   /// Returns the plan that was requested; that of the program if none was. Throws ConfigError for a
   /// request that cannot be read, and UsageError as check_plan.
-  Plan plan_for(const Plan& of_program, int ranks) const;
+  /// @param entry what would carry it out.
+  Plan plan_for(const Plan& of_program, int ranks, PlanEntry entry = PlanEntry::kAny) const;
 
   /// Lays out a module, or parameters without one, as plan_for() says, and returns that plan.
   /// Throws UsageError also as lay_out_module, and for a second module.
   const Plan& begin(const torch::nn::Module* module, std::vector<NamedTensor> parameters,
-                    const Plan& of_program, const comm::Group& group);
+                    const Plan& of_program, const comm::Group& group, PlanEntry entry);
 
   /// Runs forward and backward of one micro-batch, and returns 0 in place of the loss. Ends the
   /// process where a step has been recorded.

@@ -150,13 +150,14 @@ TrainingStep::TrainingStep(ModuleRef given, StepFunctions functions, const Plan&
           "leave TrainingStepOptions::devices empty if world.launcher is `prediction`: "
           "ranks take the place of devices");
     }
-    impl_ = std::make_unique<Impl>(Impl{.module = module,
-                                        .functions = std::move(functions),
-                                        .plan = predicted->begin(&module, {}, plan, group),
-                                        .group = group,
-                                        .stages = group,
-                                        .data = group,
-                                        .claim = pipeline::ModuleClaim({})});
+    impl_ = std::make_unique<Impl>(
+        Impl{.module = module,
+             .functions = std::move(functions),
+             .plan = predicted->begin(&module, {}, plan, group, PlanEntry::kTrainingStep),
+             .group = group,
+             .stages = group,
+             .data = group,
+             .claim = pipeline::ModuleClaim({})});
     return;
   }
   const at::Device device = device_of(tensors);

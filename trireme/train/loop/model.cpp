@@ -6,6 +6,7 @@
 #include <trireme/comm/consensus.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/data_loader.h>
+#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/plan/check_plan.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/loop/model_impl.h>
@@ -36,8 +37,12 @@ const at::Tensor& column(const data::Batch& batch, const std::string& name, std:
   return batch.columns[place];
 }
 
-ModelOptions with_group(ModelOptions options) {
+// Returns the options with their defaults, and with the plan whose step is predicted, if one is.
+ModelOptions completed(ModelOptions options) {
   options.group = group_or_self(options.group, "Model");
+  if (const auto* const predicted = detail::PredictedStep::of_process()) {
+    options.plan = predicted->plan_for(options.plan, options.group.size());
+  }
   return options;
 }
 
@@ -51,7 +56,7 @@ Model::Impl::Impl(std::shared_ptr<torch::nn::Module> the_module,
                   torch::optim::Optimizer& the_optimizer, ModelOptions the_options)
     : module(std::move(the_module)),
       optimizer(the_optimizer),
-      options(with_group(std::move(the_options))),
+      options(completed(std::move(the_options))),
       runner(Runner::make(*this)),
       agreement(runner->carrier(), options.group) {
   runner->shard(optimizer);
