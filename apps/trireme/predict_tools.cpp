@@ -6,8 +6,8 @@
 #include <trireme/base/error.h>
 #include <trireme/base/warning.h>
 #include <trireme/cluster/cluster_file.h>
-#include <trireme/parallel/analysis/module_record.h>
-#include <trireme/parallel/analysis/step_record.h>
+#include <trireme/parallel/record/module_record.h>
+#include <trireme/parallel/record/step_record.h>
 #include <trireme/plan/plan_config.h>
 #include <trireme/predict/fault_options.h>
 #include <trireme/predict/fused_elements.h>

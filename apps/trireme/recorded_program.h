@@ -25,7 +25,7 @@ class RecordedProgram {
 
   /// Returns the exit code of the program. If it is not 0, there is no record.
   int exit_code() const noexcept { return exit_code_; }
-  /// Returns the record (parallel/analysis/step_record.h).
+  /// Returns the record (parallel/record/step_record.h).
   std::filesystem::path file() const { return folder_ / "step"; }
 
  private:

@@ -3,12 +3,12 @@
 
 #include <trireme/base/error.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/buckets/divide.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/module/named_tensors.h>
+#include <trireme/parallel/record/predicted_step.h>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>

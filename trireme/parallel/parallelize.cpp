@@ -2,7 +2,6 @@
 #include <trireme/parallel/parallelize.h>
 
 #include <trireme/base/error.h>
-#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/comm_hooks/half_precision.h>
 #include <trireme/parallel/init/deferred_scope.h>
@@ -11,6 +10,7 @@
 #include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/parallelized_impl.h>
 #include <trireme/parallel/pipeline/module_claim.h>
+#include <trireme/parallel/record/predicted_step.h>
 #include <trireme/parallel/tensor_parallel/plan_meshes.h>
 #include <trireme/parallel/zero/tensor_access.h>
 #include <trireme/plan/check_plan.h>

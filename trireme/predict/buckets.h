@@ -2,7 +2,7 @@
 // The buckets in which a stage exchanges gradients and gathers parameters along `data`.
 #pragma once
 
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 #include <trireme/plan/plan.h>
 #include <trireme/predict/stage_work.h>
 

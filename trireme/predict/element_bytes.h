@@ -2,7 +2,7 @@
 // The memory of an element of a parameter in gradients and in the optimizer.
 #pragma once
 
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 #include <trireme/predict/predict.h>
 
 namespace trireme::predict {

@@ -2,7 +2,7 @@
 // Fuses consecutive operators on elements in a record, as compilers and hand-written kernels do.
 #pragma once
 
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 
 namespace trireme::predict {
 

@@ -2,7 +2,7 @@
 // Follows the memory of activations through forward and backward of one micro-batch.
 #pragma once
 
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 #include <trireme/predict/stage_work.h>
 
 #include <string>

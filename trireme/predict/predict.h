@@ -5,7 +5,7 @@
 
 #include <trireme/cluster/cluster.h>
 #include <trireme/graph/module_ref.h>
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 #include <trireme/plan/plan.h>
 #include <trireme/predict/prediction.h>
 

@@ -2,7 +2,7 @@
 // Divides a record into stages, and into what is recomputed.
 #pragma once
 
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 #include <trireme/plan/plan.h>
 
 #include <span>

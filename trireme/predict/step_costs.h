@@ -4,7 +4,7 @@
 #pragma once
 
 #include <trireme/cluster/cluster.h>
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 #include <trireme/plan/plan.h>
 #include <trireme/predict/buckets.h>
 #include <trireme/predict/predict.h>

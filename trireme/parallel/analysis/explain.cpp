@@ -4,9 +4,9 @@
 #include <trireme/base/error.h>
 #include <trireme/cluster/collective_cost.h>
 #include <trireme/parallel/analysis/explain_reasons.h>
-#include <trireme/parallel/analysis/module_dry_run.h>
 #include <trireme/parallel/buckets/bucket_layout.h>
 #include <trireme/parallel/module/named_tensors.h>
+#include <trireme/parallel/record/module_dry_run.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 #include <trireme/plan/check_plan.h>
 #include <trireme/tensor/dispatch/decision.h>

@@ -4,7 +4,6 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/buckets/divide.h>
 #include <trireme/parallel/module/agreement.h>
 #include <trireme/parallel/pipeline/execution/gradient_sums.h>
@@ -14,6 +13,7 @@
 #include <trireme/parallel/pipeline/execution/validate_program.h>
 #include <trireme/parallel/pipeline/messages/messenger.h>
 #include <trireme/parallel/pipeline/offload/host_copies.h>
+#include <trireme/parallel/record/predicted_step.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>

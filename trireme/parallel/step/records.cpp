@@ -6,8 +6,8 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/graph/guard.h>
 #include <trireme/graph/show/graph_text.h>
-#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/record/predicted_step.h>
 #include <trireme/parallel/step/training_step_impl.h>
 
 #include <torch/nn/module.h>

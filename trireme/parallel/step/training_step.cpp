@@ -5,7 +5,6 @@
 #include <trireme/base/exception_text.h>
 #include <trireme/comm/collectives.h>
 #include <trireme/mesh/device_mesh.h>
-#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/buckets/buffer_broadcast.h>
 #include <trireme/parallel/init/deferred_scope.h>
 #include <trireme/parallel/manual.h>
@@ -15,6 +14,7 @@
 #include <trireme/parallel/module/named_tensors.h>
 #include <trireme/parallel/module/tensor_lines.h>
 #include <trireme/parallel/pipeline/execution/on_mesh.h>
+#include <trireme/parallel/record/predicted_step.h>
 #include <trireme/parallel/step/training_step_impl.h>
 #include <trireme/plan/check_plan.h>
 

@@ -2,7 +2,7 @@
 #include <trireme/predict/calibration/operator_samples.h>
 
 #include <trireme/comm/collectives.h>
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 #include <trireme/predict/calibration/median.h>
 
 #include <ATen/ops/tensor.h>

@@ -6,7 +6,7 @@
 #include <trireme/comm/consensus.h>
 #include <trireme/comm/world.h>
 #include <trireme/data/data_loader.h>
-#include <trireme/parallel/analysis/predicted_step.h>
+#include <trireme/parallel/record/predicted_step.h>
 #include <trireme/plan/check_plan.h>
 #include <trireme/tensor/distributed_tensor.h>
 #include <trireme/train/loop/model_impl.h>

@@ -3,7 +3,7 @@
 #include <trireme/base/error.h>
 #include <trireme/base/exception_text.h>
 #include <trireme/base/warning.h>
-#include <trireme/parallel/analysis/predicted_step.h>
+#include <trireme/parallel/record/predicted_step.h>
 #include <trireme/parallel/sharded_state.h>
 #include <trireme/report/number.h>
 #include <trireme/train/loop/model_impl.h>

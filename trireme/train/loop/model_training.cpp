@@ -6,8 +6,8 @@
 #include <trireme/comm/collectives.h>
 #include <trireme/data/data_loader.h>
 #include <trireme/optim/gradients.h>
-#include <trireme/parallel/analysis/predicted_step.h>
 #include <trireme/parallel/module/agreement.h>
+#include <trireme/parallel/record/predicted_step.h>
 #include <trireme/train/loop/model_impl.h>
 #include <trireme/train/loop/out_of_memory.h>
 

@@ -8,7 +8,7 @@
 #include <trireme/cluster/operator_time.h>
 #include <trireme/graph/module_ref.h>
 #include <trireme/mesh/device_mesh.h>
-#include <trireme/parallel/analysis/module_dry_run.h>
+#include <trireme/parallel/record/module_dry_run.h>
 #include <trireme/plan/plan.h>
 #include <trireme/tensor/layout.h>
 

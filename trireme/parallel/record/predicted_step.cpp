@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/parallel/analysis/predicted_step.h>
+#include <trireme/parallel/record/predicted_step.h>
 
 #include <trireme/base/config/configuration.h>
 #include <trireme/base/environment.h>

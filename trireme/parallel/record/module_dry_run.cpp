@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/parallel/analysis/module_dry_run.h>
+#include <trireme/parallel/record/module_dry_run.h>
 
 #include <trireme/base/error.h>
 #include <trireme/parallel/module/named_tensors.h>

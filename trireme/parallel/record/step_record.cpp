@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/parallel/analysis/step_record.h>
+#include <trireme/parallel/record/step_record.h>
 
 #include <trireme/base/atomic_file.h>
 #include <trireme/base/config/configuration.h>

@@ -5,8 +5,8 @@
 
 #include <trireme/comm/group.h>
 #include <trireme/graph/module_ref.h>
-#include <trireme/parallel/analysis/module_record.h>
-#include <trireme/parallel/analysis/step_record.h>
+#include <trireme/parallel/record/module_record.h>
+#include <trireme/parallel/record/step_record.h>
 #include <trireme/plan/check_plan.h>
 #include <trireme/plan/plan.h>
 #include <trireme/tensor/dry_run/dry_run.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 
 #include <trireme/mesh/device_mesh.h>
-#include <trireme/parallel/analysis/module_dry_run.h>
+#include <trireme/parallel/record/module_dry_run.h>
 #include <trireme/parallel/tensor_parallel/distribute_module.h>
 #include <trireme/tensor/layout.h>
 #include <trireme/tensor/redistribution/redistribution.h>

@@ -2,7 +2,7 @@
 // The record of a program's training step, as the program hands it to `trireme predict`.
 #pragma once
 
-#include <trireme/parallel/analysis/module_record.h>
+#include <trireme/parallel/record/module_record.h>
 #include <trireme/plan/plan.h>
 
 #include <filesystem>
