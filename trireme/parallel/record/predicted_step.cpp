@@ -49,7 +49,7 @@ void begin_program() {
 }
 
 // True as soon as a program links what predictions need.
-const bool is_registered = on_predicted_world(begin_program);
+const bool kIsRegistered = on_predicted_world(begin_program);
 
 }  // namespace
 
